@@ -1,0 +1,315 @@
+#include "binder.h"
+
+#include "wait.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TICKET_NS 200000 /* work worth a ticket: long against its 3 us of protocol, short against a batch */
+
+/* ---- the lock: of one process, tried by releases, waited for only by breaks and reaps ---- */
+
+bool rf_try_lock(struct rf_binder *binder)
+{
+    return atomic_exchange_explicit(&binder->lock, 1, memory_order_seq_cst) == 0;
+}
+
+void rf_lock(struct rf_binder *binder)
+{
+    for (unsigned attempt = 0; !rf_try_lock(binder); attempt++)
+        rf_yield(attempt);
+}
+
+/* ---- waking ---- */
+
+void rf_wake_workers(struct rf_ring *ring, uint32_t count)
+{
+    struct rf_control *control = ring->control;
+    atomic_fetch_add_explicit(&control->work_seq, 1, memory_order_seq_cst);
+    uint64_t asleep = 0;
+    for (uint32_t word = 0; word * 64 < ring->geometry.workers; word++)
+        asleep |= atomic_load_explicit(&control->sleepers[word], memory_order_seq_cst);
+    if (asleep)
+        rf_futex_wake(&control->work_seq, count > INT32_MAX ? INT32_MAX : (int)count);
+}
+
+void rf_wake_consumer(struct rf_ring *ring)
+{
+    struct rf_control *control = ring->control;
+    atomic_fetch_add_explicit(&control->free_seq, 1, memory_order_seq_cst);
+    uint64_t wait = atomic_load_explicit(&control->consumer_wait, memory_order_seq_cst);
+    if (wait == RF_WAIT_FREE) {
+        rf_futex_wake(&control->free_seq, 1);
+    } else if (wait != RF_WAIT_NONE) {
+        uint64_t batch = (wait - 1) / ring->geometry.cells;
+        uint32_t slot = (uint32_t)atomic_load_explicit(&ring->slot_of[batch % ring->geometry.slots], memory_order_relaxed);
+        rf_futex_wake(rf_futex_of(rf_cell_of(ring, slot, (uint32_t)((wait - 1) % ring->geometry.cells))), 1);
+    }
+}
+
+/* ---- binding ---- */
+
+static void collect_released(struct rf_binder *binder)
+{
+    /* F: acquire, pairs with R in release_slot(): what the old views read is read. */
+    uint32_t slot = atomic_exchange_explicit(&binder->released, RF_NO_SLOT, memory_order_seq_cst);
+    while (slot != RF_NO_SLOT) {
+        binder->free_slots[binder->free_count++] = slot;
+        slot = atomic_load_explicit(&binder->holds[slot].next, memory_order_relaxed);
+    }
+}
+
+/* Whether no worker is in the slot any more. What is AVAIL is cancelled on the way, so that nobody comes in. */
+static bool is_drained(struct rf_ring *ring, uint32_t slot)
+{
+    bool drained = true;
+    for (uint32_t cell = 0; cell < ring->records[slot].tickets; cell++) {
+        struct rf_cell *place = rf_cell_of(ring, slot, cell);
+        uint64_t word = atomic_load_explicit(&place->word, memory_order_seq_cst);
+        while (rf_word_state(word) == RF_AVAIL) {
+            uint64_t cancelled = (word & ~UINT64_C(0xf)) | RF_CANCELLED;
+            if (atomic_compare_exchange_weak_explicit(&place->word, &word, cancelled, memory_order_seq_cst,
+                                                      memory_order_seq_cst))
+                word = cancelled;
+        }
+        drained &= rf_word_final(word);
+    }
+    return drained;
+}
+
+static void empty_cells(struct rf_ring *ring, uint32_t slot)
+{
+    for (uint32_t cell = 0; cell < ring->records[slot].tickets; cell++) {
+        struct rf_cell *place = rf_cell_of(ring, slot, cell);
+        uint64_t word = atomic_load_explicit(&place->word, memory_order_relaxed);
+        atomic_store_explicit(&place->word, word & ~UINT64_C(0xf), memory_order_relaxed); /* B orders the rebind */
+    }
+}
+
+static void collect_drained(struct rf_ring *ring)
+{
+    struct rf_binder *binder = ring->binder;
+    for (uint32_t slot = 0; binder->draining > 0 && slot < ring->geometry.slots; slot++) {
+        if (rf_slot_state(ring, slot) != RF_SLOT_DRAINING || !is_drained(ring, slot))
+            continue;
+        empty_cells(ring, slot);
+        atomic_store_explicit(&binder->holds[slot].state, RF_SLOT_FREE, memory_order_relaxed);
+        binder->free_slots[binder->free_count++] = slot;
+        binder->draining -= 1;
+    }
+}
+
+/* Enough rows for TICKET_NS, few enough that the slots in flight keep every worker busy. */
+static uint32_t rows_per_ticket(const struct rf_ring *ring, uint32_t rows)
+{
+    const struct rf_geometry *geometry = &ring->geometry;
+    uint64_t row_ns = atomic_load_explicit(&ring->binder->row_ns, memory_order_relaxed);
+    uint32_t ahead = geometry->slots > 1 ? geometry->slots - 1 : 1; /* one is in the consumer's hands */
+    uint32_t share = (uint32_t)(((uint64_t)rows * ahead + geometry->workers - 1) / geometry->workers);
+    uint32_t most = row_ns ? share : (rows + geometry->workers - 1) / geometry->workers;
+    uint32_t wanted = row_ns && TICKET_NS / row_ns < most ? (uint32_t)(TICKET_NS / row_ns) : most;
+    uint32_t least = (rows + geometry->cells - 1) / geometry->cells;
+    wanted = wanted > rows ? rows : wanted;
+    return wanted < least ? least : wanted;
+}
+
+static void write_record(struct rf_ring *ring, uint32_t slot, uint64_t batch, const struct rf_planned *planned,
+                         const int64_t *indices)
+{
+    struct rf_record *record = &ring->records[slot];
+    uint32_t per_ticket = rows_per_ticket(ring, planned->rows);
+    *record = (struct rf_record){.batch = batch,
+                                 .epoch = planned->epoch,
+                                 .version = planned->version,
+                                 .rows = planned->rows,
+                                 .rows_per_ticket = per_ticket,
+                                 .tickets = (planned->rows + per_ticket - 1) / per_ticket};
+    uint8_t *base = rf_slot_base(ring, slot);
+    memcpy(base + ring->geometry.indices_at, indices, planned->rows * sizeof *indices);
+    memset(base + ring->geometry.marks_at, RF_ROW_OK, planned->rows);
+    if (ring->binder->holds[slot].blamed) {
+        uint64_t rows = ring->geometry.rows;
+        memset(ring->binder->deaths + slot * rows, 0, rows * sizeof *ring->binder->deaths);
+        ring->binder->holds[slot].blamed = false;
+    }
+}
+
+/* Give the next planned batch this slot; returns its tickets. */
+static uint32_t bind_batch(struct rf_ring *ring, uint32_t slot)
+{
+    struct rf_binder *binder = ring->binder;
+    struct rf_control *control = ring->control;
+    uint64_t read = atomic_load_explicit(&binder->plan_read, memory_order_relaxed);
+    uint64_t place = read % binder->capacity;
+    uint64_t batch = atomic_load_explicit(&control->bound, memory_order_relaxed);
+    write_record(ring, slot, batch, &binder->planned[place], &binder->indices[place * ring->geometry.rows]);
+    atomic_store_explicit(&binder->plan_read, read + 1, memory_order_release); /* the place may be written again */
+    uint32_t tickets = ring->records[slot].tickets;
+    atomic_store_explicit(&binder->holds[slot].state, RF_SLOT_BOUND, memory_order_relaxed);
+    atomic_store_explicit(&ring->slot_of[batch % ring->geometry.slots], (uint64_t)tickets << 32 | slot,
+                          memory_order_relaxed);
+    for (uint32_t cell = 0; cell < tickets; cell++) /* B: release, pairs with C in rf_claim_next() */
+        atomic_store_explicit(&rf_cell_of(ring, slot, cell)->word,
+                              rf_word(batch * ring->geometry.cells + cell, 0, 0, RF_AVAIL), memory_order_release);
+    atomic_store_explicit(&control->bound, batch + 1, memory_order_seq_cst);
+    return tickets;
+}
+
+/* Everything that can be done under the lock; returns the tickets that became available. */
+static uint32_t bind_all(struct rf_ring *ring)
+{
+    struct rf_binder *binder = ring->binder;
+    uint32_t tickets = 0;
+    collect_released(binder);
+    if (binder->draining)
+        collect_drained(ring);
+    while (binder->free_count && atomic_load_explicit(&binder->plan_write, memory_order_acquire) !=
+                                     atomic_load_explicit(&binder->plan_read, memory_order_relaxed))
+        tickets += bind_batch(ring, binder->free_slots[--binder->free_count]);
+    return tickets;
+}
+
+void rf_unlock(struct rf_ring *ring)
+{
+    struct rf_binder *binder = ring->binder;
+    uint32_t tickets = 0;
+    do {
+        tickets += bind_all(ring);
+        atomic_store_explicit(&binder->lock, 0, memory_order_seq_cst);
+    } while (atomic_load_explicit(&binder->released, memory_order_seq_cst) != RF_NO_SLOT && rf_try_lock(binder));
+    if (tickets)
+        rf_wake_workers(ring, tickets);
+}
+
+void rf_bind(struct rf_ring *ring)
+{
+    if (rf_try_lock(ring->binder))
+        rf_unlock(ring);
+}
+
+/* ---- planning ---- */
+
+uint32_t rf_plan_room(const struct rf_ring *ring)
+{
+    const struct rf_binder *binder = ring->binder;
+    uint64_t waiting = atomic_load_explicit(&binder->plan_write, memory_order_relaxed) -
+                       atomic_load_explicit(&binder->plan_read, memory_order_acquire);
+    return binder->capacity - (uint32_t)waiting;
+}
+
+bool rf_plan(struct rf_ring *ring, const int64_t *indices, uint32_t rows, uint64_t epoch, uint32_t version)
+{
+    struct rf_binder *binder = ring->binder;
+    if (rows == 0 || rows > ring->geometry.rows || rf_plan_room(ring) == 0)
+        return false;
+    uint64_t write = atomic_load_explicit(&binder->plan_write, memory_order_relaxed);
+    uint64_t place = write % binder->capacity;
+    binder->planned[place] = (struct rf_planned){.epoch = epoch, .rows = rows, .version = version};
+    memcpy(&binder->indices[place * ring->geometry.rows], indices, rows * sizeof *indices);
+    atomic_store_explicit(&binder->plan_write, write + 1, memory_order_release); /* pairs with bind_all() */
+    return true;
+}
+
+/* ---- holds ---- */
+
+enum rf_slot_state rf_slot_state(const struct rf_ring *ring, uint32_t slot)
+{
+    return (enum rf_slot_state)atomic_load_explicit(&ring->binder->holds[slot].state, memory_order_relaxed);
+}
+
+int64_t rf_held_since_ns(const struct rf_ring *ring, uint32_t slot)
+{
+    return atomic_load_explicit(&ring->binder->holds[slot].since_ns, memory_order_relaxed);
+}
+
+void rf_hold(struct rf_ring *ring, uint32_t slot)
+{
+    atomic_fetch_add_explicit(&ring->binder->holds[slot].count, 1, memory_order_relaxed); /* we hold it already */
+}
+
+static void release_slot(struct rf_ring *ring, uint32_t slot)
+{
+    struct rf_binder *binder = ring->binder;
+    struct rf_hold *hold = &binder->holds[slot];
+    atomic_store_explicit(&hold->state, RF_SLOT_FREE, memory_order_relaxed);
+    uint32_t top = atomic_load_explicit(&binder->released, memory_order_relaxed);
+    do
+        atomic_store_explicit(&hold->next, top, memory_order_relaxed);
+    while (!atomic_compare_exchange_weak_explicit(&binder->released, &top, slot, memory_order_seq_cst,
+                                                  memory_order_relaxed)); /* R: pairs with F in collect_released() */
+    rf_bind(ring);
+    rf_wake_consumer(ring); /* after the attempt to bind, also when the lock was busy: the sleeper looks again */
+}
+
+void rf_drop(struct rf_ring *ring, uint32_t slot)
+{
+    if (ring->generation != rf_fork_generation())
+        return;
+    /* acq_rel: the last to drop must come after every other view's last access. */
+    if (atomic_fetch_sub_explicit(&ring->binder->holds[slot].count, 1, memory_order_acq_rel) == 1)
+        release_slot(ring, slot);
+}
+
+/* ---- ends ---- */
+
+void rf_cancel(struct rf_ring *ring)
+{
+    struct rf_control *control = ring->control;
+    struct rf_binder *binder = ring->binder;
+    rf_lock(binder);
+    uint64_t head = atomic_load_explicit(&control->head, memory_order_relaxed);
+    uint64_t bound = atomic_load_explicit(&control->bound, memory_order_relaxed);
+    atomic_store_explicit(&control->cancel_upto, bound * ring->geometry.cells, memory_order_seq_cst);
+    for (uint64_t batch = head; batch < bound; batch++) {
+        uint32_t slot = (uint32_t)atomic_load_explicit(&ring->slot_of[batch % ring->geometry.slots], memory_order_relaxed);
+        atomic_store_explicit(&binder->holds[slot].state, RF_SLOT_DRAINING, memory_order_relaxed);
+        binder->draining += 1;
+    }
+    atomic_store_explicit(&control->head, bound, memory_order_seq_cst);
+    atomic_store_explicit(&binder->plan_read, atomic_load_explicit(&binder->plan_write, memory_order_relaxed),
+                          memory_order_relaxed);
+    rf_unlock(ring); /* sweeps, and collects what nobody is in */
+}
+
+void rf_alarm(struct rf_ring *ring)
+{
+    atomic_store_explicit(&ring->binder->alarm, 1, memory_order_seq_cst);
+    rf_wake_consumer(ring);
+}
+
+void rf_alarm_clear(struct rf_ring *ring)
+{
+    atomic_store_explicit(&ring->binder->alarm, 0, memory_order_seq_cst);
+}
+
+void rf_stop(struct rf_ring *ring)
+{
+    atomic_store_explicit(&ring->control->stop, 1, memory_order_seq_cst);
+    rf_wake_workers(ring, UINT32_MAX);
+    rf_wake_consumer(ring);
+}
+
+int rf_become_consumer(struct rf_ring *ring, uint32_t capacity, uint32_t max_attempts)
+{
+    uint32_t slots = ring->geometry.slots;
+    struct rf_binder *binder = calloc(1, sizeof *binder);
+    if (!binder)
+        return ENOMEM;
+    ring->binder = binder; /* freed with the ring, also when half made */
+    binder->capacity = capacity;
+    binder->max_attempts = max_attempts;
+    binder->released = RF_NO_SLOT;
+    binder->holds = calloc(slots, sizeof *binder->holds);
+    binder->free_slots = calloc(slots, sizeof *binder->free_slots);
+    binder->deaths = calloc((size_t)slots * ring->geometry.rows, sizeof *binder->deaths);
+    binder->planned = calloc(capacity, sizeof *binder->planned);
+    binder->indices = calloc((size_t)capacity * ring->geometry.rows, sizeof *binder->indices);
+    if (!binder->holds || !binder->free_slots || !binder->deaths || !binder->planned || !binder->indices)
+        return ENOMEM;
+    while (binder->free_count < slots) { /* the lowest slot is on top */
+        binder->free_slots[binder->free_count] = slots - 1 - binder->free_count;
+        binder->free_count += 1;
+    }
+    return 0;
+}

@@ -1,0 +1,63 @@
+/* The consumer's process-local state: what is planned, which slots are free, who holds what. Shared by ring.c
+ * and reap.c, and by nobody else. */
+#ifndef RF_BINDER_H
+#define RF_BINDER_H
+
+#include "ring.h"
+
+#define RF_NO_SLOT UINT32_MAX
+
+struct rf_planned {
+    uint64_t epoch;
+    uint32_t rows, version;
+};
+
+struct rf_hold {
+    _Atomic uint32_t count;  /* leases and exports of the slot */
+    _Atomic uint32_t next;   /* below it on the stack of released slots */
+    _Atomic uint32_t state;  /* enum rf_slot_state */
+    _Atomic int64_t since_ns; /* when it was taken */
+    bool blamed;             /* some row of its deaths is not 0; under the lock */
+};
+
+struct rf_binder {
+    _Atomic uint32_t lock;     /* taken by exchange; held for microseconds, never while sleeping or in Python */
+    _Atomic uint32_t released; /* top of a stack: pushed by anybody, popped whole by the binder */
+    _Atomic uint32_t alarm;
+    struct rf_hold *holds;
+
+    /* Under the lock. */
+    uint32_t *free_slots;
+    uint32_t free_count;
+    uint32_t draining;
+    uint16_t *deaths; /* a count a row of each slot */
+    uint32_t max_attempts;
+
+    /* Planned batches, a queue with one writer (the thread that takes) and one reader (under the lock). */
+    struct rf_planned *planned;
+    int64_t *indices;
+    uint32_t capacity;
+    _Atomic uint64_t plan_write, plan_read;
+
+    _Atomic uint64_t row_ns; /* running mean of the work a row takes; written by the thread that takes */
+};
+
+bool rf_try_lock(struct rf_binder *binder);
+void rf_lock(struct rf_binder *binder);
+/* Unlock, and bind what was released meanwhile: whoever could not lock has left it to us. */
+void rf_unlock(struct rf_ring *ring);
+
+void rf_wake_workers(struct rf_ring *ring, uint32_t count);
+void rf_wake_consumer(struct rf_ring *ring);
+
+static inline struct rf_cell *rf_cell_of(const struct rf_ring *ring, uint32_t slot, uint32_t cell)
+{
+    return &ring->cells[(uint64_t)slot * ring->geometry.cells + cell];
+}
+
+static inline _Atomic uint32_t *rf_futex_of(struct rf_cell *cell)
+{
+    return (_Atomic uint32_t *)&cell->word; /* little-endian: state, owner and attempt, which every step changes */
+}
+
+#endif

@@ -1,0 +1,178 @@
+/* The segment, as every process that maps it sees it.
+ *
+ * A loader has two shared mappings. The *control block* (at most RF_CONTROL_MAX bytes) holds the words that
+ * processes synchronise on; the *slots* hold batches. This header is the only description of either.
+ *
+ *   control:  header | consumer's lines | worker lines | slot records | slot_of | cells
+ *   slot:     fields (each at a multiple of 64) | indices | row marks | failure records
+ *
+ * States of a cell (a cell is the word that holds the state and owner of one ticket):
+ *
+ *   EMPTY    --consumer binds the batch's slot, in ticket order-------------> AVAIL
+ *   AVAIL    --worker, compare-exchange: claim and owner in one step--------> CLAIMED(w)
+ *   CLAIMED  --w, compare-exchange------------------------------------------> READY | FAILED | CANCELLED
+ *   CLAIMED  --reaper, w proven dead: same slot, attempt + 1----------------> AVAIL, or CANCELLED below cancel_upto
+ *   AVAIL    --consumer, early break, compare-exchange----------------------> CANCELLED
+ *   READY, FAILED (all cells of the head batch final) --taken---------------> EMPTY; slot held by views
+ *   any final state, slot draining, no cell claimed ------------------------> EMPTY; slot free
+ *
+ * Units: sizes and offsets in bytes, times in nanoseconds of CLOCK_MONOTONIC, counts otherwise.
+ */
+#ifndef RF_LAYOUT_H
+#define RF_LAYOUT_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define RF_MAGIC UINT64_C(0x64656566676e6972) /* "ringfeed" */
+#define RF_ABI 1u
+#define RF_LINE 128         /* two cache lines: x86 prefetches them in pairs, some Arm cores have 128-byte lines */
+#define RF_FIELD_ALIGN 64   /* below it TensorFlow and JAX copy, or abort */
+#define RF_CONTROL_MAX (1u << 20)
+#define RF_MAX_WORKERS 256u
+#define RF_MAX_CELLS 64u    /* cells of one slot */
+#define RF_FAILURE_SIZE 4096u
+
+/* ---- the word of a cell: bits 0-3 state, 4-12 owner, 13-31 attempt, 32-63 low half of the ticket ---- */
+
+enum rf_state { RF_EMPTY = 0, RF_AVAIL = 1, RF_CLAIMED = 2, RF_READY = 3, RF_FAILED = 4, RF_CANCELLED = 5 };
+
+#define RF_OWNER_SHIFT 4
+#define RF_OWNER_MASK 0x1ffu
+#define RF_ATTEMPT_SHIFT 13
+#define RF_ATTEMPT_MAX 0x7ffffu
+
+static inline uint64_t rf_word(uint64_t ticket, uint32_t attempt, uint32_t owner, enum rf_state state)
+{
+    return ticket << 32 | (uint64_t)attempt << RF_ATTEMPT_SHIFT | (uint64_t)owner << RF_OWNER_SHIFT |
+           (uint64_t)state;
+}
+
+static inline enum rf_state rf_word_state(uint64_t word) { return (enum rf_state)(word & 0xf); }
+static inline uint32_t rf_word_owner(uint64_t word) { return (uint32_t)word >> RF_OWNER_SHIFT & RF_OWNER_MASK; }
+static inline uint32_t rf_word_attempt(uint64_t word) { return (uint32_t)word >> RF_ATTEMPT_SHIFT; }
+static inline uint32_t rf_word_ticket(uint64_t word) { return (uint32_t)(word >> 32); }
+static inline bool rf_word_final(uint64_t word) { return rf_word_state(word) >= RF_READY; }
+
+struct rf_cell {
+    _Alignas(RF_LINE) _Atomic uint64_t word;
+    /* Written by the owner between claim and publish; read by the consumer once the word is final. */
+    uint64_t busy_ns; /* time from claim to publish */
+    uint32_t rows;    /* rows that the ticket delivered: those it covers, or the length of a whole batch */
+};
+
+/* ---- a worker's line ---- */
+
+/* Written by that worker only, and by its reaper. */
+struct rf_worker {
+    _Alignas(RF_LINE) _Atomic uint64_t ticket; /* blame counts only if ticket and attempt equal the cell's */
+    _Atomic uint32_t attempt;
+    _Atomic uint32_t row;       /* 1 + the row inside dataset[i] now, counted in the batch; 0: none */
+    _Atomic uint64_t since_ns;  /* when the ticket was claimed; 0: none */
+    _Atomic uint64_t index;     /* the dataset index of that row */
+    _Atomic uint64_t busy_ns;   /* this and all below: totals over all workers that had this id */
+    _Atomic uint64_t wait_ns;   /* asleep for want of a ticket */
+    _Atomic uint64_t samples;
+    _Atomic uint64_t tickets;   /* claimed */
+};
+
+/* ---- a slot's record ---- */
+
+/* Written by the consumer before the slot's cells become AVAIL; read by a worker only after its claim. */
+struct rf_record {
+    _Alignas(64) uint64_t batch;
+    uint64_t epoch;
+    uint32_t version; /* of the dataset */
+    uint32_t rows;
+    uint32_t rows_per_ticket;
+    uint32_t tickets;
+};
+
+enum rf_mark { RF_ROW_OK = 0, RF_ROW_RAISED = 1, RF_ROW_KILLED = 2 }; /* row marks: one byte a row */
+
+struct rf_failure { /* the first failure of a ticket; payload is whatever the worker's language pickles */
+    uint32_t row;   /* in the batch */
+    uint32_t size;
+    uint8_t payload[RF_FAILURE_SIZE - 8];
+};
+
+/* ---- the control block ---- */
+
+struct rf_geometry { /* what the creator decides; never changes */
+    uint32_t slots, cells, workers, rows; /* cells and rows: of one slot */
+    uint64_t slot_size, indices_at, marks_at, failures_at;
+};
+
+#define RF_WAIT_NONE UINT64_C(0)
+#define RF_WAIT_FREE UINT64_MAX /* otherwise 1 + the ticket whose cell the consumer sleeps on */
+
+struct rf_control {
+    uint64_t magic;
+    uint32_t abi;
+    uint32_t control_size;
+    struct rf_geometry geometry;
+
+    _Alignas(RF_LINE) _Atomic uint64_t head; /* the next batch to take; written by the consumer process only */
+
+    _Alignas(RF_LINE) _Atomic uint64_t bound; /* batches below it have a slot; written by the consumer only */
+    _Atomic uint32_t work_seq;                /* workers sleep on it; bumped after binding, by reaper and stop */
+    _Atomic uint32_t reap_seq;                /* bumped by the reaper after it has made cells AVAIL again */
+    _Atomic uint64_t cancel_upto;             /* tickets below it are cancelled; written by the consumer only */
+    _Atomic uint32_t stop;                    /* set once, by the consumer */
+
+    _Alignas(RF_LINE) _Atomic uint64_t sleepers[RF_MAX_WORKERS / 64]; /* a bit a worker, set by it before it sleeps */
+
+    _Alignas(RF_LINE) _Atomic uint64_t consumer_wait; /* RF_WAIT_…; written by the consumer only */
+    _Atomic uint32_t free_seq;                        /* the consumer sleeps on it when no slot is bound */
+};
+
+_Static_assert(sizeof(struct rf_cell) == RF_LINE, "two cells never share a pair of cache lines");
+_Static_assert(sizeof(struct rf_worker) == RF_LINE, "two workers never share a pair of cache lines");
+_Static_assert(sizeof(struct rf_record) == 64, "a record is one cache line");
+_Static_assert(sizeof(struct rf_failure) == RF_FAILURE_SIZE, "the plan counts RF_FAILURE_SIZE a cell");
+_Static_assert(RF_MAX_WORKERS <= RF_OWNER_MASK, "every worker id fits the owner bits");
+_Static_assert(ATOMIC_LLONG_LOCK_FREE == 2 && ATOMIC_INT_LOCK_FREE == 2, "a lock in shared memory dies with its holder");
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "a cell's futex is the low half of its word: ringfeed needs a little-endian machine"
+#endif
+
+static inline uint64_t rf_round_up(uint64_t size, uint64_t step) { return (size + step - 1) / step * step; }
+
+/* ---- what a worker may touch between claim and publish ---- */
+
+struct rf_claim { /* process-local; filled by rf_claim_next() */
+    uint64_t ticket, batch, epoch;
+    uint32_t worker, slot, cell, attempt, version;
+    uint32_t first_row, rows; /* first_row: in the batch */
+    uint8_t *base;            /* the slot's first field */
+    const int64_t *indices;   /* of the ticket's first row; rows of them */
+    uint8_t *marks;           /* of the ticket's first row; rows of them */
+    struct rf_failure *failure;
+    struct rf_worker *line;
+    const struct rf_control *control;
+    int64_t claimed_ns;
+    uint32_t rows_delivered; /* starts as rows; a whole batch says its own length */
+};
+
+/* A death from here to the next call is this row's fault: called before dataset[i] runs. Relaxed: it is read
+ * only once this process is proven dead, when all its stores have landed. */
+static inline void rf_blame(const struct rf_claim *claim, uint32_t row)
+{
+    atomic_store_explicit(&claim->line->index, (uint64_t)claim->indices[row], memory_order_relaxed);
+    atomic_store_explicit(&claim->line->row, claim->first_row + row + 1, memory_order_relaxed);
+}
+
+static inline void rf_blame_none(const struct rf_claim *claim)
+{
+    atomic_store_explicit(&claim->line->row, 0, memory_order_relaxed);
+}
+
+/* Whether the epoch of this ticket was broken off. Relaxed: a late look costs one sample, never correctness. */
+static inline bool rf_cancelled(const struct rf_claim *claim)
+{
+    return claim->ticket < atomic_load_explicit(&claim->control->cancel_upto, memory_order_relaxed);
+}
+
+#endif

@@ -1,0 +1,143 @@
+/* The ring: batches bound to slots by the consumer, filled ticket by ticket by workers, taken in order.
+ *
+ * Nothing here sleeps except rf_wait_head() and rf_claim_wait(), which end by a deadline. Nothing here decides
+ * what an empty or full ring means: it answers, and its caller decides.
+ *
+ * Invariants:
+ *   - only the consumer process writes head, bound, EMPTY and AVAIL (its reaper included);
+ *   - each slot is in exactly one of {free, bound, draining, held};
+ *   - slot_of[batch % slots], written before `bound`, tells where a batch's cells are;
+ *   - a worker reads a slot's record only after its claim; one live writer per row; READY means all rows are there;
+ *   - nobody leaves CLAIMED(w) but w, or the reaper of w;
+ *   - each batch is taken once, in order; a held slot is never written; a cancelled batch is never delivered;
+ *   - some sleeper is woken for every AVAIL, and the consumer for every final state or release it may wait on.
+ *
+ * Edges (each release names its acquire):
+ *   B -> C  bind stores the cell AVAIL; claim compare-exchanges it: the record and the indices are visible.
+ *   P -> T  publish compare-exchanges the cell to a final state; take loads it: the rows are visible.
+ *   R -> F  release pushes the slot; the binder pops it: all reads of the old views are over before the rebind.
+ * Pairs of store-then-load, both sides sequentially consistent, so that one side always sees the other:
+ *   consumer: consumer_wait, then the cell or free_seq      publisher, releaser: the cell or free_seq, then consumer_wait
+ *   worker: its sleepers bit, then work_seq                 binder, reaper: work_seq, then sleepers
+ *   releaser: push, then the binder's lock                  binder: unlock, then the stack
+ */
+#ifndef RF_RING_H
+#define RF_RING_H
+
+#include "layout.h"
+
+struct rf_binder;
+
+struct rf_ring { /* one process's hold on a segment; counted, so that views outlive whoever made it */
+    struct rf_control *control;
+    struct rf_worker *workers;
+    struct rf_record *records;
+    _Atomic uint64_t *slot_of; /* low half: slot; high half: tickets of the batch */
+    struct rf_cell *cells;
+    uint8_t *slots;
+    uint64_t control_size, slots_size;
+    struct rf_geometry geometry; /* a copy: what stands in shared memory is checked once, then not trusted */
+    _Atomic uint8_t *populated; /* a flag a slot: this process has its pages mapped */
+    struct rf_binder *binder;   /* the consumer's own; NULL elsewhere */
+    _Atomic uint32_t references;
+    uint32_t generation; /* of forks, when it was made */
+};
+
+/* ---- making and keeping ---- */
+
+uint64_t rf_control_size(uint32_t slots, uint32_t cells, uint32_t workers);
+/* Write a fresh control block into zeroed memory of rf_control_size() bytes. */
+void rf_format(struct rf_control *control, const struct rf_geometry *geometry);
+/* Map a segment. Returns NULL with *why: errno, or EPROTO where magic, ABI or sizes differ. */
+struct rf_ring *rf_open(int control_fd, int slots_fd, uint64_t control_size, uint64_t slots_size, int inherit,
+                        int *why);
+/* Make this process the consumer, planning at most `capacity` batches ahead. 0, or ENOMEM. */
+int rf_become_consumer(struct rf_ring *ring, uint32_t capacity, uint32_t max_attempts);
+/* Drop the mappings with the last reference; in a forked child, nothing. */
+void rf_reference(struct rf_ring *ring);
+void rf_unreference(struct rf_ring *ring);
+
+/* ---- the consumer: planning and binding ---- */
+
+uint32_t rf_plan_room(const struct rf_ring *ring);
+/* Plan one batch; false when there is no room. Only by the thread that takes. */
+bool rf_plan(struct rf_ring *ring, const int64_t *indices, uint32_t rows, uint64_t epoch, uint32_t version);
+/* Bind what can be bound. Safe from any thread; returns at once. */
+void rf_bind(struct rf_ring *ring);
+
+/* ---- the consumer: taking ---- */
+
+enum rf_answer {
+    RF_TAKEABLE, /* rf_take() will succeed */
+    RF_DRY,      /* nothing is planned or bound */
+    RF_HELD,     /* nothing is bound, and views hold every slot */
+    RF_PENDING,  /* the deadline passed, or a signal came */
+    RF_STOPPED,
+    RF_ALARMED, /* rf_alarm() was called */
+};
+
+struct rf_taken {
+    uint64_t batch, epoch;
+    uint32_t slot, rows, tickets;
+    bool failed;
+};
+
+enum rf_answer rf_look(struct rf_ring *ring);
+enum rf_answer rf_wait_head(struct rf_ring *ring, int64_t deadline_ns);
+/* Only after RF_TAKEABLE, by the same thread. The slot is held, with a count of one. */
+struct rf_taken rf_take(struct rf_ring *ring);
+/* Make rf_wait_head() answer RF_ALARMED until rf_alarm_clear(): the pool has news. */
+void rf_alarm(struct rf_ring *ring);
+void rf_alarm_clear(struct rf_ring *ring);
+
+/* ---- the consumer: holds ---- */
+
+uint8_t *rf_slot_base(const struct rf_ring *ring, uint32_t slot);
+const uint8_t *rf_slot_marks(const struct rf_ring *ring, uint32_t slot);
+const int64_t *rf_slot_indices(const struct rf_ring *ring, uint32_t slot);
+const struct rf_failure *rf_slot_failure(const struct rf_ring *ring, uint32_t slot, uint32_t cell);
+void rf_hold(struct rf_ring *ring, uint32_t slot);
+/* The last drop frees the slot. From any thread, without the GIL; in a forked child it does nothing. */
+void rf_drop(struct rf_ring *ring, uint32_t slot);
+
+enum rf_slot_state { RF_SLOT_FREE, RF_SLOT_BOUND, RF_SLOT_DRAINING, RF_SLOT_HELD };
+enum rf_slot_state rf_slot_state(const struct rf_ring *ring, uint32_t slot);
+/* Whether a bound slot's batch is complete. */
+bool rf_slot_ready(const struct rf_ring *ring, uint32_t slot);
+int64_t rf_held_since_ns(const struct rf_ring *ring, uint32_t slot);
+
+/* ---- the consumer: ends ---- */
+
+/* Break off: drop the plan, cancel all that is bound, and start empty. Only by the thread that takes. */
+void rf_cancel(struct rf_ring *ring);
+/* Wake everybody with the answer RF_STOPPED, for ever. */
+void rf_stop(struct rf_ring *ring);
+
+struct rf_worker_report {
+    uint64_t index;    /* the dataset index it is at, if in_row */
+    uint64_t since_ns; /* when it claimed its ticket; 0: it has none */
+    uint64_t busy_ns, wait_ns, samples, tickets;
+    bool in_row;
+};
+
+/* What a worker is at, a snapshot. */
+struct rf_worker_report rf_report(const struct rf_ring *ring, uint32_t worker);
+
+/* ---- the worker ---- */
+
+struct rf_cursor { /* where a worker's next look starts: nothing below is AVAIL, unless the reaper was here since */
+    uint64_t batch;
+    uint32_t cell, reaps;
+};
+
+/* Claim the first available ticket. */
+bool rf_claim_next(struct rf_ring *ring, uint32_t worker, struct rf_cursor *cursor, struct rf_claim *claim);
+/* The same, sleeping until there is one: RF_TAKEABLE (claimed), RF_PENDING (deadline, signal) or RF_STOPPED. */
+enum rf_answer rf_claim_wait(struct rf_ring *ring, uint32_t worker, struct rf_cursor *cursor,
+                             struct rf_claim *claim, int64_t deadline_ns);
+/* Hand the rows over: READY, or FAILED where a row is marked, or CANCELLED. */
+void rf_publish(struct rf_ring *ring, const struct rf_claim *claim, bool cancelled);
+/* Mark a row failed; the ticket's first failure keeps as much of the payload as fits and is counted in full. */
+void rf_fail(const struct rf_claim *claim, uint32_t row, const void *payload, uint32_t size);
+
+#endif

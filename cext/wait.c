@@ -1,0 +1,122 @@
+#define _GNU_SOURCE
+#include "wait.h"
+
+#include <errno.h>
+#include <linux/futex.h>
+#include <malloc.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stddef.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+int64_t rf_now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+int rf_futex_wait(_Atomic uint32_t *address, uint32_t seen, int64_t deadline_ns)
+{
+    struct timespec until = {.tv_sec = deadline_ns / 1000000000, .tv_nsec = deadline_ns % 1000000000};
+    /* The BITSET form takes an absolute deadline on CLOCK_MONOTONIC. Not PRIVATE: sleepers are in other processes. */
+    long answer = syscall(SYS_futex, address, FUTEX_WAIT_BITSET, seen, &until, NULL, FUTEX_BITSET_MATCH_ANY);
+    if (answer == 0 || errno == EAGAIN)
+        return 0;
+    return errno;
+}
+
+void rf_futex_wake(_Atomic uint32_t *address, int count)
+{
+    syscall(SYS_futex, address, FUTEX_WAKE, count, NULL, NULL, 0);
+}
+
+void rf_yield(unsigned attempt)
+{
+    if (attempt < 16) {
+        sched_yield();
+        return;
+    }
+    struct timespec pause = {.tv_sec = 0, .tv_nsec = 50000};
+    nanosleep(&pause, NULL);
+}
+
+/* ---- forks ---- */
+
+static _Atomic uint32_t generation;
+static pthread_once_t watch_forks = PTHREAD_ONCE_INIT;
+
+static void child_was_forked(void) { atomic_fetch_add_explicit(&generation, 1, memory_order_relaxed); }
+static void start_watching(void) { pthread_atfork(NULL, NULL, child_was_forked); }
+
+uint32_t rf_fork_generation(void)
+{
+    pthread_once(&watch_forks, start_watching);
+    return atomic_load_explicit(&generation, memory_order_relaxed);
+}
+
+/* ---- memory ---- */
+
+void rf_populate(void *address, uint64_t size) { (void)madvise(address, size, MADV_POPULATE_WRITE); }
+
+void *rf_map(int fd, uint64_t size, int inherit)
+{
+    void *address = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (address == MAP_FAILED)
+        return NULL;
+    if (!inherit)
+        (void)madvise(address, size, MADV_DONTFORK);
+    return address;
+}
+
+void rf_unmap(void *address, uint64_t size) { munmap(address, size); }
+
+int rf_keep_heap(int trim, int mmap)
+{
+#ifdef __GLIBC__
+    return mallopt(M_TRIM_THRESHOLD, trim) && mallopt(M_MMAP_THRESHOLD, mmap) ? 0 : -1;
+#else
+    (void)trim, (void)mmap;
+    return -1;
+#endif
+}
+
+/* ---- the death of the parent ---- */
+
+static struct pollfd watched[2];
+
+static void *guard(void *unused)
+{
+    (void)unused;
+    for (;;) {
+        int ready = poll(watched, 2, -1);
+        if (ready > 0) /* a worker leads its group, so that its own children go with it */
+            kill(getpgrp() == getpid() ? 0 : getpid(), SIGKILL);
+        if (ready < 0 && errno != EINTR)
+            return NULL;
+    }
+}
+
+int rf_guard_start(int parent, int lifeline)
+{
+    watched[0] = (struct pollfd){.fd = parent, .events = POLLIN};
+    watched[1] = (struct pollfd){.fd = lifeline, .events = POLLIN}; /* POLLHUP comes unasked */
+    sigset_t all, before;
+    sigfillset(&all); /* the guard must not run the program's signal handlers */
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    pthread_t thread;
+    int error = pthread_create(&thread, NULL, guard, NULL);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (!error)
+        pthread_detach(thread);
+    return error;
+}

@@ -1,0 +1,40 @@
+/* Sleeping, waking and the operating system: the only place that knows either. */
+#ifndef RF_WAIT_H
+#define RF_WAIT_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+/* CLOCK_MONOTONIC, in nanoseconds. */
+int64_t rf_now_ns(void);
+
+/* Sleep until woken, while *address == seen, at most until deadline_ns.
+ * Returns 0 (woken, or the value differed), ETIMEDOUT or EINTR. Shared between processes. */
+int rf_futex_wait(_Atomic uint32_t *address, uint32_t seen, int64_t deadline_ns);
+
+/* Wake at most `count` sleepers. */
+void rf_futex_wake(_Atomic uint32_t *address, int count);
+
+/* Let others run, for longer the more often it was in vain. */
+void rf_yield(unsigned attempt);
+
+/* A process-local number that differs in every forked child. */
+uint32_t rf_fork_generation(void);
+
+/* Fault in `size` bytes at `address` at once, writable; where the kernel cannot, the first writes will. */
+void rf_populate(void *address, uint64_t size);
+
+/* Map `size` bytes of a file for reading and writing, shared; no child of this process inherits the mapping
+ * unless `inherit`. NULL with errno on failure. */
+void *rf_map(int fd, uint64_t size, int inherit);
+void rf_unmap(void *address, uint64_t size);
+
+/* Start a thread which SIGKILLs this process's group as soon as `parent` (a pidfd) becomes readable or the
+ * other end of `lifeline` (a pipe) is closed. Either may be -1. Returns 0 or an errno. */
+int rf_guard_start(int parent, int lifeline);
+
+/* Make malloc keep up to `trim` freed bytes, and serve blocks up to `mmap` from the heap, instead of
+ * returning them to the kernel. Returns 0, or -1 where this libc has no such switch. */
+int rf_keep_heap(int trim, int mmap);
+
+#endif

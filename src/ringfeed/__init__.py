@@ -1,0 +1,87 @@
+"""Feed a training loop from any indexable dataset, at memory speed, in exactly the memory it was given.
+
+    loader = ringfeed.Loader(dataset, batch_size=128, shuffle=True, workers=4, slots=4)
+    for x, y in loader:
+        train_step(x, y)
+
+See `Loader` for everything else. Names are imported on first use, so that a worker process, which imports this
+package too, loads only what it needs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ringfeed.errors import (
+        ClosedError,
+        PlanError,
+        RingfeedError,
+        ShipError,
+        SlotsHeldError,
+        SpecError,
+        StallError,
+        SupersededError,
+        WorkerError,
+    )
+    from ringfeed.loader import Loader
+    from ringfeed.plan import Plan
+    from ringfeed.randomness import rng
+    from ringfeed.spec import Array, Spec
+
+if sys.platform != "linux":
+    message = f"ringfeed needs Linux (memfd, futex, pidfd); this is {sys.platform}"
+    raise ImportError(message)
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Array": "spec",
+    "ClosedError": "errors",
+    "Loader": "loader",
+    "Plan": "plan",
+    "PlanError": "errors",
+    "RingfeedError": "errors",
+    "ShipError": "errors",
+    "SlotsHeldError": "errors",
+    "Spec": "spec",
+    "SpecError": "errors",
+    "StallError": "errors",
+    "SupersededError": "errors",
+    "WorkerError": "errors",
+    "rng": "randomness",
+}
+
+__all__ = [
+    "Array",
+    "ClosedError",
+    "Loader",
+    "Plan",
+    "PlanError",
+    "RingfeedError",
+    "ShipError",
+    "SlotsHeldError",
+    "Spec",
+    "SpecError",
+    "StallError",
+    "SupersededError",
+    "WorkerError",
+    "rng",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name on its first use (PEP 562)."""
+    if name not in _HOMES:
+        message = f"module 'ringfeed' has no attribute {name!r}"
+        raise AttributeError(message)
+    found = getattr(importlib.import_module(f"ringfeed.{_HOMES[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    """List the public names."""
+    return sorted([*__all__, "__version__"])

@@ -1,0 +1,307 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""NumPy at C speed: samples into rows of a slot, rows of a slot as arrays. What does not fit is `Spec`'s to judge."""
+
+cimport numpy as cnp
+from cpython.float cimport PyFloat_CheckExact
+from cpython.long cimport PyLong_CheckExact
+from cpython.ref cimport Py_INCREF, PyTypeObject
+from libc.math cimport isinf
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy
+
+from ringfeed cimport _cring as c
+
+cnp.import_array()
+
+# Below this a copy is cheaper than giving the GIL away and taking it back.
+cdef size_t NOGIL_BYTES = 32768
+
+
+cdef extern from "gather.h" nogil:
+    void rf_gather(uint8_t *target, const uint8_t *source, Py_ssize_t stride, size_t row_size,
+                   const int64_t *indices, size_t rows)
+
+
+cdef extern from "Python.h":
+    long long PyLong_AsLongLongAndOverflow(object value, int *overflow) except? -1
+
+
+cdef extern from "numpy/arrayobject.h":
+    object PyArray_NewFromDescr(PyTypeObject *subtype, cnp.dtype descr, int nd, const cnp.npy_intp *dims,
+                                const cnp.npy_intp *strides, void *memory, int flags, object obj)
+    PyTypeObject PyArray_Type
+
+
+cdef struct Field:
+    uint64_t offset      # in the slot
+    size_t row_size      # bytes of one sample's leaf
+    int ndim             # of one sample's leaf
+    int number_type      # the NumPy type of a 0-d leaf which plain Python numbers may fill, or -1
+    cnp.npy_intp shape[33]  # [0] is for the rows; 32 axes were NumPy's limit when this was written
+
+
+cdef class Fields:
+    """The fields of a slot: where each leaf of the spec lies, and as what."""
+
+    cdef Field *fields
+    cdef Py_ssize_t count
+    cdef list dtypes
+
+    def __cinit__(self, spec, offsets):
+        self.count = len(spec.leaves)
+        self.dtypes = [leaf.dtype for leaf in spec.leaves]
+        self.fields = <Field *>calloc(self.count, sizeof(Field))
+        if self.fields == NULL:
+            raise MemoryError
+        for number, leaf in enumerate(spec.leaves):
+            self.describe(number, leaf, offsets[number])
+
+    cdef describe(self, Py_ssize_t number, leaf, uint64_t offset):
+        cdef Field *field = &self.fields[number]
+        if len(leaf.shape) > 32:
+            raise ValueError(f"{leaf.path} has {len(leaf.shape)} axes, at most 32 are supported")
+        field.offset = offset
+        field.row_size = leaf.nbytes
+        field.ndim = len(leaf.shape)
+        for axis, length in enumerate(leaf.shape):
+            field.shape[axis + 1] = length
+        field.number_type = (<cnp.dtype>leaf.dtype).type_num if not leaf.shape and leaf.dtype.isnative else -1
+
+    def __dealloc__(self):
+        free(self.fields)
+
+    cdef cnp.ndarray wrap(self, Py_ssize_t number, uint8_t *base, cnp.npy_intp first, cnp.npy_intp rows, owner):
+        """Rows `first`, … of a field as an array that keeps `owner`; `rows` < 0: one row, without the row axis."""
+        cdef Field *field = &self.fields[number]
+        cdef cnp.dtype dtype = <cnp.dtype>self.dtypes[number]
+        cdef int skipped = 1 if rows < 0 else 0
+        cdef uint8_t *start = base + field.offset + first * field.row_size
+        cdef cnp.npy_intp shape[33]
+        memcpy(shape, field.shape, sizeof(shape))
+        shape[0] = rows
+        Py_INCREF(dtype)  # the constructor steals one
+        array = PyArray_NewFromDescr(&PyArray_Type, dtype, field.ndim + 1 - skipped, shape + skipped, NULL, start,
+                                     cnp.NPY_ARRAY_CARRAY, <object>NULL)
+        cnp.set_array_base(array, owner)
+        return array
+
+    def views(self, lease, cnp.npy_intp rows):
+        """Return an array a field over the first `rows` rows of the lease's slot; each keeps the lease."""
+        cdef uint8_t *base = <uint8_t *><uintptr_t>lease.address
+        return [self.wrap(number, base, 0, rows, lease) for number in range(self.count)]
+
+
+cdef bint same_type(cnp.ndarray array, cnp.dtype dtype):
+    cdef cnp.dtype got = <cnp.dtype>cnp.PyArray_DESCR(array)
+    return got is dtype or cnp.PyArray_EquivTypes(got, dtype)
+
+
+cdef bint same_shape(cnp.ndarray array, int skipped, const Field *field):
+    cdef int axis
+    if cnp.PyArray_NDIM(array) != field.ndim + skipped:
+        return False
+    for axis in range(field.ndim):
+        if cnp.PyArray_DIM(array, axis + skipped) != field.shape[axis + 1]:
+            return False
+    return True
+
+
+cdef bint store_number(value, int number_type, uint8_t *target) except -1:
+    """Store a plain Python number where its type is the natural one; False leaves it to the spec."""
+    cdef int overflow = 0
+    cdef int64_t whole
+    cdef float single
+    if number_type == cnp.NPY_INT64 and PyLong_CheckExact(value):
+        whole = PyLong_AsLongLongAndOverflow(value, &overflow)
+        memcpy(target, &whole, sizeof(whole))
+        return not overflow
+    if number_type == cnp.NPY_FLOAT32 and PyFloat_CheckExact(value):
+        single = <float><double>value
+        memcpy(target, &single, sizeof(single))
+        return not isinf(single)
+    return False
+
+
+cdef class RowWriter:
+    """Writes samples into the rows of a claimed ticket; each array is copied once."""
+
+    cdef Fields fields
+    cdef object spec, owner
+    cdef Py_ssize_t flat  # the number of leaves of a flat tuple; 0: a bare leaf; -1: anything else
+
+    def __cinit__(self, spec, offsets, owner):
+        self.fields = Fields(spec, offsets)
+        self.spec = spec
+        self.owner = owner
+        structure = spec.structure
+        self.flat = -1
+        if structure[0] == "leaf":
+            self.flat = 0
+        elif structure[0] == "tuple" and structure[1] is None and all(child[0] == "leaf" for child in structure[2]):
+            self.flat = self.fields.count
+
+    cdef int copy(self, cnp.ndarray array, uint8_t *target, size_t size, Py_ssize_t number, uint8_t *base,
+                  cnp.npy_intp first, cnp.npy_intp rows) except -1:
+        """Copy an array of the right type and shape, however it is strided."""
+        cdef const void *source = cnp.PyArray_DATA(array)
+        if not cnp.PyArray_IS_C_CONTIGUOUS(array):
+            cnp.PyArray_CopyInto(self.fields.wrap(number, base, first, rows, self.owner), array)
+        elif size < NOGIL_BYTES:
+            memcpy(target, source, size)
+        else:
+            with nogil:
+                memcpy(target, source, size)
+        return 0
+
+    cdef int write_leaf(self, Py_ssize_t number, value, uint8_t *base, cnp.npy_intp row, int64_t index) except -1:
+        cdef Field *field = &self.fields.fields[number]
+        cdef uint8_t *target = base + field.offset + row * field.row_size
+        if cnp.PyArray_CheckExact(value):
+            if same_type(value, <cnp.dtype>self.fields.dtypes[number]) and same_shape(value, 0, field):
+                return self.copy(value, target, field.row_size, number, base, row, -1)
+        elif field.number_type >= 0 and store_number(value, field.number_type, target):
+            return 0
+        return self.copy(self.spec.array(number, value, index), target, field.row_size, number, base, row, -1)
+
+    cdef int write(self, sample, uint8_t *base, cnp.npy_intp row, int64_t index) except -1:
+        cdef Py_ssize_t number
+        if self.flat == 0:
+            return self.write_leaf(0, sample, base, row, index)
+        if self.flat < 0 or type(sample) is not tuple or len(<tuple>sample) != self.flat:
+            sample = tuple(self.spec.flatten(sample, index))
+        for number in range(self.fields.count):
+            self.write_leaf(number, (<tuple>sample)[number], base, row, index)
+        return 0
+
+    def samples(self, uintptr_t claim_address, getitem, context, on_error):
+        """Fill the claim with getitem(index), row by row; False when the claim was cancelled.
+
+        on_error(row, index, error) is told of each row that fails, counted in the ticket.
+        """
+        cdef c.rf_claim *claim = <c.rf_claim *>claim_address
+        cdef uint32_t row
+        for row in range(claim.rows):
+            if c.rf_cancelled(claim):
+                return False
+            if claim.marks[row] == c.RF_ROW_KILLED:
+                continue
+            index = claim.indices[row]
+            context.index = index
+            c.rf_blame(claim, row)
+            try:
+                self.write(getitem(index), claim.base, claim.first_row + row, index)
+            except BaseException as error:
+                on_error(row, index, error)
+        return True
+
+    def rows(self, uintptr_t claim_address, read_into, context, on_error):
+        """Fill the claim with read_into(index, out): `out` has the sample's structure and lies in the slot."""
+        cdef c.rf_claim *claim = <c.rf_claim *>claim_address
+        cdef uint32_t row
+        for row in range(claim.rows):
+            if c.rf_cancelled(claim):
+                return False
+            if claim.marks[row] == c.RF_ROW_KILLED:
+                continue
+            index = claim.indices[row]
+            context.index = index
+            c.rf_blame(claim, row)
+            try:
+                out = [self.fields.wrap(number, claim.base, claim.first_row + row, -1, self.owner)
+                       for number in range(self.fields.count)]
+                read_into(index, self.spec.unflatten(out))
+            except BaseException as error:
+                on_error(row, index, error)
+        return True
+
+    def bulk(self, uintptr_t claim_address, getitems, context, on_error):
+        """Fill the claim with getitems(indices), many samples at once; an error of its own counts for every row."""
+        cdef c.rf_claim *claim = <c.rf_claim *>claim_address
+        cdef uint32_t row
+        rows = [row for row in range(claim.rows) if claim.marks[row] != c.RF_ROW_KILLED]
+        if not rows or c.rf_cancelled(claim):
+            return not rows
+        indices = [claim.indices[row] for row in rows]
+        context.index = indices[0]
+        c.rf_blame(claim, rows[0])
+        try:
+            samples = list(getitems(indices))
+            if len(samples) != len(rows):
+                raise ValueError(f"__getitems__ returned {len(samples)} samples for {len(rows)} indices")
+        except BaseException as error:
+            for row in rows:
+                on_error(row, claim.indices[row], error)
+            return True
+        for row, index, sample in zip(rows, indices, samples):
+            try:
+                self.write(sample, claim.base, claim.first_row + row, index)
+            except BaseException as error:
+                on_error(row, index, error)
+        return True
+
+    def gather(self, uintptr_t claim_address, list arrays, on_error):
+        """Fill the claim from resident arrays, an array a leaf, without the GIL."""
+        cdef c.rf_claim *claim = <c.rf_claim *>claim_address
+        cdef Py_ssize_t number
+        cdef cnp.npy_intp length
+        cdef uint32_t row
+        if c.rf_cancelled(claim):
+            return False
+        c.rf_blame(claim, 0)
+        for number in range(self.fields.count):
+            length = cnp.PyArray_DIM(arrays[number], 0)
+            for row in range(claim.rows):
+                if claim.indices[row] < 0 or claim.indices[row] >= length:
+                    on_error(row, claim.indices[row],
+                             IndexError(f"index {claim.indices[row]} is out of range for an array of {length} rows"))
+                    return True
+            self.gather_field(claim, number, arrays[number])
+        return True
+
+    cdef gather_field(self, c.rf_claim *claim, Py_ssize_t number, cnp.ndarray array):
+        cdef Field *field = &self.fields.fields[number]
+        cdef uint8_t *target = claim.base + field.offset + claim.first_row * field.row_size
+        cdef const uint8_t *source = <const uint8_t *>cnp.PyArray_DATA(array)
+        cdef Py_ssize_t stride = cnp.PyArray_STRIDE(array, 0)
+        with nogil:
+            rf_gather(target, source, stride, field.row_size, claim.indices, claim.rows)
+
+    def batch(self, uintptr_t claim_address, getitem, uint32_t most, context, on_error):
+        """Fill the whole slot with the batch getitem(index) of at most `most` rows."""
+        cdef c.rf_claim *claim = <c.rf_claim *>claim_address
+        claim.rows_delivered = 0
+        if c.rf_cancelled(claim):
+            return False
+        if claim.marks[0] == c.RF_ROW_KILLED:
+            return True
+        index = claim.indices[0]
+        context.index = index
+        c.rf_blame(claim, 0)
+        try:
+            claim.rows_delivered = self.write_batch(getitem(index), claim.base, index, most)
+        except BaseException as error:
+            on_error(0, index, error)
+        return True
+
+    cdef uint32_t write_batch(self, batch, uint8_t *base, int64_t index, uint32_t most) except? 0xffffffff:
+        cdef Py_ssize_t number
+        cdef cnp.npy_intp rows = -1
+        cdef Field *field
+        cdef cnp.ndarray array
+        if self.flat == 0:
+            batch = (batch,)
+        elif self.flat < 0 or type(batch) is not tuple or len(<tuple>batch) != self.flat:
+            batch = tuple(self.spec.flatten(batch, index))
+        for number in range(self.fields.count):
+            field = &self.fields.fields[number]
+            value = (<tuple>batch)[number]
+            if not (cnp.PyArray_CheckExact(value) and same_type(value, <cnp.dtype>self.fields.dtypes[number])
+                    and same_shape(value, 1, field) and cnp.PyArray_DIM(value, 0) <= most):
+                value = self.spec.batch_array(number, value, index, most)
+            array = value
+            if rows >= 0 and cnp.PyArray_DIM(array, 0) != rows:
+                self.spec.batch_rows(number, cnp.PyArray_DIM(array, 0), rows, index)
+            rows = cnp.PyArray_DIM(array, 0)
+            self.copy(array, base + field.offset, rows * field.row_size, number, base, 0, rows)
+        return <uint32_t>rows

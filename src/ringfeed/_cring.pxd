@@ -1,0 +1,166 @@
+"""The C core, declared: the only file in Python's world that names its headers."""
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+
+
+cdef extern from "layout.h" nogil:
+    ctypedef bint rf_bool "bool"
+
+    uint32_t RF_ABI
+    uint32_t RF_FIELD_ALIGN
+    uint32_t RF_CONTROL_MAX
+    uint32_t RF_MAX_WORKERS
+    uint32_t RF_MAX_CELLS
+    uint32_t RF_FAILURE_SIZE
+    uint32_t RF_ATTEMPT_MAX
+
+    enum rf_mark:
+        RF_ROW_OK
+        RF_ROW_RAISED
+        RF_ROW_KILLED
+
+    struct rf_failure:
+        uint32_t row
+        uint32_t size
+        uint8_t payload[4088]
+
+    struct rf_geometry:
+        uint32_t slots
+        uint32_t cells
+        uint32_t workers
+        uint32_t rows
+        uint64_t slot_size
+        uint64_t indices_at
+        uint64_t marks_at
+        uint64_t failures_at
+
+    struct rf_worker:
+        pass
+
+    struct rf_control:
+        pass
+
+    struct rf_claim:
+        uint64_t ticket
+        uint64_t batch
+        uint64_t epoch
+        uint32_t worker
+        uint32_t slot
+        uint32_t cell
+        uint32_t attempt
+        uint32_t version
+        uint32_t first_row
+        uint32_t rows
+        uint8_t *base
+        const int64_t *indices
+        uint8_t *marks
+        rf_failure *failure
+        rf_worker *line
+        const rf_control *control
+        int64_t claimed_ns
+        uint32_t rows_delivered
+
+    void rf_blame(const rf_claim *claim, uint32_t row)
+    rf_bool rf_cancelled(const rf_claim *claim)
+
+
+cdef extern from "ring.h" nogil:
+    struct rf_binder:
+        pass
+
+    struct rf_ring:
+        rf_control *control
+        rf_worker *workers
+        rf_geometry geometry
+        rf_binder *binder
+
+    struct rf_cursor:
+        uint64_t batch
+        uint32_t cell
+        uint32_t reaps
+
+    enum rf_answer:
+        RF_TAKEABLE
+        RF_DRY
+        RF_HELD
+        RF_PENDING
+        RF_STOPPED
+        RF_ALARMED
+
+    enum rf_slot_state:
+        RF_SLOT_FREE
+        RF_SLOT_BOUND
+        RF_SLOT_DRAINING
+        RF_SLOT_HELD
+
+    struct rf_taken:
+        uint64_t batch
+        uint64_t epoch
+        uint32_t slot
+        uint32_t rows
+        uint32_t tickets
+        rf_bool failed
+
+    struct rf_worker_report:
+        uint64_t index
+        uint64_t since_ns
+        uint64_t busy_ns
+        uint64_t wait_ns
+        uint64_t samples
+        uint64_t tickets
+        rf_bool in_row
+
+    uint64_t rf_control_size(uint32_t slots, uint32_t cells, uint32_t workers)
+    void rf_format(rf_control *control, const rf_geometry *geometry)
+    rf_ring *rf_open(int control_fd, int slots_fd, uint64_t control_size, uint64_t slots_size, int inherit, int *why)
+    int rf_become_consumer(rf_ring *ring, uint32_t capacity, uint32_t max_attempts)
+    void rf_reference(rf_ring *ring)
+    void rf_unreference(rf_ring *ring)
+
+    uint32_t rf_plan_room(const rf_ring *ring)
+    rf_bool rf_plan(rf_ring *ring, const int64_t *indices, uint32_t rows, uint64_t epoch, uint32_t version)
+    void rf_bind(rf_ring *ring)
+    rf_answer rf_look(rf_ring *ring)
+    rf_answer rf_wait_head(rf_ring *ring, int64_t deadline_ns)
+    rf_taken rf_take(rf_ring *ring)
+    void rf_alarm(rf_ring *ring)
+    void rf_alarm_clear(rf_ring *ring)
+
+    uint8_t *rf_slot_base(const rf_ring *ring, uint32_t slot)
+    const uint8_t *rf_slot_marks(const rf_ring *ring, uint32_t slot)
+    const int64_t *rf_slot_indices(const rf_ring *ring, uint32_t slot)
+    const rf_failure *rf_slot_failure(const rf_ring *ring, uint32_t slot, uint32_t cell)
+    void rf_hold(rf_ring *ring, uint32_t slot)
+    void rf_drop(rf_ring *ring, uint32_t slot)
+    rf_slot_state rf_slot_state_of "rf_slot_state" (const rf_ring *ring, uint32_t slot)
+    rf_bool rf_slot_ready(const rf_ring *ring, uint32_t slot)
+    int64_t rf_held_since_ns(const rf_ring *ring, uint32_t slot)
+    rf_worker_report rf_report(const rf_ring *ring, uint32_t worker)
+
+    void rf_cancel(rf_ring *ring)
+    void rf_stop(rf_ring *ring)
+
+    rf_bool rf_claim_next(rf_ring *ring, uint32_t worker, rf_cursor *cursor, rf_claim *claim)
+    rf_answer rf_claim_wait(rf_ring *ring, uint32_t worker, rf_cursor *cursor, rf_claim *claim, int64_t deadline_ns)
+    void rf_publish(rf_ring *ring, const rf_claim *claim, rf_bool cancelled)
+    void rf_fail(const rf_claim *claim, uint32_t row, const void *payload, uint32_t size)
+
+
+cdef extern from "reap.h" nogil:
+    struct rf_reaped:
+        uint32_t claims
+        uint32_t deaths
+        int64_t index
+        uint64_t batch
+        uint32_t row
+        rf_bool given_up
+
+    rf_reaped rf_reap(rf_ring *ring, uint32_t worker, rf_bool blame)
+
+
+cdef extern from "wait.h" nogil:
+    int64_t rf_now_ns()
+    void *rf_map(int fd, uint64_t size, int inherit)
+    void rf_unmap(void *address, uint64_t size)
+    int rf_guard_start(int parent, int lifeline)
+    int rf_keep_heap(int trim, int mmap)

@@ -1,0 +1,350 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
+"""The ring and the lease, held for Python: lifetimes, the GIL and signals; every decision is made elsewhere.
+
+Nothing here imports NumPy, so that a worker can start its guard before the slow imports.
+"""
+
+from cpython.buffer cimport PyBuffer_FillInfo
+from cpython.exc cimport PyErr_CheckSignals
+from libc.errno cimport EPROTO
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
+
+from ringfeed cimport _cring as c
+
+import os
+
+ABI = c.RF_ABI
+FIELD_ALIGN = c.RF_FIELD_ALIGN
+CONTROL_MAX = c.RF_CONTROL_MAX
+MAX_WORKERS = c.RF_MAX_WORKERS
+MAX_CELLS = c.RF_MAX_CELLS
+FAILURE_SIZE = c.RF_FAILURE_SIZE
+ATTEMPT_MAX = c.RF_ATTEMPT_MAX
+
+TAKEABLE = c.RF_TAKEABLE
+DRY = c.RF_DRY
+HELD = c.RF_HELD
+PENDING = c.RF_PENDING
+STOPPED = c.RF_STOPPED
+ALARMED = c.RF_ALARMED
+
+ROW_OK = c.RF_ROW_OK
+ROW_RAISED = c.RF_ROW_RAISED
+ROW_KILLED = c.RF_ROW_KILLED
+
+# However long a wait is, it comes up this often: a signal that arrives just before the sleep is seen then.
+cdef int64_t SLICE_NS = 100_000_000
+
+cdef tuple SLOT_STATES = ("free", "filling", "draining", "held")
+
+
+def control_size(uint32_t slots, uint32_t cells, uint32_t workers):
+    """Return the bytes of a control block."""
+    return c.rf_control_size(slots, cells, workers)
+
+
+def now_ns():
+    """Return CLOCK_MONOTONIC in nanoseconds, the clock of all times in the segment."""
+    return c.rf_now_ns()
+
+
+def start_guard(int parent, int lifeline):
+    """SIGKILL this process's group when `parent` (a pidfd) ends or the other end of `lifeline` closes."""
+    cdef int error = c.rf_guard_start(parent, lifeline)
+    if error:
+        raise OSError(error, os.strerror(error))
+
+
+def keep_heap(int trim, int mmap):
+    """Make malloc keep freed memory: `trim` bytes at most, blocks up to `mmap` bytes. False where it cannot."""
+    return c.rf_keep_heap(trim, mmap) == 0
+
+
+def format_control(int fd, uint64_t size, uint32_t slots, uint32_t cells, uint32_t workers, uint32_t rows,
+                   uint64_t slot_size, uint64_t indices_at, uint64_t marks_at, uint64_t failures_at):
+    """Write a fresh control block into the zeroed file `fd`."""
+    cdef c.rf_geometry geometry = c.rf_geometry(slots, cells, workers, rows, slot_size, indices_at, marks_at,
+                                                failures_at)
+    cdef void *address = c.rf_map(fd, size, 0)
+    if address == NULL:
+        raise MemoryError(f"cannot map the control block of {size} bytes")
+    c.rf_format(<c.rf_control *>address, &geometry)
+    c.rf_unmap(address, size)
+
+
+cdef class Ring:
+    """One process's hold on a segment. Views, leases and worker ends keep it mapped, also after `close`."""
+
+    cdef c.rf_ring *ring
+
+    def __cinit__(self, int control_fd, int slots_fd, uint64_t control_size, uint64_t slots_size, bint inherit=False):
+        cdef int why = 0
+        self.ring = c.rf_open(control_fd, slots_fd, control_size, slots_size, inherit, &why)
+        if self.ring != NULL:
+            return
+        if why == EPROTO:
+            raise ValueError("this is no segment of this version of ringfeed: magic, ABI or sizes differ")
+        raise OSError(why, os.strerror(why))
+
+    def __dealloc__(self):
+        if self.ring != NULL:
+            c.rf_unreference(self.ring)
+
+    def become_consumer(self, uint32_t capacity, uint32_t max_attempts):
+        """Plan, bind, take and reap from this process, with at most `capacity` batches planned ahead."""
+        if c.rf_become_consumer(self.ring, capacity, max_attempts):
+            raise MemoryError(f"cannot plan {capacity} batches ahead")
+
+    @property
+    def slots(self):
+        """The number of slots."""
+        return self.ring.geometry.slots
+
+    # ---- planning ----
+
+    @property
+    def room(self):
+        """How many more batches can be planned."""
+        return c.rf_plan_room(self.ring)
+
+    def plan(self, const int64_t[::1] indices, uint32_t rows, uint64_t epoch, uint32_t version):
+        """Plan batches of `rows` indices each, the last one perhaps shorter; bind what can be bound."""
+        cdef Py_ssize_t first = 0, count = indices.shape[0]
+        cdef uint32_t some
+        while first < count:
+            some = rows if count - first >= rows else <uint32_t>(count - first)
+            if not c.rf_plan(self.ring, &indices[first], some, epoch, version):
+                raise ValueError(f"no room to plan a batch of {some} rows")
+            first += some
+        c.rf_bind(self.ring)
+
+    # ---- taking ----
+
+    def look(self):
+        """Answer at once what `wait` would wait for."""
+        return c.rf_look(self.ring)
+
+    def wait(self, int64_t timeout_ns):
+        """Wait for the head batch without the GIL; PENDING after `timeout_ns`. Answers signals."""
+        cdef c.rf_answer answer = c.rf_look(self.ring)
+        if answer != c.RF_PENDING and answer != c.RF_HELD:
+            return answer
+        cdef int64_t now = c.rf_now_ns()
+        cdef int64_t deadline = now + timeout_ns
+        while (answer == c.RF_PENDING or answer == c.RF_HELD) and now < deadline:
+            with nogil:
+                answer = c.rf_wait_head(self.ring, min(deadline, now + SLICE_NS))
+            PyErr_CheckSignals()
+            now = c.rf_now_ns()
+        return answer
+
+    def take(self):
+        """Take the head batch; only after TAKEABLE."""
+        if c.rf_look(self.ring) != c.RF_TAKEABLE:
+            raise RuntimeError("the head batch is not ready")
+        cdef Lease lease = Lease.__new__(Lease)
+        lease.taken = c.rf_take(self.ring)
+        c.rf_reference(self.ring)
+        lease.ring = self.ring
+        return lease
+
+    # ---- ends ----
+
+    def cancel(self):
+        """Break the epoch off: nothing planned or bound is delivered any more."""
+        with nogil:
+            c.rf_cancel(self.ring)
+
+    def stop(self):
+        """Answer STOPPED to everybody who waits, for ever."""
+        c.rf_stop(self.ring)
+
+    def alarm(self):
+        """Make `wait` answer ALARMED until `clear_alarm`."""
+        c.rf_alarm(self.ring)
+
+    def clear_alarm(self):
+        """End the alarm."""
+        c.rf_alarm_clear(self.ring)
+
+    def reap(self, uint32_t worker, bint blame=True):
+        """Take back what a proven-dead worker had claimed: (claims, index or -1, deaths, batch, row, given_up)."""
+        cdef c.rf_reaped reaped
+        if worker >= self.ring.geometry.workers:
+            raise ValueError(f"worker {worker} of {self.ring.geometry.workers}")
+        with nogil:
+            reaped = c.rf_reap(self.ring, worker, blame)
+        return reaped.claims, reaped.index, reaped.deaths, reaped.batch, reaped.row, reaped.given_up
+
+    # ---- looking on ----
+
+    def slot_states(self):
+        """Return a word a slot: free, filling, ready, held or draining."""
+        cdef uint32_t slot
+        states = []
+        for slot in range(self.ring.geometry.slots):
+            state = c.rf_slot_state_of(self.ring, slot)
+            ready = state == c.RF_SLOT_BOUND and c.rf_slot_ready(self.ring, slot)
+            states.append("ready" if ready else SLOT_STATES[<int>state])
+        return states
+
+    def held_since_ns(self):
+        """Return, for each slot that views hold, when its batch was taken."""
+        cdef uint32_t slot
+        return [c.rf_held_since_ns(self.ring, slot) for slot in range(self.ring.geometry.slots)
+                if c.rf_slot_state_of(self.ring, slot) == c.RF_SLOT_HELD]
+
+    def report(self, uint32_t worker):
+        """Return (index or None, since_ns, busy_ns, wait_ns, samples, tickets) of one worker."""
+        if worker >= self.ring.geometry.workers:
+            raise ValueError(f"worker {worker} of {self.ring.geometry.workers}")
+        cdef c.rf_worker_report report = c.rf_report(self.ring, worker)
+        return (report.index if report.in_row else None, report.since_ns, report.busy_ns, report.wait_ns,
+                report.samples, report.tickets)
+
+
+cdef class Lease:
+    """The consumer's hold on one slot. Whoever refers to it, arrays by `base` above all, keeps the slot.
+
+    It exports the slot's fields as one writable block of bytes.
+    """
+
+    cdef c.rf_ring *ring
+    cdef c.rf_taken taken
+
+    def __init__(self):
+        raise TypeError("a Lease is made by Ring.take()")
+
+    def __dealloc__(self):
+        if self.ring != NULL:
+            c.rf_drop(self.ring, self.taken.slot)
+            c.rf_unreference(self.ring)
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        PyBuffer_FillInfo(view, self, c.rf_slot_base(self.ring, self.taken.slot), self.ring.geometry.indices_at, 0,
+                          flags)
+
+    @property
+    def address(self):
+        """Where the slot's first field starts, in this process."""
+        return <uintptr_t>c.rf_slot_base(self.ring, self.taken.slot)
+
+    @property
+    def slot(self):
+        """The number of the slot."""
+        return self.taken.slot
+
+    @property
+    def batch(self):
+        """The count of the batch, over all epochs."""
+        return self.taken.batch
+
+    @property
+    def epoch(self):
+        """The epoch the batch belongs to."""
+        return self.taken.epoch
+
+    @property
+    def rows(self):
+        """Rows delivered."""
+        return self.taken.rows
+
+    @property
+    def failed(self):
+        """Whether some row failed."""
+        return self.taken.failed
+
+    def failed_rows(self, uint32_t rows):
+        """Return (row, dataset index, mark) of each failed row among the batch's `rows`."""
+        cdef const uint8_t *marks = c.rf_slot_marks(self.ring, self.taken.slot)
+        cdef const int64_t *indices = c.rf_slot_indices(self.ring, self.taken.slot)
+        cdef uint32_t row
+        return [(row, indices[row], marks[row]) for row in range(min(rows, self.ring.geometry.rows))
+                if marks[row] != c.RF_ROW_OK]
+
+    def failures(self):
+        """Return (row, payload) of the first failure of each ticket that has one."""
+        cdef const c.rf_failure *failure
+        cdef uint32_t cell
+        found = []
+        for cell in range(self.taken.tickets):
+            failure = c.rf_slot_failure(self.ring, self.taken.slot, cell)
+            if failure.size:
+                found.append((failure.row, <bytes>failure.payload[:min(failure.size, sizeof(failure.payload))]))
+        return found
+
+
+cdef class WorkerEnd:
+    """The worker's end of the ring: claims one ticket at a time. Used by one thread."""
+
+    cdef Ring owner
+    cdef c.rf_cursor cursor
+    cdef c.rf_claim current
+    cdef uint32_t worker
+
+    def __cinit__(self, Ring owner not None, uint32_t worker):
+        if worker >= owner.ring.geometry.workers:
+            raise ValueError(f"worker {worker} of {owner.ring.geometry.workers}")
+        self.owner = owner
+        self.worker = worker
+
+    def claim(self, int64_t timeout_ns):
+        """Claim the next ticket: TAKEABLE, PENDING after `timeout_ns` or a signal, or STOPPED."""
+        cdef c.rf_ring *ring = self.owner.ring
+        cdef c.rf_answer answer
+        if timeout_ns <= 0:
+            return c.RF_TAKEABLE if c.rf_claim_next(ring, self.worker, &self.cursor, &self.current) else c.RF_PENDING
+        with nogil:
+            answer = c.rf_claim_wait(ring, self.worker, &self.cursor, &self.current, c.rf_now_ns() + timeout_ns)
+        return answer
+
+    def publish(self, bint cancelled=False):
+        """Hand the claimed rows over."""
+        c.rf_publish(self.owner.ring, &self.current, cancelled)
+
+    def fail(self, uint32_t row, bytes payload not None):
+        """Mark row `row` of the ticket as failed; a record keeps the payload of the first."""
+        if row >= self.current.rows:
+            raise ValueError(f"row {row} of {self.current.rows}")
+        c.rf_fail(&self.current, row, <const char *>payload, <uint32_t>len(payload))
+
+    @property
+    def claim_address(self):
+        """Where the claim lies, for the writer of rows in this process."""
+        return <uintptr_t>&self.current
+
+    @property
+    def epoch(self):
+        """The epoch of the claimed batch."""
+        return self.current.epoch
+
+    @property
+    def version(self):
+        """The version of the dataset that the claimed batch is to be read from."""
+        return self.current.version
+
+    @property
+    def ticket(self):
+        """The claimed ticket."""
+        return self.current.ticket
+
+    @property
+    def slot(self):
+        """The claimed slot."""
+        return self.current.slot
+
+    @property
+    def first_row(self):
+        """The first claimed row, counted in the batch."""
+        return self.current.first_row
+
+    @property
+    def indices(self):
+        """The dataset indices of the claimed rows."""
+        cdef uint32_t row
+        return [self.current.indices[row] for row in range(self.current.rows)]
+
+    @property
+    def cancelled(self):
+        """Whether the epoch of the claim was broken off."""
+        return bool(c.rf_cancelled(&self.current))

@@ -1,0 +1,251 @@
+"""One running ring: the plan kept full, batches waited for and handed out, failures turned into errors.
+
+The loader decides when an epoch begins and ends; the engine runs it. Not thread-safe: the loader's lock is held.
+"""
+
+from __future__ import annotations
+
+import gc
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ringfeed import _ring
+from ringfeed._arrays import Fields
+from ringfeed.errors import ClosedError, RingfeedError, SlotsHeldError, SpecError, StallError, WorkerError
+from ringfeed.failure import decode
+from ringfeed.pool import Crew, InProcess, Pool, Processes, Threads
+from ringfeed.segment import Segment
+
+if TYPE_CHECKING:
+    from ringfeed.plan import Plan
+    from ringfeed.sampler import Epoch
+    from ringfeed.source import Recipe
+    from ringfeed.stats import Stats
+
+PLANNED_INDICES = 4096  # indices asked of a pure sampler at a time
+HELD_NS = 10**9  # patience with views that hold every slot
+FOREVER_NS = 2**62
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the engine behaves; the loader's parameters of the same names."""
+
+    backend: str
+    start_method: str
+    workers: int
+    copy: bool
+    drop_remainder: bool
+    timeout_s: float | None
+    on_stall: str
+    on_error: str
+    max_attempts: int
+    max_restarts: int | None
+
+
+class Engine:
+    """A segment, its ring and the pool that fills it."""
+
+    def __init__(self, plan: Plan, recipe: Recipe, settings: Settings, stats: Stats) -> None:
+        """Reserve the plan's memory; nothing runs yet."""
+        layout = plan.layout
+        self.stats = stats
+        self._settings = settings
+        self._recipe = recipe
+        self._layout = layout
+        self._capacity = max(2 * plan.slots, PLANNED_INDICES // layout.indices)
+        self.segment = Segment(plan)
+        self.ring = self.segment.open()
+        self.ring.become_consumer(self._capacity, settings.max_attempts)
+        self._fields = Fields(recipe.spec, layout.offsets)
+        crew = Crew(
+            self.ring, self.segment, recipe, settings.workers, settings.start_method, settings.max_restarts
+        )
+        self.pool: Pool = InProcess(crew) if not settings.workers else _POOLS[settings.backend](crew)
+        self._workers = max(settings.workers, 1)
+        self._version = 0
+        self._epoch: Epoch | None = None
+        self._number = 0
+        self._ahead = plan.slots
+        self._waiting = 0  # batches planned or bound, and not taken
+
+    # ---- epochs ----
+
+    def start(self, dataset: Any) -> None:
+        """Start the workers."""
+        self.pool.start(dataset, self._version)
+
+    def update(self, dataset: Any) -> None:
+        """Have the coming batches read from the dataset as it is now."""
+        if self.pool.update(dataset, self._version + 1):
+            self._version += 1
+
+    def begin(self, epoch: Epoch, number: int, *, pure: bool) -> None:
+        """Begin an epoch; what was left of the one before is cancelled."""
+        self.cancel()
+        self._epoch = epoch
+        self._number = number
+        self._ahead = self._capacity if pure else self.ring.slots
+        self._top_up()
+
+    def cancel(self) -> None:
+        """Break the epoch off."""
+        if self._waiting:
+            self.ring.cancel()
+        self._waiting = 0
+        self._epoch = None
+
+    def stop(self) -> None:
+        """End the workers and close the segment; views stay valid."""
+        self.pool.stop()
+        self._count_work()
+        self.segment.close()
+
+    def _top_up(self) -> None:
+        """Plan ahead: as far as a pure sampler gives indices in one go, or a slot's worth a slot."""
+        while self._epoch is not None and self._waiting < self.ring.slots:
+            batches = min(self._ahead - self._waiting, self.ring.room)
+            rows = self._layout.indices
+            indices = self._epoch.take(batches * rows)
+            if len(indices) < batches * rows:
+                self._epoch = None
+                if self._settings.drop_remainder:
+                    indices = indices[: len(indices) // rows * rows]
+            if len(indices):
+                self._waiting += -(-len(indices) // rows)
+                self.ring.plan(indices, rows, self._number, self._version)
+
+    # ---- batches ----
+
+    def next(self, *, patient: bool = False) -> Any:
+        """Return the next batch; StopIteration at the end of the epoch."""
+        while True:
+            if self._epoch is not None and self._waiting < self.ring.slots:
+                self._top_up()
+            if self.ring.look() != _ring.TAKEABLE and not self._wait(patient=patient):
+                raise StopIteration
+            lease = self.ring.take()
+            self._waiting -= 1
+            rows = min(lease.rows, self._layout.rows)
+            leaves = self._fields.views(lease, rows)
+            if lease.failed:
+                leaves, rows = self._without_failed(lease, leaves, rows)
+                if not rows:
+                    continue
+            self.stats.batches += 1
+            self.stats.samples += rows
+            if self._settings.copy:
+                leaves = [leaf.copy() for leaf in leaves]
+            return self._recipe.spec.unflatten(leaves)
+
+    def _wait(self, *, patient: bool) -> bool:
+        """Wait for the head batch; False when the epoch is over."""
+        began_ns = _ring.now_ns()
+        try:
+            return self._wait_until(began_ns, patient=patient)
+        finally:
+            self.stats.stall_s += (_ring.now_ns() - began_ns) / 1e9
+
+    def _wait_until(self, began_ns: int, *, patient: bool) -> bool:
+        timeout_ns = FOREVER_NS if self._settings.timeout_s is None else int(self._settings.timeout_s * 1e9)
+        deadline_ns = began_ns + timeout_ns
+        while True:
+            answer = self.ring.look()
+            while answer == _ring.PENDING and self.pool.step():
+                answer = self.ring.look()
+            if answer == _ring.HELD:
+                gc.collect()
+                answer = self.ring.wait(min(timeout_ns, FOREVER_NS if patient else HELD_NS))
+                if answer == _ring.HELD:
+                    raise self._slots_held()
+            elif answer == _ring.PENDING:
+                answer = self.ring.wait(deadline_ns - _ring.now_ns())
+            if answer in (_ring.TAKEABLE, _ring.DRY):
+                return bool(answer == _ring.TAKEABLE)
+            self._judge(answer)
+            if answer == _ring.PENDING and _ring.now_ns() >= deadline_ns:
+                self._stalled()
+                deadline_ns = _ring.now_ns() + timeout_ns
+
+    def _judge(self, answer: int) -> None:
+        """Raise what ended the ring."""
+        if answer == _ring.STOPPED:
+            message = "the loader was closed while this iterator waited"
+            raise ClosedError(message)
+        if answer == _ring.ALARMED and self.pool.failure is not None:
+            raise self.pool.failure
+
+    # ---- what went wrong ----
+
+    def _slots_held(self) -> SlotsHeldError:
+        now_ns = _ring.now_ns()
+        ages = sorted(((now_ns - since_ns) / 1e9 for since_ns in self.ring.held_since_ns()), reverse=True)
+        shown = ", ".join(f"{age:.1f}" for age in ages[:8]) + (", …" if len(ages) > 8 else "")
+        return SlotsHeldError(
+            f"all {len(ages)} slots are held by arrays that are still referenced (taken {shown} s ago), so no batch "
+            f"can be filled; copy what you keep, raise slots=, or give copy=True"
+        )
+
+    def _stalled(self) -> None:
+        """Raise StallError, or kill the workers that are stuck and go on."""
+        kill = self._settings.on_stall == "restart"
+        lines = self.pool.stalled(kill=kill)
+        if kill:
+            return
+        at = [self.ring.report(number)[0] for number in range(self._workers)]
+        inside = [str(index) for index in at if index is not None]
+        where = f"{len(inside)} of {len(lines)} workers inside dataset[i] (i = {', '.join(inside)})"
+        message = (
+            f"no batch for {self._settings.timeout_s:g} s: {where if inside else 'no worker inside dataset[i]'}; "
+            f"raise timeout_s or look there"
+        )
+        raise StallError("\n".join([message, *lines]))
+
+    def _without_failed(self, lease: _ring.Lease, leaves: list[Any], rows: int) -> tuple[list[Any], int]:
+        """Raise the first failure of a batch, or close the gaps of all."""
+        whole = self._recipe.kind == "batches"
+        failed = lease.failed_rows(1 if whole else rows)
+        if self._settings.on_error == "raise":
+            raise self._error_of(lease, failed)
+        self.stats.skipped += [index for _, index, _ in failed]
+        if whole:
+            return leaves, 0
+        kept = np.setdiff1d(np.arange(rows), [row for row, _, _ in failed])
+        for leaf in leaves:
+            leaf[: len(kept)] = leaf[kept]
+        return [leaf[: len(kept)] for leaf in leaves], len(kept)
+
+    def _error_of(self, lease: _ring.Lease, failed: list[tuple[int, int, int]]) -> RingfeedError:
+        row, index, mark = failed[0]
+        more = f" ({len(failed) - 1} more of this batch failed)" if len(failed) > 1 else ""
+        if mark == _ring.ROW_KILLED:
+            death = self.pool.death_of(lease.batch, row)
+            attempts = self._settings.max_attempts
+            workers = "its worker" if attempts == 1 else f"{attempts} workers"
+            return WorkerError(
+                f"dataset[{index}] ended {workers}{more}; the last one {death}; try it with workers=0"
+            )
+        failure = decode(dict(lease.failures())[row])
+        if isinstance(failure.error, SpecError):
+            error: RingfeedError = SpecError(f"{failure.error}{more}")
+            error.__cause__ = failure.error.__cause__
+        else:
+            error = WorkerError(f"dataset[{index}] raised {failure.summary}{more}")
+            error.__cause__ = failure.error
+        return error
+
+    def count(self) -> Stats:
+        """Return the statistics, brought up to date."""
+        self._count_work()
+        return self.stats
+
+    def _count_work(self) -> None:
+        reports = [self.ring.report(number) for number in range(self._workers)]
+        self.stats.busy_s = sum(report[2] for report in reports) / 1e9
+        self.stats.back_pressure_s = sum(report[3] for report in reports) / 1e9
+        self.stats.restarts = self.pool.restarts
+
+
+_POOLS: dict[str, type[Processes] | type[Threads]] = {"process": Processes, "thread": Threads}

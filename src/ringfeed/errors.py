@@ -1,0 +1,53 @@
+"""Everything ringfeed raises on its own account, one small tree; each error is also a standard one.
+
+    RingfeedError
+    ├── SpecError        (ValueError)    a sample, a batch or a spec does not fit
+    ├── PlanError        (MemoryError)   the memory asked for is not there, or a budget is too small
+    ├── ShipError        (TypeError)     a dataset cannot travel to its workers
+    ├── WorkerError      (RuntimeError)  dataset[i] raised or killed its worker; workers that never start
+    ├── StallError       (TimeoutError)  no batch within ``timeout_s``
+    ├── SlotsHeldError   (BufferError)   every slot is held by views the caller keeps
+    ├── SupersededError  (RuntimeError)  a newer iterator of the same loader has taken over
+    └── ClosedError      (ValueError)    the loader is closed
+"""
+
+from __future__ import annotations
+
+
+class RingfeedError(Exception):
+    """The root of all errors that ringfeed raises."""
+
+
+class SpecError(RingfeedError, ValueError):
+    """A sample differs from the spec, or a spec cannot be built; names index, path, expected and got."""
+
+
+class PlanError(RingfeedError, MemoryError):
+    """The plan does not fit: into its budget, into available memory, or into the limit of a cgroup."""
+
+
+class ShipError(RingfeedError, TypeError):
+    """A dataset cannot be sent to worker processes; names the path to the part that cannot."""
+
+
+class WorkerError(RingfeedError, RuntimeError):
+    """A sample raised in its worker or killed it, or workers die before they start to work.
+
+    When ``dataset[i]`` raised, ``__cause__`` is that exception, with the worker's traceback as its own cause.
+    """
+
+
+class StallError(RingfeedError, TimeoutError):
+    """No batch arrived within ``timeout_s``; names each worker, its sample and its Python stack."""
+
+
+class SlotsHeldError(RingfeedError, BufferError):
+    """Every slot is held by views the caller keeps alive, so that no batch can be filled."""
+
+
+class SupersededError(RingfeedError, RuntimeError):
+    """``next()`` on an iterator after a newer one of the same loader was made."""
+
+
+class ClosedError(RingfeedError, ValueError):
+    """The loader was closed before this call."""

@@ -1,0 +1,90 @@
+"""An exception's way from the worker that raised it to the consumer, in the few kilobytes of a failure record."""
+
+from __future__ import annotations
+
+import pickle
+import traceback
+from typing import NamedTuple
+
+LIMIT = 4088  # of a record; what is longer loses the middle of its traceback first
+CUT = "\n  ... (shortened)\n"
+
+
+class RemoteTraceback(Exception):  # noqa: N818 - it is a traceback, and the cause of an error
+    """The traceback of an exception in a worker, as text."""
+
+    def __str__(self) -> str:
+        """Return the traceback as Python prints it."""
+        return f'\n"""\n{self.args[0]}"""'
+
+
+class Failure(NamedTuple):
+    """What is known of an exception in a worker."""
+
+    error: BaseException | None  # None where it could not be pickled
+    type_name: str
+    text: str
+
+    @property
+    def summary(self) -> str:
+        """The last line of the traceback."""
+        return f"{self.type_name}: {self.text}" if self.text else self.type_name
+
+
+def encode(error: BaseException) -> bytes:
+    """Return at most ``LIMIT`` bytes that say as much of the exception as fits."""
+    type_name, text = type(error).__qualname__, _safe_text(error)
+    trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    pickled = _pickle(error)
+    record = pickle.dumps((pickled, type_name, text, trace))
+    if len(record) > LIMIT and pickled is not None and len(pickled) > LIMIT // 2:
+        pickled = None
+    text = text[:500]
+    while len(record) > LIMIT:
+        half = (len(trace) - (len(record) - LIMIT)) // 2 - len(CUT)
+        if half < 0:
+            pickled, half = None, 200
+        trace = trace[:half] + CUT + trace[len(trace) - half :]
+        record = pickle.dumps((pickled, type_name[:200], text, trace))
+    return record
+
+
+def decode(record: bytes) -> Failure:
+    """Return what ``encode`` kept; the exception has the worker's traceback as its ``__cause__``."""
+    pickled, type_name, text, trace = pickle.loads(record)  # noqa: S301 - from our own worker
+    error: BaseException | None = None
+    if pickled is not None:
+        try:
+            error = pickle.loads(pickled)  # noqa: S301 - from our own worker
+        except Exception:  # noqa: BLE001 - a class whose __init__ does not take its own args, say
+            error = None
+    if not isinstance(error, BaseException):
+        return Failure(None, type_name, text)._replace(error=RemoteTraceback(trace))
+    error.__cause__ = RemoteTraceback(trace)
+    return Failure(error, type_name, text)
+
+
+def _safe_text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - a broken __str__ must not hide the error
+        return "(its text could not be made)"
+
+
+def _pickle(error: BaseException) -> bytes | None:
+    """Pickle the exception where its class can be found again, by value where it lives in the user's script."""
+    for dumps in (pickle.dumps, _cloudpickle):
+        try:
+            pickled = dumps(error)
+            pickle.loads(pickled)  # noqa: S301 - whether the other side will be able to
+        except Exception:  # noqa: BLE001, S112 - then by its name and text
+            continue
+        return pickled
+    return None
+
+
+def _cloudpickle(error: BaseException) -> bytes:
+    import cloudpickle  # noqa: PLC0415 - only for the rare class that lives in a script
+
+    pickled: bytes = cloudpickle.dumps(error)
+    return pickled

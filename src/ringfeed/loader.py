@@ -1,0 +1,423 @@
+"""The loader: what users hold. It checks settings, keeps epochs apart, and runs an `engine.Engine`."""
+
+from __future__ import annotations
+
+import operator
+import os
+import threading
+import weakref
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from ringfeed import _ring
+from ringfeed.engine import Engine, Settings
+from ringfeed.errors import ClosedError, SupersededError
+from ringfeed.plan import Plan, check_available, make_plan
+from ringfeed.sampler import batch_count, check_seed, make_sampler
+from ringfeed.ship import pack
+from ringfeed.source import Recipe, probe
+from ringfeed.stats import Stats
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import tensorflow as tf
+    from keras.src.trainers.data_adapters.data_adapter import DataAdapter
+
+    from ringfeed.sampler import Sampler
+    from ringfeed.spec import Spec
+
+
+class Loader:
+    """Feeds batches of a dataset, filled by workers straight into preallocated shared memory.
+
+    ``for batch in loader`` is one epoch. A batch mirrors the structure of a sample, in writable ndarrays over the
+    slot itself: a view is valid as long as it is referenced, and its slot comes back when the last view dies. With
+    the same seed every batch is bit-identical whatever the number of workers, slots and the start method, if
+    ``dataset[i]`` depends only on ``i`` and `ringfeed.rng()`. A worker that dies, at any instruction, is replaced
+    and its rows run again: nothing is lost, doubled or reordered.
+
+    dataset: anything with ``__len__`` and ``__getitem__`` that gives an array, a number, or nested tuples, lists,
+        dicts or NamedTuples of them; a tuple or dict of equally long arrays; with ``batch_size=None``, a dataset of
+        whole batches such as a Keras ``PyDataset``. ``read_into(index, out)`` and ``__getitems__(indices)`` are used
+        where a dataset has them. ``on_epoch_begin()`` and ``on_epoch_end()`` run in this process, and what they
+        change reaches the workers.
+    batch_size: samples a batch; None where ``dataset[i]`` is a whole batch.
+    shuffle, seed: a new order each epoch, a pure function of (seed, epoch).
+    sampler: an iterable of dataset indices, instead of ``shuffle``.
+    drop_remainder: leave out a last batch that would be shorter.
+    workers: None for as many as this process may use CPUs; 0 to fill in this process, when a batch is asked for.
+    backend: "process", or "thread" for datasets that release the GIL or cannot be pickled.
+    start_method: "spawn" (a fresh interpreter, which never imports the user's main module), "fork", "forkserver".
+    slots, memory: how many batches exist at once, being filled, ready and in the caller's hands; or the bytes that
+        all shared memory may take ("512MB"), which picks the slots. Default: 4 slots, or workers + 2 with
+        ``batch_size=None``.
+    spec: what a sample looks like, as in ``{"image": ringfeed.Array((224, 224, 3), "uint8")}``; else sample 0 tells.
+    max_batch_size: with ``batch_size=None``, the most rows a batch has; else batch 0 tells.
+    copy: hand out copies, so that keeping batches holds no slots.
+    reseed: also seed ``random`` and ``numpy.random`` for each sample (some microseconds a sample).
+    timeout_s, on_stall: how long to wait for a batch before StallError, or before the workers that are stuck are
+        killed and their rows run again ("restart"). None: for ever.
+    on_error: "raise" the error of a failed sample in its place in the order, or "skip" the sample.
+    max_attempts: deaths of workers that a sample may cost before it counts as failed.
+    max_restarts: workers that may be replaced before WorkerError; None: no limit, but three deaths in a row before
+        anything was filled are always an error.
+    """
+
+    def __init__(  # noqa: PLR0913 - the public parameters
+        self,
+        dataset: Any,
+        *,
+        batch_size: int | None = 32,
+        shuffle: bool = False,
+        seed: int = 0,
+        sampler: object = None,
+        drop_remainder: bool = False,
+        workers: int | None = None,
+        backend: Literal["process", "thread"] = "process",
+        start_method: Literal["spawn", "fork", "forkserver"] = "spawn",
+        slots: int | None = None,
+        memory: int | str | None = None,
+        spec: object = None,
+        max_batch_size: int | None = None,
+        copy: bool = False,
+        reseed: bool = False,
+        timeout_s: float | None = 300,
+        on_stall: Literal["raise", "restart"] = "raise",
+        on_error: Literal["raise", "skip"] = "raise",
+        max_attempts: int = 3,
+        max_restarts: int | None = None,
+    ) -> None:
+        """Check everything, read sample 0 unless ``spec`` is given, and make the plan; nothing is reserved yet."""
+        _check_choice("backend", backend, ("process", "thread"))
+        _check_choice("start_method", start_method, ("spawn", "fork", "forkserver"))
+        _check_choice("on_stall", on_stall, ("raise", "restart"))
+        _check_choice("on_error", on_error, ("raise", "skip"))
+        self._batch_size = _check_count("batch_size", batch_size, 1)
+        count = len(os.sched_getaffinity(0)) if workers is None else workers
+        self._workers = min(_check_count("workers", count, 0) or 0, _ring.MAX_WORKERS if workers is None else count)
+        _check_most("workers", self._workers, _ring.MAX_WORKERS)
+        _check_count("slots", slots, 0)
+        _check_count("max_batch_size", max_batch_size, 1)
+        _check_count("max_restarts", max_restarts, 0)
+        _check_count("max_attempts", max_attempts, 1)
+        _check_most("max_attempts", max_attempts, _ring.ATTEMPT_MAX // max(batch_size or 1, 8) - 1)
+        if timeout_s is not None and not timeout_s > 0:
+            message = f"timeout_s={timeout_s!r} must be positive, or None to wait for ever"
+            raise ValueError(message)
+        if reseed and backend == "thread":
+            message = "reseed=True seeds states that all threads share; use backend='process', or ringfeed.rng()"
+            raise ValueError(message)
+        self._dataset = dataset
+        self._shuffle = shuffle
+        self._seed = check_seed(seed)
+        self._custom_sampler = sampler
+        self._settings = Settings(
+            backend, start_method, self._workers, copy, drop_remainder, timeout_s, on_stall, on_error, max_attempts,
+            max_restarts,
+        )
+        self._probe = probe(
+            dataset,
+            self._batch_size,
+            spec=spec,
+            max_batch_size=max_batch_size,
+            length=self._dataset_length(),
+            seed=self._seed,
+        )
+        self._sampler = self._make_sampler()
+        if slots is None and memory is None and batch_size is None:
+            slots = self._workers + 2
+        self._plan = self._make_plan(slots, memory)
+        self._recipe = Recipe(self._probe.kind, self._probe.spec, self._plan.layout, self._seed, reseed)
+        self._engine: Engine | None = None
+        self._stats = Stats()
+        self._changes = _has_hook(dataset, "on_epoch_begin") or _has_hook(dataset, "on_epoch_end")
+        self._lock = threading.Lock()
+        self._turn = 0  # of the newest iterator
+        self._next_epoch = 0
+        self._closed = False
+        self._finalizer: weakref.finalize[[Engine], Loader] | None = None
+
+    def _dataset_length(self) -> int | None:
+        if isinstance(self._dataset, tuple | dict):
+            return None  # arrays: the probe knows
+        if hasattr(type(self._dataset), "__len__"):
+            return len(self._dataset)
+        if self._custom_sampler is None and hasattr(type(self._dataset), "__getitem__"):
+            message = (
+                f"the dataset (a {type(self._dataset).__name__}) has no __len__, so the loader cannot know its indices; "
+                f"add one, or give sampler="
+            )
+            raise TypeError(message)
+        return None
+
+    def _make_sampler(self) -> Sampler:
+        return make_sampler(
+            self._probe.length, shuffle=self._shuffle, seed=self._seed, sampler=self._custom_sampler
+        )
+
+    def _make_plan(self, slots: int | None, memory: int | str | None) -> Plan:
+        sent = self._workers > 0 and self._settings.backend == "process" and self._settings.start_method != "fork"
+        parcel = pack(self._dataset) if sent else None
+        own = parcel.in_band if parcel and self._settings.start_method == "spawn" else 0
+        plan = make_plan(
+            self._probe.spec,
+            self._probe.rows,
+            1 if self._batch_size is None else self._batch_size,
+            workers=self._workers,
+            slots=slots,
+            memory=memory,
+            dataset_shared=parcel.in_band + parcel.out_of_band if parcel else 0,
+            dataset_per_worker=own,
+        )
+        check_available(plan)
+        return plan
+
+    # ---- what it is ----
+
+    @property
+    def dataset(self) -> Any:
+        """The dataset, as it was given."""
+        return self._dataset
+
+    @property
+    def spec(self) -> Spec:
+        """The spec of one sample."""
+        return self._probe.spec
+
+    @property
+    def plan(self) -> Plan:
+        """Where the memory goes, in bytes."""
+        return self._plan
+
+    @property
+    def memory(self) -> int:
+        """Bytes of shared memory that the plan takes, the dataset's copies for the workers included."""
+        return self._plan.total
+
+    @property
+    def batch_size(self) -> int | None:
+        """Samples a batch; None for a dataset of whole batches."""
+        return self._batch_size
+
+    @property
+    def max_rows(self) -> int:
+        """The most rows a batch has."""
+        return self._probe.rows
+
+    @property
+    def drop_remainder(self) -> bool:
+        """Whether a shorter last batch is left out."""
+        return self._settings.drop_remainder
+
+    @property
+    def timeout_s(self) -> float | None:
+        """How long a batch is waited for."""
+        return self._settings.timeout_s
+
+    def stats(self) -> Stats:
+        """Return what has been done so far; the object is kept up to date by the next call."""
+        if self._engine is not None:
+            self._stats = self._engine.count()
+        return self._stats
+
+    def slot_states(self) -> list[str]:
+        """Return a word for each slot: free, filling, ready, held or draining. Safe from any thread."""
+        engine = self._engine
+        return ["free"] * self._plan.slots if engine is None else engine.ring.slot_states()
+
+    def __len__(self) -> int:
+        """Return the batches of an epoch; TypeError where the sampler does not know."""
+        length = self._sampler.length
+        if length is None:
+            message = "the length of this loader is unknown: its sampler has no len()"
+            raise TypeError(message)
+        return batch_count(length, self._batch_size or 1, self._settings.drop_remainder)
+
+    # ---- epochs ----
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next ``iter()`` the epoch of this number: its order and its random numbers."""
+        self._next_epoch = _check_count("epoch", epoch, 0) or 0
+
+    def __iter__(self) -> BatchIterator:
+        """Begin the next epoch; an older iterator raises SupersededError at its next ``next()``."""
+        return self.batches()
+
+    def batches(self, *, patient: bool = False) -> BatchIterator:
+        """Return ``iter(self)``.
+
+        A ``patient`` one waits up to ``timeout_s`` for views that hold every slot, instead of one second: for
+        callers whose views go by themselves, such as the adapters to frameworks.
+        """
+        with self._lock:
+            self._check_open()
+            self._turn += 1
+            self._run_hook("on_epoch_begin")
+            if self._engine is None:
+                self._start()
+            elif self._changes:
+                self._engine.cancel()
+                self._engine.update(self._dataset)
+            assert self._engine is not None
+            number, self._next_epoch = self._next_epoch, self._next_epoch + 1
+            self._engine.begin(self._sampler.epoch(number), number, pure=self._sampler.pure)
+            return BatchIterator(self, self._turn, patient=patient)
+
+    def _run_hook(self, name: str) -> None:
+        """Call a hook of the dataset, if it has it; its length may be another afterwards."""
+        if not _has_hook(self._dataset, name):
+            return
+        getattr(self._dataset, name)()
+        if self._probe.length is not None:
+            self._probe = replace(self._probe, length=len(self._dataset))
+            self._sampler = self._make_sampler()
+
+    def _start(self) -> None:
+        check_available(self._plan)
+        engine = Engine(self._plan, self._recipe, self._settings, self._stats)
+        self._finalizer = weakref.finalize(self, Engine.stop, engine)
+        try:
+            engine.start(self._dataset)
+        except BaseException:
+            self._finalizer()
+            raise
+        self._engine = engine
+
+    def _next(self, turn: int, *, patient: bool) -> Any:
+        with self._lock:
+            self._check_open()
+            if turn != self._turn:
+                message = "a newer iterator of this loader has taken over; finish one before you make the next"
+                raise SupersededError(message)
+            engine = self._engine
+            assert engine is not None
+            try:
+                return engine.next(patient=patient)
+            except StopIteration:
+                self._run_hook("on_epoch_end")
+                raise
+            finally:
+                if engine.pool.failure is not None:  # the next iter() starts afresh
+                    self._stop_engine()
+
+    def _break_off(self, turn: int) -> None:
+        """Cancel an epoch whose iterator died before its end."""
+        if turn == self._turn:  # without the lock: the iterator of the newest turn is not inside next() if it dies
+            with self._lock:
+                if turn == self._turn and self._engine is not None:
+                    self._engine.cancel()
+
+    # ---- the end ----
+
+    def _check_open(self) -> None:
+        if self._closed:
+            message = "this loader is closed; make a new one"
+            raise ClosedError(message)
+
+    def _stop_engine(self) -> None:
+        if self._engine is not None and self._finalizer is not None:
+            self._finalizer()
+            self._stats = self._engine.stats
+            self._engine = None
+
+    def close(self) -> None:
+        """End the workers and give the memory back; views that are still referenced stay valid."""
+        self._closed = True
+        engine = self._engine
+        if engine is not None:
+            engine.ring.stop()  # before the lock: somebody may be waiting with it
+        with self._lock:
+            self._stop_engine()
+
+    def __enter__(self) -> Loader:
+        """Return the loader itself."""
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        """Close the loader."""
+        self.close()
+
+    # ---- into training ----
+
+    def to_keras(self, *, class_weight: Mapping[int, float] | None = None) -> DataAdapter:
+        """Return what ``fit``, ``evaluate`` and ``predict`` of a Keras 3 model take as ``x``."""
+        from ringfeed.adapters.keras import to_keras  # noqa: PLC0415 - imports Keras
+
+        return to_keras(self, class_weight=class_weight)
+
+    def to_tf_dataset(self) -> tf.data.Dataset:
+        """Return a ``tf.data.Dataset`` whose every iteration is one epoch."""
+        from ringfeed.adapters.tensorflow import to_tf_dataset  # noqa: PLC0415 - imports TensorFlow
+
+        return to_tf_dataset(self)
+
+
+class BatchIterator:
+    """One epoch's batches. Dropping it before the end breaks the epoch off."""
+
+    def __init__(self, loader: Loader, turn: int, *, patient: bool) -> None:
+        """Iterate as the ``turn``-th iterator of ``loader``."""
+        self._loader = loader
+        self._turn = turn
+        self._patient = patient
+        self._finished = False
+
+    def __iter__(self) -> BatchIterator:
+        """Return itself."""
+        return self
+
+    def __next__(self) -> Any:
+        """Return the next batch, in the structure of a sample."""
+        if self._finished:
+            raise StopIteration
+        try:
+            return self._loader._next(self._turn, patient=self._patient)  # noqa: SLF001 - the loader's other half
+        except StopIteration:
+            self._finished = True
+            raise
+
+    def __del__(self) -> None:
+        """Break the epoch off, unless it is over."""
+        if not self._finished:
+            self._loader._break_off(self._turn)  # noqa: SLF001 - the loader's other half
+
+
+# ---- hooks of a dataset that changes between epochs ----
+
+
+def _has_hook(dataset: Any, name: str) -> bool:
+    """Whether a dataset defines a hook of its own, rather than inheriting Keras' empty one."""
+    hook = getattr(type(dataset), name, None)
+    return callable(hook) and getattr(hook, "__module__", "").partition(".")[0] not in {"keras", "tf_keras"}
+
+
+# ---- checks ----
+
+
+def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        message = f"{name}={value!r}; choose one of {', '.join(map(repr, choices))}"
+        raise ValueError(message)
+
+
+def _check_count(name: str, value: object, least: int) -> int | None:
+    if value is None:
+        return None
+    try:
+        count = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        count = None
+    if count is None or isinstance(value, bool):
+        message = f"{name}={value!r} must be an int"
+        raise TypeError(message)
+    if count < least:
+        message = f"{name}={count} must be at least {least}"
+        raise ValueError(message)
+    return count
+
+
+def _check_most(name: str, value: int, most: int) -> None:
+    if value > most:
+        message = f"{name}={value} must be at most {most}"
+        raise ValueError(message)

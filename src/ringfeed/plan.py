@@ -1,0 +1,226 @@
+"""How much memory a loader takes: decided, and checked against the machine, before anything is reserved.
+
+    Layout   one slot, byte by byte
+    Plan     all that is shared, and what the dataset costs
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ringfeed import _ring
+from ringfeed.errors import PlanError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ringfeed.spec import Spec
+
+PAGE = 4096
+INDEX_SIZE = 8
+MIN_SLOTS = 2
+DEFAULT_SLOTS = 4
+MOST_SLOTS_BY_MEMORY = 256  # a budget for more is better left to the page cache
+
+_UNITS = {"": 1, "B": 1} | {
+    prefix + suffix: base**power
+    for power, prefix in enumerate("KMGT", start=1)
+    for suffix, base in (("B", 1000), ("iB", 1024))
+}
+
+
+def _round_up(size: int, step: int) -> int:
+    return -(-size // step) * step
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One slot: fields, then the batch's indices, a mark a row, and a failure record a cell.
+
+    ``rows`` is what the fields hold, ``indices`` how many dataset indices make a batch: the same number, but for
+    datasets of whole batches, where one index gives many rows. Offsets and sizes are in bytes.
+    """
+
+    offsets: tuple[int, ...]
+    rows: int
+    indices: int
+    cells: int
+    indices_at: int
+    marks_at: int
+    failures_at: int
+    slot_size: int
+
+    @classmethod
+    def of(cls, spec: Spec, rows: int, indices: int, cells: int) -> Layout:
+        """Lay out a slot for ``rows`` rows of ``spec``; every field starts at a multiple of 64 bytes."""
+        offsets, end = [], 0
+        for leaf in spec.leaves:
+            offsets.append(end)
+            end = _round_up(end + rows * leaf.nbytes, _ring.FIELD_ALIGN)
+        marks_at = end + indices * INDEX_SIZE
+        failures_at = _round_up(marks_at + indices, _ring.FIELD_ALIGN)
+        slot_size = _round_up(failures_at + cells * _ring.FAILURE_SIZE, PAGE)
+        return cls(tuple(offsets), rows, indices, cells, end, marks_at, failures_at, slot_size)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a loader reserves, in bytes. ``total`` is all of it; interpreters come on top."""
+
+    layout: Layout
+    slots: int
+    workers: int
+    control_size: int
+    dataset_shared: int = 0
+    dataset_per_worker: int = 0
+
+    @property
+    def slot_size(self) -> int:
+        """Bytes of one slot."""
+        return self.layout.slot_size
+
+    @property
+    def total(self) -> int:
+        """Bytes of the slots, the control block, and the dataset's copies for the workers."""
+        dataset = self.dataset_shared + self.workers * self.dataset_per_worker
+        return self.slots * self.slot_size + self.control_size + dataset
+
+
+def parse_memory(memory: int | str) -> int:
+    """Return the bytes that ``512MB``, ``1.5GiB`` or a plain number mean (MB = 10**6, MiB = 2**20)."""
+    if isinstance(memory, int) and not isinstance(memory, bool):
+        return memory
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", memory) if isinstance(memory, str) else None
+    units = {unit.lower(): size for unit, size in _UNITS.items()}
+    if match is None or match[2].lower() not in units:
+        message = f"memory={memory!r} is no amount of memory; write it as in '512MB', '2GiB' or a number of bytes"
+        raise ValueError(message)
+    return int(float(match[1]) * units[match[2].lower()])
+
+
+def show_bytes(size: int) -> str:
+    """Return a size as people read it: ``38.5 MB``."""
+    for unit, factor in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if size >= factor:
+            return f"{size / factor:.1f} {unit}"
+    return f"{size} bytes"
+
+
+def _control_size(slots: int, cells: int, workers: int) -> int:
+    return _ring.control_size(slots, cells, max(workers, 1))  # without workers the consumer takes the place of one
+
+
+def _cells(indices: int, slots: int, workers: int) -> int:
+    """Return how many tickets a batch may be cut into: several a worker, as the control block's bound allows."""
+    cells = min(indices, _ring.MAX_CELLS, max(16, 4 * workers))
+    while cells > 1 and _control_size(slots, cells, workers) > _ring.CONTROL_MAX:
+        cells //= 2
+    if _control_size(slots, cells, workers) > _ring.CONTROL_MAX:
+        message = f"slots={slots} with {workers} workers needs a control block of more than 1 MiB; use fewer slots"
+        raise PlanError(message)
+    return cells
+
+
+def make_plan(  # noqa: PLR0913 - every figure of the plan
+    spec: Spec,
+    rows: int,
+    indices: int,
+    *,
+    workers: int,
+    slots: int | None = None,
+    memory: int | str | None = None,
+    dataset_shared: int = 0,
+    dataset_per_worker: int = 0,
+) -> Plan:
+    """Return the plan for ``slots``, or for as many slots as ``memory`` holds.
+
+    Raises PlanError when the budget is under two slots, ValueError when both or nonsense are given.
+    """
+    if slots is not None and memory is not None:
+        message = "give slots= or memory=, not both: each decides the other"
+        raise ValueError(message)
+    if memory is None:
+        slots = DEFAULT_SLOTS if slots is None else slots
+        if slots < MIN_SLOTS:
+            message = f"slots={slots}: at least {MIN_SLOTS} are needed, one to fill while one is in use"
+            raise PlanError(message)
+        return _with_slots(spec, rows, indices, slots, workers, dataset_shared, dataset_per_worker)
+    budget = parse_memory(memory)
+    for count in range(MOST_SLOTS_BY_MEMORY, MIN_SLOTS - 1, -1):
+        plan = _with_slots(spec, rows, indices, count, workers, dataset_shared, dataset_per_worker)
+        if plan.total <= budget:
+            return plan
+    dataset = plan.total - plan.slots * plan.slot_size - plan.control_size
+    message = (
+        f"memory={memory!r} is {show_bytes(budget)}, but {MIN_SLOTS} slots of {show_bytes(plan.slot_size)}, the control "
+        f"block of {show_bytes(plan.control_size)} and the dataset's {show_bytes(dataset)} need {show_bytes(plan.total)}; "
+        f"allow that much, or make batch_size smaller"
+    )
+    raise PlanError(message)
+
+
+def _with_slots(  # noqa: PLR0913 - see make_plan
+    spec: Spec, rows: int, indices: int, slots: int, workers: int, dataset_shared: int, dataset_per_worker: int
+) -> Plan:
+    cells = _cells(indices, slots, workers)
+    layout = Layout.of(spec, rows, indices, cells)
+    return Plan(layout, slots, workers, _control_size(slots, cells, workers), dataset_shared, dataset_per_worker)
+
+
+def check_available(plan: Plan, reserved: int = 0) -> None:
+    """Raise PlanError unless the machine, and every cgroup around this process, has the plan's bytes free.
+
+    Past these limits the kernel kills instead of refusing, so it has to be asked before. ``reserved`` bytes of the
+    plan are taken already.
+    """
+    needed = plan.total - reserved
+    for free, whose in _free_memory():
+        if needed > free:
+            message = (
+                f"the plan needs {show_bytes(needed)} ({plan.slots} slots of {show_bytes(plan.slot_size)}), but {whose} "
+                f"{show_bytes(max(free, 0))} free; use fewer slots, a smaller batch_size, or memory="
+            )
+            raise PlanError(message)
+
+
+def _free_memory() -> Iterator[tuple[int, str]]:
+    """Yield (bytes free, whose) of the machine and of each cgroup that has a limit."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            yield int(line.split()[1]) * 1024, "the machine has"
+    for folder in _cgroups():
+        free = _free_in_cgroup(folder)
+        if free is not None:
+            yield free, "its cgroup has"
+
+
+def _cgroups() -> Iterator[Path]:
+    """Yield the folders of this process's memory cgroups, from its own to the root, of version 2 and 1."""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        root = Path("/sys/fs/cgroup") if not controllers else Path("/sys/fs/cgroup/memory")
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        own = root / path.lstrip("/")
+        yield from (folder for folder in (own, *own.parents) if folder.is_relative_to(root))
+
+
+def _free_in_cgroup(folder: Path) -> int | None:
+    for limit_name, usage_name, cache_name in (
+        ("memory.max", "memory.current", "inactive_file"),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ):
+        try:
+            limit = (folder / limit_name).read_text().strip()
+            usage = int((folder / usage_name).read_text())
+            statistics = (folder / "memory.stat").read_text().split()
+        except (OSError, ValueError):
+            continue
+        if limit == "max":
+            return None
+        reclaimable = int(statistics[statistics.index(cache_name) + 1]) if cache_name in statistics else 0
+        return int(limit) - usage + reclaimable
+    return None

@@ -1,0 +1,178 @@
+"""Random numbers that belong to a sample, whichever worker makes it.
+
+    rng          the Generator of the sample being made: a function of (seed, epoch, sample index)
+    enter        installs a SampleContext for this thread; the worker keeps it up to date
+    reseed       the legacy global states, set anew for one sample
+    scatter      the legacy global states, made to differ between workers
+    derive       bytes from a purpose and a few integers: every seed here and in `sampler` comes from it
+
+The streams are part of the interface, and no later version may change them:
+
+- ``derive(purpose, numbers, size)`` is the first ``size`` bytes of SHAKE-256 (FIPS 202) over the ASCII text
+  ``ringfeed <purpose> <numbers>``, the numbers in lower-case hexadecimal, joined by slashes. Every bit of a
+  seed counts, however long it is.
+- ``rng()`` draws from ``numpy.random.Philox``, that is Philox4x64-10 (J. Salmon, M. Moraes, R. Dror,
+  D. Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011, doi:10.1145/2063384.2063405). Its key is
+  the two little-endian 64-bit words of ``derive("rng", (seed,), 16)``, its counter starts at (0, index, 0,
+  epoch), the least significant word first. Draws count in word 0, ``jumped()`` in word 2: no sample runs into
+  another. (What the methods of a Generator make of the stream is up to the NumPy release.)
+
+numpy.random and hashlib are imported by the first call that needs them: workers that draw nothing do not pay.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import DTypeLike, NDArray
+
+
+class SampleContext:
+    """Says which sample a thread is making; one per worker thread, changed in place.
+
+    Storing ``index`` begins the stream of that sample, also when the same index is stored again; another
+    ``epoch`` or ``seed`` does so too. All are integers of 0 or more, index and epoch below 2**64.
+    """
+
+    __slots__ = ("epoch", "index", "seed")
+
+    def __init__(self, seed: int, epoch: int = 0, index: int = 0) -> None:
+        self.seed = seed
+        self.epoch = epoch
+        self.index = index
+
+
+class _Drawn(int):
+    """A sample's index that carries its Generator.
+
+    ``rng()`` puts it where the worker had put the plain index; the next plain index ends the stream, so that
+    the worker's store needs no code of ours.
+    """
+
+    seed: int
+    epoch: int
+    generator: np.random.Generator
+
+
+class _Installed(threading.local):
+    context: SampleContext | None = None
+
+
+_installed = _Installed()
+
+
+def enter(context: SampleContext | None) -> SampleContext | None:
+    """Install ``context`` for this thread, and return what was there before, to be put back at the end."""
+    before = _installed.context
+    _installed.context = context
+    return before
+
+
+def rng() -> np.random.Generator:
+    """Return the random Generator of the sample being made.
+
+    Inside ``dataset[i]``, called by a loader, it depends on the loader's seed, the epoch and ``i`` alone,
+    never on the worker or on what was drawn for other samples. Every call for one sample gives the same
+    object, so that draws go on. Call it for each sample instead of keeping it.
+
+    Elsewhere, and in threads that ``dataset[i]`` starts itself, it is a new ``numpy.random.default_rng()``,
+    seeded by the operating system: different in every call.
+    """
+    context = _installed.context
+    if context is None:
+        import numpy as np  # noqa: PLC0415  (see the module's docstring)
+
+        return np.random.default_rng()
+    index = context.index
+    if type(index) is _Drawn and index.epoch == context.epoch and index.seed == context.seed:
+        return index.generator
+    drawn = _Drawn(index)
+    drawn.seed, drawn.epoch = context.seed, context.epoch
+    drawn.generator = _generator(context.seed, context.epoch, int(index))
+    context.index = drawn
+    return drawn.generator
+
+
+def reseed(context: SampleContext) -> None:
+    """Seed ``numpy.random`` and ``random``, the legacy states of this process, for the context's sample."""
+    import random  # noqa: PLC0415  (as NumPy)
+
+    import numpy as np  # noqa: PLC0415
+
+    state = derive("legacy", (context.seed, context.epoch, context.index), 32)
+    np.random.seed(np.frombuffer(state[:16], "<u4"))  # noqa: NPY002  (what users' code still draws from)
+    random.seed(int.from_bytes(state[16:], "little"))
+
+
+def scatter(seed: int, worker: int, start: int) -> None:
+    """Make the legacy states of this process differ from those of every other worker.
+
+    ``start`` counts the processes started in the place of ``worker``, so that a replacement does not repeat
+    its predecessor. A module not imported yet is left alone: the operating system seeds it when it is.
+    """
+    state = derive("worker", (seed, worker, start), 32)
+    if "numpy.random" in sys.modules:
+        import numpy as np  # noqa: PLC0415
+
+        np.random.seed(np.frombuffer(state[:16], "<u4"))  # noqa: NPY002
+    if "random" in sys.modules:
+        sys.modules["random"].seed(int.from_bytes(state[16:], "little"))
+
+
+def derive(purpose: str, numbers: tuple[int, ...], size: int) -> bytes:
+    """Return ``size`` bytes that are independent for each purpose and each tuple of integers of 0 or more."""
+    from hashlib import shake_256  # noqa: PLC0415  (loads OpenSSL)
+
+    text = f"ringfeed {purpose} {'/'.join(f'{number:x}' for number in numbers)}"
+    return shake_256(text.encode("ascii"), usedforsecurity=False).digest(size)
+
+
+class _Stream:
+    """What seeds Philox in place of a SeedSequence: the key, and children for ``spawn()``.
+
+    ``Philox(key=...)`` reads entropy from the operating system, takes four times as long and refuses spawn().
+    """
+
+    def __init__(self, sample: tuple[int, int, int], parent: np.random.SeedSequence | None = None) -> None:
+        import numpy as np  # noqa: PLC0415
+
+        np.random.bit_generator.ISpawnableSeedSequence.register(_Stream)
+        self._sample = sample  # seed, epoch, index
+        self._parent = parent  # of the children; made for the first of them
+
+    def generate_state(self, n_words: int, dtype: DTypeLike) -> NDArray[np.uint64]:
+        """Return the key; NumPy's Philox asks for just these two words."""
+        key = _key(self._sample[0])
+        assert (n_words, dtype) == (key.size, key.dtype)
+        return key
+
+    def spawn(self, n_children: int) -> list[np.random.SeedSequence]:
+        """Return the next seeds for the Generators of ``rng().spawn()``, also a function of the sample."""
+        import numpy as np  # noqa: PLC0415
+
+        if self._parent is None:
+            self._parent = np.random.SeedSequence(int.from_bytes(derive("spawn", self._sample, 16), "little"))
+        return self._parent.spawn(n_children)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Stream, (self._sample, self._parent)
+
+
+def _generator(seed: int, epoch: int, index: int) -> np.random.Generator:
+    import numpy as np  # noqa: PLC0415
+
+    stream: Any = _Stream((seed, epoch, index))  # NumPy's stubs know no seed sequence but their own
+    counter = np.array([0, index, 0, epoch], dtype=np.uint64)
+    return np.random.Generator(np.random.Philox(stream, counter=counter))
+
+
+@lru_cache(maxsize=16)
+def _key(seed: int) -> NDArray[np.uint64]:
+    import numpy as np  # noqa: PLC0415
+
+    return np.frombuffer(derive("rng", (seed,), 16), "<u8").astype(np.uint64)

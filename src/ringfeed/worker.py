@@ -1,0 +1,150 @@
+"""The worker: claims tickets and fills them, in a process of its own, in a thread, or in the consumer itself.
+
+A spawned process runs `main`, which starts the guard before the slow imports, then waits for its hello message.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from typing import TYPE_CHECKING, Any
+
+from ringfeed import _ring
+
+if TYPE_CHECKING:
+    from ringfeed.source import Recipe, Source
+
+IDLE_NS = 10**10  # a sleeping worker looks round this often; waking it does not depend on it
+KEPT_HEAP = 64 * 1024 * 1024
+LARGEST_KEPT_BLOCK = 32 * 1024 * 1024
+
+
+def serve(end: _ring.WorkerEnd, source: Source) -> None:
+    """Fill tickets of one version of the dataset until the ring stops."""
+    while True:
+        answer = end.claim(IDLE_NS)
+        if answer == _ring.STOPPED:
+            return
+        if answer == _ring.TAKEABLE:
+            end.publish(cancelled=not source.fill())
+
+
+class Process:
+    """A worker process's state: its end of the ring, and the newest dataset it was sent."""
+
+    def __init__(self, channel: socket.socket, dataset: Any = None) -> None:
+        """Wait for the hello message and open the segment; ``dataset`` is set in a forked worker."""
+        from ringfeed import channel as channels  # noqa: PLC0415 - after the guard, like all that is slow
+
+        self._receive = channels.receive
+        self._channel = channel
+        hello, fds = self._receive(channel)
+        self._recipe: Recipe = hello["recipe"]
+        self._number: int = hello["number"]
+        control_fd, slots_fd = fds[:2]
+        self._ring = _ring.Ring(control_fd, slots_fd, *hello["sizes"])
+        os.close(control_fd)
+        os.close(slots_fd)
+        self._end = _ring.WorkerEnd(self._ring, self._number)
+        self._register_stack_dump(fds[2])
+        self._version: int = hello["version"]
+        self._dataset = self._unpack(hello["manifest"], fds[3:]) if hello["manifest"] is not None else dataset
+        self._scatter(hello["seed"], hello["start"])
+        self._source = self._open()
+
+    def _open(self) -> Source:
+        from ringfeed.source import Source  # noqa: PLC0415 - imports NumPy
+
+        return Source(self._dataset, self._recipe, self._end, self._ring)
+
+    def _unpack(self, manifest: bytes, fds: list[int]) -> Any:
+        from ringfeed.ship import unpack  # noqa: PLC0415 - imports NumPy
+
+        try:
+            return unpack(manifest, fds)
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def _scatter(self, seed: int, start: int) -> None:
+        from ringfeed.randomness import scatter  # noqa: PLC0415 - see above
+
+        scatter(seed, self._number, start)
+
+    @staticmethod
+    def _register_stack_dump(fd: int) -> None:
+        """Write this process's Python stack into ``fd`` on SIGUSR1, in C, whatever Python is doing."""
+        import faulthandler  # noqa: PLC0415 - see above
+
+        faulthandler.register(signal.SIGUSR1, file=fd, all_threads=False)
+
+    def run(self) -> None:
+        """Fill tickets until the ring stops, fetching the dataset's newer versions as batches ask for them."""
+        end = self._end
+        while True:
+            answer = end.claim(IDLE_NS)
+            if answer == _ring.STOPPED:
+                return
+            if answer == _ring.TAKEABLE:
+                if end.version != self._version:
+                    self._fetch(end.version)
+                end.publish(cancelled=not self._source.fill())
+
+    def _fetch(self, version: int) -> None:
+        """Read messages up to the version that a batch asks for: it was sent before the batch was bound."""
+        while self._version != version:
+            message, fds = self._receive(self._channel)
+            self._version = message["version"]
+            if self._version == version:
+                self._dataset = self._unpack(message["manifest"], fds)
+            else:
+                for fd in fds:
+                    os.close(fd)
+        self._source = self._open()
+
+
+def report_and_leave(channel: socket.socket) -> None:
+    """Tell the consumer what went wrong outside any sample, and exit."""
+    from ringfeed import channel as channels  # noqa: PLC0415 - in a process that is about to end
+    from ringfeed.failure import encode  # noqa: PLC0415
+
+    error = sys.exc_info()[1]
+    if error is not None and not isinstance(error, EOFError | BrokenPipeError):
+        try:
+            channels.send(channel, {"broken": encode(error)})
+        except OSError:
+            pass  # the consumer is gone, and nobody wants to know
+    sys.stdout.flush()
+    os._exit(1)
+
+
+def become_worker(parent_fd: int, lifeline_fd: int) -> None:
+    """Lead a process group that dies with the consumer, and leave Ctrl-C to the consumer."""
+    if os.getpgrp() != os.getpid():
+        os.setpgid(0, 0)
+    _ring.start_guard(parent_fd, lifeline_fd)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if os.environ.get("RINGFEED_KEEP_HEAP", "1") != "0":
+        _ring.keep_heap(KEPT_HEAP, LARGEST_KEPT_BLOCK)
+
+
+def work(channel_fd: int, dataset: Any = None) -> None:
+    """Live a worker process's life, from the hello message to the end."""
+    channel = socket.socket(fileno=channel_fd)
+    try:
+        Process(channel, dataset).run()
+    except BaseException:  # noqa: BLE001 - reported, whatever it is
+        report_and_leave(channel)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # the dataset's own threads and atexit hooks must not keep a stopped worker
+
+
+def main(channel_fd: int, parent_fd: int, lifeline_fd: int) -> None:
+    """Run a spawned worker."""
+    become_worker(parent_fd, lifeline_fd)
+    import numpy as np  # noqa: F401, PLC0415 - while the consumer packs the dataset
+
+    work(channel_fd)

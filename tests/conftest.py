@@ -1,0 +1,33 @@
+"""What all tests share: the environment of the frameworks, and a look at what a test leaves behind.
+
+Every test is bounded: see `timeout` and `faulthandler_timeout` in pyproject.toml.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+import leftovers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# Before any test imports a framework. Inherited by the processes that tests start.
+os.environ["KERAS_BACKEND"] = "tensorflow"
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+
+@pytest.fixture
+def nothing_left() -> Iterator[None]:
+    """Fail the test if it leaves a process, file descriptor, memfd mapping or named shared memory behind.
+
+    What it leaves has two seconds to go. Name this fixture first among a test's own, so that it looks last.
+    """
+    before = leftovers.present()
+    yield
+    left = leftovers.since(before, patience_s=2.0)
+    if left:
+        pytest.fail("left behind: " + "; ".join(left), pytrace=False)

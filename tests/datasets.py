@@ -1,0 +1,163 @@
+"""Datasets that know their own content, so that a test can check every row it gets. Importable in workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import zlib
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import ringfeed
+
+
+class Pair(NamedTuple):
+    """A sample with names."""
+
+    image: Any
+    label: Any
+
+
+class Oracle:
+    """Each sample carries its index and a checksum of its content, which depends on the index alone."""
+
+    SPEC = (ringfeed.Array((5, 7), "uint8"), ringfeed.Array((), "int64"), ringfeed.Array((), "int64"))
+
+    def __init__(self, length: int, *, sleep_s: float = 0.0) -> None:
+        self.length = length
+        self.sleep_s = sleep_s
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray[Any, Any], int, int]:
+        if self.sleep_s:
+            time.sleep(self.sleep_s)
+        content = np.random.default_rng(index).integers(0, 256, (5, 7), np.uint8)
+        return content, index, zlib.crc32(content.tobytes())
+
+
+def check(batch: tuple[np.ndarray[Any, Any], ...]) -> list[int]:
+    """Return the indices of an Oracle's batch, having checked each row's content against its checksum."""
+    contents, indices, sums = batch
+    assert len(contents) == len(indices) == len(sums)
+    for content, index, checksum in zip(contents, indices, sums, strict=True):
+        assert zlib.crc32(content.tobytes()) == checksum, f"row of sample {index} is corrupt"
+    return [int(index) for index in indices]
+
+
+class Drawing:
+    """Samples that depend on their index and on ringfeed.rng()."""
+
+    def __len__(self) -> int:
+        return 61
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        random = ringfeed.rng()
+        return {"noise": random.normal(size=3).astype(np.float32), "index": index, "more": random.integers(99)}
+
+
+class Misbehaving:
+    """Does ``deed`` at one index, and is an Oracle elsewhere."""
+
+    def __init__(self, deed: str, length: int = 40, at: int = 17) -> None:
+        self.deed = deed
+        self.oracle = Oracle(length)
+        self.at = at
+
+    def __len__(self) -> int:
+        return len(self.oracle)
+
+    def __getitem__(self, index: int) -> Any:
+        if index == self.at:
+            found = getattr(self, self.deed)()
+            if found is not None:
+                return found
+        return self.oracle[index]
+
+    def raises(self) -> None:
+        message = "bad seventeen"
+        raise KeyError(message)
+
+    def exits(self) -> None:
+        raise SystemExit(3)
+
+    def dies(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def leaves(self) -> None:
+        os._exit(0)
+
+    def sleeps(self) -> None:
+        time.sleep(50)
+
+    def wrong_shape(self) -> Any:
+        return np.zeros((5, 8), np.uint8), 17, 0
+
+    def wrong_dtype(self) -> Any:
+        return np.zeros((5, 7), np.float32), 17, 0
+
+    def wrong_structure(self) -> Any:
+        return [np.zeros((5, 7), np.uint8), 17, 0]
+
+    def too_large(self) -> Any:
+        return np.zeros((5, 7), np.uint8), 2**70, 0
+
+
+class Batches:
+    """A dataset of whole batches, as a Keras PyDataset is: 6 rows each, fewer in the last."""
+
+    def __init__(self, length: int = 9) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Any:
+        rows = 4 if index == self.length - 1 else 6
+        first = 6 * index
+        return np.arange(first, first + rows, dtype=np.int32), np.full((rows, 2), index, np.float32)
+
+
+class ReadInto:
+    """Writes its samples into their rows."""
+
+    def __len__(self) -> int:
+        return 30
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"image": np.full((3, 4), index, np.uint8), "label": index}
+
+    def read_into(self, index: int, out: dict[str, Any]) -> None:
+        out["image"][...] = index
+        out["label"][...] = index
+
+
+class Bulk(Oracle):
+    """Gives many samples at once."""
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [super(Bulk, self).__getitem__(index) for index in indices]
+
+
+class Reshuffling:
+    """Changes, and shrinks, between epochs."""
+
+    def __init__(self) -> None:
+        self.order = np.arange(40)
+        self.begun = self.ended = 0
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def __getitem__(self, index: int) -> int:
+        return int(self.order[index])
+
+    def on_epoch_begin(self) -> None:
+        self.begun += 1
+
+    def on_epoch_end(self) -> None:
+        self.ended += 1
+        self.order = self.order[::-1][: len(self.order) - 4].copy()

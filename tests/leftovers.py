@@ -1,0 +1,86 @@
+"""What this process has open, read from /proc: children, file descriptors, memfds, named shared memory."""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def _processes() -> Iterator[tuple[int, int, str]]:
+    """Yield (process, its parent, its name) for each process of this machine."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            number, _, rest = stat.read_text().partition(" (")
+        except (FileNotFoundError, ProcessLookupError):  # it ended meanwhile
+            continue
+        name, _, fields = rest.rpartition(") ")
+        state, parent = fields.split()[:2]
+        yield int(number), int(parent), f"{name}, dead but not waited for" if state == "Z" else name
+
+
+def _descendants() -> Iterator[str]:
+    """Yield each process below this one, children of children too."""
+    processes = list(_processes())
+    below = {os.getpid()}
+    size = 0
+    while size < len(below):
+        size = len(below)
+        below |= {number for number, parent, _ in processes if parent in below}
+    below.remove(os.getpid())
+    yield from (f"process {number} ({name})" for number, _, name in processes if number in below)
+
+
+def _descriptors() -> Iterator[str]:
+    """Yield each open file descriptor and what it is open on."""
+    for descriptor in list(Path("/proc/self/fd").iterdir()):
+        try:
+            yield f"fd {descriptor.name} -> {descriptor.readlink()}"
+        except FileNotFoundError:  # the descriptor of the listing itself
+            continue
+
+
+def _mappings() -> Iterator[str]:
+    """Yield the memfd behind each mapping of one."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        if "/memfd:" in line:
+            inode, path = line.split(maxsplit=5)[4:]
+            yield f"mapping of {path}, inode {inode}"
+
+
+def _named_memory() -> Iterator[str]:
+    """Yield each named shared memory of this user."""
+    for place in Path("/dev/shm").iterdir():
+        try:
+            if place.stat().st_uid == os.getuid():
+                yield str(place)
+        except FileNotFoundError:  # it was removed meanwhile
+            continue
+
+
+def present() -> Counter[str]:
+    """Return all that is there now, after a garbage collection."""
+    gc.collect()
+    return Counter([*_descendants(), *_descriptors(), *_mappings(), *_named_memory()])
+
+
+def since(before: Counter[str], patience_s: float) -> list[str]:
+    """Return what is there and was not before, once nothing is or `patience_s` have passed."""
+    deadline = time.monotonic() + patience_s
+    while (left := present() - before) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return sorted(left.elements())
+
+
+def runs(pid: int) -> bool:
+    """Return whether a process lives; one that is dead and not waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False

@@ -1,0 +1,199 @@
+"""What goes wrong in a sample or a worker, and what the consumer is told: the whole text of each error."""
+
+from __future__ import annotations
+
+import re
+import time
+import traceback
+from typing import Any
+
+import numpy as np
+import pytest
+from datasets import Misbehaving, Oracle, check
+
+import ringfeed
+
+BACKENDS = [
+    {"workers": 0},
+    {"workers": 2, "backend": "thread"},
+    {"workers": 2, "start_method": "spawn"},
+    {"workers": 2, "start_method": "fork"},
+    {"workers": 2, "start_method": "forkserver"},
+]
+
+ERRORS = {
+    "raises": (ringfeed.WorkerError, "dataset[17] raised KeyError: 'bad seventeen'"),
+    "exits": (ringfeed.WorkerError, "dataset[17] raised SystemExit: 3"),
+    "wrong_shape": (
+        ringfeed.SpecError,
+        "dataset[17]: sample[0] has shape (5, 8), expected (5, 7); every sample must have the shape of the spec: "
+        "crop, pad or resize it in __getitem__",
+    ),
+    "wrong_dtype": (
+        ringfeed.SpecError,
+        "dataset[17]: sample[0] has dtype float32, expected uint8; convert it in __getitem__, or give this dtype in "
+        "spec=",
+    ),
+    "wrong_structure": (
+        ringfeed.SpecError,
+        "dataset[17]: sample is a list of 3, expected a tuple of 3; return the same structure for every "
+        "index",
+    ),
+    "too_large": (
+        ringfeed.SpecError,
+        "dataset[17]: sample[1] is the int 1180591620717411303424, expected a value for dtype int64; a Python int goes "
+        "into an integer or float dtype that holds it exactly: convert it in __getitem__, or give another dtype in "
+        "spec=",
+    ),
+}
+
+
+def collect(loader: ringfeed.Loader) -> list[Any]:
+    """Return an epoch's batches as lists of indices, and its errors in their places."""
+    found: list[Any] = []
+    iterator = iter(loader)
+    while True:
+        try:
+            found.append(check(next(iterator)))
+        except StopIteration:
+            return found
+        except ringfeed.RingfeedError as error:
+            found.append(error)
+
+
+@pytest.mark.parametrize("how", BACKENDS, ids=str)
+@pytest.mark.parametrize("deed", ERRORS)
+def test_a_bad_sample_is_named_in_its_place(deed: str, how: dict[str, Any]) -> None:
+    """The batch of a bad sample is an error with its whole text; the batches around it are whole."""
+    kind, text = ERRORS[deed]
+    with ringfeed.Loader(Misbehaving(deed), batch_size=8, **how) as loader:
+        found = collect(loader)
+    assert [type(entry) for entry in found] == [list, list, kind, list, list]
+    assert str(found[2]) == text
+    assert found[:2] + found[3:] == [list(range(first, first + 8)) for first in (0, 8, 24, 32)]
+
+
+def test_the_cause_shows_the_workers_traceback() -> None:
+    """The exception itself is the cause, and its own cause the traceback in the worker."""
+    with ringfeed.Loader(Misbehaving("raises"), batch_size=8, workers=1) as loader:
+        error = collect(loader)[2]
+    assert type(error.__cause__) is KeyError
+    assert error.__cause__.args == ("bad seventeen",)
+    shown = "".join(traceback.format_exception(error))
+    assert 'datasets.py", line' in shown
+    assert "raise KeyError(message)" in shown
+
+
+@pytest.mark.parametrize("deed", ["raises", "dies", "wrong_shape"])
+def test_skipping_leaves_out_the_bad_sample(deed: str) -> None:
+    """on_error="skip" closes the gap in order, and the statistics list what was left out."""
+    with ringfeed.Loader(Misbehaving(deed), batch_size=8, workers=2, on_error="skip") as loader:
+        found = collect(loader)
+        assert loader.stats().skipped == [17]
+        assert loader.stats().samples == 39
+    assert sum(found, []) == [*range(17), *range(18, 40)]
+    assert [len(batch) for batch in found] == [8, 8, 7, 8, 8]
+
+
+def test_skipping_whole_batches() -> None:
+    """A batch that is all bad is left out altogether, with batch_size=None too."""
+    with ringfeed.Loader(Misbehaving("raises"), batch_size=1, workers=1, on_error="skip") as loader:
+        assert len(collect(loader)) == 39
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
+@pytest.mark.parametrize(("deed", "end"), [("dies", "was killed by SIGKILL"), ("leaves", "exited with status 0")])
+def test_a_sample_that_ends_its_workers(method: Any, deed: str, end: str) -> None:
+    """After max_attempts deaths the sample is an error that says how; all others arrive."""
+    with ringfeed.Loader(
+        Misbehaving(deed), batch_size=8, workers=2, start_method=method, max_attempts=2
+    ) as loader:
+        found = collect(loader)
+        assert loader.stats().restarts == 2
+    assert str(found[2]) == f"dataset[17] ended 2 workers; the last one {end}; try it with workers=0"
+    assert found[:2] + found[3:] == [list(range(first, first + 8)) for first in (0, 8, 24, 32)]
+
+
+def test_max_restarts() -> None:
+    """One death more than max_restarts ends the run with an error; the next epoch starts afresh."""
+    with ringfeed.Loader(Misbehaving("dies"), batch_size=8, workers=1, max_restarts=0) as loader:
+        iterator = iter(loader)
+        with pytest.raises(ringfeed.WorkerError) as caught:
+            list(map(check, iterator))
+        assert str(caught.value) == (
+            "a worker was killed by SIGKILL, and max_restarts=0 are used up; raise it or look at the dataset"
+        )
+        assert check(next(iter(loader))) == list(range(8))
+
+
+class Unopenable(Oracle):
+    """Cannot be unpickled."""
+
+    def __setstate__(self, state: object) -> None:
+        message = "no such licence"
+        raise OSError(message)
+
+
+@pytest.mark.parametrize(
+    ("method", "text"),
+    [
+        ("spawn", "a worker could not open the dataset: OSError: no such licence; try workers=0"),
+        ("forkserver", "the dataset could not be unpickled for the workers: OSError: no such licence"),
+    ],
+)
+@pytest.mark.usefixtures("nothing_left")
+def test_a_dataset_that_cannot_be_opened(method: Any, text: str) -> None:
+    """What fails before any sample ends the run at once, with the worker's words."""
+    with ringfeed.Loader(Unopenable(20), workers=2, start_method=method) as loader:
+        with pytest.raises(ringfeed.WorkerError) as caught:
+            next(iter(loader))
+    assert str(caught.value) == text
+    assert type(caught.value.__cause__) is OSError
+
+
+@pytest.mark.parametrize("how", BACKENDS[1:4], ids=str)
+def test_a_stuck_worker_is_shown(how: dict[str, Any]) -> None:
+    """Past timeout_s a StallError names each worker, its sample, how long, and its Python stack."""
+    loader = ringfeed.Loader(Misbehaving("sleeps", length=24), batch_size=8, timeout_s=1.0, **how)
+    with pytest.raises(ringfeed.StallError) as caught:
+        list(map(check, loader))
+    first, *rest = str(caught.value).splitlines()
+    assert first == "no batch for 1 s: 1 of 2 workers inside dataset[i] (i = 17); raise timeout_s or look there"
+    text = "\n".join(rest)
+    assert len(re.findall(r"^worker [01] \((pid \d+|thread ringfeed-\d)\): waits for a slot$", text, re.M)) == 1
+    assert re.search(r"^worker [01] \(.*\): inside dataset\[17\], has been at it for \d+\.\d s$", text, re.M)
+    assert re.search(r'^ +File ".*datasets\.py", line \d+,? in sleeps$', text, re.M)
+    if how.get("backend") != "thread":
+        loader.close()
+
+
+def test_a_stuck_worker_is_restarted() -> None:
+    """on_stall="restart" kills it and runs its rows again, and the sample counts a death each time."""
+    with ringfeed.Loader(
+        Misbehaving("sleeps"), batch_size=8, workers=2, timeout_s=0.5, on_stall="restart", max_attempts=1
+    ) as loader:
+        found = collect(loader)
+    assert str(found[2]) == "dataset[17] ended its worker; the last one was killed by SIGKILL; try it with workers=0"
+    assert len(found) == 5
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_closing_with_a_stuck_worker_is_quick() -> None:
+    """close() gives a worker about a second, and then kills it."""
+    loader = ringfeed.Loader(Misbehaving("sleeps", at=0), batch_size=8, workers=1, spec=Oracle.SPEC, timeout_s=0.5)
+    with pytest.raises(ringfeed.StallError):
+        next(iter(loader))
+    began = time.monotonic()
+    loader.close()
+    assert time.monotonic() - began < 10
+
+
+def test_statistics() -> None:
+    """Batches, samples, waiting and work are counted."""
+    with ringfeed.Loader(Oracle(40, sleep_s=0.01), batch_size=8, workers=1) as loader:
+        list(map(check, loader))
+        stats = loader.stats()
+    assert (stats.batches, stats.samples, stats.restarts, stats.skipped) == (5, 40, 0, [])
+    assert stats.stall_s > 0.1
+    assert stats.busy_s > 0.4
+    assert np.isfinite(stats.back_pressure_s)
