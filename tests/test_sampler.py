@@ -225,19 +225,19 @@ def test_neighbours_come_in_any_distance(length: int) -> None:
 
 @pytest.mark.parametrize("length", [6, 5000, 8192])
 def test_of_two_samples_either_comes_first(length: int) -> None:
-    """Samples 0 and 1, and the first and last, stand in both orders about equally often in 1,000 epochs."""
-    places = np.array([np.argsort(order(length, 2, epoch))[[0, 1, length - 1]] for epoch in range(1000)])
+    """Samples 0 and 1, and the first and last, stand in both orders about equally often in 500 epochs."""
+    places = np.array([np.argsort(order(length, 2, epoch))[[0, 1, length - 1]] for epoch in range(500)])
     for one, other in [(0, 1), (0, 2), (1, 2)]:
         assert_uniform(np.bincount(places[:, one] < places[:, other], minlength=2))
 
 
 @pytest.mark.parametrize("length", [500, 5000, 8192])
 def test_orders_have_as_many_fixed_points_as_chance_gives(length: int) -> None:
-    """The samples that stay in their place are Poisson distributed with mean 1, over 1,000 epochs."""
-    fixed = [int((order(length, 6, epoch) == np.arange(length)).sum()) for epoch in range(1000)]
+    """The samples that stay in their place are Poisson distributed with mean 1, over 500 epochs."""
+    fixed = [int((order(length, 6, epoch) == np.arange(length)).sum()) for epoch in range(500)]
     chances = [math.exp(-1) / math.factorial(points) for points in range(4)]
     observed = np.bincount(np.minimum(fixed, 4), minlength=5)
-    assert_uniform(observed, [1000 * chance for chance in [*chances, 1 - sum(chances)]])
+    assert_uniform(observed, [500 * chance for chance in [*chances, 1 - sum(chances)]])
 
 
 @pytest.mark.parametrize("length", [700, 5000, 8192])

@@ -49,6 +49,12 @@ class Holder:
         return np.asarray(self.value)
 
 
+class Row(list[int]):
+    """A container that has ``__array__`` too."""
+
+    __array__ = Holder.__array__
+
+
 class Colour(IntEnum):
     """An int by another name."""
 
@@ -159,6 +165,7 @@ SAMPLES: list[tuple[Any, str]] = [
     (cycle(), "sample[1] contains itself, expected a finite structure; take the cycle out"),
     (nested(65), f"sample{'[0]' * 65} is nested too deep, expected at most 64 levels; flatten it"),
     ({"ids": [0] * 5000}, f"sample['ids'] brings the leaves to 5000, {MANY}"),
+    ([[0] * 600] + [0] * 500, f"sample[401] brings the leaves to 1001, {MANY}"),
     ([[0] * 600, [0] * 600], f"sample[1] brings the leaves to 1200, {MANY}"),
     (2**63, f"sample is the int {2**63}, expected a value for dtype int64; {INTO['int']}: {CONVERT}"),
     (1e39, f"sample is the float 1e+39, expected a value for dtype float32; {INTO['float']}: {CONVERT}"),
@@ -212,6 +219,7 @@ VALUES: list[tuple[Any, Any, str]] = [
     (BYTE, 1, f"sample is of type int, expected an array of shape (2, 3) and dtype uint8; {MAKE}"),
     (BYTE, [[1]], f"sample is a list of 1, expected an array of shape (2, 3) and dtype uint8; {MAKE}"),
     (LABEL, "1", f"sample is of type str, expected an array of shape () and dtype int64; {MAKE}"),
+    (LABEL, Row(), f"sample is a list of 0, expected an array of shape () and dtype int64; {MAKE}"),
     (LABEL, None, f"sample is None, expected an array of shape () and dtype int64; {MAKE}"),
     (LABEL, Holder(ValueError("bad")), f"sample is of type Holder, whose {RAISED}"),
     (LABEL, np.ma.masked, f"sample is a masked array, {MASKED}"),
@@ -294,10 +302,10 @@ def test_rows_that_do_not_fit_their_leaf_are_refused(leaf: Array, value: Any, te
     assert refusal(lambda: Spec((LABEL, leaf)).batch_array(1, value, 7, max_rows=4)) == AT + text
 
 
-def test_a_leaf_with_other_rows_is_refused() -> None:
-    """The writer of a batch has leaves refused whose rows differ from those before."""
+def test_a_leaf_with_other_rows_has_its_error() -> None:
+    """The writer of a batch gets the error to raise for a leaf whose rows differ from those before."""
     text = f"{AT}batch[1] has 3 rows, expected 2 as in the leaves before it; {EVEN}"
-    assert refusal(lambda: Spec((BYTE, LABEL)).batch_rows(1, 3, 2, 7)) == text
+    assert str(Spec((BYTE, LABEL)).rows_differ(1, 3, 2, 7)) == text
 
 
 def test_what_conversion_raised_is_the_cause() -> None:
@@ -399,6 +407,8 @@ def test_bfloat16_is_a_dtype_like_any_other() -> None:
     into = f"expected a value for dtype bfloat16; {INTO['int']}: {CONVERT}"
     assert refusal(lambda: spec.array(1, 257, 7)) == f"dataset[7]: sample[1] is the int 257, {into}"
     assert refusal(lambda: spec.array(1, 10**40, 7)).endswith(into)
+    small = Spec(Array((), ml_dtypes.float8_e4m3fn))  # beyond its range is NaN
+    assert refusal(lambda: small.array(0, 1000, 7)).startswith(f"{AT}sample is the int 1000, expected")
     assert refusal(lambda: spec.array(0, np.zeros(3, "f2"), 7)) == (
         f"dataset[7]: sample[0] has dtype float16, expected bfloat16; {DTYPE}"
     )
@@ -492,13 +502,13 @@ def test_specs_are_equal_by_structure() -> None:
 
 def test_a_spec_pickles_without_its_named_tuples() -> None:
     """A spec whose NamedTuple cannot be imported comes back with a class of the same name and fields."""
-    local = namedtuple("local", ["x", "y"])  # noqa: PYI024 - as a class of the user's main module
+    local = namedtuple("local", ["x", "def"], rename=True)  # noqa: PYI024 - as one of the main module
     spec = Spec([local({"a": BYTE}, (LABEL,))])
     again = pickle.loads(pickle.dumps(spec))
     assert again == spec
     assert again.leaves == spec.leaves
     assert again.flatten([local({"a": 1}, (2,))], 0) == [1, 2]
-    assert again.unflatten([1, 2])[0].y == (2,)
+    assert again.unflatten([1, 2])[0]._fields == ("x", "_1")
 
 
 def test_repr_is_the_call() -> None:

@@ -223,7 +223,7 @@ cdef class RowWriter:
         if not rows or c.rf_cancelled(claim):
             return not rows
         indices = [claim.indices[row] for row in rows]
-        context.index = indices[0]
+        context.index = None  # many samples at once: rng() has none to belong to
         c.rf_blame(claim, rows[0])
         try:
             samples = list(getitems(indices))
@@ -292,7 +292,7 @@ cdef class RowWriter:
         if self.flat == 0:
             batch = (batch,)
         elif self.flat < 0 or type(batch) is not tuple or len(<tuple>batch) != self.flat:
-            batch = tuple(self.spec.flatten(batch, index))
+            batch = tuple(self.spec.flatten(batch, index, "batch"))
         for number in range(self.fields.count):
             field = &self.fields.fields[number]
             value = (<tuple>batch)[number]

@@ -1,7 +1,7 @@
 """How a dataset is taken apart: cloudpickle, with its own ways for arrays, tensors and frameworks.
 
     np.memmap, views of one    file name, offset and layout
-    other arrays from 4 KiB    one contiguous buffer, whatever the dtype
+    other arrays               one contiguous buffer, whatever the dtype; out of band from 4 KiB
     torch CPU tensors          likewise
     framework modules          LazyModule
     framework functions and classes that user code refers to by a global, a closure variable, a default,
@@ -90,7 +90,6 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             LazyObject: LazyObject.__reduce__,
             CellType: self._reduce_cell,
             FunctionType: self._reduce_function,
-            staticmethod: lambda method: (staticmethod, (lazily(method.__func__),)),
             functools.partial: _reduce_partial,
             _Cached: _reduce_cached,
             dataclasses.Field: _reduce_field,
@@ -123,9 +122,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         if _clashes(cls):
             bases = tuple(_Original(base) if standin_for(base) else base for base in cls.__bases__)
             args = (*args[:2], bases, *args[3:])
-        # A function of a class is bound when it is looked up, which a lazy object would not be.
-        bound = {name: member for name, member in members.items() if isinstance(member, FunctionType)}
-        return (make, args, (_lazy_values(members) | bound, slots), *rest)
+        return (make, args, (_lazy_members(members), slots), *rest)
 
     def _reduce_function(self, function: FunctionType) -> Any:
         reduced = super().reducer_override(function)
@@ -210,6 +207,17 @@ def _lazy_values(members: dict[str, Any]) -> dict[str, Any]:
     return lazy
 
 
+def _lazy_members(members: dict[str, Any]) -> dict[str, Any]:
+    """The same for a class, where a function is bound when it is looked up, and a lazy object is not."""
+    lazy = _lazy_values(members)
+    for name, member in members.items():
+        if isinstance(member, FunctionType):
+            lazy[name] = member
+        elif isinstance(member, staticmethod) and lazily(member.__func__) is not member.__func__:
+            lazy[name] = lazily(member.__func__)
+    return lazy
+
+
 def _without_frameworks(annotations: dict[str, Any]) -> dict[str, Any]:
     return {name: annotation for name, annotation in annotations.items() if not _mentions(annotation)}
 
@@ -248,8 +256,8 @@ def _reduce_field(field: dataclasses.Field[Any]) -> Any:
     if not _mentions(field.type):
         return NotImplemented
     reduced: Any = field.__reduce_ex__(_buffers.PROTOCOL)
-    make, args, (attributes, slots) = reduced
-    return make, args, (attributes, {**slots, "type": str(field.type)})
+    make, args, (attributes, slots), *rest = reduced
+    return (make, args, (attributes, {**slots, "type": str(field.type)}), *rest)
 
 
 def _refuse_file(file: io.TextIOWrapper) -> Any:

@@ -5,6 +5,7 @@ Batches never travel here. A message is one SEQPACKET packet, so it arrives whol
 
 from __future__ import annotations
 
+import array
 import os
 import pickle
 import socket
@@ -21,7 +22,9 @@ def pair() -> tuple[socket.socket, socket.socket]:
 
 def send(end: socket.socket, message: object, fds: tuple[int, ...] = ()) -> None:
     """Send a message at once: a dead peer is an OSError, a peer that does not read a BlockingIOError."""
-    socket.send_fds(end, [pickle.dumps(message)], list(fds), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+    # Not socket.send_fds: it drops its flags before Python 3.12.
+    end.sendmsg([pickle.dumps(message)], rights, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
 
 def receive(end: socket.socket) -> tuple[Any, list[int]]:

@@ -36,12 +36,13 @@ class SampleContext:
     """Says which sample a thread is making; one per worker thread, changed in place.
 
     Storing ``index`` begins the stream of that sample, also when the same index is stored again; another
-    ``epoch`` or ``seed`` does so too. All are integers of 0 or more, index and epoch below 2**64.
+    ``epoch`` or ``seed`` does so too. All are integers of 0 or more, index and epoch below 2**64; an index of
+    None is a time when many samples are made at once, and none may draw.
     """
 
     __slots__ = ("epoch", "index", "seed")
 
-    def __init__(self, seed: int, epoch: int = 0, index: int = 0) -> None:
+    def __init__(self, seed: int, epoch: int = 0, index: int | None = 0) -> None:
         self.seed = seed
         self.epoch = epoch
         self.index = index
@@ -89,6 +90,12 @@ def rng() -> np.random.Generator:
 
         return np.random.default_rng()
     index = context.index
+    if index is None:
+        message = (
+            "ringfeed.rng() belongs to one sample, and __getitems__ makes many; draw in __getitem__, "
+            "and leave __getitems__ out"
+        )
+        raise RuntimeError(message)
     if type(index) is _Drawn and index.epoch == context.epoch and index.seed == context.seed:
         return index.generator
     drawn = _Drawn(index)

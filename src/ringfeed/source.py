@@ -3,7 +3,7 @@
     arrays      a tuple or dict of equally long arrays: gathered in C
     batches     batch_size=None: dataset[i] is a whole batch
     read_into   dataset.read_into(i, out) writes a sample into its row: no copy at all
-    bulk        dataset.__getitems__(indices) gives many samples (torch's protocol)
+    bulk        dataset.__getitems__(indices) gives many samples (torch's protocol); not with reseed=True
     samples     dataset[i] gives one
 """
 
@@ -56,6 +56,7 @@ def probe(  # noqa: PLR0913 - what the user may say of a dataset
     max_batch_size: int | None = None,
     length: int | None = None,
     seed: int = 0,
+    reseed: bool = False,
 ) -> Probe:
     """Find out what a dataset is, reading sample 0 where the spec is not given.
 
@@ -72,13 +73,12 @@ def probe(  # noqa: PLR0913 - what the user may say of a dataset
     if batch_size is None:
         return _probe_batches(dataset, given, max_batch_size, length, seed)
     _refuse_keras_batches(dataset, batch_size)
-    kind = next((kind for kind, name in _FASTER if hasattr(dataset, name)), "samples")
+    kind = "read_into" if hasattr(dataset, "read_into") else "samples"
+    if kind == "samples" and hasattr(dataset, "__getitems__") and not reseed:
+        kind = "bulk"
     if given is None:
         given = Spec.infer(_first(dataset, length, seed), 0)
     return Probe(kind, length, given, batch_size)
-
-
-_FASTER = (("read_into", "read_into"), ("bulk", "__getitems__"))
 
 
 def _check_indexable(dataset: Any) -> None:
@@ -220,7 +220,7 @@ class Source:
         return lambda: self._writer.rows(self._end.claim_address, read, self._context, self._failed)
 
     def _read_bulk(self, dataset: Any) -> Callable[[], bool]:
-        get = self._reseeded(dataset.__getitems__)
+        get = dataset.__getitems__
         return lambda: self._writer.bulk(self._end.claim_address, get, self._context, self._failed)
 
     def _read_batches(self, dataset: Any) -> Callable[[], bool]:

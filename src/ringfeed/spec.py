@@ -11,7 +11,7 @@ import operator
 from collections import namedtuple
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, SupportsIndex, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, TypeAlias, TypeGuard
 
 import numpy as np
 
@@ -107,9 +107,7 @@ def _may_go(value: float, dtype: AnyDtype) -> bool:
         return dtype.kind == "b"
     if isinstance(value, float):
         return dtype.kind == "f" and dtype.itemsize in {4, 8}
-    if dtype.kind in "iu":
-        return bool(np.iinfo(dtype).min <= value <= np.iinfo(dtype).max)
-    return dtype.kind == "f" or dtype.isbuiltin == USER_DTYPE
+    return dtype.kind in "iuf" or dtype.isbuiltin == USER_DTYPE
 
 
 def _from_number(value: float, dtype: AnyDtype | None, where: str) -> AnyArray:
@@ -380,10 +378,10 @@ class Spec:
             raise _error(where, f"has {len(found)} rows", f"at most {max_rows}", remedy)
         return _matching(found, found.shape[1:], leaf, where)
 
-    def batch_rows(self, number: int, rows: int, expected: int, index: int) -> NoReturn:
-        """Refuse leaf ``number`` of a whole batch for having other rows than the leaves before it."""
+    def rows_differ(self, number: int, rows: int, expected: int, index: int) -> SpecError:
+        """Return the error that leaf ``number`` of a whole batch has other rows than the leaves before it."""
         path = self.leaves[number].path.replace("sample", "batch", 1)
-        raise _rows_error(rows, expected, f"dataset[{index}]: {path}")
+        return _rows_error(rows, expected, f"dataset[{index}]: {path}")
 
     def __reduce__(self) -> tuple[Callable[..., Spec], tuple[Node, tuple[Array, ...]]]:
         """Pickle without the NamedTuple classes; classes of the same name and fields come back."""

@@ -180,15 +180,13 @@ class LazyModule(ModuleType):
         return getattr(resolve(self.__name__), name)
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Set on the real module, as anything else would be lost."""
+        """Set on the real module."""
         setattr(resolve(self.__name__), name, value)
 
     def __dir__(self) -> list[str]:
-        """List the real module."""
         return dir(resolve(self.__name__))
 
     def __reduce__(self) -> tuple[type[LazyModule], tuple[str]]:
-        """Stay lazy when pickled again."""
         return LazyModule, (self.__name__,)
 
 
@@ -204,47 +202,45 @@ class LazyObject:
         """Stand for ``package.module:qualified.name``."""
         self._path = path
 
-    def _loaded(self) -> bool:
-        return self._path.partition(":")[0] in sys.modules
+    def __getattribute__(self, name: str) -> Any:
+        """What the real one has, but for what pickle and class statements ask."""
+        if name in ("_path", "__class__", "__reduce__", "__reduce_ex__", "__mro_entries__"):
+            return object.__getattribute__(self, name)
+        if name == "__isabstractmethod__":
+            return False
+        return getattr(resolve(self._path), name)
 
     def __call__(self, *args: object, **kwargs: object) -> object:
         """Call the real one."""
         return resolve(self._path)(*args, **kwargs)  # type: ignore[operator]
 
-    def __getattr__(self, name: str) -> object:
-        """Ask the real one."""
-        return getattr(resolve(self._path), name)
-
     def __getitem__(self, parameters: object) -> object:
-        """Subscript the real one, as in ``Kind[int]``."""
         return resolve(self._path)[parameters]  # type: ignore[index]
 
     def __instancecheck__(self, instance: object) -> bool:
-        """Ask the real class, once there is one."""
-        return self._loaded() and isinstance(instance, resolve(self._path))  # type: ignore[arg-type]
+        return _is_here(self) and isinstance(instance, resolve(self._path))  # type: ignore[arg-type]
 
     def __subclasscheck__(self, subclass: type) -> bool:
-        """Ask the real class, once there is one."""
-        return self._loaded() and issubclass(subclass, resolve(self._path))  # type: ignore[arg-type]
+        return _is_here(self) and issubclass(subclass, resolve(self._path))  # type: ignore[arg-type]
 
     def __mro_entries__(self, bases: tuple[object, ...]) -> tuple[object, ...]:
         """Let a class that is made in the worker derive from the real one."""
         return (resolve(self._path),)
 
     def __eq__(self, other: object) -> bool:
-        """Equal to the real one and to other lazy references to it."""
         if isinstance(other, LazyObject):
             return self._path == other._path
-        return self._loaded() and resolve(self._path) == other
+        return _is_here(self) and resolve(self._path) == other
 
     def __hash__(self) -> int:
-        """The real one's hash, as both compare equal."""
-        return hash(resolve(self._path))
+        return hash(resolve(self._path))  # as the real one compares equal
 
     def __reduce__(self) -> tuple[type[LazyObject], tuple[str]]:
-        """Stay lazy when pickled again."""
         return LazyObject, (self._path,)
 
     def __repr__(self) -> str:
-        """Name what it stands for."""
         return f"<lazy {self._path}>"
+
+
+def _is_here(lazy: LazyObject) -> bool:
+    return lazy._path.partition(":")[0] in sys.modules  # noqa: SLF001 - the class answers for another

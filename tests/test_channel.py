@@ -1,0 +1,46 @@
+"""The channel: whole messages, descriptors that no exec inherits, a dead peer that is an error."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from ringfeed import channel as channels
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_a_message_arrives_whole_with_its_descriptors() -> None:
+    """What is sent is received, one message at a time, and descriptors refer to the same file."""
+    ours, theirs = channels.pair()
+    read, write = os.pipe()
+    with ours, theirs:
+        channels.send(ours, {"a": 1}, (write,))
+        channels.send(ours, "b" * 100_000)
+        message, fds = channels.receive(theirs)
+        assert message == {"a": 1}
+        os.write(fds[0], b"x")
+        assert os.read(read, 9) == b"x"
+        assert not os.get_inheritable(fds[0])
+        assert channels.receive(theirs) == ("b" * 100_000, [])
+    for fd in (read, write, *fds):
+        os.close(fd)
+
+
+def test_a_dead_peer_is_an_error() -> None:
+    """Receiving from a closed peer is EOFError, sending to it an OSError."""
+    ours, theirs = channels.pair()
+    theirs.close()
+    with ours:
+        with pytest.raises(EOFError):
+            channels.receive(ours)
+        with pytest.raises(OSError, match="Broken pipe"):
+            channels.send(ours, 1)
+
+
+def test_a_peer_that_does_not_read_never_blocks_us() -> None:
+    """A full channel is a BlockingIOError at once."""
+    ours, theirs = channels.pair()
+    with ours, theirs, pytest.raises(BlockingIOError):
+        for _ in range(10_000):
+            channels.send(ours, "x" * 1000)

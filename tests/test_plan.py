@@ -1,0 +1,158 @@
+"""The plan: every byte known before anything is reserved, and refused with the figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ringfeed
+from ringfeed import _ring, plan
+from ringfeed.plan import Layout, make_plan, parse_memory, show_bytes
+from ringfeed.spec import Array, Spec
+
+IMAGE = Spec((Array((224, 224, 3), "float32"), Array((), "int64")))
+
+
+def test_fields_start_at_multiples_of_64() -> None:
+    """Fields, in the spec's order, do not overlap and are aligned; indices, marks and failures follow."""
+    spec = Spec((Array((3,), "uint8"), Array((5, 7), "float64"), Array((), "bool"), Array((0,), "int8")))
+    layout = Layout.of(spec, 11, 11, 4)
+    assert layout.offsets == (0, 64, 64 + 3136, 64 + 3136 + 64)
+    assert layout.indices_at == layout.offsets[-1]
+    assert layout.marks_at == layout.indices_at + 88
+    assert layout.failures_at == 3392
+    assert layout.slot_size == 20480
+
+
+def test_the_plan_counts_all() -> None:
+    """total is slots times slot size, the control block, and the dataset's copies."""
+    made = make_plan(IMAGE, 64, 64, workers=2, slots=4, dataset_shared=1000, dataset_per_worker=10)
+    assert made.total == 4 * made.slot_size + made.control_size + 1020
+    assert made.slot_size - 64 * (224 * 224 * 3 * 4 + 8) < 70_000
+    assert made.control_size <= 2**20
+
+
+def test_memory_picks_the_slots() -> None:
+    """memory= gives as many slots as fit into the budget, no byte more."""
+    made = make_plan(IMAGE, 64, 64, workers=2, memory="200MB")
+    assert made.slots == 5
+    assert made.total <= 200e6 < made.total + made.slot_size
+    assert make_plan(Spec(Array((), "int8")), 1, 1, workers=1, memory="1GB").slots == 256
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("512MB", 512 * 10**6), ("1.5 GiB", 3 * 2**29), (77, 77), ("2kb", 2000), ("9", 9)]
+)
+def test_amounts_of_memory(text: Any, size: int) -> None:
+    """MB is 10**6, MiB 2**20, a bare number bytes."""
+    assert parse_memory(text) == size
+
+
+@pytest.mark.parametrize("memory", ["lots", "12XB", None, 1.5, True])
+def test_nonsense_memory_is_refused(memory: Any) -> None:
+    """What is no amount is named."""
+    with pytest.raises(ValueError, match="is no amount of memory") as caught:
+        parse_memory(memory)
+    assert str(caught.value) == (
+        f"memory={memory!r} is no amount of memory; write it as in '512MB', '2GiB' or a number of bytes"
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind", "text"),
+    [
+        ({"slots": 1}, ringfeed.PlanError, "slots=1: at least 2 are needed, one to fill while one is in use"),
+        (
+            {"slots": 2, "memory": 5},
+            ValueError,
+            "give slots= or memory=, not both: each decides the other",
+        ),
+        (
+            {"memory": "50MB"},
+            ringfeed.PlanError,
+            "memory='50MB' is 50.0 MB, but 2 slots of 38.6 MB, the control block of 5.2 kB and the dataset's 0 bytes "
+            "need 77.2 MB; allow that much, or make batch_size smaller",
+        ),
+        (
+            {"slots": 100_000},
+            ringfeed.PlanError,
+            "slots=100000 with 2 workers needs a control block of more than 1 MiB; use fewer slots",
+        ),
+    ],
+)
+def test_plans_that_cannot_be(settings: dict[str, Any], kind: type[Exception], text: str) -> None:
+    """A budget under two slots, and contradictions, are refused with the figures."""
+    with pytest.raises(kind) as caught:
+        make_plan(IMAGE, 64, 64, workers=2, **settings)
+    assert str(caught.value) == text
+
+
+def test_many_slots_shrink_the_cells() -> None:
+    """The control block keeps its bound however many slots there are."""
+    for slots in (2, 256, 1024, 4096):
+        made = make_plan(Spec(Array((), "int8")), 64, 64, workers=8, slots=slots)
+        assert made.control_size <= _ring.CONTROL_MAX
+        assert 1 <= made.layout.cells <= _ring.MAX_CELLS
+
+
+def test_more_than_the_machine_has_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan above available memory is refused by the loader, before anything is reserved."""
+    monkeypatch.setattr(plan, "_free_memory", lambda: iter([(10**6, "the machine has")]))
+    with pytest.raises(ringfeed.PlanError) as caught:
+        ringfeed.Loader(np.zeros((64, 1000, 1000), np.uint8), batch_size=64, workers=0)
+    assert str(caught.value) == (
+        "the plan needs 256.3 MB (4 slots of 64.1 MB), but the machine has 1.0 MB free; use fewer slots, a smaller "
+        "batch_size, or memory="
+    )
+
+
+def test_the_limits_of_cgroups_count(tmp_path: Path) -> None:
+    """memory.max of version 2 and its like of version 1 are read, reclaimable cache counted as free."""
+    two, one, none = (tmp_path / name for name in ("two", "one", "none"))
+    for folder in (two, one, none):
+        folder.mkdir()
+    (two / "memory.max").write_text("1000\n")
+    (two / "memory.current").write_text("700\n")
+    (two / "memory.stat").write_text("anon 500\ninactive_file 150\n")
+    (one / "memory.limit_in_bytes").write_text("2000\n")
+    (one / "memory.usage_in_bytes").write_text("500\n")
+    (one / "memory.stat").write_text("total_inactive_file 5\n")
+    (none / "memory.max").write_text("max\n")
+    (none / "memory.current").write_text("5\n")
+    (none / "memory.stat").write_text("")
+    assert [plan._free_in_cgroup(folder) for folder in (two, one, none)] == [450, 1505, None]
+    assert plan._free_in_cgroup(tmp_path) is None
+
+
+def test_the_machine_answers() -> None:
+    """What is free on this very machine is a positive number of bytes."""
+    free = list(plan._free_memory())
+    assert free[0][1] == "the machine has"
+    assert all(size > 0 for size, _ in free)
+
+
+def test_sizes_are_shown_as_people_read_them() -> None:
+    """Decimal units, one digit."""
+    assert [show_bytes(size) for size in (5, 1500, 38_535_168, 2 * 10**9, 10**13)] == [
+        "5 bytes",
+        "1.5 kB",
+        "38.5 MB",
+        "2.0 GB",
+        "10.0 TB",
+    ]
+
+
+def test_what_the_kernel_reserves_is_the_plan() -> None:
+    """The memfds of a running loader are exactly as large, and as full, as the plan says."""
+    with ringfeed.Loader(np.zeros((64, 100), np.float32), batch_size=8, workers=0, slots=3) as loader:
+        next(iter(loader))
+        segment = loader._engine.segment  # type: ignore[union-attr]
+        found = 0
+        for fd in (segment.control_fd, segment.slots_fd):
+            stat = Path(f"/proc/self/fd/{fd}").stat()
+            assert stat.st_blocks * 512 >= stat.st_size
+            found += stat.st_size
+        assert found == loader.memory

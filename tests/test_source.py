@@ -1,0 +1,370 @@
+"""Kinds of dataset: what each is taken for, what is refused, and rows of every dtype, shape and stride."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from datasets import Batches, Bulk, Oracle, ReadInto
+
+import ringfeed
+from ringfeed.source import probe
+from ringfeed.spec import Spec
+
+
+def batches(dataset: Any, **settings: Any) -> list[Any]:
+    """Return all batches of an epoch, made in this process, as copies."""
+    with ringfeed.Loader(dataset, workers=0, copy=True, **settings) as loader:
+        return list(loader)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "kind"),
+    [
+        (Oracle(5), "samples"),
+        (ReadInto(), "read_into"),
+        (Bulk(5), "bulk"),
+        (np.zeros((5, 2)), "arrays"),
+        ((np.zeros(5), {"a": np.zeros(5)}), "arrays"),
+        ([np.zeros(3)] * 5, "samples"),
+        ([(np.zeros(3), 1)] * 5, "samples"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_kinds(dataset: Any, kind: str) -> None:
+    """Each dataset is read in its fastest way."""
+    assert probe(dataset, 2, length=5).kind == kind
+
+
+def test_reseed_reads_one_by_one() -> None:
+    """The legacy states are set for each sample, which __getitems__ would not allow."""
+    assert probe(Bulk(5), 2, length=5, reseed=True).kind == "samples"
+
+
+class Unsized:
+    """Has no length."""
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+class Kerasy(Batches):
+    """Has the attributes of a Keras PyDataset."""
+
+    workers, use_multiprocessing, max_queue_size = 1, False, 10
+
+
+@pytest.mark.parametrize(
+    ("dataset", "settings", "kind", "text"),
+    [
+        (
+            7,
+            {},
+            TypeError,
+            "a int is no dataset: it has no __getitem__; give an object with __len__ and __getitem__, or a tuple or "
+            "dict of arrays",
+        ),
+        (
+            Unsized(),
+            {},
+            TypeError,
+            "the dataset (a Unsized) has no __len__, so the loader cannot know its indices; add one, or give sampler=",
+        ),
+        (
+            [],
+            {},
+            ringfeed.SpecError,
+            "the dataset is empty, so there is no sample to infer the spec from; give spec=",
+        ),
+        (
+            Kerasy(),
+            {},
+            ValueError,
+            "batch_size=32 for a Kerasy, which is a Keras dataset: its items are whole batches already; give "
+            "batch_size=None",
+        ),
+        (
+            (np.zeros(5), np.zeros(6)),
+            {},
+            ringfeed.SpecError,
+            "the arrays of a dataset must be equally long, but their shapes are (5,), (6,); cut them to one length",
+        ),
+        (
+            np.zeros(5),
+            {"batch_size": None},
+            ValueError,
+            "batch_size=None is for datasets of whole batches; arrays hold samples: give a batch_size",
+        ),
+        (
+            Batches(),
+            {"batch_size": None, "max_batch_size": 5},
+            ValueError,
+            "max_batch_size=5, but batch 0 has 6 rows; raise it",
+        ),
+        (
+            Oracle(5),
+            {"max_batch_size": 5},
+            ValueError,
+            "max_batch_size=5 is for datasets of whole batches; with batch_size= leave it out",
+        ),
+        (
+            Batches(),
+            {"batch_size": None, "spec": (ringfeed.Array((), "int32"), ringfeed.Array((2,), "float32"))},
+            ValueError,
+            "batch_size=None with spec= needs max_batch_size=, the most rows that a batch has",
+        ),
+        (
+            np.zeros(5, np.int8),
+            {"spec": ringfeed.Array((), "int16")},
+            ringfeed.SpecError,
+            "spec= says Array((), 'int16'), but the arrays are Spec(Array((), 'int8')); leave spec= out",
+        ),
+    ],
+    ids=lambda value: "",
+)
+def test_what_is_refused(dataset: Any, settings: dict[str, Any], kind: type[Exception], text: str) -> None:
+    """Whatever cannot be read is refused when the loader is made, with the remedy."""
+    with pytest.raises(kind) as caught:
+        ringfeed.Loader(dataset, workers=0, **settings)
+    assert str(caught.value) == text
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind", "text"),
+    [
+        ({"batch_size": 0}, ValueError, "batch_size=0 must be at least 1"),
+        ({"batch_size": 2.5}, TypeError, "batch_size=2.5 must be an int"),
+        ({"batch_size": True}, TypeError, "batch_size=True must be an int"),
+        ({"workers": -1}, ValueError, "workers=-1 must be at least 0"),
+        ({"workers": 257}, ValueError, "workers=257 must be at most 256"),
+        ({"backend": "greenlet"}, ValueError, "backend='greenlet'; choose one of 'process', 'thread'"),
+        (
+            {"start_method": "vfork"},
+            ValueError,
+            "start_method='vfork'; choose one of 'spawn', 'fork', 'forkserver'",
+        ),
+        ({"on_stall": "cry"}, ValueError, "on_stall='cry'; choose one of 'raise', 'restart'"),
+        ({"on_error": "hide"}, ValueError, "on_error='hide'; choose one of 'raise', 'skip'"),
+        ({"timeout_s": 0}, ValueError, "timeout_s=0 must be positive, or None to wait for ever"),
+        ({"max_attempts": 0}, ValueError, "max_attempts=0 must be at least 1"),
+        (
+            {"reseed": True, "backend": "thread"},
+            ValueError,
+            "reseed=True seeds states that all threads share; use backend='process', or ringfeed.rng()",
+        ),
+        ({"slots": 1}, ringfeed.PlanError, "slots=1: at least 2 are needed, one to fill while one is in use"),
+        ({"seed": -1}, ValueError, "seed is -1, expected an integer of 0 or more"),
+        (
+            {"shuffle": True, "sampler": [1]},
+            ValueError,
+            "shuffle=True and sampler= exclude each other: give the one or the other",
+        ),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)
+def test_settings_that_are_refused(settings: dict[str, Any], kind: type[Exception], text: str) -> None:
+    """A bad setting is named, with what is expected."""
+    with pytest.raises(kind) as caught:
+        ringfeed.Loader(Oracle(9), **settings)
+    assert str(caught.value) == text
+
+
+DTYPES = ["u1", "i1", "u2", "i4", "u8", "f2", "f4", "f8", "c8", "c16", "?", ">i4", ">f8", "M8[s]", "U5", "S3", "i4,f8"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(), (1,), (3, 5), (2, 3, 4), (0,), (4, 0, 2)])
+@pytest.mark.parametrize("stride", ["plain", "fortran", "reversed", "every second", "broadcast", "read-only"])
+def test_every_dtype_shape_and_stride(dtype: str, shape: tuple[int, ...], stride: str) -> None:
+    """What a sample holds arrives bit for bit, however it lies in memory."""
+    samples = []
+    for index in range(5):
+        raw = np.random.default_rng(index).integers(0, 120, (*shape, np.dtype(dtype).itemsize), np.uint8)
+        if dtype == "?":
+            raw %= 2
+        if dtype == "U5":
+            raw = np.array(list("abcde"), "U1").view(np.uint8)[np.zeros((*shape, 1), int) + np.arange(20)]
+        array = np.ascontiguousarray(raw).view(dtype).reshape(shape)
+        if shape and stride == "fortran":
+            array = np.asfortranarray(array)
+        elif shape and stride == "reversed":
+            array = array[::-1]
+        elif shape and stride == "every second":
+            array = np.repeat(array, 2, axis=0)[::2]
+        elif shape and stride == "broadcast":
+            array = np.broadcast_to(array[:1], shape)
+        elif stride == "read-only":
+            array.flags.writeable = False
+        samples.append(array)
+    found = batches(samples, batch_size=3)
+    assert [batch.dtype for batch in found] == [np.dtype(dtype)] * 2
+    rows = [batch[row : row + 1] for batch in found for row in range(len(batch))]
+    assert [row.tobytes() for row in rows] == [sample.tobytes() for sample in samples]
+
+
+@pytest.mark.parametrize(
+    ("sample", "spec", "expected"),
+    [
+        (7, "uint8", 7),
+        (7, "float32", 7.0),
+        (2.5, "float64", 2.5),
+        (0.1, "float32", np.float32(0.1)),
+        (float("inf"), "float32", float("inf")),
+        (-(2**63), "int64", -(2**63)),
+        (True, "bool", True),
+        (np.float32(3), "float32", 3.0),
+        (np.int64(9), "int64", 9),
+        (np.array(4, "int16"), "int16", 4),
+    ],
+)
+def test_numbers_that_fit(sample: Any, spec: str, expected: Any) -> None:
+    """Python numbers and NumPy scalars go into a dtype that holds them."""
+    (batch,) = batches([sample] * 2, batch_size=2, spec=ringfeed.Array((), spec))
+    assert batch.dtype == np.dtype(spec)
+    assert batch.tolist() == [expected, expected]
+
+
+@pytest.mark.parametrize(
+    ("sample", "spec"),
+    [(300, "uint8"), (-1, "uint16"), (2**63, "int64"), (1.5, "int64"), (True, "int64"), (1e300, "float32"), (1, "bool")],
+)
+def test_numbers_that_do_not_fit(sample: Any, spec: str) -> None:
+    """Nothing is cast, wrapped or rounded in silence."""
+    with pytest.raises(ringfeed.SpecError, match=r"dataset\[0\]: sample is the .*, expected a value for dtype"):
+        batches([sample] * 2, batch_size=2, spec=ringfeed.Array((), spec))
+
+
+class Views(Batches):
+    """Gives whole batches in every odd way."""
+
+    def __getitem__(self, index: int) -> Any:
+        numbers, rest = super().__getitem__(index)
+        return numbers[::-1][::-1], np.asfortranarray(rest)
+
+
+def test_whole_batches_of_any_stride() -> None:
+    """Whole batches are copied however they lie in memory."""
+    found = batches(Views(), batch_size=None)
+    assert np.concatenate([numbers for numbers, _ in found]).tolist() == list(range(52))
+
+
+@pytest.mark.parametrize(
+    ("third", "text"),
+    [
+        (
+            (np.zeros(9, np.int32), np.zeros((9, 2), np.float32)),
+            "dataset[2]: batch[0] has 9 rows, expected at most 6; return smaller batches, or raise max_batch_size",
+        ),
+        (
+            (np.zeros(6, np.int32), np.zeros((5, 2), np.float32)),
+            "dataset[2]: batch[1] has 5 rows, expected 6 as in the leaves before it; give all leaves of a batch the "
+            "same number of rows",
+        ),
+        (
+            (np.zeros(6, np.int32), np.zeros((6, 3), np.float32)),
+            "dataset[2]: batch[1] has rows of shape (3,), expected (2,); every sample must have the shape of the spec: "
+            "crop, pad or resize it in __getitem__",
+        ),
+        (
+            (np.zeros(6, np.int32), np.zeros((6, 2))),
+            "dataset[2]: batch[1] has dtype float64, expected float32; convert it in __getitem__, or give this dtype "
+            "in spec=",
+        ),
+    ],
+)
+def test_whole_batches_that_do_not_fit(third: Any, text: str) -> None:
+    """A batch with other rows, shape or dtype is an error that names it, and the rest arrives."""
+
+    class Third(Batches):
+        def __getitem__(self, index: int) -> Any:
+            return third if index == 2 else super().__getitem__(index)
+
+    with ringfeed.Loader(Third(), batch_size=None, workers=0) as loader:
+        iterator = iter(loader)
+        next(iterator), next(iterator)
+        with pytest.raises(ringfeed.SpecError) as caught:
+            next(iterator)
+        assert str(caught.value) == text
+        assert len(list(map(len, iterator))) == 6
+
+
+def test_a_larger_maximum_admits_larger_batches() -> None:
+    """max_batch_size is what later batches may have."""
+
+    class Growing(Batches):
+        def __getitem__(self, index: int) -> Any:
+            return np.full(index + 1, index, np.int64)
+
+    found = batches(Growing(), batch_size=None, max_batch_size=9)
+    assert [len(batch) for batch in found] == list(range(1, 10))
+
+
+def test_getitems_that_lie() -> None:
+    """Too few samples from __getitems__ are an error for the batch."""
+
+    class Lying(Bulk):
+        def __getitems__(self, indices: list[int]) -> list[Any]:
+            return super().__getitems__(indices)[1:]
+
+    with pytest.raises(ringfeed.WorkerError) as caught:
+        batches(Lying(4), batch_size=4)
+    assert str(caught.value) == (
+        "dataset[0] raised ValueError: __getitems__ returned 3 samples for 4 indices (3 more of this batch failed)"
+    )
+
+
+def test_rng_in_getitems_is_refused() -> None:
+    """Numbers that would depend on how batches are cut are refused: promise 2."""
+
+    class Drawing(Bulk):
+        def __getitems__(self, indices: list[int]) -> list[Any]:
+            ringfeed.rng()
+            return []
+
+    with pytest.raises(ringfeed.WorkerError) as caught:
+        batches(Drawing(4), batch_size=4)
+    assert str(caught.value) == (
+        "dataset[0] raised RuntimeError: ringfeed.rng() belongs to one sample, and __getitems__ makes many; draw in "
+        "__getitem__, and leave __getitems__ out (3 more of this batch failed)"
+    )
+
+
+class Legacy:
+    """Draws from the global states."""
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, index: int) -> tuple[float, float]:
+        return random.random(), float(np.random.random())  # noqa: NPY002, S311 - what users' code still does
+
+
+def test_reseed_makes_the_global_states_repeat() -> None:
+    """With reseed=True the legacy draws of a sample depend on seed, epoch and index alone."""
+    found = []
+    for settings in ({"workers": 0}, {"workers": 2}, {"workers": 1, "slots": 2}):
+        with ringfeed.Loader(Legacy(), batch_size=5, reseed=True, copy=True, **settings) as loader:
+            found.append([[leaf.tolist() for leaf in batch] for _ in range(2) for batch in loader])
+    assert found[0] == found[1] == found[2]
+    assert found[0][:4] != found[0][4:]
+
+
+def test_workers_draw_different_global_numbers() -> None:
+    """Without reseed, workers at least do not all draw the same."""
+    with ringfeed.Loader(Legacy(), batch_size=2, workers=2, copy=True) as loader:
+        drawn = np.concatenate([batch[1] for batch in loader])
+    assert len(set(drawn.tolist())) == 20
+
+
+def test_read_into_sees_its_own_structure() -> None:
+    """`out` has the sample's structure, in writable views of one row."""
+
+    class Looking(ReadInto):
+        def read_into(self, index: int, out: dict[str, Any]) -> None:
+            assert Spec.infer(out, 0).leaves[0].shape == (3, 4)
+            assert out["label"].shape == ()
+            super().read_into(index, out)
+
+    assert [int(label) for batch in batches(Looking(), batch_size=4) for label in batch["label"]] == list(range(30))

@@ -1,0 +1,75 @@
+"""Sends a subject to a fresh interpreter, as the loader sends a dataset to a worker, and asks it there.
+
+The question travels with the subject, by value: a lambda, or a function defined inside a test.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+from ringfeed import ship
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+TIMEOUT_S = 50
+
+_WORKER = """
+import ast, sys
+from ringfeed import ship
+manifest, fds = ast.literal_eval(sys.argv[1])
+subject, ask = ship.unpack(manifest, fds)
+print(repr(ask(subject)))
+"""
+
+
+def start(shipment: ship.Shipment) -> subprocess.Popen[str]:
+    """Start a worker on the shipment of a pair (subject, question); it prints the answer's repr."""
+    return subprocess.Popen(
+        [sys.executable, "-c", _WORKER, repr((shipment.manifest(), shipment.fds))],
+        pass_fds=shipment.fds,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def ask_shipment(shipment: ship.Shipment) -> Any:
+    """The answer of a worker to the question in a shipment."""
+    with start(shipment) as worker:
+        try:
+            answer, errors = worker.communicate(timeout=TIMEOUT_S)
+        finally:
+            worker.kill()
+    assert worker.returncode == 0, errors
+    return ast.literal_eval(answer)
+
+
+def ask(subject: object, question: Callable[[Any], Any]) -> Any:
+    """What ``question(subject)`` gives in a worker: plain values only."""
+    shipment = ship.ship(ship.pack((subject, question)))
+    assert shipment is not None
+    try:
+        return ask_shipment(shipment)
+    finally:
+        shipment.close()
+
+
+def ask_loaded(subject: object, question: Callable[[Any], Any]) -> Any:
+    """What ``question`` gives in a worker, which frameworks are imported there then, and all warnings."""
+
+    def both(subject: Any) -> Any:
+        import warnings  # noqa: PLC0415 - of the worker
+
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            answer = question(subject)
+        return answer, ship.frameworks_loaded(), [str(warning.message) for warning in caught]
+
+    return ask(subject, both)
