@@ -1,0 +1,199 @@
+"""Results as markdown: tables for the screen and for the two READMEs, nothing in them typed by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from cases import CASES, THROUGHPUT
+from contenders import CONTENDERS
+from targets import TARGETS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from results import Results
+
+SEVERAL = "medians of {} fresh processes each (least - most)"
+BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
+Cell = Callable[["Results", str, str], str]
+
+
+TIME = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
+BYTES = (("MB", 1e6),)
+TIMES = (("x", 1.0),)
+COUNT = (("", 1.0),)
+Units = tuple[tuple[str, float], ...]
+
+
+def quantity(value: float | None, units: Units, spread: tuple[float, float] | None = None) -> str:
+    """A value in the largest unit it reaches, with the least and the most behind it; a dash for none."""
+    if value is None:
+        return "-"
+    if units == COUNT and value == int(value):
+        return str(int(value))
+    unit, size = next((one for one in units if abs(value) >= one[1]), units[-1])
+    ends = "" if spread is None else " ({} - {})".format(*(digits(end / size) for end in spread))
+    return f"{digits(value / size)} {unit}{ends}".replace(" x", "x").rstrip()
+
+
+def digits(value: float) -> str:
+    """Three digits that count, never an exponent."""
+    return f"{value:.{2 - min(2, len(str(int(abs(value)))) - 1)}f}"
+
+
+def table(heads: list[str], rows: list[list[str]]) -> str:
+    """A markdown table, the first column to the left and numbers to the right."""
+    rule = ["---", *["---:"] * (len(heads) - 1)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in [heads, rule, *rows])
+
+
+def _median(figure: str, units: Units) -> Cell:
+    return lambda results, case, contender: quantity(results.median(case, contender, figure), units)
+
+
+def _spread(figure: str, units: Units) -> Cell:
+    """The median with the least and the most of several repetitions."""
+
+    def cell(results: Results, case: str, contender: str) -> str:
+        several = len(results.values(case, contender, figure)) > 1
+        ends = results.spread(case, contender, figure) if several else None
+        return quantity(results.median(case, contender, figure), units, ends)
+
+    return cell
+
+
+def _ratio(to: str) -> Cell:
+    return lambda results, case, contender: quantity(results.ratio(case, contender, to), TIMES)
+
+
+COLUMNS: dict[str, Cell] = {
+    "time per batch": _spread("per_batch_s", TIME),
+    "over the ideal": _ratio("ideal"),
+    "over ringfeed": _ratio("ringfeed"),
+    "median gap": _median("median_s", TIME),
+    "p99 gap": _median("p99_s", TIME),
+    "CPU per batch": _median("cpu_s_per_batch", TIME),
+    "faults per batch": _median("faults_per_batch", COUNT),
+    "first batch": _median("first_batch_s", TIME),
+}
+SPECIAL_COLUMNS: dict[str, dict[str, Cell]] = {
+    "memory": {
+        "bare interpreter": _median("bare_bytes", BYTES),
+        "above it at the peak": _spread("above_bare_bytes", BYTES),
+        "of that slots": _median("slots_bytes", BYTES),
+        "per worker beyond them": _median("per_worker_bytes", BYTES),
+        "shared memory": _median("peak_shared_bytes", BYTES),
+        "processes": _median("peak_processes", COUNT),
+    },
+    "first_batch": {
+        "first batch": _spread("first_batch_s", TIME),
+    },
+    "kill": {
+        "batches": _median("expected", COUNT),
+        "right and in order": _median("right", COUNT),
+        "workers killed": _median("killed", COUNT),
+        "longest gap": _spread("longest_gap_s", TIME),
+        "median gap": _median("median_s", TIME),
+    },
+}
+SPECIAL_TITLES = {
+    "memory": "Peak memory of the whole process tree, batches of 38.5 MB",
+    "first_batch": "From iter(loader) to the first batch, of 38.5 MB",
+    "kill": "All workers killed with SIGKILL in mid-epoch",
+}
+
+
+def throughput_table(results: Results, case: str) -> str:
+    """One workload: a row for each contender, fastest first."""
+    contenders = sorted(
+        results.contenders(case), key=lambda name: results.median(case, name, "per_batch_s") or 0.0
+    )
+    rows = [
+        [CONTENDERS[name].title, *(cell(results, case, name) for cell in COLUMNS.values())]
+        for name in contenders
+    ]
+    return table(["", *COLUMNS], rows)
+
+
+def special_table(results: Results, special: str) -> str:
+    """One special measurement: a row for each script and contender."""
+    columns, rows = SPECIAL_COLUMNS[special], []
+    for case in [case for case in CASES if case.partition("/")[0] == special]:
+        for name in results.contenders(case):
+            title = f"{CONTENDERS[name].title}, {CASES[case].title}"
+            rows.append([title, *(cell(results, case, name) for cell in columns.values())])
+    return table(["", *columns], rows) if rows else ""
+
+
+def target_table(results: Results) -> str:
+    """What was promised beside what was measured."""
+    rows = []
+    for target in TARGETS:
+        value = target.value(results)
+        if value is not None:
+            texts = [target.text(target.limit), target.text(value)]
+            rows.append([target.title, f"{target.sense} {texts[0]}", texts[1], target.verdict(value)])
+    return table(["", "promised", "measured", ""], rows) if rows else ""
+
+
+def conditions(results: Results) -> str:
+    """Machine, versions and commit, in one paragraph."""
+    first = results.records[0]
+    place, versions = first["machine"], {}
+    for record in results.records:
+        versions.update(record.get("versions", {}))
+    packages = ", ".join(f"{name} {number}" for name, number in sorted(versions.items()))
+    repetitions = 1 + max(record["repetition"] for record in results.records)
+    how = "median of one fresh process each" if repetitions == 1 else SEVERAL.format(repetitions)
+    return (
+        f"{place['cpu']}, {place['cores']} cores, {place['memory_bytes'] / 1e9:.0f} GB, "
+        f"Linux {place['kernel']}, {place['libc']}; {packages}; commit {first['commit']}; "
+        f"{first['workers']} workers, {first['slots']} slots; {how}; "
+        f"{first['time'][:10]}{', quick run' if first['quick'] else ''}."
+    )
+
+
+def render(results: Results) -> str:
+    """Everything there is in a results file."""
+    sections = [conditions(results)]
+    if targets := target_table(results):
+        sections.append(f"### What is promised\n\n{targets}")
+    sections += [
+        f"### {CASES[case].title}\n\n{throughput_table(results, case)}"
+        for case in THROUGHPUT
+        if results.contenders(case)
+    ]
+    for special, title in SPECIAL_TITLES.items():
+        if text := special_table(results, special):
+            sections.append(f"### {title}\n\n{text}")
+    if errors := results.errors():
+        lines = [f"- {one['case']}, {one['contender']}: {one['error']}" for one in errors]
+        sections.append("### Runs without figures\n\n" + "\n".join(lines))
+    return "\n\n".join(sections)
+
+
+def small_table(results: Results) -> str:
+    """The table for the first page: time per batch, and how many times ringfeed's that is."""
+    cases = [case for case in ("ready", "resident", "jpeg") if results.contenders(case)]
+    names = [name for name in CONTENDERS if any(name in results.contenders(case) for case in cases)]
+    rows = [[CONTENDERS[name].title, *(_small_cell(results, case, name) for case in cases)] for name in names]
+    text = table(["time per batch (over ringfeed)", *(CASES[case].short for case in cases)], rows)
+    return f"{text}\n\n{conditions(results)}"
+
+
+def _small_cell(results: Results, case: str, name: str) -> str:
+    value = quantity(results.median(case, name, "per_batch_s"), TIME)
+    ratio = quantity(results.ratio(case, name, "ringfeed"), TIMES)
+    return value if name == "ringfeed" or value == "-" else f"{value} ({ratio})"
+
+
+def insert(path: Path, text: str) -> bool:
+    """Put `text` between the markers of a file; False, and nothing changed, where it has none."""
+    page = path.read_text() if path.exists() else ""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        return False
+    path.write_text(f"{before}{begin}\n{text}\n{end}{after}")
+    return True
