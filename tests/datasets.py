@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import time
 import zlib
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 import ringfeed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class Pair(NamedTuple):
@@ -37,6 +41,11 @@ class Oracle:
             time.sleep(self.sleep_s)
         content = np.random.default_rng(index).integers(0, 256, (5, 7), np.uint8)
         return content, index, zlib.crc32(content.tobytes())
+
+
+def flat(batches: Iterable[list[int]]) -> list[int]:
+    """Return the lists of an epoch, one after another."""
+    return list(itertools.chain.from_iterable(batches))
 
 
 def check(batch: tuple[np.ndarray[Any, Any], ...]) -> list[int]:

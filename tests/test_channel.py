@@ -41,6 +41,10 @@ def test_a_dead_peer_is_an_error() -> None:
 def test_a_peer_that_does_not_read_never_blocks_us() -> None:
     """A full channel is a BlockingIOError at once."""
     ours, theirs = channels.pair()
-    with ours, theirs, pytest.raises(BlockingIOError):
+
+    def fill() -> None:
         for _ in range(10_000):
             channels.send(ours, "x" * 1000)
+
+    with ours, theirs, pytest.raises(BlockingIOError):
+        fill()

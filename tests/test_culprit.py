@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import functools
 import socket
 import sqlite3
@@ -103,7 +104,19 @@ def by_value(**members: Any) -> Any:
     return type("Made", (), members)()
 
 
-def annotated() -> Any:
+def inheriting() -> Any:
+    """A class on an abstract class that holds a lock."""
+
+    class Base(abc.ABC):  # noqa: B024 - what matters is its metaclass
+        lock = LOCK
+
+    class Local(Base):
+        pass
+
+    return Local()
+
+
+def using_a_global() -> Any:
     """A class whose method uses a lock of its module."""
 
     class Local:
@@ -141,8 +154,9 @@ SUBJECTS: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "a default": (with_default, "dataset: default 'second' is a lock"),
     "a partial": (lambda: functools.partial(max, 1, key=numbers()), "dataset.keywords['key'] is a generator"),
-    "a global of a method": (annotated, "dataset.__getitem__: global 'LOCK' is a lock"),
+    "a global of a method": (using_a_global, "dataset.__getitem__: global 'LOCK' is a lock"),
     "an attribute of the class": (lambda: by_value(lock=LOCK), "dataset.lock is a lock"),
+    "a base class": (inheriting, "dataset.lock is a lock"),
     "a static method": (
         lambda: by_value(load=staticmethod(closing_over(LOCK))),
         "dataset.load: variable 'g' is a lock",

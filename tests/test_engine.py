@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from datasets import Misbehaving, Oracle, check
 
 import ringfeed
+from datasets import Misbehaving, Oracle, check, flat
 
 BACKENDS = [
     {"workers": 0},
@@ -36,8 +36,7 @@ ERRORS = {
     ),
     "wrong_structure": (
         ringfeed.SpecError,
-        "dataset[17]: sample is a list of 3, expected a tuple of 3; return the same structure for every "
-        "index",
+        "dataset[17]: sample is a list of 3, expected a tuple of 3; return the same structure for every index",
     ),
     "too_large": (
         ringfeed.SpecError,
@@ -91,7 +90,7 @@ def test_skipping_leaves_out_the_bad_sample(deed: str) -> None:
         found = collect(loader)
         assert loader.stats().skipped == [17]
         assert loader.stats().samples == 39
-    assert sum(found, []) == [*range(17), *range(18, 40)]
+    assert flat(found) == [*range(17), *range(18, 40)]
     assert [len(batch) for batch in found] == [8, 8, 7, 8, 8]
 
 
@@ -105,9 +104,7 @@ def test_skipping_whole_batches() -> None:
 @pytest.mark.parametrize(("deed", "end"), [("dies", "was killed by SIGKILL"), ("leaves", "exited with status 0")])
 def test_a_sample_that_ends_its_workers(method: Any, deed: str, end: str) -> None:
     """After max_attempts deaths the sample is an error that says how; all others arrive."""
-    with ringfeed.Loader(
-        Misbehaving(deed), batch_size=8, workers=2, start_method=method, max_attempts=2
-    ) as loader:
+    with ringfeed.Loader(Misbehaving(deed), batch_size=8, workers=2, start_method=method, max_attempts=2) as loader:
         found = collect(loader)
         assert loader.stats().restarts == 2
     assert str(found[2]) == f"dataset[17] ended 2 workers; the last one {end}; try it with workers=0"
@@ -144,9 +141,11 @@ class Unopenable(Oracle):
 @pytest.mark.usefixtures("nothing_left")
 def test_a_dataset_that_cannot_be_opened(method: Any, text: str) -> None:
     """What fails before any sample ends the run at once, with the worker's words."""
-    with ringfeed.Loader(Unopenable(20), workers=2, start_method=method) as loader:
-        with pytest.raises(ringfeed.WorkerError) as caught:
-            next(iter(loader))
+    with (
+        ringfeed.Loader(Unopenable(20), workers=2, start_method=method) as loader,
+        pytest.raises(ringfeed.WorkerError) as caught,
+    ):
+        next(iter(loader))
     assert str(caught.value) == text
     assert type(caught.value.__cause__) is OSError
 
@@ -160,9 +159,9 @@ def test_a_stuck_worker_is_shown(how: dict[str, Any]) -> None:
     first, *rest = str(caught.value).splitlines()
     assert first == "no batch for 1 s: 1 of 2 workers inside dataset[i] (i = 17); raise timeout_s or look there"
     text = "\n".join(rest)
-    assert len(re.findall(r"^worker [01] \((pid \d+|thread ringfeed-\d)\): waits for a slot$", text, re.M)) == 1
-    assert re.search(r"^worker [01] \(.*\): inside dataset\[17\], has been at it for \d+\.\d s$", text, re.M)
-    assert re.search(r'^ +File ".*datasets\.py", line \d+,? in sleeps$', text, re.M)
+    assert len(re.findall(r"^worker [01] \((pid \d+|thread ringfeed-\d)\): waits for a slot$", text, re.MULTILINE)) == 1
+    assert re.search(r"^worker [01] \(.*\): inside dataset\[17\], has been at it for \d+\.\d s$", text, re.MULTILINE)
+    assert re.search(r'^ +File ".*datasets\.py", line \d+,? in sleeps$', text, re.MULTILINE)
     if how.get("backend") != "thread":
         loader.close()
 

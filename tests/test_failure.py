@@ -39,10 +39,6 @@ def raised(error: BaseException, depth: int = 0) -> BaseException:
     raise AssertionError
 
 
-class Local(ValueError):
-    """Stands for a class of the user's script."""
-
-
 @pytest.mark.parametrize(
     ("error", "kept", "summary"),
     [

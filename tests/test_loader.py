@@ -12,12 +12,12 @@ import threading
 import time
 from typing import Any
 
-import leftovers
 import numpy as np
 import pytest
-from datasets import Batches, Bulk, Drawing, Oracle, Pair, ReadInto, Reshuffling, check
 
+import leftovers
 import ringfeed
+from datasets import Batches, Bulk, Drawing, Oracle, Pair, ReadInto, Reshuffling, check, flat
 
 PROCESSES = [{"workers": 2, "start_method": method} for method in ("spawn", "fork", "forkserver")]
 BACKENDS = [{"workers": 0}, {"workers": 2, "backend": "thread"}, *PROCESSES]
@@ -32,7 +32,7 @@ def test_delivers_every_sample_once_in_order(how: dict[str, Any]) -> None:
         for _ in range(2):
             batches = [check(batch) for batch in loader]
             assert [len(batch) for batch in batches] == [8] * 12 + [5]
-            assert sum(batches, []) == list(range(101))
+            assert flat(batches) == list(range(101))
 
 
 def digest(**settings: Any) -> str:
@@ -55,9 +55,7 @@ def reference() -> str:
 @pytest.mark.parametrize("workers", [1, 2, 5])
 @pytest.mark.parametrize("slots", [2, 3, 8])
 @pytest.mark.parametrize("how", [{"backend": "thread"}, {"start_method": "fork"}, {}], ids=str)
-def test_same_batches_whatever_the_machinery(
-    reference: str, workers: int, slots: int, how: dict[str, Any]
-) -> None:
+def test_same_batches_whatever_the_machinery(reference: str, workers: int, slots: int, how: dict[str, Any]) -> None:
     """One hash over all numbers of workers and slots, threads and processes: promise 2."""
     assert digest(workers=workers, slots=slots, **how) == reference
 
@@ -76,7 +74,7 @@ def test_epochs_differ_and_repeat() -> None:
         again = [check(batch) for batch in loader]
     assert first == again
     assert first != second
-    assert sorted(sum(second, [])) == list(range(50))
+    assert sorted(flat(second)) == list(range(50))
 
 
 def test_drop_remainder_leaves_out_the_short_batch() -> None:
@@ -143,7 +141,7 @@ def test_whole_batches(how: dict[str, Any]) -> None:
     """With batch_size=None each item is a batch, and may be shorter than batch 0."""
     with ringfeed.Loader(Batches(), batch_size=None, **how) as loader:
         numbers = [(numbers.tolist(), rest.shape) for numbers, rest in loader]
-    assert sum((rows for rows, _ in numbers), []) == list(range(52))
+    assert flat(rows for rows, _ in numbers) == list(range(52))
     assert numbers[-1] == ([48, 49, 50, 51], (4, 2))
 
 
@@ -151,7 +149,7 @@ def test_whole_batches(how: dict[str, Any]) -> None:
 def test_read_into_fills_rows_in_place(how: dict[str, Any]) -> None:
     """A dataset with read_into writes each sample into its row."""
     with ringfeed.Loader(ReadInto(), batch_size=4, **how) as loader:
-        batches = list({"image": batch["image"].copy(), "label": batch["label"].copy()} for batch in loader)
+        batches = [{"image": batch["image"].copy(), "label": batch["label"].copy()} for batch in loader]
     labels = np.concatenate([batch["label"] for batch in batches])
     assert labels.tolist() == list(range(30))
     assert all((batch["image"] == batch["label"][:, None, None]).all() for batch in batches)
@@ -160,7 +158,7 @@ def test_read_into_fills_rows_in_place(how: dict[str, Any]) -> None:
 def test_getitems_is_used() -> None:
     """A dataset with __getitems__ is asked for many samples at once."""
     with ringfeed.Loader(Bulk(30), batch_size=4, workers=2) as loader:
-        assert sum((check(batch) for batch in loader), []) == list(range(30))
+        assert flat(check(batch) for batch in loader) == list(range(30))
 
 
 @pytest.mark.parametrize("how", BACKENDS, ids=str)
@@ -259,7 +257,7 @@ def test_copies_hold_no_slot() -> None:
     """With copy=True every batch of an epoch can be kept."""
     with ringfeed.Loader(Oracle(80), batch_size=2, slots=2, workers=1, copy=True) as loader:
         kept = list(loader)
-    assert sum((check(batch) for batch in kept), []) == list(range(80))
+    assert flat(check(batch) for batch in kept) == list(range(80))
 
 
 @pytest.mark.parametrize("how", BACKENDS, ids=str)
@@ -271,7 +269,7 @@ def test_early_break_and_next_epoch(how: dict[str, Any]) -> None:
                 check(batch)
                 if number == stop:
                     break
-        assert sum((check(batch) for batch in loader), []) == list(range(60))
+        assert flat(check(batch) for batch in loader) == list(range(60))
 
 
 def test_the_newest_iterator_wins() -> None:
@@ -286,7 +284,7 @@ def test_the_newest_iterator_wins() -> None:
             "a newer iterator of this loader has taken over; finish one before you make the next"
         )
         del old
-        assert sum((check(batch) for batch in new), []) == list(range(20))
+        assert flat(check(batch) for batch in new) == list(range(20))
         assert next(new, "over") == "over"
 
 
@@ -357,7 +355,7 @@ def test_a_forked_child_frees_no_slots() -> None:
         assert check(kept[0]) == [0, 1, 2, 3]
         assert loader.slot_states().count("held") == 2
         kept.clear()
-        assert sum((check(batch) for batch in iterator), []) == list(range(8, 40))
+        assert flat(check(batch) for batch in iterator) == list(range(8, 40))
 
 
 def test_ctrl_c_while_waiting() -> None:
@@ -387,7 +385,7 @@ def test_ctrl_c_in_process_loses_nothing() -> None:
         assert check(next(iterator)) == [0, 1, 2, 3]
         with pytest.raises(KeyboardInterrupt):
             next(iterator)
-        assert sum((check(batch) for batch in iterator), []) == list(range(4, 12))
+        assert flat(check(batch) for batch in iterator) == list(range(4, 12))
 
 
 @pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
@@ -419,9 +417,7 @@ def test_script_without_main_guard(tmp_path: Any, how: str) -> None:
     """A script without a main guard, from a file or standard input, works, prints once and ends by itself."""
     (tmp_path / "script.py").write_text(SCRIPT)
     command = [sys.executable, *(["script.py"] if how == "file" else [])]
-    found = subprocess.run(
-        command, cwd=tmp_path, input=SCRIPT, capture_output=True, text=True, timeout=40, check=False
-    )
+    found = subprocess.run(command, cwd=tmp_path, input=SCRIPT, capture_output=True, text=True, timeout=40, check=False)
     assert (found.stdout, found.stderr) == ("[[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]\n", "")
     assert found.returncode == 0
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from datasets import Oracle, check
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 import ringfeed
+from datasets import Oracle, check
 
 LENGTH = 23
 ROWS = 3
@@ -26,9 +26,7 @@ class LoaderMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.loader = ringfeed.Loader(
-            Oracle(LENGTH), batch_size=ROWS, shuffle=True, seed=3, slots=SLOTS, **self.how
-        )
+        self.loader = ringfeed.Loader(Oracle(LENGTH), batch_size=ROWS, shuffle=True, seed=3, slots=SLOTS, **self.how)
         orders = ringfeed.Loader(np.arange(LENGTH), batch_size=ROWS, shuffle=True, seed=3, workers=0, copy=True)
         self.epochs = [[batch.tolist() for batch in orders] for _ in range(12)]
         orders.close()

@@ -28,7 +28,7 @@ def test_fields_start_at_multiples_of_64() -> None:
 
 
 def test_the_plan_counts_all() -> None:
-    """total is slots times slot size, the control block, and the dataset's copies."""
+    """The total is slots times slot size, the control block, and the dataset's copies."""
     made = make_plan(IMAGE, 64, 64, workers=2, slots=4, dataset_shared=1000, dataset_per_worker=10)
     assert made.total == 4 * made.slot_size + made.control_size + 1020
     assert made.slot_size - 64 * (224 * 224 * 3 * 4 + 8) < 70_000

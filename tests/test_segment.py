@@ -48,7 +48,7 @@ def test_a_mapping_outlives_the_descriptors() -> None:
 def test_no_room_is_a_plan_error(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     """What the kernel refuses to reserve is a PlanError with the size, and nothing is left."""
 
-    def refuse(*unused: object) -> None:
+    def refuse(*_: object) -> None:
         raise OSError(code, "no room")
 
     monkeypatch.setattr(segment.os, "posix_fallocate", refuse)
@@ -61,7 +61,7 @@ def test_no_room_is_a_plan_error(monkeypatch: pytest.MonkeyPatch, code: int) -> 
 def test_without_memfds_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel that refuses memfd_create is named."""
 
-    def refuse(*unused: object) -> None:
+    def refuse(*_: object) -> None:
         raise OSError(errno.ENOSYS, "Function not implemented")
 
     monkeypatch.setattr(segment.os, "memfd_create", refuse)

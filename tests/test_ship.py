@@ -63,19 +63,24 @@ def test_a_dataset_of_one_array_costs_a_worker_no_private_memory_until_it_writes
                 kb += sum(map(int, re.findall(r"Private_\w+: +(\d+) kB", area)))
         return round(kb / 1024)
 
+    def in_step(word: str) -> None:
+        print(word, flush=True)  # noqa: T201 - to the test
+        sys.stdin.readline()
+
     def read_then_write(dataset: Any) -> tuple[int, int]:
         dataset.sum()
-        print("read", flush=True)  # noqa: T201 - to the test, as is the next
-        sys.stdin.readline()
+        in_step("read")
         before = private_mb()
-        print("measured", flush=True)  # noqa: T201
-        sys.stdin.readline()
+        in_step("measured")
         dataset[: len(dataset) // 2] = 1
-        return before, private_mb()
+        in_step("written")
+        after = private_mb()
+        in_step("measured again")  # pages of one process alone would count as its own
+        return before, after
 
     shipment = shipped((np.zeros(64 * MB, np.uint8), read_then_write))
     with travel.start(shipment) as one, travel.start(shipment) as two:
-        for word in ("read", "measured"):
+        for word in ("read", "measured", "written", "measured again"):
             for worker in (one, two):
                 assert worker.stdout
                 assert worker.stdout.readline().strip() == word
@@ -187,6 +192,8 @@ def test_a_change_in_band_sends_the_stream_alone() -> None:
         ("ABC", "CA"),
         ("ABCDEFGHIJKL", "XABCDEFGHIJKL"),
         ("ABCDEFGHIJKL", "BCDEFGHIJKL"),
+        ("ABCDEFGHIJKLMNOPQRST", "abcdefIJKLMNOPQRSTgh"),
+        ("ABCDEFGHIJKLMNOPQRST", "xabcdefgIJKLMNOPQRSTA"),
         ("AA", "AA"),
         ("A", "AA"),
         ("AAA", "ABA"),

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from datasets import Batches, Bulk, Oracle, ReadInto
 
 import ringfeed
+from datasets import Batches, Bulk, Oracle, ReadInto
 from ringfeed.source import probe
 from ringfeed.spec import Spec
 
@@ -122,7 +122,7 @@ class Kerasy(Batches):
             "spec= says Array((), 'int16'), but the arrays are Spec(Array((), 'int8')); leave spec= out",
         ),
     ],
-    ids=lambda value: "",
+    ids=str,
 )
 def test_what_is_refused(dataset: Any, settings: dict[str, Any], kind: type[Exception], text: str) -> None:
     """Whatever cannot be read is refused when the loader is made, with the remedy."""
@@ -228,7 +228,15 @@ def test_numbers_that_fit(sample: Any, spec: str, expected: Any) -> None:
 
 @pytest.mark.parametrize(
     ("sample", "spec"),
-    [(300, "uint8"), (-1, "uint16"), (2**63, "int64"), (1.5, "int64"), (True, "int64"), (1e300, "float32"), (1, "bool")],
+    [
+        (300, "uint8"),
+        (-1, "uint16"),
+        (2**63, "int64"),
+        (1.5, "int64"),
+        (True, "int64"),
+        (1e300, "float32"),
+        (1, "bool"),
+    ],
 )
 def test_numbers_that_do_not_fit(sample: Any, spec: str) -> None:
     """Nothing is cast, wrapped or rounded in silence."""

@@ -102,9 +102,7 @@ FIXED = (
 )
 LEAF = "expected an array or number, or a tuple, list or dict of them; return one of these from __getitem__"
 WRITE = "expected a tuple of ints and what np.dtype takes; write it as ((224, 224, 3), 'uint8')"
-GIVEN = (
-    "expected a ringfeed.Array or a tuple, list or dict of them; write it as in Array((224, 224, 3), 'uint8')"
-)
+GIVEN = "expected a ringfeed.Array or a tuple, list or dict of them; write it as in Array((224, 224, 3), 'uint8')"
 INTO = {
     "bool": "a Python bool goes into bool only",
     "int": "a Python int goes into an integer or float dtype that holds it exactly",
@@ -302,10 +300,10 @@ def test_rows_that_do_not_fit_their_leaf_are_refused(leaf: Array, value: Any, te
     assert refusal(lambda: Spec((LABEL, leaf)).batch_array(1, value, 7, max_rows=4)) == AT + text
 
 
-def test_a_leaf_with_other_rows_has_its_error() -> None:
-    """The writer of a batch gets the error to raise for a leaf whose rows differ from those before."""
+def test_a_leaf_with_other_rows_is_refused() -> None:
+    """The writer of a batch has leaves refused whose rows differ from those before."""
     text = f"{AT}batch[1] has 3 rows, expected 2 as in the leaves before it; {EVEN}"
-    assert str(Spec((BYTE, LABEL)).rows_differ(1, 3, 2, 7)) == text
+    assert refusal(lambda: Spec((BYTE, LABEL)).batch_rows(1, 3, 2, 7)) == text
 
 
 def test_what_conversion_raised_is_the_cause() -> None:
@@ -594,9 +592,7 @@ def test_one_spoiled_leaf_is_named(sample: Any, random: Any, how: str) -> None:
     assert text.startswith(f"dataset[7]: {spec.leaves[number].path} ")
 
 
-@given(
-    st.lists(SAMPLE_VALUES, min_size=1, max_size=3), st.sampled_from(["list", "tuple", "dict"]), st.booleans()
-)
+@given(st.lists(SAMPLE_VALUES, min_size=1, max_size=3), st.sampled_from(["list", "tuple", "dict"]), st.booleans())
 def test_one_child_too_many_or_too_few_is_named(children: list[Any], kind: str, more: bool) -> None:  # noqa: FBT001
     """A container that lost or gained a child is refused with its path."""
 

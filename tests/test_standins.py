@@ -47,6 +47,7 @@ _PACKAGES = {
             def __class_getitem__(cls, kind): return (cls.__name__, kind)
         class Wrong(Exception): pass
         def double(number): return 2 * number
+        def name_of(self): return type(self).__name__
         """,
 }
 
@@ -169,7 +170,7 @@ def test_references_to_a_framework_cost_nothing_until_used(packages: Any) -> Non
             self.kinds = flax.tools.Box
             self.partial = functools.partial(double, 4)
 
-        def __getitem__(self, index: int, *, way: Any = double, **more: Any) -> Any:
+        def __getitem__(self, index: int, way: Any = double, *, other: Any = double) -> Any:
             if index == 0:
                 return isinstance(index, box), issubclass(int, box), self.double == double, box == 0
             return (
@@ -183,15 +184,15 @@ def test_references_to_a_framework_cost_nothing_until_used(packages: Any) -> Non
                 self.static(6),
                 self.kind(7).content,
                 way(8),
+                other(9),
                 box[int][0],
-                type("Own", (self.kind,), {})(9).content if index == 1 else 0,
                 {box: 10}[flax.tools.Box],
                 "Box" in dir(flax.tools),
                 repr(box),
             )
 
     assert travel.ask_loaded(Uses(), lambda dataset: dataset[0]) == ((False, False, True, False), [], [])
-    values = ("1", 2, 3, 4, True, 10, 8, 12, 7, 16, "Box", 0, 10, True, "<lazy flax.tools:Box>")
+    values = ("1", 2, 3, 4, True, 10, 8, 12, 7, 16, 18, "Box", 10, True, "<lazy flax.tools:Box>")
     warning = f"dataset uses flax inside a worker: {COST}"
     assert travel.ask_loaded(Uses(), lambda dataset: dataset[2]) == (values, ["flax"], [warning])
 
@@ -234,6 +235,13 @@ def test_annotations_of_a_framework_are_dropped_and_others_kept() -> None:
 
     expected: Any = ((1, [], 3), ["size"], [], [])
     assert travel.ask_loaded(space["Annotated"](), look) == (expected, [], [])
+
+
+def test_a_framework_function_as_a_method_is_bound(packages: Any) -> None:
+    """A method that is a framework's function gets the instance, as here."""
+    _, flax = packages
+    borrower = type("Borrower", (), {"name": flax.tools.name_of})()
+    assert travel.ask(borrower, lambda dataset: dataset.name()) == "Borrower"
 
 
 def test_a_class_made_in_the_worker_may_derive_from_a_lazy_one(packages: Any) -> None:

@@ -1,6 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """NumPy at C speed: samples into rows of a slot, rows of a slot as arrays. What does not fit is `Spec`'s to judge."""
 
+cimport cython
 cimport numpy as cnp
 from cpython.float cimport PyFloat_CheckExact
 from cpython.long cimport PyLong_CheckExact
@@ -41,6 +42,7 @@ cdef struct Field:
     cnp.npy_intp shape[33]  # [0] is for the rows; 32 axes were NumPy's limit when this was written
 
 
+@cython.final
 cdef class Fields:
     """The fields of a slot: where each leaf of the spec lies, and as what."""
 
@@ -123,6 +125,7 @@ cdef bint store_number(value, int number_type, uint8_t *target) except -1:
     return False
 
 
+@cython.final
 cdef class RowWriter:
     """Writes samples into the rows of a claimed ticket; each array is copied once."""
 

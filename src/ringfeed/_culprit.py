@@ -25,8 +25,7 @@ MAX_CHILDREN = 1_000_000  # of one object
 SHOWN_KEY = 40  # characters of a dict's key
 
 _WAYS_OUT = (
-    "create it lazily inside __getitem__ (on first use in the worker), "
-    'or use backend="thread" or start_method="fork"'
+    'create it lazily inside __getitem__ (on first use in the worker), or use backend="thread" or start_method="fork"'
 )
 _WORDS = {
     "builtins.generator": "a generator",

@@ -4,6 +4,7 @@
 Nothing here imports NumPy, so that a worker can start its guard before the slow imports.
 """
 
+cimport cython
 from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.exc cimport PyErr_CheckSignals
 from libc.errno cimport EPROTO
@@ -72,6 +73,7 @@ def format_control(int fd, uint64_t size, uint32_t slots, uint32_t cells, uint32
     c.rf_unmap(address, size)
 
 
+@cython.final
 cdef class Ring:
     """One process's hold on a segment. Views, leases and worker ends keep it mapped, also after `close`."""
 
@@ -203,6 +205,7 @@ cdef class Ring:
                 report.samples, report.tickets)
 
 
+@cython.final
 cdef class Lease:
     """The consumer's hold on one slot. Whoever refers to it, arrays by `base` above all, keeps the slot.
 
@@ -274,6 +277,7 @@ cdef class Lease:
         return found
 
 
+@cython.final
 cdef class WorkerEnd:
     """The worker's end of the ring: claims one ticket at a time. Used by one thread."""
 

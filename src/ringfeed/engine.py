@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 PLANNED_INDICES = 4096  # indices asked of a pure sampler at a time
 HELD_NS = 10**9  # patience with views that hold every slot
 FOREVER_NS = 2**62
+AGES_SHOWN = 8
 
 
 @dataclass(frozen=True)
@@ -60,9 +61,7 @@ class Engine:
         self.ring = self.segment.open()
         self.ring.become_consumer(self._capacity, settings.max_attempts)
         self._fields = Fields(recipe.spec, layout.offsets)
-        crew = Crew(
-            self.ring, self.segment, recipe, settings.workers, settings.start_method, settings.max_restarts
-        )
+        crew = Crew(self.ring, self.segment, recipe, settings.workers, settings.start_method, settings.max_restarts)
         self.pool: Pool = InProcess(crew) if not settings.workers else _POOLS[settings.backend](crew)
         self._workers = max(settings.workers, 1)
         self._version = 0
@@ -182,7 +181,7 @@ class Engine:
     def _slots_held(self) -> SlotsHeldError:
         now_ns = _ring.now_ns()
         ages = sorted(((now_ns - since_ns) / 1e9 for since_ns in self.ring.held_since_ns()), reverse=True)
-        shown = ", ".join(f"{age:.1f}" for age in ages[:8]) + (", …" if len(ages) > 8 else "")
+        shown = ", ".join(f"{age:.1f}" for age in ages[:AGES_SHOWN]) + (", …" if len(ages) > AGES_SHOWN else "")
         return SlotsHeldError(
             f"all {len(ages)} slots are held by arrays that are still referenced (taken {shown} s ago), so no batch "
             f"can be filled; copy what you keep, raise slots=, or give copy=True"
@@ -224,9 +223,7 @@ class Engine:
             death = self.pool.death_of(lease.batch, row)
             attempts = self._settings.max_attempts
             workers = "its worker" if attempts == 1 else f"{attempts} workers"
-            return WorkerError(
-                f"dataset[{index}] ended {workers}{more}; the last one {death}; try it with workers=0"
-            )
+            return WorkerError(f"dataset[{index}] ended {workers}{more}; the last one {death}; try it with workers=0")
         failure = decode(dict(lease.failures())[row])
         if isinstance(failure.error, SpecError):
             error: RingfeedError = SpecError(f"{failure.error}{more}")
@@ -248,4 +245,4 @@ class Engine:
         self.stats.restarts = self.pool.restarts
 
 
-_POOLS: dict[str, type[Processes] | type[Threads]] = {"process": Processes, "thread": Threads}
+_POOLS: dict[str, type[Processes | Threads]] = {"process": Processes, "thread": Threads}

@@ -1,14 +1,14 @@
 """Everything ringfeed raises on its own account, one small tree; each error is also a standard one.
 
-    RingfeedError
-    ├── SpecError        (ValueError)    a sample, a batch or a spec does not fit
-    ├── PlanError        (MemoryError)   the memory asked for is not there, or a budget is too small
-    ├── ShipError        (TypeError)     a dataset cannot travel to its workers
-    ├── WorkerError      (RuntimeError)  dataset[i] raised or killed its worker; workers that never start
-    ├── StallError       (TimeoutError)  no batch within ``timeout_s``
-    ├── SlotsHeldError   (BufferError)   every slot is held by views the caller keeps
-    ├── SupersededError  (RuntimeError)  a newer iterator of the same loader has taken over
-    └── ClosedError      (ValueError)    the loader is closed
+RingfeedError
+├── SpecError        (ValueError)    a sample, a batch or a spec does not fit
+├── PlanError        (MemoryError)   the memory asked for is not there, or a budget is too small
+├── ShipError        (TypeError)     a dataset cannot travel to its workers
+├── WorkerError      (RuntimeError)  dataset[i] raised or killed its worker; workers that never start
+├── StallError       (TimeoutError)  no batch within ``timeout_s``
+├── SlotsHeldError   (BufferError)   every slot is held by views the caller keeps
+├── SupersededError  (RuntimeError)  a newer iterator of the same loader has taken over
+└── ClosedError      (ValueError)    the loader is closed
 """
 
 from __future__ import annotations

@@ -12,12 +12,13 @@ import json
 import os
 import select
 import signal
-import socket
 import subprocess
 import sys
 import time
 import warnings
 from contextlib import suppress
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ringfeed import channel as channels
@@ -27,12 +28,19 @@ from ringfeed.nursery import fork, nurse
 from ringfeed.standins import frameworks_loaded
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable
 
     from ringfeed.ship import Shipment
 
 NURSERY_TIMEOUT_S = 60.0
-_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "OPENCV_FOR_THREADS_NUM")
+_ONE_THREAD = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "OPENCV_FOR_THREADS_NUM",
+)
 _CODE = (
     "import sys, json; order = json.loads(sys.argv.pop()); sys.path[:] = order['path']; "
     "import importlib; importlib.import_module(order['module']).main(*order['fds'])"
@@ -108,7 +116,7 @@ class Spawner:
 def spawn(module: str, theirs: socket.socket, tether: Tether) -> subprocess.Popen[bytes]:
     """Run ``module.main(channel, parent, lifeline)`` in a fresh interpreter with this one's path and flags."""
     fds = (theirs.fileno(), *tether.fds)
-    path = [entry or os.getcwd() for entry in sys.path if isinstance(entry, str)]
+    path = [entry or str(Path.cwd()) for entry in sys.path if isinstance(entry, str)]
     order = json.dumps({"path": path, "module": module, "fds": fds})
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001 - as multiprocessing
     environment = {**dict.fromkeys(_ONE_THREAD, "1"), **os.environ}
@@ -160,7 +168,7 @@ class Forker:
                     message = f"the process that forks workers {end} twice; use start_method='spawn'"
                     raise WorkerError(message) from None
             else:
-                return Worker(pid, pidfd, ours, lambda: self._status_of(pid))
+                return Worker(pid, pidfd, ours, partial(self._status_of, pid))
         raise AssertionError  # the loop returns or raises
 
     def _answer(self, nursery: Worker) -> tuple[int, int]:

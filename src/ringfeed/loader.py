@@ -19,10 +19,11 @@ from ringfeed.source import Recipe, probe
 from ringfeed.stats import Stats
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     import tensorflow as tf
     from keras.src.trainers.data_adapters.data_adapter import DataAdapter
+    from typing_extensions import Self
 
     from ringfeed.sampler import Sampler
     from ringfeed.spec import Spec
@@ -71,7 +72,7 @@ class Loader:
         batch_size: int | None = 32,
         shuffle: bool = False,
         seed: int = 0,
-        sampler: object = None,
+        sampler: Iterable[int] | Callable[[int], Iterable[int]] | None = None,
         drop_remainder: bool = False,
         workers: int | None = None,
         backend: Literal["process", "thread"] = "process",
@@ -113,7 +114,15 @@ class Loader:
         self._seed = check_seed(seed)
         self._custom_sampler = sampler
         self._settings = Settings(
-            backend, start_method, self._workers, copy, drop_remainder, timeout_s, on_stall, on_error, max_attempts,
+            backend,
+            start_method,
+            self._workers,
+            copy,
+            drop_remainder,
+            timeout_s,
+            on_stall,
+            on_error,
+            max_attempts,
             max_restarts,
         )
         self._probe = probe(
@@ -146,16 +155,14 @@ class Loader:
             return len(self._dataset)
         if self._custom_sampler is None and hasattr(type(self._dataset), "__getitem__"):
             message = (
-                f"the dataset (a {type(self._dataset).__name__}) has no __len__, so the loader cannot know its indices; "
-                f"add one, or give sampler="
+                f"the dataset (a {type(self._dataset).__name__}) has no __len__, so the loader cannot know its "
+                f"indices; add one, or give sampler="
             )
             raise TypeError(message)
         return None
 
     def _make_sampler(self) -> Sampler:
-        return make_sampler(
-            self._probe.length, shuffle=self._shuffle, seed=self._seed, sampler=self._custom_sampler
-        )
+        return make_sampler(self._probe.length, shuffle=self._shuffle, seed=self._seed, sampler=self._custom_sampler)
 
     def _make_plan(self, slots: int | None, memory: int | str | None) -> Plan:
         sent = self._workers > 0 and self._settings.backend == "process" and self._settings.start_method != "fork"
@@ -331,7 +338,7 @@ class Loader:
         with self._lock:
             self._stop_engine()
 
-    def __enter__(self) -> Loader:
+    def __enter__(self) -> Self:
         """Return the loader itself."""
         return self
 

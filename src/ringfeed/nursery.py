@@ -48,7 +48,8 @@ class Nursery:
             self._channel.close()
             for pidfd in self._children:
                 os.close(pidfd)
-            live(*fds, self._dataset)
+            channel_fd, parent_fd, lifeline_fd = fds
+            live(channel_fd, parent_fd, lifeline_fd, self._dataset)
         for fd in fds:
             os.close(fd)
         pidfd = os.pidfd_open(pid)  # no race: nobody else can wait for our child

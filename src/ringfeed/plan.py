@@ -1,7 +1,7 @@
 """How much memory a loader takes: decided, and checked against the machine, before anything is reserved.
 
-    Layout   one slot, byte by byte
-    Plan     all that is shared, and what the dataset costs
+Layout   one slot, byte by byte
+Plan     all that is shared, and what the dataset costs
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ringfeed import _ring
 from ringfeed.errors import PlanError
@@ -142,32 +142,40 @@ def make_plan(  # noqa: PLR0913 - every figure of the plan
     if slots is not None and memory is not None:
         message = "give slots= or memory=, not both: each decides the other"
         raise ValueError(message)
+    dataset = _Dataset(workers, dataset_shared, dataset_per_worker)
     if memory is None:
         slots = DEFAULT_SLOTS if slots is None else slots
         if slots < MIN_SLOTS:
             message = f"slots={slots}: at least {MIN_SLOTS} are needed, one to fill while one is in use"
             raise PlanError(message)
-        return _with_slots(spec, rows, indices, slots, workers, dataset_shared, dataset_per_worker)
+        return _with_slots(spec, rows, indices, slots, dataset)
     budget = parse_memory(memory)
     for count in range(MOST_SLOTS_BY_MEMORY, MIN_SLOTS - 1, -1):
-        plan = _with_slots(spec, rows, indices, count, workers, dataset_shared, dataset_per_worker)
+        plan = _with_slots(spec, rows, indices, count, dataset)
         if plan.total <= budget:
             return plan
-    dataset = plan.total - plan.slots * plan.slot_size - plan.control_size
+    rest = plan.total - plan.slots * plan.slot_size - plan.control_size
     message = (
-        f"memory={memory!r} is {show_bytes(budget)}, but {MIN_SLOTS} slots of {show_bytes(plan.slot_size)}, the control "
-        f"block of {show_bytes(plan.control_size)} and the dataset's {show_bytes(dataset)} need {show_bytes(plan.total)}; "
-        f"allow that much, or make batch_size smaller"
+        f"memory={memory!r} is {show_bytes(budget)}, but {MIN_SLOTS} slots of {show_bytes(plan.slot_size)}, the "
+        f"control block of {show_bytes(plan.control_size)} and the dataset's {show_bytes(rest)} need "
+        f"{show_bytes(plan.total)}; allow that much, or make batch_size smaller"
     )
     raise PlanError(message)
 
 
-def _with_slots(  # noqa: PLR0913 - see make_plan
-    spec: Spec, rows: int, indices: int, slots: int, workers: int, dataset_shared: int, dataset_per_worker: int
-) -> Plan:
+class _Dataset(NamedTuple):
+    """What the workers hold of the dataset."""
+
+    workers: int
+    shared: int
+    per_worker: int
+
+
+def _with_slots(spec: Spec, rows: int, indices: int, slots: int, dataset: _Dataset) -> Plan:
+    workers = dataset.workers
     cells = _cells(indices, slots, workers)
     layout = Layout.of(spec, rows, indices, cells)
-    return Plan(layout, slots, workers, _control_size(slots, cells, workers), dataset_shared, dataset_per_worker)
+    return Plan(layout, slots, workers, _control_size(slots, cells, workers), dataset.shared, dataset.per_worker)
 
 
 def check_available(plan: Plan, reserved: int = 0) -> None:
@@ -180,8 +188,8 @@ def check_available(plan: Plan, reserved: int = 0) -> None:
     for free, whose in _free_memory():
         if needed > free:
             message = (
-                f"the plan needs {show_bytes(needed)} ({plan.slots} slots of {show_bytes(plan.slot_size)}), but {whose} "
-                f"{show_bytes(max(free, 0))} free; use fewer slots, a smaller batch_size, or memory="
+                f"the plan needs {show_bytes(needed)} ({plan.slots} slots of {show_bytes(plan.slot_size)}), but "
+                f"{whose} {show_bytes(max(free, 0))} free; use fewer slots, a smaller batch_size, or memory="
             )
             raise PlanError(message)
 

@@ -111,6 +111,7 @@ def reseed(context: SampleContext) -> None:
 
     import numpy as np  # noqa: PLC0415
 
+    assert context.index is not None  # reseed=True reads one by one
     state = derive("legacy", (context.seed, context.epoch, context.index), 32)
     np.random.seed(np.frombuffer(state[:16], "<u4"))  # noqa: NPY002  (what users' code still draws from)
     random.seed(int.from_bytes(state[16:], "little"))

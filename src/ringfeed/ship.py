@@ -31,7 +31,7 @@ __all__ = ["Parcel", "Shipment", "frameworks_loaded", "pack", "ship", "unpack"]
 
 ALIGNMENT = 64  # bytes; a buffer is then as usable in a worker as a fresh allocation
 COMPARED = 1 << 20  # bytes compared at a time: both sides stay in cache, and the first difference ends it
-MAX_TWINS = 8  # pieces of the previous version that a new one of the same length is compared with
+MAX_TWINS = 4  # pieces of the same length that a buffer is compared with, at each place it may have come from
 MAX_FILES = 16  # memfds of one shipment: a message carries 253 descriptors, a process 1024 by default
 
 _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
@@ -150,15 +150,15 @@ def _twins(sources: Iterable[memoryview], old: Sequence[memoryview]) -> list[int
     for number, piece in enumerate(old):
         by_length[piece.nbytes].append(number)
     twins: list[int | None] = []
-    expected = 0  # most buffers follow one another as they did before
-    for source in sources:
+    after, shift = 0, 0  # behind the last twin; how far sources stand from their twins
+    for place, source in enumerate(sources):
         numbers = by_length[source.nbytes]
-        at = bisect_left(numbers, expected)
-        candidates = (numbers[at : at + MAX_TWINS] + numbers[: min(at, MAX_TWINS)])[:MAX_TWINS]
+        starts = (bisect_left(numbers, after), bisect_left(numbers, place + shift), 0)
+        candidates = [number for start in starts for number in numbers[start : start + MAX_TWINS]]
         twin = next((number for number in candidates if _same(source, old[number])), None)
         if twin is not None:
             numbers.remove(twin)
-            expected = twin + 1
+            after, shift = twin + 1, twin - place
         twins.append(twin)
     return twins
 

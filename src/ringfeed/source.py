@@ -1,10 +1,10 @@
 """Kinds of dataset, and how each fills the rows that a worker has claimed.
 
-    arrays      a tuple or dict of equally long arrays: gathered in C
-    batches     batch_size=None: dataset[i] is a whole batch
-    read_into   dataset.read_into(i, out) writes a sample into its row: no copy at all
-    bulk        dataset.__getitems__(indices) gives many samples (torch's protocol); not with reseed=True
-    samples     dataset[i] gives one
+arrays      a tuple or dict of equally long arrays: gathered in C
+batches     batch_size=None: dataset[i] is a whole batch
+read_into   dataset.read_into(i, out) writes a sample into its row: no copy at all
+bulk        dataset.__getitems__(indices) gives many samples (torch's protocol); not with reseed=True
+samples     dataset[i] gives one
 """
 
 from __future__ import annotations

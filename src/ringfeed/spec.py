@@ -11,7 +11,7 @@ import operator
 from collections import namedtuple
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, SupportsIndex, TypeAlias, TypeGuard
 
 import numpy as np
 
@@ -378,10 +378,10 @@ class Spec:
             raise _error(where, f"has {len(found)} rows", f"at most {max_rows}", remedy)
         return _matching(found, found.shape[1:], leaf, where)
 
-    def rows_differ(self, number: int, rows: int, expected: int, index: int) -> SpecError:
-        """Return the error that leaf ``number`` of a whole batch has other rows than the leaves before it."""
+    def batch_rows(self, number: int, rows: int, expected: int, index: int) -> NoReturn:
+        """Refuse leaf ``number`` of a whole batch for having other rows than the leaves before it."""
         path = self.leaves[number].path.replace("sample", "batch", 1)
-        return _rows_error(rows, expected, f"dataset[{index}]: {path}")
+        raise _rows_error(rows, expected, f"dataset[{index}]: {path}")
 
     def __reduce__(self) -> tuple[Callable[..., Spec], tuple[Node, tuple[Array, ...]]]:
         """Pickle without the NamedTuple classes; classes of the same name and fields come back."""

@@ -5,6 +5,7 @@ A spawned process runs `main`, which starts the guard before the slow imports, t
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -112,10 +113,8 @@ def report_and_leave(channel: socket.socket) -> None:
 
     error = sys.exc_info()[1]
     if error is not None and not isinstance(error, EOFError | BrokenPipeError):
-        try:
+        with contextlib.suppress(OSError):  # the consumer is gone, and nobody wants to know
             channels.send(channel, {"broken": encode(error)})
-        except OSError:
-            pass  # the consumer is gone, and nobody wants to know
     sys.stdout.flush()
     os._exit(1)
 

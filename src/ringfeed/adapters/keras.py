@@ -9,6 +9,7 @@ cannot be honoured is refused and not ignored.
 from __future__ import annotations
 
 import sys
+import traceback
 import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -17,7 +18,7 @@ import keras
 import numpy as np
 
 from ringfeed.adapters.copies import PrivateEpoch, batch_count, without_lists
-from ringfeed.errors import SpecError
+from ringfeed.errors import RingfeedError, SpecError
 from ringfeed.spec import Array, Spec
 
 if tuple(map(int, keras.__version__.split(".")[:2])) < (3, 7):
@@ -178,7 +179,7 @@ class _Feed:
         self._loader = loader
         self._class_weight = class_weight
         self._target = 0 if class_weight is None else _target_leaf(loader.spec, class_weight)
-        self._epoch: PrivateEpoch | None = None
+        self._epoch: _Epoch | None = None
 
     def __iter__(self) -> Iterator[Any]:
         return map(self.pack, self.leaves())
@@ -190,7 +191,7 @@ class _Feed:
 
     def leaves(self) -> Iterator[list[AnyArray]]:
         """One epoch: the private leaves of each batch, the weights last."""
-        epoch = self._epoch = PrivateEpoch(self._loader)
+        epoch = self._epoch = _Epoch(self._loader)
         return epoch if self._class_weight is None else map(self._weighted, epoch)
 
     def pack(self, leaves: Sequence[Any]) -> Any:
@@ -209,6 +210,18 @@ class _Feed:
     def _weighted(self, leaves: list[AnyArray]) -> list[AnyArray]:
         targets = leaves[self._target]
         return [*leaves, data_adapter_utils.class_weight_to_sample_weights(targets, self._class_weight)]
+
+
+class _Epoch(PrivateEpoch):
+    """An epoch whose errors keep their cause through Keras, which raises what it catches `from None`."""
+
+    def __next__(self) -> list[AnyArray]:
+        try:
+            return super().__next__()
+        except RingfeedError as error:
+            if error.__cause__ is not None and sys.version_info >= (3, 11):
+                error.add_note("".join(traceback.format_exception(error.__cause__)).rstrip())
+            raise
 
 
 def _check_structure(tree: Any) -> None:
@@ -236,8 +249,7 @@ def _target_leaf(spec: Spec, class_weight: ClassWeight) -> int:
             )
         case _:
             raise ValueError(
-                "class_weight needs targets, and this loader's batches are inputs alone; return (x, y) from "
-                "__getitem__"
+                "class_weight needs targets, and this loader's batches are inputs alone; return (x, y) from __getitem__"
             )
 
 

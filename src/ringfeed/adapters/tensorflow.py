@@ -117,6 +117,7 @@ class EagerBatches:
 
     def __init__(self, batches: Batches) -> None:
         self._leaves = batches.open_epoch()
+        self._specs = batches.leaves
         self._pack = batches.pack
         self._found_some = False
 
@@ -128,15 +129,21 @@ class EagerBatches:
         leaves = next(self._leaves, None)
         if leaves is not None:
             self._found_some = True
-            return self._pack([as_tensor(leaf) for leaf in leaves])
+            return self._pack(list(map(as_tensor, leaves, self._specs)))
         if self._found_some:
             raise StopIteration
         raise tf.errors.OutOfRangeError(None, None, "the loader's epoch has ended")
 
 
-def as_tensor(array: AnyArray) -> tf.Tensor:
-    """A tensor over the array's own memory where that is aligned, else over a copy."""
-    return tf.raw_ops.Identity(input=array)  # tf.convert_to_tensor copies in any case
+def as_tensor(array: AnyArray, spec: tf.TensorSpec) -> tf.Tensor:
+    """A tensor over the array's own memory where that is aligned, else over a copy.
+
+    A tf.function is traced for `spec`, not for the shape of this very tensor. Otherwise Keras would trace again
+    for a short last batch, and weigh batches of known and of unknown size differently in its mean losses.
+    """
+    tensor = tf.raw_ops.Identity(input=array)  # tf.convert_to_tensor copies in any case
+    tensor.__tf_tracing_type__ = lambda _context: spec  # TensorFlow's own protocol, here for one tensor
+    return tensor
 
 
 @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
@@ -216,9 +223,7 @@ class _Turn(NamedTuple):
         return next(self.leaves, None)
 
 
-def _call(
-    function: Callable[..., Leaves], number: tf.Tensor, specs: Sequence[tf.TensorSpec]
-) -> Sequence[tf.Tensor]:
+def _call(function: Callable[..., Leaves], number: tf.Tensor, specs: Sequence[tf.TensorSpec]) -> Sequence[tf.Tensor]:
     """The graph's call of `function`, with the shapes that TensorFlow cannot know."""
     tensors: Sequence[tf.Tensor] = tf.numpy_function(function, [number], [spec.dtype for spec in specs])
     for tensor, spec in zip(tensors, specs, strict=True):

@@ -1,0 +1,88 @@
+"""The public face as a type checker sees it: `make lint` checks this file, nobody runs it.
+
+An ignored error is a promise too: mypy complains where it is no error any more.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from typing_extensions import assert_type
+
+import ringfeed
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+
+class Squares:
+    """A dataset as small as they come."""
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return 100
+
+    def __getitem__(self, index: int) -> tuple[npt.NDArray[np.float32], int]:
+        """Return a number and its square."""
+        return np.full(4, index, np.float32), index * index
+
+
+def every_option() -> ringfeed.Loader:
+    """Give each option of a loader a value of each type that it takes."""
+    ringfeed.Loader(Squares(), batch_size=None, sampler=[3, 1, 2], slots=4, max_batch_size=8)
+    ringfeed.Loader((np.zeros(3), np.zeros(3)), memory=1 << 20, spec=(ringfeed.Array((), "float64"),) * 2)
+    ringfeed.Loader({"x": np.zeros(3)}, memory="512MB", workers=0, backend="thread", on_error="skip")
+    return ringfeed.Loader(
+        Squares(),
+        batch_size=32,
+        shuffle=True,
+        seed=0,
+        drop_remainder=True,
+        workers=4,
+        backend="process",
+        start_method="spawn",
+        copy=True,
+        reseed=True,
+        timeout_s=2.5,
+        on_stall="restart",
+        on_error="raise",
+        max_attempts=3,
+        max_restarts=None,
+    )
+
+
+def every_use(loader: ringfeed.Loader) -> None:
+    """Use a loader; what comes back has a type."""
+    with loader as same:
+        assert_type(same, ringfeed.Loader)
+        for x, y in same:
+            del x, y
+    assert_type(len(loader), int)
+    assert_type(loader.spec, ringfeed.Spec)
+    assert_type(loader.plan, ringfeed.Plan)
+    assert_type(loader.memory, int)
+    assert_type(loader.max_rows, int)
+    assert_type(loader.stats().stall_s, float)
+    assert_type(loader.stats().batches, int)
+    loader.set_epoch(3)
+    loader.close()
+
+
+def wrong_uses() -> None:
+    """Misuse a loader; each is an error before anything runs."""
+    ringfeed.Loader(Squares(), 32)  # type: ignore[call-arg]
+    ringfeed.Loader(Squares(), batchsize=32)  # type: ignore[call-arg]
+    ringfeed.Loader(Squares(), workers="four")  # type: ignore[arg-type]
+    ringfeed.Loader(Squares(), backend="processes")  # type: ignore[arg-type]
+    ringfeed.Loader(Squares(), start_method="vfork")  # type: ignore[arg-type]
+
+
+def inside_a_dataset(index: int) -> npt.NDArray[np.float64]:
+    """Draw from the generator of the sample."""
+    assert_type(ringfeed.rng(), np.random.Generator)
+    return ringfeed.rng().random(index)
+
+
+assert_type(ringfeed.Array((224, 224, 3), "uint8").shape, tuple[int, ...])
+assert_type(ringfeed.Array((), np.int64).dtype, "np.dtype[Any]")
