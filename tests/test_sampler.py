@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ringfeed.permutation import MAX_LENGTH, permute
 from ringfeed.sampler import (
     CHUNK,
-    MAX_LENGTH,
     Custom,
     Epoch,
     Sampler,
@@ -24,7 +24,6 @@ from ringfeed.sampler import (
     Shuffled,
     batch_count,
     make_sampler,
-    permute,
 )
 
 if TYPE_CHECKING:
