@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import gc
 import itertools
 import os
 import re
@@ -341,3 +342,11 @@ def test_close_may_be_called_twice_and_leaves_mappings() -> None:
     shipment.close()
     assert shipment.fds == ()
     assert dataset[4999] == 4999
+
+
+def test_a_parcel_that_ends_in_a_cycle_is_collected_quietly() -> None:
+    """The garbage collector takes a parcel apart without a complaint, which would be an error here."""
+    cycle: list[object] = [ship.pack(np.arange(5000))]
+    cycle.append(cycle)
+    del cycle
+    gc.collect()

@@ -46,7 +46,8 @@ def dump(obj: object, buffers: list[memoryview]) -> memoryview:
 
     stream = io.BytesIO()
     _dump(obj, stream, in_band)
-    return stream.getbuffer()
+    # Not getbuffer(): a BytesIO with a view on it complains when the garbage collector closes it.
+    return memoryview(stream.getvalue())
 
 
 def failure(obj: object) -> Exception | None:
