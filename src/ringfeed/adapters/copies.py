@@ -48,20 +48,17 @@ class PrivateEpoch:
 
     def __next__(self) -> list[AnyArray]:
         if self._batches is None:
-            self._number = self._loader._next_epoch  # noqa: SLF001  # for give_back
+            self._number = self._loader._next_epoch  # noqa: SLF001
             self._batches = iter(self._loader)
             self._left = batch_count(self._loader)
-        # The batch gets no name here: its slot comes back now, not when the caller asks for more.
-        copies = [copy_aligned(leaf) for leaf in self._loader.spec.flatten(next(self._batches), 0)]
-        self._count_down(self._batches)
-        return copies
-
-    def _count_down(self, batches: Iterator[Any]) -> None:
         if self._left is not None:
             self._left -= 1
-            if self._left == 0:
-                # Callers that know the length never ask past the end, where the loader closes its epoch.
-                next(batches, None)
+        # The batch gets no name here: its slot comes back now, not when the caller asks for more.
+        copies = [copy_aligned(leaf) for leaf in self._loader.spec.flatten(next(self._batches), 0)]
+        if self._left == 0:
+            # Callers that know the length never ask past the end, where the loader closes its epoch.
+            next(self._batches, None)
+        return copies
 
     def give_back(self) -> None:
         """Let the next epoch be this one again, unless another was begun since."""
@@ -70,16 +67,26 @@ class PrivateEpoch:
 
 
 def batch_count(loader: Loader) -> int | None:
-    """The batches of one epoch, or None where the loader cannot know."""
+    """The batches of one epoch, or None where the loader cannot know; fewer where all rows of one failed."""
     try:
         return len(loader)
     except TypeError:
         return None
 
 
+def sure_count(loader: Loader) -> int | None:
+    """The same, but None where failed samples are skipped, so that there may be fewer."""
+    return None if _skips(loader) else batch_count(loader)
+
+
 def row_axis(loader: Loader) -> int | None:
     """The rows of every batch, or None where they may differ."""
-    return loader.max_rows if loader.drop_remainder and loader.batch_size is not None else None
+    fixed = loader.drop_remainder and loader.batch_size is not None and not _skips(loader)
+    return loader.max_rows if fixed else None
+
+
+def _skips(loader: Loader) -> bool:
+    return loader._settings.on_error == "skip"  # noqa: SLF001
 
 
 def without_lists(tree: Any) -> Any:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import keras
 import numpy as np
 
-from ringfeed.adapters.copies import PrivateEpoch, batch_count, without_lists
+from ringfeed.adapters.copies import PrivateEpoch, batch_count, sure_count, without_lists
 from ringfeed.errors import RingfeedError, SpecError
 from ringfeed.spec import Array, Spec
 
@@ -105,7 +105,7 @@ class LoaderAdapter(DataAdapter):  # type: ignore[misc]  # keras has no types
 
         feed = self._feed(sys._getframe(1))  # noqa: SLF001
         specs = adapter.leaf_specs(self._loader, feed.extra)
-        return adapter.EagerDataset(adapter.Batches(feed.leaves, batch_count(self._loader), specs, feed.pack))
+        return adapter.EagerDataset(adapter.Batches(feed.leaves, sure_count(self._loader), specs, feed.pack))
 
     def get_numpy_iterator(self) -> Iterator[Any]:
         """One epoch in NumPy arrays."""
@@ -126,9 +126,9 @@ class LoaderAdapter(DataAdapter):  # type: ignore[misc]  # keras has no types
         on, and must be the loader's first, or that of its ``set_epoch``.
         """
         caller = sys._getframe(1)  # noqa: SLF001
-        feed = self._feeds.get(caller.f_locals.get("self"))
-        if feed is not None:
-            feed.leave(trained=caller.f_code is not EpochIterator.reset.__code__)
+        owner = caller.f_locals.get("self")
+        if isinstance(owner, EpochIterator) and owner in self._feeds:
+            self._feeds[owner].leave(trained=caller.f_code is not EpochIterator.reset.__code__)
 
     def _feed(self, caller: FrameType) -> _Feed:
         owner = caller.f_locals.get("self")

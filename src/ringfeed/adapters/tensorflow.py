@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from ringfeed.adapters.copies import PrivateEpoch, batch_count, row_axis, without_lists
+from ringfeed.adapters.copies import PrivateEpoch, row_axis, sure_count, without_lists
 from ringfeed.errors import RingfeedError, SpecError, SupersededError
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ def to_tf_dataset(loader: Loader) -> tf.data.Dataset:
 
     Elements mirror the sample's structure, with tuples in the place of lists. The row axis of `element_spec`
     is fixed with ``drop_remainder=True`` and None otherwise; `cardinality()` is ``len(loader)``, or unknown
-    where that is. Each batch is copied once, so that tf.data may hold as many as it likes: `prefetch`,
-    `shuffle` and `batch` take memory of their own, never slots.
+    where that is. With ``on_error="skip"`` neither is known. Each batch is copied once, so that tf.data may
+    hold as many as it likes: `prefetch`, `shuffle` and `batch` take memory of their own, never slots.
 
     The newest iteration has the loader, whether begun here or by ``iter(loader)``; an older one fails with
     the text of a `SupersededError`. What the loader raises arrives as a `tf.errors.OpError` with its type and
@@ -58,7 +58,7 @@ def to_tf_dataset(loader: Loader) -> tf.data.Dataset:
     spec = loader.spec
     batches = Batches(
         open_epoch=lambda: PrivateEpoch(loader),
-        count=batch_count(loader),
+        count=sure_count(loader),
         leaves=leaf_specs(loader),
         pack=lambda tensors: without_lists(spec.unflatten(tensors)),
     )

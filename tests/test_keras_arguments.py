@@ -1,0 +1,178 @@
+"""What `fit` is given beside a loader: class weights count, and nothing is ignored in silence."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import ringfeed
+
+pytest.importorskip("tensorflow")
+keras = pytest.importorskip("keras", minversion="3.7")
+
+from training import CLASS_WEIGHT, WEIGHTS, Pairs, X, Y, history, make, over_arrays, small_model  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# ---- class weights ----
+
+
+@pytest.mark.parametrize("where", ["fit", "to_keras"])
+@pytest.mark.parametrize("form", ["classes", "column", "one-hot", "floats"])
+def test_class_weight(where: str, form: str) -> None:
+    """Class weights count as over arrays, wherever they are given and in whatever form the targets are."""
+    forms = {
+        "classes": Y,
+        "column": Y[:, None],
+        "one-hot": np.eye(3, dtype=np.float32)[Y],
+        "floats": Y.astype(np.float32),
+    }
+    settings = {"targets": form, "metrics": None}
+    there = {"class_weight": CLASS_WEIGHT} if where == "to_keras" else {}
+    here = {} if there else {"class_weight": CLASS_WEIGHT}
+    found = history(make(X, forms[form]).to_keras(**there), small_model(**settings), **here)
+    arrays = {"y": forms[form], "batch_size": 32, "shuffle": False}
+    assert found == history(X, small_model(**settings), class_weight=CLASS_WEIGHT, **arrays)
+    assert found != history(X, small_model(**settings), **arrays)
+
+
+def test_class_weight_is_for_the_training_alone() -> None:
+    """Weights given to `fit` end with it, and do not reach its validation, even over the same adapter."""
+    model = small_model()
+    fed = make().to_keras()
+    found = history(fed, model, validation_data=fed, class_weight=CLASS_WEIGHT)
+    assert found == over_arrays(validation_data=(X, Y), validation_batch_size=32, class_weight=CLASS_WEIGHT)
+    assert history(fed) == over_arrays()
+
+
+# ---- refusals ----
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        (
+            {"y": Y},
+            "y= cannot be honoured beside to_keras(): the loader's batches carry the targets: return (x, y) from "
+            "__getitem__",
+        ),
+        (
+            {"sample_weight": WEIGHTS},
+            "sample_weight= cannot be honoured beside to_keras(): the loader's batches carry the weights: return "
+            "(x, y, sample_weight) from __getitem__",
+        ),
+        (
+            {"batch_size": 8},
+            "batch_size=8 cannot be honoured beside to_keras(): the loader makes batches of 32 rows; set batch_size "
+            "of ringfeed.Loader",
+        ),
+        (
+            {"shuffle": False},
+            "shuffle=False cannot be honoured beside to_keras(): the loader shuffles; set shuffle of ringfeed.Loader",
+        ),
+        (
+            {"class_weight": [1, 2]},
+            "class_weight is a list, expected a mapping from class to weight; write it as in {0: 1.0, 1: 2.5}",
+        ),
+        (
+            {"class_weight": {"cat": 2.0}},
+            "class_weight has the key 'cat', expected the number of a class, as an int",
+        ),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_fit_refuses_what_it_would_ignore(settings: dict[str, Any], text: str) -> None:
+    """What Keras does not pass on to an adapter is refused with a reason."""
+    with pytest.raises((ValueError, TypeError)) as caught:
+        history(make(shuffle=True).to_keras(), **settings)
+    assert str(caught.value) == text
+
+
+def test_evaluate_and_predict_refuse_as_well() -> None:
+    """Targets and batch sizes are refused by `evaluate` and `predict` too."""
+    model, fed = small_model(), make().to_keras()
+    with pytest.raises(ValueError, match=r"^y= cannot be honoured"):
+        model.evaluate(fed, Y, verbose=0)
+    with pytest.raises(ValueError, match=r"^batch_size=5 cannot be honoured"):
+        model.predict(fed, batch_size=5, verbose=0)
+
+
+def test_validation_is_refused_by_its_own_batch_size() -> None:
+    """The batch size of a fit over arrays is no affair of its validation; `validation_batch_size` is."""
+    validation = make().to_keras()
+    history(X, y=Y, batch_size=8, epochs=1, validation_data=validation)
+    history(make().to_keras(), batch_size=32, epochs=1, validation_data=validation, validation_batch_size=32)
+    with pytest.raises(ValueError, match=r"^validation_batch_size=7 cannot be honoured"):
+        history(X, y=Y, epochs=1, validation_data=validation, validation_batch_size=7)
+    with pytest.raises(ValueError, match=r"^y= cannot be honoured"):
+        history(X, y=Y, epochs=1, validation_data=(validation, Y))
+
+
+def test_validation_split_is_refused() -> None:
+    """Keras itself refuses to split an adapter."""
+    with pytest.raises(ValueError, match="`validation_split` is only supported for tensors or NumPy arrays"):
+        history(make().to_keras(), validation_split=0.2)
+
+
+@pytest.mark.parametrize(
+    ("make_loader", "text"),
+    [
+        (
+            lambda: make(X, Y, WEIGHTS),
+            "class_weight does not go with sample weights, in Keras either; multiply both in __getitem__",
+        ),
+        (
+            lambda: make(X),
+            "class_weight needs targets, and this loader's batches are inputs alone; return (x, y) from __getitem__",
+        ),
+        (
+            lambda: ringfeed.Loader(Pairs(), batch_size=None, workers=0),
+            "class_weight is for one array of targets, and this loader has several; return weights from __getitem__ "
+            "instead, as in (x, y, sample_weight)",
+        ),
+    ],
+    ids=["weights", "no targets", "several targets"],
+)
+def test_batches_that_cannot_be_weighted(make_loader: Callable[[], ringfeed.Loader], text: str) -> None:
+    """Class weights are refused where the batches have no place for them, by `to_keras` and by `fit`."""
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 - the whole text is compared
+        make_loader().to_keras(class_weight=CLASS_WEIGHT)
+    assert str(caught.value) == text
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        history(make_loader().to_keras(), class_weight=CLASS_WEIGHT)
+    assert str(caught.value) == text
+
+
+def test_class_weight_given_twice() -> None:
+    """Two class weights are one too many."""
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        history(make().to_keras(class_weight=CLASS_WEIGHT), class_weight=CLASS_WEIGHT)
+    assert str(caught.value) == "class_weight was given to to_keras() and to fit(); give it to one of them"
+
+
+def test_samples_that_keras_cannot_unpack() -> None:
+    """A sample of four is refused at once."""
+    with pytest.raises(ringfeed.SpecError) as caught:
+        make(X, Y, WEIGHTS, X).to_keras()
+    assert str(caught.value) == (
+        "sample is a tuple of 4, expected x, (x, y) or (x, y, sample_weight), which is what Keras takes; group the "
+        "inputs in __getitem__, as in ((a, b, c), y)"
+    )
+
+
+def test_old_keras_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Keras that does not take adapters is named, with the way out."""
+    monkeypatch.setattr(keras, "__version__", "3.6.0")
+    spec = importlib.util.find_spec("ringfeed.adapters.keras")
+    assert spec is not None
+    assert spec.loader is not None
+    with pytest.raises(ImportError) as caught:
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    assert str(caught.value) == (
+        "to_keras() needs Keras 3.7 or later, got 3.6.0; update it, or give fit() the dataset that "
+        "loader.to_tf_dataset() makes"
+    )
