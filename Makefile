@@ -1,0 +1,153 @@
+# From a fresh clone, with nothing but Python, a C compiler and make. `make` alone lists the targets.
+#
+# What is tested is what is shipped: the wheel built from the sdist, one for each Python, in build/<version>,
+# installed in .venv (the main Python) or .venv-<version>. Nothing is imported from src.
+
+MAKEFLAGS += --no-print-directory
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.SECONDARY:
+.PHONY: help demo test test-c test-others test-main lint format bench develop clean
+
+# ---- what there is ----
+
+VERSIONS := $(shell sed -n 's/.*Python :: \(3\.[0-9]*\)".*/\1/p' pyproject.toml)
+FLOOR := $(firstword $(VERSIONS))
+
+# The version of an interpreter that can make a venv and compile an extension; nothing where it cannot.
+PROBE := import ensurepip, os, sys, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h"); \
+    sys.version_info >= tuple(map(int, "$(FLOOR)".split("."))) and print("%d.%d" % sys.version_info[:2])
+version = $(shell $(1) -c '$(PROBE)' 2>/dev/null)
+
+# A Python on PATH, or else under pyenv: a shim on PATH does not run unless its version is chosen there.
+PYENV := $(or $(PYENV_ROOT),$(HOME)/.pyenv)
+find = $(firstword $(foreach p,python$(1) $(wildcard $(PYENV)/versions/$(1).*/bin/python),\
+    $(if $(filter $(1),$(call version,$(p))),$(p))))
+$(foreach v,$(VERSIONS),$(eval PYTHON_$(v) := $(call find,$(v))))
+FOUND := $(foreach v,$(VERSIONS),$(if $(PYTHON_$(v)),$(v)))
+
+# The main Python: the one given, or python3, or the newest found. TensorFlow has no wheel for one not in VERSIONS.
+ifndef PYTHON
+PYTHON := $(if $(filter $(VERSIONS),$(call version,python3)),python3,$(PYTHON_$(lastword $(FOUND))))
+endif
+MAIN := $(if $(PYTHON),$(call version,$(PYTHON)))
+PYTHON_$(MAIN) := $(PYTHON)
+OTHERS := $(filter-out $(MAIN),$(FOUND))
+
+ifeq ($(origin CC),default)
+CC := $(firstword $(foreach c,cc gcc clang,$(shell command -v $(c) 2>/dev/null)))
+endif
+export CC
+
+need-python = $(if $(MAIN),,$(error Python $(FLOOR) or newer, with venv, pip and C headers, not found (looked for: \
+    $(or $(PYTHON),python3 $(VERSIONS:%=python%))); install one, or name it: make PYTHON=/path/to/python))
+need-compiler = $(if $(shell command -v $(or $(firstword $(CC)),cc) 2>/dev/null),,$(error no C compiler found \
+    (looked for: $(or $(CC),cc gcc clang)); install gcc or clang, or name one: make CC=/path/to/compiler))
+
+# The GPU build serves as well, and is twice the size: make TENSORFLOW=tensorflow
+ifeq ($(shell uname -s -m),Linux x86_64)
+TENSORFLOW ?= tensorflow-cpu
+else
+TENSORFLOW ?= tensorflow
+endif
+
+# ---- environments ----
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+PY := .venv/bin/python
+SOURCES := setup.py pyproject.toml MANIFEST.in README.md \
+    $(wildcard cext/*.[ch] src/ringfeed/*.p* src/ringfeed/adapters/*.p*)
+
+# $(1): the version, $(2): its venv. The version is in the name, so that another PYTHON makes a fresh .venv.
+define rules
+$(2)/python-$(1):
+	$$(need-python)$$(need-compiler)@echo "== Python $(1): new environment $(2)"
+	@rm -rf $(2)
+	@$(PYTHON_$(1)) -m venv $(2)
+	@$(2)/bin/python -m pip install -q --upgrade pip build
+	@touch $$@
+
+build/$(1)/wheel: $$(SOURCES) | $(2)/python-$(1)
+	$$(need-compiler)@echo "== Python $(1): sdist, and a wheel from it"
+	@rm -rf $$(@D)
+	@mkdir -p $$(@D)
+	@$(2)/bin/python -m build --outdir $$(@D) . >$$(@D)/log 2>&1 || { tail -n 40 $$(@D)/log; exit 1; }
+	@touch $$@
+
+$(2)/with-%: $(2)/python-$(1) build/$(1)/wheel
+	@echo "== Python $(1): installing ringfeed[$$*]"
+	@$(2)/bin/python -m pip install -q --force-reinstall --no-deps build/$(1)/*.whl
+	@$(2)/bin/python -m pip install -q "$$$$(echo build/$(1)/*.whl)[$$*]"
+	@touch $$@
+endef
+$(eval $(call rules,$(MAIN),.venv))
+$(foreach v,$(OTHERS),$(eval $(call rules,$(v),.venv-$(v))))
+
+.venv/with-tensorflow: .venv/python-$(MAIN)
+	@echo "== Python $(MAIN): installing $(TENSORFLOW)"
+	@$(PY) -m pip install -q "$(TENSORFLOW)>=2.16" || { echo "make: pip found no $(TENSORFLOW) for Python $(MAIN);\
+	 name another: make PYTHON=/path/to/python (one of $(VERSIONS)) or TENSORFLOW=package" >&2; exit 1; }
+	@touch $@
+
+# ---- targets ----
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' Makefile | expand -t 18
+
+demo: .venv/with-pictures .venv/with-tensorflow ## train a Keras CNN on real pictures through the ring, and show it working
+	$(PY) examples/demo.py
+
+test: test-c test-others test-main ## everything: the C core with sanitizers, the core on every Python found, then all of it
+
+# Each sanitizer that $(CC) has; a probe tells, since headers, libraries or a kernel setting may be missing.
+test-c: ## the C core, plain and under TSan, ASan and UBSan
+	$(need-compiler)@mkdir -p build
+	$(MAKE) -C tests/c test
+	@echo 'int main(void) { return 0; }' >build/probe.c
+	@for pair in tsan:thread asan:address ubsan:undefined; do \
+	    if $(CC) -fsanitize=$${pair#*:} build/probe.c -o build/probe 2>/dev/null && build/probe 2>/dev/null; \
+	    then $(MAKE) -C tests/c $${pair%:*} || exit 1; \
+	    else echo "== $${pair%:*} left out: a program from $(CC) -fsanitize=$${pair#*:} does not build or run here"; \
+	    fi; \
+	done
+
+# What needs no framework and no picture runs on the other Pythons too.
+NOT_CORE := adapters bench demo jax keras tensorflow torch
+CORE_TESTS = $(filter-out $(foreach name,$(NOT_CORE),tests/test_$(name).py tests/test_$(name)_%),$(wildcard tests/test_*.py))
+test-others: $(OTHERS:%=test-%)
+	@echo "== the core was tested on Python $(sort $(OTHERS)) as well; not found: \
+	$(or $(filter-out $(MAIN) $(FOUND),$(VERSIONS)),none)"
+test-%: .venv-%/with-test
+	.venv-$*/bin/python -m pytest -q $(CORE_TESTS)
+
+test-main: .venv/with-tensorflow .venv/with-pictures .venv/with-test ## all Python tests on the main Python, with TensorFlow
+	$(PY) -m pytest
+
+lint: .venv/with-lint ## style, spelling, types, and the stubs against the built extensions
+	$(PY) -m ruff check
+	$(PY) -m ruff format --check
+	PATH="$(CURDIR)/.venv/bin:$$PATH" cython-lint src
+	.venv/bin/clang-format --dry-run -Werror $(wildcard cext/*.[ch] tests/c/*.[ch])
+	.venv/bin/codespell
+	$(PY) -m mypy
+	MYPYPATH=src $(PY) -m mypy.stubtest --concise --mypy-config-file pyproject.toml \
+	    --allowlist tests/typing/stubtest-allowlist ringfeed._ring ringfeed._arrays
+
+format: .venv/with-lint ## rewrite Python and C in the house's style
+	$(PY) -m ruff format
+	.venv/bin/clang-format -i $(wildcard cext/*.[ch] tests/c/*.[ch])
+
+bench: .venv/with-pictures .venv/with-tensorflow ## time ringfeed against its rivals (QUICK=1: a short run; torch joins if .venv has it)
+	$(PY) bench/run.py $(if $(QUICK),--quick)
+
+# `make test` goes back to the wheel by itself, since its marks are taken away here.
+develop: .venv/with-tensorflow ## an editable install with all tools; again after a change to Cython or C
+	$(PY) -m pip install -q -e ".[test,lint,pictures]"
+	rm -f .venv/with-test .venv/with-lint .venv/with-pictures
+
+clean: ## remove all that make, pip and the tests have made
+	rm -rf build dist .venv .venv-* src/*.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -f src/ringfeed/*.so src/ringfeed/_ring.c src/ringfeed/_arrays.c
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	$(if $(wildcard tests/c/Makefile),$(MAKE) -C tests/c clean)
