@@ -8,7 +8,7 @@ MAKEFLAGS += --no-print-directory
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 .SECONDARY:
-.PHONY: help demo test test-c test-others test-main lint format bench develop clean
+.PHONY: help demo test test-c test-others test-frameworks test-core lint format bench develop clean
 
 # ---- what there is ----
 
@@ -93,12 +93,12 @@ $(foreach v,$(OTHERS),$(eval $(call rules,$(v),.venv-$(v))))
 # ---- targets ----
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' Makefile | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' Makefile | expand -t 24
 
 demo: .venv/with-pictures .venv/with-tensorflow ## train a Keras CNN on real pictures through the ring, and show it working
 	$(PY) examples/demo.py
 
-test: test-c test-others test-main ## everything: the C core with sanitizers, the core on every Python found, then all of it
+test: test-c test-others test-frameworks test-core ## everything: the C core with sanitizers, and the package on every Python found
 
 # Each sanitizer that $(CC) has; a probe tells, since headers, libraries or a kernel setting may be missing.
 test-c: ## the C core, plain and under TSan, ASan and UBSan
@@ -112,17 +112,23 @@ test-c: ## the C core, plain and under TSan, ASan and UBSan
 	    fi; \
 	done
 
-# What needs no framework and no picture runs on the other Pythons too.
-NOT_CORE := adapters bench demo jax keras tensorflow torch
-CORE_TESTS = $(filter-out $(foreach name,$(NOT_CORE),tests/test_$(name).py tests/test_$(name)_%),$(wildcard tests/test_*.py))
+# Tests that import frameworks or pictures have a process of their own: beside TensorFlow, start_method="fork"
+# warns, and a warning fails a test. The others are the core, and run on every Python.
+FRAMEWORKS := adapters bench demo jax keras standins_frameworks tensorflow torch
+FRAMEWORK_TESTS = $(foreach name,$(FRAMEWORKS),$(wildcard tests/test_$(name).py tests/test_$(name)_*.py))
+CORE_TESTS = $(filter-out $(FRAMEWORK_TESTS),$(wildcard tests/test_*.py))
+
 test-others: $(OTHERS:%=test-%)
-	@echo "== the core was tested on Python $(sort $(OTHERS)) as well; not found: \
+	@echo "== the core was tested on Python $(or $(OTHERS),no other); not found: \
 	$(or $(filter-out $(MAIN) $(FOUND),$(VERSIONS)),none)"
 test-%: .venv-%/with-test
 	.venv-$*/bin/python -m pytest -q $(CORE_TESTS)
 
-test-main: .venv/with-tensorflow .venv/with-pictures .venv/with-test ## all Python tests on the main Python, with TensorFlow
-	$(PY) -m pytest
+test-frameworks: .venv/with-tensorflow .venv/with-pictures .venv/with-test ## Keras, TensorFlow, the demo and the bench
+	$(PY) -m pytest $(FRAMEWORK_TESTS)
+
+test-core: .venv/with-test ## the core on the main Python
+	$(PY) -m pytest $(CORE_TESTS)
 
 lint: .venv/with-lint ## style, spelling, types, and the stubs against the built extensions
 	$(PY) -m ruff check

@@ -1,7 +1,5 @@
 #include "binder.h"
 
-#include "wait.h"
-
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,15 +35,9 @@ void rf_wake_workers(struct rf_ring *ring, uint32_t count)
 void rf_wake_consumer(struct rf_ring *ring)
 {
     struct rf_control *control = ring->control;
-    atomic_fetch_add_explicit(&control->free_seq, 1, memory_order_seq_cst);
-    uint64_t wait = atomic_load_explicit(&control->consumer_wait, memory_order_seq_cst);
-    if (wait == RF_WAIT_FREE) {
-        rf_futex_wake(&control->free_seq, 1);
-    } else if (wait != RF_WAIT_NONE) {
-        uint64_t batch = (wait - 1) / ring->geometry.cells;
-        uint32_t slot = (uint32_t)atomic_load_explicit(&ring->slot_of[batch % ring->geometry.slots], memory_order_relaxed);
-        rf_futex_wake(rf_futex_of(rf_cell_of(ring, slot, (uint32_t)((wait - 1) % ring->geometry.cells))), 1);
-    }
+    atomic_fetch_add_explicit(&control->news_seq, 1, memory_order_seq_cst);
+    if (atomic_load_explicit(&control->consumer_wait, memory_order_seq_cst) != RF_WAIT_NONE)
+        rf_futex_wake(&control->news_seq, 1);
 }
 
 /* ---- binding ---- */
@@ -144,7 +136,6 @@ static uint32_t bind_batch(struct rf_ring *ring, uint32_t slot)
     uint64_t place = read % binder->capacity;
     uint64_t batch = atomic_load_explicit(&control->bound, memory_order_relaxed);
     write_record(ring, slot, batch, &binder->planned[place], &binder->indices[place * ring->geometry.rows]);
-    atomic_store_explicit(&binder->plan_read, read + 1, memory_order_release); /* the place may be written again */
     uint32_t tickets = ring->records[slot].tickets;
     atomic_store_explicit(&binder->holds[slot].state, RF_SLOT_BOUND, memory_order_relaxed);
     atomic_store_explicit(&ring->slot_of[batch % ring->geometry.slots], (uint64_t)tickets << 32 | slot,
@@ -153,6 +144,8 @@ static uint32_t bind_batch(struct rf_ring *ring, uint32_t slot)
         atomic_store_explicit(&rf_cell_of(ring, slot, cell)->word,
                               rf_word(batch * ring->geometry.cells + cell, 0, 0, RF_AVAIL), memory_order_release);
     atomic_store_explicit(&control->bound, batch + 1, memory_order_seq_cst);
+    /* The place may be written again. After `bound`, so that rf_look() finds the batch in one or the other. */
+    atomic_store_explicit(&binder->plan_read, read + 1, memory_order_release);
     return tickets;
 }
 
@@ -244,7 +237,7 @@ static void release_slot(struct rf_ring *ring, uint32_t slot)
 
 void rf_drop(struct rf_ring *ring, uint32_t slot)
 {
-    if (ring->generation != rf_fork_generation())
+    if (rf_is_copy(ring))
         return;
     /* acq_rel: the last to drop must come after every other view's last access. */
     if (atomic_fetch_sub_explicit(&ring->binder->holds[slot].count, 1, memory_order_acq_rel) == 1)
@@ -257,6 +250,8 @@ void rf_cancel(struct rf_ring *ring)
 {
     struct rf_control *control = ring->control;
     struct rf_binder *binder = ring->binder;
+    if (rf_is_copy(ring))
+        return;
     rf_lock(binder);
     uint64_t head = atomic_load_explicit(&control->head, memory_order_relaxed);
     uint64_t bound = atomic_load_explicit(&control->bound, memory_order_relaxed);
@@ -274,6 +269,8 @@ void rf_cancel(struct rf_ring *ring)
 
 void rf_alarm(struct rf_ring *ring)
 {
+    if (rf_is_copy(ring))
+        return;
     atomic_store_explicit(&ring->binder->alarm, 1, memory_order_seq_cst);
     rf_wake_consumer(ring);
 }
@@ -285,6 +282,8 @@ void rf_alarm_clear(struct rf_ring *ring)
 
 void rf_stop(struct rf_ring *ring)
 {
+    if (rf_is_copy(ring))
+        return;
     atomic_store_explicit(&ring->control->stop, 1, memory_order_seq_cst);
     rf_wake_workers(ring, UINT32_MAX);
     rf_wake_consumer(ring);
@@ -298,7 +297,7 @@ int rf_become_consumer(struct rf_ring *ring, uint32_t capacity, uint32_t max_att
         return ENOMEM;
     ring->binder = binder; /* freed with the ring, also when half made */
     binder->capacity = capacity;
-    binder->max_attempts = max_attempts;
+    binder->max_attempts = max_attempts < UINT16_MAX ? max_attempts : UINT16_MAX; /* what `deaths` can count */
     binder->released = RF_NO_SLOT;
     binder->holds = calloc(slots, sizeof *binder->holds);
     binder->free_slots = calloc(slots, sizeof *binder->free_slots);

@@ -4,6 +4,7 @@
 #define RF_BINDER_H
 
 #include "ring.h"
+#include "wait.h"
 
 #define RF_NO_SLOT UINT32_MAX
 
@@ -48,6 +49,7 @@ void rf_lock(struct rf_binder *binder);
 void rf_unlock(struct rf_ring *ring);
 
 void rf_wake_workers(struct rf_ring *ring, uint32_t count);
+/* Also by workers, where the consumer waits for what they have published. */
 void rf_wake_consumer(struct rf_ring *ring);
 
 static inline struct rf_cell *rf_cell_of(const struct rf_ring *ring, uint32_t slot, uint32_t cell)
@@ -55,9 +57,7 @@ static inline struct rf_cell *rf_cell_of(const struct rf_ring *ring, uint32_t sl
     return &ring->cells[(uint64_t)slot * ring->geometry.cells + cell];
 }
 
-static inline _Atomic uint32_t *rf_futex_of(struct rf_cell *cell)
-{
-    return (_Atomic uint32_t *)&cell->word; /* little-endian: state, owner and attempt, which every step changes */
-}
+/* Whether this is a forked child's copy of its parent's ring. */
+static inline bool rf_is_copy(const struct rf_ring *ring) { return ring->generation != rf_fork_generation(); }
 
 #endif

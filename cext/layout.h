@@ -30,6 +30,7 @@
 #define RF_ABI 1u
 #define RF_LINE 128         /* two cache lines: x86 prefetches them in pairs, some Arm cores have 128-byte lines */
 #define RF_FIELD_ALIGN 64   /* below it TensorFlow and JAX copy, or abort */
+#define RF_PAGE 4096u       /* what the kernel reserves at a time */
 #define RF_CONTROL_MAX (1u << 20)
 #define RF_MAX_WORKERS 256u
 #define RF_MAX_CELLS 64u    /* cells of one slot */
@@ -106,7 +107,7 @@ struct rf_geometry { /* what the creator decides; never changes */
 };
 
 #define RF_WAIT_NONE UINT64_C(0)
-#define RF_WAIT_FREE UINT64_MAX /* otherwise 1 + the ticket whose cell the consumer sleeps on */
+#define RF_WAIT_FREE UINT64_MAX /* for a slot; otherwise 1 + the ticket whose cell the consumer waits for */
 
 struct rf_control {
     uint64_t magic;
@@ -125,7 +126,7 @@ struct rf_control {
     _Alignas(RF_LINE) _Atomic uint64_t sleepers[RF_MAX_WORKERS / 64]; /* a bit a worker, set by it before it sleeps */
 
     _Alignas(RF_LINE) _Atomic uint64_t consumer_wait; /* RF_WAIT_…; written by the consumer only */
-    _Atomic uint32_t free_seq;                        /* the consumer sleeps on it when no slot is bound */
+    _Atomic uint32_t news_seq; /* the consumer sleeps on it; bumped for whatever it may wait for */
 };
 
 _Static_assert(sizeof(struct rf_cell) == RF_LINE, "two cells never share a pair of cache lines");
@@ -134,9 +135,6 @@ _Static_assert(sizeof(struct rf_record) == 64, "a record is one cache line");
 _Static_assert(sizeof(struct rf_failure) == RF_FAILURE_SIZE, "the plan counts RF_FAILURE_SIZE a cell");
 _Static_assert(RF_MAX_WORKERS <= RF_OWNER_MASK, "every worker id fits the owner bits");
 _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2 && ATOMIC_INT_LOCK_FREE == 2, "a lock in shared memory dies with its holder");
-#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "a cell's futex is the low half of its word: ringfeed needs a little-endian machine"
-#endif
 
 static inline uint64_t rf_round_up(uint64_t size, uint64_t step) { return (size + step - 1) / step * step; }
 

@@ -24,7 +24,7 @@ static uint64_t cells_at(uint32_t slots, uint32_t workers)
 
 uint64_t rf_control_size(uint32_t slots, uint32_t cells, uint32_t workers)
 {
-    return cells_at(slots, workers) + (uint64_t)slots * cells * sizeof(struct rf_cell);
+    return rf_round_up(cells_at(slots, workers) + (uint64_t)slots * cells * sizeof(struct rf_cell), RF_PAGE);
 }
 
 void rf_format(struct rf_control *control, const struct rf_geometry *geometry)
@@ -35,17 +35,21 @@ void rf_format(struct rf_control *control, const struct rf_geometry *geometry)
     control->magic = RF_MAGIC;
 }
 
+static bool lies_in(uint64_t size, uint64_t at, uint64_t bytes) { return at <= size && bytes <= size - at; }
+
 static bool fits(const struct rf_geometry *geometry, uint64_t control_size, uint64_t slots_size)
 {
     if (!geometry->slots || !geometry->cells || !geometry->workers || !geometry->rows || !geometry->slot_size ||
         geometry->cells > RF_MAX_CELLS || geometry->workers > RF_MAX_WORKERS || geometry->slots > RF_CONTROL_MAX)
         return false;
-    uint64_t failures_end = geometry->failures_at + (uint64_t)geometry->cells * RF_FAILURE_SIZE;
-    uint64_t marks_end = geometry->marks_at + geometry->rows;
-    uint64_t indices_end = geometry->indices_at + (uint64_t)geometry->rows * sizeof(int64_t);
+    uint64_t size = geometry->slot_size;
+    if (size % RF_FIELD_ALIGN || geometry->indices_at % sizeof(int64_t) || geometry->failures_at % sizeof(uint32_t))
+        return false;
     return rf_control_size(geometry->slots, geometry->cells, geometry->workers) <= control_size &&
-           geometry->slot_size <= slots_size / geometry->slots && failures_end <= geometry->slot_size &&
-           marks_end <= geometry->slot_size && indices_end <= geometry->slot_size;
+           size <= slots_size / geometry->slots &&
+           lies_in(size, geometry->indices_at, geometry->rows * sizeof(int64_t)) &&
+           lies_in(size, geometry->marks_at, geometry->rows) &&
+           lies_in(size, geometry->failures_at, (uint64_t)geometry->cells * RF_FAILURE_SIZE);
 }
 
 static void place(struct rf_ring *ring)
@@ -100,8 +104,11 @@ struct rf_ring *rf_open(int control_fd, int slots_fd, uint64_t control_size, uin
         goto failed;
     ring->slots = rf_map(slots_fd, slots_size, inherit);
     *why = errno;
+    if (!ring->slots)
+        goto failed;
+    *why = ENOMEM;
     ring->populated = calloc(ring->geometry.slots, sizeof *ring->populated);
-    if (!ring->slots || !ring->populated)
+    if (!ring->populated)
         goto failed;
     place(ring);
     *why = 0;
@@ -115,7 +122,7 @@ void rf_reference(struct rf_ring *ring) { atomic_fetch_add_explicit(&ring->refer
 
 void rf_unreference(struct rf_ring *ring)
 {
-    if (ring->generation != rf_fork_generation())
+    if (rf_is_copy(ring))
         return; /* a forked child owns none of the references it copied */
     if (atomic_fetch_sub_explicit(&ring->references, 1, memory_order_acq_rel) == 1)
         destroy(ring);
@@ -194,33 +201,42 @@ enum rf_answer rf_look(struct rf_ring *ring)
         return RF_STOPPED;
     if (atomic_load_explicit(&ring->binder->alarm, memory_order_seq_cst))
         return RF_ALARMED;
+    /* The plan first: a release may bind its last batch while we look, but never takes it out before it is bound. */
+    bool planned = rf_plan_room(ring) < ring->binder->capacity;
     if (is_bound(ring))
         return RF_PENDING;
-    if (rf_plan_room(ring) == ring->binder->capacity)
+    if (!planned)
         return RF_DRY;
     return all_held(ring) ? RF_HELD : RF_PENDING;
 }
 
-/* Sleep once, on what would make the next look differ. */
+/* Whether something has come that the consumer would sleep for: in `place`, or, if it is NULL, in a slot. */
+static bool has_news(struct rf_ring *ring, const struct rf_cell *place)
+{
+    if (atomic_load_explicit(&ring->binder->alarm, memory_order_seq_cst) ||
+        atomic_load_explicit(&ring->control->stop, memory_order_seq_cst))
+        return true;
+    if (place)
+        return rf_word_final(atomic_load_explicit(&place->word, memory_order_seq_cst));
+    rf_bind(ring);
+    return is_bound(ring);
+}
+
+/* Sleep once, until the next look would differ. What comes before our announcement, has_news() sees; what comes after
+ * it bumps news_seq, on which we sleep. */
 static int sleep_once(struct rf_ring *ring, int64_t deadline_ns)
 {
     struct rf_control *control = ring->control;
     uint64_t head = atomic_load_explicit(&control->head, memory_order_relaxed);
-    uint32_t cell;
-    int slept = 0;
-    struct rf_cell *place = is_bound(ring) ? unfinished(ring, head, &cell) : NULL;
-    if (place) {
-        atomic_store_explicit(&control->consumer_wait, head * ring->geometry.cells + cell + 1, memory_order_seq_cst);
-        uint64_t word = atomic_load_explicit(&place->word, memory_order_seq_cst);
-        if (!rf_word_final(word))
-            slept = rf_futex_wait(rf_futex_of(place), (uint32_t)word, deadline_ns);
-    } else if (!is_bound(ring)) {
-        atomic_store_explicit(&control->consumer_wait, RF_WAIT_FREE, memory_order_seq_cst);
-        uint32_t seen = atomic_load_explicit(&control->free_seq, memory_order_seq_cst);
-        rf_bind(ring);
-        if (!is_bound(ring))
-            slept = rf_futex_wait(&control->free_seq, seen, deadline_ns);
-    }
+    uint32_t cell = 0;
+    bool bound = is_bound(ring);
+    struct rf_cell *place = bound ? unfinished(ring, head, &cell) : NULL;
+    if (bound && !place)
+        return 0;
+    uint64_t wait = bound ? head * ring->geometry.cells + cell + 1 : RF_WAIT_FREE;
+    atomic_store_explicit(&control->consumer_wait, wait, memory_order_seq_cst);
+    uint32_t seen = atomic_load_explicit(&control->news_seq, memory_order_seq_cst);
+    int slept = has_news(ring, place) ? 0 : rf_futex_wait(&control->news_seq, seen, deadline_ns);
     atomic_store_explicit(&control->consumer_wait, RF_WAIT_NONE, memory_order_relaxed);
     return slept;
 }
@@ -272,9 +288,12 @@ struct rf_taken rf_take(struct rf_ring *ring)
 
 bool rf_slot_ready(const struct rf_ring *ring, uint32_t slot)
 {
-    for (uint32_t cell = 0; cell < ring->records[slot].tickets; cell++)
-        if (!rf_word_final(atomic_load_explicit(&rf_cell_of(ring, slot, cell)->word, memory_order_relaxed)))
+    /* All cells, since the record may be written meanwhile: those without a ticket are EMPTY. */
+    for (uint32_t cell = 0; cell < ring->geometry.cells; cell++) {
+        uint64_t word = atomic_load_explicit(&rf_cell_of(ring, slot, cell)->word, memory_order_relaxed);
+        if (rf_word_state(word) == RF_AVAIL || rf_word_state(word) == RF_CLAIMED)
             return false;
+    }
     return true;
 }
 
@@ -395,6 +414,9 @@ void rf_publish(struct rf_ring *ring, const struct rf_claim *claim, bool cancell
 {
     struct rf_control *control = ring->control;
     struct rf_cell *place = rf_cell_of(ring, claim->slot, claim->cell);
+    uint64_t mine = rf_word(claim->ticket, claim->attempt, claim->worker, RF_CLAIMED);
+    if (atomic_load_explicit(&place->word, memory_order_relaxed) != mine)
+        return; /* we were taken for dead: cell and line are another's */
     enum rf_state state = cancelled ? RF_CANCELLED : RF_READY;
     for (uint32_t row = 0; !cancelled && row < claim->rows; row++)
         if (claim->marks[row] != RF_ROW_OK)
@@ -406,18 +428,13 @@ void rf_publish(struct rf_ring *ring, const struct rf_claim *claim, bool cancell
     atomic_store_explicit(&claim->line->since_ns, 0, memory_order_relaxed);
     atomic_fetch_add_explicit(&claim->line->busy_ns, busy_ns, memory_order_relaxed);
     atomic_fetch_add_explicit(&claim->line->samples, claim->rows, memory_order_relaxed);
-    uint64_t mine = rf_word(claim->ticket, claim->attempt, claim->worker, RF_CLAIMED);
     uint64_t final = rf_word(claim->ticket, claim->attempt, claim->worker, state);
-    /* P: pairs with T in rf_take(). It fails only if we were taken for dead, and then the ticket is another's. */
+    /* P: pairs with T in rf_take(). It fails only if we are taken for dead just now. */
     if (!atomic_compare_exchange_strong_explicit(&place->word, &mine, final, memory_order_seq_cst, memory_order_relaxed))
         return;
     uint64_t wait = atomic_load_explicit(&control->consumer_wait, memory_order_seq_cst);
-    if (wait == claim->ticket + 1) {
-        rf_futex_wake(rf_futex_of(place), 1);
-    } else if (wait == RF_WAIT_FREE) {
-        atomic_fetch_add_explicit(&control->free_seq, 1, memory_order_seq_cst);
-        rf_futex_wake(&control->free_seq, 1);
-    }
+    if (wait == claim->ticket + 1 || wait == RF_WAIT_FREE)
+        rf_wake_consumer(ring);
 }
 
 void rf_fail(const struct rf_claim *claim, uint32_t row, const void *payload, uint32_t size)

@@ -17,7 +17,8 @@
  *   P -> T  publish compare-exchanges the cell to a final state; take loads it: the rows are visible.
  *   R -> F  release pushes the slot; the binder pops it: all reads of the old views are over before the rebind.
  * Pairs of store-then-load, both sides sequentially consistent, so that one side always sees the other:
- *   consumer: consumer_wait, then the cell or free_seq      publisher, releaser: the cell or free_seq, then consumer_wait
+ *   consumer: consumer_wait, then news_seq, then the cell,  publisher, releaser, alarm, stop: that, then news_seq (all
+ *   the binder, the alarm and stop                          but a publisher), then consumer_wait
  *   worker: its sleepers bit, then work_seq                 binder, reaper: work_seq, then sleepers
  *   releaser: push, then the binder's lock                  binder: unlock, then the stack
  */
@@ -53,7 +54,8 @@ struct rf_ring *rf_open(int control_fd, int slots_fd, uint64_t control_size, uin
                         int *why);
 /* Make this process the consumer, planning at most `capacity` batches ahead. 0, or ENOMEM. */
 int rf_become_consumer(struct rf_ring *ring, uint32_t capacity, uint32_t max_attempts);
-/* Drop the mappings with the last reference; in a forked child, nothing. */
+/* Drop the mappings with the last reference. In a forked child this, rf_drop(), rf_cancel(), rf_alarm() and rf_stop() do
+ * nothing: its copy of the loader must not end its parent's. */
 void rf_reference(struct rf_ring *ring);
 void rf_unreference(struct rf_ring *ring);
 
@@ -62,7 +64,7 @@ void rf_unreference(struct rf_ring *ring);
 uint32_t rf_plan_room(const struct rf_ring *ring);
 /* Plan one batch; false when there is no room. Only by the thread that takes. */
 bool rf_plan(struct rf_ring *ring, const int64_t *indices, uint32_t rows, uint64_t epoch, uint32_t version);
-/* Bind what can be bound. Safe from any thread; returns at once. */
+/* Bind what can be bound. Only by the thread that takes: others bind by rf_drop() and rf_reap(), which wake it. */
 void rf_bind(struct rf_ring *ring);
 
 /* ---- the consumer: taking ---- */
@@ -135,7 +137,7 @@ bool rf_claim_next(struct rf_ring *ring, uint32_t worker, struct rf_cursor *curs
 /* The same, sleeping until there is one: RF_TAKEABLE (claimed), RF_PENDING (deadline, signal) or RF_STOPPED. */
 enum rf_answer rf_claim_wait(struct rf_ring *ring, uint32_t worker, struct rf_cursor *cursor,
                              struct rf_claim *claim, int64_t deadline_ns);
-/* Hand the rows over: READY, or FAILED where a row is marked, or CANCELLED. */
+/* Hand the rows over: READY, or FAILED where a row is marked, or CANCELLED. After a reap it does nothing. */
 void rf_publish(struct rf_ring *ring, const struct rf_claim *claim, bool cancelled);
 /* Mark a row failed; the ticket's first failure keeps as much of the payload as fits and is counted in full. */
 void rf_fail(const struct rf_claim *claim, uint32_t row, const void *payload, uint32_t size);

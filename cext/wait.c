@@ -10,6 +10,7 @@
 #include <signal.h>
 #include <stddef.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -66,10 +67,21 @@ uint32_t rf_fork_generation(void)
 
 /* ---- memory ---- */
 
-void rf_populate(void *address, uint64_t size) { (void)madvise(address, size, MADV_POPULATE_WRITE); }
+void rf_populate(void *address, uint64_t size)
+{
+    uint64_t before = (uintptr_t)address % (uint64_t)sysconf(_SC_PAGESIZE); /* madvise() takes whole pages only */
+    (void)madvise((uint8_t *)address - before, size + before, MADV_POPULATE_WRITE);
+}
 
 void *rf_map(int fd, uint64_t size, int inherit)
 {
+    struct stat file;
+    if (fstat(fd, &file) != 0)
+        return NULL;
+    if ((uint64_t)file.st_size < size) { /* past its end a read is a SIGBUS */
+        errno = EPROTO;
+        return NULL;
+    }
     void *address = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (address == MAP_FAILED)
         return NULL;

@@ -21,11 +21,11 @@ void rf_yield(unsigned attempt);
 /* A process-local number that differs in every forked child. */
 uint32_t rf_fork_generation(void);
 
-/* Fault in `size` bytes at `address` at once, writable; where the kernel cannot, the first writes will. */
+/* Fault in the pages of `size` bytes at `address` at once, writable; where the kernel cannot, the first writes will. */
 void rf_populate(void *address, uint64_t size);
 
 /* Map `size` bytes of a file for reading and writing, shared; no child of this process inherits the mapping
- * unless `inherit`. NULL with errno on failure. */
+ * unless `inherit`. NULL with errno on failure; EPROTO where the file is shorter. */
 void *rf_map(int fd, uint64_t size, int inherit);
 void rf_unmap(void *address, uint64_t size);
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 
 import leftovers
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 # Before any test imports a framework. Inherited by the processes that tests start.
 os.environ["KERAS_BACKEND"] = "tensorflow"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+# A test is judged by what it finds, never by its speed: pytest's own limits bound it.
+hypothesis.settings.register_profile("house", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("house")
 
 
 @pytest.fixture

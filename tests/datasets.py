@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
+import resource
 import signal
+import subprocess
+import sys
 import time
 import zlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -55,6 +60,11 @@ def check(batch: tuple[np.ndarray[Any, Any], ...]) -> list[int]:
     for content, index, checksum in zip(contents, indices, sums, strict=True):
         assert zlib.crc32(content.tobytes()) == checksum, f"row of sample {index} is corrupt"
     return [int(index) for index in indices]
+
+
+def drain(batches: Iterable[Any]) -> list[int]:
+    """Return the indices of an Oracle's batches, all checked."""
+    return [index for batch in batches for index in check(batch)]
 
 
 class Drawing:
@@ -170,3 +180,57 @@ class Reshuffling:
     def on_epoch_end(self) -> None:
         self.ended += 1
         self.order = self.order[::-1][: len(self.order) - 4].copy()
+
+
+class Witness:
+    """Tells, as text in each sample, what ``look`` finds in the process that makes it."""
+
+    def __init__(self, look: str = "surroundings") -> None:
+        self.look = look
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> Any:
+        told = json.dumps(getattr(self, self.look)()).encode()
+        return np.frombuffer(told.ljust(8192), np.uint8)
+
+    def surroundings(self) -> dict[str, Any]:
+        names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+        return {
+            "pid": os.getpid(),
+            "group": os.getpgrp(),
+            "stdin": str(Path("/proc/self/fd/0").readlink()),
+            "cwd": str(Path.cwd()),
+            "path": sys.path,
+            "threads": sorted({os.environ.get(name, "") for name in (*names, "OPENCV_FOR_THREADS_NUM")}),
+            "ignores_ctrl_c": signal.getsignal(signal.SIGINT) == signal.SIG_IGN,
+            "handles": sorted(int(n) for n in signal.valid_signals() if callable(signal.getsignal(n))),
+            "blocked": sorted(map(int, signal.pthread_sigmask(signal.SIG_BLOCK, ()))),
+            "main": getattr(sys.modules["__main__"], "__file__", None),
+            "frameworks": sorted({"tensorflow", "keras", "torch", "jax"} & set(sys.modules)),
+        }
+
+    def faults(self) -> int:
+        """Count the page faults of making an array of 8 MB anew."""
+        for _ in range(2):
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+            np.ones(1 << 20)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    def offspring(self) -> int:
+        """Start a process that outlives the worker, unless somebody ends it."""
+        return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]).pid
+
+
+class Unhurried(Oracle):
+    """Takes for ever to unpickle, and says so in the name of its process."""
+
+    def __setstate__(self, state: object) -> None:
+        Path("/proc/self/comm").write_text("unpickling")
+        time.sleep(50)
+
+
+def told(batch: Any) -> Any:
+    """Return what the first sample of a batch of a Witness tells."""
+    return json.loads(bytes(batch[0]))

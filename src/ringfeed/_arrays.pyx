@@ -219,20 +219,39 @@ cdef class RowWriter:
         return True
 
     def bulk(self, uintptr_t claim_address, getitems, context, on_error):
-        """Fill the claim with getitems(indices), many samples at once; an error of its own counts for every row."""
+        """Fill the claim with getitems(indices), many samples at once.
+
+        If that fails, or killed a worker before, one at a time: the sample at fault is found, the others are saved.
+        """
         cdef c.rf_claim *claim = <c.rf_claim *>claim_address
         cdef uint32_t row
         rows = [row for row in range(claim.rows) if claim.marks[row] != c.RF_ROW_KILLED]
+        context.index = None  # many samples at once: rng() has none to belong to
         if not rows or c.rf_cancelled(claim):
             return not rows
+        if claim.attempt == 0 and self.many(claim, rows, getitems, on_error, len(rows) == 1):
+            return True
+        for row in rows:
+            if c.rf_cancelled(claim):
+                return False
+            self.many(claim, [row], getitems, on_error, True)
+        return True
+
+    cdef bint many(self, c.rf_claim *claim, list rows, getitems, on_error, bint last_try) except -1:
+        """Fill some rows; False where they are to be tried one at a time."""
+        cdef uint32_t row
         indices = [claim.indices[row] for row in rows]
-        context.index = None  # many samples at once: rng() has none to belong to
         c.rf_blame(claim, rows[0])
         try:
             samples = list(getitems(indices))
-            if len(samples) != len(rows):
-                raise ValueError(f"__getitems__ returned {len(samples)} samples for {len(rows)} indices")
         except BaseException as error:
+            if not last_try and isinstance(error, Exception):
+                return False
+            for row in rows:
+                on_error(row, claim.indices[row], error)
+            return True
+        if len(samples) != len(rows):
+            error = ValueError(f"__getitems__ returned {len(samples)} samples for {len(rows)} indices")
             for row in rows:
                 on_error(row, claim.indices[row], error)
             return True

@@ -1,6 +1,6 @@
 """The C core, declared: the only file in Python's world that names its headers."""
 
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 
 cdef extern from "layout.h" nogil:
@@ -156,6 +156,30 @@ cdef extern from "reap.h" nogil:
         rf_bool given_up
 
     rf_reaped rf_reap(rf_ring *ring, uint32_t worker, rf_bool blame)
+
+
+cdef extern from "export.h" nogil:
+    uint32_t RF_MAX_AXES
+
+    struct rf_dlpack_type:
+        uint8_t code
+        uint8_t bits
+        uint16_t lanes
+
+    struct rf_dlpack:
+        void (*deleter)(rf_dlpack *self)
+
+    struct rf_dlpack_versioned:
+        void (*deleter)(rf_dlpack_versioned *self)
+
+    struct rf_field:
+        uint8_t *address
+        rf_dlpack_type type
+        int32_t axes
+        int64_t shape[33]
+
+    rf_dlpack *rf_export(rf_ring *ring, uint32_t slot, const rf_field *field)
+    rf_dlpack_versioned *rf_export_versioned(rf_ring *ring, uint32_t slot, const rf_field *field)
 
 
 cdef extern from "wait.h" nogil:

@@ -7,8 +7,9 @@ Nothing here imports NumPy, so that a worker can start its guard before the slow
 cimport cython
 from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.exc cimport PyErr_CheckSignals
+from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New
 from libc.errno cimport EPROTO
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
 
 from ringfeed cimport _cring as c
 
@@ -35,6 +36,10 @@ ROW_KILLED = c.RF_ROW_KILLED
 
 # However long a wait is, it comes up this often: a signal that arrives just before the sleep is seen then.
 cdef int64_t SLICE_NS = 100_000_000
+
+# The names of DLPack's capsules, which say who owns what is in them.
+cdef const char *PLAIN = "dltensor"
+cdef const char *VERSIONED = "dltensor_versioned"
 
 cdef tuple SLOT_STATES = ("free", "filling", "draining", "held")
 
@@ -232,6 +237,31 @@ cdef class Lease:
         """Where the slot's first field starts, in this process."""
         return <uintptr_t>c.rf_slot_base(self.ring, self.taken.slot)
 
+    def dlpack(self, uint64_t offset, tuple shape, uint8_t code, uint8_t bits, bint versioned=False):
+        """Return a DLPack capsule over the array at `offset` of the slot; it holds the slot by itself, in plain C."""
+        cdef c.rf_field field
+        cdef uint64_t size = (bits + 7) // 8
+        if len(shape) > <Py_ssize_t>c.RF_MAX_AXES:
+            raise ValueError(f"an array of {len(shape)} axes, at most {c.RF_MAX_AXES} are supported")
+        field.address = c.rf_slot_base(self.ring, self.taken.slot) + offset
+        field.type = c.rf_dlpack_type(code, bits, 1)
+        field.axes = <int32_t>len(shape)
+        for axis, length in enumerate(shape):
+            field.shape[axis] = length
+            size *= <uint64_t>length
+        if offset + size > self.ring.geometry.indices_at:
+            raise ValueError(f"an array of {size} bytes at {offset} does not lie within the slot's fields")
+        cdef void *export
+        if versioned:
+            export = c.rf_export_versioned(self.ring, self.taken.slot, &field)
+        else:
+            export = c.rf_export(self.ring, self.taken.slot, &field)
+        if export == NULL:
+            raise MemoryError
+        if versioned:
+            return PyCapsule_New(export, VERSIONED, delete_versioned)
+        return PyCapsule_New(export, PLAIN, delete_plain)
+
     @property
     def slot(self):
         """The number of the slot."""
@@ -275,6 +305,22 @@ cdef class Lease:
             if failure.size:
                 found.append((failure.row, <bytes>failure.payload[:min(failure.size, sizeof(failure.payload))]))
         return found
+
+
+cdef void delete_plain(object capsule) noexcept:
+    """Delete an export that no framework has taken: whoever takes one renames its capsule."""
+    cdef c.rf_dlpack *export
+    if PyCapsule_IsValid(capsule, PLAIN):
+        export = <c.rf_dlpack *>PyCapsule_GetPointer(capsule, PLAIN)
+        export.deleter(export)
+
+
+cdef void delete_versioned(object capsule) noexcept:
+    """The same of a versioned export."""
+    cdef c.rf_dlpack_versioned *export
+    if PyCapsule_IsValid(capsule, VERSIONED):
+        export = <c.rf_dlpack_versioned *>PyCapsule_GetPointer(capsule, VERSIONED)
+        export.deleter(export)
 
 
 @cython.final

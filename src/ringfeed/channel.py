@@ -6,32 +6,59 @@ Batches never travel here. A message is one SEQPACKET packet, so it arrives whol
 from __future__ import annotations
 
 import array
+import errno
 import os
 import pickle
 import socket
 from typing import Any
 
-PACKET = 1 << 18
+PACKET = 1 << 16  # a longer message goes beside it, in a memfd: what a socket takes at once is not ours to say
 MOST_FDS = 250  # the kernel's limit is 253
+ELSEWHERE = b"memfd"  # in place of a message that is in the last descriptor
+
+
+class PeerGoneError(EOFError):
+    """The other process has ended, or closed its end."""
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
     """Return the two ends of a new channel."""
-    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for end in ends:
+        end.setblocking(True)  # noqa: FBT003 - the name says it; socket.setdefaulttimeout() is not for us
+    return ends
 
 
 def send(end: socket.socket, message: object, fds: tuple[int, ...] = ()) -> None:
     """Send a message at once: a dead peer is an OSError, a peer that does not read a BlockingIOError."""
+    packet = pickle.dumps(message)
+    if len(packet) <= PACKET:
+        _send(end, packet, fds)
+        return
+    with open(os.memfd_create("ringfeed-message", os.MFD_CLOEXEC), "wb") as file:  # noqa: PTH123 - a descriptor
+        file.write(packet)
+        file.flush()
+        _send(end, ELSEWHERE, (*fds, file.fileno()))
+
+
+def _send(end: socket.socket, packet: bytes, fds: tuple[int, ...]) -> None:
     rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
     # Not socket.send_fds: it drops its flags before Python 3.12.
-    end.sendmsg([pickle.dumps(message)], rights, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+    end.sendmsg([packet], rights, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
 
 def receive(end: socket.socket) -> tuple[Any, list[int]]:
-    """Return the next message with its descriptors; EOFError once the peer is gone."""
-    packet, fds, _, _ = socket.recv_fds(end, PACKET, MOST_FDS)
+    """Return the next message with its descriptors; PeerGoneError once the peer is gone."""
+    packet, fds, flags, _ = socket.recv_fds(end, PACKET, MOST_FDS)
+    if flags & socket.MSG_CTRUNC:
+        for fd in fds:
+            os.close(fd)
+        raise OSError(errno.EMFILE, "no room for the descriptors of a message; raise the limit (ulimit -n)")
     if not packet:
-        raise EOFError
+        raise PeerGoneError
     for fd in fds:
         os.set_inheritable(fd, False)  # noqa: FBT003 - the name says it
+    if packet == ELSEWHERE:
+        with open(fds.pop(), "rb") as file:  # noqa: PTH123 - a descriptor
+            packet = os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0)
     return pickle.loads(packet), fds  # noqa: S301 - from our own process

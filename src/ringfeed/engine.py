@@ -6,7 +6,6 @@ The loader decides when an epoch begins and ends; the engine runs it. Not thread
 from __future__ import annotations
 
 import gc
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from ringfeed.segment import Segment
 if TYPE_CHECKING:
     from ringfeed.plan import Plan
     from ringfeed.sampler import Epoch
+    from ringfeed.settings import Settings
     from ringfeed.source import Recipe
     from ringfeed.stats import Stats
 
@@ -28,22 +28,6 @@ PLANNED_INDICES = 4096  # indices asked of a pure sampler at a time
 HELD_NS = 10**9  # patience with views that hold every slot
 FOREVER_NS = 2**62
 AGES_SHOWN = 8
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How the engine behaves; the loader's parameters of the same names."""
-
-    backend: str
-    start_method: str
-    workers: int
-    copy: bool
-    drop_remainder: bool
-    timeout_s: float | None
-    on_stall: str
-    on_error: str
-    max_attempts: int
-    max_restarts: int | None
 
 
 class Engine:
@@ -57,12 +41,16 @@ class Engine:
         self._recipe = recipe
         self._layout = layout
         self._capacity = max(2 * plan.slots, PLANNED_INDICES // layout.indices)
-        self.segment = Segment(plan)
-        self.ring = self.segment.open()
-        self.ring.become_consumer(self._capacity, settings.max_attempts)
         self._fields = Fields(recipe.spec, layout.offsets)
-        crew = Crew(self.ring, self.segment, recipe, settings.workers, settings.start_method, settings.max_restarts)
-        self.pool: Pool = InProcess(crew) if not settings.workers else _POOLS[settings.backend](crew)
+        self.segment = Segment(plan)
+        try:
+            self.ring = self.segment.open()
+            self.ring.become_consumer(self._capacity, settings.max_attempts)
+            self.pool = self._make_pool()
+        except BaseException:
+            self.segment.close()
+            raise
+        self._before = (stats.busy_s, stats.back_pressure_s, stats.restarts)  # of an engine that failed
         self._workers = max(settings.workers, 1)
         self._version = 0
         self._epoch: Epoch | None = None
@@ -70,16 +58,22 @@ class Engine:
         self._ahead = plan.slots
         self._waiting = 0  # batches planned or bound, and not taken
 
+    def _make_pool(self) -> Pool:
+        settings = self._settings
+        crew = Crew(
+            self.ring, self.segment, self._recipe, settings.workers, settings.start_method, settings.max_restarts
+        )
+        return _POOLS[settings.backend](crew) if settings.workers else InProcess(crew)
+
     # ---- epochs ----
 
     def start(self, dataset: Any) -> None:
         """Start the workers."""
-        self.pool.start(dataset, self._version)
+        self.pool.start(dataset)
 
     def update(self, dataset: Any) -> None:
         """Have the coming batches read from the dataset as it is now."""
-        if self.pool.update(dataset, self._version + 1):
-            self._version += 1
+        self._version = self.pool.update(dataset)
 
     def begin(self, epoch: Epoch, number: int, *, pure: bool) -> None:
         """Begin an epoch; what was left of the one before is cancelled."""
@@ -98,9 +92,11 @@ class Engine:
 
     def stop(self) -> None:
         """End the workers and close the segment; views stay valid."""
-        self.pool.stop()
-        self._count_work()
-        self.segment.close()
+        try:
+            self.pool.stop()
+        finally:
+            self._count_work()
+            self.segment.close()
 
     def _top_up(self) -> None:
         """Plan ahead: as far as a pure sampler gives indices in one go, or a slot's worth a slot."""
@@ -148,7 +144,8 @@ class Engine:
             self.stats.stall_s += (_ring.now_ns() - began_ns) / 1e9
 
     def _wait_until(self, began_ns: int, *, patient: bool) -> bool:
-        timeout_ns = FOREVER_NS if self._settings.timeout_s is None else int(self._settings.timeout_s * 1e9)
+        timeout_s = self._settings.timeout_s
+        timeout_ns = FOREVER_NS if timeout_s is None else int(min(timeout_s * 1e9, FOREVER_NS))
         deadline_ns = began_ns + timeout_ns
         while True:
             answer = self.ring.look()
@@ -240,9 +237,10 @@ class Engine:
 
     def _count_work(self) -> None:
         reports = [self.ring.report(number) for number in range(self._workers)]
-        self.stats.busy_s = sum(report[2] for report in reports) / 1e9
-        self.stats.back_pressure_s = sum(report[3] for report in reports) / 1e9
-        self.stats.restarts = self.pool.restarts
+        busy_s, back_pressure_s, restarts = self._before
+        self.stats.busy_s = busy_s + sum(report[2] for report in reports) / 1e9
+        self.stats.back_pressure_s = back_pressure_s + sum(report[3] for report in reports) / 1e9
+        self.stats.restarts = restarts + self.pool.restarts
 
 
 _POOLS: dict[str, type[Processes | Threads]] = {"process": Processes, "thread": Threads}

@@ -32,18 +32,26 @@ class Failure(NamedTuple):
 
 
 def encode(error: BaseException) -> bytes:
-    """Return at most ``LIMIT`` bytes that say as much of the exception as fits."""
+    """Return at most ``LIMIT`` bytes that say as much of the exception as fits; whatever it is, nothing is raised."""
+    try:
+        return _encode(error)
+    except BaseException:  # noqa: BLE001 - an error's own methods may do anything, and its row must be told
+        return pickle.dumps((None, type(error).__name__[:200], _safe_text(error)[:500], ""))
+
+
+def _encode(error: BaseException) -> bytes:
     type_name, text = type(error).__qualname__, _safe_text(error)
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     pickled = _pickle(error)
     record = pickle.dumps((pickled, type_name, text, trace))
     if len(record) > LIMIT and pickled is not None and len(pickled) > LIMIT // 2:
         pickled = None
-    text = text[:500]
+    text, least = text[:500], 200
     while len(record) > LIMIT:
         half = (len(trace) - (len(record) - LIMIT)) // 2 - len(CUT)
         if half < 0:
-            pickled, half = None, 200
+            pickled, half, least = None, least, least // 2
+            text = text[: 3 * half]
         trace = trace[:half] + CUT + trace[len(trace) - half :]
         record = pickle.dumps((pickled, type_name[:200], text, trace))
     return record
@@ -60,14 +68,14 @@ def decode(record: bytes) -> Failure:
             error = None
     if not isinstance(error, BaseException):
         return Failure(None, type_name, text)._replace(error=RemoteTraceback(trace))
-    error.__cause__ = RemoteTraceback(trace)
+    BaseException.__setattr__(error, "__cause__", RemoteTraceback(trace))  # its class may be a frozen dataclass
     return Failure(error, type_name, text)
 
 
 def _safe_text(error: BaseException) -> str:
     try:
-        return str(error)
-    except Exception:  # noqa: BLE001 - a broken __str__ must not hide the error
+        return str.__str__(str(error))  # a plain str, which the consumer can unpickle
+    except BaseException:  # noqa: BLE001 - a broken __str__ must not hide the error
         return "(its text could not be made)"
 
 
@@ -77,7 +85,7 @@ def _pickle(error: BaseException) -> bytes | None:
         try:
             pickled = dumps(error)
             pickle.loads(pickled)  # noqa: S301 - whether the other side will be able to
-        except Exception:  # noqa: BLE001, S112 - then by its name and text
+        except BaseException:  # noqa: BLE001, S112 - then by its name and text
             continue
         return pickled
     return None

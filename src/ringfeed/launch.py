@@ -3,7 +3,7 @@
     Spawner   a fresh interpreter a worker; never imports the user's main module
     Forker    a nursery process forks workers: born of the consumer ("fork") or spawned ("forkserver")
 
-Both answer `start(channel)` with a `Worker`: its pidfd proves its death, whoever its parent is.
+Both answer `start()` with a `Worker`: its pidfd proves its death, whoever its parent is.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -19,21 +20,22 @@ import warnings
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ringfeed import channel as channels
 from ringfeed.errors import WorkerError
 from ringfeed.failure import decode
-from ringfeed.nursery import fork, nurse
+from ringfeed.nursery import end_group, fork, nurse, pidfd_of
 from ringfeed.standins import frameworks_loaded
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable
 
     from ringfeed.ship import Shipment
 
 NURSERY_TIMEOUT_S = 60.0
+LOOK_S = 0.1  # between two looks at whether we still want what we wait for
+BURIAL_S = 1.0
 _ONE_THREAD = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -52,8 +54,13 @@ class Tether:
 
     def __init__(self) -> None:
         """Open a pidfd of this process and a pipe."""
-        self.parent_fd = os.pidfd_open(os.getpid())
         self.lifeline_fd, self.writer_fd = os.pipe()
+        try:
+            self.parent_fd = os.pidfd_open(os.getpid())
+        except BaseException:
+            os.close(self.lifeline_fd)
+            os.close(self.writer_fd)
+            raise
 
     @property
     def fds(self) -> tuple[int, int]:
@@ -88,13 +95,27 @@ class Worker:
         return bool(poller.poll(timeout_s * 1000))
 
     def epitaph(self) -> str:
-        """Say how a dead process ended, and forget it."""
-        code = self._status()
-        os.close(self.pidfd)
-        self.channel.close()
+        """Say how a dead process ended, and forget it; one that cannot even be killed is not waited for."""
+        try:
+            code = self._status() if self.is_dead() else None
+        finally:
+            os.close(self.pidfd)
+            self.channel.close()
         if code is None:
             return "ended"
-        return f"exited with status {code}" if code >= 0 else f"was killed by {signal.Signals(-code).name}"
+        return f"exited with status {code}" if code >= 0 else f"was killed by {_name_of_signal(-code)}"
+
+    def hang_up(self) -> None:
+        """End the channel, also where a process forked from this one holds a copy of our end."""
+        with suppress(OSError):
+            self.channel.shutdown(socket.SHUT_RDWR)
+
+
+def _name_of_signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
 
 
 class Spawner:
@@ -104,24 +125,61 @@ class Spawner:
         """Start workers that are tied to this process."""
         self._tether = tether
 
-    def start(self, theirs: socket.socket, ours: socket.socket) -> Worker:
-        """Start a worker that talks through ``theirs``."""
-        process = spawn("ringfeed.worker", theirs, self._tether)
-        return Worker(process.pid, os.pidfd_open(process.pid), ours, process.wait)
+    def start(self) -> Worker:
+        """Start a worker."""
+        return spawn("ringfeed.worker", self._tether)
+
+    def abandon(self) -> None:
+        """Nothing keeps a spawner waiting."""
 
     def close(self) -> None:
         """Nothing to close: workers are their own processes."""
 
 
-def spawn(module: str, theirs: socket.socket, tether: Tether) -> subprocess.Popen[bytes]:
+def spawn(module: str, tether: Tether) -> Worker:
     """Run ``module.main(channel, parent, lifeline)`` in a fresh interpreter with this one's path and flags."""
-    fds = (theirs.fileno(), *tether.fds)
-    path = [entry or str(Path.cwd()) for entry in sys.path if isinstance(entry, str)]
+    ours, theirs = channels.pair()
+    try:
+        with theirs:
+            process = _popen(module, (theirs.fileno(), *tether.fds))
+        try:
+            return Worker(process.pid, os.pidfd_open(process.pid), ours, partial(_wait_for, process))
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+    except BaseException:
+        ours.close()
+        raise
+
+
+def _wait_for(process: subprocess.Popen[bytes]) -> int:
+    """Wait for a dead child, after whatever it had started."""
+    end_group(process.pid)
+    return process.wait()
+
+
+def _here() -> str:
+    """The working directory, or "" where it is gone: an entry of sys.path either way."""
+    with suppress(OSError):
+        return str(Path.cwd())
+    return ""
+
+
+def _popen(module: str, fds: tuple[int, ...]) -> subprocess.Popen[bytes]:
+    if not sys.executable:
+        message = "sys.executable does not say which Python runs here, so no worker can be started; set it"
+        raise WorkerError(message)
+    path = [entry or _here() for entry in sys.path if isinstance(entry, str)]
     order = json.dumps({"path": path, "module": module, "fds": fds})
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001 - as multiprocessing
     environment = {**dict.fromkeys(_ONE_THREAD, "1"), **os.environ}
     return subprocess.Popen(  # noqa: S603 - our own interpreter
-        [sys.executable, *flags, "-c", _CODE, order], stdin=subprocess.DEVNULL, pass_fds=fds, env=environment
+        [sys.executable, *flags, "-c", _CODE, order],
+        stdin=subprocess.DEVNULL,
+        pass_fds=fds,
+        env=environment,
+        start_new_session=True,  # so that Ctrl-C does not reach it before it can say that it wants none
     )
 
 
@@ -135,50 +193,78 @@ class Forker:
         self._shipment = shipment
         self._statuses: dict[int, int] = {}
         self._nursery: Worker | None = None
+        self._abandoned = False
         if shipment is None:
             _warn_of_threads()
 
     def _open(self) -> Worker:
-        ours, theirs = channels.pair()
         if self._shipment is None:
-            pid = fork()
-            if pid == 0:
-                ours.close()
-                os.close(self._tether.writer_fd)  # or the lifeline would never break
-                nurse(theirs, *self._tether.fds, self._dataset)
-            nursery = Worker(pid, os.pidfd_open(pid), ours, lambda: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-        else:
-            process = spawn("ringfeed.nursery", theirs, self._tether)
-            nursery = Worker(process.pid, os.pidfd_open(process.pid), ours, process.wait)
-            channels.send(ours, {"manifest": self._shipment.manifest()}, self._shipment.fds)
-        theirs.close()
+            return self._fork()
+        nursery = spawn("ringfeed.nursery", self._tether)
+        channels.send(nursery.channel, {"manifest": self._shipment.manifest()}, self._shipment.fds)
         return nursery
 
-    def start(self, theirs: socket.socket, ours: socket.socket) -> Worker:
-        """Start a worker that talks through ``theirs``; a nursery that was killed is replaced."""
+    def _fork(self) -> Worker:
+        ours, theirs = channels.pair()
+        with theirs:
+            try:
+                pid = fork()
+                if pid == 0:
+                    self._be_a_nursery(ours, theirs)
+                return Worker(pid, pidfd_of(pid), ours, partial(_status_of_child, pid))
+            except BaseException:
+                ours.close()
+                raise
+
+    def _be_a_nursery(self, ours: socket.socket, theirs: socket.socket) -> NoReturn:
+        """In the forked child: never come back to what the consumer was doing."""
+        try:
+            ours.close()
+            os.close(self._tether.writer_fd)  # or the lifeline would never break
+            os.environ.update({**dict.fromkeys(_ONE_THREAD, "1"), **os.environ})
+            nurse(theirs, *self._tether.fds, self._dataset)
+        finally:
+            os._exit(1)
+
+    def start(self) -> Worker:
+        """Start a worker; a nursery that was killed is replaced."""
         for last_try in (False, True):
-            if self._nursery is None:
-                self._nursery = self._open()
+            try:
+                return self._order()
+            except (OSError, EOFError) as error:
+                end = self._bury()
+                if last_try or self._abandoned:
+                    message = f"the process that forks workers {end} twice; use start_method='spawn'"
+                    raise WorkerError(message) from error
+        raise AssertionError  # the loop returns or raises
+
+    def _order(self) -> Worker:
+        """Have a worker forked. A nursery that dies of it may have forked one: it knows a channel that nobody uses."""
+        if self._nursery is None:
+            self._nursery = self._open()
+        ours, theirs = channels.pair()
+        with theirs:
             try:
                 channels.send(self._nursery.channel, {}, (theirs.fileno(), *self._tether.fds))
                 pid, pidfd = self._answer(self._nursery)
-            except (OSError, EOFError):
-                end = self._bury()
-                if last_try:
-                    message = f"the process that forks workers {end} twice; use start_method='spawn'"
-                    raise WorkerError(message) from None
-            else:
-                return Worker(pid, pidfd, ours, partial(self._status_of, pid))
-        raise AssertionError  # the loop returns or raises
+            except BaseException:
+                ours.close()
+                raise
+        return Worker(pid, pidfd, ours, partial(self._status_of, pid, self._nursery))
 
     def _answer(self, nursery: Worker) -> tuple[int, int]:
         """Return the pid and the pidfd of the forked worker."""
-        nursery.channel.settimeout(NURSERY_TIMEOUT_S)
-        while True:
-            message, fds = channels.receive(nursery.channel)
+        deadline = time.monotonic() + NURSERY_TIMEOUT_S
+        nursery.channel.settimeout(LOOK_S)
+        while time.monotonic() < deadline and not self._abandoned:
+            try:
+                message, fds = channels.receive(nursery.channel)
+            except TimeoutError:
+                continue
             if "pid" in message:
                 return message["pid"], fds[0]
             self._note(message)
+        raise TimeoutError
 
     def _note(self, message: dict[str, Any]) -> None:
         if "ended" in message:
@@ -187,32 +273,51 @@ class Forker:
             failure = decode(message["broken"])
             text = f"the dataset could not be unpickled for the workers: {failure.summary}"
             raise WorkerError(text) from failure.error
+        elif "refused" in message:
+            text = f"no worker could be forked: {message['refused']}"
+            raise WorkerError(text)
 
-    def _status_of(self, pid: int) -> int | None:
-        """Return a dead worker's exit code; None when the nursery died before it could tell."""
-        deadline = time.monotonic() + 1.0
-        while pid not in self._statuses and self._nursery is not None and time.monotonic() < deadline:
-            self._nursery.channel.settimeout(0.1)
+    def _status_of(self, pid: int, nursery: Worker) -> int | None:
+        """Return a dead worker's exit code; None when its nursery died before it could tell."""
+        deadline = time.monotonic() + BURIAL_S
+        while pid not in self._statuses and self._nursery is nursery and time.monotonic() < deadline:
+            nursery.channel.settimeout(LOOK_S)
             try:
-                message, _ = channels.receive(self._nursery.channel)
+                message, _ = channels.receive(nursery.channel)
             except TimeoutError:
                 continue
             except (OSError, EOFError):
                 self._bury()
                 break
-            self._note(message)
-        return self._statuses.pop(pid, None)
+            with suppress(WorkerError):  # the nursery's own end: the next order will find it
+                self._note(message)
+        # Not told: an orphan of a nursery that was killed. It may be ours to bury, where we are PID 1 or a subreaper.
+        return self._statuses.pop(pid) if pid in self._statuses else _status_of_child(pid)
 
     def _bury(self) -> str:
         nursery, self._nursery = self._nursery, None
         if nursery is None:
             return "ended"
         nursery.kill()
+        nursery.is_dead(BURIAL_S)
         return nursery.epitaph()
+
+    def abandon(self) -> None:
+        """Stop waiting for the nursery; from any thread."""
+        self._abandoned = True
 
     def close(self) -> None:
         """End the nursery; its children end by the ring."""
         self._bury()
+
+
+def _status_of_child(pid: int) -> int | None:
+    """The exit code of a dead process; None where it is no child of ours, or somebody else has waited for it."""
+    end_group(pid)
+    try:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    except ChildProcessError:
+        return None
 
 
 def _warn_of_threads() -> None:

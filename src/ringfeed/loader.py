@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import operator
+import atexit
 import os
 import threading
 import weakref
@@ -10,10 +10,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from ringfeed import _ring
-from ringfeed.engine import Engine, Settings
-from ringfeed.errors import ClosedError, SupersededError
+from ringfeed.engine import Engine
+from ringfeed.errors import ClosedError, RingfeedError, SupersededError
 from ringfeed.plan import Plan, check_available, make_plan
 from ringfeed.sampler import batch_count, check_seed, make_sampler
+from ringfeed.settings import Settings, check_count
 from ringfeed.ship import pack
 from ringfeed.source import Recipe, probe
 from ringfeed.stats import Stats
@@ -27,6 +28,38 @@ if TYPE_CHECKING:
 
     from ringfeed.sampler import Sampler
     from ringfeed.spec import Spec
+
+
+class _Forks:
+    """Counts the forks between the first process that imported this and this one."""
+
+    count = 0
+
+    @classmethod
+    def note(cls) -> None:
+        """Count one, in the child."""
+        cls.count += 1
+
+
+os.register_at_fork(after_in_child=_Forks.note)
+
+
+class _Exit:
+    """Knows whether the interpreter is on its way out."""
+
+    begun = False
+
+    @classmethod
+    def note(cls) -> None:
+        """Be told so, before the loaders are ended."""
+        cls.begun = True
+
+    @classmethod
+    def park(cls) -> None:
+        """Hold a daemon thread, as the interpreter soon will: an error it printed now could abort the exit."""
+        thread = threading.current_thread()
+        if cls.begun and thread.daemon and not isinstance(thread, threading._DummyThread):  # noqa: SLF001 - no other way
+            threading.Event().wait()
 
 
 class Loader:
@@ -90,33 +123,14 @@ class Loader:
         max_restarts: int | None = None,
     ) -> None:
         """Check everything, read sample 0 unless ``spec`` is given, and make the plan; nothing is reserved yet."""
-        _check_choice("backend", backend, ("process", "thread"))
-        _check_choice("start_method", start_method, ("spawn", "fork", "forkserver"))
-        _check_choice("on_stall", on_stall, ("raise", "restart"))
-        _check_choice("on_error", on_error, ("raise", "skip"))
-        self._batch_size = _check_count("batch_size", batch_size, 1)
-        count = len(os.sched_getaffinity(0)) if workers is None else workers
-        self._workers = min(_check_count("workers", count, 0) or 0, _ring.MAX_WORKERS if workers is None else count)
-        _check_most("workers", self._workers, _ring.MAX_WORKERS)
-        _check_count("slots", slots, 0)
-        _check_count("max_batch_size", max_batch_size, 1)
-        _check_count("max_restarts", max_restarts, 0)
-        _check_count("max_attempts", max_attempts, 1)
-        _check_most("max_attempts", max_attempts, _ring.ATTEMPT_MAX // max(batch_size or 1, 8) - 1)
-        if timeout_s is not None and not timeout_s > 0:
-            message = f"timeout_s={timeout_s!r} must be positive, or None to wait for ever"
-            raise ValueError(message)
-        if reseed and backend == "thread":
-            message = "reseed=True seeds states that all threads share; use backend='process', or ringfeed.rng()"
-            raise ValueError(message)
-        self._dataset = dataset
-        self._shuffle = shuffle
-        self._seed = check_seed(seed)
-        self._custom_sampler = sampler
+        self._batch_size = check_count("batch_size", batch_size, 1)
+        count = min(len(os.sched_getaffinity(0)), _ring.MAX_WORKERS) if workers is None else workers
+        check_count("slots", slots, 0)
+        check_count("max_batch_size", max_batch_size, 1)
         self._settings = Settings(
             backend,
             start_method,
-            self._workers,
+            count,
             copy,
             drop_remainder,
             timeout_s,
@@ -125,6 +139,13 @@ class Loader:
             max_attempts,
             max_restarts,
         )
+        if reseed and backend == "thread":
+            message = "reseed=True seeds states that all threads share; use backend='process', or ringfeed.rng()"
+            raise ValueError(message)
+        self._dataset = dataset
+        self._shuffle = shuffle
+        self._seed = check_seed(seed)
+        self._custom_sampler = sampler
         self._probe = probe(
             dataset,
             self._batch_size,
@@ -136,13 +157,14 @@ class Loader:
         )
         self._sampler = self._make_sampler()
         if slots is None and memory is None and batch_size is None:
-            slots = self._workers + 2
+            slots = self._settings.workers + 2
         self._plan = self._make_plan(slots, memory)
         self._recipe = Recipe(self._probe.kind, self._probe.spec, self._plan.layout, self._seed, reseed)
         self._engine: Engine | None = None
         self._stats = Stats()
         self._changes = _has_hook(dataset, "on_epoch_begin") or _has_hook(dataset, "on_epoch_end")
-        self._lock = threading.Lock()
+        self._forks = _Forks.count
+        self._lock = threading.RLock()  # a signal handler, a hook or the garbage collector may come in again
         self._turn = 0  # of the newest iterator
         self._next_epoch = 0
         self._closed = False
@@ -165,17 +187,19 @@ class Loader:
         return make_sampler(self._probe.length, shuffle=self._shuffle, seed=self._seed, sampler=self._custom_sampler)
 
     def _make_plan(self, slots: int | None, memory: int | str | None) -> Plan:
-        sent = self._workers > 0 and self._settings.backend == "process" and self._settings.start_method != "fork"
+        sent = (
+            self._settings.workers > 0 and self._settings.backend == "process" and self._settings.start_method != "fork"
+        )
         parcel = pack(self._dataset) if sent else None
         own = parcel.in_band if parcel and self._settings.start_method == "spawn" else 0
         plan = make_plan(
             self._probe.spec,
             self._probe.rows,
             1 if self._batch_size is None else self._batch_size,
-            workers=self._workers,
+            workers=self._settings.workers,
             slots=slots,
             memory=memory,
-            dataset_shared=parcel.in_band + parcel.out_of_band if parcel else 0,
+            dataset_shared=parcel.shared if parcel else 0,
             dataset_per_worker=own,
         )
         check_available(plan)
@@ -219,14 +243,30 @@ class Loader:
         return self._settings.drop_remainder
 
     @property
+    def shuffle(self) -> bool:
+        """Whether each epoch has an order of its own."""
+        return self._shuffle
+
+    @property
+    def on_error(self) -> str:
+        """What becomes of a failed sample: "raise" or "skip"."""
+        return self._settings.on_error
+
+    @property
+    def epoch(self) -> int:
+        """The number of the epoch that the next ``iter()`` begins."""
+        return self._next_epoch
+
+    @property
     def timeout_s(self) -> float | None:
         """How long a batch is waited for."""
         return self._settings.timeout_s
 
     def stats(self) -> Stats:
         """Return what has been done so far; the object is kept up to date by the next call."""
-        if self._engine is not None:
-            self._stats = self._engine.count()
+        engine = self._engine
+        if engine is not None:
+            self._stats = engine.count()
         return self._stats
 
     def slot_states(self) -> list[str]:
@@ -246,7 +286,7 @@ class Loader:
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next ``iter()`` the epoch of this number: its order and its random numbers."""
-        self._next_epoch = _check_count("epoch", epoch, 0) or 0
+        self._next_epoch = check_count("epoch", epoch, 0) or 0
 
     def __iter__(self) -> BatchIterator:
         """Begin the next epoch; an older iterator raises SupersededError at its next ``next()``."""
@@ -258,10 +298,13 @@ class Loader:
         A ``patient`` one waits up to ``timeout_s`` for views that hold every slot, instead of one second: for
         callers whose views go by themselves, such as the adapters to frameworks.
         """
+        self._check_open()
         with self._lock:
-            self._check_open()
             self._turn += 1
             self._run_hook("on_epoch_begin")
+            self._check_open()  # the hook may have closed it, or another thread
+            if self._engine is not None and self._engine.pool.failure is not None:
+                self._stop_engine()  # start afresh
             if self._engine is None:
                 self._start()
             elif self._changes:
@@ -285,56 +328,72 @@ class Loader:
         check_available(self._plan)
         engine = Engine(self._plan, self._recipe, self._settings, self._stats)
         self._finalizer = weakref.finalize(self, Engine.stop, engine)
+        atexit.unregister(_Exit.note)
+        atexit.register(_Exit.note)  # the last to be registered is the first to run
         try:
             engine.start(self._dataset)
+            self._check_open()
+            self._engine = engine
         except BaseException:
             self._finalizer()
             raise
-        self._engine = engine
 
     def _next(self, turn: int, *, patient: bool) -> Any:
+        self._check_open()
         with self._lock:
-            self._check_open()
             if turn != self._turn:
                 message = "a newer iterator of this loader has taken over; finish one before you make the next"
                 raise SupersededError(message)
             engine = self._engine
-            assert engine is not None
+            if engine is None:
+                self._check_open()
+                raise StopIteration  # the workers have failed, and `next` has raised it
             try:
                 return engine.next(patient=patient)
             except StopIteration:
                 self._run_hook("on_epoch_end")
                 raise
-            finally:
-                if engine.pool.failure is not None:  # the next iter() starts afresh
+            except RingfeedError as error:
+                if error is engine.pool.failure:
                     self._stop_engine()
+                raise
 
     def _break_off(self, turn: int) -> None:
         """Cancel an epoch whose iterator died before its end."""
-        if turn == self._turn:  # without the lock: the iterator of the newest turn is not inside next() if it dies
-            with self._lock:
-                if turn == self._turn and self._engine is not None:
-                    self._engine.cancel()
+        # Never wait for the lock: this runs wherever the garbage collector does, in the pool's watcher too. Whoever
+        # has it closes the loader or begins an epoch: the iterator of the newest turn is not inside next() if it dies.
+        if turn != self._turn or self._forks != _Forks.count or not self._lock.acquire(blocking=False):
+            return
+        try:
+            if turn == self._turn and self._engine is not None:
+                self._engine.cancel()
+        finally:
+            self._lock.release()
 
     # ---- the end ----
 
     def _check_open(self) -> None:
+        if self._forks != _Forks.count:
+            message = "this loader belongs to the process that this one was forked from; make a new one here"
+            raise ClosedError(message)
         if self._closed:
             message = "this loader is closed; make a new one"
             raise ClosedError(message)
 
     def _stop_engine(self) -> None:
-        if self._engine is not None and self._finalizer is not None:
+        engine, self._engine = self._engine, None
+        if engine is not None and self._finalizer is not None:
+            self._stats = engine.stats
             self._finalizer()
-            self._stats = self._engine.stats
-            self._engine = None
 
     def close(self) -> None:
         """End the workers and give the memory back; views that are still referenced stay valid."""
         self._closed = True
+        if self._forks != _Forks.count:
+            return  # a forked child: nothing here is its own
         engine = self._engine
         if engine is not None:
-            engine.ring.stop()  # before the lock: somebody may be waiting with it
+            engine.pool.dismiss()  # before the lock: somebody may be waiting with it
         with self._lock:
             self._stop_engine()
 
@@ -384,6 +443,9 @@ class BatchIterator:
         except StopIteration:
             self._finished = True
             raise
+        except ClosedError:
+            _Exit.park()
+            raise
 
     def __del__(self) -> None:
         """Break the epoch off, unless it is over."""
@@ -398,34 +460,3 @@ def _has_hook(dataset: Any, name: str) -> bool:
     """Whether a dataset defines a hook of its own, rather than inheriting Keras' empty one."""
     hook = getattr(type(dataset), name, None)
     return callable(hook) and getattr(hook, "__module__", "").partition(".")[0] not in {"keras", "tf_keras"}
-
-
-# ---- checks ----
-
-
-def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        message = f"{name}={value!r}; choose one of {', '.join(map(repr, choices))}"
-        raise ValueError(message)
-
-
-def _check_count(name: str, value: object, least: int) -> int | None:
-    if value is None:
-        return None
-    try:
-        count = operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        count = None
-    if count is None or isinstance(value, bool):
-        message = f"{name}={value!r} must be an int"
-        raise TypeError(message)
-    if count < least:
-        message = f"{name}={count} must be at least {least}"
-        raise ValueError(message)
-    return count
-
-
-def _check_most(name: str, value: int, most: int) -> None:
-    if value > most:
-        message = f"{name}={value} must be at most {most}"
-        raise ValueError(message)

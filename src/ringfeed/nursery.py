@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import socket
 import warnings
 from contextlib import suppress
-from typing import Any
+from typing import Any, NoReturn
 
 from ringfeed import channel as channels
-from ringfeed.worker import become_worker, report_and_leave, work
+from ringfeed.worker import become_worker, flush_output, report_and_leave, work
 
 
 class Nursery:
@@ -22,6 +23,7 @@ class Nursery:
 
     def __init__(self, channel: socket.socket, dataset: Any) -> None:
         """Fork on the orders that come through ``channel``."""
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if inherited, SIG_IGN would bury our children
         self._channel = channel
         self._dataset = dataset
         self._children: dict[int, int] = {}  # pidfd -> pid
@@ -43,47 +45,90 @@ class Nursery:
             _, fds = channels.receive(self._channel)
         except (EOFError, OSError):
             return False
-        pid = fork()
-        if pid == 0:
+        try:
+            pid = fork()
+            if pid == 0:
+                self._let_live(*fds)
+            pidfd = pidfd_of(pid)
+        except OSError as error:
+            channels.send(self._channel, {"refused": str(error)})
+        else:
+            self._children[pidfd] = pid
+            channels.send(self._channel, {"pid": pid}, (pidfd,))
+        finally:
+            for fd in fds:
+                os.close(fd)
+        return True
+
+    def _let_live(self, channel_fd: int, parent_fd: int, lifeline_fd: int) -> NoReturn:
+        try:
             self._channel.close()
             for pidfd in self._children:
                 os.close(pidfd)
-            channel_fd, parent_fd, lifeline_fd = fds
-            live(channel_fd, parent_fd, lifeline_fd, self._dataset)
-        for fd in fds:
-            os.close(fd)
-        pidfd = os.pidfd_open(pid)  # no race: nobody else can wait for our child
-        self._children[pidfd] = pid
-        channels.send(self._channel, {"pid": pid}, (pidfd,))
-        return True
+            become_worker(parent_fd, lifeline_fd)
+            work(channel_fd, self._dataset)
+        finally:
+            os._exit(1)
 
     def _bury(self, pidfd: int) -> None:
         pid = self._children.pop(pidfd)
         os.close(pidfd)
+        end_group(pid)
         _, status = os.waitpid(pid, 0)
         with suppress(OSError):
             channels.send(self._channel, {"ended": pid, "status": status})
 
 
+def end_group(pid: int) -> None:
+    """Kill what a dead child has started in its process group. Before it is waited for: its id is not another's yet."""
+    with suppress(ChildProcessError, ProcessLookupError):
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        os.killpg(pid, signal.SIGKILL)
+
+
 def fork() -> int:
-    """Fork; Python's warning about threads is given by whoever chose to fork, in better words."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return os.fork()
+    """Fork a process that will become a worker; until it has, no signal runs the consumer's handlers in it.
 
-
-def live(channel_fd: int, parent_fd: int, lifeline_fd: int, dataset: Any) -> None:
-    """Be a forked worker, to the end of this process."""
+    Python's warning about threads is given by whoever chose to fork, in better words.
+    """
+    flush_output()  # or the child would write it again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    pid = -1
     try:
-        become_worker(parent_fd, lifeline_fd)
-        work(channel_fd, dataset)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
     finally:
-        os._exit(1)
+        if pid:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return pid
+
+
+def pidfd_of(pid: int) -> int:
+    """Return a pidfd of a child that was just forked; if there is no room for one, the child is ended."""
+    try:
+        return os.pidfd_open(pid)  # no race: nobody else can wait for our child
+    except OSError:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        raise
+
+
+def forget_the_consumer() -> None:
+    """Undo, in a process forked from the consumer, what a spawned one would not have."""
+    signal.set_wakeup_fd(-1)  # our signals are not for the consumer's event loop, nor for its handlers
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
 
 
 def nurse(channel: socket.socket, parent_fd: int, lifeline_fd: int, dataset: Any) -> None:
-    """Be a nursery, to the end of this process."""
+    """Be a nursery that was forked from the consumer, to the end of this process."""
     try:
+        forget_the_consumer()
         become_worker(parent_fd, lifeline_fd)
         Nursery(channel, dataset).run()
         os._exit(0)
@@ -95,6 +140,7 @@ def nurse(channel: socket.socket, parent_fd: int, lifeline_fd: int, dataset: Any
 
 def main(channel_fd: int, parent_fd: int, lifeline_fd: int) -> None:
     """Run a spawned nursery: unpickle the dataset once, for all workers."""
+    become_worker(parent_fd, lifeline_fd)
     channel = socket.socket(fileno=channel_fd)
     try:
         from ringfeed.ship import unpack  # noqa: PLC0415 - imports NumPy, after the guard of a worker
@@ -104,6 +150,7 @@ def main(channel_fd: int, parent_fd: int, lifeline_fd: int) -> None:
         dataset = unpack(hello["manifest"], fds)
         for fd in fds:
             os.close(fd)
+        Nursery(channel, dataset).run()
     except BaseException:  # noqa: BLE001 - reported, whatever it is
         report_and_leave(channel)
-    nurse(channel, parent_fd, lifeline_fd, dataset)
+    os._exit(0)

@@ -2,12 +2,13 @@
 
 Each pool answers the loader's few questions in the same words:
 
-    start(dataset, version)   begin to work
-    update(dataset, version)  batches bound from now on name this version
-    step()                    do some work in the calling thread, if that is where it is done
-    failure                   the error that ended the pool, or None
-    stalled(...)              what the workers are doing, for a StallError
-    stop()                    end all of it, within about a second
+    start(dataset)    begin to work
+    update(dataset)   the version of the dataset that batches bound from now on must name
+    step()            do some work in the calling thread, if that is where it is done
+    failure           the error that ended the pool, or None
+    stalled(...)      what the workers are doing, for a StallError
+    dismiss()         have all of it end soon, without waiting
+    stop()            the same, and wait about a second
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ import sys
 import threading
 import time
 import traceback
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -58,11 +58,11 @@ class Pool(Protocol):
     failure: RingfeedError | None
     restarts: int
 
-    def start(self, dataset: Any, version: int) -> None:
+    def start(self, dataset: Any) -> None:
         """Begin to work."""
 
-    def update(self, dataset: Any, version: int) -> bool:
-        """Make batches of ``version`` possible; False when the dataset has not changed."""
+    def update(self, dataset: Any) -> int:
+        """Send the workers what has changed; returns the version that batches must name from now on, at first 0."""
 
     def step(self) -> bool:
         """Work in the calling thread; False when there was nothing to do, or others do it."""
@@ -73,8 +73,11 @@ class Pool(Protocol):
     def stalled(self, *, kill: bool) -> list[str]:
         """Describe each worker, with its Python stack; kill those inside a sample if asked."""
 
+    def dismiss(self) -> None:
+        """Have all workers leave; at once, from any thread, more than once."""
+
     def stop(self) -> None:
-        """End all workers."""
+        """End all workers; in a forked child of the consumer, nobody: they are its parent's."""
 
 
 class InProcess:
@@ -88,14 +91,14 @@ class InProcess:
         self._end = _ring.WorkerEnd(crew.ring, 0)
         self._source: Source
 
-    def start(self, dataset: Any, version: int) -> None:  # noqa: ARG002 - there is one version: the object itself
+    def start(self, dataset: Any) -> None:
         """Keep the dataset."""
         crew = self._crew
         self._source = Source(dataset, crew.recipe, self._end, crew.ring, interruptible=True)
 
-    def update(self, dataset: Any, version: int) -> bool:  # noqa: ARG002 - see start
+    def update(self, dataset: Any) -> int:  # noqa: ARG002 - see below
         """Nothing to send: the dataset is this process's own."""
-        return False
+        return 0
 
     def step(self) -> bool:
         """Fill one ticket, if there is one."""
@@ -117,8 +120,13 @@ class InProcess:
         """There are no workers to describe."""
         return []
 
+    def dismiss(self) -> None:
+        """End the ring: nothing runs by itself."""
+        self._crew.ring.stop()
+
     def stop(self) -> None:
-        """Nothing runs by itself."""
+        """End the ring: nothing runs by itself."""
+        self._crew.ring.stop()
 
 
 class Threads:
@@ -131,7 +139,7 @@ class Threads:
         self._crew = crew
         self._threads: list[threading.Thread] = []
 
-    def start(self, dataset: Any, version: int) -> None:  # noqa: ARG002 - there is one version: the object itself
+    def start(self, dataset: Any) -> None:
         """Start the threads; they never keep the interpreter alive."""
         for number in range(self._crew.workers):
             end = _ring.WorkerEnd(self._crew.ring, number)
@@ -140,9 +148,9 @@ class Threads:
             thread.start()
             self._threads.append(thread)
 
-    def update(self, dataset: Any, version: int) -> bool:  # noqa: ARG002 - see start
+    def update(self, dataset: Any) -> int:  # noqa: ARG002 - see below
         """Nothing to send: the threads see the same object."""
-        return False
+        return 0
 
     def step(self) -> bool:
         """The threads work by themselves."""
@@ -161,6 +169,10 @@ class Threads:
             lines.append(_describe(self._crew.ring, number, f"thread {thread.name}", "".join(stack)))
         return lines
 
+    def dismiss(self) -> None:
+        """End the ring, and with it the threads."""
+        self._crew.ring.stop()
+
     def stop(self) -> None:
         """Wait a little for the threads; one inside a long sample ends after it."""
         self._crew.ring.stop()
@@ -177,8 +189,8 @@ class Processes:
         self.failure: RingfeedError | None = None
         self.restarts = 0
         self._crew = crew
-        self._tether = Tether()
-        self._launcher: Spawner | Forker
+        self._home = os.getpid()
+        self._launcher: Spawner | Forker | None = None
         self._workers: dict[int, Worker] = {}
         self._stacks: dict[int, int] = {}  # a memfd a worker, for its Python stack
         self._shipment: Shipment | None = None
@@ -188,15 +200,21 @@ class Processes:
         self._early_deaths = 0
         self._deaths: dict[tuple[int, int], str] = {}
         self._stopping = False
+        self._closed = False
         self._lock = threading.RLock()  # workers, versions and starts change together
-        self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._waking = threading.RLock()  # held for a moment only
+        self._tether = Tether()
+        try:
+            self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        except BaseException:
+            self._tether.close()
+            raise
         self._watcher = threading.Thread(target=self._watch, name="ringfeed-watcher", daemon=True)
 
     # ---- starting ----
 
-    def start(self, dataset: Any, version: int) -> None:
+    def start(self, dataset: Any) -> None:
         """Start the processes first, so that their interpreters come up while the dataset is packed."""
-        self._version = version
         try:
             with self._lock:
                 if self._crew.start_method == "spawn":
@@ -220,13 +238,8 @@ class Processes:
             self._workers[number] = self._launch()
 
     def _launch(self) -> Worker:
-        ours, theirs = channels.pair()
-        with theirs:
-            try:
-                return self._launcher.start(theirs, ours)
-            except BaseException:
-                ours.close()
-                raise
+        assert self._launcher is not None
+        return self._launcher.start()
 
     def _introduce(self, number: int, worker: Worker) -> None:
         """Send the hello message: the segment, the recipe, and the dataset unless it was forked along."""
@@ -246,42 +259,58 @@ class Processes:
         fds = () if hello["manifest"] is None or self._shipment is None else self._shipment.fds
         self._starts[number] += 1
         self._claims_before[number] = self._crew.ring.report(number)[-1]
-        with suppress(OSError):  # dead already: the watcher will see
-            channels.send(worker.channel, hello, (segment.control_fd, segment.slots_fd, self._stacks[number], *fds))
+        self._tell(worker, hello, (segment.control_fd, segment.slots_fd, self._stacks[number], *fds))
 
-    def update(self, dataset: Any, version: int) -> bool:
+    @staticmethod
+    def _tell(worker: Worker, message: object, fds: tuple[int, ...]) -> None:
+        """Send a message. A worker that cannot be told, and would wait for it, is ended: its replacement knows."""
+        try:
+            channels.send(worker.channel, message, fds)
+        except OSError:
+            worker.kill()
+
+    def update(self, dataset: Any) -> int:
         """Send every worker what has changed in the dataset; it arrives before the first batch that asks for it."""
         shipment = ship(pack(dataset), self._shipment)
         if shipment is None:
-            return False
+            return self._version
         with self._lock:
-            previous, self._shipment, self._version = self._shipment, shipment, version
-            for worker in self._workers.values():
-                try:
-                    channels.send(worker.channel, {"version": version, "manifest": shipment.manifest()}, shipment.fds)
-                except BlockingIOError:  # it has not read for hundreds of versions
+            previous, self._shipment, self._version = self._shipment, shipment, self._version + 1
+            message = {"version": self._version, "manifest": shipment.manifest()}
+            try:
+                for worker in self._workers.values():
+                    self._tell(worker, message, shipment.fds)
+            except BaseException:  # Ctrl-C: some were not told
+                for worker in self._workers.values():
                     worker.kill()
-                except OSError:  # dead: its replacement starts with this version
-                    pass
-            if previous is not None:
-                previous.close()
-        return True
+                raise
+            finally:
+                if previous is not None:
+                    previous.close()
+            return self._version
 
     # ---- watching ----
 
     def _watch(self) -> None:
-        while not self._stopping and self.failure is None:
-            poller = select.poll()
-            with self._lock:
-                pidfds = {worker.pidfd: number for number, worker in self._workers.items()}
-            for fd in (self._wake_fd, *pidfds):
-                poller.register(fd, select.POLLIN)
+        """Replace the dead until the end, or a failure; then bury all, also if who called `stop` has lost patience."""
+        while not self._stopping:
             try:
-                for fd, _ in poller.poll():
-                    if fd in pidfds and not self._stopping:
-                        self._replace(pidfds[fd])
+                self._look()
             except BaseException as error:  # noqa: BLE001 - the consumer must hear of it
                 self._fail(error)
+        self._close()
+
+    def _look(self) -> None:
+        """Wait for a death, or for the end."""
+        with self._lock:
+            failed = self.failure is not None
+            pidfds = {} if failed else {worker.pidfd: number for number, worker in self._workers.items()}
+        poller = select.poll()
+        for fd in (self._wake_fd, *pidfds):
+            poller.register(fd, select.POLLIN)
+        for fd, _ in poller.poll():
+            if fd in pidfds and not self._stopping:
+                self._replace(pidfds[fd])
 
     def _replace(self, number: int) -> None:
         """Take back what a dead worker had claimed, and start another in its place."""
@@ -295,12 +324,12 @@ class Processes:
             if last_words is not None:
                 raise last_words
             self._count_death(number, epitaph)
-            self._workers[number] = self._launch()
-            self._introduce(number, self._workers[number])
+            if not self._stopping:
+                self._workers[number] = self._launch()
+                self._introduce(number, self._workers[number])
 
     def _count_death(self, number: int, epitaph: str) -> None:
-        claimed = self._crew.ring.report(number)[-1] != self._claims_before[number]
-        self._early_deaths = 0 if claimed else self._early_deaths + 1
+        self._early_deaths = self._early_deaths + 1 if self._is_starting(number) else 0
         self.restarts += 1
         if self._early_deaths >= EARLY_DEATHS:
             message = (
@@ -331,7 +360,7 @@ class Processes:
             cause = error
             error = WorkerError(f"a worker could not be replaced: {type(cause).__name__}: {cause}")
             error.__cause__ = cause
-        self.failure = error
+        self.failure = self.failure or error
         self._crew.ring.alarm()
 
     # ---- answers ----
@@ -349,10 +378,15 @@ class Processes:
         """Describe each worker; with ``kill``, end those inside a sample, whose rows then run again."""
         with self._lock:
             lines = [self._stalled(number, worker) for number, worker in sorted(self._workers.items())]
-            for number, worker in self._workers.items():
-                if kill and self._crew.ring.report(number)[1]:
-                    worker.kill()
+            if kill:
+                busy = [number for number in self._workers if self._crew.ring.report(number)[1]]
+                for number in busy or filter(self._is_starting, self._workers):
+                    self._workers[number].kill()
         return lines
+
+    def _is_starting(self, number: int) -> bool:
+        """Whether a worker has claimed nothing yet."""
+        return bool(self._crew.ring.report(number)[-1] == self._claims_before[number])
 
     def _stalled(self, number: int, worker: Worker) -> str:
         stack = self._stack_of(number, worker)
@@ -360,8 +394,8 @@ class Processes:
 
     def _stack_of(self, number: int, worker: Worker) -> str:
         """Have the worker write its Python stack, in C, into its memfd."""
-        if self._crew.ring.report(number)[-1] == self._claims_before[number]:
-            return ""  # still starting: it would die of the signal
+        if self._is_starting(number):
+            return ""  # it would die of the signal
         fd = self._stacks[number]
         os.ftruncate(fd, 0)
         os.lseek(fd, 0, os.SEEK_SET)  # its descriptor shares our offset
@@ -377,18 +411,38 @@ class Processes:
 
     # ---- stopping ----
 
-    def stop(self) -> None:
-        """Let idle workers leave, end the others by SIGKILL, and close everything; once."""
-        if self._stopping:
+    def dismiss(self) -> None:
+        """Have the workers leave and the watcher close everything; from any thread, more than once."""
+        if self._home != os.getpid():
             return
-        self._stopping = True
+        with self._waking:  # against the watcher, which closes it
+            self._stopping = True
+            if self._wake_fd >= 0:
+                os.eventfd_write(self._wake_fd, 1)
         self._crew.ring.stop()
-        os.eventfd_write(self._wake_fd, 1)
-        if self._watcher.is_alive() and self._watcher is not threading.current_thread():
+        if self._launcher is not None:
+            self._launcher.abandon()
+
+    def stop(self) -> None:
+        """Let idle workers leave, end the others by SIGKILL, and close everything."""
+        self.dismiss()
+        if self._home != os.getpid():
+            return
+        if self._watcher.ident is None:
+            self._close()
+        elif self._watcher is not threading.current_thread():  # as when the garbage collector ends a loader in there
             self._watcher.join()
+
+    def _close(self) -> None:
         with self._lock:
+            if self._closed:
+                return
+            self._closed = True
             self._bury_all()
-        for fd in (*self._stacks.values(), self._wake_fd):
+        with self._waking:
+            os.close(self._wake_fd)
+            self._wake_fd = -1
+        for fd in self._stacks.values():
             os.close(fd)
         if self._shipment is not None:
             self._shipment.close()
@@ -397,7 +451,7 @@ class Processes:
     def _bury_all(self) -> None:
         deadline = time.monotonic() + STOP_S
         for worker in self._workers.values():
-            worker.channel.close()  # ends one that still waits for its hello
+            worker.hang_up()  # ends one that still waits for its hello
         for worker in self._workers.values():
             if not worker.is_dead(max(0.0, deadline - time.monotonic())):
                 worker.kill()
@@ -405,7 +459,7 @@ class Processes:
             worker.is_dead(STOP_S)
             worker.epitaph()
         self._workers.clear()
-        if hasattr(self, "_launcher"):
+        if self._launcher is not None:
             self._launcher.close()
 
 

@@ -15,6 +15,16 @@ if TYPE_CHECKING:
     from ringfeed.plan import Plan
 
 
+STDERR = 2
+
+
+def keep_standard_descriptors() -> None:
+    """Open /dev/null for each closed standard stream: C code would print into a memfd that got its number."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= STDERR:
+        os.set_inheritable(fd, True)  # noqa: FBT003 - the name says it
+    os.close(fd)
+
+
 def reserve(name: str, size: int) -> int:
     """Return a memfd of ``size`` zeroed bytes, all reserved, whose size nobody can change any more."""
     try:
@@ -39,6 +49,7 @@ class Segment:
 
     def __init__(self, plan: Plan) -> None:
         """Reserve and format everything, or raise PlanError and leave nothing."""
+        keep_standard_descriptors()
         layout = plan.layout
         self.control_size = plan.control_size
         self.slots_size = plan.slots * plan.slot_size

@@ -32,6 +32,7 @@ __all__ = ["Parcel", "Shipment", "frameworks_loaded", "pack", "ship", "unpack"]
 ALIGNMENT = 64  # bytes; a buffer is then as usable in a worker as a fresh allocation
 COMPARED = 1 << 20  # bytes compared at a time: both sides stay in cache, and the first difference ends it
 MAX_TWINS = 4  # pieces of the same length that a buffer is compared with, at each place it may have come from
+PIECE_SIZE = 24  # bytes of a piece in the table
 MAX_FILES = 16  # memfds of one shipment: a message carries 253 descriptors, a process 1024 by default
 
 _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
@@ -50,6 +51,13 @@ class Parcel:
         self.buffers = tuple(buffers)
         self.in_band = stream.nbytes  # bytes that every worker unpickles for itself
         self.out_of_band = sum(buffer.nbytes for buffer in self.buffers)  # bytes that all workers share
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory that it will take: both, their table, and what rounding adds."""
+        sizes = [self.in_band, *(buffer.nbytes for buffer in self.buffers)]
+        pieces = sum(_round_up(size, ALIGNMENT) for size in sizes)
+        return _round_up(pieces + len(sizes) * PIECE_SIZE, mmap.PAGESIZE)
 
 
 def pack(obj: object, name: str = "dataset") -> Parcel:

@@ -112,11 +112,20 @@ def report_and_leave(channel: socket.socket) -> None:
     from ringfeed.failure import encode  # noqa: PLC0415
 
     error = sys.exc_info()[1]
-    if error is not None and not isinstance(error, EOFError | BrokenPipeError):
-        with contextlib.suppress(OSError):  # the consumer is gone, and nobody wants to know
-            channels.send(channel, {"broken": encode(error)})
-    sys.stdout.flush()
-    os._exit(1)
+    try:
+        if error is not None and not isinstance(error, channels.PeerGoneError):
+            with contextlib.suppress(OSError):  # the consumer is gone, and nobody wants to know
+                channels.send(channel, {"broken": encode(error)})
+        flush_output()
+    finally:
+        os._exit(1)
+
+
+def flush_output() -> None:
+    """Write out what has been printed, where that can be done."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # None, closed, a pipe without a reader
+            stream.flush()
 
 
 def become_worker(parent_fd: int, lifeline_fd: int) -> None:
@@ -125,6 +134,7 @@ def become_worker(parent_fd: int, lifeline_fd: int) -> None:
         os.setpgid(0, 0)
     _ring.start_guard(parent_fd, lifeline_fd)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())  # whatever thread of the consumer started us
     if os.environ.get("RINGFEED_KEEP_HEAP", "1") != "0":
         _ring.keep_heap(KEPT_HEAP, LARGEST_KEPT_BLOCK)
 
@@ -132,12 +142,12 @@ def become_worker(parent_fd: int, lifeline_fd: int) -> None:
 def work(channel_fd: int, dataset: Any = None) -> None:
     """Live a worker process's life, from the hello message to the end."""
     channel = socket.socket(fileno=channel_fd)
+    channel.setblocking(True)  # noqa: FBT003 - the name says it; a forked worker has the consumer's default timeout
     try:
         Process(channel, dataset).run()
     except BaseException:  # noqa: BLE001 - reported, whatever it is
         report_and_leave(channel)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    flush_output()
     os._exit(0)  # the dataset's own threads and atexit hooks must not keep a stopped worker
 
 

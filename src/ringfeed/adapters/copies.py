@@ -48,7 +48,7 @@ class PrivateEpoch:
 
     def __next__(self) -> list[AnyArray]:
         if self._batches is None:
-            self._number = self._loader._next_epoch  # noqa: SLF001
+            self._number = self._loader.epoch
             self._batches = iter(self._loader)
             self._left = batch_count(self._loader)
         if self._left is not None:
@@ -62,7 +62,7 @@ class PrivateEpoch:
 
     def give_back(self) -> None:
         """Let the next epoch be this one again, unless another was begun since."""
-        if self._batches is not None and self._loader._next_epoch == self._number + 1:  # noqa: SLF001
+        if self._batches is not None and self._loader.epoch == self._number + 1:
             self._loader.set_epoch(self._number)
 
 
@@ -86,7 +86,7 @@ def row_axis(loader: Loader) -> int | None:
 
 
 def _skips(loader: Loader) -> bool:
-    return loader._settings.on_error == "skip"  # noqa: SLF001
+    return loader.on_error == "skip"
 
 
 def without_lists(tree: Any) -> Any:

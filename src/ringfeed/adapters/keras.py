@@ -165,7 +165,7 @@ class LoaderAdapter(DataAdapter):  # type: ignore[misc]  # keras has no types
                 f"{name}={rows} cannot be honoured beside to_keras(): the loader makes batches of "
                 f"{self._loader.max_rows} rows; set batch_size of ringfeed.Loader"
             )
-        if mine and given.get("shuffle") is False and self._loader._shuffle:  # noqa: SLF001
+        if mine and given.get("shuffle") is False and self._loader.shuffle:
             raise ValueError(
                 "shuffle=False cannot be honoured beside to_keras(): the loader shuffles; set shuffle of "
                 "ringfeed.Loader"
