@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define PAUSES_NS 2000   /* a look again within it does not give the CPU away */
 #define TICKET_NS 200000 /* work worth a ticket: long against its 3 us of protocol, short against a batch */
 
 /* ---- the lock: of one process, tried by releases, waited for only by breaks and reaps ---- */
@@ -25,11 +26,27 @@ void rf_wake_workers(struct rf_ring *ring, uint32_t count)
 {
     struct rf_control *control = ring->control;
     atomic_fetch_add_explicit(&control->work_seq, 1, memory_order_seq_cst);
-    uint64_t asleep = 0;
+    uint32_t asleep = 0;
     for (uint32_t word = 0; word * 64 < ring->geometry.workers; word++)
-        asleep |= atomic_load_explicit(&control->sleepers[word], memory_order_seq_cst);
-    if (asleep)
-        rf_futex_wake(&control->work_seq, count > INT32_MAX ? INT32_MAX : (int)count);
+        asleep += (uint32_t)__builtin_popcountll(atomic_load_explicit(&control->sleepers[word], memory_order_seq_cst));
+    bool enough = count < RF_ALL && asleep < ring->geometry.workers &&
+                  atomic_load_explicit(&control->brisk, memory_order_relaxed);
+    if (asleep && !enough)
+        rf_futex_wake(&control->work_seq, count < RF_ALL ? (int)count : RF_ALL);
+}
+
+bool rf_look_again(const struct rf_ring *ring, int64_t began_ns)
+{
+    if (!atomic_load_explicit(&ring->control->brisk, memory_order_relaxed))
+        return false;
+    int64_t spent_ns = rf_now_ns() - began_ns;
+    if (spent_ns >= ring->geometry.spin_ns)
+        return false;
+    if (spent_ns < PAUSES_NS)
+        rf_pause();
+    else
+        rf_yield(0); /* whoever we wait for may need this very CPU */
+    return true;
 }
 
 void rf_wake_consumer(struct rf_ring *ring)
@@ -285,7 +302,7 @@ void rf_stop(struct rf_ring *ring)
     if (rf_is_copy(ring))
         return;
     atomic_store_explicit(&ring->control->stop, 1, memory_order_seq_cst);
-    rf_wake_workers(ring, UINT32_MAX);
+    rf_wake_workers(ring, RF_ALL);
     rf_wake_consumer(ring);
 }
 

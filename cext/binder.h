@@ -7,6 +7,7 @@
 #include "wait.h"
 
 #define RF_NO_SLOT UINT32_MAX
+#define RF_ALL INT32_MAX
 
 struct rf_planned {
     uint64_t epoch;
@@ -48,7 +49,11 @@ void rf_lock(struct rf_binder *binder);
 /* Unlock, and bind what was released meanwhile: whoever could not lock has left it to us. */
 void rf_unlock(struct rf_ring *ring);
 
+/* Wake `count` sleepers, or RF_ALL; while tickets are brisk a smaller count wakes nobody if somebody is awake, who
+ * will look before it sleeps, and the consumer wakes all before it sleeps on a ticket that nobody has claimed. */
 void rf_wake_workers(struct rf_ring *ring, uint32_t count);
+/* Whether to look once more instead of sleeping, after a pause; `began_ns` is when the first look was in vain. */
+bool rf_look_again(const struct rf_ring *ring, int64_t began_ns);
 /* Also by workers, where the consumer waits for what they have published. */
 void rf_wake_consumer(struct rf_ring *ring);
 

@@ -104,6 +104,7 @@ struct rf_failure { /* the first failure of a ticket; payload is whatever the wo
 struct rf_geometry { /* what the creator decides; never changes */
     uint32_t slots, cells, workers, rows; /* cells and rows: of one slot */
     uint64_t slot_size, indices_at, marks_at, failures_at;
+    uint32_t spin_ns; /* how long to look again before sleeping, while tickets take less; 0: never */
 };
 
 #define RF_WAIT_NONE UINT64_C(0)
@@ -122,6 +123,7 @@ struct rf_control {
     _Atomic uint32_t reap_seq;                /* bumped by the reaper after it has made cells AVAIL again */
     _Atomic uint64_t cancel_upto;             /* tickets below it are cancelled; written by the consumer only */
     _Atomic uint32_t stop;                    /* set once, by the consumer */
+    _Atomic uint32_t brisk; /* tickets are over sooner than a sleep and a wake; written by the consumer only */
 
     _Alignas(RF_LINE) _Atomic uint64_t sleepers[RF_MAX_WORKERS / 64]; /* a bit a worker, set by it before it sleeps */
 

@@ -69,7 +69,7 @@ struct rf_reaped rf_reap(struct rf_ring *ring, uint32_t worker, bool blame)
     atomic_fetch_add_explicit(&ring->control->reap_seq, 1, memory_order_seq_cst);
     rf_unlock(ring);
     /* It may have died between a publish and its wake, so wake whoever that wake was for. */
-    rf_wake_workers(ring, UINT32_MAX);
+    rf_wake_workers(ring, RF_ALL);
     rf_wake_consumer(ring);
     return reaped;
 }

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define BRISK_NS 20000 /* a sleep and a wake take about that */
+
 /* ---- making and keeping ---- */
 
 static uint64_t workers_at(void) { return rf_round_up(sizeof(struct rf_control), RF_LINE); }
@@ -236,6 +238,8 @@ static int sleep_once(struct rf_ring *ring, int64_t deadline_ns)
     uint64_t wait = bound ? head * ring->geometry.cells + cell + 1 : RF_WAIT_FREE;
     atomic_store_explicit(&control->consumer_wait, wait, memory_order_seq_cst);
     uint32_t seen = atomic_load_explicit(&control->news_seq, memory_order_seq_cst);
+    if (place && rf_word_state(atomic_load_explicit(&place->word, memory_order_relaxed)) == RF_AVAIL)
+        rf_wake_workers(ring, RF_ALL); /* nobody may have been woken for it: see there */
     int slept = has_news(ring, place) ? 0 : rf_futex_wait(&control->news_seq, seen, deadline_ns);
     atomic_store_explicit(&control->consumer_wait, RF_WAIT_NONE, memory_order_relaxed);
     return slept;
@@ -243,20 +247,28 @@ static int sleep_once(struct rf_ring *ring, int64_t deadline_ns)
 
 enum rf_answer rf_wait_head(struct rf_ring *ring, int64_t deadline_ns)
 {
+    int64_t began_ns = rf_now_ns();
     for (;;) {
         enum rf_answer answer = rf_look(ring);
         if (answer != RF_PENDING && answer != RF_HELD)
             return answer;
+        if (answer == RF_PENDING && rf_look_again(ring, began_ns))
+            continue;
         if (sleep_once(ring, deadline_ns)) /* a signal, or the deadline */
             return rf_look(ring);
     }
 }
 
-static void learn_row_ns(struct rf_binder *binder, uint64_t busy_ns, uint32_t rows)
+static void learn_pace(struct rf_ring *ring, uint64_t busy_ns, const struct rf_record *record)
 {
-    uint64_t now = busy_ns / rows + 1; /* never 0, which means unknown */
+    struct rf_binder *binder = ring->binder;
+    uint64_t now = busy_ns / record->rows + 1; /* never 0, which means unknown */
     uint64_t mean = atomic_load_explicit(&binder->row_ns, memory_order_relaxed);
-    atomic_store_explicit(&binder->row_ns, mean ? (3 * mean + now) / 4 : now, memory_order_relaxed);
+    mean = mean ? (3 * mean + now) / 4 : now;
+    atomic_store_explicit(&binder->row_ns, mean, memory_order_relaxed);
+    uint32_t brisk = ring->geometry.spin_ns && mean * record->rows_per_ticket < BRISK_NS;
+    if (brisk != atomic_load_explicit(&ring->control->brisk, memory_order_relaxed)) /* a store takes the line away */
+        atomic_store_explicit(&ring->control->brisk, brisk, memory_order_relaxed);
 }
 
 struct rf_taken rf_take(struct rf_ring *ring)
@@ -274,7 +286,7 @@ struct rf_taken rf_take(struct rf_ring *ring)
         busy_ns += place->busy_ns;
         atomic_store_explicit(&place->word, word & ~UINT64_C(0xf), memory_order_relaxed); /* EMPTY; B orders the rebind */
     }
-    learn_row_ns(ring->binder, busy_ns, record->rows);
+    learn_pace(ring, busy_ns, record);
     struct rf_hold *hold = &ring->binder->holds[slot];
     atomic_store_explicit(&hold->count, 1, memory_order_relaxed);
     atomic_store_explicit(&hold->since_ns, rf_now_ns(), memory_order_relaxed);
@@ -394,8 +406,11 @@ enum rf_answer rf_claim_wait(struct rf_ring *ring, uint32_t worker, struct rf_cu
         return RF_TAKEABLE;
     int64_t began_ns = rf_now_ns();
     enum rf_answer answer = RF_PENDING;
+    while (answer == RF_PENDING && rf_look_again(ring, began_ns))
+        if (rf_claim_next(ring, worker, cursor, claim))
+            answer = RF_TAKEABLE;
     int slept = 0;
-    set_asleep(ring, worker, true); /* before the last look, so that a binder who is not seen sees us */
+    set_asleep(ring, worker, answer == RF_PENDING); /* before the last look, so that a binder who is not seen sees us */
     while (answer == RF_PENDING && !slept) {
         uint32_t seen = atomic_load_explicit(&control->work_seq, memory_order_seq_cst);
         if (atomic_load_explicit(&control->stop, memory_order_seq_cst))

@@ -41,6 +41,17 @@ void rf_futex_wake(_Atomic uint32_t *address, int count)
     syscall(SYS_futex, address, FUTEX_WAKE, count, NULL, NULL, 0);
 }
 
+void rf_pause(void)
+{
+    for (int turn = 0; turn < 8; turn++) {
+#if defined(__x86_64__) || defined(__i386__)
+        __builtin_ia32_pause();
+#elif defined(__aarch64__)
+        __asm__ volatile("isb");
+#endif
+    }
+}
+
 void rf_yield(unsigned attempt)
 {
     if (attempt < 16) {

@@ -15,6 +15,9 @@ int rf_futex_wait(_Atomic uint32_t *address, uint32_t seen, int64_t deadline_ns)
 /* Wake at most `count` sleepers. */
 void rf_futex_wake(_Atomic uint32_t *address, int count);
 
+/* Spend a microsecond or so between two looks. */
+void rf_pause(void);
+
 /* Let others run, for longer the more often it was in vain. */
 void rf_yield(unsigned attempt);
 

@@ -33,6 +33,7 @@ cdef extern from "layout.h" nogil:
         uint64_t indices_at
         uint64_t marks_at
         uint64_t failures_at
+        uint32_t spin_ns
 
     struct rf_worker:
         pass

@@ -38,6 +38,7 @@ def format_control(
     indices_at: int,
     marks_at: int,
     failures_at: int,
+    spin_ns: int,
 ) -> None: ...
 
 @final

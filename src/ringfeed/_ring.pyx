@@ -67,10 +67,10 @@ def keep_heap(int trim, int mmap):
 
 
 def format_control(int fd, uint64_t size, uint32_t slots, uint32_t cells, uint32_t workers, uint32_t rows,
-                   uint64_t slot_size, uint64_t indices_at, uint64_t marks_at, uint64_t failures_at):
+                   uint64_t slot_size, uint64_t indices_at, uint64_t marks_at, uint64_t failures_at, uint32_t spin_ns):
     """Write a fresh control block into the zeroed file `fd`."""
     cdef c.rf_geometry geometry = c.rf_geometry(slots, cells, workers, rows, slot_size, indices_at, marks_at,
-                                                failures_at)
+                                                failures_at, spin_ns)
     cdef void *address = c.rf_map(fd, size, 0)
     if address == NULL:
         raise MemoryError(f"cannot map the control block of {size} bytes")

@@ -6,6 +6,7 @@ The loader decides when an epoch begins and ends; the engine runs it. Not thread
 from __future__ import annotations
 
 import gc
+import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 PLANNED_INDICES = 4096  # indices asked of a pure sampler at a time
 HELD_NS = 10**9  # patience with views that hold every slot
 FOREVER_NS = 2**62
+SPIN_NS = 20_000
 AGES_SHOWN = 8
 
 
@@ -42,7 +44,8 @@ class Engine:
         self._layout = layout
         self._capacity = max(2 * plan.slots, PLANNED_INDICES // layout.indices)
         self._fields = Fields(recipe.spec, layout.offsets)
-        self.segment = Segment(plan)
+        spin = settings.workers > 0 and settings.backend == "process" and len(os.sched_getaffinity(0)) > 1
+        self.segment = Segment(plan, SPIN_NS if spin else 0)
         try:
             self.ring = self.segment.open()
             self.ring.become_consumer(self._capacity, settings.max_attempts)

@@ -47,8 +47,11 @@ def reserve(name: str, size: int) -> int:
 class Segment:
     """The control block and the slots that a plan describes. Mappings outlive ``close``, its descriptors do not."""
 
-    def __init__(self, plan: Plan) -> None:
-        """Reserve and format everything, or raise PlanError and leave nothing."""
+    def __init__(self, plan: Plan, spin_ns: int = 0) -> None:
+        """Reserve and format everything, or raise PlanError and leave nothing.
+
+        ``spin_ns``: how long a waiter looks again before it sleeps, while batches come quicker than that.
+        """
         keep_standard_descriptors()
         layout = plan.layout
         self.control_size = plan.control_size
@@ -66,6 +69,7 @@ class Segment:
                 layout.indices_at,
                 layout.marks_at,
                 layout.failures_at,
+                spin_ns,
             )
             self.slots_fd = reserve("ringfeed-slots", self.slots_size)
         except BaseException:
