@@ -202,7 +202,7 @@ class Witness:
             "group": os.getpgrp(),
             "stdin": str(Path("/proc/self/fd/0").readlink()),
             "cwd": str(Path.cwd()),
-            "path": sys.path,
+            "path": [entry for entry in sys.path if isinstance(entry, str)],
             "threads": sorted({os.environ.get(name, "") for name in (*names, "OPENCV_FOR_THREADS_NUM")}),
             "ignores_ctrl_c": signal.getsignal(signal.SIGINT) == signal.SIG_IGN,
             "handles": sorted(int(n) for n in signal.valid_signals() if callable(signal.getsignal(n))),

@@ -292,6 +292,25 @@ def test_closing_from_several_threads() -> None:
 
 
 @pytest.mark.usefixtures("nothing_left")
+def test_iterators_from_several_threads() -> None:
+    """Threads that begin epochs at once start the workers once; the newest iterator wins, the others are told."""
+    with ringfeed.Loader(Oracle(40), batch_size=4, workers=1) as loader:
+        made: list[Any] = []
+        threads = [threading.Thread(target=lambda: made.append(iter(loader)), daemon=True) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        newest = max(made, key=lambda iterator: iterator._turn)
+        for older in made:
+            if older is not newest:
+                with pytest.raises(ringfeed.SupersededError):
+                    next(older)
+        assert drain(newest) == list(range(40))
+        assert len(pids(loader)) == 1
+
+
+@pytest.mark.usefixtures("nothing_left")
 def test_closing_replaces_nobody() -> None:
     """Workers that leave because the loader closes are not taken for dead and replaced."""
     loader = ringfeed.Loader(Oracle(40), batch_size=4, workers=2)
@@ -556,13 +575,20 @@ kept = next(iterator)
 AT_EXIT = {
     "with views": "",
     "in a cycle": "loop = [iterator, kept]; loop.append(loop)",
-    "by an exception": "raise SystemExit(0)",
     "with a consumer thread": "threading.Thread(target=lambda: [None for _ in iterator], daemon=True).start()",
 }
 
 
-@pytest.mark.parametrize("how", ["backend='thread'", *(f"start_method={method!r}" for method in METHODS)])
-@pytest.mark.parametrize("end", AT_EXIT)
+@pytest.mark.parametrize(
+    ("how", "end"),
+    [
+        *((f"start_method={method!r}", "with views") for method in METHODS),
+        *(("backend='thread'", end) for end in AT_EXIT),
+        ("start_method='spawn'", "in a cycle"),
+        ("start_method='spawn'", "with a consumer thread"),
+        ("start_method='fork'", "with a consumer thread"),
+    ],
+)
 def test_exit_with_everything_alive(how: str, end: str) -> None:
     """An interpreter that exits with loaders, iterators and views alive ends at once, and says nothing."""
     found = run_script(EXIT.format(dataset="Oracle(4000, sleep_s=0.001)", how=how, end=AT_EXIT[end]))

@@ -160,7 +160,7 @@ def _wait_for(process: subprocess.Popen[bytes]) -> int:
 
 
 def _here() -> str:
-    """The working directory, or "" where it is gone: an entry of sys.path either way."""
+    """The working directory, or "" where it is gone."""
     with suppress(OSError):
         return str(Path.cwd())
     return ""
@@ -170,8 +170,9 @@ def _popen(module: str, fds: tuple[int, ...]) -> subprocess.Popen[bytes]:
     if not sys.executable:
         message = "sys.executable does not say which Python runs here, so no worker can be started; set it"
         raise WorkerError(message)
-    path = [entry or _here() for entry in sys.path if isinstance(entry, str)]
-    order = json.dumps({"path": path, "module": module, "fds": fds})
+    here = _here()
+    path = [entry or here for entry in sys.path if isinstance(entry, str)]
+    order = json.dumps({"path": [entry for entry in path if entry], "module": module, "fds": fds})
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001 - as multiprocessing
     environment = {**dict.fromkeys(_ONE_THREAD, "1"), **os.environ}
     return subprocess.Popen(  # noqa: S603 - our own interpreter
@@ -179,6 +180,7 @@ def _popen(module: str, fds: tuple[int, ...]) -> subprocess.Popen[bytes]:
         stdin=subprocess.DEVNULL,
         pass_fds=fds,
         env=environment,
+        cwd=None if here else "/",  # Python 3.13.0 cannot import NumPy in a directory that is gone
         start_new_session=True,  # so that Ctrl-C does not reach it before it can say that it wants none
     )
 

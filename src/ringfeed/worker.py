@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import sys
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from ringfeed import _ring
@@ -52,6 +53,8 @@ class Process:
         self._register_stack_dump(fds[2])
         self._version: int = hello["version"]
         self._dataset = self._unpack(hello["manifest"], fds[3:]) if hello["manifest"] is not None else dataset
+        if hello["manifest"] is not None and self._number == 0 and hello["start"] == 0:  # one of them says it
+            _warn_of_frameworks()
         self._scatter(hello["seed"], hello["start"])
         self._source = self._open()
 
@@ -104,6 +107,20 @@ class Process:
                 for fd in fds:
                     os.close(fd)
         self._source = self._open()
+
+
+def _warn_of_frameworks() -> None:
+    """Name the frameworks that unpickling the dataset has brought in, and what they cost."""
+    from ringfeed.standins import frameworks_loaded  # noqa: PLC0415 - loaded with the dataset
+
+    loaded = frameworks_loaded()
+    if loaded:
+        warnings.warn(
+            f"unpickling the dataset imported {', '.join(loaded)} in each worker, which takes seconds and hundreds of "
+            f"MB; define its class in a module that does not import it, or in the script itself",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
 
 def report_and_leave(channel: socket.socket) -> None:

@@ -1,0 +1,434 @@
+"""A worker's life: what a dataset may do inside it, newer versions, last words, and sudden ends."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import leftovers
+import ringfeed
+from datasets import Misbehaving, Oracle, check, drain
+from ringfeed import _ring, worker
+from ringfeed import channel as channels
+from ringfeed.launch import Spawner, Tether
+from ringfeed.plan import make_plan
+from ringfeed.segment import Segment
+from ringfeed.ship import pack, ship
+from ringfeed.source import Recipe, Source, probe
+from watching import pool_of, start_script, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+METHODS = ["spawn", "fork", "forkserver"]
+
+
+# ---- one worker, by hand ----
+
+
+class Bench:
+    """A ring of one worker over numbers, and what a worker process is told in its hello."""
+
+    def __init__(self, dataset: Any) -> None:
+        found = probe(dataset, 4, length=len(dataset))
+        self.plan = make_plan(found.spec, found.rows, 4, workers=1, slots=2)
+        self.recipe = Recipe(found.kind, found.spec, self.plan.layout, 0, reseed=False)
+        self.segment = Segment(self.plan)
+        self.ring = self.segment.open()
+        self.ring.become_consumer(8, 3)
+        self.stack_fd = os.memfd_create("stack")
+
+    def hello(self, shipment: Any, version: int = 0) -> tuple[dict[str, Any], tuple[int, ...]]:
+        """Return the message and the descriptors that introduce a worker."""
+        message = {
+            "recipe": self.recipe,
+            "number": 0,
+            "sizes": self.segment.sizes,
+            "version": version,
+            "manifest": shipment.manifest(),
+            "seed": 0,
+            "start": 0,
+        }
+        return message, (self.segment.control_fd, self.segment.slots_fd, self.stack_fd, *shipment.fds)
+
+    def take(self, version: int) -> list[int]:
+        """Plan one batch of a version, and return what it is filled with."""
+        self.ring.plan(np.arange(4, dtype=np.int64), 4, 0, version)
+        assert self.ring.wait(10 * 10**9) == _ring.TAKEABLE
+        lease = self.ring.take()
+        return np.frombuffer(lease, np.int64)[:4].tolist()
+
+    def close(self) -> None:
+        """Close the descriptors."""
+        self.segment.close()
+        os.close(self.stack_fd)
+
+
+def numbers(first: int) -> list[int]:
+    """Return a dataset that differs from version to version."""
+    return [first + n for n in range(4)]
+
+
+@pytest.fixture
+def tied() -> Iterator[Any]:
+    """A spawned worker process that waits for its hello."""
+    tether = Tether()
+    found = Spawner(tether).start()
+    yield found
+    found.kill()
+    found.is_dead(5)
+    found.epitaph()
+    tether.close()
+
+
+def test_a_thread_serves_until_the_ring_stops() -> None:
+    """The loop of a worker thread fills what is planned, and returns when the ring stops."""
+    bench = Bench(numbers(5))
+    end = _ring.WorkerEnd(bench.ring, 0)
+    source = Source(numbers(5), bench.recipe, end, bench.ring)
+    thread = threading.Thread(target=worker.serve, args=(end, source))
+    thread.start()
+    assert bench.take(0) == [5, 6, 7, 8]
+    bench.ring.stop()
+    thread.join(10)
+    assert not thread.is_alive()
+    bench.close()
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_versions_are_fetched_when_a_batch_asks(tied: Any) -> None:
+    """A batch is read from the version that it names: older messages are passed over, newer ones wait."""
+    bench = Bench(numbers(0))
+    shipments = [ship(pack(numbers(10 * version))) for version in range(5)]
+    channels.send(tied.channel, *bench.hello(shipments[0]))
+    assert bench.take(0) == [0, 1, 2, 3]
+    for version in (1, 2, 3):
+        shipment = shipments[version]
+        channels.send(tied.channel, {"version": version, "manifest": shipment.manifest()}, shipment.fds)
+    assert bench.take(2) == [20, 21, 22, 23]
+    assert bench.take(3) == [30, 31, 32, 33]
+    bench.ring.stop()
+    assert tied.is_dead(10)
+    for shipment in shipments:
+        shipment.close()
+    bench.close()
+
+
+def test_idle_workers_leave_at_once(tied: Any) -> None:
+    """A worker that waits for work ends with status 0 when the ring stops."""
+    bench = Bench(numbers(0))
+    shipment = ship(pack(numbers(0)))
+    channels.send(tied.channel, *bench.hello(shipment))
+    bench.take(0)
+    bench.ring.stop()
+    assert tied.is_dead(5)
+    assert os.waitstatus_to_exitcode(os.waitid(os.P_PID, tied.pid, os.WEXITED | os.WNOWAIT).si_status << 8) == 0
+    shipment.close()
+    bench.close()
+
+
+def test_a_worker_whose_consumer_hangs_up_leaves(tied: Any) -> None:
+    """The end of the channel before the hello ends the worker, without a word."""
+    tied.hang_up()
+    assert tied.is_dead(10)
+
+
+class Lonely(Oracle):
+    """Runs out of input when it is unpickled."""
+
+    def __setstate__(self, state: object) -> None:
+        raise EOFError("the index file is empty")
+
+
+@pytest.mark.parametrize(
+    ("method", "text"),
+    [
+        ("spawn", "a worker could not open the dataset: EOFError: the index file is empty; try workers=0"),
+        ("forkserver", "the dataset could not be unpickled for the workers: EOFError: the index file is empty"),
+    ],
+)
+def test_a_dataset_whose_file_is_empty(method: Any, text: str) -> None:
+    """An EOFError of the dataset is told, and not taken for the end of the consumer."""
+    with (
+        ringfeed.Loader(Lonely(20), workers=1, start_method=method) as loader,
+        pytest.raises(ringfeed.WorkerError) as caught,
+    ):
+        next(iter(loader))
+    assert str(caught.value) == text
+
+
+# ---- what a dataset does in its worker ----
+
+
+class Guest:
+    """Does a deed in every process that makes its sample 5, and is an Oracle."""
+
+    def __init__(self, deed: str) -> None:
+        self.deed = deed
+        self.oracle = Oracle(40)
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 5:
+            getattr(self, self.deed)()
+        return self.oracle[index]
+
+    def closes_descriptors(self) -> None:
+        os.closerange(0, 256)
+
+    def changes_directory(self) -> None:
+        os.chdir("/proc")
+
+    def starts_threads(self) -> None:
+        threading.Thread(target=time.sleep, args=(100,)).start()
+
+    def prints(self) -> None:
+        print("x" * 100_000)  # noqa: T201 - what it is for
+        sys.stdout = None  # type: ignore[assignment]
+
+    def forks(self) -> None:
+        pid = os.fork()
+        if pid == 0:
+            os._exit(3)
+        os.waitpid(pid, 0)
+
+    def returns_twice(self) -> None:
+        """Fork, and go on in the child too: it has no part in the segment, and dies of it."""
+        if os.fork() == 0:
+            time.sleep(0.05)
+
+    def takes_signals(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+
+    def hurries_sockets(self) -> None:
+        socket.setdefaulttimeout(0.001)
+
+    def collects_garbage(self) -> None:
+        gc.collect()
+
+
+DEEDS = [name for name in vars(Guest) if not name.startswith("_")]
+
+
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize("deed", DEEDS)
+def test_a_dataset_may_do_that(deed: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """Whatever a dataset does with its process, each sample arrives once, right and in order, in two epochs."""
+    method: Any = METHODS[DEEDS.index(deed) % 2]
+    with ringfeed.Loader(Guest(deed), batch_size=4, workers=1, start_method=method, spec=Oracle.SPEC) as loader:
+        for _ in range(2):
+            assert drain(loader) == list(range(40))
+        if deed == "returns_twice":
+            assert loader.stats().restarts <= 1
+    if deed == "prints":
+        assert capfd.readouterr().out.count("x") >= 100_000
+
+
+# ---- exceptions of all kinds ----
+
+
+class RaisesInReduce(Exception):  # noqa: N818 - it stands for a user's
+    """Cannot be pickled, and says so in its own way."""
+
+    def __reduce__(self) -> Any:
+        raise KeyboardInterrupt
+
+
+class RaisesInText(Exception):  # noqa: N818 - it stands for a user's
+    """Has no text, and takes one for a reason to leave."""
+
+    def __str__(self) -> str:
+        raise SystemExit(4)
+
+
+class Fancy(str):
+    """A str that only its own process knows."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> Any:
+        raise RuntimeError
+
+
+class FancyText(Exception):  # noqa: N818 - it stands for a user's
+    """Its text is not a plain str."""
+
+    def __str__(self) -> str:
+        return Fancy("fancy")
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen(Exception):  # noqa: N818 - it stands for a user's
+    """Can be pickled, but not unpickled."""
+
+    code: int
+
+
+class Sealed(Exception):  # noqa: N818 - it stands for a user's
+    """Takes no cause."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(name)
+
+
+class Nameless(Exception):  # noqa: N818 - it stands for a user's
+    """Cannot say where it comes from."""
+
+    @property
+    def __traceback__(self) -> Any:
+        raise RuntimeError
+
+
+RAISED = {
+    "reduce": (RaisesInReduce("a"), "RaisesInReduce: a"),
+    "text": (RaisesInText("b"), "RaisesInText: (its text could not be made)"),
+    "fancy": (FancyText("c"), "FancyText: fancy"),
+    "frozen": (Frozen(7), "Frozen: 7"),
+    "sealed": (Sealed("e"), "Sealed: e"),
+    "huge": (ValueError("z" * 10_000_000), "ValueError: " + "z" * 500),
+    "wide": (type("\U0001f600" * 300, (Exception,), {})("\U0001f600" * 9000), None),
+    "interrupt": (KeyboardInterrupt(), "KeyboardInterrupt"),
+    "generator exit": (GeneratorExit(), "GeneratorExit"),
+    "stop": (StopIteration(3), "StopIteration: 3"),
+    "surrogates": (ValueError("\udcff"), "ValueError: \udcff"),
+    "traceback": (Nameless("d"), "Nameless: d"),
+}
+if sys.version_info >= (3, 11):
+    RAISED["group"] = (
+        ExceptionGroup("many", [ValueError(n) for n in range(200)]),  # noqa: F821 - see above
+        "ExceptionGroup: many (200 sub-exceptions)",
+    )
+
+
+class Raising(Oracle):
+    """Raises at index 17."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(40)
+        self.name = name
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 17:
+            raise RAISED[self.name][0]
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("backend", ["process", "thread"])
+@pytest.mark.parametrize("name", RAISED)
+def test_any_exception_is_told(name: str, backend: Any) -> None:
+    """However odd an exception is, its batch is an error that names the sample, and the others arrive."""
+    how = {"backend": backend, "start_method": "fork"}
+    with ringfeed.Loader(Raising(name), batch_size=8, workers=1, timeout_s=10, **how) as loader:
+        iterator = iter(loader)
+        assert check(next(iterator)) + check(next(iterator)) == list(range(16))
+        with pytest.raises(ringfeed.WorkerError) as caught:
+            next(iterator)
+        assert drain(iterator) == list(range(24, 40))
+        assert loader.stats().restarts == 0
+    text = RAISED[name][1]
+    assert str(caught.value).startswith("dataset[17] raised ")
+    if text is not None:
+        assert str(caught.value) == f"dataset[17] raised {text}"
+
+
+class BadBulk(Misbehaving):
+    """Makes many samples at once, one of them a bad one."""
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [self[index] for index in indices]
+
+
+@pytest.mark.parametrize("deed", ["raises", "dies"])
+def test_many_at_once_with_one_bad(deed: str) -> None:
+    """Where __getitems__ fails, only the sample at fault is left out, and it is named."""
+    with ringfeed.Loader(BadBulk(deed), batch_size=8, workers=1, slots=2, on_error="skip", max_attempts=2) as loader:
+        assert drain(loader) == [*range(17), *range(18, 40)]
+        assert loader.stats().skipped == [17]
+    with (
+        ringfeed.Loader(BadBulk(deed), batch_size=8, workers=1, slots=2, max_attempts=2) as loader,
+        pytest.raises(ringfeed.WorkerError, match=r"dataset\[17\] (raised|ended)"),
+    ):
+        list(map(check, loader))
+
+
+# ---- the end of the consumer, and of the worker's own life ----
+
+HOLDS_THE_GIL = """
+import ctypes, os, ringfeed, sys, time
+class Stubborn:
+    def __len__(self): return 8
+    def __getitem__(self, index):
+        import ctypes, signal
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        if index == 0:
+            open({flag!r}, "w").close()
+        ctypes.PyDLL(None).sleep(30)  # in C, with the GIL
+        return index
+loader = ringfeed.Loader(Stubborn(), batch_size=2, workers=2, start_method={method!r}, spec=ringfeed.Array((), "int64"))
+iterator = iter(loader)
+pool = loader._engine.pool
+nursery = getattr(pool._launcher, "_nursery", None)
+print(*[w.pid for w in pool._workers.values()], *([nursery.pid] if nursery else []), flush=True)
+while not os.path.exists({flag!r}): time.sleep(0.01)
+print("busy", flush=True)
+{end}
+"""
+
+ENDS = {
+    "SIGKILL": "os.kill(os.getpid(), 9)",
+    "exec": "os.execv(sys.executable, [sys.executable, '-c', 'import time; time.sleep(20)'])",
+    "exception": "raise SystemError",
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("method", METHODS)
+def test_workers_end_with_their_consumer(method: str, end: str, tmp_path: Any) -> None:
+    """However the consumer ends, its workers, in C code with the GIL and all signals blocked, are gone soon after."""
+    script = HOLDS_THE_GIL.format(method=method, end=ENDS[end], flag=str(tmp_path / "flag"))
+    process = start_script(script)
+    try:
+        assert process.stdout is not None
+        pids = [int(word) for word in process.stdout.readline().split()]
+        assert len(pids) == (2 if method == "spawn" else 3)
+        assert process.stdout.readline() == "busy\n"
+        wait_until(lambda: not any(map(leftovers.runs, pids)), 4.0)
+    finally:
+        process.kill()
+        process.communicate(timeout=10)
+
+
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize("method", METHODS)
+def test_stopped_workers_at_the_end(method: Any) -> None:
+    """Workers that SIGSTOP holds are ended by close() all the same."""
+    loader = ringfeed.Loader(Oracle(40), batch_size=4, workers=2, start_method=method)
+    check(next(iter(loader)))
+    for one in pool_of(loader)._workers.values():
+        os.kill(one.pid, signal.SIGSTOP)
+    loader.close()
+
+
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize("delay_s", [0.0, 0.01, 0.03, 0.06, 0.1, 0.15, 0.2])
+def test_killed_while_it_starts(delay_s: float) -> None:
+    """A worker that is killed at any moment of its start is replaced, and nothing is lost."""
+    with ringfeed.Loader(Oracle(40), batch_size=4, workers=1) as loader:
+        iterator = iter(loader)
+        time.sleep(delay_s)
+        os.kill(pool_of(loader)._workers[0].pid, signal.SIGKILL)
+        assert drain(iterator) == list(range(40))
+        assert loader.stats().restarts == 1

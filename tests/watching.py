@@ -1,0 +1,54 @@
+"""Looking at a loader's processes from a test, and at whole interpreters that run scripts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    import ringfeed
+
+
+def pool_of(loader: ringfeed.Loader) -> Any:
+    """Return the pool of a loader that runs."""
+    assert loader._engine is not None
+    return loader._engine.pool
+
+
+def pids(loader: ringfeed.Loader) -> list[int]:
+    """Return the processes of a loader's workers."""
+    return [worker.pid for worker in list(pool_of(loader)._workers.values())]
+
+
+def wait_until(holds: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    """Wait for a state that must come."""
+    deadline = time.monotonic() + timeout_s
+    while not holds():
+        assert time.monotonic() < deadline, "it did not come"
+        time.sleep(0.005)
+
+
+def _environment() -> dict[str, str]:
+    """Return an environment in which a script finds the tests' modules and buffers its output."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONUNBUFFERED": ""}
+
+
+def run_script(text: str, *, through: tuple[str, ...] = (), cwd: Path | None = None) -> tuple[str, str, int]:
+    """Run a script in an interpreter of its own; return its output, its errors and its status."""
+    command = [*through, sys.executable, "-c", text]
+    found = subprocess.run(
+        command, capture_output=True, text=True, timeout=30, env=_environment(), check=False, cwd=cwd
+    )
+    return found.stdout, found.stderr, found.returncode
+
+
+def start_script(text: str) -> subprocess.Popen[str]:
+    """Start a script in an interpreter of its own; only its output is read."""
+    command = [sys.executable, "-c", text]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=_environment())
