@@ -114,9 +114,7 @@ def memory_of(pid: int) -> Memory:
 def memory_of_tree(pids: list[int]) -> Memory:
     """What these processes have together, shared memory with it that none of them has mapped just now."""
     sizes = [memory_of(pid) for pid in pids]
-    return Memory(
-        sum(size.own for size in sizes), max(sum(size.shared for size in sizes), shared_files(pids))
-    )
+    return Memory(sum(size.own for size in sizes), max(sum(size.shared for size in sizes), shared_files(pids)))
 
 
 def shared_files(pids: list[int]) -> int:

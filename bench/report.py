@@ -106,13 +106,8 @@ SPECIAL_TITLES = {
 
 def throughput_table(results: Results, case: str) -> str:
     """One workload: a row for each contender, fastest first."""
-    contenders = sorted(
-        results.contenders(case), key=lambda name: results.median(case, name, "per_batch_s") or 0.0
-    )
-    rows = [
-        [CONTENDERS[name].title, *(cell(results, case, name) for cell in COLUMNS.values())]
-        for name in contenders
-    ]
+    contenders = sorted(results.contenders(case), key=lambda name: results.median(case, name, "per_batch_s") or 0.0)
+    rows = [[CONTENDERS[name].title, *(cell(results, case, name) for cell in COLUMNS.values())] for name in contenders]
     return table(["", *COLUMNS], rows)
 
 

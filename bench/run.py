@@ -113,9 +113,7 @@ def publish(file: str) -> int:
     """Put the tables of a results file into both READMEs."""
     full = sorted((HERE / "results").glob("run-*.jsonl"))
     if not file and not full:
-        print(
-            f"no run-*.jsonl in {HERE / 'results'}: run bench/run.py first, or name a file", file=sys.stderr
-        )
+        print(f"no run-*.jsonl in {HERE / 'results'}: run bench/run.py first, or name a file", file=sys.stderr)
         return 1
     source = Path(file) if file else full[-1]
     results = Results(read(source))

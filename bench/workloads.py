@@ -151,8 +151,7 @@ class Resident:
 PHOTOGRAPHS = {
     "sklearn": ("datasets/images/china.jpg", "datasets/images/flower.jpg"),
     "skimage": tuple(
-        f"data/{name}"
-        for name in ("astronaut.png", "chelsea.png", "coffee.png", "hubble_deep_field.jpg", "rocket.jpg")
+        f"data/{name}" for name in ("astronaut.png", "chelsea.png", "coffee.png", "hubble_deep_field.jpg", "rocket.jpg")
     ),
 }
 

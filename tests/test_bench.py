@@ -101,9 +101,7 @@ def test_memory_of_the_tree_is_seen_from_outside(tmp_path: Path) -> None:
 
 def test_line_says_where_and_how_it_was_had(tmp_path: Path) -> None:
     """A line carries machine, versions, commit, settings and load besides its figures."""
-    _, [line] = bench(
-        tmp_path / "lines.jsonl", "--workload", "tiny", "--contender", "plain", "--seconds", "0.01"
-    )
+    _, [line] = bench(tmp_path / "lines.jsonl", "--workload", "tiny", "--contender", "plain", "--seconds", "0.01")
     assert set(line["machine"]) == {"cpu", "cores", "memory_bytes", "kernel", "libc"}
     assert line["versions"]["numpy"] == np.__version__
     assert line["settings"] == {"workers": 0}
@@ -127,9 +125,7 @@ def test_error_of_a_process_is_told_in_one_line() -> None:
 
 def test_contenders_take_turns() -> None:
     """Each workload sees every contender in turn, and each repetition begins with another."""
-    options = run.options_of(
-        ["--workload", "tiny", "ready", "--contender", "plain", "ideal", "--repetitions", "2"]
-    )
+    options = run.options_of(["--workload", "tiny", "ready", "--contender", "plain", "ideal", "--repetitions", "2"])
     order = [(job.repetition, job.workload, job.contender) for job in run.planned(options, "")]
     assert order == [
         (0, "ready", "plain"),
@@ -198,9 +194,7 @@ def test_usage_of_the_tree_counts_children_alive_and_buried() -> None:
     """CPU seconds of a child count while it lives, and not twice nor less once it is waited for."""
     before = proctree.usage_of_tree()
     burn = "import sys\nsum(range(3_000_000))\nprint(flush=True)\nsys.stdin.read()"
-    with subprocess.Popen(
-        [sys.executable, "-c", burn], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as child:
+    with subprocess.Popen([sys.executable, "-c", burn], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         child.stdout.readline()
         alive = proctree.usage_of_tree()

@@ -117,7 +117,7 @@ def test_a_default_timeout_for_sockets(method: str) -> None:
     """socket.setdefaulttimeout() in the consumer does not hurry the workers' channels."""
     slow = "import time, socket; socket.setdefaulttimeout(0.05)\n"
     patch = (
-        "from ringfeed.pool import Processes\nold = Processes._introduce\n"
+        "from ringfeed.processes import Processes\nold = Processes._introduce\n"
         "Processes._introduce = lambda *a: (time.sleep(0.2), old(*a))\n"
     )
     found = run_script(slow + patch + COUNT.format(method=method))

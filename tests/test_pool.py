@@ -20,7 +20,7 @@ import leftovers
 import ringfeed
 from datasets import Misbehaving, Oracle, check, drain
 from ringfeed import channel as channels
-from ringfeed import pool as pools
+from ringfeed import processes
 from ringfeed.launch import Spawner, Worker
 from watching import pids, pool_of, run_script, wait_until
 
@@ -265,15 +265,15 @@ def test_a_loader_that_dies_in_its_watcher(method: Any, monkeypatch: pytest.Monk
     """A loader whose last reference goes in the watching thread, in mid-replacement, leaves nothing behind."""
     loaders = [ringfeed.Loader(Oracle(40), batch_size=4, workers=2, start_method=method)]
     check(next(iter(loaders[0])))
-    original = pools.Processes._count_death
+    original = processes.Processes._count_death
     seen = threading.Event()
 
-    def drop(self: pools.Processes, *rest: Any) -> None:
+    def drop(self: processes.Processes, *rest: Any) -> None:
         loaders.clear()
         original(self, *rest)
         seen.set()
 
-    monkeypatch.setattr(pools.Processes, "_count_death", drop)
+    monkeypatch.setattr(processes.Processes, "_count_death", drop)
     os.kill(pids(loaders[0])[0], signal.SIGKILL)
     assert seen.wait(10)
 

@@ -535,10 +535,7 @@ def test_a_number_that_is_no_sample_is_refused(source: Any, length: int | None, 
         (np.array([1.0]), "sampler is an array of float64, expected one of integers"),
         (
             np.array([True]),
-            (
-                "sampler is an array of bool, expected one of integers; "
-                "np.flatnonzero turns a mask into sample numbers"
-            ),
+            ("sampler is an array of bool, expected one of integers; np.flatnonzero turns a mask into sample numbers"),
         ),
         (lambda epoch: epoch, "sampler(2) returned type int, expected an iterable of sample numbers"),
     ],
@@ -614,9 +611,7 @@ def test_the_arguments_choose_the_sampler() -> None:
         ),
     ],
 )
-def test_arguments_that_make_no_order_are_refused(
-    arguments: dict[str, Any], error: type[Exception], text: str
-) -> None:
+def test_arguments_that_make_no_order_are_refused(arguments: dict[str, Any], error: type[Exception], text: str) -> None:
     """Before anything is read, with the remedy."""
     given_arguments = {"length": 10, "shuffle": False, "seed": 0, "sampler": None, **arguments}
     with pytest.raises(error) as e:

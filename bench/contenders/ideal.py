@@ -58,9 +58,7 @@ def fill(workload: Workload, workers: int, slots: int) -> list[Share]:
     return shares
 
 
-def _work(
-    workload: Workload, place: tuple[int, int], slots: int, barrier: Barrier, sender: Connection
-) -> None:
+def _work(workload: Workload, place: tuple[int, int], slots: int, barrier: Barrier, sender: Connection) -> None:
     """One process: warm up, wait for the others, fill its part of the batches."""
     libc = ctypes.CDLL(None)
     for setting in KEEP_HEAP:

@@ -15,7 +15,8 @@ from ringfeed import _ring
 from ringfeed._arrays import Fields
 from ringfeed.errors import ClosedError, RingfeedError, SlotsHeldError, SpecError, StallError, WorkerError
 from ringfeed.failure import decode
-from ringfeed.pool import Crew, InProcess, Pool, Processes, Threads
+from ringfeed.pool import Crew, InProcess, Pool, Threads
+from ringfeed.processes import Processes
 from ringfeed.segment import Segment
 
 if TYPE_CHECKING:

@@ -10,13 +10,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from ringfeed import _ring
+from ringfeed.batches import BatchIterator
 from ringfeed.engine import Engine
 from ringfeed.errors import ClosedError, RingfeedError, SupersededError
+from ringfeed.lifetime import Exit, Forks
 from ringfeed.plan import Plan, check_available, make_plan
 from ringfeed.sampler import batch_count, check_seed, make_sampler
 from ringfeed.settings import Settings, check_count
 from ringfeed.ship import pack
-from ringfeed.source import Recipe, probe
+from ringfeed.source import Recipe, has_hook, probe
 from ringfeed.stats import Stats
 
 if TYPE_CHECKING:
@@ -28,38 +30,6 @@ if TYPE_CHECKING:
 
     from ringfeed.sampler import Sampler
     from ringfeed.spec import Spec
-
-
-class _Forks:
-    """Counts the forks between the first process that imported this and this one."""
-
-    count = 0
-
-    @classmethod
-    def note(cls) -> None:
-        """Count one, in the child."""
-        cls.count += 1
-
-
-os.register_at_fork(after_in_child=_Forks.note)
-
-
-class _Exit:
-    """Knows whether the interpreter is on its way out."""
-
-    begun = False
-
-    @classmethod
-    def note(cls) -> None:
-        """Be told so, before the loaders are ended."""
-        cls.begun = True
-
-    @classmethod
-    def park(cls) -> None:
-        """Hold a daemon thread, as the interpreter soon will: an error it printed now could abort the exit."""
-        thread = threading.current_thread()
-        if cls.begun and thread.daemon and not isinstance(thread, threading._DummyThread):  # noqa: SLF001 - no other way
-            threading.Event().wait()
 
 
 class Loader:
@@ -162,8 +132,8 @@ class Loader:
         self._recipe = Recipe(self._probe.kind, self._probe.spec, self._plan.layout, self._seed, reseed)
         self._engine: Engine | None = None
         self._stats = Stats()
-        self._changes = _has_hook(dataset, "on_epoch_begin") or _has_hook(dataset, "on_epoch_end")
-        self._forks = _Forks.count
+        self._changes = has_hook(dataset, "on_epoch_begin") or has_hook(dataset, "on_epoch_end")
+        self._forks = Forks.count
         self._lock = threading.RLock()  # a signal handler, a hook or the garbage collector may come in again
         self._turn = 0  # of the newest iterator
         self._next_epoch = 0
@@ -317,7 +287,7 @@ class Loader:
 
     def _run_hook(self, name: str) -> None:
         """Call a hook of the dataset, if it has it; its length may be another afterwards."""
-        if not _has_hook(self._dataset, name):
+        if not has_hook(self._dataset, name):
             return
         getattr(self._dataset, name)()
         if self._probe.length is not None:
@@ -328,8 +298,8 @@ class Loader:
         check_available(self._plan)
         engine = Engine(self._plan, self._recipe, self._settings, self._stats)
         self._finalizer = weakref.finalize(self, Engine.stop, engine)
-        atexit.unregister(_Exit.note)
-        atexit.register(_Exit.note)  # the last to be registered is the first to run
+        atexit.unregister(Exit.note)
+        atexit.register(Exit.note)  # the last to be registered is the first to run
         try:
             engine.start(self._dataset)
             self._check_open()
@@ -362,7 +332,7 @@ class Loader:
         """Cancel an epoch whose iterator died before its end."""
         # Never wait for the lock: this runs wherever the garbage collector does, in the pool's watcher too. Whoever
         # has it closes the loader or begins an epoch: the iterator of the newest turn is not inside next() if it dies.
-        if turn != self._turn or self._forks != _Forks.count or not self._lock.acquire(blocking=False):
+        if turn != self._turn or self._forks != Forks.count or not self._lock.acquire(blocking=False):
             return
         try:
             if turn == self._turn and self._engine is not None:
@@ -373,7 +343,7 @@ class Loader:
     # ---- the end ----
 
     def _check_open(self) -> None:
-        if self._forks != _Forks.count:
+        if self._forks != Forks.count:
             message = "this loader belongs to the process that this one was forked from; make a new one here"
             raise ClosedError(message)
         if self._closed:
@@ -389,7 +359,7 @@ class Loader:
     def close(self) -> None:
         """End the workers and give the memory back; views that are still referenced stay valid."""
         self._closed = True
-        if self._forks != _Forks.count:
+        if self._forks != Forks.count:
             return  # a forked child: nothing here is its own
         engine = self._engine
         if engine is not None:
@@ -418,45 +388,3 @@ class Loader:
         from ringfeed.adapters.tensorflow import to_tf_dataset  # noqa: PLC0415 - imports TensorFlow
 
         return to_tf_dataset(self)
-
-
-class BatchIterator:
-    """One epoch's batches. Dropping it before the end breaks the epoch off."""
-
-    def __init__(self, loader: Loader, turn: int, *, patient: bool) -> None:
-        """Iterate as the ``turn``-th iterator of ``loader``."""
-        self._loader = loader
-        self._turn = turn
-        self._patient = patient
-        self._finished = False
-
-    def __iter__(self) -> BatchIterator:
-        """Return itself."""
-        return self
-
-    def __next__(self) -> Any:
-        """Return the next batch, in the structure of a sample."""
-        if self._finished:
-            raise StopIteration
-        try:
-            return self._loader._next(self._turn, patient=self._patient)  # noqa: SLF001 - the loader's other half
-        except StopIteration:
-            self._finished = True
-            raise
-        except ClosedError:
-            _Exit.park()
-            raise
-
-    def __del__(self) -> None:
-        """Break the epoch off, unless it is over."""
-        if not self._finished:
-            self._loader._break_off(self._turn)  # noqa: SLF001 - the loader's other half
-
-
-# ---- hooks of a dataset that changes between epochs ----
-
-
-def _has_hook(dataset: Any, name: str) -> bool:
-    """Whether a dataset defines a hook of its own, rather than inheriting Keras' empty one."""
-    hook = getattr(type(dataset), name, None)
-    return callable(hook) and getattr(hook, "__module__", "").partition(".")[0] not in {"keras", "tf_keras"}

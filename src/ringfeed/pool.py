@@ -1,4 +1,4 @@
-"""Who fills the slots: worker processes that are watched and replaced, threads, or the consumer itself.
+"""Who fills the slots: the consumer itself, its threads, or worker processes (see `processes`).
 
 Each pool answers the loader's few questions in the same words:
 
@@ -13,31 +13,21 @@ Each pool answers the loader's few questions in the same words:
 
 from __future__ import annotations
 
-import os
-import select
-import signal
 import sys
 import threading
-import time
 import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ringfeed import _ring
-from ringfeed import channel as channels
-from ringfeed.errors import RingfeedError, WorkerError
-from ringfeed.failure import decode
-from ringfeed.launch import Forker, Spawner, Tether, Worker
-from ringfeed.ship import Shipment, pack, ship
 from ringfeed.source import Recipe, Source
 from ringfeed.worker import serve
 
 if TYPE_CHECKING:
+    from ringfeed.errors import RingfeedError
     from ringfeed.segment import Segment
 
 STOP_S = 1.0
-STACK_S = 0.5
-EARLY_DEATHS = 3
 
 
 @dataclass(frozen=True)
@@ -166,7 +156,7 @@ class Threads:
         lines = []
         for number, thread in enumerate(self._threads):
             stack = traceback.format_stack(frames[thread.ident]) if thread.ident in frames else []
-            lines.append(_describe(self._crew.ring, number, f"thread {thread.name}", "".join(stack)))
+            lines.append(describe(self._crew.ring, number, f"thread {thread.name}", "".join(stack)))
         return lines
 
     def dismiss(self) -> None:
@@ -181,289 +171,7 @@ class Threads:
                 thread.join(STOP_S / len(self._threads))
 
 
-class Processes:
-    """Worker processes, watched by a thread that reaps the dead and starts others in their place."""
-
-    def __init__(self, crew: Crew) -> None:
-        """Prepare ``crew.workers`` processes."""
-        self.failure: RingfeedError | None = None
-        self.restarts = 0
-        self._crew = crew
-        self._home = os.getpid()
-        self._launcher: Spawner | Forker | None = None
-        self._workers: dict[int, Worker] = {}
-        self._stacks: dict[int, int] = {}  # a memfd a worker, for its Python stack
-        self._shipment: Shipment | None = None
-        self._version = 0
-        self._starts = [0] * crew.workers
-        self._claims_before = [0] * crew.workers
-        self._early_deaths = 0
-        self._deaths: dict[tuple[int, int], str] = {}
-        self._stopping = False
-        self._closed = False
-        self._lock = threading.RLock()  # workers, versions and starts change together
-        self._waking = threading.RLock()  # held for a moment only
-        self._tether = Tether()
-        try:
-            self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        except BaseException:
-            self._tether.close()
-            raise
-        self._watcher = threading.Thread(target=self._watch, name="ringfeed-watcher", daemon=True)
-
-    # ---- starting ----
-
-    def start(self, dataset: Any) -> None:
-        """Start the processes first, so that their interpreters come up while the dataset is packed."""
-        try:
-            with self._lock:
-                if self._crew.start_method == "spawn":
-                    self._launcher = Spawner(self._tether)
-                    self._launch_all()
-                    self._shipment = ship(pack(dataset))
-                else:
-                    if self._crew.start_method == "forkserver":
-                        self._shipment = ship(pack(dataset))
-                    self._launcher = Forker(self._tether, dataset, self._shipment)
-                    self._launch_all()
-                for number, worker in self._workers.items():
-                    self._introduce(number, worker)
-        except BaseException:
-            self.stop()
-            raise
-        self._watcher.start()
-
-    def _launch_all(self) -> None:
-        for number in range(self._crew.workers):
-            self._workers[number] = self._launch()
-
-    def _launch(self) -> Worker:
-        assert self._launcher is not None
-        return self._launcher.start()
-
-    def _introduce(self, number: int, worker: Worker) -> None:
-        """Send the hello message: the segment, the recipe, and the dataset unless it was forked along."""
-        if number not in self._stacks:
-            self._stacks[number] = os.memfd_create("ringfeed-stack", os.MFD_CLOEXEC)
-        segment = self._crew.segment
-        forked = self._crew.start_method != "spawn" and self._version == 0
-        hello = {
-            "recipe": self._crew.recipe,
-            "number": number,
-            "sizes": segment.sizes,
-            "version": self._version,
-            "manifest": None if forked or self._shipment is None else self._shipment.manifest(),
-            "seed": self._crew.recipe.seed,
-            "start": self._starts[number],
-        }
-        fds = () if hello["manifest"] is None or self._shipment is None else self._shipment.fds
-        self._starts[number] += 1
-        self._claims_before[number] = self._crew.ring.report(number)[-1]
-        self._tell(worker, hello, (segment.control_fd, segment.slots_fd, self._stacks[number], *fds))
-
-    @staticmethod
-    def _tell(worker: Worker, message: object, fds: tuple[int, ...]) -> None:
-        """Send a message. A worker that cannot be told, and would wait for it, is ended: its replacement knows."""
-        try:
-            channels.send(worker.channel, message, fds)
-        except OSError:
-            worker.kill()
-
-    def update(self, dataset: Any) -> int:
-        """Send every worker what has changed in the dataset; it arrives before the first batch that asks for it."""
-        shipment = ship(pack(dataset), self._shipment)
-        if shipment is None:
-            return self._version
-        with self._lock:
-            previous, self._shipment, self._version = self._shipment, shipment, self._version + 1
-            message = {"version": self._version, "manifest": shipment.manifest()}
-            try:
-                for worker in self._workers.values():
-                    self._tell(worker, message, shipment.fds)
-            except BaseException:  # Ctrl-C: some were not told
-                for worker in self._workers.values():
-                    worker.kill()
-                raise
-            finally:
-                if previous is not None:
-                    previous.close()
-            return self._version
-
-    # ---- watching ----
-
-    def _watch(self) -> None:
-        """Replace the dead until the end, or a failure; then bury all, also if who called `stop` has lost patience."""
-        while not self._stopping:
-            try:
-                self._look()
-            except BaseException as error:  # noqa: BLE001 - the consumer must hear of it
-                self._fail(error)
-        self._close()
-
-    def _look(self) -> None:
-        """Wait for a death, or for the end."""
-        with self._lock:
-            failed = self.failure is not None
-            pidfds = {} if failed else {worker.pidfd: number for number, worker in self._workers.items()}
-        poller = select.poll()
-        for fd in (self._wake_fd, *pidfds):
-            poller.register(fd, select.POLLIN)
-        for fd, _ in poller.poll():
-            if fd in pidfds and not self._stopping:
-                self._replace(pidfds[fd])
-
-    def _replace(self, number: int) -> None:
-        """Take back what a dead worker had claimed, and start another in its place."""
-        with self._lock:
-            worker = self._workers.pop(number)
-            last_words = self._last_words(worker)
-            epitaph = worker.epitaph()
-            _, _, _, batch, row, given_up = self._crew.ring.reap(number, blame=True)
-            if given_up:
-                self._deaths[batch, row] = epitaph
-            if last_words is not None:
-                raise last_words
-            self._count_death(number, epitaph)
-            if not self._stopping:
-                self._workers[number] = self._launch()
-                self._introduce(number, self._workers[number])
-
-    def _count_death(self, number: int, epitaph: str) -> None:
-        self._early_deaths = self._early_deaths + 1 if self._is_starting(number) else 0
-        self.restarts += 1
-        if self._early_deaths >= EARLY_DEATHS:
-            message = (
-                f"{EARLY_DEATHS} workers in a row ended before they filled anything; the last {epitaph}; "
-                f"look at its output above, or try workers=0"
-            )
-            raise WorkerError(message)
-        most = self._crew.max_restarts
-        if most is not None and self.restarts > most:
-            message = f"a worker {epitaph}, and max_restarts={most} are used up; raise it or look at the dataset"
-            raise WorkerError(message)
-
-    @staticmethod
-    def _last_words(worker: Worker) -> WorkerError | None:
-        """Return what a dead worker said of an error outside any sample."""
-        worker.channel.setblocking(False)  # noqa: FBT003 - the name says it
-        try:
-            message, _ = channels.receive(worker.channel)
-        except (OSError, EOFError):
-            return None
-        failure = decode(message["broken"])
-        error = WorkerError(f"a worker could not open the dataset: {failure.summary}; try workers=0")
-        error.__cause__ = failure.error
-        return error
-
-    def _fail(self, error: BaseException) -> None:
-        if not isinstance(error, RingfeedError):
-            cause = error
-            error = WorkerError(f"a worker could not be replaced: {type(cause).__name__}: {cause}")
-            error.__cause__ = cause
-        self.failure = self.failure or error
-        self._crew.ring.alarm()
-
-    # ---- answers ----
-
-    def step(self) -> bool:
-        """The processes work by themselves."""
-        return False
-
-    def death_of(self, batch: int, row: int) -> str:
-        """Say how the last worker died that tried this row."""
-        with self._lock:
-            return self._deaths.pop((batch, row), "ended")
-
-    def stalled(self, *, kill: bool) -> list[str]:
-        """Describe each worker; with ``kill``, end those inside a sample, whose rows then run again."""
-        with self._lock:
-            lines = [self._stalled(number, worker) for number, worker in sorted(self._workers.items())]
-            if kill:
-                busy = [number for number in self._workers if self._crew.ring.report(number)[1]]
-                for number in busy or filter(self._is_starting, self._workers):
-                    self._workers[number].kill()
-        return lines
-
-    def _is_starting(self, number: int) -> bool:
-        """Whether a worker has claimed nothing yet."""
-        return bool(self._crew.ring.report(number)[-1] == self._claims_before[number])
-
-    def _stalled(self, number: int, worker: Worker) -> str:
-        stack = self._stack_of(number, worker)
-        return _describe(self._crew.ring, number, f"pid {worker.pid}", stack)
-
-    def _stack_of(self, number: int, worker: Worker) -> str:
-        """Have the worker write its Python stack, in C, into its memfd."""
-        if self._is_starting(number):
-            return ""  # it would die of the signal
-        fd = self._stacks[number]
-        os.ftruncate(fd, 0)
-        os.lseek(fd, 0, os.SEEK_SET)  # its descriptor shares our offset
-        worker.kill(signal.SIGUSR1)
-        deadline = time.monotonic() + STACK_S
-        text = b""
-        while time.monotonic() < deadline:
-            time.sleep(0.02)
-            before, text = text, os.pread(fd, 1 << 16, 0)
-            if text and text == before:
-                break
-        return text.decode(errors="replace")
-
-    # ---- stopping ----
-
-    def dismiss(self) -> None:
-        """Have the workers leave and the watcher close everything; from any thread, more than once."""
-        if self._home != os.getpid():
-            return
-        with self._waking:  # against the watcher, which closes it
-            self._stopping = True
-            if self._wake_fd >= 0:
-                os.eventfd_write(self._wake_fd, 1)
-        self._crew.ring.stop()
-        if self._launcher is not None:
-            self._launcher.abandon()
-
-    def stop(self) -> None:
-        """Let idle workers leave, end the others by SIGKILL, and close everything."""
-        self.dismiss()
-        if self._home != os.getpid():
-            return
-        if self._watcher.ident is None:
-            self._close()
-        elif self._watcher is not threading.current_thread():  # as when the garbage collector ends a loader in there
-            self._watcher.join()
-
-    def _close(self) -> None:
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            self._bury_all()
-        with self._waking:
-            os.close(self._wake_fd)
-            self._wake_fd = -1
-        for fd in self._stacks.values():
-            os.close(fd)
-        if self._shipment is not None:
-            self._shipment.close()
-        self._tether.close()
-
-    def _bury_all(self) -> None:
-        deadline = time.monotonic() + STOP_S
-        for worker in self._workers.values():
-            worker.hang_up()  # ends one that still waits for its hello
-        for worker in self._workers.values():
-            if not worker.is_dead(max(0.0, deadline - time.monotonic())):
-                worker.kill()
-        for worker in self._workers.values():
-            worker.is_dead(STOP_S)
-            worker.epitaph()
-        self._workers.clear()
-        if self._launcher is not None:
-            self._launcher.close()
-
-
-def _describe(ring: _ring.Ring, number: int, who: str, stack: str) -> str:
+def describe(ring: _ring.Ring, number: int, who: str, stack: str) -> str:
     """Say what one worker is at, with its stack indented below."""
     index, since_ns = ring.report(number)[:2]
     seconds = (_ring.now_ns() - since_ns) / 1e9

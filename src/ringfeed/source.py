@@ -126,6 +126,12 @@ def _probe_batches(
     return Probe("batches", length, inferred, max_batch_size or max(rows, 1))
 
 
+def has_hook(dataset: Any, name: str) -> bool:
+    """Whether a dataset defines a hook of its own, rather than inheriting Keras' empty one."""
+    hook = getattr(type(dataset), name, None)
+    return callable(hook) and getattr(hook, "__module__", "").partition(".")[0] not in {"keras", "tf_keras"}
+
+
 # ---- arrays ----
 
 

@@ -85,4 +85,4 @@ def inside_a_dataset(index: int) -> npt.NDArray[np.float64]:
 
 
 assert_type(ringfeed.Array((224, 224, 3), "uint8").shape, tuple[int, ...])
-assert_type(ringfeed.Array((), np.int64).dtype, "np.dtype[Any]")
+assert_type(ringfeed.Array((), np.int64).dtype, np.dtype[Any])

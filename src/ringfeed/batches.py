@@ -1,0 +1,44 @@
+"""The iterator that a loader hands out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ringfeed.errors import ClosedError
+from ringfeed.lifetime import Exit
+
+if TYPE_CHECKING:
+    from ringfeed.loader import Loader
+
+
+class BatchIterator:
+    """One epoch's batches. Dropping it before the end breaks the epoch off."""
+
+    def __init__(self, loader: Loader, turn: int, *, patient: bool) -> None:
+        """Iterate as the ``turn``-th iterator of ``loader``."""
+        self._loader = loader
+        self._turn = turn
+        self._patient = patient
+        self._finished = False
+
+    def __iter__(self) -> BatchIterator:
+        """Return itself."""
+        return self
+
+    def __next__(self) -> Any:
+        """Return the next batch, in the structure of a sample."""
+        if self._finished:
+            raise StopIteration
+        try:
+            return self._loader._next(self._turn, patient=self._patient)  # noqa: SLF001 - the loader's other half
+        except StopIteration:
+            self._finished = True
+            raise
+        except ClosedError:
+            Exit.park()
+            raise
+
+    def __del__(self) -> None:
+        """Break the epoch off, unless it is over."""
+        if not self._finished:
+            self._loader._break_off(self._turn)  # noqa: SLF001 - the loader's other half
