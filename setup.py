@@ -14,7 +14,15 @@ COMPILE = ["-std=c11", "-O3", "-fvisibility=hidden", "-pthread"]
 
 ring = Extension(
     "ringfeed._ring",
-    ["src/ringfeed/_ring.pyx", "cext/ring.c", "cext/binder.c", "cext/reap.c", "cext/wait.c", "cext/export.c"],
+    [
+        "src/ringfeed/_ring.pyx",
+        "cext/ring.c",
+        "cext/claim.c",
+        "cext/binder.c",
+        "cext/reap.c",
+        "cext/wait.c",
+        "cext/export.c",
+    ],
     include_dirs=["cext"],
     depends=HEADERS,
     extra_compile_args=COMPILE,

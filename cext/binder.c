@@ -274,7 +274,8 @@ void rf_cancel(struct rf_ring *ring)
     uint64_t bound = atomic_load_explicit(&control->bound, memory_order_relaxed);
     atomic_store_explicit(&control->cancel_upto, bound * ring->geometry.cells, memory_order_seq_cst);
     for (uint64_t batch = head; batch < bound; batch++) {
-        uint32_t slot = (uint32_t)atomic_load_explicit(&ring->slot_of[batch % ring->geometry.slots], memory_order_relaxed);
+        uint32_t slot =
+            (uint32_t)atomic_load_explicit(&ring->slot_of[batch % ring->geometry.slots], memory_order_relaxed);
         atomic_store_explicit(&binder->holds[slot].state, RF_SLOT_DRAINING, memory_order_relaxed);
         binder->draining += 1;
     }
@@ -292,10 +293,7 @@ void rf_alarm(struct rf_ring *ring)
     rf_wake_consumer(ring);
 }
 
-void rf_alarm_clear(struct rf_ring *ring)
-{
-    atomic_store_explicit(&ring->binder->alarm, 0, memory_order_seq_cst);
-}
+void rf_alarm_clear(struct rf_ring *ring) { atomic_store_explicit(&ring->binder->alarm, 0, memory_order_seq_cst); }
 
 void rf_stop(struct rf_ring *ring)
 {

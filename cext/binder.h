@@ -1,5 +1,5 @@
-/* The consumer's process-local state: what is planned, which slots are free, who holds what. Shared by ring.c
- * and reap.c, and by nobody else. */
+/* The consumer's process-local state: what is planned, which slots are free, who holds what. And what the files of the
+ * core share among themselves; nobody else includes it. */
 #ifndef RF_BINDER_H
 #define RF_BINDER_H
 
@@ -15,11 +15,11 @@ struct rf_planned {
 };
 
 struct rf_hold {
-    _Atomic uint32_t count;  /* leases and exports of the slot */
-    _Atomic uint32_t next;   /* below it on the stack of released slots */
-    _Atomic uint32_t state;  /* enum rf_slot_state */
+    _Atomic uint32_t count;   /* leases and exports of the slot */
+    _Atomic uint32_t next;    /* below it on the stack of released slots */
+    _Atomic uint32_t state;   /* enum rf_slot_state */
     _Atomic int64_t since_ns; /* when it was taken */
-    bool blamed;             /* some row of its deaths is not 0; under the lock */
+    bool blamed;              /* some row of its deaths is not 0; under the lock */
 };
 
 struct rf_binder {
@@ -61,6 +61,15 @@ static inline struct rf_cell *rf_cell_of(const struct rf_ring *ring, uint32_t sl
 {
     return &ring->cells[(uint64_t)slot * ring->geometry.cells + cell];
 }
+
+/* Slot and tickets of a batch; of another one, if it has moved on: then no cell has the ticket that is looked for. */
+static inline uint64_t rf_entry_of(const struct rf_ring *ring, uint64_t batch)
+{
+    return atomic_load_explicit(&ring->slot_of[batch % ring->geometry.slots], memory_order_relaxed);
+}
+
+/* Map all pages of a slot at this process's first use of it, in one call instead of a fault a page. */
+void rf_populate_slot(struct rf_ring *ring, uint32_t slot);
 
 /* Whether this is a forked child's copy of its parent's ring. */
 static inline bool rf_is_copy(const struct rf_ring *ring) { return ring->generation != rf_fork_generation(); }

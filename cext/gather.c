@@ -3,7 +3,7 @@
 #include <string.h>
 
 /* Small rows of a known size compile to one or two moves instead of a call. */
-#define GATHER_FIXED(size)                                                                                            \
+#define GATHER_FIXED(size)                                                                                             \
     case size:                                                                                                         \
         for (size_t row = 0; row < rows; row++)                                                                        \
             memcpy(target + row * (size), source + indices[row] * stride, size);                                       \

@@ -28,12 +28,12 @@
 
 #define RF_MAGIC UINT64_C(0x64656566676e6972) /* "ringfeed" */
 #define RF_ABI 1u
-#define RF_LINE 128         /* two cache lines: x86 prefetches them in pairs, some Arm cores have 128-byte lines */
-#define RF_FIELD_ALIGN 64   /* below it TensorFlow and JAX copy, or abort */
-#define RF_PAGE 4096u       /* what the kernel reserves at a time */
+#define RF_LINE 128       /* two cache lines: x86 prefetches them in pairs, some Arm cores have 128-byte lines */
+#define RF_FIELD_ALIGN 64 /* below it TensorFlow and JAX copy, or abort */
+#define RF_PAGE 4096u     /* what the kernel reserves at a time */
 #define RF_CONTROL_MAX (1u << 20)
 #define RF_MAX_WORKERS 256u
-#define RF_MAX_CELLS 64u    /* cells of one slot */
+#define RF_MAX_CELLS 64u /* cells of one slot */
 #define RF_FAILURE_SIZE 4096u
 
 /* ---- the word of a cell: bits 0-3 state, 4-12 owner, 13-31 attempt, 32-63 low half of the ticket ---- */
@@ -47,8 +47,7 @@ enum rf_state { RF_EMPTY = 0, RF_AVAIL = 1, RF_CLAIMED = 2, RF_READY = 3, RF_FAI
 
 static inline uint64_t rf_word(uint64_t ticket, uint32_t attempt, uint32_t owner, enum rf_state state)
 {
-    return ticket << 32 | (uint64_t)attempt << RF_ATTEMPT_SHIFT | (uint64_t)owner << RF_OWNER_SHIFT |
-           (uint64_t)state;
+    return ticket << 32 | (uint64_t)attempt << RF_ATTEMPT_SHIFT | (uint64_t)owner << RF_OWNER_SHIFT | (uint64_t)state;
 }
 
 static inline enum rf_state rf_word_state(uint64_t word) { return (enum rf_state)(word & 0xf); }
@@ -70,13 +69,13 @@ struct rf_cell {
 struct rf_worker {
     _Alignas(RF_LINE) _Atomic uint64_t ticket; /* blame counts only if ticket and attempt equal the cell's */
     _Atomic uint32_t attempt;
-    _Atomic uint32_t row;       /* 1 + the row inside dataset[i] now, counted in the batch; 0: none */
-    _Atomic uint64_t since_ns;  /* when the ticket was claimed; 0: none */
-    _Atomic uint64_t index;     /* the dataset index of that row */
-    _Atomic uint64_t busy_ns;   /* this and all below: totals over all workers that had this id */
-    _Atomic uint64_t wait_ns;   /* asleep for want of a ticket */
+    _Atomic uint32_t row;      /* 1 + the row inside dataset[i] now, counted in the batch; 0: none */
+    _Atomic uint64_t since_ns; /* when the ticket was claimed; 0: none */
+    _Atomic uint64_t index;    /* the dataset index of that row */
+    _Atomic uint64_t busy_ns;  /* this and all below: totals over all workers that had this id */
+    _Atomic uint64_t wait_ns;  /* asleep for want of a ticket */
     _Atomic uint64_t samples;
-    _Atomic uint64_t tickets;   /* claimed */
+    _Atomic uint64_t tickets; /* claimed */
 };
 
 /* ---- a slot's record ---- */
@@ -101,7 +100,7 @@ struct rf_failure { /* the first failure of a ticket; payload is whatever the wo
 
 /* ---- the control block ---- */
 
-struct rf_geometry { /* what the creator decides; never changes */
+struct rf_geometry {                      /* what the creator decides; never changes */
     uint32_t slots, cells, workers, rows; /* cells and rows: of one slot */
     uint64_t slot_size, indices_at, marks_at, failures_at;
     uint32_t spin_ns; /* how long to look again before sleeping, while tickets take less; 0: never */
@@ -136,7 +135,8 @@ _Static_assert(sizeof(struct rf_worker) == RF_LINE, "two workers never share a p
 _Static_assert(sizeof(struct rf_record) == 64, "a record is one cache line");
 _Static_assert(sizeof(struct rf_failure) == RF_FAILURE_SIZE, "the plan counts RF_FAILURE_SIZE a cell");
 _Static_assert(RF_MAX_WORKERS <= RF_OWNER_MASK, "every worker id fits the owner bits");
-_Static_assert(ATOMIC_LLONG_LOCK_FREE == 2 && ATOMIC_INT_LOCK_FREE == 2, "a lock in shared memory dies with its holder");
+_Static_assert(ATOMIC_LLONG_LOCK_FREE == 2 && ATOMIC_INT_LOCK_FREE == 2,
+               "a lock in shared memory dies with its holder");
 
 static inline uint64_t rf_round_up(uint64_t size, uint64_t step) { return (size + step - 1) / step * step; }
 

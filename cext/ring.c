@@ -130,7 +130,10 @@ void rf_unreference(struct rf_ring *ring)
         destroy(ring);
 }
 
-uint8_t *rf_slot_base(const struct rf_ring *ring, uint32_t slot) { return ring->slots + slot * ring->geometry.slot_size; }
+uint8_t *rf_slot_base(const struct rf_ring *ring, uint32_t slot)
+{
+    return ring->slots + slot * ring->geometry.slot_size;
+}
 
 const uint8_t *rf_slot_marks(const struct rf_ring *ring, uint32_t slot)
 {
@@ -147,8 +150,7 @@ const struct rf_failure *rf_slot_failure(const struct rf_ring *ring, uint32_t sl
     return (const struct rf_failure *)(rf_slot_base(ring, slot) + ring->geometry.failures_at) + cell;
 }
 
-/* Map all pages of a slot at this process's first use of it, in one call instead of a fault a page. */
-static void populate(struct rf_ring *ring, uint32_t slot)
+void rf_populate_slot(struct rf_ring *ring, uint32_t slot)
 {
     if (atomic_load_explicit(&ring->populated[slot], memory_order_relaxed))
         return;
@@ -158,16 +160,11 @@ static void populate(struct rf_ring *ring, uint32_t slot)
 
 /* ---- the consumer ---- */
 
-static uint64_t entry_of(const struct rf_ring *ring, uint64_t batch)
-{
-    return atomic_load_explicit(&ring->slot_of[batch % ring->geometry.slots], memory_order_relaxed);
-}
-
 /* The last cell of the batch that is not final, or NULL. The last, because cells are claimed in order: when it
  * is done, the others mostly are, and the consumer is woken once a batch. */
 static struct rf_cell *unfinished(const struct rf_ring *ring, uint64_t batch, uint32_t *number)
 {
-    uint64_t entry = entry_of(ring, batch);
+    uint64_t entry = rf_entry_of(ring, batch);
     for (uint32_t cell = (uint32_t)(entry >> 32); cell-- > 0;) {
         struct rf_cell *place = rf_cell_of(ring, (uint32_t)entry, cell);
         if (!rf_word_final(atomic_load_explicit(&place->word, memory_order_acquire))) { /* T: pairs with P */
@@ -275,7 +272,7 @@ struct rf_taken rf_take(struct rf_ring *ring)
 {
     struct rf_control *control = ring->control;
     uint64_t batch = atomic_load_explicit(&control->head, memory_order_relaxed), busy_ns = 0;
-    uint32_t slot = (uint32_t)entry_of(ring, batch);
+    uint32_t slot = (uint32_t)rf_entry_of(ring, batch);
     const struct rf_record *record = &ring->records[slot];
     struct rf_taken taken = {.batch = batch, .epoch = record->epoch, .slot = slot, .tickets = record->tickets};
     for (uint32_t cell = 0; cell < record->tickets; cell++) {
@@ -284,7 +281,8 @@ struct rf_taken rf_take(struct rf_ring *ring)
         taken.failed |= rf_word_state(word) == RF_FAILED;
         taken.rows += place->rows;
         busy_ns += place->busy_ns;
-        atomic_store_explicit(&place->word, word & ~UINT64_C(0xf), memory_order_relaxed); /* EMPTY; B orders the rebind */
+        atomic_store_explicit(&place->word, word & ~UINT64_C(0xf),
+                              memory_order_relaxed); /* EMPTY; B orders the rebind */
     }
     learn_pace(ring, busy_ns, record);
     struct rf_hold *hold = &ring->binder->holds[slot];
@@ -292,7 +290,7 @@ struct rf_taken rf_take(struct rf_ring *ring)
     atomic_store_explicit(&hold->since_ns, rf_now_ns(), memory_order_relaxed);
     atomic_store_explicit(&hold->state, RF_SLOT_HELD, memory_order_relaxed);
     atomic_store_explicit(&control->head, batch + 1, memory_order_release);
-    populate(ring, slot);
+    rf_populate_slot(ring, slot);
     return taken;
 }
 
@@ -321,144 +319,4 @@ struct rf_worker_report rf_report(const struct rf_ring *ring, uint32_t worker)
         .tickets = atomic_load_explicit(&line->tickets, memory_order_relaxed),
         .in_row = atomic_load_explicit(&line->row, memory_order_relaxed) != 0,
     };
-}
-
-/* ---- the worker ---- */
-
-static void fill_claim(struct rf_ring *ring, uint32_t worker, uint64_t ticket, uint32_t slot, uint32_t cell,
-                       uint32_t attempt, struct rf_claim *claim)
-{
-    const struct rf_record *record = &ring->records[slot];
-    uint8_t *base = rf_slot_base(ring, slot);
-    uint32_t first = cell * record->rows_per_ticket;
-    uint32_t left = record->rows - first;
-    uint32_t rows = left < record->rows_per_ticket ? left : record->rows_per_ticket;
-    *claim = (struct rf_claim){
-        .ticket = ticket, .batch = record->batch, .epoch = record->epoch, .worker = worker, .slot = slot, .cell = cell,
-        .attempt = attempt, .version = record->version, .first_row = first, .rows = rows, .base = base,
-        .indices = (const int64_t *)(base + ring->geometry.indices_at) + first,
-        .marks = base + ring->geometry.marks_at + first,
-        .failure = (struct rf_failure *)(base + ring->geometry.failures_at) + cell,
-        .line = &ring->workers[worker], .control = ring->control, .claimed_ns = rf_now_ns(), .rows_delivered = rows};
-    claim->failure->size = 0;
-    for (uint32_t row = 0; attempt && row < rows; row++) /* what an earlier attempt saw fail is run again */
-        if (claim->marks[row] == RF_ROW_RAISED)
-            claim->marks[row] = RF_ROW_OK;
-    struct rf_worker *line = claim->line;
-    atomic_store_explicit(&line->ticket, ticket, memory_order_relaxed);
-    atomic_store_explicit(&line->attempt, attempt, memory_order_relaxed);
-    atomic_store_explicit(&line->since_ns, (uint64_t)claim->claimed_ns, memory_order_relaxed);
-    atomic_fetch_add_explicit(&line->tickets, 1, memory_order_relaxed);
-}
-
-/* C: claim and owner in one step, so that a death between two steps cannot lose a ticket. */
-static bool try_claim(struct rf_ring *ring, uint32_t worker, uint64_t batch, uint32_t slot, uint32_t cell,
-                      struct rf_claim *claim)
-{
-    struct rf_cell *place = rf_cell_of(ring, slot, cell);
-    uint64_t ticket = batch * ring->geometry.cells + cell;
-    uint64_t word = atomic_load_explicit(&place->word, memory_order_relaxed);
-    if (rf_word_state(word) != RF_AVAIL || rf_word_ticket(word) != (uint32_t)ticket)
-        return false;
-    uint32_t attempt = rf_word_attempt(word);
-    uint64_t mine = rf_word(ticket, attempt, worker, RF_CLAIMED);
-    if (!atomic_compare_exchange_strong_explicit(&place->word, &word, mine, memory_order_acq_rel, memory_order_relaxed))
-        return false;
-    fill_claim(ring, worker, ticket, slot, cell, attempt, claim);
-    populate(ring, slot);
-    return true;
-}
-
-bool rf_claim_next(struct rf_ring *ring, uint32_t worker, struct rf_cursor *cursor, struct rf_claim *claim)
-{
-    struct rf_control *control = ring->control;
-    uint32_t reaps = atomic_load_explicit(&control->reap_seq, memory_order_seq_cst);
-    uint64_t bound = atomic_load_explicit(&control->bound, memory_order_seq_cst);
-    uint64_t head = atomic_load_explicit(&control->head, memory_order_acquire);
-    if (reaps != cursor->reaps || cursor->batch < head)
-        *cursor = (struct rf_cursor){.batch = head, .reaps = reaps};
-    for (; cursor->batch < bound; cursor->batch++, cursor->cell = 0) {
-        uint64_t entry = entry_of(ring, cursor->batch);
-        while (cursor->cell < (uint32_t)(entry >> 32))
-            if (try_claim(ring, worker, cursor->batch, (uint32_t)entry, cursor->cell++, claim))
-                return true;
-    }
-    return false;
-}
-
-static void set_asleep(struct rf_ring *ring, uint32_t worker, bool asleep)
-{
-    _Atomic uint64_t *word = &ring->control->sleepers[worker / 64];
-    uint64_t bit = UINT64_C(1) << worker % 64;
-    if (asleep)
-        atomic_fetch_or_explicit(word, bit, memory_order_seq_cst);
-    else
-        atomic_fetch_and_explicit(word, ~bit, memory_order_relaxed);
-}
-
-enum rf_answer rf_claim_wait(struct rf_ring *ring, uint32_t worker, struct rf_cursor *cursor, struct rf_claim *claim,
-                             int64_t deadline_ns)
-{
-    struct rf_control *control = ring->control;
-    if (atomic_load_explicit(&control->stop, memory_order_seq_cst))
-        return RF_STOPPED;
-    if (rf_claim_next(ring, worker, cursor, claim))
-        return RF_TAKEABLE;
-    int64_t began_ns = rf_now_ns();
-    enum rf_answer answer = RF_PENDING;
-    while (answer == RF_PENDING && rf_look_again(ring, began_ns))
-        if (rf_claim_next(ring, worker, cursor, claim))
-            answer = RF_TAKEABLE;
-    int slept = 0;
-    set_asleep(ring, worker, answer == RF_PENDING); /* before the last look, so that a binder who is not seen sees us */
-    while (answer == RF_PENDING && !slept) {
-        uint32_t seen = atomic_load_explicit(&control->work_seq, memory_order_seq_cst);
-        if (atomic_load_explicit(&control->stop, memory_order_seq_cst))
-            answer = RF_STOPPED;
-        else if (rf_claim_next(ring, worker, cursor, claim))
-            answer = RF_TAKEABLE;
-        else
-            slept = rf_futex_wait(&control->work_seq, seen, deadline_ns);
-    }
-    set_asleep(ring, worker, false);
-    atomic_fetch_add_explicit(&ring->workers[worker].wait_ns, (uint64_t)(rf_now_ns() - began_ns), memory_order_relaxed);
-    return answer;
-}
-
-void rf_publish(struct rf_ring *ring, const struct rf_claim *claim, bool cancelled)
-{
-    struct rf_control *control = ring->control;
-    struct rf_cell *place = rf_cell_of(ring, claim->slot, claim->cell);
-    uint64_t mine = rf_word(claim->ticket, claim->attempt, claim->worker, RF_CLAIMED);
-    if (atomic_load_explicit(&place->word, memory_order_relaxed) != mine)
-        return; /* we were taken for dead: cell and line are another's */
-    enum rf_state state = cancelled ? RF_CANCELLED : RF_READY;
-    for (uint32_t row = 0; !cancelled && row < claim->rows; row++)
-        if (claim->marks[row] != RF_ROW_OK)
-            state = RF_FAILED;
-    uint64_t busy_ns = (uint64_t)(rf_now_ns() - claim->claimed_ns);
-    place->busy_ns = busy_ns;
-    place->rows = claim->rows_delivered;
-    rf_blame_none(claim);
-    atomic_store_explicit(&claim->line->since_ns, 0, memory_order_relaxed);
-    atomic_fetch_add_explicit(&claim->line->busy_ns, busy_ns, memory_order_relaxed);
-    atomic_fetch_add_explicit(&claim->line->samples, claim->rows, memory_order_relaxed);
-    uint64_t final = rf_word(claim->ticket, claim->attempt, claim->worker, state);
-    /* P: pairs with T in rf_take(). It fails only if we are taken for dead just now. */
-    if (!atomic_compare_exchange_strong_explicit(&place->word, &mine, final, memory_order_seq_cst, memory_order_relaxed))
-        return;
-    uint64_t wait = atomic_load_explicit(&control->consumer_wait, memory_order_seq_cst);
-    if (wait == claim->ticket + 1 || wait == RF_WAIT_FREE)
-        rf_wake_consumer(ring);
-}
-
-void rf_fail(const struct rf_claim *claim, uint32_t row, const void *payload, uint32_t size)
-{
-    claim->marks[row] = RF_ROW_RAISED;
-    if (claim->failure->size)
-        return;
-    uint32_t kept = size < sizeof claim->failure->payload ? size : (uint32_t)sizeof claim->failure->payload;
-    claim->failure->row = claim->first_row + row;
-    claim->failure->size = kept;
-    memcpy(claim->failure->payload, payload, kept);
 }

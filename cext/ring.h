@@ -38,8 +38,8 @@ struct rf_ring { /* one process's hold on a segment; counted, so that views outl
     uint8_t *slots;
     uint64_t control_size, slots_size;
     struct rf_geometry geometry; /* a copy: what stands in shared memory is checked once, then not trusted */
-    _Atomic uint8_t *populated; /* a flag a slot: this process has its pages mapped */
-    struct rf_binder *binder;   /* the consumer's own; NULL elsewhere */
+    _Atomic uint8_t *populated;  /* a flag a slot: this process has its pages mapped */
+    struct rf_binder *binder;    /* the consumer's own; NULL elsewhere */
     _Atomic uint32_t references;
     uint32_t generation; /* of forks, when it was made */
 };
@@ -135,8 +135,8 @@ struct rf_cursor { /* where a worker's next look starts: nothing below is AVAIL,
 /* Claim the first available ticket. */
 bool rf_claim_next(struct rf_ring *ring, uint32_t worker, struct rf_cursor *cursor, struct rf_claim *claim);
 /* The same, sleeping until there is one: RF_TAKEABLE (claimed), RF_PENDING (deadline, signal) or RF_STOPPED. */
-enum rf_answer rf_claim_wait(struct rf_ring *ring, uint32_t worker, struct rf_cursor *cursor,
-                             struct rf_claim *claim, int64_t deadline_ns);
+enum rf_answer rf_claim_wait(struct rf_ring *ring, uint32_t worker, struct rf_cursor *cursor, struct rf_claim *claim,
+                             int64_t deadline_ns);
 /* Hand the rows over: READY, or FAILED where a row is marked, or CANCELLED. After a reap it does nothing. */
 void rf_publish(struct rf_ring *ring, const struct rf_claim *claim, bool cancelled);
 /* Mark a row failed; the ticket's first failure keeps as much of the payload as fits and is counted in full. */

@@ -1,0 +1,103 @@
+/* Looking at the head batch and taking it. */
+#include "check.h"
+#include "place.h"
+
+/* A batch that is ready early waits for those before it. */
+static void batches_are_taken_in_order(void)
+{
+    struct rf_ring *ring = ring_of(3, 1, 1, 2);
+    bind_batches(ring, 3, 2);
+    place_word(ring, 2, 0, rf_word(2, 0, 0, RF_READY));
+    place_word(ring, 1, 0, rf_word(1, 0, 0, RF_READY));
+    CHECK_EQ(rf_look(ring), RF_PENDING);
+    place_word(ring, 0, 0, rf_word(0, 0, 0, RF_READY));
+    for (uint64_t batch = 0; batch < 3; batch++) {
+        CHECK_EQ(rf_look(ring), RF_TAKEABLE);
+        CHECK_EQ(rf_take(ring).batch, batch);
+    }
+    CHECK_EQ(rf_look(ring), RF_DRY);
+    rf_unreference(ring);
+}
+
+/* Taking sums up the rows, tells of failures, empties the cells and holds the slot once. */
+static void take_tells_of_the_batch(void)
+{
+    struct rf_ring *ring = ring_of(2, 3, 3, 7);
+    struct rf_claim claim;
+    bind_batches(ring, 1, 7);
+    CHECK(claim_as(ring, 0, &claim));
+    rf_fail(&claim, 0, "x", 1);
+    rf_publish(ring, &claim, false);
+    CHECK_EQ(fill_all(ring, 0), 2);
+    struct rf_taken taken = rf_take(ring);
+    CHECK_EQ(taken.rows, 7);
+    CHECK_EQ(taken.tickets, 3);
+    CHECK_EQ(taken.epoch, 1);
+    CHECK(taken.failed);
+    for (uint32_t cell = 0; cell < 3; cell++)
+        CHECK_EQ(rf_word_state(word_at(ring, taken.slot, cell)), RF_EMPTY);
+    CHECK_EQ(rf_slot_state(ring, taken.slot), RF_SLOT_HELD);
+    CHECK_EQ(atomic_load(&ring->binder->holds[taken.slot].count), 1);
+    CHECK(rf_held_since_ns(ring, taken.slot) > 0);
+    rf_unreference(ring);
+}
+
+/* A whole batch says its own length. */
+static void take_counts_the_rows_delivered(void)
+{
+    struct rf_ring *ring = ring_of(2, 1, 1, 1);
+    struct rf_claim claim;
+    bind_batches(ring, 1, 1);
+    CHECK(claim_as(ring, 0, &claim));
+    claim.rows_delivered = 41;
+    rf_publish(ring, &claim, false);
+    CHECK_EQ(rf_take(ring).rows, 41);
+    rf_unreference(ring);
+}
+
+/* What is ready can be taken before anything else is answered; then come the stop, and the alarm. */
+static void look_answers_in_the_order_of_urgency(void)
+{
+    struct rf_ring *ring = ring_of(2, 1, 1, 1);
+    CHECK_EQ(rf_look(ring), RF_DRY);
+    bind_batches(ring, 3, 1);
+    CHECK_EQ(rf_look(ring), RF_PENDING);
+    rf_alarm(ring);
+    CHECK_EQ(rf_look(ring), RF_ALARMED);
+    rf_alarm_clear(ring);
+    fill_all(ring, 0);
+    rf_alarm(ring);
+    CHECK_EQ(rf_look(ring), RF_TAKEABLE);
+    rf_take(ring);
+    rf_take(ring);
+    rf_alarm_clear(ring);
+    CHECK_EQ(rf_look(ring), RF_HELD);
+    rf_alarm(ring);
+    rf_stop(ring);
+    CHECK_EQ(rf_look(ring), RF_STOPPED);
+    rf_unreference(ring);
+}
+
+/* A slot is ready when all its tickets are final, whatever stands in the cells it does not use. */
+static void slot_is_ready_when_its_tickets_are_final(void)
+{
+    struct rf_ring *ring = ring_of(2, 4, 2, 4);
+    bind_batches(ring, 1, 4); /* two tickets, two cells unused */
+    CHECK(!rf_slot_ready(ring, 0));
+    place_word(ring, 0, 0, rf_word(0, 0, 0, RF_READY));
+    CHECK(!rf_slot_ready(ring, 0));
+    place_word(ring, 0, 1, rf_word(1, 0, 0, RF_FAILED));
+    CHECK(rf_slot_ready(ring, 0));
+    rf_unreference(ring);
+}
+
+int main(void)
+{
+    check_begin();
+    RUN(batches_are_taken_in_order);
+    RUN(take_tells_of_the_batch);
+    RUN(take_counts_the_rows_delivered);
+    RUN(look_answers_in_the_order_of_urgency);
+    RUN(slot_is_ready_when_its_tickets_are_final);
+    return check_end("test_take");
+}

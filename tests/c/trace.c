@@ -1,0 +1,61 @@
+#define _GNU_SOURCE
+#include "trace.h"
+
+#include "wait.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define QUICK_NS 2500000000 /* a test that takes less steps through every instruction */
+
+pid_t trace_start(int (*body)(void *argument), void *argument)
+{
+    int status = 0;
+    pid_t pid = fork();
+    if (pid == 0) {
+        alarm(30);
+        if (ptrace(PTRACE_TRACEME, 0, NULL, NULL) != 0)
+            _exit(1);
+        kill(getpid(), SIGSTOP);
+        _exit(body(argument));
+    }
+    if (waitpid(pid, &status, 0) != pid || !WIFSTOPPED(status))
+        abort();
+    return pid;
+}
+
+bool trace_is_allowed(void)
+{
+    int status = 0;
+    pid_t pid = fork();
+    if (pid == 0)
+        _exit(ptrace(PTRACE_TRACEME, 0, NULL, NULL) != 0);
+    return waitpid(pid, &status, 0) == pid && status == 0;
+}
+
+bool trace_step(pid_t pid)
+{
+    int status = 0;
+    return ptrace(PTRACE_SINGLESTEP, pid, NULL, NULL) == 0 && waitpid(pid, &status, 0) == pid && WIFSTOPPED(status);
+}
+
+int trace_finish(pid_t pid)
+{
+    int status = -1;
+    ptrace(PTRACE_DETACH, pid, NULL, NULL);
+    return waitpid(pid, &status, 0) == pid && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+void trace_kill(pid_t pid)
+{
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+}
+
+uint32_t trace_next(uint32_t steps, int64_t began_ns)
+{
+    return steps + 1 + (uint32_t)((rf_now_ns() - began_ns) / QUICK_NS);
+}
