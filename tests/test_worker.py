@@ -7,6 +7,7 @@ import gc
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -29,6 +30,7 @@ from watching import pool_of, start_script, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 METHODS = ["spawn", "fork", "forkserver"]
 
@@ -432,3 +434,35 @@ def test_killed_while_it_starts(delay_s: float) -> None:
         os.kill(pool_of(loader)._workers[0].pid, signal.SIGKILL)
         assert drain(iterator) == list(range(40))
         assert loader.stats().restarts == 1
+
+
+MODULE = """
+import keras
+class Numbers:
+    def __len__(self): return 8
+    def __getitem__(self, index): return index
+"""
+
+
+def test_a_dataset_that_brings_a_framework_in_is_named(tmp_path: Path) -> None:
+    """One worker says what the import costs; the batches are right all the same."""
+    pytest.importorskip("keras")
+    (tmp_path / "numbers_of_mine.py").write_text(MODULE)
+    script = "import numbers_of_mine, ringfeed\nloader = ringfeed.Loader(numbers_of_mine.Numbers(), workers=2)\n"
+    script += "print([batch.tolist() for batch in loader])\n"
+    (tmp_path / "script.py").write_text(script)
+    found = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=50, check=False
+    )
+    assert found.stdout == "[[0, 1, 2, 3, 4, 5, 6, 7]]\n"
+    assert found.stderr.count("RuntimeWarning: unpickling the dataset imported") == 1
+    assert "in each worker, which takes seconds and hundreds of MB" in found.stderr
+
+
+def test_rng_is_the_function_whatever_was_imported_first() -> None:
+    """No submodule hides a public name."""
+    script = (
+        "import ringfeed.loader, ringfeed.randomness, ringfeed.source, ringfeed; print(ringfeed.rng().random() < 1)"
+    )
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=50, check=False)
+    assert (found.stdout, found.stderr) == ("True\n", "")

@@ -1,0 +1,66 @@
+"""The code in the README runs as it stands, and every module has its line in ARCHITECTURE.md."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parent.parent
+BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+
+
+def keras_model() -> Any:
+    """Return a compiled model as small as they come."""
+    keras = pytest.importorskip("keras")
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile(optimizer="sgd", loss="mse")
+    return model
+
+
+def test_the_first_example() -> None:
+    """A loop, a fit and a tf.data.Dataset over one loader."""
+    pytest.importorskip("tensorflow")
+    steps: list[int] = []
+    names: dict[str, Any] = {
+        "dataset": (np.zeros((256, 3), np.float32), np.zeros((256, 1), np.float32)),
+        "train_step": lambda x, y: steps.append(len(x) + len(y)),
+        "model": keras_model(),
+    }
+    code = BLOCKS[0].replace("epochs=10", "epochs=2").replace("dataset = loader.", "elements = loader.")
+    exec(code, names)  # noqa: S102 - the README's own code
+    assert steps == [256, 256]
+    assert len(list(names["elements"])) == 2
+    names["loader"].close()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_the_two_lines_that_replace_a_keras_dataset() -> None:
+    """The second line's replacement trains on the same dataset."""
+    keras = pytest.importorskip("keras")
+
+    class MyPyDataset(keras.utils.PyDataset):  # type: ignore[misc]
+        def __len__(self) -> int:
+            return 4
+
+        def __getitem__(self, index: int) -> Any:
+            return np.full((8, 3), index, np.float32), np.zeros((8, 1), np.float32)
+
+    _, replacement = BLOCKS[1].split("\n\n")
+    names: dict[str, Any] = {"MyPyDataset": MyPyDataset, "model": keras_model()}
+    exec("import ringfeed\n" + replacement, names)  # noqa: S102 - the README's own code
+    names["loader"].close()
+
+
+def test_the_architecture_names_every_module() -> None:
+    """The rooms listed are the rooms there are."""
+    rooms = (ROOT / "ARCHITECTURE.md").read_text()
+    if not (ROOT / "src").is_dir():
+        pytest.skip("the sources are not beside the tests")
+    for path in [*(ROOT / "src" / "ringfeed").glob("*.py*"), *(ROOT / "cext").glob("*.c")]:
+        name = path.stem if path.suffix != ".c" else path.name
+        if name != "__init__" and path.suffix in {".py", ".pyx", ".c"}:
+            assert re.search(rf"\b{re.escape(name)}\b", rooms), f"{path.name} has no line in ARCHITECTURE.md"
