@@ -177,46 +177,40 @@ cdef class RowWriter:
             self.write_leaf(number, (<tuple>sample)[number], base, row, index)
         return 0
 
+    cdef int fill_row(self, c.rf_claim *claim, uint32_t row, function, bint in_place) except -1:
+        index = claim.indices[row]
+        if not in_place:
+            return self.write(function(index), claim.base, claim.first_row + row, index)
+        out = [self.fields.wrap(number, claim.base, claim.first_row + row, -1, self.owner)
+               for number in range(self.fields.count)]
+        function(index, self.spec.unflatten(out))
+        return 0
+
+    cdef bint fill_rows(self, c.rf_claim *claim, function, bint in_place, context, on_error) except -1:
+        cdef uint32_t row
+        for row in range(claim.rows):
+            if c.rf_cancelled(claim):
+                return False
+            if claim.marks[row] == c.RF_ROW_KILLED:
+                continue
+            context.index = claim.indices[row]
+            c.rf_blame(claim, row)
+            try:
+                self.fill_row(claim, row, function, in_place)
+            except BaseException as error:
+                on_error(row, claim.indices[row], error)
+        return True
+
     def samples(self, uintptr_t claim_address, getitem, context, on_error):
         """Fill the claim with getitem(index), row by row; False when the claim was cancelled.
 
         on_error(row, index, error) is told of each row that fails, counted in the ticket.
         """
-        cdef c.rf_claim *claim = <c.rf_claim *>claim_address
-        cdef uint32_t row
-        for row in range(claim.rows):
-            if c.rf_cancelled(claim):
-                return False
-            if claim.marks[row] == c.RF_ROW_KILLED:
-                continue
-            index = claim.indices[row]
-            context.index = index
-            c.rf_blame(claim, row)
-            try:
-                self.write(getitem(index), claim.base, claim.first_row + row, index)
-            except BaseException as error:
-                on_error(row, index, error)
-        return True
+        return self.fill_rows(<c.rf_claim *>claim_address, getitem, False, context, on_error)
 
     def rows(self, uintptr_t claim_address, read_into, context, on_error):
         """Fill the claim with read_into(index, out): `out` has the sample's structure and lies in the slot."""
-        cdef c.rf_claim *claim = <c.rf_claim *>claim_address
-        cdef uint32_t row
-        for row in range(claim.rows):
-            if c.rf_cancelled(claim):
-                return False
-            if claim.marks[row] == c.RF_ROW_KILLED:
-                continue
-            index = claim.indices[row]
-            context.index = index
-            c.rf_blame(claim, row)
-            try:
-                out = [self.fields.wrap(number, claim.base, claim.first_row + row, -1, self.owner)
-                       for number in range(self.fields.count)]
-                read_into(index, self.spec.unflatten(out))
-            except BaseException as error:
-                on_error(row, index, error)
-        return True
+        return self.fill_rows(<c.rf_claim *>claim_address, read_into, True, context, on_error)
 
     def bulk(self, uintptr_t claim_address, getitems, context, on_error):
         """Fill the claim with getitems(indices), many samples at once.
