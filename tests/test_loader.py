@@ -318,7 +318,7 @@ def test_several_threads_share_one_iterator() -> None:
 
 def test_close_ends_a_waiting_iterator() -> None:
     """close() from another thread wakes a consumer that waits; later calls say that it is closed."""
-    loader = ringfeed.Loader(Oracle(20, sleep_s=30), batch_size=4, workers=1)
+    loader = ringfeed.Loader(Oracle(20, sleep_s=30), batch_size=4, workers=1, spec=Oracle.SPEC)
     iterator = iter(loader)
     threading.Timer(0.3, loader.close).start()
     with pytest.raises(ringfeed.ClosedError) as caught:
