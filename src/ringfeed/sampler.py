@@ -231,8 +231,8 @@ def _checked_array(order: object) -> NDArray[Any]:
 
 def _checked_number(number: Any, position: int) -> int:
     try:
-        if isinstance(number, bool):
-            raise TypeError  # noqa: TRY301  (NumPy's own refuses by itself)
+        if isinstance(number, bool | np.bool_):
+            raise TypeError  # noqa: TRY301  (NumPy's own only warns before 2.3)
         return operator.index(number)
     except TypeError:
         raise TypeError(
