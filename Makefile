@@ -114,7 +114,7 @@ test-c: ## the C core, plain and under TSan, ASan and UBSan
 
 # Tests that import frameworks or pictures have a process of their own: beside TensorFlow, start_method="fork"
 # warns, and a warning fails a test. The others are the core, and run on every Python.
-FRAMEWORKS := adapters bench demo jax keras standins_frameworks tensorflow torch
+FRAMEWORKS := adapters bench demo jax keras readme standins_frameworks tensorflow torch
 FRAMEWORK_TESTS = $(foreach name,$(FRAMEWORKS),$(wildcard tests/test_$(name).py tests/test_$(name)_*.py))
 CORE_TESTS = $(filter-out $(FRAMEWORK_TESTS),$(wildcard tests/test_*.py))
 
