@@ -117,12 +117,15 @@ test-c: ## the C core, plain and under TSan, ASan and UBSan
 FRAMEWORKS := adapters bench demo jax keras readme standins_frameworks tensorflow torch
 FRAMEWORK_TESTS = $(foreach name,$(FRAMEWORKS),$(wildcard tests/test_$(name).py tests/test_$(name)_*.py))
 CORE_TESTS = $(filter-out $(FRAMEWORK_TESTS),$(wildcard tests/test_*.py))
+# Killing takes a minute of processor time, and goes on below Python: the main one is enough.
+KILLING := consumer crash fuzz
+OTHERS_TESTS = $(filter-out $(KILLING:%=tests/test_%.py),$(CORE_TESTS))
 
 test-others: $(OTHERS:%=test-%)
 	@echo "== the core was tested on Python $(or $(OTHERS),no other); not found: \
 	$(or $(filter-out $(MAIN) $(FOUND),$(VERSIONS)),none)"
 test-%: .venv-%/with-test
-	.venv-$*/bin/python -m pytest -q $(CORE_TESTS)
+	.venv-$*/bin/python -m pytest -q $(OTHERS_TESTS)
 
 test-frameworks: .venv/with-tensorflow .venv/with-pictures .venv/with-test ## Keras, TensorFlow, the demo and the bench
 	$(PY) -m pytest $(FRAMEWORK_TESTS)
