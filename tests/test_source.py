@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,9 @@ import ringfeed
 from datasets import Batches, Bulk, Oracle, ReadInto
 from ringfeed.source import probe
 from ringfeed.spec import Spec
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def batches(dataset: Any, **settings: Any) -> list[Any]:
@@ -376,3 +380,20 @@ def test_read_into_sees_its_own_structure() -> None:
             super().read_into(index, out)
 
     assert [int(label) for batch in batches(Looking(), batch_size=4) for label in batch["label"]] == list(range(30))
+
+
+def test_a_file_that_is_cut_short_costs_its_rows_alone(tmp_path: Path) -> None:
+    """Rows of a mapped array whose file has shrunk end their workers, and are errors; the rows beside them arrive."""
+    np.repeat(np.arange(24, dtype=np.int64), 1024).tofile(tmp_path / "rows")  # two pages a row
+    rows = np.memmap(tmp_path / "rows", np.int64, "r", shape=(24, 1024))
+    with ringfeed.Loader(
+        (rows, np.arange(24)), batch_size=8, workers=1, slots=2, max_attempts=1, on_error="skip"
+    ) as loader:
+        for kept in (24, 23):
+            os.truncate(tmp_path / "rows", kept * 8192)
+            seen: list[int] = []
+            for batch, numbers in loader:
+                assert (batch == numbers[:, None]).all()
+                seen += numbers.tolist()
+            assert seen == list(range(kept))
+        assert loader.stats().skipped == [23]

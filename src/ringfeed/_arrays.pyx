@@ -257,31 +257,50 @@ cdef class RowWriter:
         return True
 
     def gather(self, uintptr_t claim_address, list arrays, on_error):
-        """Fill the claim from resident arrays, an array a leaf, without the GIL."""
+        """Fill the claim from resident arrays, an array a leaf, without the GIL.
+
+        After a death (a mapped file that was cut short, say) row by row, so that only the row to blame is blamed.
+        """
         cdef c.rf_claim *claim = <c.rf_claim *>claim_address
-        cdef Py_ssize_t number
-        cdef cnp.npy_intp length
+        cdef int64_t length = min(len(array) for array in arrays)
         cdef uint32_t row
         if c.rf_cancelled(claim):
             return False
-        c.rf_blame(claim, 0)
-        for number in range(self.fields.count):
-            length = cnp.PyArray_DIM(arrays[number], 0)
-            for row in range(claim.rows):
-                if claim.indices[row] < 0 or claim.indices[row] >= length:
-                    on_error(row, claim.indices[row],
-                             IndexError(f"index {claim.indices[row]} is out of range for an array of {length} rows"))
-                    return True
-            self.gather_field(claim, number, arrays[number])
+        if claim.attempt == 0 and self.lie_within(claim, length):
+            self.gather_rows(claim, arrays, 0, claim.rows)
+            return True
+        for row in range(claim.rows):
+            if claim.marks[row] == c.RF_ROW_KILLED:
+                continue
+            c.rf_blame(claim, row)
+            if 0 <= claim.indices[row] < length:
+                self.gather_rows(claim, arrays, row, 1)
+            else:
+                on_error(row, claim.indices[row],
+                         IndexError(f"index {claim.indices[row]} is out of range for arrays of {length} rows"))
         return True
 
-    cdef gather_field(self, c.rf_claim *claim, Py_ssize_t number, cnp.ndarray array):
-        cdef Field *field = &self.fields.fields[number]
-        cdef uint8_t *target = claim.base + field.offset + claim.first_row * field.row_size
-        cdef const uint8_t *source = <const uint8_t *>cnp.PyArray_DATA(array)
-        cdef Py_ssize_t stride = cnp.PyArray_STRIDE(array, 0)
-        with nogil:
-            rf_gather(target, source, stride, field.row_size, claim.indices, claim.rows)
+    cdef bint lie_within(self, c.rf_claim *claim, int64_t length):
+        cdef uint32_t row
+        for row in range(claim.rows):
+            if claim.indices[row] < 0 or claim.indices[row] >= length:
+                return False
+        return True
+
+    cdef gather_rows(self, c.rf_claim *claim, list arrays, uint32_t first, uint32_t rows):
+        cdef Field *field
+        cdef cnp.ndarray array
+        cdef uint8_t *target
+        cdef const uint8_t *source
+        cdef Py_ssize_t number, stride
+        for number in range(self.fields.count):
+            field = &self.fields.fields[number]
+            array = arrays[number]
+            target = claim.base + field.offset + (claim.first_row + first) * field.row_size
+            source = <const uint8_t *>cnp.PyArray_DATA(array)
+            stride = cnp.PyArray_STRIDE(array, 0)
+            with nogil:
+                rf_gather(target, source, stride, field.row_size, claim.indices + first, rows)
 
     def batch(self, uintptr_t claim_address, getitem, uint32_t most, context, on_error):
         """Fill the whole slot with the batch getitem(index) of at most `most` rows."""
