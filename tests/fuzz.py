@@ -31,10 +31,9 @@ ROUND_S = 120.0
 class Consumer:
     """Takes the batches of a round, checks them, and holds some."""
 
-    def __init__(self, script: Script, loader: ringfeed.Loader, tally: Tally) -> None:
+    def __init__(self, script: Script, tally: Tally) -> None:
         self.waits_s: list[tuple[float, float]] = []  # begin and end of each wait for a batch
         self._script = script
-        self._loader = loader
         self._tally = tally
         self._draw = script.consumer
         self._held: list[tuple[Any, Any]] = []  # views, and what they must say
@@ -135,7 +134,7 @@ def run_round(seed: int, tally: Tally) -> None:
     before = leftovers.present()
     try:
         with script.loader() as loader:
-            consumer = Consumer(script, loader, tally)
+            consumer = Consumer(script, tally)
             _epochs(script, loader, consumer, tally)
         consumer.release_all()
         del loader, consumer
