@@ -8,7 +8,7 @@ MAKEFLAGS += --no-print-directory
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 .SECONDARY:
-.PHONY: help demo test test-c test-others test-frameworks test-core lint format bench develop clean
+.PHONY: help demo test test-c test-others test-frameworks test-core lint format bench fuzz develop clean
 
 # ---- what there is ----
 
@@ -146,6 +146,11 @@ lint: .venv/with-lint ## style, spelling, types, and the stubs against the built
 format: .venv/with-lint ## rewrite Python and C in the house's style
 	$(PY) -m ruff format
 	.venv/bin/clang-format -i $(wildcard cext/*.[ch] tests/c/*.[ch])
+
+# SECONDS_LONG is how long; a seed that fails is printed, and `python tests/fuzz.py --seed N` replays it.
+SECONDS_LONG ?= 120
+fuzz: .venv/with-test ## kill workers at random, against a content oracle
+	$(PY) tests/fuzz.py --seconds $(SECONDS_LONG)
 
 bench: .venv/with-pictures .venv/with-tensorflow ## time ringfeed against its rivals (QUICK=1: a short run; torch joins if .venv has it)
 	$(PY) bench/run.py $(if $(QUICK),--quick)

@@ -151,6 +151,7 @@ def become_worker(parent_fd: int, lifeline_fd: int) -> None:
         os.setpgid(0, 0)
     _ring.start_guard(parent_fd, lifeline_fd)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the kernel sends it to stopped orphans, when a nursery dies
     signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())  # whatever thread of the consumer started us
     if os.environ.get("RINGFEED_KEEP_HEAP", "1") != "0":
         _ring.keep_heap(KEPT_HEAP, LARGEST_KEPT_BLOCK)
