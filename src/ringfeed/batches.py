@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from ringfeed._ring import Lease
 from ringfeed.errors import ClosedError
 from ringfeed.lifetime import Exit
 
 if TYPE_CHECKING:
     from ringfeed.loader import Loader
 
+Form: TypeAlias = Callable[[Lease, int], Any]
+"""Makes what is handed out from the lease of a batch and its rows, as an adapter wants it."""
+
 
 class BatchIterator:
     """One epoch's batches. Dropping it before the end breaks the epoch off."""
 
-    def __init__(self, loader: Loader, turn: int, *, patient: bool) -> None:
+    def __init__(self, loader: Loader, turn: int, form: Form | None, *, patient: bool) -> None:
         """Iterate as the ``turn``-th iterator of ``loader``."""
         self._loader = loader
         self._turn = turn
+        self._form = form
         self._patient = patient
         self._finished = False
 
@@ -26,11 +32,11 @@ class BatchIterator:
         return self
 
     def __next__(self) -> Any:
-        """Return the next batch, in the structure of a sample."""
+        """Return the next batch, in the structure of a sample unless a form was given."""
         if self._finished:
             raise StopIteration
         try:
-            return self._loader._next(self._turn, patient=self._patient)  # noqa: SLF001 - the loader's other half
+            return self._loader._next(self._turn, self._form, patient=self._patient)  # noqa: SLF001 - the loader's other half
         except StopIteration:
             self._finished = True
             raise

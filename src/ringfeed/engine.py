@@ -20,6 +20,7 @@ from ringfeed.processes import Processes
 from ringfeed.segment import Segment
 
 if TYPE_CHECKING:
+    from ringfeed.batches import Form
     from ringfeed.plan import Plan
     from ringfeed.sampler import Epoch
     from ringfeed.settings import Settings
@@ -118,8 +119,8 @@ class Engine:
 
     # ---- batches ----
 
-    def next(self, *, patient: bool = False) -> Any:
-        """Return the next batch; StopIteration at the end of the epoch."""
+    def next(self, form: Form | None = None, *, patient: bool = False) -> Any:
+        """Return the next batch, as arrays or as what ``form`` makes of it; StopIteration at the end of the epoch."""
         while True:
             if self._epoch is not None and self._waiting < self.ring.slots:
                 self._top_up()
@@ -128,13 +129,15 @@ class Engine:
             lease = self.ring.take()
             self._waiting -= 1
             rows = min(lease.rows, self._layout.rows)
-            leaves = self._fields.views(lease, rows)
             if lease.failed:
-                leaves, rows = self._without_failed(lease, leaves, rows)
+                rows = self._without_failed(lease, rows)
                 if not rows:
                     continue
             self.stats.batches += 1
             self.stats.samples += rows
+            if form is not None:
+                return form(lease, rows)
+            leaves = self._fields.views(lease, rows)
             if self._settings.copy:
                 leaves = [leaf.copy() for leaf in leaves]
             return self._recipe.spec.unflatten(leaves)
@@ -203,19 +206,19 @@ class Engine:
         )
         raise StallError("\n".join([message, *lines]))
 
-    def _without_failed(self, lease: _ring.Lease, leaves: list[Any], rows: int) -> tuple[list[Any], int]:
-        """Raise the first failure of a batch, or close the gaps of all."""
+    def _without_failed(self, lease: _ring.Lease, rows: int) -> int:
+        """Raise the first failure of a batch, or close the gaps of all; returns the rows that are left."""
         whole = self._recipe.kind == "batches"
         failed = lease.failed_rows(1 if whole else rows)
         if self._settings.on_error == "raise":
             raise self._error_of(lease, failed)
         self.stats.skipped += [index for _, index, _ in failed]
         if whole:
-            return leaves, 0
+            return 0
         kept = np.setdiff1d(np.arange(rows), [row for row, _, _ in failed])
-        for leaf in leaves:
+        for leaf in self._fields.views(lease, rows):
             leaf[: len(kept)] = leaf[kept]
-        return [leaf[: len(kept)] for leaf in leaves], len(kept)
+        return len(kept)
 
     def _error_of(self, lease: _ring.Lease, failed: list[tuple[int, int, int]]) -> RingfeedError:
         row, index, mark = failed[0]

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from keras.src.trainers.data_adapters.data_adapter import DataAdapter
     from typing_extensions import Self
 
+    from ringfeed.batches import Form
     from ringfeed.sampler import Sampler
     from ringfeed.spec import Spec
 
@@ -61,7 +62,7 @@ class Loader:
     copy: hand out copies, so that keeping batches holds no slots.
     reseed: also seed ``random`` and ``numpy.random``, of whichever process fills, for each sample (12 us a sample).
     timeout_s, on_stall: how long to wait for a batch before StallError, or before the workers that are stuck are
-        killed and their rows run again ("restart"). None: for ever.
+        killed and their rows run again ("restart"), in other slots if SIGKILL cannot end them. None: for ever.
     on_error: "raise" the error of a failed sample in its place in the order, or "skip" the sample.
     max_attempts: deaths of workers that a sample may cost before it counts as failed.
     max_restarts: workers that may be replaced before WorkerError; None: no limit, but three deaths in a row before
@@ -262,11 +263,11 @@ class Loader:
         """Begin the next epoch; an older iterator raises SupersededError at its next ``next()``."""
         return self.batches()
 
-    def batches(self, *, patient: bool = False) -> BatchIterator:
-        """Return ``iter(self)``.
+    def batches(self, form: Form | None = None, *, patient: bool = False) -> BatchIterator:
+        """Return ``iter(self)``, as the adapters to frameworks want it.
 
-        A ``patient`` one waits up to ``timeout_s`` for views that hold every slot, instead of one second: for
-        callers whose views go by themselves, such as the adapters to frameworks.
+        ``form(lease, rows)`` makes what is handed out in the place of arrays. A ``patient`` iterator waits up to
+        ``timeout_s`` for views that hold every slot, instead of one second: for callers whose views go by themselves.
         """
         self._check_open()
         with self._lock:
@@ -283,7 +284,7 @@ class Loader:
             assert self._engine is not None
             number, self._next_epoch = self._next_epoch, self._next_epoch + 1
             self._engine.begin(self._sampler.epoch(number), number, pure=self._sampler.pure)
-            return BatchIterator(self, self._turn, patient=patient)
+            return BatchIterator(self, self._turn, form, patient=patient)
 
     def _run_hook(self, name: str) -> None:
         """Call a hook of the dataset, if it has it; its length may be another afterwards."""
@@ -308,7 +309,7 @@ class Loader:
             self._finalizer()
             raise
 
-    def _next(self, turn: int, *, patient: bool) -> Any:
+    def _next(self, turn: int, form: Form | None, *, patient: bool) -> Any:
         self._check_open()
         with self._lock:
             if turn != self._turn:
@@ -319,7 +320,7 @@ class Loader:
                 self._check_open()
                 raise StopIteration  # the workers have failed, and `next` has raised it
             try:
-                return engine.next(patient=patient)
+                return engine.next(form, patient=patient)
             except StopIteration:
                 self._run_hook("on_epoch_end")
                 raise
