@@ -27,7 +27,7 @@ void rf_wake_workers(struct rf_ring *ring, uint32_t count)
     struct rf_control *control = ring->control;
     atomic_fetch_add_explicit(&control->work_seq, 1, memory_order_seq_cst);
     uint32_t asleep = 0;
-    for (uint32_t word = 0; word * 64 < ring->geometry.workers; word++)
+    for (uint32_t word = 0; word * 64 < ring->geometry.ids; word++)
         asleep += (uint32_t)__builtin_popcountll(atomic_load_explicit(&control->sleepers[word], memory_order_seq_cst));
     bool enough = count < RF_ALL && asleep < ring->geometry.workers &&
                   atomic_load_explicit(&control->brisk, memory_order_relaxed);
@@ -161,7 +161,7 @@ static uint32_t bind_batch(struct rf_ring *ring, uint32_t slot)
         atomic_store_explicit(&rf_cell_of(ring, slot, cell)->word,
                               rf_word(batch * ring->geometry.cells + cell, 0, 0, RF_AVAIL), memory_order_release);
     atomic_store_explicit(&control->bound, batch + 1, memory_order_seq_cst);
-    /* The place may be written again. After `bound`, so that rf_look() finds the batch in one or the other. */
+    /* After `bound`, so that rf_look() finds the batch in one or the other. */
     atomic_store_explicit(&binder->plan_read, read + 1, memory_order_release);
     return tickets;
 }
@@ -203,9 +203,15 @@ void rf_bind(struct rf_ring *ring)
 uint32_t rf_plan_room(const struct rf_ring *ring)
 {
     const struct rf_binder *binder = ring->binder;
-    uint64_t waiting = atomic_load_explicit(&binder->plan_write, memory_order_relaxed) -
-                       atomic_load_explicit(&binder->plan_read, memory_order_acquire);
-    return binder->capacity - (uint32_t)waiting;
+    return binder->capacity - (uint32_t)(atomic_load_explicit(&binder->plan_write, memory_order_relaxed) -
+                                         atomic_load_explicit(&binder->plan_taken, memory_order_relaxed));
+}
+
+bool rf_is_planned(const struct rf_ring *ring)
+{
+    const struct rf_binder *binder = ring->binder;
+    return atomic_load_explicit(&binder->plan_read, memory_order_acquire) !=
+           atomic_load_explicit(&binder->plan_write, memory_order_relaxed);
 }
 
 bool rf_plan(struct rf_ring *ring, const int64_t *indices, uint32_t rows, uint64_t epoch, uint32_t version)
@@ -263,13 +269,11 @@ void rf_drop(struct rf_ring *ring, uint32_t slot)
 
 /* ---- ends ---- */
 
-void rf_cancel(struct rf_ring *ring)
+/* Cancel all that is bound: workers in it look up, and its slots drain. Under the lock, by the thread that takes. */
+static void drain_bound(struct rf_ring *ring)
 {
     struct rf_control *control = ring->control;
     struct rf_binder *binder = ring->binder;
-    if (rf_is_copy(ring))
-        return;
-    rf_lock(binder);
     uint64_t head = atomic_load_explicit(&control->head, memory_order_relaxed);
     uint64_t bound = atomic_load_explicit(&control->bound, memory_order_relaxed);
     atomic_store_explicit(&control->cancel_upto, bound * ring->geometry.cells, memory_order_seq_cst);
@@ -280,9 +284,31 @@ void rf_cancel(struct rf_ring *ring)
         binder->draining += 1;
     }
     atomic_store_explicit(&control->head, bound, memory_order_seq_cst);
-    atomic_store_explicit(&binder->plan_read, atomic_load_explicit(&binder->plan_write, memory_order_relaxed),
-                          memory_order_relaxed);
+}
+
+void rf_cancel(struct rf_ring *ring)
+{
+    struct rf_binder *binder = ring->binder;
+    if (rf_is_copy(ring))
+        return;
+    rf_lock(binder);
+    drain_bound(ring);
+    uint64_t write = atomic_load_explicit(&binder->plan_write, memory_order_relaxed);
+    atomic_store_explicit(&binder->plan_read, write, memory_order_relaxed);
+    atomic_store_explicit(&binder->plan_taken, write, memory_order_relaxed);
     rf_unlock(ring); /* sweeps, and collects what nobody is in */
+}
+
+void rf_requeue(struct rf_ring *ring)
+{
+    struct rf_binder *binder = ring->binder;
+    if (rf_is_copy(ring))
+        return;
+    rf_lock(binder);
+    drain_bound(ring);
+    atomic_store_explicit(&binder->plan_read, atomic_load_explicit(&binder->plan_taken, memory_order_relaxed),
+                          memory_order_relaxed);
+    rf_unlock(ring); /* binds them again, as far as slots have drained */
 }
 
 void rf_alarm(struct rf_ring *ring)

@@ -35,11 +35,13 @@ struct rf_binder {
     uint16_t *deaths; /* a count a row of each slot */
     uint32_t max_attempts;
 
-    /* Planned batches, a queue with one writer (the thread that takes) and one reader (under the lock). */
+    /* Planned batches, a queue with one writer (the thread that takes) and one reader (under the lock). A batch keeps
+     * its place until it is taken, so that it can be bound again. */
     struct rf_planned *planned;
     int64_t *indices;
     uint32_t capacity;
-    _Atomic uint64_t plan_write, plan_read;
+    _Atomic uint64_t plan_write, plan_read; /* plan_read: the next to be bound */
+    _Atomic uint64_t plan_taken;            /* the next to be taken; written by the thread that takes */
 
     _Atomic uint64_t row_ns; /* running mean of the work a row takes; written by the thread that takes */
 };
@@ -48,6 +50,9 @@ bool rf_try_lock(struct rf_binder *binder);
 void rf_lock(struct rf_binder *binder);
 /* Unlock, and bind what was released meanwhile: whoever could not lock has left it to us. */
 void rf_unlock(struct rf_ring *ring);
+
+/* Whether a planned batch waits for a slot. */
+bool rf_is_planned(const struct rf_ring *ring);
 
 /* Wake `count` sleepers, or RF_ALL; while tickets are brisk a smaller count wakes nobody if somebody is awake, who
  * will look before it sleeps, and the consumer wakes all before it sleeps on a ticket that nobody has claimed. */

@@ -33,6 +33,7 @@
 #define RF_PAGE 4096u     /* what the kernel reserves at a time */
 #define RF_CONTROL_MAX (1u << 20)
 #define RF_MAX_WORKERS 256u
+#define RF_MAX_IDS 448u  /* those of fenced workers are used again only after their death */
 #define RF_MAX_CELLS 64u /* cells of one slot */
 #define RF_FAILURE_SIZE 4096u
 
@@ -101,7 +102,8 @@ struct rf_failure { /* the first failure of a ticket; payload is whatever the wo
 /* ---- the control block ---- */
 
 struct rf_geometry {                      /* what the creator decides; never changes */
-    uint32_t slots, cells, workers, rows; /* cells and rows: of one slot */
+    uint32_t slots, cells, workers, rows; /* cells and rows: of one slot; workers: at work at a time */
+    uint32_t ids;                         /* worker lines: workers, and as many as may be fenced meanwhile */
     uint64_t slot_size, indices_at, marks_at, failures_at;
     uint32_t spin_ns; /* how long to look again before sleeping, while tickets take less; 0: never */
 };
@@ -124,7 +126,7 @@ struct rf_control {
     _Atomic uint32_t stop;                    /* set once, by the consumer */
     _Atomic uint32_t brisk; /* tickets are over sooner than a sleep and a wake; written by the consumer only */
 
-    _Alignas(RF_LINE) _Atomic uint64_t sleepers[RF_MAX_WORKERS / 64]; /* a bit a worker, set by it before it sleeps */
+    _Alignas(RF_LINE) _Atomic uint64_t sleepers[RF_MAX_IDS / 64]; /* a bit a worker, set by it before it sleeps */
 
     _Alignas(RF_LINE) _Atomic uint64_t consumer_wait; /* RF_WAIT_…; written by the consumer only */
     _Atomic uint32_t news_seq; /* the consumer sleeps on it; bumped for whatever it may wait for */
@@ -134,7 +136,7 @@ _Static_assert(sizeof(struct rf_cell) == RF_LINE, "two cells never share a pair 
 _Static_assert(sizeof(struct rf_worker) == RF_LINE, "two workers never share a pair of cache lines");
 _Static_assert(sizeof(struct rf_record) == 64, "a record is one cache line");
 _Static_assert(sizeof(struct rf_failure) == RF_FAILURE_SIZE, "the plan counts RF_FAILURE_SIZE a cell");
-_Static_assert(RF_MAX_WORKERS <= RF_OWNER_MASK, "every worker id fits the owner bits");
+_Static_assert(RF_MAX_IDS <= RF_OWNER_MASK, "every worker id fits the owner bits");
 _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2 && ATOMIC_INT_LOCK_FREE == 2,
                "a lock in shared memory dies with its holder");
 

@@ -12,27 +12,27 @@
 /* ---- making and keeping ---- */
 
 static uint64_t workers_at(void) { return rf_round_up(sizeof(struct rf_control), RF_LINE); }
-static uint64_t records_at(uint32_t workers) { return workers_at() + (uint64_t)workers * sizeof(struct rf_worker); }
+static uint64_t records_at(uint32_t ids) { return workers_at() + (uint64_t)ids * sizeof(struct rf_worker); }
 
-static uint64_t slot_of_at(uint32_t slots, uint32_t workers)
+static uint64_t slot_of_at(uint32_t slots, uint32_t ids)
 {
-    return records_at(workers) + (uint64_t)slots * sizeof(struct rf_record);
+    return records_at(ids) + (uint64_t)slots * sizeof(struct rf_record);
 }
 
-static uint64_t cells_at(uint32_t slots, uint32_t workers)
+static uint64_t cells_at(uint32_t slots, uint32_t ids)
 {
-    return rf_round_up(slot_of_at(slots, workers) + (uint64_t)slots * sizeof(uint64_t), RF_LINE);
+    return rf_round_up(slot_of_at(slots, ids) + (uint64_t)slots * sizeof(uint64_t), RF_LINE);
 }
 
-uint64_t rf_control_size(uint32_t slots, uint32_t cells, uint32_t workers)
+uint64_t rf_control_size(uint32_t slots, uint32_t cells, uint32_t ids)
 {
-    return rf_round_up(cells_at(slots, workers) + (uint64_t)slots * cells * sizeof(struct rf_cell), RF_PAGE);
+    return rf_round_up(cells_at(slots, ids) + (uint64_t)slots * cells * sizeof(struct rf_cell), RF_PAGE);
 }
 
 void rf_format(struct rf_control *control, const struct rf_geometry *geometry)
 {
     control->geometry = *geometry;
-    control->control_size = (uint32_t)rf_control_size(geometry->slots, geometry->cells, geometry->workers);
+    control->control_size = (uint32_t)rf_control_size(geometry->slots, geometry->cells, geometry->ids);
     control->abi = RF_ABI;
     control->magic = RF_MAGIC;
 }
@@ -42,12 +42,13 @@ static bool lies_in(uint64_t size, uint64_t at, uint64_t bytes) { return at <= s
 static bool fits(const struct rf_geometry *geometry, uint64_t control_size, uint64_t slots_size)
 {
     if (!geometry->slots || !geometry->cells || !geometry->workers || !geometry->rows || !geometry->slot_size ||
-        geometry->cells > RF_MAX_CELLS || geometry->workers > RF_MAX_WORKERS || geometry->slots > RF_CONTROL_MAX)
+        geometry->cells > RF_MAX_CELLS || geometry->workers > RF_MAX_WORKERS || geometry->slots > RF_CONTROL_MAX ||
+        geometry->ids < geometry->workers || geometry->ids > RF_MAX_IDS)
         return false;
     uint64_t size = geometry->slot_size;
     if (size % RF_FIELD_ALIGN || geometry->indices_at % sizeof(int64_t) || geometry->failures_at % sizeof(uint32_t))
         return false;
-    return rf_control_size(geometry->slots, geometry->cells, geometry->workers) <= control_size &&
+    return rf_control_size(geometry->slots, geometry->cells, geometry->ids) <= control_size &&
            size <= slots_size / geometry->slots &&
            lies_in(size, geometry->indices_at, geometry->rows * sizeof(int64_t)) &&
            lies_in(size, geometry->marks_at, geometry->rows) &&
@@ -57,11 +58,11 @@ static bool fits(const struct rf_geometry *geometry, uint64_t control_size, uint
 static void place(struct rf_ring *ring)
 {
     uint8_t *base = (uint8_t *)ring->control;
-    uint32_t slots = ring->geometry.slots, workers = ring->geometry.workers;
+    uint32_t slots = ring->geometry.slots, ids = ring->geometry.ids;
     ring->workers = (struct rf_worker *)(base + workers_at());
-    ring->records = (struct rf_record *)(base + records_at(workers));
-    ring->slot_of = (_Atomic uint64_t *)(base + slot_of_at(slots, workers));
-    ring->cells = (struct rf_cell *)(base + cells_at(slots, workers));
+    ring->records = (struct rf_record *)(base + records_at(ids));
+    ring->slot_of = (_Atomic uint64_t *)(base + slot_of_at(slots, ids));
+    ring->cells = (struct rf_cell *)(base + cells_at(slots, ids));
 }
 
 static void destroy(struct rf_ring *ring)
@@ -201,7 +202,7 @@ enum rf_answer rf_look(struct rf_ring *ring)
     if (atomic_load_explicit(&ring->binder->alarm, memory_order_seq_cst))
         return RF_ALARMED;
     /* The plan first: a release may bind its last batch while we look, but never takes it out before it is bound. */
-    bool planned = rf_plan_room(ring) < ring->binder->capacity;
+    bool planned = rf_is_planned(ring);
     if (is_bound(ring))
         return RF_PENDING;
     if (!planned)
@@ -289,6 +290,8 @@ struct rf_taken rf_take(struct rf_ring *ring)
     atomic_store_explicit(&hold->count, 1, memory_order_relaxed);
     atomic_store_explicit(&hold->since_ns, rf_now_ns(), memory_order_relaxed);
     atomic_store_explicit(&hold->state, RF_SLOT_HELD, memory_order_relaxed);
+    uint64_t place = atomic_load_explicit(&ring->binder->plan_taken, memory_order_relaxed);
+    atomic_store_explicit(&ring->binder->plan_taken, place + 1, memory_order_relaxed);
     atomic_store_explicit(&control->head, batch + 1, memory_order_release);
     rf_populate_slot(ring, slot);
     return taken;

@@ -46,7 +46,7 @@ struct rf_ring { /* one process's hold on a segment; counted, so that views outl
 
 /* ---- making and keeping ---- */
 
-uint64_t rf_control_size(uint32_t slots, uint32_t cells, uint32_t workers);
+uint64_t rf_control_size(uint32_t slots, uint32_t cells, uint32_t ids);
 /* Write a fresh control block into zeroed memory of rf_control_size() bytes. */
 void rf_format(struct rf_control *control, const struct rf_geometry *geometry);
 /* Map a segment. Returns NULL with *why: errno, or EPROTO where magic, ABI or sizes differ. */
@@ -54,8 +54,8 @@ struct rf_ring *rf_open(int control_fd, int slots_fd, uint64_t control_size, uin
                         int *why);
 /* Make this process the consumer, planning at most `capacity` batches ahead. 0, or ENOMEM. */
 int rf_become_consumer(struct rf_ring *ring, uint32_t capacity, uint32_t max_attempts);
-/* Drop the mappings with the last reference. In a forked child this, rf_drop(), rf_cancel(), rf_alarm() and rf_stop() do
- * nothing: its copy of the loader must not end its parent's. */
+/* Drop the mappings with the last reference. In a forked child this, rf_drop(), rf_cancel(), rf_requeue(), rf_alarm() and
+ * rf_stop() do nothing: its copy of the loader must not end its parent's. */
 void rf_reference(struct rf_ring *ring);
 void rf_unreference(struct rf_ring *ring);
 
@@ -112,6 +112,10 @@ int64_t rf_held_since_ns(const struct rf_ring *ring, uint32_t slot);
 
 /* Break off: drop the plan, cancel all that is bound, and start empty. Only by the thread that takes. */
 void rf_cancel(struct rf_ring *ring);
+/* Fence: bind all that is bound and not taken again, as other batches in other slots. The old slots drain; one that a
+ * worker is in who cannot be ended is quarantined, that is, drains until he is proven dead and reaped. Whatever he may
+ * still write goes there, and his claim is on a ticket that is cancelled. Only by the thread that takes. */
+void rf_requeue(struct rf_ring *ring);
 /* Wake everybody with the answer RF_STOPPED, for ever. */
 void rf_stop(struct rf_ring *ring);
 

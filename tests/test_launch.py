@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -177,10 +178,13 @@ def test_how_a_worker_ended(method: str, number: Any, end: str, tether: Tether) 
 
 @pytest.mark.usefixtures("nothing_left")
 def test_a_process_that_cannot_die_is_not_waited_for(tether: Tether) -> None:
-    """Where even SIGKILL has no effect, as on a dead network disk, the end is not waited for."""
+    """Where even SIGKILL has no effect, as on a dead network disk, another thread waits for the end."""
     worker = Spawner(tether).start()
-    stuck = Worker(worker.pid, os.dup(worker.pidfd), worker.channel, lambda: pytest.fail("waited"))
+    waiting: list[str] = []
+    status = lambda: waiting.append(threading.current_thread().name)  # noqa: E731 - one line
+    stuck = Worker(worker.pid, os.dup(worker.pidfd), worker.channel, status, is_child=True)
     assert stuck.epitaph() == "ended"
+    wait_until(lambda: waiting == ["ringfeed-undertaker"])
     worker.kill()
     assert worker.is_dead(10)
     worker.epitaph()

@@ -10,6 +10,7 @@ cdef extern from "layout.h" nogil:
     uint32_t RF_FIELD_ALIGN
     uint32_t RF_CONTROL_MAX
     uint32_t RF_MAX_WORKERS
+    uint32_t RF_MAX_IDS
     uint32_t RF_MAX_CELLS
     uint32_t RF_FAILURE_SIZE
     uint32_t RF_ATTEMPT_MAX
@@ -29,6 +30,7 @@ cdef extern from "layout.h" nogil:
         uint32_t cells
         uint32_t workers
         uint32_t rows
+        uint32_t ids
         uint64_t slot_size
         uint64_t indices_at
         uint64_t marks_at
@@ -111,7 +113,7 @@ cdef extern from "ring.h" nogil:
         uint64_t tickets
         rf_bool in_row
 
-    uint64_t rf_control_size(uint32_t slots, uint32_t cells, uint32_t workers)
+    uint64_t rf_control_size(uint32_t slots, uint32_t cells, uint32_t ids)
     void rf_format(rf_control *control, const rf_geometry *geometry)
     rf_ring *rf_open(int control_fd, int slots_fd, uint64_t control_size, uint64_t slots_size, int inherit, int *why)
     int rf_become_consumer(rf_ring *ring, uint32_t capacity, uint32_t max_attempts)
@@ -139,6 +141,7 @@ cdef extern from "ring.h" nogil:
     rf_worker_report rf_report(const rf_ring *ring, uint32_t worker)
 
     void rf_cancel(rf_ring *ring)
+    void rf_requeue(rf_ring *ring)
     void rf_stop(rf_ring *ring)
 
     rf_bool rf_claim_next(rf_ring *ring, uint32_t worker, rf_cursor *cursor, rf_claim *claim)

@@ -19,6 +19,7 @@ ABI = c.RF_ABI
 FIELD_ALIGN = c.RF_FIELD_ALIGN
 CONTROL_MAX = c.RF_CONTROL_MAX
 MAX_WORKERS = c.RF_MAX_WORKERS
+MAX_IDS = c.RF_MAX_IDS
 MAX_CELLS = c.RF_MAX_CELLS
 FAILURE_SIZE = c.RF_FAILURE_SIZE
 ATTEMPT_MAX = c.RF_ATTEMPT_MAX
@@ -44,9 +45,9 @@ cdef const char *VERSIONED = "dltensor_versioned"
 cdef tuple SLOT_STATES = ("free", "filling", "draining", "held")
 
 
-def control_size(uint32_t slots, uint32_t cells, uint32_t workers):
-    """Return the bytes of a control block."""
-    return c.rf_control_size(slots, cells, workers)
+def control_size(uint32_t slots, uint32_t cells, uint32_t ids):
+    """Return the bytes of a control block with lines for so many worker ids."""
+    return c.rf_control_size(slots, cells, ids)
 
 
 def now_ns():
@@ -67,9 +68,10 @@ def keep_heap(int trim, int mmap):
 
 
 def format_control(int fd, uint64_t size, uint32_t slots, uint32_t cells, uint32_t workers, uint32_t rows,
-                   uint64_t slot_size, uint64_t indices_at, uint64_t marks_at, uint64_t failures_at, uint32_t spin_ns):
+                   uint32_t ids, uint64_t slot_size, uint64_t indices_at, uint64_t marks_at, uint64_t failures_at,
+                   uint32_t spin_ns):
     """Write a fresh control block into the zeroed file `fd`."""
-    cdef c.rf_geometry geometry = c.rf_geometry(slots, cells, workers, rows, slot_size, indices_at, marks_at,
+    cdef c.rf_geometry geometry = c.rf_geometry(slots, cells, workers, rows, ids, slot_size, indices_at, marks_at,
                                                 failures_at, spin_ns)
     cdef void *address = c.rf_map(fd, size, 0)
     if address == NULL:
@@ -106,6 +108,11 @@ cdef class Ring:
     def slots(self):
         """The number of slots."""
         return self.ring.geometry.slots
+
+    @property
+    def ids(self):
+        """How many ids workers may have, those of fenced ones included."""
+        return self.ring.geometry.ids
 
     # ---- planning ----
 
@@ -162,6 +169,11 @@ cdef class Ring:
         with nogil:
             c.rf_cancel(self.ring)
 
+    def requeue(self):
+        """Fence: bind anew, in other slots, all that is bound and not taken; the old slots drain."""
+        with nogil:
+            c.rf_requeue(self.ring)
+
     def stop(self):
         """Answer STOPPED to everybody who waits, for ever."""
         c.rf_stop(self.ring)
@@ -177,8 +189,8 @@ cdef class Ring:
     def reap(self, uint32_t worker, bint blame=True):
         """Take back what a proven-dead worker had claimed: (claims, index or -1, deaths, batch, row, given_up)."""
         cdef c.rf_reaped reaped
-        if worker >= self.ring.geometry.workers:
-            raise ValueError(f"worker {worker} of {self.ring.geometry.workers}")
+        if worker >= self.ring.geometry.ids:
+            raise ValueError(f"worker {worker} of {self.ring.geometry.ids}")
         with nogil:
             reaped = c.rf_reap(self.ring, worker, blame)
         return reaped.claims, reaped.index, reaped.deaths, reaped.batch, reaped.row, reaped.given_up
@@ -203,8 +215,8 @@ cdef class Ring:
 
     def report(self, uint32_t worker):
         """Return (index or None, since_ns, busy_ns, wait_ns, samples, tickets) of one worker."""
-        if worker >= self.ring.geometry.workers:
-            raise ValueError(f"worker {worker} of {self.ring.geometry.workers}")
+        if worker >= self.ring.geometry.ids:
+            raise ValueError(f"worker {worker} of {self.ring.geometry.ids}")
         cdef c.rf_worker_report report = c.rf_report(self.ring, worker)
         return (report.index if report.in_row else None, report.since_ns, report.busy_ns, report.wait_ns,
                 report.samples, report.tickets)
@@ -333,8 +345,8 @@ cdef class WorkerEnd:
     cdef uint32_t worker
 
     def __cinit__(self, Ring owner not None, uint32_t worker):
-        if worker >= owner.ring.geometry.workers:
-            raise ValueError(f"worker {worker} of {owner.ring.geometry.workers}")
+        if worker >= owner.ring.geometry.ids:
+            raise ValueError(f"worker {worker} of {owner.ring.geometry.ids}")
         self.owner = owner
         self.worker = worker
 

@@ -56,7 +56,6 @@ class Engine:
             self.segment.close()
             raise
         self._before = (stats.busy_s, stats.back_pressure_s, stats.restarts)  # of an engine that failed
-        self._workers = max(settings.workers, 1)
         self._version = 0
         self._epoch: Epoch | None = None
         self._number = 0
@@ -192,12 +191,11 @@ class Engine:
         )
 
     def _stalled(self) -> None:
-        """Raise StallError, or kill the workers that are stuck and go on."""
-        kill = self._settings.on_stall == "restart"
-        lines = self.pool.stalled(kill=kill)
-        if kill:
+        """Raise StallError, or end the workers that are stuck and go on."""
+        if self._settings.on_stall == "restart" and self.pool.kill_stuck():
             return
-        at = [self.ring.report(number)[0] for number in range(self._workers)]
+        lines = self.pool.stalled()
+        at = [self.ring.report(number)[0] for number in range(self.ring.ids)]
         inside = [str(index) for index in at if index is not None]
         where = f"{len(inside)} of {len(lines)} workers inside dataset[i] (i = {', '.join(inside)})"
         message = (
@@ -243,7 +241,7 @@ class Engine:
         return self.stats
 
     def _count_work(self) -> None:
-        reports = [self.ring.report(number) for number in range(self._workers)]
+        reports = [self.ring.report(number) for number in range(self.ring.ids)]
         busy_s, back_pressure_s, restarts = self._before
         self.stats.busy_s = busy_s + sum(report[2] for report in reports) / 1e9
         self.stats.back_pressure_s = back_pressure_s + sum(report[3] for report in reports) / 1e9

@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from contextlib import suppress
@@ -76,12 +77,15 @@ class Tether:
 class Worker:
     """A worker process, seen from the consumer."""
 
-    def __init__(self, pid: int, pidfd: int, channel: socket.socket, status: Callable[[], int | None]) -> None:
+    def __init__(
+        self, pid: int, pidfd: int, channel: socket.socket, status: Callable[[], int | None], *, is_child: bool = False
+    ) -> None:
         """Know a process by its pid and pidfd; ``status`` gives its exit code once it is dead, if anyone knows it."""
         self.pid = pid
         self.pidfd = pidfd
         self.channel = channel
         self._status = status
+        self._is_child = is_child
 
     def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
         """Send a signal; nothing happens when the process is dead."""
@@ -95,9 +99,12 @@ class Worker:
         return bool(poller.poll(timeout_s * 1000))
 
     def epitaph(self) -> str:
-        """Say how a dead process ended, and forget it; one that cannot even be killed is not waited for."""
+        """Say how a dead process ended, and forget it; one that cannot even be killed is waited for in a thread."""
         try:
-            code = self._status() if self.is_dead() else None
+            dead = self.is_dead()
+            code = self._status() if dead else None
+            if self._is_child and not dead:
+                threading.Thread(target=self._status, name="ringfeed-undertaker", daemon=True).start()
         finally:
             os.close(self.pidfd)
             self.channel.close()
@@ -143,7 +150,7 @@ def spawn(module: str, tether: Tether) -> Worker:
         with theirs:
             process = _popen(module, (theirs.fileno(), *tether.fds))
         try:
-            return Worker(process.pid, os.pidfd_open(process.pid), ours, partial(_wait_for, process))
+            return Worker(process.pid, os.pidfd_open(process.pid), ours, partial(_wait_for, process), is_child=True)
         except BaseException:
             process.kill()
             process.wait()
@@ -213,7 +220,7 @@ class Forker:
                 pid = fork()
                 if pid == 0:
                     self._be_a_nursery(ours, theirs)
-                return Worker(pid, pidfd_of(pid), ours, partial(_status_of_child, pid))
+                return Worker(pid, pidfd_of(pid), ours, partial(_status_of_child, pid), is_child=True)
             except BaseException:
                 ours.close()
                 raise

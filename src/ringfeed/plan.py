@@ -109,8 +109,13 @@ def show_bytes(size: int) -> str:
     return f"{size} bytes"
 
 
+def worker_ids(workers: int) -> int:
+    """How many ids there are for workers: one each, and one more each for a worker that is fenced meanwhile."""
+    return min(2 * workers, _ring.MAX_IDS) or 1  # without workers the consumer takes the place of one
+
+
 def _control_size(slots: int, cells: int, workers: int) -> int:
-    return _ring.control_size(slots, cells, max(workers, 1))  # without workers the consumer takes the place of one
+    return _ring.control_size(slots, cells, worker_ids(workers))
 
 
 def _cells(indices: int, slots: int, workers: int) -> int:

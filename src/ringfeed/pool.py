@@ -6,7 +6,8 @@ Each pool answers the loader's few questions in the same words:
     update(dataset)   the version of the dataset that batches bound from now on must name
     step()            do some work in the calling thread, if that is where it is done
     failure           the error that ended the pool, or None
-    stalled(...)      what the workers are doing, for a StallError
+    stalled()         what the workers are doing, for a StallError
+    kill_stuck()      end those that are stuck, and have their rows run again
     dismiss()         have all of it end soon, without waiting
     stop()            the same, and wait about a second
 """
@@ -60,8 +61,11 @@ class Pool(Protocol):
     def death_of(self, batch: int, row: int) -> str:
         """Say how the last worker died that tried this row."""
 
-    def stalled(self, *, kill: bool) -> list[str]:
-        """Describe each worker, with its Python stack; kill those inside a sample if asked."""
+    def stalled(self) -> list[str]:
+        """Describe each worker, with its Python stack."""
+
+    def kill_stuck(self) -> bool:
+        """End the workers inside a sample, whose rows then run again; False where nobody could be ended."""
 
     def dismiss(self) -> None:
         """Have all workers leave; at once, from any thread, more than once."""
@@ -106,9 +110,13 @@ class InProcess:
         """Never asked."""
         return ""
 
-    def stalled(self, *, kill: bool) -> list[str]:  # noqa: ARG002 - there is nobody to kill
+    def stalled(self) -> list[str]:
         """There are no workers to describe."""
         return []
+
+    def kill_stuck(self) -> bool:
+        """There is nobody to end."""
+        return False
 
     def dismiss(self) -> None:
         """End the ring: nothing runs by itself."""
@@ -150,7 +158,7 @@ class Threads:
         """Never asked."""
         return ""
 
-    def stalled(self, *, kill: bool) -> list[str]:  # noqa: ARG002 - a thread cannot be killed
+    def stalled(self) -> list[str]:
         """Describe each thread."""
         frames = sys._current_frames()  # noqa: SLF001 - the only way to another thread's stack
         lines = []
@@ -158,6 +166,10 @@ class Threads:
             stack = traceback.format_stack(frames[thread.ident]) if thread.ident in frames else []
             lines.append(describe(self._crew.ring, number, f"thread {thread.name}", "".join(stack)))
         return lines
+
+    def kill_stuck(self) -> bool:
+        """A thread cannot be ended."""
+        return False
 
     def dismiss(self) -> None:
         """End the ring, and with it the threads."""

@@ -7,6 +7,7 @@ import select
 import signal
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ringfeed import channel as channels
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from ringfeed.pool import Crew
 
 STACK_S = 0.5
+KILL_S = 5.0  # what SIGKILL may take, which is milliseconds; who outlives it is fenced
 EARLY_DEATHS = 3
 
 
@@ -34,11 +36,12 @@ class Processes:
         self._home = os.getpid()
         self._launcher: Spawner | Forker | None = None
         self._workers: dict[int, Worker] = {}
+        self._fenced: dict[int, Worker] = {}  # sent SIGKILL, not dead, and replaced: their ids are theirs still
         self._stacks: dict[int, int] = {}  # a memfd a worker, for its Python stack
         self._shipment: Shipment | None = None
         self._version = 0
-        self._starts = [0] * crew.workers
-        self._claims_before = [0] * crew.workers
+        self._starts = [0] * crew.ring.ids
+        self._claims_before = [0] * crew.ring.ids
         self._early_deaths = 0
         self._deaths: dict[tuple[int, int], str] = {}
         self._stopping = False
@@ -68,8 +71,8 @@ class Processes:
                         self._shipment = ship(pack(dataset))
                     self._launcher = Forker(self._tether, dataset, self._shipment)
                     self._launch_all()
-                for number, worker in self._workers.items():
-                    self._introduce(number, worker)
+                for number in self._workers:
+                    self._introduce(number)
         except BaseException:
             self.stop()
             raise
@@ -83,7 +86,7 @@ class Processes:
         assert self._launcher is not None
         return self._launcher.start()
 
-    def _introduce(self, number: int, worker: Worker) -> None:
+    def _introduce(self, number: int) -> None:
         """Send the hello message: the segment, the recipe, and the dataset unless it was forked along."""
         if number not in self._stacks:
             self._stacks[number] = os.memfd_create("ringfeed-stack", os.MFD_CLOEXEC)
@@ -101,7 +104,7 @@ class Processes:
         fds = () if hello["manifest"] is None or self._shipment is None else self._shipment.fds
         self._starts[number] += 1
         self._claims_before[number] = self._crew.ring.report(number)[-1]
-        self._tell(worker, hello, (segment.control_fd, segment.slots_fd, self._stacks[number], *fds))
+        self._tell(self._workers[number], hello, (segment.control_fd, segment.slots_fd, self._stacks[number], *fds))
 
     @staticmethod
     def _tell(worker: Worker, message: object, fds: tuple[int, ...]) -> None:
@@ -143,32 +146,48 @@ class Processes:
         self._close()
 
     def _look(self) -> None:
-        """Wait for a death, or for the end."""
+        """Wait for a death, for others to watch, or for the end."""
         with self._lock:
-            failed = self.failure is not None
-            pidfds = {} if failed else {worker.pidfd: number for number, worker in self._workers.items()}
+            watched = () if self.failure is not None else (*self._workers.items(), *self._fenced.items())
+            pidfds = {worker.pidfd: number for number, worker in watched}
         poller = select.poll()
         for fd in (self._wake_fd, *pidfds):
             poller.register(fd, select.POLLIN)
-        for fd, _ in poller.poll():
+        found = poller.poll()
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._wake_fd)
+        for fd, _ in found:
             if fd in pidfds and not self._stopping:
                 self._replace(pidfds[fd])
 
     def _replace(self, number: int) -> None:
         """Take back what a dead worker had claimed, and start another in its place."""
         with self._lock:
-            worker = self._workers.pop(number)
-            last_words = self._last_words(worker)
-            epitaph = worker.epitaph()
-            _, _, _, batch, row, given_up = self._crew.ring.reap(number, blame=True)
-            if given_up:
-                self._deaths[batch, row] = epitaph
-            if last_words is not None:
-                raise last_words
-            self._count_death(number, epitaph)
+            if number in self._fenced:
+                self._fenced.pop(number).epitaph()
+                self._crew.ring.reap(number, blame=False)  # which ends the quarantine of its slot
+            else:
+                self._mourn(number, self._workers.pop(number))
+            self._fill_up()
+
+    def _mourn(self, number: int, worker: Worker) -> None:
+        """Reap a worker that nobody expected to die."""
+        last_words = self._last_words(worker)
+        epitaph = worker.epitaph()
+        _, _, _, batch, row, given_up = self._crew.ring.reap(number, blame=True)
+        if given_up:
+            self._deaths[batch, row] = epitaph
+        if last_words is not None:
+            raise last_words
+        self._count_death(number, epitaph)
+
+    def _fill_up(self) -> None:
+        """Start workers in the place of those that are gone, as far as there are ids: fenced ones keep theirs."""
+        ids = (number for number in range(self._crew.ring.ids) if number not in {**self._workers, **self._fenced})
+        for number in [*ids][: self._crew.workers - len(self._workers)]:
             if not self._stopping:
                 self._workers[number] = self._launch()
-                self._introduce(number, self._workers[number])
+                self._introduce(number)
 
     def _count_death(self, number: int, epitaph: str) -> None:
         self._early_deaths = self._early_deaths + 1 if self._is_starting(number) else 0
@@ -179,6 +198,9 @@ class Processes:
                 f"look at its output above, or try workers=0"
             )
             raise WorkerError(message)
+        self._check_restarts(epitaph)
+
+    def _check_restarts(self, epitaph: str) -> None:
         most = self._crew.max_restarts
         if most is not None and self.restarts > most:
             message = f"a worker {epitaph}, and max_restarts={most} are used up; raise it or look at the dataset"
@@ -216,19 +238,44 @@ class Processes:
         with self._lock:
             return self._deaths.pop((batch, row), "ended")
 
-    def stalled(self, *, kill: bool) -> list[str]:
-        """Describe each worker; with ``kill``, end those inside a sample, whose rows then run again."""
+    def stalled(self) -> list[str]:
+        """Describe each worker, and those that SIGKILL could not end."""
         with self._lock:
             lines = [self._stalled(number, worker) for number, worker in sorted(self._workers.items())]
-            if kill:
-                busy = [number for number in self._workers if self._crew.ring.report(number)[1]]
-                for number in busy or filter(self._is_starting, self._workers):
-                    self._workers[number].kill()
-        return lines
+            return lines + [self._outlived(number, worker) for number, worker in sorted(self._fenced.items())]
+
+    def kill_stuck(self) -> bool:
+        """End the workers inside a sample, whose rows then run again; fence those that SIGKILL does not end."""
+        with self._lock:
+            busy = [number for number in self._workers if self._crew.ring.report(number)[1]]
+            stuck = busy or [*filter(self._is_starting, self._workers)]
+            for number in stuck:
+                self._workers[number].kill()
+            deadline = time.monotonic() + KILL_S
+            alive = [n for n in stuck if not self._workers[n].is_dead(max(0.0, deadline - time.monotonic()))]
+            if alive:
+                self._fence(alive)
+            return bool(stuck)
+
+    def _fence(self, numbers: list[int]) -> None:
+        """Have what these workers are at run again elsewhere: they may go on to write when they wake up."""
+        for number in numbers:
+            self._fenced[number] = self._workers.pop(number)
+        self._crew.ring.requeue()
+        try:
+            self.restarts += len(numbers)
+            self._check_restarts("could not be ended by SIGKILL")
+            self._fill_up()
+        except BaseException as error:  # noqa: BLE001 - as in the watcher
+            self._fail(error)
+        os.eventfd_write(self._wake_fd, 1)
 
     def _is_starting(self, number: int) -> bool:
         """Whether a worker has claimed nothing yet."""
         return bool(self._crew.ring.report(number)[-1] == self._claims_before[number])
+
+    def _outlived(self, number: int, worker: Worker) -> str:
+        return describe(self._crew.ring, number, f"pid {worker.pid}, which SIGKILL could not end", "")
 
     def _stalled(self, number: int, worker: Worker) -> str:
         stack = self._stack_of(number, worker)
@@ -291,15 +338,18 @@ class Processes:
         self._tether.close()
 
     def _bury_all(self) -> None:
+        workers = [*self._workers.values(), *self._fenced.values()]
         deadline = time.monotonic() + STOP_S
-        for worker in self._workers.values():
+        for worker in workers:
             worker.hang_up()  # ends one that still waits for its hello
-        for worker in self._workers.values():
+        for worker in workers:
             if not worker.is_dead(max(0.0, deadline - time.monotonic())):
                 worker.kill()
-        for worker in self._workers.values():
-            worker.is_dead(STOP_S)
+        deadline += STOP_S
+        for worker in workers:
+            worker.is_dead(max(0.0, deadline - time.monotonic()))
             worker.epitaph()
         self._workers.clear()
+        self._fenced.clear()
         if self._launcher is not None:
             self._launcher.close()

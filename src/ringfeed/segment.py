@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ringfeed import _ring
 from ringfeed.errors import PlanError
-from ringfeed.plan import show_bytes
+from ringfeed.plan import show_bytes, worker_ids
 
 if TYPE_CHECKING:
     from ringfeed.plan import Plan
@@ -65,6 +65,7 @@ class Segment:
                 layout.cells,
                 max(plan.workers, 1),
                 layout.indices,
+                worker_ids(plan.workers),
                 layout.slot_size,
                 layout.indices_at,
                 layout.marks_at,

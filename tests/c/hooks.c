@@ -6,7 +6,7 @@
 
 void (*before_sleep)(struct rf_ring *ring);
 void (*before_wake)(struct rf_ring *ring);
-void (*before_plan_room)(struct rf_ring *ring);
+void (*before_is_planned)(struct rf_ring *ring);
 struct rf_ring *hooked_ring;
 _Atomic uint32_t sleeps_begun, sleeps_in_vain;
 
@@ -23,8 +23,8 @@ int __real_rf_futex_wait(_Atomic uint32_t *address, uint32_t seen, int64_t deadl
 int __wrap_rf_futex_wait(_Atomic uint32_t *address, uint32_t seen, int64_t deadline_ns);
 void __real_rf_futex_wake(_Atomic uint32_t *address, int count);
 void __wrap_rf_futex_wake(_Atomic uint32_t *address, int count);
-uint32_t __real_rf_plan_room(const struct rf_ring *ring);
-uint32_t __wrap_rf_plan_room(const struct rf_ring *ring);
+bool __real_rf_is_planned(const struct rf_ring *ring);
+bool __wrap_rf_is_planned(const struct rf_ring *ring);
 
 int __wrap_rf_futex_wait(_Atomic uint32_t *address, uint32_t seen, int64_t deadline_ns)
 {
@@ -42,10 +42,10 @@ void __wrap_rf_futex_wake(_Atomic uint32_t *address, int count)
     __real_rf_futex_wake(address, count);
 }
 
-uint32_t __wrap_rf_plan_room(const struct rf_ring *ring)
+bool __wrap_rf_is_planned(const struct rf_ring *ring)
 {
-    act_once(&before_plan_room);
-    return __real_rf_plan_room(ring);
+    act_once(&before_is_planned);
+    return __real_rf_is_planned(ring);
 }
 
 void wait_for_sleeps(uint32_t count)

@@ -8,7 +8,7 @@
 /* Called once, just before the next futex wait, futex wake or look at the plan, then forgotten. */
 extern void (*before_sleep)(struct rf_ring *ring);
 extern void (*before_wake)(struct rf_ring *ring);
-extern void (*before_plan_room)(struct rf_ring *ring);
+extern void (*before_is_planned)(struct rf_ring *ring);
 extern struct rf_ring *hooked_ring;
 /* Sleeps that have begun since the program's start, and those that nobody woke before their deadline. */
 extern _Atomic uint32_t sleeps_begun, sleeps_in_vain;

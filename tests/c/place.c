@@ -23,6 +23,7 @@ struct rf_geometry geometry_of(uint32_t slots, uint32_t cells, uint32_t workers,
     return (struct rf_geometry){.slots = slots,
                                 .cells = cells,
                                 .workers = workers,
+                                .ids = workers,
                                 .rows = rows,
                                 .slot_size = rf_round_up(failures_at + (uint64_t)cells * RF_FAILURE_SIZE, 4096),
                                 .indices_at = indices_at,
@@ -32,7 +33,7 @@ struct rf_geometry geometry_of(uint32_t slots, uint32_t cells, uint32_t workers,
 
 struct rf_ring *open_as(const struct rf_geometry *geometry, int *why)
 {
-    uint64_t control_size = rf_control_size(geometry->slots, geometry->cells, geometry->workers);
+    uint64_t control_size = rf_control_size(geometry->slots, geometry->cells, geometry->ids);
     uint64_t slots_size = geometry->slots * geometry->slot_size;
     int control_fd = memfd_of(control_size), slots_fd = memfd_of(slots_size);
     struct rf_control *control = rf_map(control_fd, control_size, 0);

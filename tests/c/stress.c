@@ -116,7 +116,9 @@ static void check_row(struct stress *stress, const struct rf_taken *taken, uint3
     uint8_t mark = rf_slot_marks(stress->ring, taken->slot)[row];
     const uint64_t *words = row_of(rf_slot_base(stress->ring, taken->slot), row);
     bool given_up = was_given_up(stress, index, mark == RF_ROW_KILLED);
-    uint8_t expected = given_up ? RF_ROW_KILLED : is_raising(index) ? RF_ROW_RAISED : RF_ROW_OK;
+    uint8_t alive = is_raising(index) ? RF_ROW_RAISED : RF_ROW_OK;
+    bool forgotten = index < stress->fenced_below && mark != RF_ROW_KILLED;
+    uint8_t expected = given_up && !forgotten ? RF_ROW_KILLED : alive;
     if (mark != expected || (is_poison(index) && mark != RF_ROW_KILLED))
         stress_complain(stress, "a row's mark", mark, expected);
     for (uint32_t word = 0; mark != RF_ROW_KILLED && word < STRESS_WORDS; word++)
@@ -248,9 +250,17 @@ static void plan_ahead(struct stress *stress, struct expected *expected, struct 
 static void break_off(struct stress *stress, struct expected *expected, struct chance *chance)
 {
     rf_cancel(stress->ring);
-    expected->batch = atomic_load(&stress->ring->control->bound);
+    expected->batch = atomic_load(&stress->ring->control->head);
     expected->read = expected->write;
     begin_epoch(expected, chance);
+}
+
+/* Have all that is bound run again elsewhere, as if one of its workers could not be ended. */
+static void fence(struct stress *stress, struct expected *expected)
+{
+    rf_requeue(stress->ring);
+    stress->fenced_below = expected->next_index;
+    expected->batch = atomic_load(&stress->ring->control->head);
 }
 
 /* Hand the slot on, in one or two leases, or drop it here. */
@@ -308,6 +318,8 @@ void stress_consume(struct stress *stress)
         linger(&chance);
         if (one_in(&chance, 30))
             break_off(stress, &expected, &chance);
+        if (one_in(&chance, 30))
+            fence(stress, &expected);
     }
     rf_stop(stress->ring);
     atomic_store(&stress->over, true);

@@ -28,6 +28,7 @@ struct stress {
     int64_t end_ns;
     _Atomic uint64_t checked, broken;
     _Atomic uint8_t *given_up; /* by index: its row has ended too many workers */
+    int64_t fenced_below;      /* rows bound before a fence, whose deaths it may have forgotten */
     _Atomic bool over;         /* the consumer has left */
     _Atomic uint64_t deaths;
     struct { /* slots on their way to the releasing thread; a slot may be here twice */
@@ -52,7 +53,7 @@ void linger(struct chance *chance); /* not at all, a moment, or long enough for 
 /* Read [seconds] [seed] from the command line, print the seed, and make a segment: two to STRESS_WORKERS workers, few slots
  * and cells, as the seed says. */
 void stress_begin(struct stress *stress, int argc, char **argv);
-/* Plan, take, check, hold and break off until the time is over; then stop the ring. */
+/* Plan, take, check, hold, fence and break off until the time is over; then stop the ring. */
 void stress_consume(struct stress *stress);
 /* After all workers have ended and were reaped: nothing is left; prints the closing line, returns the exit status. */
 int stress_end(struct stress *stress, const char *program);

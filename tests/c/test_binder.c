@@ -7,7 +7,7 @@
 
 /* ---- planning ---- */
 
-/* The plan takes as many batches as its capacity, and says how many more. */
+/* The plan takes as many batches as its capacity, and says how many more: one more for each that is taken. */
 static void plan_is_full_and_empty_again(void)
 {
     struct rf_ring *ring = ring_of(2, 1, 1, 2);
@@ -18,7 +18,10 @@ static void plan_is_full_and_empty_again(void)
     }
     CHECK(!rf_plan(ring, indices, 2, 1, 0));
     rf_bind(ring);
-    CHECK_EQ(rf_plan_room(ring), 2);
+    CHECK_EQ(rf_plan_room(ring), 0);
+    fill_all(ring, 0);
+    rf_take(ring);
+    CHECK_EQ(rf_plan_room(ring), 1);
     rf_cancel(ring);
     CHECK_EQ(rf_plan_room(ring), PLACE_CAPACITY);
     rf_unreference(ring);
@@ -63,7 +66,7 @@ static void bind_follows_the_plan(void)
     struct rf_ring *ring = ring_of(3, 1, 1, 1);
     bind_batches(ring, 5, 1);
     CHECK_EQ(atomic_load(&ring->control->bound), 3);
-    CHECK_EQ(rf_plan_room(ring), PLACE_CAPACITY - 2);
+    CHECK(rf_is_planned(ring));
     for (uint32_t batch = 0; batch < 3; batch++)
         CHECK_EQ(ring->records[(uint32_t)atomic_load(&ring->slot_of[batch])].batch, batch);
     rf_unreference(ring);
@@ -210,6 +213,7 @@ static void forked_childs_drop_does_nothing(void)
 
 static void end_everything(struct rf_ring *ring)
 {
+    rf_requeue(ring);
     rf_cancel(ring);
     rf_alarm(ring);
     rf_stop(ring);
@@ -334,6 +338,109 @@ static void cancel_leaves_held_slots(void)
     rf_unreference(ring);
 }
 
+/* ---- fencing ---- */
+
+/* What was bound and not taken is bound again, in order, with its indices, under new numbers; nothing else changes. */
+static void requeue_binds_the_same_again(void)
+{
+    struct rf_ring *ring = ring_of(3, 2, 2, 2);
+    bind_batches(ring, 4, 2);
+    fill_all(ring, 0);
+    rf_drop(ring, rf_take(ring).slot);
+    const int64_t again[] = {7, 8};
+    CHECK(rf_plan(ring, again, 2, 9, 5));
+    rf_requeue(ring);
+    CHECK_EQ(rf_plan_room(ring), PLACE_CAPACITY - 4);
+    for (uint64_t batch = 4; batch < 8; batch++) {
+        fill_all(ring, 1);
+        struct rf_taken taken = rf_take(ring);
+        CHECK_EQ(taken.batch, batch);
+        CHECK_EQ(taken.epoch, batch == 7 ? 9 : 1);
+        CHECK_EQ(rf_slot_indices(ring, taken.slot)[0], batch == 7 ? 7 : 0);
+        CHECK_EQ(rf_slot_indices(ring, taken.slot)[1], batch == 7 ? 8 : 1);
+        rf_drop(ring, taken.slot);
+    }
+    CHECK_EQ(rf_look(ring), RF_DRY);
+    rf_unreference(ring);
+}
+
+/* Planned batches keep their places until they are taken, however often they are bound. */
+static void requeue_survives_a_full_plan(void)
+{
+    struct rf_ring *ring = ring_of(2, 1, 1, 1);
+    for (int64_t index = 0; index < PLACE_CAPACITY; index++)
+        CHECK(rf_plan(ring, &index, 1, 0, 0));
+    for (uint32_t batch = 0; batch < 3 * PLACE_CAPACITY; batch++) {
+        rf_requeue(ring);
+        fill_all(ring, 0);
+        struct rf_taken taken = rf_take(ring);
+        CHECK_EQ(rf_slot_indices(ring, taken.slot)[0], batch);
+        int64_t next = batch + PLACE_CAPACITY;
+        CHECK(rf_plan(ring, &next, 1, 0, 0));
+        CHECK(!rf_plan(ring, &next, 1, 0, 0));
+        rf_drop(ring, taken.slot);
+    }
+    rf_unreference(ring);
+}
+
+/* The slot of a worker that cannot be ended is out of use until he is reaped; what he writes and publishes is nobody's. */
+static void fenced_workers_slot_is_quarantined(void)
+{
+    struct rf_ring *ring = ring_of(2, 2, 2, 2);
+    struct rf_claim fenced;
+    bind_batches(ring, 2, 2);
+    CHECK(claim_as(ring, 0, &fenced)); /* slot 0 */
+    rf_requeue(ring);
+    CHECK_EQ(rf_slot_state(ring, 0), RF_SLOT_DRAINING);
+    for (uint64_t batch = 2; batch < 4; batch++) {
+        fill_all(ring, 1);
+        struct rf_taken taken = rf_take(ring);
+        CHECK_EQ(taken.batch, batch);
+        CHECK_EQ(taken.slot, 1);
+        CHECK(!taken.failed);
+        rf_drop(ring, taken.slot);
+    }
+    CHECK(rf_cancelled(&fenced));
+    CHECK_EQ(rf_reap(ring, 0, false).claims, 1);
+    CHECK_EQ(rf_slot_state(ring, 0), RF_SLOT_FREE);
+    rf_unreference(ring);
+}
+
+/* One that wakes up after all and publishes frees his slot; the batch is the one that others have filled. */
+static void fenced_worker_may_wake_up(void)
+{
+    struct rf_ring *ring = ring_of(2, 1, 2, 1);
+    struct rf_claim fenced;
+    bind_batches(ring, 1, 1);
+    CHECK(claim_as(ring, 0, &fenced));
+    rf_requeue(ring);
+    fill_all(ring, 1);
+    rf_fail(&fenced, 0, "late", 4);
+    rf_publish(ring, &fenced, false);
+    struct rf_taken taken = rf_take(ring);
+    CHECK_EQ(taken.batch, 1);
+    CHECK(!taken.failed);
+    rf_drop(ring, taken.slot);
+    rf_bind(ring);
+    CHECK_EQ(ring->binder->free_count, 2);
+    rf_unreference(ring);
+}
+
+/* Where every slot is quarantined or held nothing is ready, and the consumer waits. */
+static void quarantine_of_all_slots_is_waited_for(void)
+{
+    struct rf_ring *ring = ring_of(1, 1, 1, 1);
+    struct rf_claim fenced;
+    bind_batches(ring, 1, 1);
+    CHECK(claim_as(ring, 0, &fenced));
+    rf_requeue(ring);
+    CHECK_EQ(rf_look(ring), RF_PENDING);
+    rf_reap(ring, 0, false);
+    fill_all(ring, 0);
+    CHECK_EQ(rf_look(ring), RF_TAKEABLE);
+    rf_unreference(ring);
+}
+
 int main(void)
 {
     check_begin();
@@ -355,5 +462,10 @@ int main(void)
     RUN(draining_slot_is_swept_once_more);
     RUN(cancelled_batch_is_never_delivered);
     RUN(cancel_leaves_held_slots);
+    RUN(requeue_binds_the_same_again);
+    RUN(requeue_survives_a_full_plan);
+    RUN(fenced_workers_slot_is_quarantined);
+    RUN(fenced_worker_may_wake_up);
+    RUN(quarantine_of_all_slots_is_waited_for);
     return check_end("test_binder");
 }

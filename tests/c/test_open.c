@@ -38,6 +38,8 @@ static void size(struct rf_control *control) { control->control_size -= RF_LINE;
 static void more_slots(struct rf_control *control) { control->geometry.slots += 1; }
 static void more_cells(struct rf_control *control) { control->geometry.cells = RF_MAX_CELLS + 1; }
 static void more_workers(struct rf_control *control) { control->geometry.workers = RF_MAX_WORKERS + 1; }
+static void less_ids(struct rf_control *control) { control->geometry.ids -= 1; }
+static void more_ids(struct rf_control *control) { control->geometry.ids = RF_MAX_IDS + 1; }
 static void no_slots(struct rf_control *control) { control->geometry.slots = 0; }
 static void no_cells(struct rf_control *control) { control->geometry.cells = 0; }
 static void no_workers(struct rf_control *control) { control->geometry.workers = 0; }
@@ -59,7 +61,7 @@ static void open_refuses_what_does_not_fit(void)
         magic,        abi,       size,         more_slots,       more_cells,    more_workers,
         no_slots,     no_cells,  no_workers,   no_rows,          odd_slots,     odd_indices,
         far_indices,  far_marks, far_failures, wrapped_failures, wrapped_marks, wrapped_indices,
-        larger_slots,
+        larger_slots, less_ids,  more_ids,
     };
     CHECK_EQ(answer_to(nothing), 0);
     for (uint32_t number = 0; number < sizeof spoils / sizeof *spoils; number++)

@@ -290,7 +290,7 @@ static void alarm_after_the_look_is_not_lost(void)
 {
     struct rf_ring *ring = held_ring();
     hooked_ring = ring;
-    before_plan_room = alarm_it; /* rf_look() has looked at the alarm by then */
+    before_is_planned = alarm_it; /* rf_look() has looked at the alarm by then */
     CHECK_EQ(unless_in_vain(rf_wait_head(ring, soon_ns(LONG_MS))), RF_ALARMED);
     rf_unreference(ring);
 }
@@ -300,7 +300,7 @@ static void look_sees_the_last_batch_bound_meanwhile(void)
 {
     struct rf_ring *ring = held_ring();
     hooked_ring = ring;
-    before_plan_room = drop_first;
+    before_is_planned = drop_first;
     CHECK_EQ(rf_look(ring), RF_PENDING);
     CHECK_EQ(rf_slot_state(ring, 0), RF_SLOT_BOUND);
     CHECK_EQ(rf_look(ring), RF_PENDING);

@@ -1,0 +1,203 @@
+"""Workers that SIGKILL cannot end: their samples run again elsewhere, and what they still write is nobody's.
+
+A process that waits for a dead file system outlives SIGKILL. Here it is played by one that has stopped itself, and
+that this process's SIGKILL does not reach; unlike the real one it can wake up, and go on to write.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import leftovers
+import ringfeed
+from ringfeed import processes
+from ringfeed.launch import Worker
+from watching import pids, pool_of, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+METHODS = ["spawn", "fork", "forkserver"]
+ROW = (1000,)
+
+
+class Stuck:
+    """At some indices the first worker to come stops in mid-row, and spoils the row when it wakes up."""
+
+    def __init__(self, place: Path, at: tuple[int, ...] = (5,), length: int = 40) -> None:
+        self.place = place
+        self.at = at
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Any:
+        return np.full(ROW, index, np.int64)
+
+    def read_into(self, index: int, out: Any) -> None:
+        out[:] = index
+        if index in self.at:
+            with suppress(FileExistsError), Path(self.place, str(index)).open("x") as file:
+                file.write(str(os.getpid()))
+                file.flush()
+                out[500:] = -1
+                os.kill(os.getpid(), signal.SIGSTOP)
+                out[:] = -2
+                Path(self.place, f"{index} spoiled").touch()
+
+
+@pytest.fixture
+def immortal(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[int]]:
+    """Processes that SIGKILL does not end before the test is over."""
+    pids: set[int] = set()
+    kill = Worker.kill
+
+    def kill_mortals(worker: Worker, number: signal.Signals = signal.SIGKILL) -> None:
+        if worker.pid not in pids:
+            kill(worker, number)
+
+    monkeypatch.setattr(Worker, "kill", kill_mortals)
+    monkeypatch.setattr(processes, "KILL_S", 0.1)
+    yield pids
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def stopped(place: Path, index: int = 5) -> int:
+    """Return the process that has stopped in a sample, once it has."""
+    path = place / str(index)
+    wait_until(lambda: path.exists() and path.read_text() != "")
+    pid = int(path.read_text())
+    wait_until(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] == "T")
+    return pid
+
+
+def check(batch: Any, number: int) -> None:
+    """A batch of four rows, each all of its own index."""
+    assert np.array_equal(batch, np.repeat(np.arange(4 * number, 4 * number + 4), ROW[0]).reshape(4, -1))
+
+
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize("method", METHODS)
+def test_a_worker_that_cannot_be_ended(method: Any, tmp_path: Path, immortal: set[int]) -> None:
+    """Its batch comes in its place, whole, from another slot; its own stays out of use until it is dead."""
+    settings: Any = {"workers": 2, "slots": 3, "start_method": method, "timeout_s": 0.5, "on_stall": "restart"}
+    with ringfeed.Loader(Stuck(tmp_path), batch_size=4, **settings) as loader:
+        batches = iter(loader)
+        immortal.add(stopped(tmp_path))
+        for number in range(10):
+            check(next(batches), number)
+        assert next(batches, None) is None
+        assert loader.stats().restarts == 1
+        assert len(pids(loader)) == 2
+        assert loader.slot_states().count("draining") == 1
+        os.kill(immortal.pop(), signal.SIGKILL)
+        wait_until(lambda: "draining" not in loader.slot_states())
+        assert pool_of(loader)._fenced == {}
+        for number, batch in enumerate(loader):
+            check(batch, number)
+        assert loader.stats().restarts == 1
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_a_fenced_worker_that_wakes_up(tmp_path: Path, immortal: set[int]) -> None:
+    """What it writes then goes into no batch, neither into one that is held nor into a later one."""
+    settings: Any = {"workers": 2, "slots": 3, "timeout_s": 0.5, "on_stall": "restart"}
+    with ringfeed.Loader(Stuck(tmp_path), batch_size=4, **settings) as loader:
+        batches = iter(loader)
+        immortal.add(pid := stopped(tmp_path))
+        check(next(batches), 0)
+        held = next(batches)
+        check(held, 1)
+        assert len(pool_of(loader)._fenced) == 1
+        os.kill(pid, signal.SIGCONT)
+        wait_until((tmp_path / "5 spoiled").exists)
+        check(held, 1)
+        del held
+        for number in range(2, 10):
+            check(next(batches), number)
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_every_slot_in_quarantine(tmp_path: Path, immortal: set[int]) -> None:
+    """When no slot is left a StallError names those that cannot be ended; the run goes on when they are dead."""
+    settings: Any = {"workers": 1, "slots": 2, "timeout_s": 0.5, "on_stall": "restart"}
+    with ringfeed.Loader(Stuck(tmp_path, at=(0, 1)), batch_size=4, **settings) as loader:
+        batches = iter(loader)
+        immortal.update(os_pids := {*pids(loader)})
+        first = _next_after_stops(loader, batches, tmp_path, immortal)
+        lines = str(first).splitlines()
+        assert lines[0] == (
+            "no batch for 0.5 s: 2 of 2 workers inside dataset[i] (i = 0, 1); raise timeout_s or look there"
+        )
+        ended = [line for line in lines if "SIGKILL" in line]
+        assert [int(pid) for line in ended for pid in re.findall(r"pid (\d+), which SIGKILL could not end", line)] == [
+            stopped(tmp_path, 0),
+            stopped(tmp_path, 1),
+        ]
+        assert os_pids <= immortal
+        for pid in [*immortal]:
+            immortal.remove(pid)
+            os.kill(pid, signal.SIGKILL)
+        for number in range(10):
+            check(next(batches), number)
+
+
+def _next_after_stops(
+    loader: ringfeed.Loader, batches: Iterator[Any], place: Path, immortal: set[int]
+) -> ringfeed.StallError:
+    """Every worker is immortal, as soon as it is there, until no batch can come."""
+    launch = processes.Processes._launch
+
+    def launched(pool: processes.Processes) -> Worker:
+        worker = launch(pool)
+        immortal.add(worker.pid)
+        return worker
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(processes.Processes, "_launch", launched)
+        stopped(place, 0)
+        with pytest.raises(ringfeed.StallError) as caught:
+            next(batches)
+    assert loader.slot_states() == ["draining", "draining"]
+    return caught.value
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_fencing_counts_as_a_restart(tmp_path: Path, immortal: set[int]) -> None:
+    """One more than max_restarts ends the run with an error that says so."""
+    settings: Any = {"workers": 1, "timeout_s": 0.5, "on_stall": "restart", "max_restarts": 0}
+    with ringfeed.Loader(Stuck(tmp_path, at=(0,)), batch_size=4, **settings) as loader:
+        batches = iter(loader)
+        immortal.add(stopped(tmp_path, 0))
+        with pytest.raises(ringfeed.WorkerError) as caught:
+            next(batches)
+        os.kill(immortal.pop(), signal.SIGKILL)
+    assert str(caught.value) == (
+        "a worker could not be ended by SIGKILL, and max_restarts=0 are used up; raise it or look at the dataset"
+    )
+
+
+def test_closing_does_not_wait_for_the_immortal(tmp_path: Path, immortal: set[int]) -> None:
+    """close() comes back though a worker cannot be ended; when it can, it is, and nothing is left."""
+    before = leftovers.present()
+    settings: Any = {"workers": 1, "slots": 3, "timeout_s": 0.5, "on_stall": "restart"}
+    loader = ringfeed.Loader(Stuck(tmp_path, at=(0,)), batch_size=4, **settings)
+    batches = iter(loader)
+    immortal.add(pid := stopped(tmp_path, 0))
+    check(next(batches), 0)
+    loader.close()
+    assert leftovers.runs(pid)
+    os.kill(pid, signal.SIGKILL)
+    del batches, loader
+    assert not leftovers.since(before, patience_s=2.0)
