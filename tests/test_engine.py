@@ -176,6 +176,16 @@ def test_a_stuck_worker_is_restarted() -> None:
     assert len(found) == 5
 
 
+def test_a_stuck_thread_cannot_be_restarted() -> None:
+    """on_stall="restart" shows a thread that is stuck, since it cannot be ended."""
+    settings: Any = {"backend": "thread", "workers": 1, "timeout_s": 0.3, "on_stall": "restart"}
+    loader = ringfeed.Loader(Misbehaving("sleeps", at=0), batch_size=8, spec=Oracle.SPEC, **settings)
+    with pytest.raises(ringfeed.StallError) as caught:
+        next(iter(loader))
+    first = str(caught.value).splitlines()[0]
+    assert first == "no batch for 0.3 s: 1 of 1 workers inside dataset[i] (i = 0); raise timeout_s or look there"
+
+
 @pytest.mark.usefixtures("nothing_left")
 def test_closing_with_a_stuck_worker_is_quick() -> None:
     """close() gives a worker about a second, and then kills it."""

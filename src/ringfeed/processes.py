@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import threading
 import time
 from contextlib import suppress
@@ -16,11 +15,11 @@ from ringfeed.failure import decode
 from ringfeed.launch import Forker, Spawner, Tether, Worker
 from ringfeed.pool import STOP_S, describe
 from ringfeed.ship import Shipment, pack, ship
+from ringfeed.stacks import Stacks
 
 if TYPE_CHECKING:
     from ringfeed.pool import Crew
 
-STACK_S = 0.5
 KILL_S = 5.0  # what SIGKILL may take, which is milliseconds; who outlives it is fenced
 EARLY_DEATHS = 3
 
@@ -37,7 +36,7 @@ class Processes:
         self._launcher: Spawner | Forker | None = None
         self._workers: dict[int, Worker] = {}
         self._fenced: dict[int, Worker] = {}  # sent SIGKILL, not dead, and replaced: their ids are theirs still
-        self._stacks: dict[int, int] = {}  # a memfd a worker, for its Python stack
+        self._stacks = Stacks()
         self._shipment: Shipment | None = None
         self._version = 0
         self._starts = [0] * crew.ring.ids
@@ -88,8 +87,6 @@ class Processes:
 
     def _introduce(self, number: int) -> None:
         """Send the hello message: the segment, the recipe, and the dataset unless it was forked along."""
-        if number not in self._stacks:
-            self._stacks[number] = os.memfd_create("ringfeed-stack", os.MFD_CLOEXEC)
         segment = self._crew.segment
         forked = self._crew.start_method != "spawn" and self._version == 0
         hello = {
@@ -104,7 +101,9 @@ class Processes:
         fds = () if hello["manifest"] is None or self._shipment is None else self._shipment.fds
         self._starts[number] += 1
         self._claims_before[number] = self._crew.ring.report(number)[-1]
-        self._tell(self._workers[number], hello, (segment.control_fd, segment.slots_fd, self._stacks[number], *fds))
+        self._tell(
+            self._workers[number], hello, (segment.control_fd, segment.slots_fd, self._stacks.fd_of(number), *fds)
+        )
 
     @staticmethod
     def _tell(worker: Worker, message: object, fds: tuple[int, ...]) -> None:
@@ -278,25 +277,8 @@ class Processes:
         return describe(self._crew.ring, number, f"pid {worker.pid}, which SIGKILL could not end", "")
 
     def _stalled(self, number: int, worker: Worker) -> str:
-        stack = self._stack_of(number, worker)
+        stack = "" if self._is_starting(number) else self._stacks.read(number, worker)  # or it would die of the signal
         return describe(self._crew.ring, number, f"pid {worker.pid}", stack)
-
-    def _stack_of(self, number: int, worker: Worker) -> str:
-        """Have the worker write its Python stack, in C, into its memfd."""
-        if self._is_starting(number):
-            return ""  # it would die of the signal
-        fd = self._stacks[number]
-        os.ftruncate(fd, 0)
-        os.lseek(fd, 0, os.SEEK_SET)  # its descriptor shares our offset
-        worker.kill(signal.SIGUSR1)
-        deadline = time.monotonic() + STACK_S
-        text = b""
-        while time.monotonic() < deadline:
-            time.sleep(0.02)
-            before, text = text, os.pread(fd, 1 << 16, 0)
-            if text and text == before:
-                break
-        return text.decode(errors="replace")
 
     # ---- stopping ----
 
@@ -331,8 +313,7 @@ class Processes:
         with self._waking:
             os.close(self._wake_fd)
             self._wake_fd = -1
-        for fd in self._stacks.values():
-            os.close(fd)
+        self._stacks.close()
         if self._shipment is not None:
             self._shipment.close()
         self._tether.close()
