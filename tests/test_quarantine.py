@@ -174,6 +174,21 @@ def _next_after_stops(
 
 
 @pytest.mark.usefixtures("nothing_left")
+def test_workers_that_are_stopped_while_they_sleep(tmp_path: Path) -> None:
+    """If nobody comes for what is to be filled all workers are suspected, and replaced."""
+    settings: Any = {"workers": 2, "slots": 2, "timeout_s": 0.5, "on_stall": "restart"}
+    with ringfeed.Loader(Stuck(tmp_path, at=()), batch_size=4, **settings) as loader:
+        batches = iter(loader)
+        held = [next(batches), next(batches)]
+        for pid in pids(loader):
+            os.kill(pid, signal.SIGSTOP)
+        held.clear()
+        for number in range(2, 10):
+            check(next(batches), number)
+        assert loader.stats().restarts == 2
+
+
+@pytest.mark.usefixtures("nothing_left")
 def test_fencing_counts_as_a_restart(tmp_path: Path, immortal: set[int]) -> None:
     """One more than max_restarts ends the run with an error that says so."""
     settings: Any = {"workers": 1, "timeout_s": 0.5, "on_stall": "restart", "max_restarts": 0}

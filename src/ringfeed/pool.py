@@ -65,7 +65,7 @@ class Pool(Protocol):
         """Describe each worker, with its Python stack."""
 
     def kill_stuck(self) -> bool:
-        """End the workers inside a sample, whose rows then run again; False where nobody could be ended."""
+        """End the workers that are stuck, whose rows then run again; False where there is nobody to end."""
 
     def dismiss(self) -> None:
         """Have all workers leave; at once, from any thread, more than once."""

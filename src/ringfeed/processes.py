@@ -244,10 +244,9 @@ class Processes:
             return lines + [self._outlived(number, worker) for number, worker in sorted(self._fenced.items())]
 
     def kill_stuck(self) -> bool:
-        """End the workers inside a sample, whose rows then run again; fence those that SIGKILL does not end."""
+        """End the workers that are stuck, whose rows then run again; fence those that SIGKILL does not end."""
         with self._lock:
-            busy = [number for number in self._workers if self._crew.ring.report(number)[1]]
-            stuck = busy or [*filter(self._is_starting, self._workers)]
+            stuck = self._stuck()
             for number in stuck:
                 self._workers[number].kill()
             deadline = time.monotonic() + KILL_S
@@ -255,6 +254,11 @@ class Processes:
             if alive:
                 self._fence(alive)
             return bool(stuck)
+
+    def _stuck(self) -> list[int]:
+        """Those inside a sample; or all, where there is something to fill and nobody comes for it."""
+        busy = [number for number in self._workers if self._crew.ring.report(number)[1]]
+        return busy or ([*self._workers] if "filling" in self._crew.ring.slot_states() else [])
 
     def _fence(self, numbers: list[int]) -> None:
         """Have what these workers are at run again elsewhere: they may go on to write when they wake up."""
