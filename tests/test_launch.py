@@ -18,7 +18,7 @@ from datasets import Oracle, Witness, check, drain, told
 from ringfeed import channel as channels
 from ringfeed import launch, nursery
 from ringfeed.launch import Forker, Spawner, Tether, Worker
-from watching import pool_of, run_script, start_script, wait_until
+from watching import pids, pool_of, run_script, start_script, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -218,6 +218,24 @@ def test_a_pidfd_that_cannot_be_had(tether: Tether, monkeypatch: pytest.MonkeyPa
 
 
 # ---- the nursery ----
+
+
+def written_by(pid: int) -> set[int]:
+    """Return the inodes of what a process has open for writing only."""
+    modes = {fd.name: int(fd.read_text().split()[3], 8) for fd in Path(f"/proc/{pid}/fdinfo").iterdir()}
+    return {Path(f"/proc/{pid}/fd/{fd}").stat().st_ino for fd, mode in modes.items() if mode & 3 == os.O_WRONLY}
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_a_nursery_holds_no_loaders_lifeline() -> None:
+    """The pipes that tie workers to the consumer are written by it alone, however many loaders fork."""
+    settings: Any = {"workers": 1, "start_method": "fork", "batch_size": 4}
+    with ringfeed.Loader(Oracle(8), **settings) as one, ringfeed.Loader(Oracle(8), **settings) as other:
+        assert len([*iter(one)]) == len([*iter(other)]) == 2
+        writers = {os.fstat(pool_of(loader)._tether.writer_fd).st_ino for loader in (one, other)}
+        for loader in (one, other):
+            for pid in (pool_of(loader)._launcher._nursery.pid, *pids(loader)):
+                assert not writers & written_by(pid)
 
 
 @pytest.mark.usefixtures("nothing_left")

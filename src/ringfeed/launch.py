@@ -21,7 +21,7 @@ import warnings
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from ringfeed import channel as channels
 from ringfeed.errors import WorkerError
@@ -53,6 +53,8 @@ _CODE = (
 class Tether:
     """What ties processes to this one: they die when it does, or when the pipe's only writer is closed."""
 
+    _open: ClassVar[set[Tether]] = set()
+
     def __init__(self) -> None:
         """Open a pidfd of this process and a pipe."""
         self.lifeline_fd, self.writer_fd = os.pipe()
@@ -62,6 +64,7 @@ class Tether:
             os.close(self.lifeline_fd)
             os.close(self.writer_fd)
             raise
+        self._open.add(self)
 
     @property
     def fds(self) -> tuple[int, int]:
@@ -70,8 +73,16 @@ class Tether:
 
     def close(self) -> None:
         """Let go of whatever is still tied."""
+        self._open.discard(self)
         for fd in (self.parent_fd, self.lifeline_fd, self.writer_fd):
             os.close(fd)
+
+    @classmethod
+    def close_writers(cls) -> None:
+        """In a forked child: close its copies of the writers, other loaders' too, or the pipes would never break."""
+        for tether in cls._open:
+            with suppress(OSError):  # one of an ancestor process, which was closed on the way
+                os.close(tether.writer_fd)
 
 
 class Worker:
@@ -229,7 +240,7 @@ class Forker:
         """In the forked child: never come back to what the consumer was doing."""
         try:
             ours.close()
-            os.close(self._tether.writer_fd)  # or the lifeline would never break
+            Tether.close_writers()
             os.environ.update({**dict.fromkeys(_ONE_THREAD, "1"), **os.environ})
             nurse(theirs, *self._tether.fds, self._dataset)
         finally:
