@@ -19,11 +19,23 @@
 #define MADV_POPULATE_WRITE 23
 #endif
 
+#define NAP_NS 1000000
+
 int64_t rf_now_ns(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* Sleep a moment, at most until the deadline: for a caller who looks again after it. */
+static int nap(int64_t deadline_ns)
+{
+    int64_t left_ns = deadline_ns - rf_now_ns();
+    if (left_ns <= 0)
+        return ETIMEDOUT;
+    struct timespec pause = {.tv_sec = 0, .tv_nsec = left_ns < NAP_NS ? (long)left_ns : NAP_NS};
+    return nanosleep(&pause, NULL) ? errno : 0;
 }
 
 int rf_futex_wait(_Atomic uint32_t *address, uint32_t seen, int64_t deadline_ns)
@@ -33,12 +45,22 @@ int rf_futex_wait(_Atomic uint32_t *address, uint32_t seen, int64_t deadline_ns)
     long answer = syscall(SYS_futex, address, FUTEX_WAIT_BITSET, seen, &until, NULL, FUTEX_BITSET_MATCH_ANY);
     if (answer == 0 || errno == EAGAIN)
         return 0;
-    return errno;
+    if (errno == ETIMEDOUT || errno == EINTR)
+        return errno;
+    return nap(deadline_ns); /* a filter that came after rf_futex_error(): nobody can wake us, and we must not spin */
 }
 
 void rf_futex_wake(_Atomic uint32_t *address, int count)
 {
     syscall(SYS_futex, address, FUTEX_WAKE, count, NULL, NULL, 0);
+}
+
+int rf_futex_error(void)
+{
+    _Atomic uint32_t word = 0;
+    if (syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0) < 0)
+        return errno;
+    return syscall(SYS_futex, &word, FUTEX_WAKE, 1, NULL, NULL, 0) < 0 ? errno : 0;
 }
 
 void rf_pause(void)

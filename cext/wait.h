@@ -9,11 +9,16 @@
 int64_t rf_now_ns(void);
 
 /* Sleep until woken, while *address == seen, at most until deadline_ns.
- * Returns 0 (woken, or the value differed), ETIMEDOUT or EINTR. Shared between processes. */
+ * Returns 0 (woken, or the value differed), ETIMEDOUT or EINTR. Shared between processes. Where the kernel refuses to
+ * wait, it answers 0 once a millisecond. */
 int rf_futex_wait(_Atomic uint32_t *address, uint32_t seen, int64_t deadline_ns);
 
 /* Wake at most `count` sleepers. */
 void rf_futex_wake(_Atomic uint32_t *address, int count);
+
+/* Returns 0, or why the kernel refuses futexes, of one process or between several: the C library needs both, and
+ * aborts the process at its first wait. */
+int rf_futex_error(void);
 
 /* Spend a microsecond or so between two looks. */
 void rf_pause(void);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 
 import pytest
 
@@ -25,6 +26,36 @@ def test_a_message_arrives_whole_with_its_descriptors() -> None:
         assert channels.receive(theirs) == ("b" * 100_000, [])
     for fd in (read, write, *fds):
         os.close(fd)
+
+
+def test_the_last_words_of_a_peer_that_never_listened() -> None:
+    """What a peer has sent arrives also if it ended without having read what was sent to it."""
+    ours, theirs = channels.pair()
+    with ours:
+        with theirs:
+            channels.send(ours, "hello")
+            channels.send(theirs, "I cannot")
+        assert channels.receive(ours) == ("I cannot", [])
+        with pytest.raises(EOFError):
+            channels.receive(ours)
+
+
+def test_descriptors_without_room() -> None:
+    """A message whose descriptors find no room is an error, and those that did are closed again."""
+    ours, theirs = channels.pair()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)
+    os.close(free)
+    with ours, theirs:
+        channels.send(ours, 1, (0, 0, 0))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, hard))
+        try:
+            with pytest.raises(OSError, match="Errno 24") as caught:
+                channels.receive(theirs)
+            os.close(os.dup(0))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert str(caught.value) == "[Errno 24] no room for the descriptors of a message"
 
 
 def test_a_dead_peer_is_an_error() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import sys
 import threading
@@ -18,6 +19,7 @@ from datasets import Oracle, Witness, check, drain, told
 from ringfeed import channel as channels
 from ringfeed import launch, nursery
 from ringfeed.launch import Forker, Spawner, Tether, Worker
+from ringfeed.limits import show_limit
 from watching import pids, pool_of, run_script, start_script, wait_until
 
 if TYPE_CHECKING:
@@ -318,7 +320,12 @@ def test_a_nursery_that_cannot_fork(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.raises(ringfeed.WorkerError) as caught,
     ):
         iter(loader)
-    assert str(caught.value) == "no worker could be forked: [Errno 11] Resource temporarily unavailable"
+    assert str(caught.value) == (
+        "no worker can be started: Resource temporarily unavailable: "
+        f"RLIMIT_NPROC (ulimit -u) is {show_limit(resource.RLIMIT_NPROC)}, "
+        f"RLIMIT_AS (ulimit -v) is {show_limit(resource.RLIMIT_AS)}; "
+        "raise what is reached, or its cgroup's pids.max, or use fewer workers"
+    )
 
 
 @pytest.mark.usefixtures("nothing_left")

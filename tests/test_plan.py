@@ -100,38 +100,13 @@ def test_many_slots_shrink_the_cells() -> None:
 
 def test_more_than_the_machine_has_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan above available memory is refused by the loader, before anything is reserved."""
-    monkeypatch.setattr(plan, "_free_memory", lambda: iter([(10**6, "the machine has")]))
+    monkeypatch.setattr(plan, "free_memory", lambda: iter([(10**6, "the machine has")]))
     with pytest.raises(ringfeed.PlanError) as caught:
         ringfeed.Loader(np.zeros((64, 1000, 1000), np.uint8), batch_size=64, workers=0)
     assert str(caught.value) == (
         "the plan needs 256.3 MB (4 slots of 64.1 MB), but the machine has 1.0 MB free; use fewer slots, a smaller "
         "batch_size, or memory="
     )
-
-
-def test_the_limits_of_cgroups_count(tmp_path: Path) -> None:
-    """memory.max of version 2 and its like of version 1 are read, reclaimable cache counted as free."""
-    two, one, none = (tmp_path / name for name in ("two", "one", "none"))
-    for folder in (two, one, none):
-        folder.mkdir()
-    (two / "memory.max").write_text("1000\n")
-    (two / "memory.current").write_text("700\n")
-    (two / "memory.stat").write_text("anon 500\ninactive_file 150\n")
-    (one / "memory.limit_in_bytes").write_text("2000\n")
-    (one / "memory.usage_in_bytes").write_text("500\n")
-    (one / "memory.stat").write_text("total_inactive_file 5\n")
-    (none / "memory.max").write_text("max\n")
-    (none / "memory.current").write_text("5\n")
-    (none / "memory.stat").write_text("")
-    assert [plan._free_in_cgroup(folder) for folder in (two, one, none)] == [450, 1505, None]
-    assert plan._free_in_cgroup(tmp_path) is None
-
-
-def test_the_machine_answers() -> None:
-    """What is free on this very machine is a positive number of bytes."""
-    free = list(plan._free_memory())
-    assert free[0][1] == "the machine has"
-    assert all(size > 0 for size, _ in free)
 
 
 def test_sizes_are_shown_as_people_read_them() -> None:

@@ -5,15 +5,23 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import resource
+import struct
+from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 import ringfeed
 from ringfeed import segment
-from ringfeed.plan import make_plan
-from ringfeed.segment import Segment, reserve
+from ringfeed.limits import show_limit
+from ringfeed.plan import make_plan, show_bytes
+from ringfeed.segment import Segment, open_ring, reserve
 from ringfeed.spec import Array, Spec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 PLAN = make_plan(Spec(Array((8,), "int32")), 4, 4, workers=1, slots=2)
 
@@ -44,6 +52,112 @@ def test_a_mapping_outlives_the_descriptors() -> None:
 
 
 @pytest.mark.usefixtures("nothing_left")
+def test_every_page_is_there_before_it_is_written() -> None:
+    """What is reserved has all its blocks, is all zero, is its owner's alone, and can be neither grown nor cut."""
+    fd = reserve("ringfeed-test", 100_000)
+    found = os.fstat(fd)
+    assert found.st_blocks * 512 >= found.st_size == 100_000
+    assert found.st_mode & 0o777 == 0o600
+    assert os.pread(fd, 100_001, 0) == bytes(100_000)
+    for size in (99_999, 100_001):
+        with pytest.raises(PermissionError):
+            os.ftruncate(fd, size)
+    os.close(fd)
+
+
+# ---- who attaches to what ----
+
+
+@pytest.fixture
+def made() -> Iterator[Segment]:
+    """Return a fresh segment."""
+    segment = Segment(PLAN)
+    yield segment
+    segment.close()
+
+
+NO_SEGMENT = "this is no segment of this version of ringfeed: magic, ABI or sizes differ"
+UNSEALED = "this is no segment of ringfeed: its size is not sealed, so that reading it could be a SIGBUS"
+
+
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize(
+    ("place", "kind"),
+    [(0, "Q"), *((place, "I") for place in range(8, 36, 4)), *((place, "Q") for place in range(40, 72, 8))],
+    ids=["magic", "ABI", "size", "slots", "cells", "workers", "rows", "ids", "slot", "indices", "marks", "failures"],
+)
+def test_a_header_of_another_version(made: Segment, place: int, kind: str) -> None:
+    """A field that differs, by little or by much, is refused; put right again, it is taken."""
+    size = struct.calcsize(kind)
+    (before,) = struct.unpack(kind, os.pread(made.control_fd, size, place))
+    little = before + 1 if place < 16 else 2 * before + 1_000_000 * 8
+    for wrong in (0, little, 2 ** (8 * size) - 1):
+        if wrong == before or (wrong == 0 and place >= 48):
+            continue  # an offset of 0 is as good as another
+        os.pwrite(made.control_fd, struct.pack(kind, wrong), place)
+        with pytest.raises(ValueError, match="no segment") as caught:
+            made.open()
+        assert str(caught.value) == NO_SEGMENT, wrong
+    os.pwrite(made.control_fd, struct.pack(kind, before), place)
+    assert made.open().slots == 2
+
+
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize("change", [(-4096, 0), (4096, 0), (0, 4096), (0, -4096), (1 << 30, 0), (0, 1 << 40)])
+def test_sizes_that_are_not_those_of_the_files(made: Segment, change: tuple[int, int]) -> None:
+    """Whoever is told other sizes than the files have, or the header says, is refused before it maps beyond them."""
+    control, slots = (size + more for size, more in zip(made.sizes, change, strict=True))
+    with pytest.raises(ValueError, match="no segment") as caught:
+        open_ring(made.control_fd, made.slots_fd, (control, slots))
+    assert str(caught.value) == NO_SEGMENT
+
+
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize("which", ["control", "slots"])
+@pytest.mark.parametrize("kind", ["file", "pipe", "unsealed memfd", "empty memfd", "another memfd"])
+def test_what_is_no_segment(made: Segment, tmp_path: Path, kind: str, which: str) -> None:
+    """A file, a pipe, a memfd that could be cut short, one too short, and zeros in place of a header are refused."""
+    size = made.sizes[which == "slots"]
+    fds = _no_segment(kind, size, tmp_path)
+    control, slots = (fds[0], made.slots_fd) if which == "control" else (made.control_fd, fds[0])
+    good = kind == "another memfd" and which == "slots"  # slots have no header: they are all zero at first
+    with suppress(ValueError) if good else pytest.raises(ValueError, match="no segment") as caught:
+        open_ring(control, slots, made.sizes)
+    if not good:
+        assert str(caught.value) == (UNSEALED if kind in {"file", "pipe", "unsealed memfd"} else NO_SEGMENT)
+    for fd in fds:
+        os.close(fd)
+
+
+def _no_segment(kind: str, size: int, place: Path) -> tuple[int, ...]:
+    """Return a descriptor of something else, and those to close with it."""
+    if kind == "pipe":
+        return os.pipe()
+    if kind == "file":
+        fd = os.open(place / "file", os.O_RDWR | os.O_CREAT)
+    elif kind == "unsealed memfd":
+        fd = os.memfd_create("ringfeed-test", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    else:
+        return (reserve("ringfeed-test", size if kind == "another memfd" else 1),)
+    os.ftruncate(fd, size)
+    return (fd,)
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_a_closed_descriptor() -> None:
+    """A descriptor that is no more is refused like any other thing that is no segment."""
+    made = Segment(PLAN)
+    fds = made.control_fd, made.slots_fd
+    made.close()
+    with pytest.raises(ValueError, match="no segment") as caught:
+        open_ring(*fds, made.sizes)
+    assert str(caught.value) == UNSEALED
+
+
+# ---- what is missing ----
+
+
+@pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.ENOMEM])
 def test_no_room_is_a_plan_error(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     """What the kernel refuses to reserve is a PlanError with the size, and nothing is left."""
@@ -67,4 +181,41 @@ def test_without_memfds_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segment.os, "memfd_create", refuse)
     with pytest.raises(ringfeed.PlanError) as caught:
         Segment(PLAN)
-    assert str(caught.value) == "cannot create shared memory: memfd_create: Function not implemented"
+    assert str(caught.value) == (
+        "cannot create shared memory: memfd_create: Function not implemented; ringfeed needs Linux 3.17 or newer, and "
+        "a container whose seccomp profile allows memfd_create"
+    )
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_without_a_descriptor_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no descriptor is left, the limit is named."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(segment.os, "memfd_create", refuse)
+    with pytest.raises(ringfeed.PlanError) as caught:
+        reserve("ringfeed-test", 4096)
+    assert str(caught.value) == (
+        "cannot create shared memory: memfd_create: Too many open files; raise RLIMIT_NOFILE (ulimit -n), or close "
+        "what keeps descriptors open"
+    )
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_what_cannot_be_mapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the address space is used up, nothing of the segment is left."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(segment._ring, "Ring", refuse)
+    made = Segment(PLAN)
+    with pytest.raises(ringfeed.PlanError) as caught:
+        made.open()
+    made.close()
+    assert str(caught.value) == (
+        f"cannot map {show_bytes(sum(made.sizes))} of shared memory: Cannot allocate memory; RLIMIT_AS (ulimit -v) is "
+        f"{show_limit(resource.RLIMIT_AS)}; raise it, use fewer slots, or memory="
+    )

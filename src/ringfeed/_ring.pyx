@@ -55,6 +55,11 @@ def now_ns():
     return c.rf_now_ns()
 
 
+def futex_error():
+    """Return 0, or the errno with which the kernel refuses the C library's own locks."""
+    return c.rf_futex_error()
+
+
 def start_guard(int parent, int lifeline):
     """SIGKILL this process's group when `parent` (a pidfd) ends or the other end of `lifeline` closes."""
     cdef int error = c.rf_guard_start(parent, lifeline)

@@ -14,6 +14,7 @@ from typing import Any
 
 PACKET = 1 << 16  # a longer message goes beside it, in a memfd: what a socket takes at once is not ours to say
 MOST_FDS = 250  # the kernel's limit is 253
+FD_SIZE = array.array("i").itemsize
 ELSEWHERE = b"memfd"  # in place of a message that is in the last descriptor
 
 
@@ -47,17 +48,24 @@ def _send(end: socket.socket, packet: bytes, fds: tuple[int, ...]) -> None:
     end.sendmsg([packet], rights, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
 
+def _receive(end: socket.socket) -> tuple[bytes, list[tuple[int, int, bytes]], int, Any]:
+    # Not socket.recv_fds: it drops its flags, and between it and a later fcntl() another thread may exec.
+    return end.recvmsg(PACKET, socket.CMSG_LEN(MOST_FDS * FD_SIZE), socket.MSG_CMSG_CLOEXEC)
+
+
 def receive(end: socket.socket) -> tuple[Any, list[int]]:
     """Return the next message with its descriptors; PeerGoneError once the peer is gone."""
-    packet, fds, flags, _ = socket.recv_fds(end, PACKET, MOST_FDS)
+    try:
+        packet, rights, flags, _ = _receive(end)
+    except ConnectionResetError:  # said once of a peer that has left messages unread, before what it had sent
+        packet, rights, flags, _ = _receive(end)
+    fds = [fd for _, _, some in rights for fd in array.array("i", some)]
     if flags & socket.MSG_CTRUNC:
         for fd in fds:
             os.close(fd)
-        raise OSError(errno.EMFILE, "no room for the descriptors of a message; raise the limit (ulimit -n)")
+        raise OSError(errno.EMFILE, "no room for the descriptors of a message")
     if not packet:
         raise PeerGoneError
-    for fd in fds:
-        os.set_inheritable(fd, False)  # noqa: FBT003 - the name says it
     if packet == ELSEWHERE:
         with open(fds.pop(), "rb") as file:  # noqa: PTH123 - a descriptor
             packet = os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0)

@@ -6,7 +6,6 @@ The loader decides when an epoch begins and ends; the engine runs it. Not thread
 from __future__ import annotations
 
 import gc
-import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from ringfeed import _ring
 from ringfeed._arrays import Fields
 from ringfeed.errors import ClosedError, RingfeedError, SlotsHeldError, SpecError, StallError, WorkerError
 from ringfeed.failure import decode
+from ringfeed.limits import usable_cpus
 from ringfeed.pool import Crew, InProcess, Pool, Threads
 from ringfeed.processes import Processes
 from ringfeed.segment import Segment
@@ -46,7 +46,7 @@ class Engine:
         self._layout = layout
         self._capacity = max(2 * plan.slots, PLANNED_INDICES // layout.indices)
         self._fields = Fields(recipe.spec, layout.offsets)
-        spin = settings.workers > 0 and settings.backend == "process" and len(os.sched_getaffinity(0)) > 1
+        spin = settings.workers > 0 and settings.backend == "process" and usable_cpus() > 1
         self.segment = Segment(plan, SPIN_NS if spin else 0)
         try:
             self.ring = self.segment.open()

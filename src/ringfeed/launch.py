@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 import warnings
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
@@ -26,11 +26,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from ringfeed import channel as channels
 from ringfeed.errors import WorkerError
 from ringfeed.failure import decode
+from ringfeed.limits import is_shortage, reason
 from ringfeed.nursery import end_group, fork, nurse, pidfd_of
 from ringfeed.standins import frameworks_loaded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from ringfeed.ship import Shipment
 
@@ -154,6 +155,16 @@ class Spawner:
         """Nothing to close: workers are their own processes."""
 
 
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Turn the kernel's refusal of another process into an error that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise WorkerError(f"no worker can be started: {reason(error)}") from error
+
+
+@_explained()
 def spawn(module: str, tether: Tether) -> Worker:
     """Run ``module.main(channel, parent, lifeline)`` in a fresh interpreter with this one's path and flags."""
     ours, theirs = channels.pair()
@@ -224,6 +235,7 @@ class Forker:
         channels.send(nursery.channel, {"manifest": self._shipment.manifest()}, self._shipment.fds)
         return nursery
 
+    @_explained()
     def _fork(self) -> Worker:
         ours, theirs = channels.pair()
         with theirs:
@@ -253,6 +265,9 @@ class Forker:
                 return self._order()
             except (OSError, EOFError) as error:
                 end = self._bury()
+                # A BlockingIOError is a nursery that does not read.
+                if isinstance(error, OSError) and is_shortage(error) and not isinstance(error, BlockingIOError):
+                    raise WorkerError(f"no worker can be started: {reason(error)}") from error
                 if last_try or self._abandoned:
                     message = f"the process that forks workers {end} twice; use start_method='spawn'"
                     raise WorkerError(message) from error
@@ -291,10 +306,12 @@ class Forker:
             self._statuses[message["ended"]] = os.waitstatus_to_exitcode(message["status"])
         elif "broken" in message:
             failure = decode(message["broken"])
+            if isinstance(failure.error, WorkerError):
+                raise failure.error
             text = f"the dataset could not be unpickled for the workers: {failure.summary}"
             raise WorkerError(text) from failure.error
         elif "refused" in message:
-            text = f"no worker could be forked: {message['refused']}"
+            text = f"no worker can be started: {message['refused']}"
             raise WorkerError(text)
 
     def _status_of(self, pid: int, nursery: Worker) -> int | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import os
 import threading
 import weakref
 from dataclasses import replace
@@ -14,6 +13,7 @@ from ringfeed.batches import BatchIterator
 from ringfeed.engine import Engine
 from ringfeed.errors import ClosedError, RingfeedError, SupersededError
 from ringfeed.lifetime import Exit, Forks
+from ringfeed.limits import usable_cpus
 from ringfeed.plan import Plan, check_available, make_plan
 from ringfeed.sampler import batch_count, check_seed, make_sampler
 from ringfeed.settings import Settings, check_count
@@ -95,7 +95,7 @@ class Loader:
     ) -> None:
         """Check everything, read sample 0 unless ``spec`` is given, and make the plan; nothing is reserved yet."""
         self._batch_size = check_count("batch_size", batch_size, 1)
-        count = min(len(os.sched_getaffinity(0)), _ring.MAX_WORKERS) if workers is None else workers
+        count = min(usable_cpus(), _ring.MAX_WORKERS) if workers is None else workers
         check_count("slots", slots, 0)
         check_count("max_batch_size", max_batch_size, 1)
         self._settings = Settings(

@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from ringfeed import channel as channels
+from ringfeed.limits import reason
 from ringfeed.worker import become_worker, flush_output, report_and_leave, work
 
 
@@ -41,17 +42,17 @@ class Nursery:
                     return
 
     def _obey(self) -> bool:
+        fds: list[int] = []
         try:
             _, fds = channels.receive(self._channel)
-        except (EOFError, OSError):
-            return False
-        try:
             pid = fork()
             if pid == 0:
                 self._let_live(*fds)
             pidfd = pidfd_of(pid)
+        except EOFError:
+            return False
         except OSError as error:
-            channels.send(self._channel, {"refused": str(error)})
+            channels.send(self._channel, {"refused": reason(error)})
         else:
             self._children[pidfd] = pid
             channels.send(self._channel, {"pid": pid}, (pidfd,))
@@ -67,6 +68,8 @@ class Nursery:
                 os.close(pidfd)
             become_worker(parent_fd, lifeline_fd)
             work(channel_fd, self._dataset)
+        except BaseException:  # noqa: BLE001 - reported, whatever it is
+            report_and_leave(socket.socket(fileno=channel_fd))
         finally:
             os._exit(1)
 
@@ -140,9 +143,9 @@ def nurse(channel: socket.socket, parent_fd: int, lifeline_fd: int, dataset: Any
 
 def main(channel_fd: int, parent_fd: int, lifeline_fd: int) -> None:
     """Run a spawned nursery: unpickle the dataset once, for all workers."""
-    become_worker(parent_fd, lifeline_fd)
     channel = socket.socket(fileno=channel_fd)
     try:
+        become_worker(parent_fd, lifeline_fd)
         from ringfeed.ship import unpack  # noqa: PLC0415 - imports NumPy, after the guard of a worker
         from ringfeed.source import Source  # noqa: F401, PLC0415 - what each worker needs, imported once
 

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ringfeed import _ring
 from ringfeed.errors import PlanError
+from ringfeed.limits import free_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from ringfeed.spec import Spec
 
 PAGE = 4096
@@ -190,50 +188,10 @@ def check_available(plan: Plan, reserved: int = 0) -> None:
     plan are taken already.
     """
     needed = plan.total - reserved
-    for free, whose in _free_memory():
+    for free, whose in free_memory():
         if needed > free:
             message = (
                 f"the plan needs {show_bytes(needed)} ({plan.slots} slots of {show_bytes(plan.slot_size)}), but "
                 f"{whose} {show_bytes(max(free, 0))} free; use fewer slots, a smaller batch_size, or memory="
             )
             raise PlanError(message)
-
-
-def _free_memory() -> Iterator[tuple[int, str]]:
-    """Yield (bytes free, whose) of the machine and of each cgroup that has a limit."""
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            yield int(line.split()[1]) * 1024, "the machine has"
-    for folder in _cgroups():
-        free = _free_in_cgroup(folder)
-        if free is not None:
-            yield free, "its cgroup has"
-
-
-def _cgroups() -> Iterator[Path]:
-    """Yield the folders of this process's memory cgroups, from its own to the root, of version 2 and 1."""
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
-        _, controllers, path = line.split(":", 2)
-        root = Path("/sys/fs/cgroup") if not controllers else Path("/sys/fs/cgroup/memory")
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        own = root / path.lstrip("/")
-        yield from (folder for folder in (own, *own.parents) if folder.is_relative_to(root))
-
-
-def _free_in_cgroup(folder: Path) -> int | None:
-    for limit_name, usage_name, cache_name in (
-        ("memory.max", "memory.current", "inactive_file"),
-        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-    ):
-        try:
-            limit = (folder / limit_name).read_text().strip()
-            usage = int((folder / usage_name).read_text())
-            statistics = (folder / "memory.stat").read_text().split()
-        except (OSError, ValueError):
-            continue
-        if limit == "max":
-            return None
-        reclaimable = int(statistics[statistics.index(cache_name) + 1]) if cache_name in statistics else 0
-        return int(limit) - usage + reclaimable
-    return None

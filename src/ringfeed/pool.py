@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ringfeed import _ring
+from ringfeed.limits import start_thread
 from ringfeed.source import Recipe, Source
 from ringfeed.worker import serve
 
@@ -143,7 +144,7 @@ class Threads:
             end = _ring.WorkerEnd(self._crew.ring, number)
             source = Source(dataset, self._crew.recipe, end, self._crew.ring)
             thread = threading.Thread(target=serve, args=(end, source), name=f"ringfeed-{number}", daemon=True)
-            thread.start()
+            start_thread(thread)
             self._threads.append(thread)
 
     def update(self, dataset: Any) -> int:  # noqa: ARG002 - see below

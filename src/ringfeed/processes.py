@@ -13,6 +13,7 @@ from ringfeed import channel as channels
 from ringfeed.errors import RingfeedError, WorkerError
 from ringfeed.failure import decode
 from ringfeed.launch import Forker, Spawner, Tether, Worker
+from ringfeed.limits import check_processes, start_thread
 from ringfeed.pool import STOP_S, describe
 from ringfeed.ship import Shipment, pack, ship
 from ringfeed.stacks import Stacks
@@ -47,6 +48,7 @@ class Processes:
         self._closed = False
         self._lock = threading.RLock()  # workers, versions and starts change together
         self._waking = threading.RLock()  # held for a moment only
+        check_processes(crew.workers)
         self._tether = Tether()
         try:
             self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -75,7 +77,7 @@ class Processes:
         except BaseException:
             self.stop()
             raise
-        self._watcher.start()
+        start_thread(self._watcher)
 
     def _launch_all(self) -> None:
         for number in range(self._crew.workers):
@@ -214,7 +216,10 @@ class Processes:
         except (OSError, EOFError):
             return None
         failure = decode(message["broken"])
-        error = WorkerError(f"a worker could not open the dataset: {failure.summary}; try workers=0")
+        if isinstance(failure.error, RingfeedError):
+            error = WorkerError(f"a worker could not start: {failure.error}")
+        else:
+            error = WorkerError(f"a worker could not open the dataset: {failure.summary}; try workers=0")
         error.__cause__ = failure.error
         return error
 

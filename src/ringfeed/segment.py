@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import resource
 from typing import TYPE_CHECKING
 
 from ringfeed import _ring
 from ringfeed.errors import PlanError
+from ringfeed.limits import check_futex, show_limit
 from ringfeed.plan import show_bytes, worker_ids
 
 if TYPE_CHECKING:
@@ -16,6 +18,10 @@ if TYPE_CHECKING:
 
 
 STDERR = 2
+SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+_NO_CALL = "; ringfeed needs Linux 3.17 or newer, and a container whose seccomp profile allows memfd_create"
+_NO_DESCRIPTOR = "; raise RLIMIT_NOFILE (ulimit -n), or close what keeps descriptors open"
+_WAYS = {errno.ENOSYS: _NO_CALL, errno.EPERM: _NO_CALL, errno.EACCES: _NO_CALL, errno.EMFILE: _NO_DESCRIPTOR}
 
 
 def keep_standard_descriptors() -> None:
@@ -27,14 +33,19 @@ def keep_standard_descriptors() -> None:
 
 def reserve(name: str, size: int) -> int:
     """Return a memfd of ``size`` zeroed bytes, all reserved, whose size nobody can change any more."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if limit != resource.RLIM_INFINITY and size > limit:  # asked, as the kernel's answer may be SIGXFSZ
+        message = f"RLIMIT_FSIZE (ulimit -f) is {limit} bytes, and {show_bytes(size)} of shared memory are needed"
+        raise PlanError(f"{message}; raise it, use fewer slots, or memory=")
     try:
         fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     except OSError as error:
         message = f"cannot create shared memory: memfd_create: {error.strerror}"
-        raise PlanError(message) from error
+        raise PlanError(message + _WAYS.get(error.errno or 0, "")) from error
     try:
+        os.fchmod(fd, 0o600)  # or another user whom /proc shows our descriptors could open it
         os.posix_fallocate(fd, 0, size)
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
     except OSError as error:
         os.close(fd)
         if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
@@ -42,6 +53,35 @@ def reserve(name: str, size: int) -> int:
         message = f"cannot reserve {show_bytes(size)} of shared memory: {error.strerror}; use fewer slots, or memory="
         raise PlanError(message) from error
     return fd
+
+
+def open_ring(control_fd: int, slots_fd: int, sizes: tuple[int, int], *, inherit: bool = False) -> _ring.Ring:
+    """Map a segment into this process, and into its forked children if they ``inherit``.
+
+    Raises ValueError for what is no segment of this version, PlanError where there is no room for it.
+    """
+    for fd in (control_fd, slots_fd):
+        if _seals(fd) & SEALS != SEALS:
+            message = "this is no segment of ringfeed: its size is not sealed, so that reading it could be a SIGBUS"
+            raise ValueError(message)
+    try:
+        return _ring.Ring(control_fd, slots_fd, *sizes, inherit=inherit)
+    except OSError as error:
+        raise PlanError(_no_map(sum(sizes), error.strerror)) from error
+
+
+def _seals(fd: int) -> int:
+    try:
+        return fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+    except OSError:  # no memfd
+        return 0
+
+
+def _no_map(size: int, why: str | None) -> str:
+    return (
+        f"cannot map {show_bytes(size)} of shared memory: {why}; RLIMIT_AS (ulimit -v) is "
+        f"{show_limit(resource.RLIMIT_AS)}; raise it, use fewer slots, or memory="
+    )
 
 
 class Segment:
@@ -52,11 +92,20 @@ class Segment:
 
         ``spin_ns``: how long a waiter looks again before it sleeps, while batches come quicker than that.
         """
+        check_futex()
         keep_standard_descriptors()
-        layout = plan.layout
         self.control_size = plan.control_size
         self.slots_size = plan.slots * plan.slot_size
         self.control_fd = reserve("ringfeed-control", self.control_size)
+        try:
+            self._format(plan, spin_ns)
+            self.slots_fd = reserve("ringfeed-slots", self.slots_size)
+        except BaseException:
+            os.close(self.control_fd)
+            raise
+
+    def _format(self, plan: Plan, spin_ns: int) -> None:
+        layout = plan.layout
         try:
             _ring.format_control(
                 self.control_fd,
@@ -72,10 +121,8 @@ class Segment:
                 layout.failures_at,
                 spin_ns,
             )
-            self.slots_fd = reserve("ringfeed-slots", self.slots_size)
-        except BaseException:
-            os.close(self.control_fd)
-            raise
+        except MemoryError as error:
+            raise PlanError(_no_map(self.control_size, os.strerror(errno.ENOMEM))) from error
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -84,7 +131,7 @@ class Segment:
 
     def open(self) -> _ring.Ring:
         """Return a mapping of the segment for this process, which its forked children inherit."""
-        return _ring.Ring(self.control_fd, self.slots_fd, *self.sizes, inherit=True)
+        return open_ring(self.control_fd, self.slots_fd, self.sizes, inherit=True)
 
     def close(self) -> None:
         """Close the descriptors; once."""

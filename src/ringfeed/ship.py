@@ -228,7 +228,7 @@ def _sealed_memfd(parcel: Parcel, content: Sequence[tuple[int, memoryview]]) -> 
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
     except BaseException as error:
         os.close(fd)
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.ENOMEM):
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
             raise PlanError(_no_room(parcel, size, error)) from error
         raise
     return fd

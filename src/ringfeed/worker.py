@@ -39,6 +39,7 @@ class Process:
     def __init__(self, channel: socket.socket, dataset: Any = None) -> None:
         """Wait for the hello message and open the segment; ``dataset`` is set in a forked worker."""
         from ringfeed import channel as channels  # noqa: PLC0415 - after the guard, like all that is slow
+        from ringfeed.segment import open_ring  # noqa: PLC0415 - see above
 
         self._receive = channels.receive
         self._channel = channel
@@ -46,7 +47,7 @@ class Process:
         self._recipe: Recipe = hello["recipe"]
         self._number: int = hello["number"]
         control_fd, slots_fd = fds[:2]
-        self._ring = _ring.Ring(control_fd, slots_fd, *hello["sizes"])
+        self._ring = open_ring(control_fd, slots_fd, hello["sizes"])
         os.close(control_fd)
         os.close(slots_fd)
         self._end = _ring.WorkerEnd(self._ring, self._number)
@@ -149,7 +150,9 @@ def become_worker(parent_fd: int, lifeline_fd: int) -> None:
     """Lead a process group that dies with the consumer, and leave Ctrl-C to the consumer."""
     if os.getpgrp() != os.getpid():
         os.setpgid(0, 0)
-    _ring.start_guard(parent_fd, lifeline_fd)
+    for fd in (parent_fd, lifeline_fd):
+        os.set_inheritable(fd, False)  # noqa: FBT003 - what the dataset starts has no part in them
+    _start_guard(parent_fd, lifeline_fd)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the kernel sends it to stopped orphans, when a nursery dies
     signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())  # whatever thread of the consumer started us
@@ -157,8 +160,19 @@ def become_worker(parent_fd: int, lifeline_fd: int) -> None:
         _ring.keep_heap(KEPT_HEAP, LARGEST_KEPT_BLOCK)
 
 
+def _start_guard(parent_fd: int, lifeline_fd: int) -> None:
+    try:
+        _ring.start_guard(parent_fd, lifeline_fd)
+    except OSError as error:
+        from ringfeed.errors import WorkerError  # noqa: PLC0415 - see below
+        from ringfeed.limits import reason  # noqa: PLC0415 - the guard comes before all that takes time
+
+        raise WorkerError(f"the thread that guards a worker cannot be started: {reason(error)}") from error
+
+
 def work(channel_fd: int, dataset: Any = None) -> None:
     """Live a worker process's life, from the hello message to the end."""
+    os.set_inheritable(channel_fd, False)  # noqa: FBT003 - see become_worker()
     channel = socket.socket(fileno=channel_fd)
     channel.setblocking(True)  # noqa: FBT003 - the name says it; a forked worker has the consumer's default timeout
     try:
@@ -171,7 +185,9 @@ def work(channel_fd: int, dataset: Any = None) -> None:
 
 def main(channel_fd: int, parent_fd: int, lifeline_fd: int) -> None:
     """Run a spawned worker."""
-    become_worker(parent_fd, lifeline_fd)
-    import numpy as np  # noqa: F401, PLC0415 - while the consumer packs the dataset
-
+    try:
+        become_worker(parent_fd, lifeline_fd)
+        import numpy as np  # noqa: F401, PLC0415 - while the consumer packs the dataset
+    except BaseException:  # noqa: BLE001 - reported, whatever it is
+        report_and_leave(socket.socket(fileno=channel_fd))
     work(channel_fd)
