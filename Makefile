@@ -8,7 +8,7 @@ MAKEFLAGS += --no-print-directory
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 .SECONDARY:
-.PHONY: help demo test test-c test-model test-others test-frameworks test-core lint format bench fuzz develop clean
+.PHONY: help demo test test-c test-model test-weak test-others test-frameworks test-core lint format bench fuzz develop clean
 
 # ---- what there is ----
 
@@ -98,7 +98,7 @@ help: ## this list
 demo: .venv/with-pictures .venv/with-tensorflow ## train a Keras CNN on real pictures through the ring, and show it working
 	$(PY) examples/demo.py
 
-test: test-c test-model test-others test-frameworks test-core ## everything: the C core with sanitizers, and the package on every Python found
+test: test-c test-model test-weak test-others test-frameworks test-core ## everything: the C core with sanitizers, and the package on every Python found
 
 # Each sanitizer that $(CC) has; a probe tells, since headers, libraries or a kernel setting may be missing.
 test-c: ## the C core, plain and under TSan, ASan and UBSan
@@ -114,6 +114,12 @@ test-c: ## the C core, plain and under TSan, ASan and UBSan
 
 test-model: ## the protocol's model: bounded configurations, and each rule broken once
 	$(need-compiler)$(MAKE) -C tests/model test
+
+test-weak: ## the C core under a weak memory model, where Relacy's headers (Debian: relacy-dev) and a C++ compiler are
+	$(need-compiler)@mkdir -p build
+	@echo '#include <relacy/relacy.hpp>' >build/probe.cpp
+	@if $(CXX) -std=c++14 -fno-sized-deallocation -fsyntax-only build/probe.cpp 2>/dev/null; then $(MAKE) -C tests/weak test; \
+	else echo "== the weak memory model left out: $(CXX) finds no <relacy/relacy.hpp>; install relacy-dev and g++"; fi
 
 # Tests that import frameworks or pictures have a process of their own: beside TensorFlow, start_method="fork"
 # warns, and a warning fails a test. The others are the core, and run on every Python.

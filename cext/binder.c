@@ -161,8 +161,7 @@ static uint32_t bind_batch(struct rf_ring *ring, uint32_t slot)
         atomic_store_explicit(&rf_cell_of(ring, slot, cell)->word,
                               rf_word(batch * ring->geometry.cells + cell, 0, 0, RF_AVAIL), memory_order_release);
     atomic_store_explicit(&control->bound, batch + 1, memory_order_seq_cst);
-    /* After `bound`, so that rf_look() finds the batch in one or the other. */
-    atomic_store_explicit(&binder->plan_read, read + 1, memory_order_release);
+    atomic_store_explicit(&binder->plan_read, read + 1, memory_order_relaxed); /* read under the lock */
     return tickets;
 }
 
@@ -210,7 +209,7 @@ uint32_t rf_plan_room(const struct rf_ring *ring)
 bool rf_is_planned(const struct rf_ring *ring)
 {
     const struct rf_binder *binder = ring->binder;
-    return atomic_load_explicit(&binder->plan_read, memory_order_acquire) !=
+    return atomic_load_explicit(&binder->plan_taken, memory_order_relaxed) !=
            atomic_load_explicit(&binder->plan_write, memory_order_relaxed);
 }
 

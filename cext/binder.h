@@ -51,7 +51,8 @@ void rf_lock(struct rf_binder *binder);
 /* Unlock, and bind what was released meanwhile: whoever could not lock has left it to us. */
 void rf_unlock(struct rf_ring *ring);
 
-/* Whether a planned batch waits for a slot. */
+/* Whether a planned batch is not taken yet. By the taker's own counts: plan_read, which another thread may be about to
+ * store, would have the taker sleep for a batch that it has taken already. */
 bool rf_is_planned(const struct rf_ring *ring);
 
 /* Wake `count` sleepers, or RF_ALL; while tickets are brisk a smaller count wakes nobody if somebody is awake, who

@@ -201,7 +201,7 @@ enum rf_answer rf_look(struct rf_ring *ring)
         return RF_STOPPED;
     if (atomic_load_explicit(&ring->binder->alarm, memory_order_seq_cst))
         return RF_ALARMED;
-    /* The plan first: a release may bind its last batch while we look, but never takes it out before it is bound. */
+    /* The plan first: a release may bind its last batch while we look. */
     bool planned = rf_is_planned(ring);
     if (is_bound(ring))
         return RF_PENDING;

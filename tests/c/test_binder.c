@@ -338,6 +338,20 @@ static void cancel_leaves_held_slots(void)
     rf_unreference(ring);
 }
 
+/* An epoch is over for the consumer as soon as it has taken all, though whoever bound the last batch is not done yet. */
+static void dry_is_seen_while_another_thread_unlocks(void)
+{
+    struct rf_ring *ring = ring_of(1, 1, 1, 1);
+    bind_batches(ring, 1, 1);
+    fill_all(ring, 0);
+    CHECK_EQ(rf_look(ring), RF_TAKEABLE);
+    rf_take(ring);
+    atomic_store(&ring->binder->plan_read, 0); /* bind_batch() has stored `bound`, and not yet this */
+    atomic_store(&ring->binder->lock, 1);
+    CHECK_EQ(rf_look(ring), RF_DRY);
+    rf_unreference(ring);
+}
+
 /* ---- fencing ---- */
 
 /* What was bound and not taken is bound again, in order, with its indices, under new numbers; nothing else changes. */
@@ -462,6 +476,7 @@ int main(void)
     RUN(draining_slot_is_swept_once_more);
     RUN(cancelled_batch_is_never_delivered);
     RUN(cancel_leaves_held_slots);
+    RUN(dry_is_seen_while_another_thread_unlocks);
     RUN(requeue_binds_the_same_again);
     RUN(requeue_survives_a_full_plan);
     RUN(fenced_workers_slot_is_quarantined);

@@ -274,7 +274,7 @@ static void bump_for_workers(struct state *s, struct thread *thread)
 static void look_at_sleepers(const struct state *s, struct thread *thread)
 {
     unsigned asleep = (unsigned)__builtin_popcount(s->sleepers);
-    unsigned needed = broken(BRISK_WAKES_NOBODY) ? asleep + 1 : configuration->workers;
+    unsigned needed = broken(BRISK_WAKES_NOBODY) ? asleep + 1 : crew();
     bool enough = thread->tickets != ALL && asleep < needed && s->brisk;
     thread->step = asleep && !enough ? WORK_WAKE : after_wake(thread);
 }

@@ -1,16 +1,16 @@
-/* A consumer thread that breaks an epoch off (rf_cancel), or gives a suspect worker up. */
+/* A consumer thread that breaks an epoch off (rf_cancel), or fences a worker (rf_requeue). */
 #include "model.h"
 
 /* ---- breaking off ---- */
 
-/* `flag`: not a break, but the batches of a suspect worker are to be filled anew. */
+/* `flag`: not a break, but a fence: what is bound is to be filled anew. */
 static void cancel_plan(struct state *s, struct thread *thread)
 {
-    if (thread->flag)
+    if (thread->flag && !broken(FENCE_KEEPS_PLAN))
         s->plan_read = s->expected;
-    else if (!broken(BREAK_KEEPS_PLAN))
+    else if (!thread->flag && !broken(BREAK_KEEPS_PLAN))
         s->plan_read = s->plan_write;
-    thread->then = thread->flag ? LOOK_BOUND : BREAK_DONE;
+    thread->then = thread->flag ? FENCE_DONE : BREAK_DONE;
     thread->flag = thread->tickets = 0;
     thread->step = broken(BREAK_WITHOUT_LOCK) ? BIND_TRY : BIND_COLLECT;
 }
@@ -36,40 +36,6 @@ static void break_done(struct state *s, struct thread *thread)
 {
     end_epoch(s);
     go_idle(s, thread);
-}
-
-/* ---- quarantine of one batch ---- */
-
-static void fence_slot(struct state *s, struct thread *thread)
-{
-    for (unsigned number = 0; number < configuration->workers; number++) {
-        const struct worker *worker = &s->worker[number];
-        struct slot *slot = &s->slot[worker->slot];
-        if (!worker->frozen || !worker->claimed || slot->state != BOUND)
-            continue;
-        slot->state = QUARANTINED;
-        s->homeless = slot->batch;
-        s->homeless_plan = slot->plan;
-        s->slot_of[place_of(slot->batch)] = (struct entry){.slot = NO_SLOT};
-        thread->slot = worker->slot;
-        thread->cell = 0;
-        thread->step = FENCE_SWEEP;
-        return;
-    }
-    thread->then = LOOK_BOUND;
-    thread->step = BIND_COLLECT;
-}
-
-static void fence_sweep(struct state *s, struct thread *thread)
-{
-    struct slot *slot = &s->slot[thread->slot];
-    if (slot->cell[thread->cell].state == AVAIL)
-        finish_cell(&slot->cell[thread->cell], CANCELLED);
-    if (++thread->cell < tickets_of(slot->plan))
-        return;
-    thread->slot = thread->cell = 0;
-    thread->then = LOOK_BOUND;
-    thread->step = BIND_COLLECT;
 }
 
 /* ---- a step ---- */
@@ -112,9 +78,9 @@ enum outcome cancel_step(struct state *s, struct thread *thread)
         break;
     case CANCEL_PLAN: cancel_plan(s, thread); break;
     case BREAK_DONE: break_done(s, thread); break;
-    case FENCE_LOCK: return take_lock(s, thread, FENCE_SLOT) ? STEPPED : NO_MORE;
-    case FENCE_SLOT: fence_slot(s, thread); break;
-    default: fence_sweep(s, thread); /* FENCE_SWEEP */
+    default: /* FENCE_DONE */
+        fill_up(s);
+        *thread = (struct thread){.step = LOOK_BOUND};
     }
     return STEPPED;
 }

@@ -1,4 +1,4 @@
-/* What must be so: in every state, whenever somebody writes, whenever a batch is taken, and wherever all are at rest. */
+/* What must be so: in every state, whenever somebody writes or a batch is taken, and wherever all are at rest. */
 #include "model.h"
 
 const char *violation;
@@ -80,7 +80,17 @@ void check_taken(const struct state *s, const struct slot *slot)
 
 /* ---- in every state ---- */
 
-/* How often a slot counts as free: on the list, on the stack, or on its way there. */
+/* Whether a slot is on its way from the list of free ones to a batch: taken off, and not bound yet. */
+static bool is_being_bound(const struct state *s, const struct thread *thread)
+{
+    if (thread->step < BIND_RECORD || thread->step > BIND_BOUND)
+        return false;
+    if (broken(BOUND_BEFORE_ENTRY)) /* then the batch is below `bound` before it has its slot */
+        return thread->step <= BIND_ENTRY || thread->step == BIND_BOUND;
+    return thread->batch >= s->bound;
+}
+
+/* How often a slot counts as free: on the list, on the stack, or on its way from or to them. */
 static unsigned free_places(const struct state *s, unsigned slot)
 {
     unsigned places = 0;
@@ -90,8 +100,8 @@ static unsigned free_places(const struct state *s, unsigned slot)
         places += at == slot;
     for (unsigned number = 0; number < THREADS; number++) {
         const struct thread *thread = &s->thread[number];
-        bool binds = thread->step >= BIND_RECORD && thread->step <= BIND_BOUND;
-        places += (binds || thread->step == DROP_PUSH) && thread->slot == slot && s->slot[slot].state == FREE;
+        bool moves = thread->step == DROP_PUSH || is_being_bound(s, thread);
+        places += moves && thread->slot == slot && s->slot[slot].state == FREE;
     }
     return places;
 }
@@ -197,7 +207,7 @@ static void check_workers_at_rest(const struct state *s)
             wrong("a worker hangs");
         asleep += is_asleep(worker);
     }
-    bool allowed = s->brisk && asleep < configuration->workers; /* then one awake is enough */
+    bool allowed = s->brisk && asleep < crew(); /* then one awake is enough */
     if (!s->consumer_dead && asleep && !allowed && has_available(s))
         wrong("a worker sleeps while a ticket is AVAIL");
 }
@@ -210,7 +220,7 @@ static bool is_starved(const struct state *s)
         bool claimed = false;
         for (unsigned cell = 0; cell < CELLS; cell++)
             claimed |= s->slot[slot].cell[cell].state == CLAIMED;
-        bool kept = s->slot[slot].state == QUARANTINED || (s->slot[slot].state == DRAINING && claimed);
+        bool kept = s->slot[slot].state == DRAINING && claimed;
         starved &= s->slot[slot].state == HELD || (has_frozen(s) && kept);
     }
     return starved;
@@ -223,8 +233,7 @@ static bool may_sleep(const struct state *s, const struct thread *thread)
         return thread->held || has_frozen(s);
     if (!has_worker(s))
         return true;
-    bool waits = configuration->quarantine == MOVE_BATCH && s->homeless != NO_BATCH && !broken(MOVE_ONE_BATCH);
-    return has_suspect(s) || (has_frozen(s) && waits);
+    return has_suspect(s);
 }
 
 static void check_takers_at_rest(const struct state *s)

@@ -110,17 +110,16 @@ bool has_suspect(const struct state *s)
     return false;
 }
 
-/* The consumer has slept for timeout_s, and gives up whoever makes no step. */
+/* The consumer has slept for timeout_s, and SIGKILL has not ended whoever makes no step: it fences them. */
 static bool time_out(struct state *s, unsigned number)
 {
     struct thread *thread = &s->thread[number];
-    if (configuration->quarantine == STALL_ONLY || thread->step != REST_ASLEEP || !has_suspect(s))
+    if (!configuration->fences || thread->step != REST_ASLEEP || !has_suspect(s))
         return false;
     s->consumer_wait = WAIT_NONE;
     for (unsigned worker = 0; worker < configuration->workers; worker++)
-        s->worker[worker].doomed |= s->worker[worker].frozen;
-    bool requeue = configuration->quarantine == REQUEUE && !broken(MOVE_ONE_BATCH);
-    *thread = (struct thread){.step = requeue ? CANCEL_LOCK : FENCE_LOCK, .flag = requeue};
+        s->worker[worker].fenced |= s->worker[worker].frozen;
+    *thread = (struct thread){.step = CANCEL_LOCK, .flag = 1};
     return true;
 }
 
@@ -152,7 +151,8 @@ static bool fork_drops(struct state *s, unsigned number)
 
 /* The choices: who, in this order. */
 enum { KILL = 0, FREEZE = KILL + WORKERS, THAW = FREEZE + WORKERS, START = THAW + WORKERS, NEXT = START + WORKERS };
-enum { BREAK = NEXT + 2, DROP = BREAK + 2, FORK = DROP + SLOTS, TIME_OUT = FORK + SLOTS, CLOSE = TIME_OUT + 2, DIE, PACE, CHOICES };
+enum { BREAK = NEXT + 2, DROP = BREAK + 2, FORK = DROP + SLOTS, TIME_OUT = FORK + SLOTS };
+enum { CLOSE = TIME_OUT + 2, DIE, PACE, CHOICES };
 
 enum outcome environment_step(struct state *s, unsigned choice)
 {
@@ -214,9 +214,10 @@ void first_state(struct state *s)
             empty_cell(&s->slot[slot].cell[cell]);
     }
     for (unsigned number = 0; number < WORKERS; number++)
-        s->worker[number].step = number >= configuration->workers ? STOPPED
-                                 : configuration->slow_starts     ? STARTING
-                                                                  : WAIT_STOP;
+        s->worker[number].step = ABSENT;
+    fill_up(s);
+    for (unsigned number = 0; number < WORKERS; number++)
+        s->worker[number].reaped = 0; /* there was no reap before them */
     for (unsigned number = 0; number < THREADS; number++)
         s->thread[number].step = IDLE;
 }

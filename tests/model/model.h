@@ -5,12 +5,11 @@
 #include "rules.h"
 #include "state.h"
 
-enum quarantine { STALL_ONLY, MOVE_BATCH, REQUEUE }; /* what becomes of a suspect's batches: see README.md */
-
 struct configuration {
     const char *name, *about;
     bool bounded;                          /* small enough for every test run */
-    uint8_t workers, slots, cells, rows;   /* rows: of one batch */
+    uint8_t workers, slots, cells, rows;   /* workers: ids for them; rows: of one batch */
+    uint8_t spare;                         /* ids that nobody has at first: for those who replace fenced workers */
     uint8_t epochs, batches, tickets[4];   /* batches of an epoch; tickets of each, 0: as many as cells */
     uint8_t ahead;                         /* batches planned in one go */
     uint8_t takers, releasers, exports;    /* exports: holds beside the lease's own */
@@ -21,7 +20,7 @@ struct configuration {
     bool closes, dies;                     /* the loader may be closed; the consumer may die */
     bool brisk;                            /* tickets are, from the beginning */
     bool slow_starts;                      /* a worker that is started is up at some time, or never */
-    enum quarantine quarantine;
+    bool fences;                           /* after timeout_s, whoever makes no step; else that is a StallError */
 };
 
 extern const struct configuration *configuration;
@@ -89,12 +88,20 @@ static inline uint8_t index_of(unsigned plan, unsigned row) { return (uint8_t)(p
 static inline bool has(uint16_t set, unsigned index) { return index < 16 && (set >> index & 1); }
 
 static inline bool is_final(const struct cell *cell) { return cell->state >= READY; }
-static inline unsigned place_of(unsigned batch) { return batch % (broken(LATE_SLOT_CHOICE) ? SLOTS : configuration->slots); }
+static inline unsigned place_of(unsigned batch)
+{
+    return batch % (broken(LATE_SLOT_CHOICE) ? SLOTS : configuration->slots);
+}
 static inline struct entry entry_of(const struct state *s, unsigned batch) { return s->slot_of[place_of(batch)]; }
 static inline bool is_bound(const struct state *s) { return s->head < s->bound; }
-/* Whether the head batch has a slot: it has if it is bound, except while a quarantine moves it to another. */
+/* Whether the head batch has a slot: it has if it is bound, unless that rule is broken. */
 static inline bool is_housed(const struct state *s) { return is_bound(s) && entry_of(s, s->head).slot != NO_SLOT; }
-static inline bool is_alive(const struct worker *worker) { return worker->step != DEAD && worker->step != STOPPED; }
+static inline bool is_alive(const struct worker *worker)
+{
+    return worker->step != DEAD && worker->step != STOPPED && worker->step != ABSENT;
+}
+/* How many are at work, or are to be. */
+static inline unsigned crew(void) { return configuration->workers - configuration->spare; }
 static inline bool is_asleep(const struct worker *worker) { return worker->step == SLEEP_ASLEEP; }
 
 /* Where an empty slot ends and a finished cell begins, its owner and attempt have told all they had to. */
@@ -126,6 +133,7 @@ void go_idle(struct state *s, struct thread *thread);
 void worker_wakes(struct worker *worker);
 bool must_die(const struct state *s, unsigned number);
 void worker_dies(struct state *s, unsigned number);
+void fill_up(struct state *s); /* start workers in the place of those that are gone or fenced, if there are ids */
 void go_wake_workers(struct thread *thread, uint8_t count, enum thread_step then);
 void go_bind(struct thread *thread, enum thread_step then);
 

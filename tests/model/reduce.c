@@ -12,7 +12,7 @@
 
 #include <string.h>
 
-static bool may_be_cancelled(void) { return configuration->breaks || configuration->quarantine != STALL_ONLY; }
+static bool may_be_cancelled(void) { return configuration->breaks || configuration->fences; }
 static bool may_be_reaped(void) { return configuration->kills || configuration->poison || configuration->freezes; }
 
 static bool is_private_to_worker(enum worker_step step)
@@ -46,7 +46,7 @@ static bool is_private_to_thread(const struct thread *thread)
     case REST_ENDS: return !configuration->closes && !configuration->alarm_after;
     case DROP_COUNT: return !configuration->exports;
     case BIND_ENTRY: /* whoever looks there still looks for a batch that is gone */
-    case BIND_CELLS: return !thread->flag; /* unless the batch moves: then it is below `bound` */
+    case BIND_CELLS:
     case BIND_RECORD: /* the slot is free */
     case BIND_PLAN:   /* the plan's other end looks at its own count */
     case CANCEL_SLOTS: /* under the lock */

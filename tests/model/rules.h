@@ -80,7 +80,7 @@
     X(REAP_SUSPECTS, "reap-suspects", "suspects", "a worker is reaped on suspicion, without proof of death")          \
     X(QUARANTINE_TOO_SHORT, "quarantine-too-short", "quarantine",                                                     \
       "a suspect's slot is used again before it is dead")                                                             \
-    X(MOVE_ONE_BATCH, "move-one-batch", "quarantine-2", "only the suspect's own batch gets another slot")             \
+    X(FENCE_KEEPS_PLAN, "fence-keeps-plan", "quarantine", "a fence does not set the plan back to what is not taken")  \
     X(NO_GUARD, "no-guard", "death", "nobody kills the workers of a dead consumer")                                   \
     /* -- ends -- */                                                                                                  \
     X(STOP_WAKES_NO_WORKERS, "stop-wakes-no-workers", "stop", "a stop does not wake the workers")                     \

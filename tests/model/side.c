@@ -116,7 +116,7 @@ static void take_back(struct state *s, struct thread *thread)
     bool cancelled = cell->batch < s->cancel_upto && !broken(REAPER_IGNORES_CANCEL);
     if (cell->batch < s->cancel_upto && !cancelled)
         wrong("a cancelled ticket is AVAIL again");
-    if (cancelled || slot->state == QUARANTINED) {
+    if (cancelled) {
         finish_cell(cell, CANCELLED);
     } else {
         cell->state = AVAIL;
@@ -127,16 +127,10 @@ static void take_back(struct state *s, struct thread *thread)
     thread->step = REAP_FORGET;
 }
 
-/* Its slot leaves the quarantine now that it can write no more. */
 static void forget(struct state *s, struct thread *thread)
 {
     s->worker[thread->worker].line = (struct line){0};
     s->sleepers &= (uint8_t)~(1u << thread->worker);
-    for (unsigned slot = 0; slot < configuration->slots; slot++)
-        if (s->slot[slot].state == QUARANTINED) {
-            s->slot[slot].state = DRAINING;
-            s->draining++;
-        }
     thread->step = REAP_SEQ;
 }
 
@@ -148,11 +142,24 @@ static void bump_and_unlock(struct state *s, struct thread *thread)
     thread->step = BIND_COLLECT;
 }
 
+void fill_up(struct state *s)
+{
+    unsigned workers = 0;
+    for (unsigned number = 0; number < configuration->workers; number++)
+        workers += s->worker[number].step != ABSENT && !s->worker[number].fenced;
+    for (unsigned number = 0; number < configuration->workers && workers < crew(); number++)
+        if (s->worker[number].step == ABSENT) {
+            s->worker[number] = (struct worker){.step = configuration->slow_starts ? STARTING : WAIT_STOP, .reaped = 1};
+            workers++;
+        }
+}
+
 static void respawn(struct state *s, struct thread *thread)
 {
     struct worker *worker = &s->worker[thread->worker];
     if (worker->step == DEAD)
-        *worker = (struct worker){.step = configuration->slow_starts ? STARTING : WAIT_STOP, .reaped = 1};
+        *worker = (struct worker){.step = ABSENT};
+    fill_up(s);
     thread->step = REAP_LOCK;
     if (!broken(RESPAWN_BEFORE_REAP))
         *thread = (struct thread){.step = IDLE};

@@ -19,7 +19,7 @@ enum { WORKERS = 3, SLOTS = 3, CELLS = 3, ROWS = 4 }; /* the most that a configu
 enum { NOBODY = 0xf, NO_SLOT = 0xff, ALL = 0xff, NO_BATCH = 0xff };
 
 enum cell_state { EMPTY, AVAIL, CLAIMED, READY, FAILED, CANCELLED };
-enum slot_state { FREE, BOUND, DRAINING, HELD, QUARANTINED };
+enum slot_state { FREE, BOUND, DRAINING, HELD };
 enum content { WRONG, TORN, RIGHT };
 enum mark { ROW_OK, ROW_RAISED, ROW_KILLED };
 
@@ -60,7 +60,8 @@ enum mark { ROW_OK, ROW_RAISED, ROW_KILLED };
     X(SLEEP_OVER, "rf_claim_wait: clears its sleepers bit")                                                           \
     X(STARTING, "is being started")                                                                                   \
     X(STOPPED, "has left: the ring is stopped")                                                                       \
-    X(DEAD, "dead")
+    X(DEAD, "dead")                                                                                                   \
+    X(ABSENT, "is nobody: the id is free")
 
 /* ---- where a thread of the consumer process stands ---- */
 
@@ -77,7 +78,7 @@ enum mark { ROW_OK, ROW_RAISED, ROW_KILLED };
     X(BIND_ENTRY, "bind_batch: writes slot_of")                                                                       \
     X(BIND_CELLS, "bind_batch: stores the cells AVAIL")                                                               \
     X(BIND_BOUND, "bind_batch: stores bound")                                                                         \
-    X(BIND_MOVED, "quarantine: bumps reap_seq, since the batch has moved")                                            \
+    X(BIND_MOVED, "(broken) bind_batch: bumps reap_seq for a batch that had no slot")                                 \
     X(BIND_UNLOCK, "rf_unlock: stores lock")                                                                          \
     X(BIND_AGAIN, "rf_unlock: looks at the stack again")                                                              \
     X(BIND_RETRY, "rf_unlock: tries the lock again")                                                                  \
@@ -113,15 +114,13 @@ enum mark { ROW_OK, ROW_RAISED, ROW_KILLED };
     X(TAKE_EXPORT, "rf_hold: one more")                                                                               \
     X(TAKE_HEAD, "rf_take: stores head")                                                                              \
     X(BREAK_LOCK, "break: takes the loader's lock")                                                                   \
-    X(CANCEL_LOCK, "rf_cancel: takes the lock")                                                                       \
-    X(CANCEL_UPTO, "rf_cancel: stores cancel_upto")                                                                   \
-    X(CANCEL_SLOTS, "rf_cancel: bound slots are draining")                                                            \
-    X(CANCEL_HEAD, "rf_cancel: stores head")                                                                          \
-    X(CANCEL_PLAN, "rf_cancel: drops the plan")                                                                       \
+    X(CANCEL_LOCK, "rf_cancel, rf_requeue: takes the lock")                                                           \
+    X(CANCEL_UPTO, "drain_bound: stores cancel_upto")                                                                 \
+    X(CANCEL_SLOTS, "drain_bound: bound slots are draining")                                                          \
+    X(CANCEL_HEAD, "drain_bound: stores head")                                                                        \
+    X(CANCEL_PLAN, "rf_cancel: drops the plan; rf_requeue: sets it back")                                             \
     X(BREAK_DONE, "break: gives the loader's lock back")                                                              \
-    X(FENCE_LOCK, "quarantine: takes the lock")                                                                       \
-    X(FENCE_SLOT, "quarantine: takes the slot out")                                                                   \
-    X(FENCE_SWEEP, "quarantine: sweeps a cell")                                                                       \
+    X(FENCE_DONE, "the pool starts workers in the place of fenced ones")                                              \
     X(DROP_COUNT, "rf_drop: one less")                                                                                \
     X(DROP_STATE, "release_slot: the slot is free, loads the stack's top")                                            \
     X(DROP_PUSH, "release_slot: compare-exchange, pushes the slot")                                                   \
@@ -164,7 +163,7 @@ struct worker {
     uint8_t row, index;                    /* inside the ticket; the index that stood there */
     uint8_t cancelled, final;              /* what it will publish */
     uint8_t frozen;                        /* makes no step: stopped, or stuck in the kernel */
-    uint8_t doomed;                        /* was sent its SIGKILL, and dies as soon as it can */
+    uint8_t fenced;                        /* was sent its SIGKILL, and dies as soon as it can; replaced meanwhile */
     struct line line;
 };
 
@@ -204,7 +203,7 @@ struct state {
     /* struct rf_binder */
     uint8_t lock, released, alarm, free_count, draining, free_slots[SLOTS];
     uint8_t plan_read, plan_write; /* a batch's place in the plan is its id */
-    uint8_t homeless;              /* the batch that waits for another slot: quarantine */
+    uint8_t homeless;              /* only where a rule is broken: the batch that waits for a slot */
     uint8_t homeless_plan;
     /* the loader, under its own lock */
     uint8_t loader_lock, epoch, planned, waiting, expected; /* planned: of this epoch; expected: the next id */

@@ -90,8 +90,8 @@ static void answer_dry(struct state *s, struct thread *thread)
     go_idle(s, thread);
 }
 
-/* `waiting` is this thread's own count of what is planned and not taken. The room in the plan would not do: a batch
- * leaves the plan before it is bound. */
+/* `waiting` is the takers' own count of what is planned and not taken. What is planned and not bound would not do:
+ * another thread takes a batch off the plan before, or after, it stores `bound`. */
 static void look_last(struct state *s, struct thread *thread)
 {
     bool dry = broken(DRY_BY_PLAN) ? thread->flag : !s->waiting;
@@ -261,7 +261,7 @@ static void ring_has_ended(struct state *s, struct thread *thread)
 
 enum outcome taker_step(struct state *s, unsigned number)
 {
-    if (T->step >= BREAK_LOCK && T->step <= FENCE_SWEEP)
+    if (T->step >= BREAK_LOCK && T->step <= FENCE_DONE)
         return cancel_step(s, T);
     switch (T->step) {
     case NEXT_LOCK: return enter_next(s, T) ? STEPPED : NO_MORE;

@@ -198,7 +198,7 @@ static enum outcome ordinary_step(struct state *s, unsigned number)
 bool must_die(const struct state *s, unsigned number)
 {
     bool guarded = s->consumer_dead && is_alive(W) && !broken(NO_GUARD);
-    return guarded || (W->doomed && !W->frozen);
+    return guarded || (W->fenced && !W->frozen && is_alive(W));
 }
 
 /* Who must die does so in step number 0; until then it goes on. */
@@ -225,7 +225,9 @@ void worker_dies(struct state *s, unsigned number)
     if (inside && ++s->slot[W->slot].died[row_in_batch(W)] > configuration->max_attempts)
         wrong("a row costs more workers than max_attempts");
     struct line line = W->line;
+    uint8_t fenced = W->fenced;
     memset(W, 0, sizeof *W);
     W->line = line;
+    W->fenced = fenced;
     W->step = DEAD;
 }

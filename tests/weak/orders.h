@@ -1,0 +1,67 @@
+/* Every atomic operation of the core that asks for more than relaxed, and what comes of it when it is given less.
+ *
+ * ORDER  the scene fails: SEQ_CST when it is acquire or release only, ORDERED when it is relaxed.
+ * SPARE  no scene fails when it is relaxed, and why. Where others do its work as well, they are a group, with a letter:
+ * TOGETHER  the scene fails when all of a group are relaxed.
+ *
+ * Relacy shows old values, not early stores: that a relaxed store is seen before an earlier one which is seq_cst it
+ * cannot show. So a SPARE is a line of defence that nothing here proves needed, not one to be taken away.
+ */
+
+/* -- a ticket: bound, claimed, published, taken, reaped -- */
+ORDER("bind_batch", "store", "&control->bound", ORDERED, "fill")
+ORDER("rf_claim_next", "load", "&control->bound", ORDERED, "fill")
+ORDER("is_bound", "load", "&ring->control->bound", ORDERED, "drops")
+SPARE("bind_batch", "store", "&rf_cell_of(ring, slot, cell)->word", "",
+      "a worker has loaded `bound` before, which brings the record too")
+ORDER("try_claim", "swap", "&place->word", ORDERED, "reap")
+ORDER("rf_publish", "swap", "&place->word", SEQ_CST, "fill")
+SPARE("unfinished", "load", "&place->word", "T", "rf_take() loads it again")
+SPARE("rf_take", "load", "&place->word", "T", "unfinished() has loaded it before")
+TOGETHER('T', "fill")
+SPARE("rf_take", "store", "&control->head", "", "a head that is behind costs a worker a longer look")
+SPARE("drain_bound", "store", "&control->head", "", "a head that is behind costs a worker a longer look")
+SPARE("rf_claim_next", "load", "&control->head", "", "a head that is behind costs a worker a longer look")
+SPARE("drain_bound", "store", "&control->cancel_upto", "", "workers may look late; the reaper has the lock")
+ORDER("is_drained", "load", "&place->word", SEQ_CST, "break")
+ORDER("is_drained", "swap", "&place->word", ORDERED, "break")
+SPARE("take_back", "load", "&place->word", "", "the proof of a death comes after all that the dead have written")
+ORDER("take_back", "store", "&place->word", ORDERED, "reap")
+ORDER("rf_reap", "add", "&ring->control->reap_seq", ORDERED, "reap")
+ORDER("rf_claim_next", "load", "&control->reap_seq", ORDERED, "reap")
+SPARE("forget_line", "and", "&ring->control->sleepers[worker / 64]", "", "the bit is that of the dead")
+
+/* -- the plan, the lock, releases -- */
+ORDER("rf_plan", "store", "&binder->plan_write", ORDERED, "plan")
+ORDER("bind_all", "load", "&binder->plan_write", ORDERED, "plan")
+ORDER("rf_try_lock", "exchange", "&binder->lock", ORDERED, "release")
+ORDER("rf_unlock", "store", "&binder->lock", ORDERED, "release")
+ORDER("rf_drop", "sub", "&ring->binder->holds[slot].count", ORDERED, "release")
+ORDER("release_slot", "swap", "&binder->released", ORDERED, "release")
+ORDER("collect_released", "exchange", "&binder->released", ORDERED, "release")
+SPARE("rf_unlock", "load", "&binder->released", "", "whoever has pushed a slot wakes the consumer, who binds")
+
+/* -- a worker's sleep -- */
+ORDER("set_asleep", "or", "word", SEQ_CST, "fill")
+ORDER("rf_wake_workers", "load", "&control->sleepers[word]", SEQ_CST, "fill")
+SPARE("rf_wake_workers", "add", "&control->work_seq", "S", "`bound`, or `stop`, tells a worker as much")
+SPARE("rf_claim_wait", "load", "&control->work_seq", "S", "`bound`, or `stop`, tells a worker as much")
+
+/* -- the consumer's sleep -- */
+ORDER("sleep_once", "store", "&control->consumer_wait", SEQ_CST, "fill")
+ORDER("has_news", "load", "&place->word", SEQ_CST, "fill")
+ORDER("rf_publish", "load", "&control->consumer_wait", SEQ_CST, "fill")
+ORDER("rf_wake_consumer", "load", "&control->consumer_wait", SEQ_CST, "plan")
+SPARE("rf_wake_consumer", "add", "&control->news_seq", "SA", "has_news() looks at what it tells of")
+SPARE("sleep_once", "load", "&control->news_seq", "SA", "has_news() looks at what it tells of")
+
+/* -- stop and alarm -- */
+SPARE("rf_stop", "store", "&ring->control->stop", "S", "the counts bumped after it bring it")
+SPARE("rf_claim_wait", "load", "&control->stop", "S", "the count bumped after it brings it")
+SPARE("rf_look", "load", "&ring->control->stop", "S", "has_news() looks again")
+SPARE("has_news", "load", "&ring->control->stop", "S", "the count bumped after it brings it")
+TOGETHER('S', "stop")
+SPARE("rf_alarm", "store", "&ring->binder->alarm", "A", "the count bumped after it brings it")
+SPARE("rf_look", "load", "&ring->binder->alarm", "A", "has_news() looks again")
+SPARE("has_news", "load", "&ring->binder->alarm", "A", "the count bumped after it brings it")
+TOGETHER('A', "alarm")
