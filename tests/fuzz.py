@@ -2,12 +2,15 @@
 
     python tests/fuzz.py --seconds 60
     python tests/fuzz.py --seed 1234
+    python tests/fuzz.py --seconds 60 --unkillable
 
 A round is one loader with random settings. While a thread kills and stops its workers and its nursery, the consumer
-holds random views, breaks epochs off and begins others. Each batch is compared with what the sampler and the dataset
-say it must be, so that a lost, doubled, reordered or corrupt row is found at once; held views are looked at again
-when they are let go. A failure names the seed of its round: the same seed takes the same decisions again. (How they
-meet the workers in time is up to the machine.)
+holds random views, breaks epochs off and begins others. In some rounds workers are stopped for good, and the loader
+must suspect and end them; with --unkillable in all, and some of them cannot be ended, and wake up later.
+
+Each batch is compared with what the sampler and the dataset say it must be, so that a lost, doubled, reordered or
+corrupt row is found at once; held views are looked at again when they are let go. A failure names the seed of its
+round: the same seed takes the same decisions again. (How they meet the workers in time is up to the machine.)
 """
 
 from __future__ import annotations
@@ -22,7 +25,8 @@ import numpy as np
 
 import leftovers
 import ringfeed
-from killer import SHAPE, Killer, Script, Tally
+from killer import Killer
+from orders import SHAPE, Script, Tally
 from ringfeed.randomness import SampleContext, enter
 
 ROUND_S = 120.0
@@ -113,7 +117,7 @@ def _epochs(script: Script, loader: ringfeed.Loader, consumer: Consumer, tally: 
         if script.consumer.random() < 0.5:
             loader.close()  # under fire
     tally.restarts += loader.stats().restarts
-    if not script.stops:
+    if not (script.stops or script.suspicious):
         _measure(killer, consumer, script, tally)
 
 
@@ -128,9 +132,9 @@ def _measure(killer: Killer, consumer: Consumer, script: Script, tally: Tally) -
         tally.gaps_s[name if alone else f"{script.method}, one of several"].append(gap_s)
 
 
-def run_round(seed: int, tally: Tally) -> None:
+def run_round(seed: int, tally: Tally, *, unkillable: bool = False) -> None:
     """Run one round; an AssertionError names its seed."""
-    script = Script(seed)
+    script = Script(seed, unkillable=unkillable)
     before = leftovers.present()
     try:
         with script.loader() as loader:
@@ -141,20 +145,24 @@ def run_round(seed: int, tally: Tally) -> None:
         left = leftovers.since(before, patience_s=2.0)
         assert not left, f"left behind: {left}"
     except Exception as error:
-        message = f"python tests/fuzz.py --seed {seed} ({script.method}, {script.workers} workers): {error}"
+        switch = " --unkillable" * unkillable
+        message = f"python tests/fuzz.py --seed {seed}{switch} ({script.method}, {script.workers} workers): {error}"
         raise AssertionError(message) from error
     tally.rounds += 1
 
 
-def run(seed: int, seconds: float, *, bounded: bool = False) -> Tally:
-    """Run rounds from a seed onward until the time is over; ``bounded`` ends the process if one hangs."""
+def run(seed: int, seconds: float, *, unkillable: bool = False, bounded: bool = False) -> Tally:
+    """Run rounds from a seed onward until the time is over; ``bounded`` ends the process if one hangs.
+
+    ``unkillable``: rounds in which SIGKILL does not end some workers that are stopped, and that wake up later.
+    """
     tally = Tally()
     deadline_s = time.monotonic() + seconds
     while not tally.rounds or time.monotonic() < deadline_s:
         if bounded:
             faulthandler.dump_traceback_later(ROUND_S, exit=True)
             sys.stderr.write(f"\rseed {seed} ") if sys.stderr.isatty() else None
-        run_round(seed, tally)
+        run_round(seed, tally, unkillable=unkillable)
         seed += 1
     faulthandler.cancel_dump_traceback_later()
     return tally
@@ -165,12 +173,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, help="of the first round; alone: that round only")
     parser.add_argument("--seconds", type=float, help="begin rounds for so long")
+    parser.add_argument("--unkillable", action="store_true", help="SIGKILL does not end some, and they wake up later")
     chosen = parser.parse_args()
     seed = time.time_ns() % 10**9 if chosen.seed is None else chosen.seed
     seconds = chosen.seconds if chosen.seconds is not None else 0.0 if chosen.seed is not None else 60.0
     sys.stdout.write(f"from seed {seed}\n")
     sys.stdout.flush()
-    sys.stdout.write(f"{run(seed, seconds, bounded=True)}\n")
+    sys.stdout.write(f"{run(seed, seconds, unkillable=chosen.unkillable, bounded=True)}\n")
 
 
 if __name__ == "__main__":

@@ -1,155 +1,91 @@
-"""What a round of the fuzz decides, and the killer that carries it out. See fuzz.py."""
+"""The killer: a thread that does what it is ordered to a loader's processes. See orders.py and fuzz.py."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
-import statistics
 import threading
 import time
-from collections import defaultdict
-from dataclasses import dataclass, field
-from random import Random
+from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-import ringfeed
-from ringfeed.permutation import permute
+from orders import SUSPECT_S
+from ringfeed import launch, processes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from typing_extensions import Self
 
-TIMEOUT_S = 9.0  # less than the 10 s after which a sleeping worker looks round: no lost wake-up heals by itself
-DEEDS = {"kill": 60, "kill all": 8, "stop": 14, "stop and kill": 8, "kill nursery": 8, "stop nursery": 2}
-SHAPE = (5, 7)
+    import ringfeed
+    from orders import Deed, Orders, Tally
+
+KILL_S = 0.3  # in rounds with workers that SIGKILL does not end, what it may take
 
 
-def _random(seed: int, purpose: str) -> Random:
-    return Random(f"{seed} {purpose}")  # noqa: S311 - no secret
+class Immortals:
+    """Processes that SIGKILL from the loader does not end, until the killer says so: it stops them instead."""
 
+    def __init__(self) -> None:
+        self.pidfds: dict[int, int] = {}
+        self.spared: set[int] = set()  # those that SIGKILL has tried to end
 
-class Contents:
-    """Samples whose every byte depends on their index and on the epoch, so that no stale row looks right."""
+    @contextlib.contextmanager
+    def reign(self) -> Iterator[None]:
+        """Have the loader's SIGKILL spare them, and lose patience with them soon."""
+        send, patience_s = launch.Worker.kill, processes.KILL_S
 
-    SPEC = (ringfeed.Array(SHAPE, "uint8"), ringfeed.Array((), "int64"))
+        def kill(worker: launch.Worker, number: signal.Signals = signal.SIGKILL) -> None:
+            if number == signal.SIGKILL and worker.pid in self.pidfds:
+                self.spared.add(worker.pid)
+                number = signal.SIGSTOP
+            send(worker, number)
 
-    def __init__(self, length: int, sleep_s: float) -> None:
-        self.length = length
-        self.sleep_s = sleep_s
+        launch.Worker.kill = kill  # type: ignore[assignment,method-assign]
+        processes.KILL_S = KILL_S
+        try:
+            yield
+        finally:
+            launch.Worker.kill = send  # type: ignore[method-assign]
+            processes.KILL_S = patience_s
 
-    def __len__(self) -> int:
-        return self.length
+    def add(self, pid: int) -> bool:
+        """Let this process be one; False where it is dead and buried."""
+        with contextlib.suppress(ProcessLookupError):
+            self.pidfds[pid] = os.pidfd_open(pid)
+        return pid in self.pidfds
 
-    def __getitem__(self, index: int) -> tuple[np.ndarray[Any, Any], int]:
-        if self.sleep_s:
-            time.sleep(self.sleep_s)
-        return ringfeed.rng().integers(0, 256, SHAPE, np.uint8), index
+    def wake(self, pid: int) -> None:
+        """Let it go on."""
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.pidfds[pid], signal.SIGCONT)
 
-
-@dataclass(frozen=True)
-class Deed:
-    """What the killer does next."""
-
-    delay_s: float
-    name: str
-    victim: int
-    pause_s: float
-
-
-class Script:
-    """All decisions of one round, drawn from its seed alone."""
-
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
-        draw = _random(seed, "settings")
-        self.method = draw.choices(["spawn", "fork", "forkserver"], [3, 5, 4])[0]
-        self.workers = draw.randint(1, 4)
-        self.slots = draw.randint(2, 6)
-        self.batch_size = draw.choice([1, 2, 3, 5, 8, 16, 33])
-        self.batches = draw.randint(20, 120)
-        self.length = self.batches * self.batch_size - draw.randrange(self.batch_size)
-        self.shuffle = draw.random() < 0.7
-        self.sleep_s = draw.choice([0.0, 0.0002, 0.001]) if self.batch_size < 16 else 0.0002
-        self.epochs = draw.randint(1, 4)
-        self.stops = draw.random() < 0.4
-        self.most_kills = draw.randint(5, 20 if self.method == "spawn" else 60)  # else a sole worker dies for minutes
-        self.mean_delay_s = draw.choice([0.01, 0.03, 0.1, 0.3])
-        self.consumer = _random(seed, "consumer")
-
-    def deeds(self) -> Iterator[Deed]:
-        """What the killer does, one after another, without end."""
-        draw = _random(self.seed, "killer")
-        shares = [share if self.stops or "stop" not in name else 0 for name, share in DEEDS.items()]
-        while True:
-            delay_s = draw.expovariate(1 / self.mean_delay_s)
-            name = draw.choices(list(DEEDS), shares)[0]
-            yield Deed(delay_s, name, draw.randrange(self.workers), min(0.3, draw.expovariate(1 / 0.05)))
-
-    def loader(self) -> ringfeed.Loader:
-        """The round's loader."""
-        return ringfeed.Loader(
-            Contents(self.length, self.sleep_s),
-            batch_size=self.batch_size,
-            shuffle=self.shuffle,
-            seed=self.seed,
-            workers=self.workers,
-            start_method=self.method,  # type: ignore[arg-type]
-            slots=self.slots,
-            spec=Contents.SPEC,
-            timeout_s=TIMEOUT_S,
-            max_attempts=1000,  # random deaths are no sample's fault
-        )
-
-    def order(self, epoch: int) -> np.ndarray[Any, Any]:
-        """The indices of an epoch, in order."""
-        positions = np.arange(self.length, dtype=np.int64)
-        return permute(positions, self.length, self.seed, epoch) if self.shuffle else positions
-
-
-@dataclass
-class Tally:
-    """What has happened."""
-
-    rounds: int = 0
-    kills: int = 0
-    nurseries: int = 0
-    stops: int = 0
-    restarts: int = 0
-    batches: int = 0
-    rows: int = 0
-    broken_off: int = 0
-    gaps_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-
-    def __str__(self) -> str:
-        """All of it; a tally of rounds that passed has lost nothing."""
-        lines = [
-            f"{self.rounds} rounds: {self.kills} kills of workers, {self.nurseries} of nurseries, {self.stops} stops, "
-            f"{self.restarts} replacements",
-            f"{self.batches} batches, {self.rows} rows, {self.broken_off} epochs broken off: "
-            f"0 lost, 0 doubled, 0 reordered, 0 wrong bytes",
-        ]
-        for name, gaps_s in sorted(self.gaps_s.items()):
-            tenth = sorted(gaps_s)[-1 - len(gaps_s) // 10]
-            lines.append(
-                f"gap after a kill, {name}: median {statistics.median(gaps_s) * 1e3:.0f} ms, one in ten over "
-                f"{tenth * 1e3:.0f} ms, longest {max(gaps_s) * 1e3:.0f} ms, of {len(gaps_s)}"
-            )
-        return "\n".join(lines)
+    def end(self, pid: int) -> None:
+        """Kill it in earnest, and wait until it is dead."""
+        pidfd = self.pidfds.pop(pid)
+        try:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            assert select.select([pidfd], [], [], 10.0)[0], f"process {pid} outlived SIGKILL"
+        finally:
+            os.close(pidfd)
 
 
 class Killer:
-    """A thread that does the deeds of a script to a loader's processes."""
+    """A thread that does what is ordered to a loader's processes."""
 
-    def __init__(self, script: Script, loader: ringfeed.Loader, tally: Tally) -> None:
+    def __init__(self, orders: Orders, loader: ringfeed.Loader, tally: Tally) -> None:
         self.killed_at_s: list[tuple[float, str]] = []  # when, and who else lived
-        self._script = script
+        self._orders = orders
         self._tally = tally
         self._pool: Any = loader._engine.pool  # type: ignore[union-attr]
-        self._pauses: list[tuple[float, int, Any]] = []  # when it ends, of which process, which worker dies of it
+        self._later: list[tuple[float, int, Callable[[], None]]] = []  # when, to which process, what
+        self._immortals = Immortals()
+        self._reign = contextlib.ExitStack()
+        self._suspected: set[int] = set()  # stopped for good
         self._until_progress = 0
         self._killed: set[int] = set()
         self._working: set[int] = set()  # processes that have been seen to be past their start
@@ -161,6 +97,8 @@ class Killer:
 
     def __enter__(self) -> Self:
         """Begin."""
+        if self._orders.unkillable:
+            self._reign.enter_context(self._immortals.reign())
         self._thread.start()
         return self
 
@@ -169,6 +107,8 @@ class Killer:
         self._over.set()
         self._thread.join(10)
         assert not self._thread.is_alive()
+        self._reign.close()
+        self._tally.unkillable += len(self._immortals.spared)
         if self._error is not None:
             raise self._error
 
@@ -178,43 +118,46 @@ class Killer:
 
     def _run(self) -> None:
         try:
-            for deed in self._script.deeds():
+            for deed in self._orders.deeds():
                 if self._wait(deed.delay_s):
                     return
                 self._do(deed)
         except BaseException as error:  # noqa: BLE001 - raised where the round ends
             self._error = error
         finally:
-            self._end_pauses(float("inf"))
+            self._do_what_is_due(float("inf"))
 
     def _wait(self, delay_s: float) -> bool:
-        """Wait for the next deed, and end the pauses that are over meanwhile; True when the round is."""
+        """Wait for the next deed, and do what is due meanwhile; True when the round is."""
         deadline_s = time.monotonic() + delay_s
         while (now_s := time.monotonic()) < deadline_s:
-            until_s = min([deadline_s, *(end_s for end_s, _, _ in self._pauses)])
+            until_s = min([deadline_s, *(due_s for due_s, _, _ in self._later)])
             if self._over.wait(max(0.0, until_s - now_s)):
                 return True
-            self._end_pauses(time.monotonic())
+            self._do_what_is_due(time.monotonic())
         return False
 
     def _do(self, deed: Deed) -> None:
         if "nursery" in deed.name:
             self._do_to_nursery(deed)
             return
-        worker = self._pool._workers.get(deed.victim)
-        if worker is None:
+        workers = sorted(self._pool._workers.copy().items())
+        if not workers:
             return
-        if "stop" in deed.name:
-            self._pause(worker.pid, deed, deed.victim if "kill" in deed.name else None)
+        number, worker = workers[deed.victim % len(workers)]
+        if deed.name == "stop for good":
+            self._suspect(worker.pid, deed)
+        elif "stop" in deed.name:
+            self._pause(worker.pid, deed, number if "kill" in deed.name else None)
         elif deed.name == "kill":
-            self._kill(deed.victim, worker)
+            self._kill(number, worker)
         else:
-            for number, each in list(self._pool._workers.items()):
-                self._kill(number, each)
+            for each in workers:
+                self._kill(*each)
 
     def _may_die(self, pid: int) -> bool:
         """Whether a death leaves the loader able to go on: three in a row before any work are an error, rightly."""
-        if self._until_progress >= 2 * self._script.workers or len(self._killed) >= self._script.most_kills:
+        if self._until_progress >= 2 * self._orders.workers or len(self._killed) >= self._orders.most_kills:
             return False
         if pid in self._killed:
             return False  # dead, and not replaced yet
@@ -230,18 +173,18 @@ class Killer:
             self._pool._lock.release()
         return pid in self._working or not early
 
-    def _note_kill(self, pid: int) -> None:
+    def _note_death(self, pid: int) -> None:
         if pid not in self._working:
             self._killed_early = pid
         self._until_progress += 1
         self._killed.add(pid)
-        self._tally.kills += 1
 
     def _kill(self, number: int, worker: Any) -> None:
         if not self._may_die(worker.pid):
             return
-        name = f"{self._script.method}, {self._circumstances(number)}"
-        self._note_kill(worker.pid)
+        name = f"{self._orders.method}, {self._circumstances(number)}"
+        self._note_death(worker.pid)
+        self._tally.kills += 1
         self.killed_at_s.append((time.perf_counter(), name))
         self._send(worker.pid, signal.SIGKILL)
 
@@ -254,17 +197,36 @@ class Killer:
     def _pause(self, pid: int, deed: Deed, doomed: int | None) -> None:
         """Stop a process for a while; then it goes on, or is killed as it is where it is the worker ``doomed``."""
         self._send(pid, signal.SIGSTOP)
-        self._pauses.append((time.monotonic() + deed.pause_s, pid, doomed))
+        self._later.append((time.monotonic() + deed.pause_s, pid, partial(self._end_pause, pid, doomed)))
         self._tally.stops += 1
 
-    def _end_pauses(self, now_s: float) -> None:
-        for pause in [pause for pause in self._pauses if pause[0] <= now_s]:
-            self._pauses.remove(pause)
-            _, pid, doomed = pause
-            worker = self._pool._workers.get(doomed)
-            if worker is not None and worker.pid == pid:
-                self._kill(doomed, worker)
+    def _end_pause(self, pid: int, doomed: int | None) -> None:
+        worker = self._pool._workers.get(doomed)
+        if doomed is not None and worker is not None and worker.pid == pid:
+            self._kill(doomed, worker)
+        if pid not in self._suspected:
             self._send(pid, signal.SIGCONT)
+
+    def _suspect(self, pid: int, deed: Deed) -> None:
+        """Stop a worker, and leave it to the loader to end it; one that it cannot end wakes up about then, or later."""
+        if len(self._suspected) >= self._orders.most_suspects or not self._may_die(pid):
+            return
+        if deed.unkillable and not self._immortals.add(pid):
+            return
+        self._note_death(pid)
+        self._suspected.add(pid)
+        self._tally.suspects += 1
+        if deed.unkillable:
+            # Its slot must come back before the next timeout, since all others may be held.
+            woken_s = time.monotonic() + SUSPECT_S[self._orders.method] + KILL_S + 3 * deed.pause_s - 0.3
+            self._later.append((woken_s, pid, partial(self._immortals.wake, pid)))
+            self._later.append((woken_s + deed.pause_s / 2, pid, partial(self._immortals.end, pid)))
+        self._send(pid, signal.SIGSTOP)
+
+    def _do_what_is_due(self, now_s: float) -> None:
+        for deed in sorted((deed for deed in self._later if deed[0] <= now_s), key=itemgetter(0)):
+            self._later.remove(deed)
+            deed[2]()
 
     def _do_to_nursery(self, deed: Deed) -> None:
         nursery = getattr(self._pool._launcher, "_nursery", None)
@@ -273,10 +235,10 @@ class Killer:
         if "stop" in deed.name:
             self._pause(nursery.pid, deed, None)
             return
-        if any(pid not in self._working for _, pid, _ in self._pauses):
+        if any(pid not in self._working for _, pid, _ in self._later):
             return  # a stopped process dies of SIGHUP when its parent does: one that starts would die too early
         restarts = self._pool.restarts
-        if restarts > self._nursery_after and len(self._pool._workers) == self._script.workers:
+        if restarts > self._nursery_after and len(self._pool._workers) == self._orders.workers:
             self._nursery_after = restarts
             self._send(nursery.pid, signal.SIGKILL)
             self._tally.nurseries += 1

@@ -20,7 +20,7 @@ import leftovers
 import ringfeed
 from datasets import Misbehaving, Oracle, check, drain
 from ringfeed import channel as channels
-from ringfeed import processes
+from ringfeed import launch, processes
 from ringfeed.launch import Spawner, Worker
 from watching import pids, pool_of, run_script, wait_until
 
@@ -308,6 +308,26 @@ def test_iterators_from_several_threads() -> None:
                     next(older)
         assert drain(newest) == list(range(40))
         assert len(pids(loader)) == 1
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_rows_do_not_wait_for_a_nursery_that_is_stopped(method: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dead worker's rows go to the others at once, though its nursery cannot say yet how it ended."""
+    monkeypatch.setattr(launch, "BURIAL_S", 50.0)
+    with ringfeed.Loader(
+        Oracle(400, sleep_s=0.01), batch_size=4, workers=2, start_method=method, spec=Oracle.SPEC, timeout_s=10
+    ) as loader:
+        batches = iter(loader)
+        for _ in range(10):
+            check(next(batches))
+        nursery = pool_of(loader)._launcher._nursery.pid
+        os.kill(nursery, signal.SIGSTOP)
+        try:
+            os.kill(pids(loader)[0], signal.SIGKILL)
+            for _ in range(20):
+                check(next(batches))
+        finally:
+            os.kill(nursery, signal.SIGCONT)
 
 
 @pytest.mark.usefixtures("nothing_left")

@@ -157,25 +157,27 @@ class Processes:
         found = poller.poll()
         with suppress(BlockingIOError):
             os.eventfd_read(self._wake_fd)
-        for fd, _ in found:
-            if fd in pidfds and not self._stopping:
-                self._replace(pidfds[fd])
+        if not self._stopping:
+            self._replace([pidfds[fd] for fd, _ in found if fd in pidfds])
 
-    def _replace(self, number: int) -> None:
-        """Take back what a dead worker had claimed, and start another in its place."""
+    def _replace(self, numbers: list[int]) -> None:
+        """Take back what dead workers had claimed, and start others in their place."""
         with self._lock:
-            if number in self._fenced:
-                self._fenced.pop(number).epitaph()
-                self._crew.ring.reap(number, blame=False)  # which ends the quarantine of its slot
-            else:
-                self._mourn(number, self._workers.pop(number))
-            self._fill_up()
+            # First of all: their rows wait for nobody, and a quarantined slot not for what else there is to do.
+            reaped = [(number, self._crew.ring.reap(number, blame=number in self._workers)) for number in numbers]
+            for number, found in reaped:
+                if number in self._fenced:
+                    self._fenced.pop(number).epitaph()
+                else:
+                    self._mourn(number, *found[3:])
+            if numbers:
+                self._fill_up()
 
-    def _mourn(self, number: int, worker: Worker) -> None:
-        """Reap a worker that nobody expected to die."""
+    def _mourn(self, number: int, batch: int, row: int, given_up: bool) -> None:  # noqa: FBT001 - as the ring tells it
+        """Note how a worker died that nobody expected to; raise what is no longer to be borne."""
+        worker = self._workers.pop(number)
         last_words = self._last_words(worker)
         epitaph = worker.epitaph()
-        _, _, _, batch, row, given_up = self._crew.ring.reap(number, blame=True)
         if given_up:
             self._deaths[batch, row] = epitaph
         if last_words is not None:
