@@ -8,7 +8,7 @@ MAKEFLAGS += --no-print-directory
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 .SECONDARY:
-.PHONY: help demo test test-c test-model test-weak test-others test-frameworks test-core lint format bench fuzz develop clean
+.PHONY: help demo test test-c test-model test-weak test-others test-frameworks test-core lint format bench recovery fuzz many soak develop clean
 
 # ---- what there is ----
 
@@ -127,7 +127,7 @@ FRAMEWORKS := adapters bench demo jax keras readme standins_frameworks tensorflo
 FRAMEWORK_TESTS = $(foreach name,$(FRAMEWORKS),$(wildcard tests/test_$(name).py tests/test_$(name)_*.py))
 CORE_TESTS = $(filter-out $(FRAMEWORK_TESTS),$(wildcard tests/test_*.py))
 # Killing takes a minute of processor time, and goes on below Python: the main one is enough.
-KILLING := consumer crash fuzz
+KILLING := consumer crash fuzz many
 OTHERS_TESTS = $(filter-out $(KILLING:%=tests/test_%.py),$(CORE_TESTS))
 
 test-others: $(OTHERS:%=test-%)
@@ -158,11 +158,22 @@ format: .venv/with-lint ## rewrite Python and C in the house's style
 
 # SECONDS_LONG is how long; a seed that fails is printed, and `python tests/fuzz.py --seed N` replays it.
 SECONDS_LONG ?= 120
-fuzz: .venv/with-test ## kill workers at random, against a content oracle
+fuzz: .venv/with-test ## kill workers at random, against a content oracle (SECONDS_LONG=600: for so long)
 	$(PY) tests/fuzz.py --seconds $(SECONDS_LONG)
+	$(PY) tests/fuzz.py --seconds $(SECONDS_LONG) --unkillable
+
+LOADERS ?= 1000
+many: .venv/with-test ## open, use and end LOADERS=1000 loaders in one process: nothing is left, and memory does not grow
+	$(PY) tests/many.py --loaders $(LOADERS)
+
+soak: .venv/with-tensorflow .venv/with-test ## a Keras fit under random faults for SECONDS_LONG learns the same, bit for bit
+	$(PY) tests/soak.py --seconds $(SECONDS_LONG)
 
 bench: .venv/with-pictures .venv/with-tensorflow ## time ringfeed against its rivals (QUICK=1: a short run; torch joins if .venv has it)
 	$(PY) bench/run.py $(if $(QUICK),--quick)
+
+recovery: .venv/with-pictures ## time the gap that a killed worker leaves (QUICK=1: a short look)
+	$(PY) bench/recovery.py $(if $(QUICK),--quick)
 
 # `make test` goes back to the wheel by itself, since its marks are taken away here.
 develop: .venv/with-tensorflow ## an editable install with all tools; again after a change to Cython or C
