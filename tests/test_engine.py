@@ -206,3 +206,25 @@ def test_statistics() -> None:
     assert stats.stall_s > 0.1
     assert stats.busy_s > 0.4
     assert np.isfinite(stats.back_pressure_s)
+
+
+class Failing(Oracle):
+    """Has no sample."""
+
+    def __getitem__(self, index: int) -> Any:
+        raise ValueError(index)
+
+
+def test_errors_that_are_kept_hold_no_slots() -> None:
+    """A caller may keep every error of an epoch."""
+    found: list[Any] = []
+    with ringfeed.Loader(Failing(8), batch_size=1, workers=0, slots=2, spec=Oracle.SPEC) as loader:
+        iterator = iter(loader)
+        while True:
+            try:
+                next(iterator)
+            except StopIteration:
+                break
+            except ringfeed.WorkerError as error:
+                found.append(error)
+    assert [str(error) for error in found] == [f"dataset[{n}] raised ValueError: {n}" for n in range(8)]

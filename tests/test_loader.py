@@ -435,3 +435,26 @@ def test_workers_die_with_their_consumer(tmp_path: Any) -> None:
     while any(map(leftovers.runs, pids)) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not [pid for pid in pids if leftovers.runs(pid)]
+
+
+class Ending(Oracle):
+    """Raises at the end of an epoch."""
+
+    ended = 0
+
+    def on_epoch_end(self) -> None:
+        self.ended += 1
+        raise ValueError(self.ended)
+
+
+def test_a_hook_that_raises_is_called_once() -> None:
+    """What on_epoch_end raises comes once, and the epoch is over."""
+    dataset = Ending(8)
+    with ringfeed.Loader(dataset, workers=0, batch_size=4) as loader:
+        for epoch in (1, 2):
+            iterator = iter(loader)
+            next(iterator), next(iterator)
+            with pytest.raises(ValueError, match=str(epoch)):
+                next(iterator)
+            assert next(iterator, "over") == "over"
+            assert dataset.ended == epoch

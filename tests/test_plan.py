@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import ringfeed
+from datasets import Oracle
 from ringfeed import _ring, plan
 from ringfeed.plan import Layout, make_plan, parse_memory, show_bytes
 from ringfeed.spec import Array, Spec
@@ -135,3 +136,19 @@ def _memfds() -> list[Path]:
     names = ("ringfeed-control", "ringfeed-slots", "ringfeed-dataset")
     fds = [fd for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()]
     return [fd for fd in fds if any(name in str(fd.readlink()) for name in names)]
+
+
+@pytest.mark.parametrize("slots", [2**20, 2**32, 2**62, 2**70])
+def test_slots_beyond_count(slots: int) -> None:
+    """More slots than can be counted are too many."""
+    with pytest.raises(ringfeed.PlanError) as caught:
+        ringfeed.Loader(Oracle(8), workers=0, slots=slots)
+    assert str(caught.value) == (
+        f"slots={slots} with 0 workers needs a control block of more than 1 MiB; use fewer slots"
+    )
+
+
+def test_memory_beyond_count() -> None:
+    """An amount that no float holds is none."""
+    with pytest.raises(ValueError, match="is no amount of memory; write it as in"):
+        ringfeed.Loader(Oracle(8), workers=0, memory="9" * 400 + "GB")

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import ringfeed
 from ringfeed.permutation import MAX_LENGTH, permute
 from ringfeed.sampler import (
     CHUNK,
@@ -641,3 +642,20 @@ def test_a_batch_has_at_least_one_sample() -> None:
     with pytest.raises(ValueError, match="batch_size") as e:
         batch_count(5, 0, drop_remainder=False)
     assert str(e.value) == "batch_size is 0, expected 1 or more"
+
+
+def lost(epoch: int) -> Any:
+    """Yield some numbers, and raise."""
+    yield from range(5)
+    raise ValueError(epoch)
+
+
+def test_a_sampler_that_raises_is_no_short_epoch() -> None:
+    """What a sampler raises is raised again by every next(), until a new epoch begins."""
+    with ringfeed.Loader(list(range(8)), batch_size=2, workers=0, slots=2, sampler=lost) as loader:
+        for epoch in range(2):
+            iterator = iter(loader)
+            assert next(iterator).tolist() == [0, 1]
+            for _ in range(3):
+                with pytest.raises(ValueError, match=str(epoch)):
+                    next(iterator)

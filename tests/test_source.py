@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 import ringfeed
-from datasets import Batches, Bulk, Oracle, ReadInto
+from datasets import Batches, Bulk, Oracle, ReadInto, check
 from ringfeed.source import probe
 from ringfeed.spec import Spec
 
@@ -248,6 +250,14 @@ def test_numbers_that_do_not_fit(sample: Any, spec: str) -> None:
         batches([sample] * 2, batch_size=2, spec=ringfeed.Array((), spec))
 
 
+def test_padding_arrives_too() -> None:
+    """What lies between the fields of a structured dtype comes from the sample, not from an older batch in its slot."""
+    dtype = np.dtype([("a", "u1"), ("b", "f8")], align=True)
+    samples = [np.full((4, dtype.itemsize), index, np.uint8).view(dtype)[:, 0] for index in range(2)]
+    with ringfeed.Loader([samples[0][:2], samples[1][::2]], batch_size=1, slots=2, workers=0) as loader:
+        assert [set(batch.tobytes()) for batch in loader] == [{0}, {1}]
+
+
 class Views(Batches):
     """Gives whole batches in every odd way."""
 
@@ -314,16 +324,64 @@ def test_a_larger_maximum_admits_larger_batches() -> None:
 
 
 def test_getitems_that_lie() -> None:
-    """Too few samples from __getitems__ are an error for the batch."""
+    """Too few samples from __getitems__ are asked for one at a time, and those that do not come are errors."""
 
     class Lying(Bulk):
         def __getitems__(self, indices: list[int]) -> list[Any]:
-            return super().__getitems__(indices)[1:]
+            return [sample for sample in super().__getitems__(indices) if sample[1] != 2]
+
+    dataset = Lying(4)
+    with pytest.raises(ringfeed.WorkerError) as caught:
+        batches(dataset, batch_size=4)
+    assert str(caught.value) == "dataset[2] raised ValueError: __getitems__ returned 0 samples for 1 indices"
+    (batch,) = batches(dataset, batch_size=4, on_error="skip")
+    assert check(batch) == [0, 1, 3]
+
+
+GREEDY = {
+    "mutates its indices": lambda self, indices: [Oracle.__getitem__(self, indices.pop(0)) for _ in indices[:]],
+    "fills one buffer": lambda self, indices: map(self.again, indices),
+    "exits at one": lambda self, indices: [self.exit_at_2(index) for index in indices],
+}
+
+
+class Greedy(Bulk):
+    """Does odd things in __getitems__."""
+
+    __getitems__ = None
+    buffer = np.zeros((5, 7), np.uint8)
+
+    def again(self, index: int) -> Any:
+        sample = super().__getitem__(index)
+        self.buffer[:] = sample[0]
+        return self.buffer, *sample[1:]
+
+    def exit_at_2(self, index: int) -> Any:
+        if index == 2:
+            sys.exit(3)
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("deed", GREEDY)
+def test_getitems_that_do_odd_things(deed: str) -> None:
+    """Each row is its own sample, whatever becomes of the list of indices or of the buffer of the sample before."""
+    dataset = type("Odd", (Greedy,), {"__getitems__": GREEDY[deed]})(7)
+    found = [index for batch in batches(dataset, batch_size=4, on_error="skip") for index in check(batch)]
+    assert found == ([0, 1, 3, 4, 5, 6] if "exits" in deed else list(range(7)))
+
+
+def test_endless_getitems_are_cut_off() -> None:
+    """A generator that never ends is an error, not the end of all memory."""
+
+    class Endless(Bulk):
+        def __getitems__(self, indices: list[int]) -> Any:
+            return itertools.repeat(super().__getitem__(indices[0]))
 
     with pytest.raises(ringfeed.WorkerError) as caught:
-        batches(Lying(4), batch_size=4)
+        batches(Endless(4), batch_size=4)
     assert str(caught.value) == (
-        "dataset[0] raised ValueError: __getitems__ returned 3 samples for 4 indices (3 more of this batch failed)"
+        "dataset[0] raised ValueError: __getitems__ returned more than 1 samples for as many indices (3 more of this "
+        "batch failed)"
     )
 
 
@@ -380,6 +438,100 @@ def test_read_into_sees_its_own_structure() -> None:
             super().read_into(index, out)
 
     assert [int(label) for batch in batches(Looking(), batch_size=4) for label in batch["label"]] == list(range(30))
+
+
+class Careless(ReadInto):
+    """Forgets that only what lies in `out` arrives, in one of three ways, at index 5."""
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+
+    def read_into(self, index: int, out: dict[str, Any]) -> Any:
+        if index != 5:
+            super().read_into(index, out)
+        elif self.how == "replaces":
+            out["image"] = self[index]["image"]
+        elif self.how == "removes":
+            out.clear()
+        else:
+            return self[index]
+        return out
+
+
+@pytest.mark.parametrize(
+    ("how", "kind", "text"),
+    [
+        (
+            "replaces",
+            ringfeed.SpecError,
+            "dataset[5]: out['image'] was replaced, expected to be written into; use out['image'][...] = in read_into",
+        ),
+        (
+            "removes",
+            ringfeed.SpecError,
+            "dataset[5]: out lacks ['image', 'label'], expected the keys ['image', 'label']; return the same keys for "
+            "every index",
+        ),
+        (
+            "returns",
+            ringfeed.WorkerError,
+            "dataset[5] raised TypeError: read_into returned a dict, expected None; write the sample into out",
+        ),
+    ],
+)
+def test_read_into_that_does_not_write(how: str, kind: type[Exception], text: str) -> None:
+    """What is put beside the slot is an error: the row would hold what it held before."""
+    with pytest.raises(kind) as caught:
+        batches(Careless(how), batch_size=4)
+    assert str(caught.value) == text
+    found = batches(Careless(how), batch_size=4, on_error="skip")
+    assert [int(label) for batch in found for label in batch["label"]] == [*range(5), *range(6, 30)]
+
+
+@pytest.mark.parametrize("name", ["read_into", "__getitems__"])
+def test_an_inherited_method_is_taken_back(name: str) -> None:
+    """A class that sets a faster method to None has none."""
+    dataset = type("Plain", (ReadInto,), {"read_into": None, name: None})()
+    assert probe(dataset, 2, length=5).kind == "samples"
+
+
+def test_a_tuple_or_dict_of_samples_is_as_long_as_it_is() -> None:
+    """A tuple or dict that does not hold arrays is a dataset like any other, with an end."""
+    samples = tuple((np.full(2, index), index) for index in range(5))
+    for dataset in (samples, dict(enumerate(samples))):
+        found = batches(dataset, batch_size=2)
+        assert [batch[1].tolist() for batch in found] == [[0, 1], [2, 3], [4]]
+
+
+def test_a_matrix_of_any_stride_is_read_by_rows() -> None:
+    """Rows of a np.matrix, which never have one axis when it is indexed, arrive like those of any array."""
+    matrix = np.arange(6).reshape(2, 3).view(np.matrix).T
+    (batch,) = batches(matrix, batch_size=3)
+    assert batch.tolist() == [[0, 3], [1, 4], [2, 5]]
+
+
+ROWS = "a batch of {} rows, expected at most 4294967295; make it smaller"
+
+
+@pytest.mark.parametrize(
+    ("shape", "settings", "text"),
+    [
+        ((), {"batch_size": 2**32}, ROWS.format(2**32)),
+        ((), {"batch_size": 2**70}, ROWS.format(2**70)),
+        ((0,), {"batch_size": None, "max_batch_size": 2**62}, ROWS.format(2**62)),
+        (
+            (2**40, 0, 2**17),
+            {"batch_size": 8},
+            "sample has shape (1099511627776, 0, 131072), which holds nothing, but with 8 rows NumPy counts more than "
+            "63 bits of bytes along its other axes; make them smaller",
+        ),
+    ],
+)
+def test_counts_that_overflow(shape: tuple[int, ...], settings: dict[str, Any], text: str) -> None:
+    """Rows and elements that the shared memory or NumPy cannot count are refused by name, also where they are empty."""
+    with pytest.raises(ValueError, match=r"rows") as caught:
+        ringfeed.Loader(Oracle(4), workers=0, spec=ringfeed.Array(shape, "float64"), **settings)
+    assert str(caught.value) == text
 
 
 def test_a_file_that_is_cut_short_costs_its_rows_alone(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 from collections import OrderedDict, defaultdict, namedtuple
 from enum import IntEnum
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringfeed.errors import SpecError
+from ringfeed.failure import decode, encode
 from ringfeed.spec import Array, Leaf, Spec
 
 if TYPE_CHECKING:
@@ -47,6 +49,24 @@ class Holder:
         if isinstance(self.value, Exception):
             raise self.value
         return np.asarray(self.value)
+
+
+class Boastful(list[Any]):
+    """Says that it has two, and gives another number, or never stops."""
+
+    def __len__(self) -> int:
+        return 2
+
+    def __iter__(self) -> Any:
+        return itertools.cycle([1]) if self[0] else iter([1])
+
+
+class Pretender(tuple[Any, ...]):
+    """Looks like a NamedTuple of three, and is a tuple of two."""
+
+    __slots__ = ()
+    _fields = ("a", "b", "c")
+    _make = None
 
 
 class Row(list[int]):
@@ -202,6 +222,17 @@ STRUCTURES: list[tuple[Any, Any, str]] = [
         [Pair(IMAGE, {"b": 1, "c": 2})],
         f"sample[0].label lacks ['a'] and has also ['c'], expected the keys ['a', 'b']; {KEYS_SAME}",
     ),
+    (
+        [LABEL, LABEL],
+        Boastful([0]),
+        "sample is a list of 2, but its __iter__ gives others, expected as many; return a plain list or tuple",
+    ),
+    (
+        [[LABEL, LABEL]],
+        [Boastful([1])],
+        "sample[0] is a list of 2, but its __iter__ gives others, expected as many; return a plain list or tuple",
+    ),
+    ([LABEL], Pretender((1, 2)), f"sample is a tuple of 2, expected a list of 1; {STRUCTURE}"),
     ({"a": LABEL}, {}, f"sample lacks ['a'], expected the keys ['a']; {KEYS_SAME}"),
     ({"a": LABEL}, {"a": 1, "b": 2}, f"sample has also ['b'], expected the keys ['a']; {KEYS_SAME}"),
 ]
@@ -304,6 +335,23 @@ def test_a_leaf_with_other_rows_is_refused() -> None:
     """The writer of a batch has leaves refused whose rows differ from those before."""
     text = f"{AT}batch[1] has 3 rows, expected 2 as in the leaves before it; {EVEN}"
     assert refusal(lambda: Spec((BYTE, LABEL)).batch_rows(1, 3, 2, 7)) == text
+
+
+def test_long_names_are_shortened_in_the_middle() -> None:
+    """A text stays readable, and fits a failure record, whatever a dataset calls its parts."""
+    names = [f"feature {number:04}" for number in range(900)]
+    spec = Spec(dict.fromkeys(names, LABEL))
+    text = refusal(lambda: spec.flatten(dict.fromkeys([*names[1:], "x" * 10**6], 1), 7))
+    got, expected = f"lacks ['feature 0000'] and has also ['{'x' * 10**6}']", f"the keys {names}"
+    assert text == f"{AT}sample {got[:90]} ... {got[-90:]}, expected {expected[:90]} ... {expected[-90:]}; {KEYS_SAME}"
+    failure = decode(encode(SpecError(text)))
+    assert isinstance(failure.error, SpecError)
+    assert str(failure.error) == text
+
+
+def test_a_tuple_that_pretends_is_a_tuple() -> None:
+    """Fields that do not fit make no NamedTuple."""
+    assert Spec.infer(Pretender((1, 2)), 0) == Spec((LABEL, LABEL))
 
 
 def test_what_conversion_raised_is_the_cause() -> None:

@@ -108,6 +108,30 @@ def test_a_thread_serves_until_the_ring_stops() -> None:
     bench.close()
 
 
+@pytest.mark.parametrize("backend", ["process", "thread"])
+def test_what_is_raised_outside_a_sample_fails_its_ticket(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exception between two samples, of a signal's handler say, is an error in its place; the worker goes on."""
+    original = Source.fill
+
+    def fill(self: Source) -> bool:
+        if self._end.indices[0] == 4:
+            raise TimeoutError("between two samples")
+        return original(self)
+
+    monkeypatch.setattr(Source, "fill", fill)
+    with ringfeed.Loader(
+        Oracle(12), batch_size=4, workers=1, backend=backend, start_method="fork", timeout_s=10
+    ) as loader:
+        iterator = iter(loader)
+        found = check(next(iterator))
+        with pytest.raises(ringfeed.WorkerError) as caught:
+            next(iterator)
+        text = "dataset[4] raised TimeoutError: between two samples (3 more of this batch failed)"
+        assert str(caught.value) == text
+        assert found + check(next(iterator)) == [0, 1, 2, 3, 8, 9, 10, 11]
+        assert loader.stats().restarts == 0
+
+
 @pytest.mark.usefixtures("nothing_left")
 def test_versions_are_fetched_when_a_batch_asks(tied: Any) -> None:
     """A batch is read from the version that it names: older messages are passed over, newer ones wait."""

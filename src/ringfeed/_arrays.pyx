@@ -13,6 +13,8 @@ from libc.string cimport memcpy
 
 from ringfeed cimport _cring as c
 
+from ringfeed.errors import SpecError
+
 cnp.import_array()
 
 # Below this a copy is cheaper than giving the GIL away and taking it back.
@@ -125,6 +127,13 @@ cdef bint store_number(value, int number_type, uint8_t *target) except -1:
     return False
 
 
+cdef void blame_nobody(c.rf_claim *claim, uint32_t row) noexcept:
+    """Tell that the worker is at a row and those behind it, without a blame for any of them."""
+    cdef c.rf_claim beside = claim[0]
+    beside.first_row = 0xfffffffe - row  # no row of a batch: a death here says only that the next try goes row by row
+    c.rf_blame(&beside, row)
+
+
 @cython.final
 cdef class RowWriter:
     """Writes samples into the rows of a claimed ticket; each array is copied once."""
@@ -149,7 +158,12 @@ cdef class RowWriter:
         """Copy an array of the right type and shape, however it is strided."""
         cdef const void *source = cnp.PyArray_DATA(array)
         if not cnp.PyArray_IS_C_CONTIGUOUS(array):
-            cnp.PyArray_CopyInto(self.fields.wrap(number, base, first, rows, self.owner), array)
+            place = self.fields.wrap(number, base, first, rows, self.owner)
+            if self.fields.dtypes[number].isbuiltin != 1:
+                # As bytes: NumPy skips those between fields, and knows no unaligned elements of others' dtypes.
+                raw = f"V{cnp.PyArray_ITEMSIZE(array)}"
+                place, array = place.view(raw), array.view(raw)
+            cnp.PyArray_CopyInto(place, array)
         elif size < NOGIL_BYTES:
             memcpy(target, source, size)
         else:
@@ -183,8 +197,24 @@ cdef class RowWriter:
             return self.write(function(index), claim.base, claim.first_row + row, index)
         out = [self.fields.wrap(number, claim.base, claim.first_row + row, -1, self.owner)
                for number in range(self.fields.count)]
-        function(index, self.spec.unflatten(out))
+        given = self.spec.unflatten(out)
+        answer = function(index, given)
+        if answer is not None and answer is not given:
+            raise TypeError(f"read_into returned a {type(answer).__name__}, expected None; write the sample into out")
+        if self.flat < 0:
+            self.check_out(given, out, index)
         return 0
+
+    cdef check_out(self, given, list out, int64_t index):
+        """Refuse an `out` whose arrays were replaced in place of being written into: the row would stay as it was."""
+        leaves = list(given.values()) if type(given) is dict else list(given)
+        if len(leaves) != len(out) or any(leaf is not field for leaf, field in zip(leaves, out)):
+            leaves = self.spec.flatten(given, index, "out")
+        for leaf, field, place in zip(leaves, out, self.spec.leaves):
+            if leaf is not field:
+                where = place.path.replace("sample", "out", 1)
+                raise SpecError(f"dataset[{index}]: {where} was replaced, expected to be written into; use "
+                                f"{where}[...] = in read_into")
 
     cdef bint fill_rows(self, c.rf_claim *claim, function, bint in_place, context, on_error) except -1:
         cdef uint32_t row
@@ -215,7 +245,7 @@ cdef class RowWriter:
     def bulk(self, uintptr_t claim_address, getitems, context, on_error):
         """Fill the claim with getitems(indices), many samples at once.
 
-        If that fails, or killed a worker before, one at a time: the sample at fault is found, the others are saved.
+        If that fails, or kills a worker, one at a time: the sample at fault is found and blamed, the others are saved.
         """
         cdef c.rf_claim *claim = <c.rf_claim *>claim_address
         cdef uint32_t row
@@ -234,26 +264,30 @@ cdef class RowWriter:
     cdef bint many(self, c.rf_claim *claim, list rows, getitems, on_error, bint last_try) except -1:
         """Fill some rows; False where they are to be tried one at a time."""
         cdef uint32_t row
+        cdef Py_ssize_t count = 0
         indices = [claim.indices[row] for row in rows]
-        c.rf_blame(claim, rows[0])
+        faults = []
+        if last_try:
+            c.rf_blame(claim, rows[0])
+        else:
+            blame_nobody(claim, rows[0])
         try:
-            samples = list(getitems(indices))
+            for sample in getitems(list(indices)):  # one by one: a generator may fill the same buffer again
+                if count == len(rows):
+                    raise ValueError(f"__getitems__ returned more than {len(rows)} samples for as many indices")
+                try:
+                    self.write(sample, claim.base, claim.first_row + <uint32_t>rows[count], indices[count])
+                except BaseException as error:
+                    faults.append((rows[count], indices[count], error))
+                count += 1
+            if count != len(rows):
+                raise ValueError(f"__getitems__ returned {count} samples for {len(rows)} indices")
         except BaseException as error:
-            if not last_try and isinstance(error, Exception):
+            if not last_try and not isinstance(error, KeyboardInterrupt):
                 return False
-            for row in rows:
-                on_error(row, claim.indices[row], error)
-            return True
-        if len(samples) != len(rows):
-            error = ValueError(f"__getitems__ returned {len(samples)} samples for {len(rows)} indices")
-            for row in rows:
-                on_error(row, claim.indices[row], error)
-            return True
-        for row, index, sample in zip(rows, indices, samples):
-            try:
-                self.write(sample, claim.base, claim.first_row + row, index)
-            except BaseException as error:
-                on_error(row, index, error)
+            faults = [(row, claim.indices[row], error) for row in rows]
+        for row, index, error in faults:
+            on_error(row, index, error)
         return True
 
     def gather(self, uintptr_t claim_address, list arrays, on_error):

@@ -128,6 +128,10 @@ class Engine:
             lease = self.ring.take()
             self._waiting -= 1
             rows = min(lease.rows, self._layout.rows)
+            if lease.failed and self._settings.on_error == "raise":
+                error = self._error_of(lease, rows)
+                del lease  # in the traceback it would hold the slot for as long as the caller keeps the error
+                raise error
             if lease.failed:
                 rows = self._without_failed(lease, rows)
                 if not rows:
@@ -205,11 +209,9 @@ class Engine:
         raise StallError("\n".join([message, *lines]))
 
     def _without_failed(self, lease: _ring.Lease, rows: int) -> int:
-        """Raise the first failure of a batch, or close the gaps of all; returns the rows that are left."""
+        """Close the gaps that failures have left in a batch; returns the rows that are left."""
         whole = self._recipe.kind == "batches"
         failed = lease.failed_rows(1 if whole else rows)
-        if self._settings.on_error == "raise":
-            raise self._error_of(lease, failed)
         self.stats.skipped += [index for _, index, _ in failed]
         if whole:
             return 0
@@ -218,7 +220,9 @@ class Engine:
             leaf[: len(kept)] = leaf[kept]
         return len(kept)
 
-    def _error_of(self, lease: _ring.Lease, failed: list[tuple[int, int, int]]) -> RingfeedError:
+    def _error_of(self, lease: _ring.Lease, rows: int) -> RingfeedError:
+        """Return the first failure of a batch as an error."""
+        failed = lease.failed_rows(1 if self._recipe.kind == "batches" else rows)
         row, index, mark = failed[0]
         more = f" ({len(failed) - 1} more of this batch failed)" if len(failed) > 1 else ""
         if mark == _ring.ROW_KILLED:

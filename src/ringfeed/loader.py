@@ -137,6 +137,7 @@ class Loader:
         self._forks = Forks.count
         self._lock = threading.RLock()  # a signal handler, a hook or the garbage collector may come in again
         self._turn = 0  # of the newest iterator
+        self._ended = 0  # of the newest that came to its end
         self._next_epoch = 0
         self._closed = False
         self._finalizer: weakref.finalize[[Engine], Loader] | None = None
@@ -322,7 +323,9 @@ class Loader:
             try:
                 return engine.next(form, patient=patient)
             except StopIteration:
-                self._run_hook("on_epoch_end")
+                if self._ended != turn:
+                    self._ended = turn  # whatever the hook raises, it has run
+                    self._run_hook("on_epoch_end")
                 raise
             except RingfeedError as error:
                 if error is engine.pool.failure:

@@ -10,6 +10,7 @@ import os
 import select
 import signal
 import socket
+import sys
 import warnings
 from contextlib import suppress
 from typing import Any, NoReturn
@@ -124,8 +125,10 @@ def forget_the_consumer() -> None:
         if callable(signal.getsignal(number)):
             signal.signal(number, signal.SIG_DFL)
     null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.close(null)
+    if null:
+        os.dup2(null, 0)
+        os.close(null)
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115 - the old one may hold lines that are the consumer's
 
 
 def nurse(channel: socket.socket, parent_fd: int, lifeline_fd: int, dataset: Any) -> None:

@@ -93,7 +93,7 @@ def parse_memory(memory: int | str) -> int:
         return memory
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", memory) if isinstance(memory, str) else None
     units = {unit.lower(): size for unit, size in _UNITS.items()}
-    if match is None or match[2].lower() not in units:
+    if match is None or match[2].lower() not in units or float(match[1]) == float("inf"):
         message = f"memory={memory!r} is no amount of memory; write it as in '512MB', '2GiB' or a number of bytes"
         raise ValueError(message)
     return int(float(match[1]) * units[match[2].lower()])
@@ -113,6 +113,7 @@ def worker_ids(workers: int) -> int:
 
 
 def _control_size(slots: int, cells: int, workers: int) -> int:
+    slots = min(slots, _ring.CONTROL_MAX)  # so many are too many already, and still fit 32 bits
     return _ring.control_size(slots, cells, worker_ids(workers))
 
 

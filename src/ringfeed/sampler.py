@@ -194,9 +194,16 @@ class _IteratedEpoch:
         self._numbers = numbers
         self._dataset_length = dataset_length
         self._position = 0
+        self._error: Exception | None = None
 
     def take(self, count: int) -> Indices:
-        chunk: list[Any] = list(islice(self._numbers, count))
+        if self._error is not None:
+            raise self._error
+        try:
+            chunk: list[Any] = list(islice(self._numbers, count))
+        except Exception as error:
+            self._error = error  # a generator that has raised, and is asked again, looks merely short
+            raise
         if len(chunk) < count:
             self._numbers = iter(())  # some iterators begin again when asked after their end
         if set(map(type, chunk)) - {int}:

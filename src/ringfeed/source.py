@@ -9,6 +9,7 @@ samples     dataset[i] gives one
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
     from ringfeed._ring import Ring, WorkerEnd
     from ringfeed.plan import Layout
+
+
+MAX_ROWS = 2**32 - 1  # of a batch: the shared memory counts them in 32 bits
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,20 @@ class Probe:
     length: int | None
     spec: Spec
     rows: int
+
+    def __post_init__(self) -> None:
+        """Raise what 32 bits of rows, or 64 of elements, do not hold; what memory does not is the plan's to say."""
+        if self.rows > MAX_ROWS:
+            message = f"a batch of {self.rows} rows, expected at most {MAX_ROWS}; make it smaller"
+            raise ValueError(message)
+        for leaf in self.spec.leaves:
+            beside = math.prod(axis or 1 for axis in leaf.shape) * leaf.dtype.itemsize
+            if not leaf.nbytes and max(self.rows, 1) * beside >= 2**63:
+                message = (
+                    f"{leaf.path} has shape {leaf.shape}, which holds nothing, but with {self.rows} rows NumPy counts "
+                    f"more than 63 bits of bytes along its other axes; make them smaller"
+                )
+                raise SpecError(message)
 
 
 def probe(  # noqa: PLR0913 - what the user may say of a dataset
@@ -69,12 +87,15 @@ def probe(  # noqa: PLR0913 - what the user may say of a dataset
     if arrays is not None:
         return _probe_arrays(dataset, arrays, batch_size, spec)
     _check_indexable(dataset)
+    if length is None and isinstance(dataset, tuple | dict):
+        length = len(dataset)  # of samples, as it turned out
     given = None if spec is None else spec if isinstance(spec, Spec) else Spec(spec)
     if batch_size is None:
         return _probe_batches(dataset, given, max_batch_size, length, seed)
     _refuse_keras_batches(dataset, batch_size)
-    kind = "read_into" if hasattr(dataset, "read_into") else "samples"
-    if kind == "samples" and hasattr(dataset, "__getitems__") and not reseed:
+    # A class may take what it inherits back by setting it to None.
+    kind = "read_into" if callable(getattr(dataset, "read_into", None)) else "samples"
+    if kind == "samples" and callable(getattr(dataset, "__getitems__", None)) and not reseed:
         kind = "bulk"
     if given is None:
         given = Spec.infer(_first(dataset, length, seed), 0)
@@ -82,7 +103,7 @@ def probe(  # noqa: PLR0913 - what the user may say of a dataset
 
 
 def _check_indexable(dataset: Any) -> None:
-    if not hasattr(type(dataset), "__getitem__"):
+    if not callable(getattr(type(dataset), "__getitem__", None)):
         message = (
             f"a {type(dataset).__name__} is no dataset: it has no __getitem__; "
             f"give an object with __len__ and __getitem__, or a tuple or dict of arrays"
@@ -166,16 +187,6 @@ def _probe_arrays(dataset: Any, arrays: list[np.ndarray[Any, Any]], batch_size: 
     return Probe("arrays", length, inferred, batch_size)
 
 
-def _row(dataset: Any, index: int) -> Any:
-    """Return one sample of a structure of arrays."""
-    if isinstance(dataset, np.ndarray):
-        return dataset[index, ...]
-    if isinstance(dataset, dict):
-        return {key: _row(child, index) for key, child in dataset.items()}
-    rows = [_row(child, index) for child in dataset]
-    return type(dataset)(*rows) if hasattr(dataset, "_fields") else tuple(rows)
-
-
 # ---- filling ----
 
 
@@ -238,5 +249,7 @@ class Source:
         arrays = [np.asarray(array) for array in _leaf_arrays(dataset) or ()]
         if all(len(array) == 0 or array[0, ...].flags.c_contiguous for array in arrays):
             return lambda: self._writer.gather(self._end.claim_address, arrays, self._failed)
-        get = lambda index: _row(dataset, index)  # noqa: E731 - strided rows go the way of samples
+        unflatten = self._recipe.spec.unflatten
+        # Strided rows go the way of samples.
+        get = lambda index: unflatten([array[index, ...] for array in arrays])  # noqa: E731
         return lambda: self._writer.samples(self._end.claim_address, get, self._context, self._failed)

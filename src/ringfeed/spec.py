@@ -26,6 +26,7 @@ MAX_BYTES = 2**62  # of one leaf, so that a signed 64-bit integer counts them wi
 MAX_AXES = 32  # as many as the writer of slots describes
 MAX_LEAVES, MAX_DEPTH = 1000, 64
 MAX_SHOWN_BITS = 128  # of an int in an error: Python refuses to print ints of thousands of digits
+MAX_SHOWN = 220  # characters of each part of an error, so that it is whole when it comes from a worker
 USER_DTYPE = 2  # what dtype.isbuiltin is for dtypes that others registered, such as bfloat16
 CONTAINERS = (tuple, list, dict)
 
@@ -72,6 +73,8 @@ class Array:
 
 
 def _error(where: str, got: str, expected: object, remedy: str) -> SpecError:
+    parts = where, got, str(expected)
+    where, got, expected = [part if len(part) <= MAX_SHOWN else f"{part[:90]} ... {part[-90:]}" for part in parts]
     return SpecError(f"{where} {got}, expected {expected}; {remedy}")
 
 
@@ -131,9 +134,7 @@ def _from_number(value: float, dtype: AnyDtype | None, where: str) -> AnyArray:
 
 def _from_array(value: object, where: str) -> AnyArray | None:
     """Return an array or array-like as a plain ndarray, sharing memory if it can; None for other types."""
-    if type(value) is np.ndarray:
-        return value
-    if isinstance(value, np.ndarray) and isinstance(value, np.ma.MaskedArray):
+    if isinstance(value, np.ndarray) and type(value) is not np.ndarray and isinstance(value, np.ma.MaskedArray):
         raise _error(where, "is a masked array", "a plain array", "return value.filled(...) in its place")
     # Asked of the type, because a PIL image converts its picture when it is asked itself.
     protocols = ("__array__", "__array_interface__", "__array_struct__")
@@ -192,14 +193,14 @@ def _given(value: object, where: str) -> Form:
 
 def _fields(value: object) -> tuple[str, ...] | None:
     """Return the field names of a NamedTuple, None for anything else."""
-    fields = getattr(value, "_fields", None) if isinstance(value, tuple) else None
-    return fields if hasattr(value, "_make") else None
+    fields = getattr(value, "_fields", None) if isinstance(value, tuple) and hasattr(value, "_make") else None
+    return fields if isinstance(fields, tuple) and len(fields) == len(value) else None  # type: ignore[arg-type]
 
 
 def _shown(value: object) -> str:
     """Say what a value is; containers are shown alike exactly if they match, but for the keys of dicts."""
     if (fields := _fields(value)) is not None:
-        return f"the NamedTuple {type(value).__name__}({', '.join(fields)})"
+        return f"the NamedTuple {type(value).__name__}({', '.join(map(str, fields))})"
     if isinstance(value, (tuple, list)):
         return f"a {'tuple' if isinstance(value, tuple) else 'list'} of {len(value)}"
     if isinstance(value, dict):
@@ -208,12 +209,12 @@ def _shown(value: object) -> str:
 
 
 def _parts(value: Any, where: str) -> list[tuple[str, object]]:
-    """Return the children of a container, each with where it stands."""
+    """Return the children of a container, each with where it stands; of an endless __iter__, one too many."""
     if isinstance(value, dict):
         return [(f"{where}[{key!r}]", child) for key, child in value.items()]
     if (fields := _fields(value)) is not None:
         return [(f"{where}.{name}", child) for name, child in zip(fields, value, strict=True)]
-    return [(f"{where}[{number}]", child) for number, child in enumerate(value)]
+    return [(f"{where}[{number}]", child) for number, child in zip(range(len(value) + 1), value, strict=False)]
 
 
 class _Scan:
@@ -263,8 +264,10 @@ def _gather(model: Any, value: Any, where: str, leaves: list[object]) -> None:
     if isinstance(model, dict):
         _check_keys(model, value, where)
         value = {key: value[key] for key in model}
-    for (_, below), (path, child) in zip(_parts(model, ""), _parts(value, where), strict=True):
-        _gather(below, child, path, leaves)
+    if len(below := _parts(model, "")) != len(parts := _parts(value, where)):
+        raise _error(where, f"is {expected}, but its __iter__ gives others", "as many", "return a plain list or tuple")
+    for (_, inner), (path, child) in zip(below, parts, strict=True):
+        _gather(inner, child, path, leaves)
 
 
 def _check_keys(model: dict[Any, object], value: dict[Any, object], where: str) -> None:

@@ -30,7 +30,20 @@ def serve(end: _ring.WorkerEnd, source: Source) -> None:
         if answer == _ring.STOPPED:
             return
         if answer == _ring.TAKEABLE:
-            end.publish(cancelled=not source.fill())
+            fill(end, source)
+
+
+def fill(end: _ring.WorkerEnd, source: Source) -> None:
+    """Fill the claimed ticket and hand it over; whatever is raised outside its samples fails all of them."""
+    cancelled = False
+    try:
+        cancelled = not source.fill()
+    except BaseException as error:  # noqa: BLE001 - from a signal's handler, say; the consumer waits for these rows
+        from ringfeed.failure import encode  # noqa: PLC0415 - imported with the source
+
+        for row in range(len(end.indices)):
+            end.fail(row, encode(error))
+    end.publish(cancelled=cancelled)
 
 
 class Process:
@@ -95,7 +108,7 @@ class Process:
             if answer == _ring.TAKEABLE:
                 if end.version != self._version:
                     self._fetch(end.version)
-                end.publish(cancelled=not self._source.fill())
+                fill(end, self._source)
 
     def _fetch(self, version: int) -> None:
         """Read messages up to the version that a batch asks for: it was sent before the batch was bound."""
