@@ -222,16 +222,16 @@ static bool has_news(struct rf_ring *ring, const struct rf_cell *place)
     return is_bound(ring);
 }
 
-/* Sleep once, until the next look would differ. What comes before our announcement, has_news() sees; what comes after
+/* Sleep once, until the next look would differ; `for_slot`: only while the head batch has none. What comes before our announcement, has_news() sees; what comes after
  * it bumps news_seq, on which we sleep. */
-static int sleep_once(struct rf_ring *ring, int64_t deadline_ns)
+static int sleep_once(struct rf_ring *ring, bool for_slot, int64_t deadline_ns)
 {
     struct rf_control *control = ring->control;
     uint64_t head = atomic_load_explicit(&control->head, memory_order_relaxed);
     uint32_t cell = 0;
     bool bound = is_bound(ring);
     struct rf_cell *place = bound ? unfinished(ring, head, &cell) : NULL;
-    if (bound && !place)
+    if (bound && (!place || for_slot))
         return 0;
     uint64_t wait = bound ? head * ring->geometry.cells + cell + 1 : RF_WAIT_FREE;
     atomic_store_explicit(&control->consumer_wait, wait, memory_order_seq_cst);
@@ -252,9 +252,18 @@ enum rf_answer rf_wait_head(struct rf_ring *ring, int64_t deadline_ns)
             return answer;
         if (answer == RF_PENDING && rf_look_again(ring, began_ns))
             continue;
-        if (sleep_once(ring, deadline_ns)) /* a signal, or the deadline */
+        if (sleep_once(ring, false, deadline_ns)) /* a signal, or the deadline */
             return rf_look(ring);
     }
+}
+
+enum rf_answer rf_wait_slot(struct rf_ring *ring, int64_t deadline_ns)
+{
+    enum rf_answer answer = rf_look(ring);
+    for (; answer == RF_HELD; answer = rf_look(ring))
+        if (sleep_once(ring, true, deadline_ns)) /* a signal, or the deadline */
+            return rf_look(ring);
+    return answer;
 }
 
 static void learn_pace(struct rf_ring *ring, uint64_t busy_ns, const struct rf_record *record)

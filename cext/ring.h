@@ -1,7 +1,7 @@
 /* The ring: batches bound to slots by the consumer, filled ticket by ticket by workers, taken in order.
  *
- * Nothing here sleeps except rf_wait_head() and rf_claim_wait(), which end by a deadline. Nothing here decides
- * what an empty or full ring means: it answers, and its caller decides.
+ * Nothing here sleeps except rf_wait_head(), rf_wait_slot() and rf_claim_wait(), which end by a deadline. Nothing
+ * here decides what an empty or full ring means: it answers, and its caller decides.
  *
  * Invariants:
  *   - only the consumer process writes head, bound, EMPTY and AVAIL (its reaper included);
@@ -86,6 +86,8 @@ struct rf_taken {
 
 enum rf_answer rf_look(struct rf_ring *ring);
 enum rf_answer rf_wait_head(struct rf_ring *ring, int64_t deadline_ns);
+/* Only while the head batch has no slot: who fills in this very process must then go and fill it. */
+enum rf_answer rf_wait_slot(struct rf_ring *ring, int64_t deadline_ns);
 /* Only after RF_TAKEABLE, by the same thread. The slot is held, with a count of one. */
 struct rf_taken rf_take(struct rf_ring *ring);
 /* Make rf_wait_head() answer RF_ALARMED until rf_alarm_clear(): the pool has news. */

@@ -458,3 +458,12 @@ def test_a_hook_that_raises_is_called_once() -> None:
                 next(iterator)
             assert next(iterator, "over") == "over"
             assert dataset.ended == epoch
+
+
+def test_a_slot_that_another_thread_lets_go_of_is_filled_here() -> None:
+    """Without workers a patient wait ends with the release, since nobody else would fill the slot."""
+    with ringfeed.Loader((np.arange(8),), batch_size=2, workers=0, slots=2, timeout_s=5) as loader:
+        batches = loader.batches(patient=True)
+        held = [next(batches), next(batches)]
+        threading.Timer(0.2, held.clear).start()
+        assert next(batches)[0].tolist() == [4, 5]

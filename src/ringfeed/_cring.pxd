@@ -125,6 +125,7 @@ cdef extern from "ring.h" nogil:
     void rf_bind(rf_ring *ring)
     rf_answer rf_look(rf_ring *ring)
     rf_answer rf_wait_head(rf_ring *ring, int64_t deadline_ns)
+    rf_answer rf_wait_slot(rf_ring *ring, int64_t deadline_ns)
     rf_taken rf_take(rf_ring *ring)
     void rf_alarm(rf_ring *ring)
     void rf_alarm_clear(rf_ring *ring)

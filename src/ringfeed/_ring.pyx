@@ -144,15 +144,19 @@ cdef class Ring:
         return c.rf_look(self.ring)
 
     def wait(self, int64_t timeout_ns):
-        """Wait for the head batch without the GIL; PENDING after `timeout_ns`. Answers signals."""
-        cdef c.rf_answer answer = c.rf_look(self.ring)
+        """Wait without the GIL for as long as `look` answers PENDING, or HELD, or `timeout_ns`. Answers signals."""
+        cdef c.rf_answer first = c.rf_look(self.ring)
+        cdef c.rf_answer answer = first
         if answer != c.RF_PENDING and answer != c.RF_HELD:
             return answer
         cdef int64_t now = c.rf_now_ns()
         cdef int64_t deadline = now + timeout_ns
-        while (answer == c.RF_PENDING or answer == c.RF_HELD) and now < deadline:
+        while answer == first and now < deadline:
             with nogil:
-                answer = c.rf_wait_head(self.ring, min(deadline, now + SLICE_NS))
+                if first == c.RF_HELD:
+                    answer = c.rf_wait_slot(self.ring, min(deadline, now + SLICE_NS))
+                else:
+                    answer = c.rf_wait_head(self.ring, min(deadline, now + SLICE_NS))
             PyErr_CheckSignals()
             now = c.rf_now_ns()
         return answer

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 PLANNED_INDICES = 4096  # indices asked of a pure sampler at a time
 HELD_NS = 10**9  # patience with views that hold every slot
+SOON_NS = 10**7  # what a step may take to let go of its batch
 FOREVER_NS = 2**62
 SPIN_NS = 20_000
 AGES_SHOWN = 8
@@ -162,10 +163,8 @@ class Engine:
             while answer == _ring.PENDING and self.pool.step():
                 answer = self.ring.look()
             if answer == _ring.HELD:
-                gc.collect()
-                answer = self.ring.wait(min(timeout_ns, FOREVER_NS if patient else HELD_NS))
-                if answer == _ring.HELD:
-                    raise self._slots_held()
+                answer = self._wait_for_views(min(timeout_ns, FOREVER_NS if patient else HELD_NS))
+                deadline_ns = _ring.now_ns() + timeout_ns
             elif answer == _ring.PENDING:
                 answer = self.ring.wait(deadline_ns - _ring.now_ns())
             if answer in (_ring.TAKEABLE, _ring.DRY):
@@ -174,6 +173,16 @@ class Engine:
             if answer == _ring.PENDING and _ring.now_ns() >= deadline_ns:
                 self._stalled()
                 deadline_ns = _ring.now_ns() + timeout_ns
+
+    def _wait_for_views(self, patience_ns: int) -> int:
+        """Wait until views let go of a slot; garbage is collected only where none does soon by itself."""
+        answer = self.ring.wait(min(patience_ns, SOON_NS))
+        if answer == _ring.HELD:
+            gc.collect()  # tens of milliseconds beside a framework
+            answer = self.ring.wait(patience_ns)
+        if answer == _ring.HELD:
+            raise self._slots_held()
+        return answer
 
     def _judge(self, answer: int) -> None:
         """Raise what ended the ring."""

@@ -295,6 +295,31 @@ static void alarm_after_the_look_is_not_lost(void)
     rf_unreference(ring);
 }
 
+/* A wait for a slot ends when one comes back, and does not go on to wait for its rows. */
+static void wait_for_a_slot_ends_with_it(void)
+{
+    struct rf_ring *ring = held_ring();
+    CHECK_EQ(rf_wait_slot(ring, soon_ns(1)), RF_HELD);
+    atomic_store(&sleeps_in_vain, 0);
+    hooked_ring = ring;
+    before_sleep = drop_first;
+    CHECK_EQ(rf_wait_slot(ring, soon_ns(LONG_MS)), RF_PENDING);
+    CHECK_EQ(rf_wait_slot(ring, soon_ns(LONG_MS)), RF_PENDING);
+    CHECK_EQ(atomic_load(&sleeps_in_vain), 0);
+    rf_unreference(ring);
+}
+
+/* Nor does it if the slot comes back just before it would sleep. */
+static void wait_for_a_slot_sees_one_that_came_meanwhile(void)
+{
+    struct rf_ring *ring = held_ring();
+    hooked_ring = ring;
+    before_is_planned = drop_first;
+    CHECK_EQ(rf_wait_slot(ring, soon_ns(LONG_MS)), RF_PENDING);
+    CHECK_EQ(atomic_load(&sleeps_in_vain), 0);
+    rf_unreference(ring);
+}
+
 /* A release that binds the last planned batch while the consumer looks does not end the epoch a batch early. */
 static void look_sees_the_last_batch_bound_meanwhile(void)
 {
@@ -350,6 +375,8 @@ int main(void)
     RUN(alarm_before_the_sleep_is_not_lost);
     RUN(stop_before_the_sleep_is_not_lost);
     RUN(alarm_after_the_look_is_not_lost);
+    RUN(wait_for_a_slot_ends_with_it);
+    RUN(wait_for_a_slot_sees_one_that_came_meanwhile);
     RUN(look_sees_the_last_batch_bound_meanwhile);
     RUN(worker_misses_nothing_before_its_sleep);
     return check_end("test_wait");
