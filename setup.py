@@ -1,4 +1,4 @@
-"""Declares the two extensions; everything else stands in pyproject.toml."""
+"""Declares the extensions and a library of TensorFlow ops; everything else stands in pyproject.toml."""
 
 from __future__ import annotations
 
@@ -22,11 +22,28 @@ ring = Extension(
         "cext/reap.c",
         "cext/wait.c",
         "cext/export.c",
+        "cext/feed.c",
     ],
     include_dirs=["cext"],
     depends=HEADERS,
     extra_compile_args=COMPILE,
     extra_link_args=["-pthread"],
+)
+feed = Extension(
+    "ringfeed._feed",
+    ["src/ringfeed/_feed.pyx"],
+    include_dirs=["cext"],
+    depends=HEADERS,
+    extra_compile_args=COMPILE,
+)
+# No module of Python's: TensorFlow opens it. It is built without TensorFlow, and looks up there what it calls.
+ops = Extension(
+    "ringfeed.adapters._tf_op",
+    ["cext/tf_op.c"],
+    include_dirs=["cext"],
+    depends=HEADERS,
+    extra_compile_args=COMPILE,
+    libraries=["dl"],
 )
 arrays = Extension(
     "ringfeed._arrays",
@@ -38,4 +55,4 @@ arrays = Extension(
 )
 
 # Elsewhere the package still installs, so that `import ringfeed` can say what is missing.
-setup(ext_modules=[ring, arrays] if sys.platform == "linux" else [])
+setup(ext_modules=[ring, feed, arrays, ops] if sys.platform == "linux" else [])

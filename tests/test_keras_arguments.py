@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -161,18 +160,4 @@ def test_samples_that_keras_cannot_unpack() -> None:
     assert str(caught.value) == (
         "sample is a tuple of 4, expected x, (x, y) or (x, y, sample_weight), which is what Keras takes; group the "
         "inputs in __getitem__, as in ((a, b, c), y)"
-    )
-
-
-def test_old_keras_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Keras that does not take adapters is named, with the way out."""
-    monkeypatch.setattr(keras, "__version__", "3.6.0")
-    spec = importlib.util.find_spec("ringfeed.adapters.keras")
-    assert spec is not None
-    assert spec.loader is not None
-    with pytest.raises(ImportError) as caught:
-        spec.loader.exec_module(importlib.util.module_from_spec(spec))
-    assert str(caught.value) == (
-        "to_keras() needs Keras 3.7 or later, got 3.6.0; update it, or give fit() the dataset that "
-        "loader.to_tf_dataset() makes"
     )

@@ -125,6 +125,6 @@ def test_a_keras_dataset_that_uses_keras_has_it() -> None:
     """What a method uses of Keras is there, with one warning that names the cost."""
     answer, loaded, warned = answers(_KERAS)["use"]
     assert answer == [[0.0, 1.0, 0.0]]
-    assert loaded == ["tensorflow", "keras"]
+    assert [name for name in loaded if name not in ("jax", "jaxlib")] == ["tensorflow", "keras"]  # which bring JAX in
     assert warned[0] == f"dataset uses keras inside a worker: {COST}"
     assert not any("dataset uses" in text for text in warned[1:])

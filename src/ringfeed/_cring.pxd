@@ -187,6 +187,49 @@ cdef extern from "export.h" nogil:
     rf_dlpack_versioned *rf_export_versioned(rf_ring *ring, uint32_t slot, const rf_field *field)
 
 
+cdef extern from "feed.h" nogil:
+    struct rf_feed:
+        pass
+
+    enum rf_reply:
+        RF_REPLY_BATCH
+        RF_REPLY_END
+        RF_REPLY_ERROR
+
+    struct rf_part:
+        uint64_t offset
+        uint64_t row_size
+        int32_t axes
+        int64_t shape[33]
+
+    struct rf_handout:
+        pass
+
+    struct rf_asks:
+        rf_reply (*begin)(rf_feed *feed, int64_t *turn, char **error) noexcept nogil
+        rf_reply (*next)(rf_feed *feed, int64_t turn, rf_handout *handout, char **error) noexcept nogil
+
+    struct rf_tally:
+        uint64_t batches
+        uint64_t samples
+        int64_t stall_ns
+
+    struct rf_feed_calls:
+        rf_feed *(*make)(const rf_asks *asks, void *owner, uint32_t rows, uint32_t parts) noexcept nogil
+        rf_part *(*part)(rf_feed *feed, uint32_t part) noexcept nogil
+        uint64_t (*number)(const rf_feed *feed) noexcept nogil
+        void (*end)(rf_feed *feed) noexcept nogil
+        void *(*owner)(const rf_feed *feed) noexcept nogil
+        void (*lend)(rf_feed *feed, rf_ring *ring, int64_t turn, uint32_t batches, int64_t timeout_ns) noexcept nogil
+        rf_bool (*is_idle)(rf_feed *feed) noexcept nogil
+        uint32_t (*recall)(rf_feed *feed, int64_t *waited_ns) noexcept nogil
+        rf_tally (*tally)(const rf_feed *feed) noexcept nogil
+        void (*give)(rf_handout *handout, rf_ring *ring, uint32_t slot, uint32_t rows) noexcept nogil
+        uint32_t (*leave)() noexcept nogil
+
+    const rf_feed_calls rf_feed_calls_here "rf_feed_calls"
+
+
 cdef extern from "wait.h" nogil:
     int64_t rf_now_ns()
     int rf_futex_error()

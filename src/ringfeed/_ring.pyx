@@ -44,6 +44,8 @@ cdef const char *VERSIONED = "dltensor_versioned"
 
 cdef tuple SLOT_STATES = ("free", "filling", "draining", "held")
 
+feed_calls = &c.rf_feed_calls_here
+
 
 def control_size(uint32_t slots, uint32_t cells, uint32_t ids):
     """Return the bytes of a control block with lines for so many worker ids."""
@@ -89,8 +91,6 @@ def format_control(int fd, uint64_t size, uint32_t slots, uint32_t cells, uint32
 cdef class Ring:
     """One process's hold on a segment. Views, leases and worker ends keep it mapped, also after `close`."""
 
-    cdef c.rf_ring *ring
-
     def __cinit__(self, int control_fd, int slots_fd, uint64_t control_size, uint64_t slots_size, bint inherit=False):
         cdef int why = 0
         self.ring = c.rf_open(control_fd, slots_fd, control_size, slots_size, inherit, &why)
@@ -113,6 +113,11 @@ cdef class Ring:
     def slots(self):
         """The number of slots."""
         return self.ring.geometry.slots
+
+    @property
+    def address(self):
+        """Where the first slot starts, in this process; the others follow without a gap."""
+        return <uintptr_t>c.rf_slot_base(self.ring, 0)
 
     @property
     def ids(self):
@@ -237,9 +242,6 @@ cdef class Lease:
 
     It exports the slot's fields as one writable block of bytes.
     """
-
-    cdef c.rf_ring *ring
-    cdef c.rf_taken taken
 
     def __init__(self):
         raise TypeError("a Lease is made by Ring.take()")

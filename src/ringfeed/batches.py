@@ -44,6 +44,14 @@ class BatchIterator:
             Exit.park()
             raise
 
+    def ready(self) -> bool:
+        """Whether ``next()`` would not wait; raises what it would, for an iterator that has had its time."""
+        try:
+            return not self._finished and self._loader._ready(self._turn)  # noqa: SLF001 - the loader's other half
+        except ClosedError:
+            Exit.park()
+            raise
+
     def __del__(self) -> None:
         """Break the epoch off, unless it is over."""
         if not self._finished:

@@ -6,28 +6,34 @@ The loader decides when an epoch begins and ends; the engine runs it. Not thread
 from __future__ import annotations
 
 import gc
+import threading
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ringfeed import _ring
 from ringfeed._arrays import Fields
+from ringfeed.cuda import start_driver
 from ringfeed.errors import ClosedError, RingfeedError, SlotsHeldError, SpecError, StallError, WorkerError
 from ringfeed.failure import decode
 from ringfeed.limits import usable_cpus
+from ringfeed.pins import Pins
 from ringfeed.pool import Crew, InProcess, Pool, Threads
 from ringfeed.processes import Processes
 from ringfeed.segment import Segment
 
 if TYPE_CHECKING:
+    from ringfeed._feed import Feed
     from ringfeed.batches import Form
+    from ringfeed.flight import Flight
     from ringfeed.plan import Plan
     from ringfeed.sampler import Epoch
     from ringfeed.settings import Settings
     from ringfeed.source import Recipe
     from ringfeed.stats import Stats
 
-PLANNED_INDICES = 4096  # indices asked of a pure sampler at a time
+PLANNED_INDICES = 16384  # indices asked of a pure sampler at a time
 HELD_NS = 10**9  # patience with views that hold every slot
 SOON_NS = 10**7  # what a step may take to let go of its batch
 FOREVER_NS = 2**62
@@ -38,10 +44,11 @@ AGES_SHOWN = 8
 class Engine:
     """A segment, its ring and the pool that fills it."""
 
-    def __init__(self, plan: Plan, recipe: Recipe, settings: Settings, stats: Stats) -> None:
+    def __init__(self, plan: Plan, recipe: Recipe, settings: Settings, stats: Stats, flight: Flight) -> None:
         """Reserve the plan's memory; nothing runs yet."""
         layout = plan.layout
         self.stats = stats
+        self.flight = flight
         self._settings = settings
         self._recipe = recipe
         self._layout = layout
@@ -53,6 +60,7 @@ class Engine:
             self.ring = self.segment.open()
             self.ring.become_consumer(self._capacity, settings.max_attempts)
             self.pool = self._make_pool()
+            self.pins = Pins(start_driver(), self.ring, plan.slot_size) if settings.pin else None
         except BaseException:
             self.segment.close()
             raise
@@ -62,6 +70,10 @@ class Engine:
         self._number = 0
         self._ahead = plan.slots
         self._waiting = 0  # batches planned or bound, and not taken
+        self._feed: Feed | None = None  # takes some of them in C, until it is recalled
+        self._counted = (0, 0, 0)  # of its batches, samples and ns of stall
+        self._waited_ns = 0  # by its last caller, in vain
+        self._counting = threading.RLock()  # held for a few steps: statistics are asked for by any thread
 
     def _make_pool(self) -> Pool:
         settings = self._settings
@@ -90,18 +102,22 @@ class Engine:
 
     def cancel(self) -> None:
         """Break the epoch off."""
+        self._recall()
         if self._waiting:
             self.ring.cancel()
         self._waiting = 0
         self._epoch = None
 
     def stop(self) -> None:
-        """End the workers and close the segment; views stay valid."""
-        try:
+        """End the workers and close the segment; views stay valid, copies to devices have passed."""
+        with ExitStack() as ends:  # the last to be named is the first; each comes about whatever the others raise
+            ends.callback(self.segment.close)
+            if self.pins is not None:
+                ends.callback(self.pins.release)
+            ends.callback(self.flight.wait)
+            ends.callback(self._count_work)
+            ends.callback(self._recall)
             self.pool.stop()
-        finally:
-            self._count_work()
-            self.segment.close()
 
     def _top_up(self) -> None:
         """Plan ahead: as far as a pure sampler gives indices in one go, or a slot's worth a slot."""
@@ -117,10 +133,44 @@ class Engine:
                 self._waiting += -(-len(indices) // rows)
                 self.ring.plan(indices, rows, self._number, self._version)
 
+    # ---- a feed ----
+
+    def lend(self, feed: Feed, turn: int) -> bool:
+        """Let C code take for ``turn`` what is planned, until the engine is asked again; False at the epoch's end.
+
+        The last batch is left to `next`, and so are those during which it is to plan more.
+        """
+        self._recall()
+        kept = 1 if self._epoch is None else self.ring.slots - 1
+        if self._settings.workers and self._waiting > kept:
+            self._feed, self._counted = feed, feed.tally()
+            feed.lend(self.ring, turn, self._waiting - kept, self._timeout_ns())
+        return self._epoch is not None or self._waiting > 0
+
+    def _recall(self) -> None:
+        """Have the ring back from C code; only then may anything be planned, taken or cancelled here."""
+        if self._feed is not None:
+            taken, self._waited_ns = self._feed.recall()
+            self._waiting -= taken
+            self._count_feed()
+            self._feed = None
+
+    def _count_feed(self) -> None:
+        """Count what C code has taken since the last look; without a feed only `next` counts."""
+        with self._counting:
+            if self._feed is not None:
+                before, self._counted = self._counted, self._feed.tally()
+                batches, samples, stall_ns = (new - old for new, old in zip(self._counted, before, strict=True))
+                self.stats.batches += batches
+                self.stats.samples += samples
+                self.stats.stall_s += stall_ns / 1e9
+
     # ---- batches ----
 
     def next(self, form: Form | None = None, *, patient: bool = False) -> Any:
         """Return the next batch, as arrays or as what ``form`` makes of it; StopIteration at the end of the epoch."""
+        if self._feed is not None:
+            self._recall()
         while True:
             if self._epoch is not None and self._waiting < self.ring.slots:
                 self._top_up()
@@ -136,6 +186,7 @@ class Engine:
             if lease.failed:
                 rows = self._without_failed(lease, rows)
                 if not rows:
+                    del lease  # its slot may be the only one that can be filled
                     continue
             self.stats.batches += 1
             self.stats.samples += rows
@@ -149,14 +200,18 @@ class Engine:
     def _wait(self, *, patient: bool) -> bool:
         """Wait for the head batch; False when the epoch is over."""
         began_ns = _ring.now_ns()
+        waited_ns, self._waited_ns = self._waited_ns, 0
         try:
-            return self._wait_until(began_ns, patient=patient)
+            return self._wait_until(began_ns - waited_ns, patient=patient)
         finally:
             self.stats.stall_s += (_ring.now_ns() - began_ns) / 1e9
 
-    def _wait_until(self, began_ns: int, *, patient: bool) -> bool:
+    def _timeout_ns(self) -> int:
         timeout_s = self._settings.timeout_s
-        timeout_ns = FOREVER_NS if timeout_s is None else int(min(timeout_s * 1e9, FOREVER_NS))
+        return FOREVER_NS if timeout_s is None else int(min(timeout_s * 1e9, FOREVER_NS))
+
+    def _wait_until(self, began_ns: int, *, patient: bool) -> bool:
+        timeout_ns = self._timeout_ns()
         deadline_ns = began_ns + timeout_ns
         while True:
             answer = self.ring.look()
@@ -250,6 +305,7 @@ class Engine:
 
     def count(self) -> Stats:
         """Return the statistics, brought up to date."""
+        self._count_feed()
         self._count_work()
         return self.stats
 

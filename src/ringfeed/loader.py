@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ringfeed import _ring
 from ringfeed.batches import BatchIterator
+from ringfeed.cuda import start_driver
 from ringfeed.engine import Engine
 from ringfeed.errors import ClosedError, RingfeedError, SupersededError
+from ringfeed.facts import Facts
+from ringfeed.flight import Flight
 from ringfeed.lifetime import Exit, Forks
 from ringfeed.limits import usable_cpus
 from ringfeed.plan import Plan, check_available, make_plan
-from ringfeed.sampler import batch_count, check_seed, make_sampler
+from ringfeed.sampler import check_seed, make_sampler
 from ringfeed.settings import Settings, check_count
 from ringfeed.ship import pack
 from ringfeed.source import Recipe, has_hook, probe
@@ -24,16 +27,19 @@ from ringfeed.stats import Stats
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    import jax
     import tensorflow as tf
+    import torch
     from keras.src.trainers.data_adapters.data_adapter import DataAdapter
     from typing_extensions import Self
 
+    from ringfeed._feed import Feed
+    from ringfeed.adapters.epochs import Epochs
     from ringfeed.batches import Form
     from ringfeed.sampler import Sampler
-    from ringfeed.spec import Spec
 
 
-class Loader:
+class Loader(Facts):
     """Feeds batches of a dataset, filled by workers straight into preallocated shared memory.
 
     ``for batch in loader`` is one epoch. A batch mirrors the structure of a sample, in writable ndarrays over the
@@ -60,6 +66,8 @@ class Loader:
     spec: what a sample looks like, as in ``{"image": ringfeed.Array((224, 224, 3), "uint8")}``; else sample 0 tells.
     max_batch_size: with ``batch_size=None``, the most rows a batch has; else batch 0 tells.
     copy: hand out copies, so that keeping batches holds no slots.
+    pin: register the slots with the CUDA driver, so that a GPU copies from them by itself (see `to_torch`). PlanError
+        without one. Copies of your own must have passed before the loader is closed.
     reseed: also seed ``random`` and ``numpy.random``, of whichever process fills, for each sample (12 us a sample).
     timeout_s, on_stall: how long to wait for a batch before StallError, or before the workers that are stuck are
         killed and their rows run again ("restart"), in other slots if SIGKILL cannot end them. None: for ever.
@@ -86,6 +94,7 @@ class Loader:
         spec: object = None,
         max_batch_size: int | None = None,
         copy: bool = False,
+        pin: bool = False,
         reseed: bool = False,
         timeout_s: float | None = 300,
         on_stall: Literal["raise", "restart"] = "raise",
@@ -109,7 +118,10 @@ class Loader:
             on_error,
             max_attempts,
             max_restarts,
+            pin,
         )
+        if pin:
+            start_driver()  # refused now, where it cannot be had
         if reseed and backend == "thread":
             message = "reseed=True seeds states that all threads share; use backend='process', or ringfeed.rng()"
             raise ValueError(message)
@@ -133,6 +145,7 @@ class Loader:
         self._recipe = Recipe(self._probe.kind, self._probe.spec, self._plan.layout, self._seed, reseed)
         self._engine: Engine | None = None
         self._stats = Stats()
+        self._flight = Flight()
         self._changes = has_hook(dataset, "on_epoch_begin") or has_hook(dataset, "on_epoch_end")
         self._forks = Forks.count
         self._lock = threading.RLock()  # a signal handler, a hook or the garbage collector may come in again
@@ -177,62 +190,12 @@ class Loader:
         check_available(plan)
         return plan
 
-    # ---- what it is ----
-
-    @property
-    def dataset(self) -> Any:
-        """The dataset, as it was given."""
-        return self._dataset
-
-    @property
-    def spec(self) -> Spec:
-        """The spec of one sample."""
-        return self._probe.spec
-
-    @property
-    def plan(self) -> Plan:
-        """Where the memory goes, in bytes."""
-        return self._plan
-
-    @property
-    def memory(self) -> int:
-        """Bytes of shared memory that the plan takes, the dataset's copies for the workers included."""
-        return self._plan.total
-
-    @property
-    def batch_size(self) -> int | None:
-        """Samples a batch; None for a dataset of whole batches."""
-        return self._batch_size
-
-    @property
-    def max_rows(self) -> int:
-        """The most rows a batch has."""
-        return self._probe.rows
-
-    @property
-    def drop_remainder(self) -> bool:
-        """Whether a shorter last batch is left out."""
-        return self._settings.drop_remainder
-
-    @property
-    def shuffle(self) -> bool:
-        """Whether each epoch has an order of its own."""
-        return self._shuffle
-
-    @property
-    def on_error(self) -> str:
-        """What becomes of a failed sample: "raise" or "skip"."""
-        return self._settings.on_error
+    # ---- what it does ----
 
     @property
     def epoch(self) -> int:
         """The number of the epoch that the next ``iter()`` begins."""
         return self._next_epoch
-
-    @property
-    def timeout_s(self) -> float | None:
-        """How long a batch is waited for."""
-        return self._settings.timeout_s
 
     def stats(self) -> Stats:
         """Return what has been done so far; the object is kept up to date by the next call."""
@@ -245,14 +208,6 @@ class Loader:
         """Return a word for each slot: free, filling, ready, held or draining. Safe from any thread."""
         engine = self._engine
         return ["free"] * self._plan.slots if engine is None else engine.ring.slot_states()
-
-    def __len__(self) -> int:
-        """Return the batches of an epoch; TypeError where the sampler does not know."""
-        length = self._sampler.length
-        if length is None:
-            message = "the length of this loader is unknown: its sampler has no len()"
-            raise TypeError(message)
-        return batch_count(length, self._batch_size or 1, self._settings.drop_remainder)
 
     # ---- epochs ----
 
@@ -287,6 +242,11 @@ class Loader:
             self._engine.begin(self._sampler.epoch(number), number, pure=self._sampler.pure)
             return BatchIterator(self, self._turn, form, patient=patient)
 
+    def lend(self, feed: Feed) -> bool:
+        """Have C code take the newest iterator's next batches from ``feed``; False when its epoch has no more."""
+        with self._lock:
+            return self._engine is not None and self._engine.lend(feed, self._turn)
+
     def _run_hook(self, name: str) -> None:
         """Call a hook of the dataset, if it has it; its length may be another afterwards."""
         if not has_hook(self._dataset, name):
@@ -298,7 +258,7 @@ class Loader:
 
     def _start(self) -> None:
         check_available(self._plan)
-        engine = Engine(self._plan, self._recipe, self._settings, self._stats)
+        engine = Engine(self._plan, self._recipe, self._settings, self._stats, self._flight)
         self._finalizer = weakref.finalize(self, Engine.stop, engine)
         atexit.unregister(Exit.note)
         atexit.register(Exit.note)  # the last to be registered is the first to run
@@ -310,12 +270,22 @@ class Loader:
             self._finalizer()
             raise
 
+    def _check_turn(self, turn: int) -> None:
+        if turn != self._turn:
+            message = "a newer iterator of this loader has taken over; finish one before you make the next"
+            raise SupersededError(message)
+
+    def _ready(self, turn: int) -> bool:
+        """Whether `_next` would not wait; raises what it would raise for an iterator that has had its time."""
+        self._check_open()
+        with self._lock:
+            self._check_turn(turn)
+            return self._engine is not None and self._engine.ring.look() == _ring.TAKEABLE
+
     def _next(self, turn: int, form: Form | None, *, patient: bool) -> Any:
         self._check_open()
         with self._lock:
-            if turn != self._turn:
-                message = "a newer iterator of this loader has taken over; finish one before you make the next"
-                raise SupersededError(message)
+            self._check_turn(turn)
             engine = self._engine
             if engine is None:
                 self._check_open()
@@ -360,14 +330,18 @@ class Loader:
             self._stats = engine.stats
             self._finalizer()
 
+    def dismiss(self) -> None:
+        """Begin to close: whoever waits for a batch gives up. At once, from any thread."""
+        self._closed = True
+        engine = self._engine
+        if engine is not None and self._forks == Forks.count:
+            engine.pool.dismiss()
+
     def close(self) -> None:
         """End the workers and give the memory back; views that are still referenced stay valid."""
-        self._closed = True
+        self.dismiss()  # before the lock: somebody may be waiting with it
         if self._forks != Forks.count:
             return  # a forked child: nothing here is its own
-        engine = self._engine
-        if engine is not None:
-            engine.pool.dismiss()  # before the lock: somebody may be waiting with it
         with self._lock:
             self._stop_engine()
 
@@ -382,13 +356,38 @@ class Loader:
     # ---- into training ----
 
     def to_keras(self, *, class_weight: Mapping[int, float] | None = None) -> DataAdapter:
-        """Return what ``fit``, ``evaluate`` and ``predict`` of a Keras 3 model take as ``x``."""
+        """Return what ``fit``, ``evaluate`` and ``predict`` of a Keras 3 model take as ``x``, over the slots."""
         from ringfeed.adapters.keras import to_keras  # noqa: PLC0415 - imports Keras
 
         return to_keras(self, class_weight=class_weight)
 
     def to_tf_dataset(self) -> tf.data.Dataset:
-        """Return a ``tf.data.Dataset`` whose every iteration is one epoch."""
+        """Return a ``tf.data.Dataset`` whose every iteration is one epoch.
+
+        TensorFlow copies to a GPU itself: ahead of the step with, as the last step of a pipeline,
+        ``.apply(tf.data.experimental.prefetch_to_device("/GPU:0"))``, and from the slot itself with ``pin=True``.
+        """
         from ringfeed.adapters.tensorflow import to_tf_dataset  # noqa: PLC0415 - imports TensorFlow
 
         return to_tf_dataset(self)
+
+    def to_torch(self, device: torch.device | str | None = None) -> Epochs:
+        """Return epochs whose batches are torch tensors over the slots.
+
+        ``device="cuda"``: on that GPU, each copied ahead of the step that wants it, on a stream of its own; the slot
+        comes back when the copy has passed. With ``pin=True`` the GPU copies beside what it computes.
+        """
+        from ringfeed.adapters.torch import to_torch  # noqa: PLC0415 - imports torch
+
+        return to_torch(self, device)
+
+    def to_jax(self, device: jax.Device | str | None = None) -> Epochs:
+        """Return epochs whose batches are jax arrays over the slots.
+
+        ``device``, a ``jax.Device`` or the name of a platform: on that device, each copied by JAX ahead of the step
+        that wants it; the slot comes back when the copy is there. With ``pin=True`` the slots are registered by JAX's
+        own client where it can (``dma_map``), since it puts what others registered through a buffer of its own.
+        """
+        from ringfeed.adapters.jax import to_jax  # noqa: PLC0415 - imports JAX
+
+        return to_jax(self, device)

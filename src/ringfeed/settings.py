@@ -22,6 +22,7 @@ class Settings:
     on_error: str
     max_attempts: int
     max_restarts: int | None
+    pin: bool = False
 
     def __post_init__(self) -> None:
         """Raise ValueError or TypeError for what does not fit; names the parameter and what it takes."""

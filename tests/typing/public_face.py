@@ -43,6 +43,7 @@ def every_option() -> ringfeed.Loader:
         backend="process",
         start_method="spawn",
         copy=True,
+        pin=True,
         reseed=True,
         timeout_s=2.5,
         on_stall="restart",

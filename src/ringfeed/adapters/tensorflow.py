@@ -1,23 +1,28 @@
 """A loader as a tf.data.Dataset, without `from_generator`.
 
-    range(n) ──scan──> number of the epoch ──map──> the epoch's next batch
-               │ drawn once, when an         │ waits for the loader,
-               │ iteration begins            │ copies out of the slot
+    range(n) ──scan──> turn ──────────> its next batch
+               │ drawn once, when     │ waits for the loader; over the slot's memory,
+               │ an iteration begins  │ or a copy where Python has to make it
 
-The number tells two iterations over one dataset apart: the newest has the loader, an older one fails at its
-next batch. Nothing runs before the first batch is asked for, and nothing when an iteration is given up:
+The turn tells two iterations over one dataset apart: the newest has the loader, an older one fails at its next
+batch. Nothing runs before the first batch is asked for, and nothing when an iteration is given up:
 `from_generator` owes its generator a last call, for which the interpreter waits for ever at exit.
+
+Both are ops in C, run by one call of `scan` (see `tensorflow_op`: a call takes longer than an op), or, where
+TensorFlow cannot have them, Python functions here, of which the second is a `map`.
 """
 
 from __future__ import annotations
 
 import threading
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
+from ringfeed.adapters import tensorflow_op
 from ringfeed.adapters.copies import PrivateEpoch, row_axis, sure_count, without_lists
 from ringfeed.errors import RingfeedError, SpecError, SupersededError
 
@@ -25,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ringfeed.adapters.copies import AnyArray
+    from ringfeed.adapters.tensorflow_op import OpTurns
     from ringfeed.loader import Loader
 
     Leaves: TypeAlias = "list[AnyArray]"
@@ -48,21 +54,26 @@ def to_tf_dataset(loader: Loader) -> tf.data.Dataset:
 
     Elements mirror the sample's structure, with tuples in the place of lists. The row axis of `element_spec`
     is fixed with ``drop_remainder=True`` and None otherwise; `cardinality()` is ``len(loader)``, or unknown
-    where that is. With ``on_error="skip"`` neither is known. Each batch is copied once, so that tf.data may
-    hold as many as it likes: `prefetch`, `shuffle` and `batch` take memory of their own, never slots.
+    where that is. With ``on_error="skip"`` neither is known.
+
+    A batch is the memory of its slot, which comes back when TensorFlow drops the last of its tensors. tf.data may
+    hold as many as it likes, by `prefetch`, `shuffle` or `cache`: whatever would leave no slot to be filled is
+    copied out of it, so that two slots are enough; with fewer slots than it holds, more is copied. Byte strings and
+    values in foreign byte order are always copied.
 
     The newest iteration has the loader, whether begun here or by ``iter(loader)``; an older one fails with
     the text of a `SupersededError`. What the loader raises arrives as a `tf.errors.OpError` with its type and
     text. Length and shapes are those of the loader at this call.
     """
-    spec = loader.spec
-    batches = Batches(
-        open_epoch=lambda: PrivateEpoch(loader),
-        count=sure_count(loader),
-        leaves=leaf_specs(loader),
-        pack=lambda tensors: without_lists(spec.unflatten(tensors)),
-    )
-    return dataset_of(batches)
+    count, leaves = sure_count(loader), leaf_specs(loader)
+
+    def pack(tensors: Sequence[Any]) -> Any:
+        return without_lists(loader.spec.unflatten(tensors))
+
+    ops = _ops_for(loader)
+    if ops is None:
+        return dataset_of(Batches(lambda: PrivateEpoch(loader), count, leaves, pack))
+    return _chain(tensorflow_op.OpTurns(ops, loader, count, leaves, pack), count)
 
 
 def leaf_specs(loader: Loader, extra: Mapping[str, np.dtype[Any]] | None = None) -> list[tf.TensorSpec]:
@@ -75,75 +86,31 @@ def leaf_specs(loader: Loader, extra: Mapping[str, np.dtype[Any]] | None = None)
 
 def dataset_of(batches: Batches) -> tf.data.Dataset:
     """A dataset of `batches`; every iteration opens an epoch of its own."""
-    turns = _Turns(batches)
-    steps = ENDLESS if batches.count is None else batches.count
-    numbers = tf.data.Dataset.range(steps).scan(np.int64(-1), turns.number)
-    if batches.count is not None:
-        return numbers.map(turns.element)
-    return numbers.map(turns.element_or_end).take_while(_goes_on).map(_without_flag)
+    return _chain(_Turns(batches), batches.count)
 
 
-class EagerDataset(tf.data.Dataset):  # type: ignore[misc]  # tensorflow has no types
-    """A dataset that Keras walks in Python, and a distribution strategy in TensorFlow's graph.
-
-    In Python Keras runs a step in half the time, what the loader raises arrives as it was raised, and Ctrl-C
-    is answered while the loader is waited for.
-    """
-
-    def __init__(self, batches: Batches) -> None:
-        self._walk: Callable[[], EagerBatches] = lambda: EagerBatches(batches)
-        self._graph_dataset = dataset_of(batches)
-        super().__init__(self._graph_dataset._variant_tensor)  # noqa: SLF001  # no public way to wrap one
-
-    def _inputs(self) -> list[tf.data.Dataset]:
-        return [self._graph_dataset]
-
-    @property
-    def element_spec(self) -> Any:
-        """The form of one batch."""
-        return self._graph_dataset.element_spec
-
-    def __iter__(self) -> EagerBatches:
-        return self._walk()
+def _chain(turns: _Turns | OpTurns, count: int | None) -> tf.data.Dataset:
+    if count is not None:
+        found = turns.elements(tf.data.Dataset.range(count))
+    else:
+        found = turns.elements_or_end(tf.data.Dataset.range(ENDLESS)).take_while(_goes_on).map(_without_flag)
+    found._ringfeed_turns = turns  # noqa: SLF001  # its graph knows the loader by a number only
+    return found
 
 
-class EagerBatches:
-    """One epoch as tensors, for the train, test and predict functions of Keras.
-
-    Keras takes the batches of one execution by ``zip(range(steps_per_execution), batches)``, and fails on a
-    variable without a value where it finds none. So an execution that has found some ends by StopIteration,
-    and one that finds none by the OutOfRangeError with which datasets end.
-    """
-
-    def __init__(self, batches: Batches) -> None:
-        self._leaves = batches.open_epoch()
-        self._specs = batches.leaves
-        self._pack = batches.pack
-        self._found_some = False
-
-    def __iter__(self) -> EagerBatches:
-        self._found_some = False
-        return self
-
-    def __next__(self) -> Any:
-        leaves = next(self._leaves, None)
-        if leaves is not None:
-            self._found_some = True
-            return self._pack(list(map(as_tensor, leaves, self._specs)))
-        if self._found_some:
-            raise StopIteration
-        raise tf.errors.OutOfRangeError(None, None, "the loader's epoch has ended")
-
-
-def as_tensor(array: AnyArray, spec: tf.TensorSpec) -> tf.Tensor:
-    """A tensor over the array's own memory where that is aligned, else over a copy.
-
-    A tf.function is traced for `spec`, not for the shape of this very tensor. Otherwise Keras would trace again
-    for a short last batch, and weigh batches of known and of unknown size differently in its mean losses.
-    """
-    tensor = tf.raw_ops.Identity(input=array)  # tf.convert_to_tensor copies in any case
-    tensor.__tf_tracing_type__ = lambda _context: spec  # TensorFlow's own protocol, here for one tensor
-    return tensor
+def _ops_for(loader: Loader) -> Any:
+    """The ops that take batches out of the ring in C; None where Python must copy them."""
+    if any(tf.as_dtype(leaf.dtype) == tf.string or not leaf.dtype.isnative for leaf in loader.spec.leaves):
+        return None  # TensorFlow has no such memory
+    try:
+        return tensorflow_op.load_ops()
+    except ImportError as error:
+        warnings.warn(
+            f"to_tf_dataset() copies each batch in Python, because {error}; ringfeed's op needs TensorFlow's C API",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+        return None
 
 
 @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
@@ -157,12 +124,20 @@ def _without_flag(_goes_on: tf.Tensor, batch: Any) -> Any:
 
 
 class _Turns:
-    """Which epoch is open: what the graph of one dataset calls, in TensorFlow's threads."""
+    """Which epoch is open: what the graph of one dataset calls in Python, in TensorFlow's threads."""
 
     def __init__(self, batches: Batches) -> None:
         self._batches = batches
         self._lock = threading.Lock()
         self._open = _Turn(0, iter(()))
+
+    def elements(self, steps: tf.data.Dataset) -> tf.data.Dataset:
+        """A batch for each step."""
+        return steps.scan(np.int64(-1), self.number).map(self.element)
+
+    def elements_or_end(self, steps: tf.data.Dataset) -> tf.data.Dataset:
+        """For each step whether the epoch goes on, and a batch if it does."""
+        return steps.scan(np.int64(-1), self.number).map(self.element_or_end)
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def number(self, state: tf.Tensor, _step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

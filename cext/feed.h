@@ -1,0 +1,100 @@
+/* A feed: other C code takes the batches of an epoch here, in threads that have neither the GIL nor Python.
+ *
+ * The consumer in Python lends its feed the ring, for a number of batches; then the feed is "the thread that takes",
+ * one caller at a time, under the feed's lock. Before Python touches the ring again it recalls it. What is out of the
+ * ordinary (nothing lent, a failed row, an alarm, the deadline, a signal, the end of the epoch) the feed asks Python.
+ *
+ *   nobody ──begin: asks Python, which lends──▶ lent ──next: waits and takes here──▶ lent, one batch less
+ *                                                │ ▲
+ *                                       recalled ▼ │ lends what is left
+ *                                   next: asks Python, which recalls and takes
+ *
+ * The lock is held while a batch is waited for, and never while Python is asked: who holds it never waits for the GIL,
+ * and who has the GIL never waits for it. A caller who waits looks up every RF_SLICE_NS, so that a recall comes through.
+ */
+#ifndef RF_FEED_H
+#define RF_FEED_H
+
+#include "export.h"
+
+#define RF_SLICE_NS 100000000
+
+struct rf_feed;
+
+enum rf_reply {
+    RF_REPLY_BATCH,
+    RF_REPLY_END, /* of the epoch */
+    RF_REPLY_ERROR,
+};
+
+struct rf_part { /* one leaf of a batch: C-contiguous, the rows are its first axis */
+    uint64_t offset, row_size;
+    int32_t axes;
+    int64_t shape[RF_MAX_AXES]; /* of a row */
+};
+
+struct rf_handout { /* a batch on its way out, or, without a ring, the end of the epoch; to be ended by done() */
+    struct rf_feed *feed;
+    struct rf_ring *ring;
+    uint8_t *base;
+    uint32_t slot, rows;
+    bool copy; /* no slot would be left to fill: take its content, not its memory */
+};
+
+struct rf_asks { /* how Python is asked. *error is malloc()ed text */
+    enum rf_reply (*begin)(struct rf_feed *feed, int64_t *turn, char **error);
+    /* On success by way of give(). */
+    enum rf_reply (*next)(struct rf_feed *feed, int64_t turn, struct rf_handout *handout, char **error);
+};
+
+struct rf_tally {
+    uint64_t batches, samples;
+    int64_t stall_ns;
+};
+
+/* Everything about feeds: other libraries have this table and no symbol of ours. */
+struct rf_feed_calls {
+    /* ---- for Python ---- */
+
+    /* A feed under a number of its own, of batches of at most `rows` rows. NULL without memory. */
+    struct rf_feed *(*make)(const struct rf_asks *asks, void *owner, uint32_t rows, uint32_t parts);
+    struct rf_part *(*part)(struct rf_feed *feed, uint32_t part);
+    uint64_t (*number)(const struct rf_feed *feed);
+    /* The owner is going: nobody finds the feed any more. */
+    void (*end)(struct rf_feed *feed);
+    void *(*owner)(const struct rf_feed *feed); /* NULL after end() */
+
+    /* In a forked child these do nothing.
+     * Let callers of this turn take `batches`; only by who may take himself, and has lent it to nobody. */
+    void (*lend)(struct rf_feed *feed, struct rf_ring *ring, int64_t turn, uint32_t batches, int64_t timeout_ns);
+    /* Whether nobody is inside, nor will be until it is lent again: then recall() does not wait. */
+    bool (*is_idle)(struct rf_feed *feed);
+    /* Have the ring back. Returns the batches that were taken since it was lent; *waited_ns is how long its last caller
+     * has waited in vain. Waits for who is inside, RF_SLICE_NS at most: without the GIL. */
+    uint32_t (*recall)(struct rf_feed *feed, int64_t *waited_ns);
+    /* All that callers took without Python. */
+    struct rf_tally (*tally)(const struct rf_feed *feed);
+
+    /* Hand out what Python has taken and still holds. */
+    void (*give)(struct rf_handout *handout, struct rf_ring *ring, uint32_t slot, uint32_t rows);
+    /* From now on nobody asks Python, which is about to end. Returns how many still do. */
+    uint32_t (*leave)(void);
+
+    /* ---- for the other C code ---- */
+
+    /* The turn of a new epoch of this feed, for an iteration's first step. For a later one, whose first batches were
+     * errors, that of the newest epoch, if nobody has had a batch of it yet; else 0, which is no turn. */
+    enum rf_reply (*begin)(uint64_t number, int64_t step, int64_t *turn, char **error);
+    /* The next batch of that turn. Unless it is an error, done() must follow. */
+    enum rf_reply (*next)(uint64_t number, int64_t turn, struct rf_handout *handout, char **error);
+    uint32_t (*parts)(const struct rf_feed *feed);
+    /* One more hold on the slot and the ring, which let_go() ends; NULL without memory. */
+    void *(*hold)(const struct rf_handout *handout);
+    /* From any thread, without the GIL or Python, also when all else is gone. */
+    void (*let_go)(void *memory, size_t size, void *hold);
+    void (*done)(struct rf_handout *handout);
+};
+
+extern const struct rf_feed_calls rf_feed_calls;
+
+#endif

@@ -1,0 +1,295 @@
+/* Two ops for TensorFlow, against its C API: a library of its own, which tf.load_op_library() opens.
+ *
+ * It is compiled without TensorFlow and linked against nothing: what it calls, it looks up in the TensorFlow that has
+ * opened it (the declarations are those of tensorflow/c/{ops,kernels,tf_tensor,tf_status}.h, unchanged since 2.4). Where
+ * something is missing it registers nothing, and ringfeed falls back to Python.
+ *
+ *   RingfeedTurn   state, step -> the turn of this iteration: its state, or, if that is negative, a new epoch's
+ *   RingfeedBatch  turn -> the next batch of its epoch, over the memory of the slot, which its tensors hold. With one
+ *                  output more than a batch has leaves, the first says whether there was one: at the end of the epoch
+ *                  come false and tensors without content, instead of an error.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "feed.h"
+
+#define PUBLIC __attribute__((visibility("default")))
+#define FRAMEWORK "libtensorflow_framework.so.2"
+
+typedef struct TF_Status TF_Status;
+typedef struct TF_Tensor TF_Tensor;
+typedef struct TF_OpDefinitionBuilder TF_OpDefinitionBuilder;
+typedef struct TF_ShapeInferenceContext TF_ShapeInferenceContext;
+typedef struct TF_KernelBuilder TF_KernelBuilder;
+typedef struct TF_OpKernelConstruction TF_OpKernelConstruction;
+typedef struct TF_OpKernelContext TF_OpKernelContext;
+
+enum { TF_OK = 0, TF_UNKNOWN = 2, TF_BOOL = 10, TF_INT64 = 9 };
+
+static struct {
+    TF_Status *(*NewStatus)(void);
+    void (*DeleteStatus)(TF_Status *);
+    void (*SetStatus)(TF_Status *, int code, const char *text);
+    int (*GetCode)(const TF_Status *);
+    TF_Tensor *(*NewTensor)(int type, const int64_t *shape, int axes, void *memory, size_t size,
+                            void (*let_go)(void *memory, size_t size, void *argument), void *argument);
+    TF_Tensor *(*AllocateTensor)(int type, const int64_t *shape, int axes, size_t size);
+    void (*DeleteTensor)(TF_Tensor *);
+    void *(*TensorData)(const TF_Tensor *);
+    TF_OpDefinitionBuilder *(*NewOpDefinitionBuilder)(const char *name);
+    void (*OpDefinitionBuilderAddAttr)(TF_OpDefinitionBuilder *, const char *);
+    void (*OpDefinitionBuilderAddInput)(TF_OpDefinitionBuilder *, const char *);
+    void (*OpDefinitionBuilderAddOutput)(TF_OpDefinitionBuilder *, const char *);
+    void (*OpDefinitionBuilderSetIsStateful)(TF_OpDefinitionBuilder *, bool);
+    void (*OpDefinitionBuilderSetShapeInferenceFunction)(TF_OpDefinitionBuilder *,
+                                                         void (*)(TF_ShapeInferenceContext *, TF_Status *));
+    void (*ShapeInferenceContextSetUnknownShape)(TF_ShapeInferenceContext *, TF_Status *);
+    void (*RegisterOpDefinition)(TF_OpDefinitionBuilder *, TF_Status *);
+    TF_KernelBuilder *(*NewKernelBuilder)(const char *op, const char *device,
+                                          void *(*create)(TF_OpKernelConstruction *),
+                                          void (*compute)(void *, TF_OpKernelContext *), void (*destroy)(void *));
+    void (*RegisterKernelBuilder)(const char *name, TF_KernelBuilder *, TF_Status *);
+    void (*OpKernelConstruction_GetAttrInt64)(TF_OpKernelConstruction *, const char *name, int64_t *, TF_Status *);
+    void (*OpKernelConstruction_Failure)(TF_OpKernelConstruction *, TF_Status *);
+    int (*NumOutputs)(TF_OpKernelContext *);
+    int (*ExpectedOutputDataType)(TF_OpKernelContext *, int output);
+    void (*GetInput)(TF_OpKernelContext *, int input, TF_Tensor **, TF_Status *);
+    void (*SetOutput)(TF_OpKernelContext *, int output, const TF_Tensor *, TF_Status *);
+    void (*OpKernelContext_Failure)(TF_OpKernelContext *, TF_Status *);
+} TF;
+
+static const struct rf_feed_calls *calls; /* of the ringfeed in this process */
+static char why_not[256] = "its library was not opened by TensorFlow";
+
+/* ---- kernels ---- */
+
+struct kernel {
+    uint64_t feed;
+};
+
+static void *create(TF_OpKernelConstruction *construction)
+{
+    TF_Status *status = TF.NewStatus();
+    struct kernel *kernel = malloc(sizeof *kernel);
+    int64_t number = 0;
+    TF.OpKernelConstruction_GetAttrInt64(construction, "feed", &number, status);
+    if (TF.GetCode(status) != TF_OK)
+        TF.OpKernelConstruction_Failure(construction, status);
+    if (kernel)
+        kernel->feed = (uint64_t)number;
+    TF.DeleteStatus(status);
+    return kernel;
+}
+
+static void destroy(void *kernel) { free(kernel); }
+
+static void fail(TF_OpKernelContext *context, TF_Status *status, const char *text)
+{
+    if (text)
+        TF.SetStatus(status, TF_UNKNOWN, text);
+    TF.OpKernelContext_Failure(context, status);
+}
+
+static void fail_with(TF_OpKernelContext *context, TF_Status *status, char *error)
+{
+    fail(context, status, error ? error : "out of memory");
+    free(error);
+}
+
+/* An input, which is a number. */
+static bool read_input(TF_OpKernelContext *context, TF_Status *status, int input, int64_t *number)
+{
+    TF_Tensor *tensor;
+    TF.GetInput(context, input, &tensor, status);
+    if (TF.GetCode(status) != TF_OK)
+        return false;
+    memcpy(number, TF.TensorData(tensor), sizeof *number);
+    TF.DeleteTensor(tensor);
+    return true;
+}
+
+/* Hand a tensor to TensorFlow, if there is one. */
+static bool put(TF_OpKernelContext *context, TF_Status *status, int output, TF_Tensor *tensor)
+{
+    if (!tensor) {
+        TF.SetStatus(status, TF_UNKNOWN, "no memory for a tensor");
+        return false;
+    }
+    TF.SetOutput(context, output, tensor, status);
+    TF.DeleteTensor(tensor);
+    return TF.GetCode(status) == TF_OK;
+}
+
+static TF_Tensor *scalar(int type, const void *value, size_t size)
+{
+    TF_Tensor *tensor = TF.AllocateTensor(type, NULL, 0, size);
+    if (tensor)
+        memcpy(TF.TensorData(tensor), value, size);
+    return tensor;
+}
+
+static void compute_turn(void *kernel, TF_OpKernelContext *context)
+{
+    TF_Status *status = TF.NewStatus();
+    int64_t turn = -1, step = 0;
+    char *error = NULL;
+    if (!kernel || !read_input(context, status, 0, &turn) || !read_input(context, status, 1, &step))
+        fail(context, status, kernel ? NULL : "out of memory");
+    else if (turn < 0 && calls->begin(((struct kernel *)kernel)->feed, step, &turn, &error) != RF_REPLY_BATCH)
+        fail_with(context, status, error);
+    else if (!put(context, status, 0, scalar(TF_INT64, &turn, sizeof turn)))
+        fail(context, status, NULL);
+    TF.DeleteStatus(status);
+}
+
+static TF_Tensor *tensor_of(const struct rf_handout *handout, const struct rf_part *part, int type)
+{
+    int64_t shape[RF_MAX_AXES + 1] = {handout->rows};
+    memcpy(shape + 1, part->shape, (size_t)part->axes * sizeof *shape);
+    uint8_t *memory = handout->base + part->offset;
+    size_t size = handout->rows * part->row_size;
+    if (!handout->ring || handout->copy) {
+        TF_Tensor *tensor = TF.AllocateTensor(type, shape, part->axes + 1, size);
+        if (tensor && handout->ring)
+            memcpy(TF.TensorData(tensor), memory, size);
+        return tensor;
+    }
+    void *hold = calls->hold(handout);
+    return hold ? TF.NewTensor(type, shape, part->axes + 1, memory, size, calls->let_go, hold) : NULL;
+}
+
+/* A tensor a leaf, after the flag if there is one. Those at the end have the shape of a full batch, which the graph may
+ * check. */
+static void put_batch(TF_OpKernelContext *context, TF_Status *status, const struct rf_handout *handout)
+{
+    int leaves = (int)calls->parts(handout->feed), first = TF.NumOutputs(context) - leaves;
+    bool goes_on = handout->ring != NULL;
+    bool fine = first == 0 || put(context, status, 0, scalar(TF_BOOL, &goes_on, sizeof goes_on));
+    for (int leaf = 0; fine && leaf < leaves; leaf++) {
+        int type = TF.ExpectedOutputDataType(context, first + leaf);
+        const struct rf_part *part = calls->part(handout->feed, (uint32_t)leaf);
+        fine = put(context, status, first + leaf, tensor_of(handout, part, type));
+    }
+    if (!fine)
+        fail(context, status, NULL);
+}
+
+static void compute_batch(void *kernel, TF_OpKernelContext *context)
+{
+    TF_Status *status = TF.NewStatus();
+    struct rf_handout handout;
+    int64_t turn = -1;
+    char *error = NULL;
+    if (!kernel || !read_input(context, status, 0, &turn)) {
+        fail(context, status, kernel ? NULL : "out of memory");
+    } else if (calls->next(((struct kernel *)kernel)->feed, turn, &handout, &error) == RF_REPLY_ERROR) {
+        fail_with(context, status, error);
+    } else {
+        put_batch(context, status, &handout);
+        calls->done(&handout);
+    }
+    TF.DeleteStatus(status);
+}
+
+/* ---- registration ---- */
+
+static void infer_nothing(TF_ShapeInferenceContext *context, TF_Status *status)
+{
+    TF.ShapeInferenceContextSetUnknownShape(context, status);
+}
+
+static bool is_fine(TF_Status *status, const char *what)
+{
+    if (TF.GetCode(status) == TF_OK)
+        return true;
+    snprintf(why_not, sizeof why_not, "TensorFlow does not take %s", what);
+    return false;
+}
+
+static bool add_op(const char *name, const char *input, const char *second, const char *outputs, const char *types,
+                   void (*compute)(void *, TF_OpKernelContext *), TF_Status *status)
+{
+    TF_OpDefinitionBuilder *op = TF.NewOpDefinitionBuilder(name);
+    TF.OpDefinitionBuilderAddAttr(op, "feed: int");
+    if (types)
+        TF.OpDefinitionBuilderAddAttr(op, types);
+    TF.OpDefinitionBuilderAddInput(op, input);
+    if (second)
+        TF.OpDefinitionBuilderAddInput(op, second);
+    TF.OpDefinitionBuilderAddOutput(op, outputs);
+    TF.OpDefinitionBuilderSetIsStateful(op, true); /* each call has another result */
+    TF.OpDefinitionBuilderSetShapeInferenceFunction(op, infer_nothing);
+    TF.RegisterOpDefinition(op, status);
+    if (!is_fine(status, name))
+        return false;
+    TF_KernelBuilder *kernel = TF.NewKernelBuilder(name, "CPU", create, compute, destroy);
+    TF.RegisterKernelBuilder(name, kernel, status);
+    return is_fine(status, name);
+}
+
+/* Look everything up that `TF` names. */
+static bool find_tensorflow(void)
+{
+    void *library = dlopen(FRAMEWORK, RTLD_NOW | RTLD_NOLOAD);
+    if (!library) {
+        snprintf(why_not, sizeof why_not, "this TensorFlow has no %s", FRAMEWORK);
+        return false;
+    }
+#define FIND(name)                                                                                                     \
+    do {                                                                                                               \
+        *(void **)&TF.name = dlsym(library, "TF_" #name);                                                              \
+        if (!TF.name) {                                                                                                \
+            snprintf(why_not, sizeof why_not, "this TensorFlow has no TF_%s", #name);                                  \
+            return false;                                                                                              \
+        }                                                                                                              \
+    } while (0)
+    FIND(NewStatus);
+    FIND(DeleteStatus);
+    FIND(SetStatus);
+    FIND(GetCode);
+    FIND(NewTensor);
+    FIND(AllocateTensor);
+    FIND(DeleteTensor);
+    FIND(TensorData);
+    FIND(NewOpDefinitionBuilder);
+    FIND(OpDefinitionBuilderAddAttr);
+    FIND(OpDefinitionBuilderAddInput);
+    FIND(OpDefinitionBuilderAddOutput);
+    FIND(OpDefinitionBuilderSetIsStateful);
+    FIND(OpDefinitionBuilderSetShapeInferenceFunction);
+    FIND(ShapeInferenceContextSetUnknownShape);
+    FIND(RegisterOpDefinition);
+    FIND(NewKernelBuilder);
+    FIND(RegisterKernelBuilder);
+    FIND(OpKernelConstruction_GetAttrInt64);
+    FIND(OpKernelConstruction_Failure);
+    FIND(NumOutputs);
+    FIND(ExpectedOutputDataType);
+    FIND(GetInput);
+    FIND(SetOutput);
+    FIND(OpKernelContext_Failure);
+    return true;
+}
+
+/* When it is opened: tf.load_op_library() makes a Python function of each op that is registered meanwhile. */
+__attribute__((constructor)) static void add_ops(void)
+{
+    if (!find_tensorflow())
+        return;
+    TF_Status *status = TF.NewStatus();
+    if (add_op("RingfeedTurn", "state: int64", "step: int64", "turn: int64", NULL, compute_turn, status) &&
+        add_op("RingfeedBatch", "turn: int64", NULL, "leaves: types", "types: list(type) >= 1", compute_batch, status))
+        why_not[0] = '\0';
+    TF.DeleteStatus(status);
+}
+
+/* Connect the ops to the feeds of this process. Returns why they cannot be used, or an empty string. */
+PUBLIC const char *ringfeed_connect(const struct rf_feed_calls *feed_calls)
+{
+    calls = feed_calls;
+    return why_not;
+}

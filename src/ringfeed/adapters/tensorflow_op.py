@@ -1,0 +1,84 @@
+"""Batches for TensorFlow's graph by an op in C (cext/tf_op.c): without Python, the GIL or a copy."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tensorflow as tf
+
+from ringfeed import _feed
+from ringfeed.feed import LoaderFeed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import TypeAlias
+
+    from ringfeed.loader import Loader
+
+    Pack: TypeAlias = Callable[[Sequence[Any]], Any]
+
+LIBRARY = "ringfeed.adapters._tf_op"
+
+
+@cache
+def load_ops() -> Any:
+    """TensorFlow's Python functions of the ops; an ImportError that says why where there are none."""
+    found = find_spec(LIBRARY)
+    if found is None or found.origin is None:
+        raise ImportError("this build of ringfeed has no library of ops")
+    try:
+        ops = tf.load_op_library(found.origin)
+    except (tf.errors.OpError, RuntimeError) as error:
+        raise ImportError(f"TensorFlow cannot open {found.origin}: {error}") from error
+    connect = ctypes.CDLL(found.origin).ringfeed_connect
+    connect.argtypes, connect.restype = [ctypes.c_void_p], ctypes.c_char_p
+    why_not = connect(_feed.calls_address()).decode()
+    if why_not:
+        raise ImportError(why_not)
+    return ops
+
+
+class OpTurns:
+    """What the graph of one dataset calls, all of it in C; see `tensorflow._Turns` for the same in Python."""
+
+    def __init__(
+        self, ops: Any, loader: Loader, count: int | None, leaves: Sequence[tf.TensorSpec], pack: Pack
+    ) -> None:
+        self._ops = ops
+        self._feed = LoaderFeed(loader, count)
+        self._leaves = leaves
+        self._pack = pack
+
+    def elements(self, steps: tf.data.Dataset) -> tf.data.Dataset:
+        """A batch for each step."""
+        return steps.scan(np.int64(-1), self._element)
+
+    def elements_or_end(self, steps: tf.data.Dataset) -> tf.data.Dataset:
+        """For each step whether the epoch goes on, and a batch if it does."""
+        return steps.scan(np.int64(-1), self._element_or_end)
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def _element(self, state: tf.Tensor, step: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        turn, tensors = self._call(state, step, self._leaves)
+        return turn, self._pack(tensors)
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def _element_or_end(self, state: tf.Tensor, step: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        turn, (goes_on, *tensors) = self._call(state, step, [tf.TensorSpec((), tf.bool), *self._leaves])
+        return turn, (goes_on, self._pack(tensors))
+
+    def _call(
+        self, state: tf.Tensor, step: tf.Tensor, specs: Sequence[tf.TensorSpec]
+    ) -> tuple[tf.Tensor, Sequence[tf.Tensor]]:
+        """The turn of this iteration, drawn at its first step, and the tensors of its next batch."""
+        types = [spec.dtype for spec in specs]
+        turn = self._ops.ringfeed_turn(state=state, step=step, feed=self._feed.number)
+        turn.set_shape(())
+        tensors = self._ops.ringfeed_batch(turn=turn, feed=self._feed.number, types=types)
+        for tensor, spec in zip(tensors, specs, strict=True):
+            tensor.set_shape(spec.shape)
+        return turn, tensors

@@ -1,0 +1,89 @@
+"""What is known of a loader before it runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ringfeed.sampler import batch_count
+
+if TYPE_CHECKING:
+    from ringfeed.plan import Plan
+    from ringfeed.sampler import Sampler
+    from ringfeed.settings import Settings
+    from ringfeed.source import Probe
+    from ringfeed.spec import Spec
+
+
+class Facts:
+    """The loader's parameters as they were understood, and what follows from them."""
+
+    _dataset: Any
+    _batch_size: int | None
+    _shuffle: bool
+    _settings: Settings
+    _probe: Probe
+    _sampler: Sampler
+    _plan: Plan
+
+    @property
+    def dataset(self) -> Any:
+        """The dataset, as it was given."""
+        return self._dataset
+
+    @property
+    def spec(self) -> Spec:
+        """The spec of one sample."""
+        return self._probe.spec
+
+    @property
+    def plan(self) -> Plan:
+        """Where the memory goes, in bytes."""
+        return self._plan
+
+    @property
+    def memory(self) -> int:
+        """Bytes of shared memory that the plan takes, the dataset's copies for the workers included."""
+        return self._plan.total
+
+    @property
+    def batch_size(self) -> int | None:
+        """Samples a batch; None for a dataset of whole batches."""
+        return self._batch_size
+
+    @property
+    def max_rows(self) -> int:
+        """The most rows a batch has."""
+        return self._probe.rows
+
+    @property
+    def drop_remainder(self) -> bool:
+        """Whether a shorter last batch is left out."""
+        return self._settings.drop_remainder
+
+    @property
+    def shuffle(self) -> bool:
+        """Whether each epoch has an order of its own."""
+        return self._shuffle
+
+    @property
+    def on_error(self) -> str:
+        """What becomes of a failed sample: "raise" or "skip"."""
+        return self._settings.on_error
+
+    @property
+    def timeout_s(self) -> float | None:
+        """How long a batch is waited for."""
+        return self._settings.timeout_s
+
+    @property
+    def copy(self) -> bool:
+        """Whether what is handed out is a copy."""
+        return self._settings.copy
+
+    def __len__(self) -> int:
+        """Return the batches of an epoch; TypeError where the sampler does not know."""
+        length = self._sampler.length
+        if length is None:
+            message = "the length of this loader is unknown: its sampler has no len()"
+            raise TypeError(message)
+        return batch_count(length, self._batch_size or 1, self._settings.drop_remainder)

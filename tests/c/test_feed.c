@@ -1,0 +1,422 @@
+/* A feed: what is taken without asking, what is asked, and who has the ring meanwhile. */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "check.h"
+#include "feed.h"
+#include "place.h"
+
+#define TURN 7
+#define LONG_NS INT64_C(600000000000) /* longer than any test may take */
+
+static const struct rf_feed_calls *const feeds = &rf_feed_calls;
+static _Atomic int asked;
+
+static enum rf_reply begin_reply = RF_REPLY_BATCH;
+static enum rf_reply begin(struct rf_feed *feed, int64_t *turn, char **error)
+{
+    (void)feed, (void)error;
+    *turn = TURN;
+    atomic_fetch_add(&asked, 1);
+    return begin_reply;
+}
+
+static enum rf_reply count_asked(struct rf_feed *feed, int64_t turn, struct rf_handout *handout, char **error)
+{
+    (void)feed, (void)turn, (void)handout, (void)error;
+    atomic_fetch_add(&asked, 1);
+    return RF_REPLY_END;
+}
+
+static const struct rf_asks ASKS = {begin, count_asked};
+
+/* A ring of so many slots with four batches of one row planned, and a feed of its rows. */
+static struct rf_feed *feed_of(struct rf_ring **ring, uint32_t slots)
+{
+    *ring = ring_of(slots, 1, 2, 4);
+    bind_batches(*ring, 4, 1);
+    struct rf_feed *feed = feeds->make(&ASKS, "owner", 4, 1);
+    *feeds->part(feed, 0) = (struct rf_part){.offset = 0, .row_size = 8};
+    atomic_store(&asked, 0);
+    return feed;
+}
+
+static void drop_both(struct rf_feed *feed, struct rf_ring *ring)
+{
+    feeds->end(feed);
+    rf_unreference(ring);
+}
+
+static enum rf_reply next_of(struct rf_feed *feed, int64_t turn, struct rf_handout *handout)
+{
+    char *error = NULL;
+    enum rf_reply reply = feeds->next(feeds->number(feed), turn, handout, &error);
+    free(error);
+    return reply;
+}
+
+/* Take a batch and let go of it; whether there was one. */
+static bool take(struct rf_feed *feed, int64_t turn)
+{
+    struct rf_handout handout;
+    enum rf_reply reply = next_of(feed, turn, &handout);
+    if (reply != RF_REPLY_ERROR)
+        feeds->done(&handout);
+    return reply == RF_REPLY_BATCH;
+}
+
+/* What is lent is taken without asking, and counted; after it, and without a loan, everything is asked. */
+static void lent_batches_are_taken(void)
+{
+    struct rf_ring *ring;
+    struct rf_feed *feed = feed_of(&ring, 3);
+    int64_t waited_ns;
+    fill_all(ring, 0);
+    CHECK(!take(feed, TURN) && atomic_load(&asked) == 1);
+    feeds->lend(feed, ring, TURN, 2, LONG_NS);
+    CHECK(take(feed, TURN) && take(feed, TURN) && atomic_load(&asked) == 1);
+    CHECK(!take(feed, TURN) && atomic_load(&asked) == 2);
+    CHECK_EQ(feeds->recall(feed, &waited_ns), 2);
+    CHECK_EQ(waited_ns, 0);
+    CHECK_EQ(feeds->tally(feed).batches, 2);
+    CHECK_EQ(feeds->tally(feed).samples, 2);
+    CHECK_EQ(feeds->tally(feed).stall_ns, 0);
+    CHECK(!take(feed, TURN) && atomic_load(&asked) == 3);
+    feeds->lend(feed, ring, TURN, 1, LONG_NS);
+    CHECK(take(feed, TURN));
+    CHECK_EQ(feeds->recall(feed, &waited_ns), 1);
+    drop_both(feed, ring);
+}
+
+/* Another turn than the one that has the ring takes nothing. */
+static void other_turns_ask(void)
+{
+    struct rf_ring *ring;
+    struct rf_feed *feed = feed_of(&ring, 3);
+    fill_all(ring, 0);
+    feeds->lend(feed, ring, TURN, 2, LONG_NS);
+    CHECK(!take(feed, TURN - 1) && atomic_load(&asked) == 1);
+    CHECK_EQ(atomic_load(&ring->control->head), 0);
+    drop_both(feed, ring);
+}
+
+/* A batch with a failed row, and an alarm, are Python's business. */
+static void failures_and_alarms_ask(void)
+{
+    struct rf_ring *ring;
+    struct rf_feed *feed = feed_of(&ring, 3);
+    struct rf_claim claim;
+    CHECK(claim_as(ring, 0, &claim));
+    rf_fail(&claim, 0, "x", 1);
+    rf_publish(ring, &claim, false);
+    feeds->lend(feed, ring, TURN, 2, LONG_NS);
+    CHECK(!take(feed, TURN) && atomic_load(&asked) == 1);
+    CHECK_EQ(atomic_load(&ring->control->head), 0);
+    rf_drop(ring, rf_take(ring).slot);
+    rf_alarm(ring);
+    CHECK(!take(feed, TURN) && atomic_load(&asked) == 2);
+    drop_both(feed, ring);
+}
+
+/* A stopped ring is told of without asking: Python may be ending. */
+static void stopped_ring_does_not_ask(void)
+{
+    struct rf_ring *ring;
+    struct rf_feed *feed = feed_of(&ring, 3);
+    struct rf_handout handout;
+    char *error = NULL;
+    feeds->lend(feed, ring, TURN, 2, LONG_NS);
+    rf_stop(ring);
+    CHECK_EQ(feeds->next(feeds->number(feed), TURN, &handout, &error), RF_REPLY_ERROR);
+    CHECK(error && !strcmp(error, "ClosedError: the loader was closed while this iterator waited"));
+    CHECK_EQ(atomic_load(&asked), 0);
+    free(error);
+    drop_both(feed, ring);
+}
+
+/* Python is asked when a batch has been waited for until the deadline, and told for how long. */
+static void deadline_asks(void)
+{
+    struct rf_ring *ring;
+    struct rf_feed *feed = feed_of(&ring, 3);
+    int64_t waited_ns, timeout_ns = RF_SLICE_NS + RF_SLICE_NS / 2;
+    feeds->lend(feed, ring, TURN, 2, timeout_ns);
+    CHECK(!take(feed, TURN) && atomic_load(&asked) == 1);
+    CHECK_EQ(feeds->recall(feed, &waited_ns), 0);
+    CHECK(waited_ns >= timeout_ns);
+    CHECK_EQ(feeds->tally(feed).stall_ns, waited_ns);
+    drop_both(feed, ring);
+}
+
+struct taker {
+    struct rf_feed *feed;
+    bool found;
+};
+
+static void *take_in_thread(void *argument)
+{
+    struct taker *taker = argument;
+    taker->found = take(taker->feed, TURN);
+    return NULL;
+}
+
+static void await_sleeper(struct rf_ring *ring)
+{
+    for (int64_t until_ns = soon_ns(5000); rf_now_ns() < until_ns; rf_pause())
+        if (atomic_load(&ring->control->consumer_wait) != RF_WAIT_NONE)
+            return;
+    CHECK(!"nobody waits");
+}
+
+/* Who waits is woken by the batch, and what he waited counts as stall. */
+static void batch_wakes_who_waits(void)
+{
+    struct rf_ring *ring;
+    struct rf_feed *feed = feed_of(&ring, 3);
+    struct taker taker = {.feed = feed};
+    pthread_t thread;
+    feeds->lend(feed, ring, TURN, 2, LONG_NS);
+    pthread_create(&thread, NULL, take_in_thread, &taker);
+    await_sleeper(ring);
+    fill_all(ring, 0);
+    pthread_join(thread, NULL);
+    CHECK(taker.found && atomic_load(&asked) == 0);
+    CHECK(feeds->tally(feed).stall_ns > 0);
+    drop_both(feed, ring);
+}
+
+/* A recall has who waits leave, though nothing comes. */
+static void recall_ends_a_wait(void)
+{
+    struct rf_ring *ring;
+    struct rf_feed *feed = feed_of(&ring, 3);
+    struct taker taker = {.feed = feed};
+    pthread_t thread;
+    int64_t waited_ns;
+    feeds->lend(feed, ring, TURN, 2, LONG_NS);
+    pthread_create(&thread, NULL, take_in_thread, &taker);
+    await_sleeper(ring);
+    CHECK_EQ(feeds->recall(feed, &waited_ns), 0);
+    pthread_join(thread, NULL);
+    CHECK(!taker.found && atomic_load(&asked) == 1);
+    CHECK(waited_ns > 0);
+    drop_both(feed, ring);
+}
+
+/* Once a recall is announced, who waits takes nothing, though a batch has come. */
+static void recall_comes_before_a_batch(void)
+{
+    struct rf_ring *ring;
+    struct rf_feed *feed = feed_of(&ring, 3);
+    struct taker taker = {.feed = feed};
+    pthread_t thread;
+    int64_t waited_ns;
+    feeds->lend(feed, ring, TURN, 2, LONG_NS);
+    pthread_create(&thread, NULL, take_in_thread, &taker);
+    await_sleeper(ring);
+    CHECK(!feeds->is_idle(feed));
+    fill_all(ring, 0); /* too late: is_idle() has announced the recall */
+    CHECK_EQ(feeds->recall(feed, &waited_ns), 0);
+    pthread_join(thread, NULL);
+    CHECK(!taker.found && atomic_load(&asked) == 1);
+    CHECK_EQ(atomic_load(&ring->control->head), 0);
+    CHECK(feeds->is_idle(feed));
+    drop_both(feed, ring);
+}
+
+static void *take_three(void *argument)
+{
+    struct taker *taker = argument;
+    for (int count = 0; count < 3; count++)
+        take(taker->feed, TURN);
+    return NULL;
+}
+
+/* Several threads take each batch once. */
+static void threads_share_the_loan(void)
+{
+    struct rf_ring *ring;
+    struct rf_feed *feed = feed_of(&ring, 4);
+    struct taker taker = {.feed = feed};
+    pthread_t thread[3];
+    int64_t waited_ns;
+    feeds->lend(feed, ring, TURN, 4, LONG_NS);
+    for (int number = 0; number < 3; number++)
+        pthread_create(&thread[number], NULL, take_three, &taker);
+    for (int64_t until_ns = soon_ns(5000); rf_now_ns() < until_ns && feeds->tally(feed).batches < 4; rf_pause())
+        fill_all(ring, 0);
+    for (int number = 0; number < 3; number++)
+        pthread_join(thread[number], NULL);
+    CHECK_EQ(feeds->recall(feed, &waited_ns), 4);
+    CHECK_EQ(atomic_load(&ring->control->head), 4);
+    CHECK_EQ(atomic_load(&asked), 5);
+    drop_both(feed, ring);
+}
+
+/* A slot comes back when its last hold and the handout have ended, also when feed and ring are gone. */
+static void holds_keep_slot_and_mapping(void)
+{
+    struct rf_ring *ring;
+    struct rf_feed *feed = feed_of(&ring, 3);
+    struct rf_handout handout;
+    fill_all(ring, 0);
+    feeds->lend(feed, ring, TURN, 2, LONG_NS);
+    CHECK_EQ(next_of(feed, TURN, &handout), RF_REPLY_BATCH);
+    CHECK(handout.base == rf_slot_base(ring, handout.slot) && handout.rows == 1 && !handout.copy);
+    void *first = feeds->hold(&handout), *second = feeds->hold(&handout);
+    CHECK(first && second);
+    feeds->done(&handout);
+    feeds->let_go(NULL, 0, first);
+    CHECK_EQ(rf_slot_state(ring, handout.slot), RF_SLOT_HELD);
+    feeds->end(feed);
+    uint32_t before = atomic_load(&ring->references);
+    feeds->let_go(NULL, 0, second);
+    CHECK(rf_slot_state(ring, handout.slot) != RF_SLOT_HELD);
+    CHECK_EQ(before - atomic_load(&ring->references), 1);
+    rf_unreference(ring);
+}
+
+/* The batch that would leave no slot to be filled is to be copied; a slot that drains may not come back soon. */
+static void last_slot_is_to_be_copied(void)
+{
+    struct rf_ring *ring;
+    struct rf_feed *feed = feed_of(&ring, 3);
+    struct rf_handout first, second, third;
+    fill_all(ring, 0);
+    feeds->lend(feed, ring, TURN, 3, LONG_NS);
+    CHECK_EQ(next_of(feed, TURN, &first), RF_REPLY_BATCH);
+    CHECK_EQ(next_of(feed, TURN, &second), RF_REPLY_BATCH);
+    CHECK_EQ(next_of(feed, TURN, &third), RF_REPLY_BATCH);
+    CHECK(!first.copy && !second.copy && third.copy);
+    feeds->done(&third);
+    struct rf_claim claim;
+    CHECK(claim_as(ring, 0, &claim)); /* in the third slot, which drains from now on */
+    int64_t waited_ns;
+    feeds->recall(feed, &waited_ns);
+    rf_cancel(ring);
+    feeds->done(&second);
+    bind_batches(ring, 1, 1);
+    struct rf_claim other;
+    CHECK(claim_as(ring, 1, &other));
+    rf_publish(ring, &other, false);
+    feeds->lend(feed, ring, TURN, 1, LONG_NS);
+    CHECK_EQ(next_of(feed, TURN, &second), RF_REPLY_BATCH);
+    CHECK(second.copy);
+    feeds->done(&second);
+    feeds->done(&first);
+    rf_publish(ring, &claim, true);
+    drop_both(feed, ring);
+}
+
+/* An iteration whose first batch was an error goes on with the epoch that it began, unless another has had a batch of it;
+ * one that could not begin tries again. */
+static void later_steps_begin_nothing(void)
+{
+    struct rf_ring *ring;
+    struct rf_feed *feed = feed_of(&ring, 3);
+    uint64_t number = feeds->number(feed);
+    int64_t turn = -1;
+    char *error = NULL;
+    begin_reply = RF_REPLY_ERROR;
+    CHECK_EQ(feeds->begin(number, 0, &turn, &error), RF_REPLY_ERROR);
+    begin_reply = RF_REPLY_BATCH;
+    CHECK_EQ(feeds->begin(number, 1, &turn, &error), RF_REPLY_BATCH);
+    CHECK(turn == TURN && atomic_load(&asked) == 2);
+    turn = -1;
+    CHECK_EQ(feeds->begin(number, 2, &turn, &error), RF_REPLY_BATCH);
+    CHECK(turn == TURN && atomic_load(&asked) == 2);
+    fill_all(ring, 0);
+    feeds->lend(feed, ring, TURN, 1, LONG_NS);
+    CHECK(take(feed, TURN));
+    CHECK_EQ(feeds->begin(number, 3, &turn, &error), RF_REPLY_BATCH);
+    CHECK(turn == 0 && atomic_load(&asked) == 2);
+    CHECK_EQ(feeds->begin(number, 0, &turn, &error), RF_REPLY_BATCH);
+    CHECK(turn == TURN && atomic_load(&asked) == 3);
+    drop_both(feed, ring);
+}
+
+/* A number that is nobody's, or was, gets an error that says so. */
+static void ended_feeds_are_not_found(void)
+{
+    struct rf_ring *ring;
+    struct rf_feed *feed = feed_of(&ring, 3);
+    uint64_t number = feeds->number(feed);
+    struct rf_handout handout;
+    int64_t turn = -1;
+    char *error = NULL;
+    CHECK_EQ(feeds->begin(number, 0, &turn, &error), RF_REPLY_BATCH);
+    CHECK_EQ(turn, TURN);
+    drop_both(feed, ring);
+    CHECK_EQ(feeds->next(number, TURN, &handout, &error), RF_REPLY_ERROR);
+    CHECK(error && strstr(error, "ClosedError: the loader of this dataset is gone;") == error);
+    free(error);
+    CHECK_EQ(feeds->begin(number, 0, &turn, &error), RF_REPLY_ERROR);
+    free(error);
+}
+
+static struct rf_feed *inherited;
+static void use_inherited(struct rf_ring *ring)
+{
+    int64_t waited_ns;
+    feeds->lend(inherited, ring, TURN, 1, LONG_NS);
+    CHECK(feeds->is_idle(inherited) && feeds->recall(inherited, &waited_ns) == 0);
+    if (take(inherited, TURN) || atomic_load(&asked) != 1)
+        abort();
+    feeds->end(inherited);
+}
+
+/* A forked child's copy takes nothing and waits for no lock, though a thread that it does not have is inside. */
+static void forked_child_asks(void)
+{
+    struct rf_ring *ring;
+    struct rf_feed *feed = inherited = feed_of(&ring, 3);
+    struct taker taker = {.feed = feed};
+    pthread_t thread;
+    feeds->lend(feed, ring, TURN, 2, LONG_NS);
+    pthread_create(&thread, NULL, take_in_thread, &taker);
+    await_sleeper(ring);
+    CHECK(in_child(use_inherited, ring));
+    fill_all(ring, 0);
+    pthread_join(thread, NULL);
+    CHECK(taker.found);
+    drop_both(feed, ring);
+}
+
+/* When the interpreter is about to end nobody asks it any more. For good: it must be the last test. */
+static void leaving_ends_all_asking(void)
+{
+    struct rf_ring *ring;
+    struct rf_feed *feed = feed_of(&ring, 3);
+    struct rf_handout handout;
+    int64_t turn = -1;
+    char *error = NULL;
+    CHECK_EQ(feeds->leave(), 0);
+    CHECK_EQ(feeds->begin(feeds->number(feed), 0, &turn, &error), RF_REPLY_ERROR);
+    CHECK(error && !strcmp(error, "ClosedError: the interpreter is about to end"));
+    free(error);
+    CHECK_EQ(next_of(feed, TURN, &handout), RF_REPLY_ERROR);
+    CHECK_EQ(atomic_load(&asked), 0);
+    drop_both(feed, ring);
+}
+
+int main(void)
+{
+    check_begin();
+    RUN(lent_batches_are_taken);
+    RUN(other_turns_ask);
+    RUN(failures_and_alarms_ask);
+    RUN(stopped_ring_does_not_ask);
+    RUN(deadline_asks);
+    RUN(batch_wakes_who_waits);
+    RUN(recall_ends_a_wait);
+    RUN(recall_comes_before_a_batch);
+    RUN(threads_share_the_loan);
+    RUN(holds_keep_slot_and_mapping);
+    RUN(last_slot_is_to_be_copied);
+    RUN(later_steps_begin_nothing);
+    RUN(ended_feeds_are_not_found);
+    RUN(forked_child_asks);
+    RUN(leaving_ends_all_asking);
+    return check_end("test_feed");
+}

@@ -1,0 +1,95 @@
+"""A slot's fields as DLPack capsules: the same memory, held by itself until whoever takes it lets go."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import ringfeed
+from ringfeed.exports import CPU, Exported, Exports
+
+DTYPES = ("uint8", "int8", "uint16", "int32", "int64", "uint64", "float16", "float32", "float64", "complex64", "bool")
+
+
+def begin(*arrays: np.ndarray[Any, Any], **settings: Any) -> tuple[ringfeed.Loader, Exports, Any, int]:
+    """Return a loader of batches of three over two slots, its exports, and the lease and rows of its first batch."""
+    loader = ringfeed.Loader(arrays, **{"batch_size": 3, "slots": 2, "workers": 0, **settings})
+    batches = loader.batches(lambda lease, rows: (lease, rows))
+    lease, rows = next(batches)
+    return loader, Exports(loader.spec, loader.plan.layout.offsets), lease, rows
+
+
+@pytest.mark.parametrize("versioned", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_same_memory(dtype: str, versioned: bool) -> None:  # noqa: FBT001 - a parameter
+    """Each leaf is exported with its shape and dtype, at its place in the slot."""
+    samples = np.arange(24).reshape(4, 2, 3).astype(dtype)
+    loader, exports, lease, rows = begin(samples, samples[:, 0])
+    first, second = map(np.from_dlpack, map(Exported, exports.capsules(lease, rows, versioned=versioned)))
+    np.testing.assert_array_equal(first, samples[:3], strict=True)
+    np.testing.assert_array_equal(second, samples[:3, 0], strict=True)
+    offsets = loader.plan.layout.offsets
+    assert [array.__array_interface__["data"][0] - lease.address for array in (first, second)] == list(offsets)
+
+
+def test_each_capsule_holds_the_slot() -> None:
+    """The slot comes back with the last of its capsules and of what was made of them, also after `close`."""
+    loader, exports, lease, rows = begin(np.arange(9.0), np.arange(9))
+    first, second = exports.capsules(lease, rows)
+    del lease
+    assert loader.slot_states().count("held") == 1
+    array = np.from_dlpack(Exported(first))
+    del first, second
+    assert loader.slot_states().count("held") == 1
+    view = array[1:]
+    del array
+    assert loader.slot_states().count("held") == 1
+    del view
+    gc.collect()
+    assert "held" not in loader.slot_states()
+    loader, exports, lease, rows = begin(np.arange(9.0))
+    (capsule,) = exports.capsules(lease, rows)
+    loader.close()
+    del loader, lease
+    assert np.from_dlpack(Exported(capsule)).tolist() == [0, 1, 2]
+
+
+def test_fewer_rows() -> None:
+    """As many rows are exported as asked for."""
+    _, exports, lease, _ = begin(np.arange(9.0))
+    (capsule,) = exports.capsules(lease, 2)
+    assert np.from_dlpack(Exported(capsule)).tolist() == [0, 1]
+
+
+def test_a_capsule_is_taken_once() -> None:
+    """The protocol's object gives its capsule away, whatever version is asked for, and says so the second time."""
+    _, exports, lease, rows = begin(np.arange(9.0))
+    exported = Exported(exports.capsules(lease, rows)[0])
+    assert exported.__dlpack_device__() == CPU == (1, 0)
+    assert "dltensor" in repr(exported.__dlpack__(max_version=(1, 0), stream=None))
+    with pytest.raises(BufferError) as caught:
+        exported.__dlpack__()
+    assert str(caught.value) == "this capsule was taken already"
+
+
+def test_bfloat16() -> None:
+    """bfloat16 has a code of its own, which NumPy does not know."""
+    _, exports, lease, rows = begin(np.ones(9, ml_dtypes.bfloat16))
+    (capsule,) = exports.capsules(lease, rows)
+    with pytest.raises((BufferError, RuntimeError)):
+        np.from_dlpack(Exported(capsule))
+
+
+@pytest.mark.parametrize("dtype", [">f4", "S5", "datetime64[s]", "longdouble"])
+def test_dtypes_without_tensors(dtype: str) -> None:
+    """What DLPack has no code for is refused with its path, and what to do."""
+    with pytest.raises(ringfeed.SpecError) as caught:
+        begin(np.ones(9), np.zeros(9, dtype))
+    assert str(caught.value) == (
+        f"sample[1] has dtype {np.dtype(dtype)}, of which frameworks have no tensors; convert it in __getitem__, as in "
+        "value.astype('float32')"
+    )

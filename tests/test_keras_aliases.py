@@ -1,0 +1,158 @@
+"""Batches over the slots: when one is handed out as a copy, with NumPy in the place of a framework."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ringfeed
+from ringfeed.adapters import aliases
+from ringfeed.adapters.aliases import AliasedEpoch, Memory, Outstanding
+from ringfeed.exports import Exported
+
+SAMPLES = np.arange(20, dtype=np.float32)
+
+
+class Tensor:
+    """A framework's tensor: it may be dropped while the framework still reads the memory."""
+
+    def __init__(self, memory: Any) -> None:
+        self.memory = memory
+
+
+def numpy_memory(**settings: Any) -> Memory:
+    """Return how a framework of NumPy arrays takes memory."""
+    return Memory(alias=lambda capsule: Tensor(np.from_dlpack(Exported(capsule))), adopt=Tensor, **settings)
+
+
+def begin(loader: ringfeed.Loader, **settings: Any) -> tuple[AliasedEpoch, Outstanding]:
+    """Return an epoch of batches of two, and the count of its copies."""
+    outstanding = Outstanding(loader)
+    return AliasedEpoch(loader, numpy_memory(**settings), outstanding), outstanding
+
+
+def make(**settings: Any) -> ringfeed.Loader:
+    """Return a loader of ten batches over three slots."""
+    return ringfeed.Loader((SAMPLES,), **{"batch_size": 2, "slots": 3, "workers": 0, **settings})
+
+
+def test_dropped_batches_are_never_copied() -> None:
+    """Who drops each batch for the next gets all of them over the slots."""
+    loader = make()
+    epoch, outstanding = begin(loader)
+    assert [leaf.memory.tolist() for (leaf,) in epoch] == SAMPLES.reshape(10, 2).tolist()
+    assert outstanding.copied == 0
+    assert loader.slot_states() == ["free"] * 3
+
+
+def test_one_slot_is_never_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who keeps all batches gets copies at once when one slot is left, each with content of its own."""
+    monkeypatch.setattr(aliases.time, "sleep", lambda _: pytest.fail("waited for tensors that live"))
+    loader = make()
+    epoch, outstanding = begin(loader, in_flight_s=50)
+    kept = [leaf for (leaf,) in epoch]
+    assert outstanding.copied == 8
+    assert loader.slot_states().count("held") == 2
+    assert [tensor.memory.tolist() for tensor in kept] == SAMPLES.reshape(10, 2).tolist()
+
+
+def test_room_again() -> None:
+    """Once a tensor is gone, batches come over the slots again."""
+    loader = make()
+    epoch, outstanding = begin(loader)
+    kept = [next(epoch) for _ in range(4)]
+    assert outstanding.copied == 2
+    kept.clear()
+    kept += [next(epoch), next(epoch)]
+    assert outstanding.copied == 2
+    assert loader.slot_states().count("held") == 2
+
+
+def test_slots_in_flight_are_waited_for() -> None:
+    """A slot of which no tensor is left, and that the framework still reads, is waited for."""
+    loader = make()
+    epoch, outstanding = begin(loader, in_flight_s=50)
+    read = [next(epoch)[0].memory, next(epoch)[0].memory]  # the tensors are gone
+    timer = threading.Timer(0.1, read.pop)
+    timer.start()
+    (third,) = next(epoch)
+    timer.join()
+    assert outstanding.copied == 0
+    assert third.memory.tolist() == [4, 5]
+    assert loader.slot_states().count("held") == 2
+
+
+def test_waiting_in_vain_is_done_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is read for ever is waited for once, until some slot has come back."""
+    loader = make()
+    epoch, outstanding = begin(loader, in_flight_s=0.05)
+    looks: list[float] = []
+    sleep = aliases.time.sleep
+    monkeypatch.setattr(aliases.time, "sleep", lambda duration_s: (looks.append(duration_s), sleep(duration_s)))
+    read = [next(epoch)[0].memory, next(epoch)[0].memory]
+    next(epoch)
+    assert outstanding.copied == 1
+    assert looks
+    looks.clear()
+    next(epoch)
+    assert (outstanding.copied, looks) == (2, [])
+    read.pop()
+    next(epoch)
+    read.append(next(epoch)[0].memory)
+    next(epoch)
+    assert outstanding.copied == 3
+    assert looks
+
+
+def test_cycles_are_collected() -> None:
+    """Where a framework leaves its tensors in cycles, batches do not wait there for the garbage collector."""
+    loader = make()
+    epoch, outstanding = begin(loader, in_cycles=True)
+    gc.disable()
+    try:
+        for (tensor,) in epoch:
+            cycle = [tensor]
+            cycle.append(cycle)
+            del tensor, cycle
+            assert loader.slot_states().count("held") == 1
+    finally:
+        gc.enable()
+    assert outstanding.copied == 0
+
+
+def test_dtypes_left_alone() -> None:
+    """Leaves that a framework does not take are private, without a claim on the slot, and in native byte order."""
+    arrays = (SAMPLES, SAMPLES.astype(">f8"), SAMPLES.astype(np.uint16))
+    loader = ringfeed.Loader(arrays, batch_size=2, slots=3, workers=0)
+    epoch, outstanding = begin(loader, leaves_alone=frozenset({"uint16"}))
+    kept = list(epoch)
+    assert [leaf.memory.dtype for leaf in kept[0]] == ["<f4", "<f8", "<u2"]
+    assert [[leaf.memory.tolist() for leaf in batch] for batch in kept] == [[[i, i + 1]] * 3 for i in range(0, 20, 2)]
+    loader = ringfeed.Loader(arrays[1:], batch_size=2, slots=3, workers=0)
+    epoch, outstanding = begin(loader, leaves_alone=frozenset({"uint16"}))
+    assert len(list(epoch)) == 10
+    assert outstanding.copied == 0
+
+
+def test_a_loader_of_copies() -> None:
+    """`copy=True` of the loader holds here too: no batch keeps a slot."""
+    loader = make(copy=True)
+    epoch, outstanding = begin(loader)
+    kept = list(epoch)
+    assert len(kept) == 10
+    assert outstanding.copied == 0
+    assert loader.slot_states() == ["free"] * 3
+
+
+def test_views_outlive_the_loader() -> None:
+    """A tensor is valid after `close`."""
+    with make() as loader:
+        epoch, _ = begin(loader)
+        (first,) = next(epoch)
+    del loader, epoch
+    gc.collect()
+    assert first.memory.tolist() == [0, 1]
