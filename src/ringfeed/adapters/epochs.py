@@ -1,0 +1,64 @@
+"""What `to_torch` and `to_jax` return: the epochs of a loader, each batch in a framework's own arrays."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ringfeed.errors import SlotsHeldError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ringfeed._ring import Lease
+    from ringfeed.batches import BatchIterator
+    from ringfeed.loader import Loader
+
+
+class Maker(Protocol):
+    """Makes the batches of one epoch, and knows how its framework holds on to them."""
+
+    copied_by: str
+    """How a user copies what is to be kept."""
+
+    def __call__(self, lease: Lease, rows: int) -> Any:
+        """Return the batch in the slot of the lease; it keeps the slot by itself."""
+
+    def lets_go_later(self) -> bool:
+        """Whether the framework itself still reads a batch that the user has dropped, and will come to an end."""
+
+
+class Epochs:
+    """Every ``iter()`` is the loader's next epoch; as long as the loader."""
+
+    def __init__(self, loader: Loader, make: Callable[[], Maker]) -> None:
+        self._loader = loader
+        self._make = make
+
+    def __iter__(self) -> Iterator[Any]:
+        """Begin the loader's next epoch; an older iterator raises SupersededError at its next ``next()``."""
+        maker = self._make()
+        return FrameworkBatches(self._loader.batches(maker), maker)
+
+    def __len__(self) -> int:
+        """Return the batches of an epoch; TypeError where the loader does not know."""
+        return len(self._loader)
+
+
+class FrameworkBatches:
+    """One epoch. Dropping it before the end breaks the epoch off."""
+
+    def __init__(self, batches: BatchIterator, maker: Maker) -> None:
+        self._batches = batches
+        self._maker = maker
+
+    def __iter__(self) -> FrameworkBatches:
+        """Return itself."""
+        return self
+
+    def __next__(self) -> Any:
+        """Return the next batch, in the structure of a sample."""
+        self._batches._patient = self._maker.lets_go_later()  # noqa: SLF001 - it may differ from batch to batch
+        try:
+            return next(self._batches)
+        except SlotsHeldError as error:
+            raise SlotsHeldError(f"{error} ({self._maker.copied_by})") from None

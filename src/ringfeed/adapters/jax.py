@@ -1,0 +1,117 @@
+"""A loader's batches as jax arrays over the slots themselves.
+
+JAX runs some 30 steps behind the program, and reads a batch long after the program has dropped it. The slot comes back
+when the runtime has let go, without Python: then the loader waits, up to its ``timeout_s``, and the run-ahead is
+bounded by the slots. Only where the program itself refers to an array in every slot can nobody but it let go, and a
+SlotsHeldError says so after a second.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from ringfeed._arrays import Fields
+from ringfeed.adapters.ahead import DeviceEpochs
+from ringfeed.adapters.epochs import Epochs
+from ringfeed.adapters.jax_device import JaxDevice, find_device
+from ringfeed.errors import SpecError
+from ringfeed.exports import Exported, Exports
+
+if TYPE_CHECKING:
+    from ringfeed._ring import Lease
+    from ringfeed.loader import Loader
+    from ringfeed.spec import AnyArray, AnyDtype, Leaf
+
+
+def to_jax(loader: Loader, device: jax.Device | str | None = None) -> Epochs:
+    """Epochs of the loader in jax arrays, in the structure of a sample.
+
+    Nothing is copied but what goes to another device than the first CPU, and the leaves of 64 bits while JAX has these
+    switched off (`jax_enable_x64`): they become what `jax.numpy.asarray` makes of them, an int32 of an int64, in memory
+    of its own. An integer that does not fit is a SpecError; floats are rounded, but not to infinity. Raises ValueError
+    for a device that JAX does not see, SpecError for a leaf of which JAX has no arrays.
+    """
+    where = find_device(device)
+    maker = _Arrays(loader)  # what cannot be handed out is refused now
+    if where is not None:
+        return DeviceEpochs(loader, JaxDevice(where), maker.leaves)
+    return Epochs(loader, lambda: _Arrays(loader))
+
+
+class _Arrays:
+    """Makes the batches of one epoch, and remembers by weak references what the program has of each slot."""
+
+    copied_by = "a jax array is copied by jax.numpy.array(x)"
+
+    def __init__(self, loader: Loader) -> None:
+        spec, offsets = loader.spec, loader.plan.layout.offsets
+        self._exports = Exports(spec, offsets)
+        self._fields = Fields(spec, offsets)
+        self._leaves = spec.leaves
+        self._unflatten = spec.unflatten
+        self._copies = loader.copy
+        found = {number: _dtype_in_jax(leaf) for number, leaf in enumerate(spec.leaves)}
+        self._narrow = {number: dtype for number, dtype in found.items() if dtype != spec.leaves[number].dtype}
+        self._slots = loader.plan.slots
+        self._handed_out: dict[int, list[weakref.ref[jax.Array]]] = {}  # by slot
+
+    def __call__(self, lease: Lease, rows: int) -> Any:
+        arrays = self.leaves(lease, rows)
+        aliases = [array for number, array in enumerate(arrays) if number not in self._narrow]
+        self._handed_out[lease.slot] = [] if self._copies else [weakref.ref(array) for array in aliases]
+        return self._unflatten(arrays)
+
+    def leaves(self, lease: Lease, rows: int) -> list[jax.Array]:
+        """The arrays over the slot, in the order of the spec; those that are narrowed have memory of their own."""
+        capsules = self._exports.capsules(lease, rows)
+        views = self._fields.views(lease, rows) if self._narrow else []
+        return [
+            self._narrowed(number, views[number]) if number in self._narrow else self._over_slot(capsule)
+            for number, capsule in enumerate(capsules)
+        ]
+
+    def lets_go_later(self) -> bool:
+        """Whether of some slot the program has nothing any more, so that only JAX may still read it."""
+        in_hand = [slot for slot, arrays in self._handed_out.items() if any(map(_is_alive, arrays))]
+        return len(in_hand) < self._slots
+
+    def _over_slot(self, capsule: object) -> jax.Array:
+        array = jax.dlpack.from_dlpack(Exported(capsule))
+        return jax.numpy.array(array) if self._copies else array
+
+    def _narrowed(self, number: int, array: AnyArray) -> jax.Array:
+        narrow = _narrowed(array, self._narrow[number], self._leaves[number])
+        return jax.device_put(narrow, jax.devices("cpu")[0])
+
+
+def _dtype_in_jax(leaf: Leaf) -> AnyDtype:
+    """The dtype that JAX gives an array of this leaf."""
+    try:
+        dtype: AnyDtype = jax.numpy.asarray(np.empty(0, leaf.dtype)).dtype
+    except TypeError:
+        message = f"{leaf.path} has dtype {leaf.dtype}, of which JAX has no arrays; convert it in __getitem__"
+        raise SpecError(message) from None
+    return dtype
+
+
+def _narrowed(array: AnyArray, dtype: AnyDtype, leaf: Leaf) -> AnyArray:
+    """A copy in a dtype of half the bits; SpecError for a value that it cannot hold."""
+    with np.errstate(over="ignore"):
+        narrow = array.astype(dtype)
+    lost = narrow != array if dtype.kind in "iu" else np.isinf(narrow) & ~np.isinf(array)
+    if lost.any():
+        row = int(np.argwhere(lost)[0][0])
+        raise SpecError(
+            f"{leaf.path} holds {array[lost][0]} in row {row} of a batch, expected what fits into {dtype}, which JAX "
+            f"makes of {leaf.dtype}; set jax_enable_x64, or convert it in __getitem__"
+        )
+    return narrow
+
+
+def _is_alive(reference: weakref.ref[jax.Array]) -> bool:
+    array = reference()
+    return array is not None and not array.is_deleted()  # a donated array is deleted, and has no memory

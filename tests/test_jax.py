@@ -1,0 +1,356 @@
+"""A loader's batches as jax arrays over the slots: aliasing, what JAX still reads, few slots, and how it all ends."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import ringfeed
+from frameworks import (
+    DTYPES,
+    ENDINGS,
+    ROWS,
+    SHAPES,
+    WIDE,
+    Poisoned,
+    X,
+    Y,
+    ends_as_it_should,
+    held_text,
+    make,
+    of_dtype,
+    slot_bytes,
+    with_lease,
+)
+from watching import wait_until
+
+jax = pytest.importorskip("jax", reason="jax is not installed")
+jnp = jax.numpy
+adapter = importlib.import_module("ringfeed.adapters.jax")
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+LABELS = Y.astype(np.int32)  # of which JAX takes the very memory
+
+
+@pytest.fixture
+def wide() -> Iterator[None]:
+    """JAX with 64 bits."""
+    jax.config.update("jax_enable_x64", True)  # noqa: FBT003 - JAX's own call
+    yield
+    jax.config.update("jax_enable_x64", False)  # noqa: FBT003
+
+
+def is_over(array: Any, lease: Any, number: int, loader: ringfeed.Loader) -> bool:
+    """Return whether an array lies where the slot's field does."""
+    where = lease.address + loader.plan.layout.offsets[number]
+    return bool(array.unsafe_buffer_pointer() == where)
+
+
+def check_alias(dtype: str) -> None:
+    """Check that an array of this dtype has the slot's memory: the address, the values, and another's writes."""
+    given = of_dtype(dtype)
+    with make((LABELS[:7], given), batch_size=4) as loader:
+        lease, (_, array) = with_lease(loader, adapter._Arrays(loader))
+        assert is_over(array, lease, 1, loader)
+        assert (array.dtype, array.shape) == (given.dtype, (4, 5, 7))
+        content = slot_bytes(lease, 1, loader, 4)
+        assert np.asarray(array).tobytes() == given[:4].tobytes() == content.tobytes()
+        content[:] = 1
+        assert jnp.array(array).tobytes() == b"\1" * content.size
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_arrays_lie_over_the_slot(dtype: str) -> None:
+    """An array has the slot's address, and sees what is written there."""
+    check_alias(dtype)
+
+
+@pytest.mark.usefixtures("wide")
+@pytest.mark.parametrize("dtype", WIDE)
+def test_arrays_of_64_bits_lie_over_the_slot_where_jax_has_them(dtype: str) -> None:
+    """With jax_enable_x64 nothing is copied."""
+    check_alias(dtype)
+
+
+@pytest.mark.parametrize("dtype", WIDE)
+def test_leaves_of_64_bits_become_what_jax_makes_of_them(dtype: str) -> None:
+    """Without jax_enable_x64 that leaf alone is a copy, in the dtype that jax.numpy.asarray gives."""
+    given = of_dtype(dtype)
+    with make((LABELS[:7], given), batch_size=4) as loader:
+        lease, (labels, array) = with_lease(loader, adapter._Arrays(loader))
+        assert is_over(labels, lease, 0, loader)
+        assert not is_over(array, lease, 1, loader)
+        expected = jnp.asarray(given[:4])
+        assert array.dtype == expected.dtype != given.dtype
+        assert (array == expected).all()
+        assert array.devices() == labels.devices()
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (np.int64(2**31), "2147483648 in row 1 of a batch, expected what fits into int32, which JAX makes of int64"),
+        (np.uint64(2**32), "4294967296 in row 1 of a batch, expected what fits into uint32, which JAX makes of uint64"),
+        (np.float64(1e39), "1e+39 in row 1 of a batch, expected what fits into float32, which JAX makes of float64"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_an_error(value: Any, text: str) -> None:
+    """JAX would wrap it in silence. The loader goes on with the next batch."""
+    numbers = np.zeros((4, 2), value.dtype)
+    numbers[1, 1] = value
+    with make((numbers,), batch_size=2) as loader:
+        batches = iter(loader.to_jax())
+        with pytest.raises(ringfeed.SpecError) as caught:
+            next(batches)
+        assert str(caught.value) == f"sample[0] holds {text}; set jax_enable_x64, or convert it in __getitem__"
+        assert [array.tolist() for (array,) in batches] == [[[0, 0], [0, 0]]]
+
+
+def test_floats_are_rounded_as_jax_rounds() -> None:
+    """A float64 becomes the nearest float32; what is infinite or no number already is let pass."""
+    numbers = np.array([0.1, np.inf, -np.inf, np.nan])
+    with make((numbers,), batch_size=4) as loader:
+        ((array,),) = loader.to_jax()
+    np.testing.assert_array_equal(array, numbers.astype(np.float32))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_shape_arrives(shape: tuple[int, ...]) -> None:
+    """Samples without axes, of one element and of none, whole batches and the shorter last one."""
+    given = of_dtype("int16", shape)
+    with make((given,), batch_size=4) as loader:
+        found = [np.array(array) for (array,) in loader.to_jax()]
+        assert [array.shape for array in found] == [(4, *shape), (3, *shape)]
+        np.testing.assert_array_equal(np.concatenate(found), given)
+
+
+def test_every_iteration_is_an_epoch() -> None:
+    """Batches mirror the sample, the epochs are the loader's own, and their length its length."""
+    arrays = {"x": X, "y": (LABELS, (Y,))}
+    with make(arrays, shuffle=True) as loader, make(arrays, shuffle=True) as plain:
+        found = loader.to_jax()
+        assert len(found) == len(loader) == 4
+        for _ in range(2):
+            for batch, expected in zip(found, plain, strict=True):
+                assert jax.tree.structure(batch) == jax.tree.structure(expected)
+                for leaf, expected_leaf in zip(jax.tree.leaves(batch), jax.tree.leaves(expected), strict=True):
+                    np.testing.assert_array_equal(leaf, expected_leaf)
+
+
+def test_failed_rows_are_left_out() -> None:
+    """With on_error="skip" a batch is shorter by the samples that failed."""
+    with make(Poisoned(), on_error="skip") as loader:
+        found = np.concatenate([np.array(y) for _, y in loader.to_jax()])
+    np.testing.assert_array_equal(found, np.delete(Y, 40))
+
+
+# ---- what JAX still reads ----
+
+
+@jax.jit
+def busy(numbers: Any, times: Any) -> Any:
+    """Keep JAX's threads busy, for longer the more ``times``; the result is zero."""
+    return 0 * jax.lax.fori_loop(0, times, lambda _, x: jnp.tanh(x @ x), numbers)[0, 0]
+
+
+@jax.jit
+def total(x: Any, after: Any) -> Any:
+    """The sum of a batch, not begun before ``after`` is there."""
+    return (x + after).sum()
+
+
+def test_a_slot_that_jax_still_reads_is_not_filled() -> None:
+    """A step that is dispatched, and not begun, keeps its batch when the program has dropped it."""
+    numbers = jnp.ones((256, 256))
+    total(jnp.ones((32, 6)), busy(numbers, 1)).block_until_ready()
+    for times in (1 << power for power in range(5, 13)):  # until JAX is busy for longer than it takes to look
+        with make(slots=2) as loader:
+            batches = iter(loader.to_jax())
+            gate = busy(numbers, times)
+            found = total(next(batches)[0], gate)
+            gc.collect()
+            states = loader.slot_states()
+            if gate.is_ready():
+                continue
+            assert states.count("held") == 1
+            rest = [float(total(x, 0)) for x, _ in batches]  # of which the second waits for that very slot
+            assert found.is_ready()
+        break
+    else:
+        pytest.skip("this JAX has computed when a call returns, so that nothing is left to read later")
+    sums = [float(jnp.asarray(X[start : start + 32]).sum()) for start in range(0, ROWS, 32)]
+    np.testing.assert_allclose([float(found), *rest], sums, rtol=1e-6)
+
+
+def test_a_view_of_the_memory_keeps_the_slot() -> None:
+    """NumPy arrays over a jax array, and jax arrays over the same memory, keep the slot when the first is gone."""
+    with make((X,)) as loader:
+        batches = iter(loader.to_jax())
+        (x,) = next(batches)
+        same, view = jax.device_put(x), np.asarray(x)
+        del x
+        gc.collect()
+        assert loader.slot_states().count("held") == 1
+        assert not view.flags.writeable
+        np.testing.assert_array_equal(same, X[:32])
+        del same, view
+        wait_until(lambda: "held" not in loader.slot_states())
+
+
+@pytest.mark.parametrize("function", [lambda x: x + 1, lambda x: x, lambda x: x.at[0, 0].set(7.0)])
+def test_a_donated_batch_is_never_written(function: Callable[[Any], Any]) -> None:
+    """XLA takes a donation of foreign memory for a release: the slot's bytes stay, the result lies elsewhere."""
+    with make((X,)) as loader:
+        lease, (x,) = with_lease(loader, adapter._Arrays(loader))
+        found = jax.jit(function, donate_argnums=0)(x).block_until_ready()
+        assert x.is_deleted()
+        assert slot_bytes(lease, 0, loader, 32).tobytes() == X[:32].tobytes()
+        assert not is_over(found, lease, 0, loader)
+        np.testing.assert_array_equal(found, function(jnp.asarray(X[:32])))
+
+
+def test_an_array_outlives_its_loader() -> None:
+    """What is held when the loader is closed stays as it is, for JAX's threads too."""
+    with make() as loader:
+        x, _ = next(iter(loader.to_jax()))
+        result = total(x, busy(jnp.ones((256, 256)), 8))
+    del loader
+    gc.collect()
+    np.testing.assert_array_equal(x, X[:32])
+    del x
+    np.testing.assert_allclose(float(result), X[:32].sum(), rtol=1e-6)
+
+
+# ---- every slot in use ----
+
+
+@jax.jit
+def step(weights: Any, x: Any, y: Any) -> Any:
+    """One step of training, slow enough that batches pile up."""
+    grad = jax.grad(lambda w: ((jnp.tanh(x @ w).sum(1) - y) ** 2).mean())
+    return jax.lax.fori_loop(0, 4, lambda _, w: w - 1e-3 * grad(w), weights)
+
+
+def trained(batches: Any) -> bytes:
+    """Return the weights after training on (x, y), the steps dispatched as fast as batches come."""
+    weights = jnp.eye(64)
+    for x, y in batches:
+        weights = step(weights, x, y)
+    return weights.tobytes()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_training_never_comes_to_a_stop(workers: int) -> None:
+    """200 steps over 2 to 8 slots end, with the weights of plain arrays bit for bit, and every slot comes back."""
+    images = np.random.default_rng(2).random((6400, 64), np.float32)
+    labels = np.arange(6400) % 10
+    parts = [slice(start, start + 32) for start in range(0, 6400, 32)]
+    expected = trained([(images[part].copy(), labels[part].copy()) for part in parts])
+    for slots in (2, 3, 4, 8):
+        with make((images, labels), slots=slots, workers=workers, timeout_s=10) as loader:
+            assert trained(loader.to_jax()) == expected
+            wait_until(lambda loader=loader: loader.slot_states() == ["free"] * len(loader.slot_states()))
+
+
+def test_keeping_all_is_an_error_after_a_second() -> None:
+    """No wait makes a program let go: the error comes without a timeout_s, and all goes on then."""
+    with make(slots=2, timeout_s=None) as loader:
+        kept = []
+        with pytest.raises(ringfeed.SlotsHeldError) as caught:
+            kept.extend(loader.to_jax())
+        assert held_text(caught.value) == (
+            "all 2 slots are held by arrays that are still referenced (taken T, T s ago), so no batch can be filled; "
+            "copy what you keep, raise slots=, or give copy=True (a jax array is copied by jax.numpy.array(x))"
+        )
+        del kept, caught
+        assert [len(y) for _, y in loader.to_jax()] == [32, 32, 32, 4]
+
+
+def test_a_step_longer_than_a_second_is_waited_for() -> None:
+    """Slots that only JAX still reads are waited for, also where the program keeps the arrays, but has deleted them."""
+    numbers, times = jnp.ones((512, 512)), 64
+    spent = 0.0
+    while spent < 1.5:
+        times *= 2
+        began = time.monotonic()
+        busy(numbers, times).block_until_ready()
+        spent = time.monotonic() - began
+    for keeps in (False, True):
+        with make((X[:96],), slots=2, timeout_s=40) as loader:
+            gate, kept = busy(numbers, times), []
+            for (x,) in loader.to_jax():
+                total(x, gate)
+                if keeps:
+                    x.delete()
+                kept.append(x if keeps else None)
+            assert len(kept) == 3
+
+
+def test_garbage_in_a_cycle_holds_nothing_up() -> None:
+    """Arrays that only the garbage collector can find are collected when the slots run out."""
+    gc.disable()
+    try:
+        with make(slots=2, timeout_s=10) as loader:
+            for batch in loader.to_jax():
+                cycle: list[Any] = [batch]
+                cycle.append(cycle)
+    finally:
+        gc.enable()
+
+
+def test_copies_hold_no_slots() -> None:
+    """copy=True hands out arrays of their own, all of which can be kept."""
+    with make(slots=2, copy=True) as loader:
+        kept = list(loader.to_jax())
+        wait_until(lambda: loader.slot_states() == ["free", "free"])
+        np.testing.assert_array_equal(np.concatenate([x for x, _ in kept]), X)
+
+
+# ---- what is refused ----
+
+
+def test_the_cpu_can_be_named() -> None:
+    """The first CPU is what is fed anyway; for other devices see test_jax_device."""
+    with make() as loader:
+        assert len(next(iter(loader.to_jax(device="cpu")))[0]) == 32
+        assert len(next(iter(loader.to_jax(jax.devices("cpu")[0])))[0]) == 32
+
+
+@pytest.mark.parametrize("dtype", [">i4", "datetime64[s]", "S3"])
+def test_what_is_no_number_is_refused(dtype: str) -> None:
+    """Foreign byte orders, dates and text have no arrays in JAX."""
+    with make((np.zeros(7, dtype),)) as loader, pytest.raises(ringfeed.SpecError, match=r"^sample\[0\] has dtype"):
+        loader.to_jax()
+
+
+# ---- the plain protocol, and the end ----
+
+
+def test_arrays_go_through_dlpack_themselves() -> None:
+    """JAX takes the loader's own arrays by the protocol without a copy, and keeps the slot."""
+    with make((X, LABELS)) as loader:
+        batches = iter(loader)
+        x, y = next(batches)
+        array = jnp.from_dlpack(x)
+        assert array.unsafe_buffer_pointer() == x.ctypes.data
+        del x, y
+        gc.collect()
+        assert loader.slot_states().count("held") == 1
+        np.testing.assert_array_equal(array, X[:32])
+        del array
+        gc.collect()
+        wait_until(lambda: "held" not in loader.slot_states())
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_script_ends_with_a_live_iterator(ending: str) -> None:
+    """However a script ends while JAX computes with a batch, it ends at once and with its own status."""
+    use = "import jax\nx, = next(batches)\ny = jax.jit(lambda x: (x @ x).sum())(x)\ndel x"
+    ends_as_it_should(ending, "to_jax", use)

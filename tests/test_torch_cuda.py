@@ -1,0 +1,307 @@
+"""torch tensors on a GPU, copied ahead of the step: on a GPU where there is one, and else on streams that are none."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import fakecuda
+import ringfeed
+from datasets import Oracle, check, flat
+from ringfeed import cuda
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+adapter = importlib.import_module("ringfeed.adapters.torch_cuda")
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+LENGTH, ROWS = 60, 8
+NO_GPU = "torch sees no CUDA device on this machine"
+on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason=NO_GPU)
+POISON = 85
+
+
+def oracle(**settings: Any) -> ringfeed.Loader:
+    """Return a loader of an Oracle's batches."""
+    return ringfeed.Loader(Oracle(LENGTH), **{"batch_size": ROWS, "workers": 2, "timeout_s": 20, "slots": 3} | settings)
+
+
+def told(batch: Any) -> list[int]:
+    """Return the indices of a batch on whatever device, checked."""
+    return check(tuple(tensor.cpu().numpy() for tensor in batch))
+
+
+# ---- streams that are none ----
+
+
+class Stream:
+    """Does what it is given when an event that comes later is waited for."""
+
+    def __init__(self, device: Any = None) -> None:
+        self.device = device
+        self.jobs: list[Any] = []
+
+    def run(self, count: int) -> None:
+        """Do the first of the jobs, up to a number counted from the beginning."""
+        for position in range(count):
+            job, self.jobs[position] = self.jobs[position], None
+            if job is not None:
+                job()
+
+    def wait_event(self, event: Event) -> None:
+        """Have what comes next here see what came before the event: at once, since nothing here is late."""
+        event.synchronize()
+
+    def synchronize(self) -> None:
+        """Do all."""
+        self.run(len(self.jobs))
+
+
+class Event:
+    """A place in a stream."""
+
+    def __init__(self, **options: Any) -> None:
+        assert options == {"blocking": True}
+        self.place: tuple[Stream, int] | None = None
+
+    def record(self, stream: Stream) -> None:
+        """Be here."""
+        self.place = stream, len(stream.jobs)
+
+    def query(self) -> bool:
+        """Nothing passes by itself."""
+        assert self.place is not None
+        stream, count = self.place
+        return all(job is None for job in stream.jobs[:count])
+
+    def synchronize(self) -> None:
+        """Have it pass."""
+        assert self.place is not None
+        stream, count = self.place
+        stream.run(count)
+
+
+class Fake:
+    """What torch.cuda and tensors do of it."""
+
+    def __init__(self) -> None:
+        self.streams: list[Stream] = []
+        self.current = self.default = Stream()
+        self.recorded: list[tuple[int, Stream]] = []  # (address, stream)
+        self.fail_at = 0  # the number of the copy
+
+    def stream(self, device: Any) -> Stream:
+        """Make a stream, of a GPU that has a number."""
+        assert device == torch.device("cuda", 1)
+        self.streams.append(Stream(device))
+        return self.streams[-1]
+
+    @contextlib.contextmanager
+    def use(self, stream: Stream) -> Iterator[None]:
+        """Make a stream the current one."""
+        before, self.current = self.current, stream
+        yield
+        self.current = before
+
+    def to(self, tensor: Any, device: Any, *, non_blocking: bool) -> Any:
+        """Copy by the current stream, which reads late and keeps nothing alive, as a GPU does."""
+        assert (device, non_blocking) == (torch.device("cuda", 1), True)
+        assert self.current in self.streams
+        self.fail_at -= 1
+        if self.fail_at == 0:
+            raise RuntimeError("CUDA out of memory")
+        copy = torch.full_like(tensor, POISON)
+        address, into = tensor.data_ptr(), copy.numpy()
+        self.current.jobs.append(lambda: np.copyto(into, _at(address, into)))
+        return copy
+
+
+def _at(address: int, like: Any) -> Any:
+    """Return an array over memory that nobody holds."""
+    raw = (ctypes.c_uint8 * like.nbytes).from_address(address)
+    return np.frombuffer(raw, like.dtype).reshape(like.shape)
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
+    """Have torch find two GPUs, the second of them current."""
+    found = Fake()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "Stream", found.stream)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "stream", found.use)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: found.current)
+    monkeypatch.setattr(torch.Tensor, "to", lambda tensor, *to, **how: found.to(tensor, *to, **how))  # noqa: PLW0108 - a bound method is none of a tensor
+    monkeypatch.setattr(
+        torch.Tensor, "record_stream", lambda tensor, stream: found.recorded.append((tensor.data_ptr(), stream))
+    )
+    return found
+
+
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize("slots", [2, 3, 5])
+@pytest.mark.parametrize("device", ["cuda", "cuda:1", torch.device("cuda")], ids=str)
+def test_copies_on_a_stream_of_its_own(fake: Fake, device: Any, slots: int) -> None:
+    """Slots are read right although late; the program's stream waits for them and the memory outlives its use there."""
+    with oracle(slots=slots) as loader:
+        epochs = loader.to_torch(device)
+        for _ in range(2):
+            fake.recorded.clear()
+            batches, addresses = [], []
+            for batch in epochs:
+                batches.append(told(batch))
+                addresses += [tensor.data_ptr() for tensor in batch]
+            assert flat(batches) == list(range(LENGTH))
+            assert fake.recorded == [(address, fake.default) for address in addresses]
+        assert len(fake.streams) == 1
+        assert loader.slot_states().count("held") == 0
+
+
+def test_the_stream_that_waits_is_the_one_that_is_current(fake: Fake) -> None:
+    """Whatever stream the program is on at the time of a next() can use the batch."""
+    own = Stream()
+    with oracle() as loader:
+        epochs = iter(loader.to_torch("cuda"))
+        with fake.use(own):
+            batch = next(epochs)
+        assert told(batch) == list(range(ROWS))
+        assert {stream for _, stream in fake.recorded} == {own}
+
+
+def test_a_copy_that_fails_in_its_middle_is_waited_for(fake: Fake) -> None:
+    """What had begun of a batch no longer reads its slot when the error is raised; the other batches come."""
+    with oracle() as loader:
+        epochs = iter(loader.to_torch("cuda"))
+        fake.fail_at = 2
+        with pytest.raises(RuntimeError, match=r"^CUDA out of memory$"):
+            next(epochs)
+        assert fake.streams[0].jobs[0] is None
+        assert flat([told(batch) for batch in epochs]) == list(range(ROWS, LENGTH))
+
+
+def test_registers_with_the_driver(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With pin=True the driver registers each slot once, and they are unregistered after the last copy."""
+    driver = fakecuda.FakeCuda(gpus=2, current=1)
+    monkeypatch.setattr(cuda, "open_library", lambda: driver)
+    late: list[Any] = []
+    with oracle(pin=True) as loader:
+        driver.before_unregister = lambda: late.extend(job for job in fake.streams[0].jobs if job is not None)
+        batches = iter(loader.to_torch("cuda"))
+        next(batches)
+        assert len(driver.registered) == 3
+    assert late == []
+    driver.check_paired(3)
+
+
+# ---- what is refused ----
+
+
+def test_says_that_torch_sees_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The version of torch and what it was built for are named."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for version, built in ((None, "without CUDA"), ("12.8", "for CUDA 12.8")):
+        monkeypatch.setattr(torch.version, "cuda", version)
+        with oracle(workers=0) as loader:
+            with pytest.raises(ValueError, match="GPU") as caught:
+                loader.to_torch(device="cuda:0")
+            assert str(caught.value) == (
+                f"to_torch(device='cuda:0') needs a GPU, and torch {torch.__version__}, which is built {built}, sees "
+                "none; see that nvidia-smi shows one and install a torch for it, or leave device out"
+            )
+
+
+@pytest.mark.usefixtures("fake")
+def test_says_that_there_is_no_such_gpu() -> None:
+    """A number too high is refused at once."""
+    with oracle(workers=0) as loader:
+        with pytest.raises(ValueError, match="cuda:2") as caught:
+            loader.to_torch(device="cuda:2")
+        assert str(caught.value) == "to_torch(device='cuda:2'), expected a number below 2: torch sees 2 GPUs"
+
+
+# ---- a GPU ----
+
+
+@on_gpu
+@pytest.mark.parametrize("pin", [False, True])
+@pytest.mark.parametrize("slots", [2, 4])
+def test_a_gpu_gets_every_batch(slots: int, *, pin: bool) -> None:
+    """Batches that are all kept are right, in order, and on the GPU."""
+    with oracle(slots=slots, pin=pin) as loader:
+        for _ in range(3):
+            kept = list(loader.to_torch("cuda"))
+            assert all(tensor.is_cuda for batch in kept for tensor in batch)
+            assert flat([told(batch) for batch in kept]) == list(range(LENGTH))
+            assert loader.slot_states().count("held") == 0
+
+
+@on_gpu
+@pytest.mark.parametrize("pin", [False, True])
+def test_torch_takes_registered_slots_for_pinned(*, pin: bool) -> None:
+    """A tensor over a slot is_pinned(), which makes a copy asynchronous, if and only if pin=True."""
+    with oracle(pin=pin) as loader:
+        for batch in loader.to_torch():
+            assert all(tensor.is_pinned() == pin for tensor in batch)
+            del batch
+
+
+ENDING = """
+import torch, ringfeed
+from datasets import Oracle
+
+if __name__ == "__main__":
+    batches = iter(ringfeed.Loader(Oracle(60), batch_size=8, workers=1, pin=True).to_torch("cuda"))
+    batch = next(batches)
+"""
+
+
+@on_gpu
+def test_the_program_may_end_in_an_epoch(tmp_path: Path) -> None:
+    """With a live iterator and a live batch, the interpreter ends as it should and prints nothing."""
+    script = tmp_path / "script.py"
+    script.write_text(ENDING)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    run = subprocess.run(
+        [sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=50, check=False
+    )
+    assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
+
+
+def _spans(profile: Any, *, copies: bool) -> list[tuple[float, float]]:
+    """Return when the GPU copied from the host, or when it computed, in microseconds."""
+    return [
+        (event.time_range.start, event.time_range.end)
+        for event in profile.events()
+        if event.device_type == torch.autograd.DeviceType.CUDA and event.name.startswith("Memcpy HtoD") == copies
+    ]
+
+
+@on_gpu
+def test_the_gpu_copies_while_it_computes() -> None:
+    """The timeline has copies from pinned slots that lie within the computation of the step before."""
+    pictures = np.zeros((64, 4096, 1024), np.uint8)
+    numbers = torch.ones((4096, 4096), device="cuda")
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    loader = ringfeed.Loader((pictures,), batch_size=8, workers=2, pin=True, timeout_s=20)
+    with loader, torch.profiler.profile(activities=activities) as profile:
+        for (batch,) in loader.to_torch("cuda"):
+            for _ in range(20):
+                numbers = torch.mm(numbers, numbers).clamp(0, 1)
+            numbers[0, 0] = batch[0, 0, 0]
+        torch.cuda.synchronize()
+    copies, kernels = _spans(profile, copies=True), _spans(profile, copies=False)
+    assert any("Pinned" in event.name for event in profile.events())
+    overlapping = [copy for copy in copies if any(copy[0] < kernel[1] and kernel[0] < copy[1] for kernel in kernels)]
+    assert len(overlapping) >= 4, (copies, kernels)
