@@ -8,7 +8,8 @@ MAKEFLAGS += --no-print-directory
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 .SECONDARY:
-.PHONY: help demo test test-c test-model test-weak test-others test-frameworks test-core lint format bench recovery fuzz many soak develop clean
+.PHONY: help demo test test-c test-model test-weak test-frameworks test-backends test-core lint format bench \
+    recovery fuzz many soak develop clean
 
 # ---- what there is ----
 
@@ -98,7 +99,7 @@ help: ## this list
 demo: .venv/with-pictures .venv/with-tensorflow ## train a Keras CNN on real pictures through the ring, and show it working
 	$(PY) examples/demo.py
 
-test: test-c test-model test-weak test-others test-frameworks test-core ## everything: the C core with sanitizers, and the package on every Python found
+test: test-c test-model test-weak test-frameworks test-core ## everything: the C core with sanitizers, and the package on every Python found
 
 # Each sanitizer that $(CC) has; a probe tells, since headers, libraries or a kernel setting may be missing.
 test-c: ## the C core, plain and under TSan, ASan and UBSan
@@ -123,24 +124,34 @@ test-weak: ## the C core under a weak memory model, where Relacy's headers (Debi
 
 # Tests that import frameworks or pictures have a process of their own: beside TensorFlow, start_method="fork"
 # warns, and a warning fails a test. The others are the core, and run on every Python.
-FRAMEWORKS := adapters bench demo jax keras readme standins_frameworks tensorflow torch
+FRAMEWORKS := adapters bench demo examples jax keras readme standins_frameworks tensorflow torch
 FRAMEWORK_TESTS = $(foreach name,$(FRAMEWORKS),$(wildcard tests/test_$(name).py tests/test_$(name)_*.py))
-CORE_TESTS = $(filter-out $(FRAMEWORK_TESTS),$(wildcard tests/test_*.py))
-# Killing takes a minute of processor time, and goes on below Python: the main one is enough.
-KILLING := consumer crash fuzz many
-OTHERS_TESTS = $(filter-out $(KILLING:%=tests/test_%.py),$(CORE_TESTS))
-
-test-others: $(OTHERS:%=test-%)
-	@echo "== the core was tested on Python $(or $(OTHERS),no other); not found: \
-	$(or $(filter-out $(MAIN) $(FOUND),$(VERSIONS)),none)"
-test-%: .venv-%/with-test
-	.venv-$*/bin/python -m pytest -q $(OTHERS_TESTS)
+# These take most of a processor, or limit what a user may have; they go on below Python, and the main one is enough.
+ALONE := consumer crash fuzz many scarce
+ALONE_TESTS = $(ALONE:%=tests/test_%.py)
+CORE_TESTS = $(filter-out $(FRAMEWORK_TESTS) $(ALONE_TESTS),$(wildcard tests/test_*.py))
 
 test-frameworks: .venv/with-tensorflow .venv/with-pictures .venv/with-test ## Keras, TensorFlow, the demo and the bench
 	$(PY) -m pytest $(FRAMEWORK_TESTS)
 
-test-core: .venv/with-test ## the core on the main Python
-	$(PY) -m pytest $(CORE_TESTS)
+# They are large (1.2 GB), so `make test` leaves them out unless .venv has them: their tests say so and are skipped.
+TORCH ?= torch==2.13.0
+test-backends: .venv/with-tensorflow .venv/with-pictures .venv/with-test ## torch and JAX, and Keras on them; installs both
+	$(PY) -m pip install -q "$(TORCH)" jax
+	$(PY) -m pytest $(wildcard tests/test_torch*.py tests/test_jax*.py) tests/test_keras_backends.py \
+	    tests/test_keras_aliases.py tests/test_keras_exit.py tests/test_examples.py
+
+# All Pythons at once: the tests wait more than they compute.
+test-core: .venv/with-test $(OTHERS:%=.venv-%/with-test) ## the core on every Python found; what takes a machine alone, on the main one
+	@echo "== the core on Python $(MAIN) $(OTHERS); not found: $(or $(filter-out $(FOUND),$(VERSIONS)),none)"
+	@for venv in .venv $(OTHERS:%=.venv-%); do \
+	    ( $$venv/bin/python -m pytest -q $(CORE_TESTS) >$$venv/tests.log 2>&1; echo $$? >$$venv/tests.status ) & \
+	done; wait; \
+	for venv in .venv $(OTHERS:%=.venv-%); do \
+	    if [ "$$(cat $$venv/tests.status)" = 0 ]; then echo "$$venv: $$(tail -n 1 $$venv/tests.log)"; \
+	    else cat $$venv/tests.log; echo "== failed in $$venv"; failed=1; fi; \
+	done; [ -z "$$failed" ]
+	$(PY) -m pytest -q $(ALONE_TESTS)
 
 lint: .venv/with-lint ## style, spelling, types, and the stubs against the built extensions
 	$(PY) -m ruff check
@@ -150,7 +161,7 @@ lint: .venv/with-lint ## style, spelling, types, and the stubs against the built
 	.venv/bin/codespell
 	$(PY) -m mypy
 	MYPYPATH=src $(PY) -m mypy.stubtest --concise --mypy-config-file pyproject.toml \
-	    --allowlist tests/typing/stubtest-allowlist ringfeed._ring ringfeed._arrays
+	    --allowlist tests/typing/stubtest-allowlist ringfeed._ring ringfeed._feed ringfeed._arrays
 
 format: .venv/with-lint ## rewrite Python and C in the house's style
 	$(PY) -m ruff format
@@ -182,6 +193,6 @@ develop: .venv/with-tensorflow ## an editable install with all tools; again afte
 
 clean: ## remove all that make, pip and the tests have made
 	rm -rf build dist .venv .venv-* src/*.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
-	rm -f src/ringfeed/*.so src/ringfeed/_ring.c src/ringfeed/_arrays.c
+	rm -f src/ringfeed/*.so src/ringfeed/adapters/*.so src/ringfeed/_ring.c src/ringfeed/_feed.c src/ringfeed/_arrays.c
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	$(if $(wildcard tests/c/Makefile),$(MAKE) -C tests/c clean)
