@@ -6,6 +6,7 @@ Every test is bounded: see `timeout` and `faulthandler_timeout` in pyproject.tom
 from __future__ import annotations
 
 import os
+import signal
 from typing import TYPE_CHECKING
 
 import hypothesis
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 # Before any test imports a framework. Inherited by the processes that tests start.
 os.environ["KERAS_BACKEND"] = "tensorflow"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+# A shell starts what runs in the background with SIGINT ignored, and children inherit that: no Ctrl-C would come.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A test is judged by what it finds, never by its speed: pytest's own limits bound it.
 hypothesis.settings.register_profile("house", deadline=None, print_blob=True)
