@@ -26,6 +26,7 @@ struct rf_feed {
     uint32_t lent, left; /* batches */
 
     _Atomic int64_t untouched; /* the newest turn while it has given nothing, or TOUCHED or UNBEGUN */
+    _Atomic int64_t step;      /* at which its iteration will ask again: one more with each error */
 
     _Atomic uint64_t batches, samples; /* written under the lock */
     _Atomic int64_t stall_ns;
@@ -146,10 +147,14 @@ static uint32_t recall(struct rf_feed *feed, int64_t *waited_ns)
         return 0;
     atomic_store_explicit(&feed->recalled, 1, memory_order_seq_cst);
     pthread_mutex_lock(&feed->lock);
+    struct rf_ring *ring = feed->ring;
     uint32_t taken = feed->lent - feed->left;
+    feed->ring = NULL; /* a closed loader's memory goes, though its feed stays */
     feed->lent = feed->left = 0;
     *waited_ns = feed->waited_ns;
     pthread_mutex_unlock(&feed->lock);
+    if (ring)
+        rf_unreference(ring);
     return taken;
 }
 
@@ -285,12 +290,13 @@ static void give(struct rf_handout *handout, struct rf_ring *ring, uint32_t slot
     handout->rows = rows;
 }
 
-static enum rf_reply ask_begin(struct rf_feed *feed, int64_t *turn, char **error)
+static enum rf_reply ask_begin(struct rf_feed *feed, int64_t step, int64_t *turn, char **error)
 {
     if (!enter_python())
         return failed(error, ENDING);
     enum rf_reply reply = feed->asks->begin(feed, turn, error);
     leave_python();
+    atomic_store_explicit(&feed->step, step, memory_order_seq_cst);
     atomic_store_explicit(&feed->untouched, reply == RF_REPLY_BATCH ? *turn : UNBEGUN, memory_order_seq_cst);
     return reply;
 }
@@ -303,9 +309,9 @@ static enum rf_reply begin(uint64_t number, int64_t step, int64_t *turn, char **
     enum rf_reply reply = RF_REPLY_BATCH;
     int64_t untouched = atomic_load_explicit(&feed->untouched, memory_order_seq_cst);
     if (step == 0 || untouched == UNBEGUN)
-        reply = ask_begin(feed, turn, error);
+        reply = ask_begin(feed, step, turn, error);
     else
-        *turn = untouched == TOUCHED ? 0 : untouched;
+        *turn = untouched != TOUCHED && atomic_load_explicit(&feed->step, memory_order_seq_cst) == step ? untouched : 0;
     unreference(feed);
     return reply;
 }
@@ -330,6 +336,8 @@ static enum rf_reply next(uint64_t number, int64_t turn, struct rf_handout *hand
                           : step == STOPPED ? failed(error, CLOSED)
                                             : ask_next(feed, turn, handout, error);
     if (reply == RF_REPLY_ERROR) {
+        if (atomic_load_explicit(&feed->untouched, memory_order_seq_cst) == turn)
+            atomic_fetch_add_explicit(&feed->step, 1, memory_order_seq_cst);
         unreference(feed);
         return reply;
     }

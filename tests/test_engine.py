@@ -228,3 +228,40 @@ def test_errors_that_are_kept_hold_no_slots() -> None:
             except ringfeed.WorkerError as error:
                 found.append(error)
     assert [str(error) for error in found] == [f"dataset[{n}] raised ValueError: {n}" for n in range(8)]
+
+
+class Interrupting:
+    """A ring after whose next takes Ctrl-C comes."""
+
+    def __init__(self, ring: Any, times: int) -> None:
+        self.ring = ring
+        self.times = times
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.ring, name)
+
+    def take(self) -> Any:
+        lease = self.ring.take()
+        if self.times:
+            self.times -= 1
+            del lease
+            raise KeyboardInterrupt
+        return lease
+
+
+def test_ctrl_c_costs_its_own_batch_alone() -> None:
+    """However often it comes between two steps of the engine, and is caught, the epoch goes on to its end."""
+    with ringfeed.Loader({"i": np.arange(80000)}, batch_size=8, workers=1, slots=3) as loader:
+        batches = iter(loader)
+        engine: Any = loader._engine
+        engine.ring = Interrupting(engine.ring, 3)
+        interrupted = 0
+        seen = 0
+        while True:
+            try:
+                if next(batches, None) is None:
+                    break
+                seen += 1
+            except KeyboardInterrupt:
+                interrupted += 1
+        assert (interrupted, seen) == (3, 9997)

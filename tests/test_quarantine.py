@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,6 +54,18 @@ class Stuck:
                 os.kill(os.getpid(), signal.SIGSTOP)
                 out[:] = -2
                 Path(self.place, f"{index} spoiled").touch()
+
+
+class SlowToOpen(Stuck):
+    """The first workers take seconds to unpickle it."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        opened = Path(self.place, "opened")
+        with opened.open("a") as file:
+            file.write("x")
+        if opened.stat().st_size <= 3:
+            time.sleep(3)
 
 
 @pytest.fixture
@@ -171,6 +184,43 @@ def _next_after_stops(
             next(batches)
     assert loader.slot_states() == ["draining", "draining"]
     return caught.value
+
+
+class Poisonous(Stuck):
+    """Every worker stops at these indices."""
+
+    def read_into(self, index: int, out: Any) -> None:
+        super().read_into(index, out)
+        if index in self.at:
+            Path(self.place, f"again {os.getpid()}").touch()
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_a_sample_that_no_worker_comes_back_from(tmp_path: Path, immortal: set[int]) -> None:
+    """After max_attempts workers that could not be ended in it a StallError names it, and no more are sent there."""
+    settings: Any = {"workers": 1, "slots": 3, "timeout_s": 0.5, "on_stall": "restart", "max_attempts": 2}
+    with ringfeed.Loader(Poisonous(tmp_path, at=(0,)), batch_size=4, **settings) as loader:
+        batches = iter(loader)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Worker, "kill", lambda *_: None)  # of the loader
+            with pytest.raises(ringfeed.StallError) as caught:
+                next(batches)
+        assert "inside dataset[i] (i = 0" in str(caught.value).splitlines()[0]
+        assert loader.stats().restarts == 2
+        immortal.update(pids(loader), [worker.pid for worker in pool_of(loader)._fenced.values()])
+        while immortal:
+            os.kill(immortal.pop(), signal.SIGKILL)
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_workers_that_are_slow_to_start(tmp_path: Path) -> None:
+    """One that takes longer to start than timeout_s is replaced, and it is no early death."""
+    settings: Any = {"workers": 3, "slots": 2, "timeout_s": 0.7, "on_stall": "restart"}
+    with ringfeed.Loader(SlowToOpen(tmp_path, at=()), batch_size=4, **settings) as loader:
+        for number, batch in enumerate(loader):
+            check(batch, number)
+        assert loader.stats().restarts >= 3
 
 
 @pytest.mark.usefixtures("nothing_left")

@@ -53,6 +53,7 @@ class Engine:
         self._recipe = recipe
         self._layout = layout
         self._capacity = max(2 * plan.slots, PLANNED_INDICES // layout.indices)
+        self._much_room = self._capacity - plan.slots  # beyond it fewer batches are planned than there are slots
         self._fields = Fields(recipe.spec, layout.offsets)
         spin = settings.workers > 0 and settings.backend == "process" and usable_cpus() > 1
         self.segment = Segment(plan, SPIN_NS if spin else 0)
@@ -69,7 +70,6 @@ class Engine:
         self._epoch: Epoch | None = None
         self._number = 0
         self._ahead = plan.slots
-        self._waiting = 0  # batches planned or bound, and not taken
         self._feed: Feed | None = None  # takes some of them in C, until it is recalled
         self._counted = (0, 0, 0)  # of its batches, samples and ns of stall
         self._waited_ns = 0  # by its last caller, in vain
@@ -78,7 +78,13 @@ class Engine:
     def _make_pool(self) -> Pool:
         settings = self._settings
         crew = Crew(
-            self.ring, self.segment, self._recipe, settings.workers, settings.start_method, settings.max_restarts
+            self.ring,
+            self.segment,
+            self._recipe,
+            settings.workers,
+            settings.start_method,
+            settings.max_restarts,
+            settings.max_attempts,
         )
         return _POOLS[settings.backend](crew) if settings.workers else InProcess(crew)
 
@@ -105,7 +111,7 @@ class Engine:
         self._recall()
         if self._waiting:
             self.ring.cancel()
-        self._waiting = 0
+        self._waited_ns = 0
         self._epoch = None
 
     def stop(self) -> None:
@@ -130,8 +136,12 @@ class Engine:
                 if self._settings.drop_remainder:
                     indices = indices[: len(indices) // rows * rows]
             if len(indices):
-                self._waiting += -(-len(indices) // rows)
                 self.ring.plan(indices, rows, self._number, self._version)
+
+    @property
+    def _waiting(self) -> int:
+        """Batches planned or bound, and not taken. By the ring's own count: Ctrl-C may end any call of it unheard."""
+        return self._capacity - self.ring.room
 
     # ---- a feed ----
 
@@ -144,14 +154,14 @@ class Engine:
         kept = 1 if self._epoch is None else self.ring.slots - 1
         if self._settings.workers and self._waiting > kept:
             self._feed, self._counted = feed, feed.tally()
+            self._waited_ns = 0
             feed.lend(self.ring, turn, self._waiting - kept, self._timeout_ns())
         return self._epoch is not None or self._waiting > 0
 
     def _recall(self) -> None:
         """Have the ring back from C code; only then may anything be planned, taken or cancelled here."""
         if self._feed is not None:
-            taken, self._waited_ns = self._feed.recall()
-            self._waiting -= taken
+            _, self._waited_ns = self._feed.recall()
             self._count_feed()
             self._feed = None
 
@@ -159,8 +169,9 @@ class Engine:
         """Count what C code has taken since the last look; without a feed only `next` counts."""
         with self._counting:
             if self._feed is not None:
-                before, self._counted = self._counted, self._feed.tally()
-                batches, samples, stall_ns = (new - old for new, old in zip(self._counted, before, strict=True))
+                now = self._feed.tally()  # a signal handler that asks meanwhile counts up to its own
+                before, self._counted = self._counted, now
+                batches, samples, stall_ns = (new - old for new, old in zip(now, before, strict=True))
                 self.stats.batches += batches
                 self.stats.samples += samples
                 self.stats.stall_s += stall_ns / 1e9
@@ -172,12 +183,11 @@ class Engine:
         if self._feed is not None:
             self._recall()
         while True:
-            if self._epoch is not None and self._waiting < self.ring.slots:
+            if self._epoch is not None and self.ring.room > self._much_room:
                 self._top_up()
             if self.ring.look() != _ring.TAKEABLE and not self._wait(patient=patient):
                 raise StopIteration
             lease = self.ring.take()
-            self._waiting -= 1
             rows = min(lease.rows, self._layout.rows)
             if lease.failed and self._settings.on_error == "raise":
                 error = self._error_of(lease, rows)

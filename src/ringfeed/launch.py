@@ -82,8 +82,8 @@ class Tether:
     def close_writers(cls) -> None:
         """In a forked child: close its copies of the writers, other loaders' too, or the pipes would never break."""
         for tether in cls._open:
-            with suppress(OSError):  # one of an ancestor process, which was closed on the way
-                os.close(tether.writer_fd)
+            os.close(tether.writer_fd)
+        cls._open.clear()  # their numbers are soon another's
 
 
 class Worker:
@@ -116,7 +116,8 @@ class Worker:
             dead = self.is_dead()
             code = self._status() if dead else None
             if self._is_child and not dead:
-                threading.Thread(target=self._status, name="ringfeed-undertaker", daemon=True).start()
+                with suppress(RuntimeError):  # no room for a thread, or the interpreter's end: a zombie is left
+                    threading.Thread(target=self._status, name="ringfeed-undertaker", daemon=True).start()
         finally:
             os.close(self.pidfd)
             self.channel.close()

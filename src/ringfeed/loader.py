@@ -228,6 +228,8 @@ class Loader(Facts):
         self._check_open()
         with self._lock:
             self._turn += 1
+            if self._engine is not None:
+                self._engine.cancel()  # before the hook, which may raise: C code does not look at the turn here
             self._run_hook("on_epoch_begin")
             self._check_open()  # the hook may have closed it, or another thread
             if self._engine is not None and self._engine.pool.failure is not None:
@@ -235,7 +237,6 @@ class Loader(Facts):
             if self._engine is None:
                 self._start()
             elif self._changes:
-                self._engine.cancel()
                 self._engine.update(self._dataset)
             assert self._engine is not None
             number, self._next_epoch = self._next_epoch, self._next_epoch + 1

@@ -42,6 +42,7 @@ class Crew:
     workers: int
     start_method: str = "spawn"
     max_restarts: int | None = None
+    max_attempts: int = 3
 
 
 class Pool(Protocol):

@@ -6,6 +6,7 @@ import os
 import select
 import threading
 import time
+from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,8 @@ class Processes:
         self._home = os.getpid()
         self._launcher: Spawner | Forker | None = None
         self._workers: dict[int, Worker] = {}
+        self._outlasted: Counter[int] = Counter()  # by sample: workers that SIGKILL could not end in it
+        self._suspects: set[int] = set()  # killed because they were stuck
         self._fenced: dict[int, Worker] = {}  # sent SIGKILL, not dead, and replaced: their ids are theirs still
         self._stacks = Stacks()
         self._shipment: Shipment | None = None
@@ -168,6 +171,7 @@ class Processes:
             for number, found in reaped:
                 if number in self._fenced:
                     self._fenced.pop(number).epitaph()
+                    self._suspects.discard(number)
                 else:
                     self._mourn(number, *found[3:])
             if numbers:
@@ -193,7 +197,9 @@ class Processes:
                 self._introduce(number)
 
     def _count_death(self, number: int, epitaph: str) -> None:
-        self._early_deaths = self._early_deaths + 1 if self._is_starting(number) else 0
+        early = self._is_starting(number) and number not in self._suspects  # who took too long to start may get there
+        self._early_deaths = self._early_deaths + 1 if early else 0
+        self._suspects.discard(number)
         self.restarts += 1
         if self._early_deaths >= EARLY_DEATHS:
             message = (
@@ -254,11 +260,16 @@ class Processes:
         """End the workers that are stuck, whose rows then run again; fence those that SIGKILL does not end."""
         with self._lock:
             stuck = self._stuck()
+            at = {number: self._crew.ring.report(number)[0] for number in stuck}
+            if any(self._outlasted[index] >= self._crew.max_attempts for index in at.values() if index is not None):
+                return False  # a sample whose workers cannot be ended, one after the other
+            self._suspects.update(stuck)
             for number in stuck:
                 self._workers[number].kill()
             deadline = time.monotonic() + KILL_S
             alive = [n for n in stuck if not self._workers[n].is_dead(max(0.0, deadline - time.monotonic()))]
             if alive:
+                self._outlasted.update(index for number in alive if (index := at[number]) is not None)
                 self._fence(alive)
             return bool(stuck)
 
@@ -269,16 +280,17 @@ class Processes:
 
     def _fence(self, numbers: list[int]) -> None:
         """Have what these workers are at run again elsewhere: they may go on to write when they wake up."""
+        self._crew.ring.requeue()
         for number in numbers:
             self._fenced[number] = self._workers.pop(number)
-        self._crew.ring.requeue()
         try:
             self.restarts += len(numbers)
             self._check_restarts("could not be ended by SIGKILL")
             self._fill_up()
-        except BaseException as error:  # noqa: BLE001 - as in the watcher
+        except Exception as error:  # noqa: BLE001 - as in the watcher; Ctrl-C is the caller's
             self._fail(error)
-        os.eventfd_write(self._wake_fd, 1)
+        finally:
+            os.eventfd_write(self._wake_fd, 1)
 
     def _is_starting(self, number: int) -> bool:
         """Whether a worker has claimed nothing yet."""

@@ -13,7 +13,8 @@
 static const struct rf_feed_calls *const feeds = &rf_feed_calls;
 static _Atomic int asked;
 
-static enum rf_reply begin_reply = RF_REPLY_BATCH;
+static enum rf_reply begin_reply = RF_REPLY_BATCH, next_reply = RF_REPLY_END;
+
 static enum rf_reply begin(struct rf_feed *feed, int64_t *turn, char **error)
 {
     (void)feed, (void)error;
@@ -26,7 +27,7 @@ static enum rf_reply count_asked(struct rf_feed *feed, int64_t turn, struct rf_h
 {
     (void)feed, (void)turn, (void)handout, (void)error;
     atomic_fetch_add(&asked, 1);
-    return RF_REPLY_END;
+    return next_reply;
 }
 
 static const struct rf_asks ASKS = {begin, count_asked};
@@ -309,8 +310,8 @@ static void last_slot_is_to_be_copied(void)
     drop_both(feed, ring);
 }
 
-/* An iteration whose first batch was an error goes on with the epoch that it began, unless another has had a batch of it;
- * one that could not begin tries again. */
+/* An iteration whose first batch was an error goes on with the epoch that it began, unless that is another's, whose step
+ * is another, or another has had a batch of it; one that could not begin tries again. */
 static void later_steps_begin_nothing(void)
 {
     struct rf_ring *ring;
@@ -323,16 +324,21 @@ static void later_steps_begin_nothing(void)
     begin_reply = RF_REPLY_BATCH;
     CHECK_EQ(feeds->begin(number, 1, &turn, &error), RF_REPLY_BATCH);
     CHECK(turn == TURN && atomic_load(&asked) == 2);
-    turn = -1;
+    struct rf_handout handout;
+    next_reply = RF_REPLY_ERROR;
+    CHECK_EQ(next_of(feed, TURN, &handout), RF_REPLY_ERROR);
+    next_reply = RF_REPLY_END;
+    CHECK_EQ(feeds->begin(number, 1, &turn, &error), RF_REPLY_BATCH);
+    CHECK_EQ(turn, 0);
     CHECK_EQ(feeds->begin(number, 2, &turn, &error), RF_REPLY_BATCH);
-    CHECK(turn == TURN && atomic_load(&asked) == 2);
+    CHECK(turn == TURN && atomic_load(&asked) == 3);
     fill_all(ring, 0);
     feeds->lend(feed, ring, TURN, 1, LONG_NS);
     CHECK(take(feed, TURN));
     CHECK_EQ(feeds->begin(number, 3, &turn, &error), RF_REPLY_BATCH);
-    CHECK(turn == 0 && atomic_load(&asked) == 2);
+    CHECK(turn == 0 && atomic_load(&asked) == 3);
     CHECK_EQ(feeds->begin(number, 0, &turn, &error), RF_REPLY_BATCH);
-    CHECK(turn == TURN && atomic_load(&asked) == 3);
+    CHECK(turn == TURN && atomic_load(&asked) == 4);
     drop_both(feed, ring);
 }
 

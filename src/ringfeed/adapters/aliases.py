@@ -76,8 +76,8 @@ class Outstanding:
         return room
 
     def _all_held(self) -> bool:
-        states = self._loader.slot_states()
-        return states.count("held") == len(states)
+        """Whether no slot is left to be filled: one that drains may be in quarantine."""
+        return not {"free", "filling", "ready"} & set(self._loader.slot_states())
 
     def _living(self) -> int:
         """The batches of which somebody still has a tensor, were it only a cycle of garbage."""

@@ -100,8 +100,10 @@ def _chain(turns: _Turns | OpTurns, count: int | None) -> tf.data.Dataset:
 
 def _ops_for(loader: Loader) -> Any:
     """The ops that take batches out of the ring in C; None where Python must copy them."""
-    if any(tf.as_dtype(leaf.dtype) == tf.string or not leaf.dtype.isnative for leaf in loader.spec.leaves):
-        return None  # TensorFlow has no such memory
+    if loader.copy or any(
+        tf.as_dtype(leaf.dtype) == tf.string or not leaf.dtype.isnative for leaf in loader.spec.leaves
+    ):
+        return None  # a copy is wanted, or TensorFlow has no such memory
     try:
         return tensorflow_op.load_ops()
     except ImportError as error:
