@@ -126,8 +126,9 @@ test-weak: ## the C core under a weak memory model, where Relacy's headers (Debi
 # warns, and a warning fails a test. The others are the core, and run on every Python.
 FRAMEWORKS := adapters bench demo examples jax keras readme standins_frameworks tensorflow torch
 FRAMEWORK_TESTS = $(foreach name,$(FRAMEWORKS),$(wildcard tests/test_$(name).py tests/test_$(name)_*.py))
-# These take most of a processor, or limit what a user may have; they go on below Python, and the main one is enough.
-ALONE := consumer crash fuzz many scarce
+# These take most of a processor, limit what a user may have, or look at what a user has; they go on below Python, and
+# the main one is enough.
+ALONE := consumer crash fuzz leftovers many scarce
 ALONE_TESTS = $(ALONE:%=tests/test_%.py)
 CORE_TESTS = $(filter-out $(FRAMEWORK_TESTS) $(ALONE_TESTS),$(wildcard tests/test_*.py))
 

@@ -116,7 +116,7 @@ def test_a_worker_that_cannot_be_ended(method: Any, tmp_path: Path, immortal: se
         assert loader.slot_states().count("draining") == 1
         os.kill(immortal.pop(), signal.SIGKILL)
         wait_until(lambda: "draining" not in loader.slot_states())
-        assert pool_of(loader)._fenced == {}
+        wait_until(lambda: pool_of(loader)._fenced == {})
         for number, batch in enumerate(loader):
             check(batch, number)
         assert loader.stats().restarts == 1
