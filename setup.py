@@ -23,6 +23,7 @@ ring = Extension(
         "cext/wait.c",
         "cext/export.c",
         "cext/feed.c",
+        "cext/feeds.c",
     ],
     include_dirs=["cext"],
     depends=HEADERS,

@@ -133,7 +133,8 @@ static void write_record(struct rf_ring *ring, uint32_t slot, uint64_t batch, co
                                  .version = planned->version,
                                  .rows = planned->rows,
                                  .rows_per_ticket = per_ticket,
-                                 .tickets = (planned->rows + per_ticket - 1) / per_ticket};
+                                 .tickets = (planned->rows + per_ticket - 1) / per_ticket,
+                                 .lane = planned->lane};
     uint8_t *base = rf_slot_base(ring, slot);
     memcpy(base + ring->geometry.indices_at, indices, planned->rows * sizeof *indices);
     memset(base + ring->geometry.marks_at, RF_ROW_OK, planned->rows);
@@ -144,7 +145,7 @@ static void write_record(struct rf_ring *ring, uint32_t slot, uint64_t batch, co
     }
 }
 
-/* Give the next planned batch this slot; returns its tickets. */
+/* Give the next planned batch this slot; returns how many workers to wake. */
 static uint32_t bind_batch(struct rf_ring *ring, uint32_t slot)
 {
     struct rf_binder *binder = ring->binder;
@@ -153,42 +154,44 @@ static uint32_t bind_batch(struct rf_ring *ring, uint32_t slot)
     uint64_t place = read % binder->capacity;
     uint64_t batch = atomic_load_explicit(&control->bound, memory_order_relaxed);
     write_record(ring, slot, batch, &binder->planned[place], &binder->indices[place * ring->geometry.rows]);
-    uint32_t tickets = ring->records[slot].tickets;
+    uint32_t tickets = ring->records[slot].tickets, lane = ring->records[slot].lane;
     atomic_store_explicit(&binder->holds[slot].state, RF_SLOT_BOUND, memory_order_relaxed);
     atomic_store_explicit(&ring->slot_of[batch % ring->geometry.slots], (uint64_t)tickets << 32 | slot,
                           memory_order_relaxed);
     for (uint32_t cell = 0; cell < tickets; cell++) /* B: release, pairs with C in rf_claim_next() */
         atomic_store_explicit(&rf_cell_of(ring, slot, cell)->word,
-                              rf_word(batch * ring->geometry.cells + cell, 0, 0, RF_AVAIL), memory_order_release);
+                              rf_word(batch * ring->geometry.cells + cell, 0, lane, RF_AVAIL), memory_order_release);
     atomic_store_explicit(&control->bound, batch + 1, memory_order_seq_cst);
     atomic_store_explicit(&binder->plan_read, read + 1, memory_order_relaxed); /* read under the lock */
-    return tickets;
+    return lane ? RF_ALL : tickets; /* a sleeper of another lane is no help */
 }
 
-/* Everything that can be done under the lock; returns the tickets that became available. */
+static uint32_t add(uint32_t some, uint32_t more) { return some > RF_ALL - more ? RF_ALL : some + more; }
+
+/* Everything that can be done under the lock; returns how many workers to wake. */
 static uint32_t bind_all(struct rf_ring *ring)
 {
     struct rf_binder *binder = ring->binder;
-    uint32_t tickets = 0;
+    uint32_t wakes = 0;
     collect_released(binder);
     if (binder->draining)
         collect_drained(ring);
     while (binder->free_count && atomic_load_explicit(&binder->plan_write, memory_order_acquire) !=
                                      atomic_load_explicit(&binder->plan_read, memory_order_relaxed))
-        tickets += bind_batch(ring, binder->free_slots[--binder->free_count]);
-    return tickets;
+        wakes = add(wakes, bind_batch(ring, binder->free_slots[--binder->free_count]));
+    return wakes;
 }
 
 void rf_unlock(struct rf_ring *ring)
 {
     struct rf_binder *binder = ring->binder;
-    uint32_t tickets = 0;
+    uint32_t wakes = 0;
     do {
-        tickets += bind_all(ring);
+        wakes = add(wakes, bind_all(ring));
         atomic_store_explicit(&binder->lock, 0, memory_order_seq_cst);
     } while (atomic_load_explicit(&binder->released, memory_order_seq_cst) != RF_NO_SLOT && rf_try_lock(binder));
-    if (tickets)
-        rf_wake_workers(ring, tickets);
+    if (wakes)
+        rf_wake_workers(ring, wakes);
 }
 
 void rf_bind(struct rf_ring *ring)
@@ -220,11 +223,14 @@ bool rf_plan(struct rf_ring *ring, const int64_t *indices, uint32_t rows, uint64
         return false;
     uint64_t write = atomic_load_explicit(&binder->plan_write, memory_order_relaxed);
     uint64_t place = write % binder->capacity;
-    binder->planned[place] = (struct rf_planned){.epoch = epoch, .rows = rows, .version = version};
+    binder->planned[place] =
+        (struct rf_planned){.epoch = epoch, .rows = rows, .version = version, .lane = binder->lane};
     memcpy(&binder->indices[place * ring->geometry.rows], indices, rows * sizeof *indices);
     atomic_store_explicit(&binder->plan_write, write + 1, memory_order_release); /* pairs with bind_all() */
     return true;
 }
+
+void rf_set_lane(struct rf_ring *ring, uint32_t lane) { ring->binder->lane = lane; }
 
 /* ---- holds ---- */
 

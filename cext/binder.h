@@ -11,7 +11,7 @@
 
 struct rf_planned {
     uint64_t epoch;
-    uint32_t rows, version;
+    uint32_t rows, version, lane;
 };
 
 struct rf_hold {
@@ -40,6 +40,7 @@ struct rf_binder {
     struct rf_planned *planned;
     int64_t *indices;
     uint32_t capacity;
+    uint32_t lane;                          /* of what is planned now; of the thread that takes */
     _Atomic uint64_t plan_write, plan_read; /* plan_read: the next to be bound */
     _Atomic uint64_t plan_taken;            /* the next to be taken; written by the thread that takes */
 
@@ -55,8 +56,9 @@ void rf_unlock(struct rf_ring *ring);
  * store, would have the taker sleep for a batch that it has taken already. */
 bool rf_is_planned(const struct rf_ring *ring);
 
-/* Wake `count` sleepers, or RF_ALL; while tickets are brisk a smaller count wakes nobody if somebody is awake, who
- * will look before it sleeps, and the consumer wakes all before it sleeps on a ticket that nobody has claimed. */
+/* Bump work_seq, and wake `count` sleepers, or RF_ALL; while tickets are brisk a smaller count wakes nobody if somebody
+ * is awake, who will look before it sleeps, and the consumer wakes all before it sleeps on a ticket that nobody has
+ * claimed. */
 void rf_wake_workers(struct rf_ring *ring, uint32_t count);
 /* Whether to look once more instead of sleeping, after a pause; `began_ns` is when the first look was in vain. */
 bool rf_look_again(const struct rf_ring *ring, int64_t began_ns);

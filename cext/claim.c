@@ -41,13 +41,15 @@ static void fill_claim(struct rf_ring *ring, uint32_t worker, uint64_t ticket, u
 }
 
 /* C: claim and owner in one step, so that a death between two steps cannot lose a ticket. */
-static bool try_claim(struct rf_ring *ring, uint32_t worker, uint64_t batch, uint32_t slot, uint32_t cell,
-                      struct rf_claim *claim)
+static bool try_claim(struct rf_ring *ring, uint32_t worker, uint32_t lane, uint64_t batch, uint32_t slot,
+                      uint32_t cell, struct rf_claim *claim)
 {
     struct rf_cell *place = rf_cell_of(ring, slot, cell);
     uint64_t ticket = batch * ring->geometry.cells + cell;
     uint64_t word = atomic_load_explicit(&place->word, memory_order_relaxed);
     if (rf_word_state(word) != RF_AVAIL || rf_word_ticket(word) != (uint32_t)ticket)
+        return false;
+    if (lane && rf_word_owner(word) && rf_word_owner(word) != lane)
         return false;
     uint32_t attempt = rf_word_attempt(word);
     uint64_t mine = rf_word(ticket, attempt, worker, RF_CLAIMED);
@@ -65,11 +67,11 @@ bool rf_claim_next(struct rf_ring *ring, uint32_t worker, struct rf_cursor *curs
     uint64_t bound = atomic_load_explicit(&control->bound, memory_order_seq_cst);
     uint64_t head = atomic_load_explicit(&control->head, memory_order_acquire);
     if (reaps != cursor->reaps || cursor->batch < head)
-        *cursor = (struct rf_cursor){.batch = head, .reaps = reaps};
+        *cursor = (struct rf_cursor){.batch = head, .reaps = reaps, .lane = cursor->lane};
     for (; cursor->batch < bound; cursor->batch++, cursor->cell = 0) {
         uint64_t entry = rf_entry_of(ring, cursor->batch);
         while (cursor->cell < (uint32_t)(entry >> 32))
-            if (try_claim(ring, worker, cursor->batch, (uint32_t)entry, cursor->cell++, claim))
+            if (try_claim(ring, worker, cursor->lane, cursor->batch, (uint32_t)entry, cursor->cell++, claim))
                 return true;
     }
     return false;

@@ -1,106 +1,10 @@
 #define _GNU_SOURCE
-#include "feed.h"
+#include "feeds.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "binder.h"
-
-enum { TOUCHED = -1, UNBEGUN = -2 };
-
-struct rf_feed {
-    const struct rf_asks *asks;
-    void *_Atomic owner;
-    uint64_t number;
-    _Atomic uint32_t references;
-    uint32_t generation; /* of forks, when it was made */
-    struct rf_feed *next;
-    uint32_t rows, parts;
-
-    _Atomic uint32_t recalled; /* whoever is inside leaves soon */
-    pthread_mutex_t lock;
-    /* Under the lock. */
-    struct rf_ring *ring;
-    int64_t turn, timeout_ns, waited_ns;
-    uint32_t lent, left; /* batches */
-
-    _Atomic int64_t untouched; /* the newest turn while it has given nothing, or TOUCHED or UNBEGUN */
-    _Atomic int64_t step;      /* at which its iteration will ask again: one more with each error */
-
-    _Atomic uint64_t batches, samples; /* written under the lock */
-    _Atomic int64_t stall_ns;
-    struct rf_part part[];
-};
-
-/* ---- feeds by number ---- */
-
-static pthread_mutex_t known = PTHREAD_MUTEX_INITIALIZER; /* held for a look, never while waiting */
-static struct rf_feed *first;
-static uint64_t last_number;
-static pthread_once_t watch_forks = PTHREAD_ONCE_INIT;
-static _Atomic uint32_t exiting, asking;
-
-static void lock_known(void) { pthread_mutex_lock(&known); }
-static void unlock_known(void) { pthread_mutex_unlock(&known); }
-/* A child must not inherit it locked by a thread that it does not have. */
-static void start_watching(void) { pthread_atfork(lock_known, unlock_known, unlock_known); }
-
-static void unreference(struct rf_feed *feed)
-{
-    if (atomic_fetch_sub_explicit(&feed->references, 1, memory_order_acq_rel) != 1)
-        return;
-    if (feed->ring)
-        rf_unreference(feed->ring);
-    pthread_mutex_destroy(&feed->lock);
-    free(feed);
-}
-
-static struct rf_feed *find(uint64_t number)
-{
-    lock_known();
-    struct rf_feed *feed = first;
-    while (feed && feed->number != number)
-        feed = feed->next;
-    if (feed)
-        atomic_fetch_add_explicit(&feed->references, 1, memory_order_relaxed);
-    unlock_known();
-    return feed;
-}
-
-static struct rf_feed *make(const struct rf_asks *asks, void *owner, uint32_t rows, uint32_t parts)
-{
-    pthread_once(&watch_forks, start_watching);
-    struct rf_feed *feed = calloc(1, sizeof *feed + parts * sizeof feed->part[0]);
-    if (!feed)
-        return NULL;
-    pthread_mutex_init(&feed->lock, NULL);
-    feed->asks = asks;
-    atomic_init(&feed->owner, owner);
-    atomic_init(&feed->references, 1);
-    atomic_init(&feed->untouched, UNBEGUN);
-    feed->generation = rf_fork_generation();
-    feed->rows = rows;
-    feed->parts = parts;
-    lock_known();
-    feed->number = ++last_number;
-    feed->next = first;
-    first = feed;
-    unlock_known();
-    return feed;
-}
-
-static void end(struct rf_feed *feed)
-{
-    lock_known();
-    struct rf_feed **place = &first;
-    while (*place != feed)
-        place = &(*place)->next;
-    *place = feed->next;
-    unlock_known();
-    atomic_store_explicit(&feed->owner, NULL, memory_order_seq_cst);
-    unreference(feed);
-}
 
 static uint64_t number_of(const struct rf_feed *feed) { return feed->number; }
 static void *owner_of(const struct rf_feed *feed) { return atomic_load_explicit(&feed->owner, memory_order_seq_cst); }
@@ -172,24 +76,19 @@ static bool is_recalled(const struct rf_feed *feed)
     return atomic_load_explicit(&feed->recalled, memory_order_seq_cst);
 }
 
-/* Wait until the head can be taken, or something else is to be done. */
-static enum rf_answer wait_head(struct rf_feed *feed)
+/* Wait a slice for the head; whether to go on waiting for it. */
+static bool wait_head(struct rf_feed *feed)
 {
-    enum rf_answer answer = rf_look(feed->ring);
-    if (answer != RF_PENDING)
-        return answer;
-    int64_t began_ns = rf_now_ns(), now_ns = began_ns, until_ns = began_ns;
-    /* Awake before the slice is over, and nothing to take: that was a signal, which Python answers. */
-    while (answer == RF_PENDING && now_ns >= until_ns && now_ns - began_ns < feed->timeout_ns && !is_recalled(feed)) {
-        until_ns = now_ns + RF_SLICE_NS;
-        if (until_ns - began_ns > feed->timeout_ns)
-            until_ns = began_ns + feed->timeout_ns;
-        answer = rf_wait_head(feed->ring, until_ns);
-        now_ns = rf_now_ns();
-    }
+    if (rf_look(feed->ring) != RF_PENDING)
+        return false;
+    int64_t began_ns = rf_now_ns(), left_ns = feed->timeout_ns - feed->waited_ns;
+    int64_t until_ns = began_ns + (left_ns < RF_SLICE_NS ? left_ns : RF_SLICE_NS);
+    enum rf_answer answer = rf_wait_head(feed->ring, until_ns);
+    int64_t now_ns = rf_now_ns();
     atomic_fetch_add_explicit(&feed->stall_ns, now_ns - began_ns, memory_order_relaxed);
-    feed->waited_ns = answer == RF_TAKEABLE ? 0 : now_ns - began_ns;
-    return answer;
+    feed->waited_ns = answer == RF_TAKEABLE ? 0 : feed->waited_ns + now_ns - began_ns;
+    /* Awake before the slice is over, and nothing to take: that was a signal, which Python answers. */
+    return answer == RF_PENDING && now_ns >= until_ns && feed->waited_ns < feed->timeout_ns && !is_recalled(feed);
 }
 
 static bool head_has_failed(const struct rf_ring *ring)
@@ -211,6 +110,7 @@ static void take_head(struct rf_feed *feed, struct rf_handout *handout)
     handout->slot = taken.slot;
     handout->rows = taken.rows;
     feed->left -= 1;
+    feed->waited_ns = 0;
     uint32_t rows = taken.rows < feed->rows ? taken.rows : feed->rows;
     atomic_fetch_add_explicit(&feed->batches, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&feed->samples, rows, memory_order_relaxed);
@@ -218,23 +118,39 @@ static void take_head(struct rf_feed *feed, struct rf_handout *handout)
 
 enum step { TAKEN, STOPPED, ASK };
 
+static bool may_wait(const struct rf_feed *feed, int64_t turn)
+{
+    return feed->ring && feed->turn == turn && !is_recalled(feed);
+}
+
 static enum step take_lent(struct rf_feed *feed, int64_t turn, struct rf_handout *handout)
 {
     if (is_copy(feed))
         return ASK;
     enum step step = ASK;
     pthread_mutex_lock(&feed->lock);
-    if (feed->left > 0 && feed->turn == turn && !is_recalled(feed)) {
-        enum rf_answer answer = wait_head(feed);
+    if (may_wait(feed, turn)) {
+        enum rf_answer answer = rf_look(feed->ring);
         if (answer == RF_STOPPED)
             step = STOPPED;
-        if (answer == RF_TAKEABLE && !is_recalled(feed) && !head_has_failed(feed->ring)) {
+        if (answer == RF_TAKEABLE && feed->left > 0 && !head_has_failed(feed->ring)) {
             take_head(feed, handout);
             step = TAKEN;
         }
     }
     pthread_mutex_unlock(&feed->lock);
     return step;
+}
+
+/* Wait a slice, also for a batch that is Python's to take; whether to go on. */
+static bool wait_lent(struct rf_feed *feed, int64_t turn)
+{
+    if (is_copy(feed))
+        return false;
+    pthread_mutex_lock(&feed->lock);
+    bool goes_on = may_wait(feed, turn) && wait_head(feed);
+    pthread_mutex_unlock(&feed->lock);
+    return goes_on;
 }
 
 /* ---- asking ---- */
@@ -245,26 +161,9 @@ static enum rf_reply failed(char **error, const char *text)
     return RF_REPLY_ERROR;
 }
 
-/* Whether Python may be asked; then leave_python() must follow. */
-static bool enter_python(void)
-{
-    atomic_fetch_add_explicit(&asking, 1, memory_order_seq_cst);
-    if (!atomic_load_explicit(&exiting, memory_order_seq_cst))
-        return true;
-    atomic_fetch_sub_explicit(&asking, 1, memory_order_seq_cst);
-    return false;
-}
-
-static void leave_python(void) { atomic_fetch_sub_explicit(&asking, 1, memory_order_seq_cst); }
-
-static uint32_t leave(void)
-{
-    atomic_store_explicit(&exiting, 1, memory_order_seq_cst);
-    return atomic_load_explicit(&asking, memory_order_seq_cst);
-}
-
 static const char CLOSED[] = "ClosedError: the loader was closed while this iterator waited";
 static const char ENDING[] = "ClosedError: the interpreter is about to end";
+static const char INTERRUPTED[] = "KeyboardInterrupt: while a batch was waited for; it is the next to come";
 static const char GONE[] =
     "ClosedError: the loader of this dataset is gone; keep the dataset for as long as you iterate over it";
 
@@ -292,53 +191,116 @@ static void give(struct rf_handout *handout, struct rf_ring *ring, uint32_t slot
 
 static enum rf_reply ask_begin(struct rf_feed *feed, int64_t step, int64_t *turn, char **error)
 {
-    if (!enter_python())
+    if (!rf_feed_may_ask())
         return failed(error, ENDING);
     enum rf_reply reply = feed->asks->begin(feed, turn, error);
-    leave_python();
+    rf_feed_asked();
     atomic_store_explicit(&feed->step, step, memory_order_seq_cst);
     atomic_store_explicit(&feed->untouched, reply == RF_REPLY_BATCH ? *turn : UNBEGUN, memory_order_seq_cst);
+    if (reply == RF_REPLY_BATCH)
+        atomic_store_explicit(&feed->newest, *turn, memory_order_seq_cst);
     return reply;
 }
 
-static enum rf_reply begin(uint64_t number, int64_t step, int64_t *turn, char **error)
+static enum rf_reply begin_new(struct rf_feed *feed, int64_t step, int64_t *turn, char **error)
 {
-    struct rf_feed *feed = find(number);
+    int64_t untouched = atomic_load_explicit(&feed->untouched, memory_order_seq_cst);
+    if (step == 0 || untouched == UNBEGUN)
+        return ask_begin(feed, step, turn, error);
+    bool is_ours = untouched != TOUCHED && atomic_load_explicit(&feed->step, memory_order_seq_cst) == step;
+    *turn = is_ours ? untouched : RF_NO_TURN;
+    return RF_REPLY_BATCH;
+}
+
+static enum rf_reply ask_rest(struct rf_feed *feed, int64_t *turn, char **error)
+{
+    if (!rf_feed_may_ask())
+        return failed(error, ENDING);
+    int64_t reached = atomic_load_explicit(&feed->reached, memory_order_seq_cst);
+    enum rf_reply reply = feed->asks->rest(feed, reached, turn, error);
+    rf_feed_asked();
+    return reply;
+}
+
+static enum rf_reply begin(uint64_t number, int64_t state, int64_t step, int64_t *turn, char **error)
+{
+    struct rf_feed *feed = rf_feed_find(number);
     if (!feed)
         return failed(error, GONE);
     enum rf_reply reply = RF_REPLY_BATCH;
-    int64_t untouched = atomic_load_explicit(&feed->untouched, memory_order_seq_cst);
-    if (step == 0 || untouched == UNBEGUN)
-        reply = ask_begin(feed, step, turn, error);
-    else
-        *turn = untouched != TOUCHED && atomic_load_explicit(&feed->step, memory_order_seq_cst) == step ? untouched : 0;
-    unreference(feed);
+    *turn = state;
+    if (state == RF_REST)
+        reply = ask_rest(feed, turn, error);
+    else if (state == RF_NEW)
+        reply = begin_new(feed, step, turn, error);
+    if (state != RF_REST && reply == RF_REPLY_BATCH &&
+        *turn == atomic_load_explicit(&feed->newest, memory_order_seq_cst))
+        atomic_store_explicit(&feed->reached, step, memory_order_seq_cst);
+    rf_feed_unreference(feed);
     return reply;
 }
 
 static enum rf_reply ask_next(struct rf_feed *feed, int64_t turn, struct rf_handout *handout, char **error)
 {
-    if (!enter_python())
+    if (!rf_feed_may_ask())
         return failed(error, ENDING);
     enum rf_reply reply = feed->asks->next(feed, turn, handout, error);
-    leave_python();
+    rf_feed_asked();
     return reply;
+}
+
+/* An iteration has no batch of this step. */
+static void count_error(struct rf_feed *feed, int64_t turn)
+{
+    if (atomic_load_explicit(&feed->untouched, memory_order_seq_cst) == turn)
+        atomic_fetch_add_explicit(&feed->step, 1, memory_order_seq_cst);
+}
+
+static bool is_interrupted(struct rf_feed *feed)
+{
+    if (!rf_feed_may_ask())
+        return false;
+    uint32_t told = atomic_load_explicit(&feed->told, memory_order_relaxed);
+    uint32_t heard = feed->asks->interrupted(told, rf_now_ns());
+    rf_feed_asked();
+    atomic_store_explicit(&feed->told, heard, memory_order_relaxed);
+    return heard != told;
+}
+
+static enum rf_reply wait(uint64_t number, int64_t turn, char **error)
+{
+    struct rf_feed *feed = rf_feed_find(number);
+    if (!feed)
+        return failed(error, GONE);
+    enum rf_reply reply = wait_lent(feed, turn) ? RF_REPLY_LATER : RF_REPLY_BATCH;
+    if (reply == RF_REPLY_LATER && is_interrupted(feed)) {
+        count_error(feed, turn);
+        reply = failed(error, INTERRUPTED);
+    }
+    rf_feed_unreference(feed);
+    return reply;
+}
+
+static enum rf_reply next_of(struct rf_feed *feed, int64_t turn, struct rf_handout *handout, char **error)
+{
+    if (turn == RF_OVER)
+        return RF_REPLY_END;
+    enum step step = take_lent(feed, turn, handout);
+    if (step == ASK)
+        return ask_next(feed, turn, handout, error);
+    return step == TAKEN ? RF_REPLY_BATCH : failed(error, CLOSED);
 }
 
 static enum rf_reply next(uint64_t number, int64_t turn, struct rf_handout *handout, char **error)
 {
-    struct rf_feed *feed = find(number);
+    struct rf_feed *feed = rf_feed_find(number);
     if (!feed)
         return failed(error, GONE);
     *handout = (struct rf_handout){0};
-    enum step step = take_lent(feed, turn, handout);
-    enum rf_reply reply = step == TAKEN     ? RF_REPLY_BATCH
-                          : step == STOPPED ? failed(error, CLOSED)
-                                            : ask_next(feed, turn, handout, error);
+    enum rf_reply reply = next_of(feed, turn, handout, error);
     if (reply == RF_REPLY_ERROR) {
-        if (atomic_load_explicit(&feed->untouched, memory_order_seq_cst) == turn)
-            atomic_fetch_add_explicit(&feed->step, 1, memory_order_seq_cst);
-        unreference(feed);
+        count_error(feed, turn);
+        rf_feed_unreference(feed);
         return reply;
     }
     handout->feed = feed;
@@ -387,22 +349,23 @@ static void done(struct rf_handout *handout)
         rf_drop(handout->ring, handout->slot);
         rf_unreference(handout->ring);
     }
-    unreference(handout->feed);
+    rf_feed_unreference(handout->feed);
 }
 
 const struct rf_feed_calls rf_feed_calls = {
-    .make = make,
+    .make = rf_feed_make,
     .part = part_of,
     .number = number_of,
-    .end = end,
+    .end = rf_feed_end,
     .owner = owner_of,
     .lend = lend,
     .is_idle = is_idle,
     .recall = recall,
     .tally = tally_of,
     .give = give,
-    .leave = leave,
+    .leave = rf_feed_leave,
     .begin = begin,
+    .wait = wait,
     .next = next,
     .parts = parts_of,
     .hold = hold,

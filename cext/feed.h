@@ -4,13 +4,17 @@
  * one caller at a time, under the feed's lock. Before Python touches the ring again it recalls it. What is out of the
  * ordinary (nothing lent, a failed row, an alarm, the deadline, a signal, the end of the epoch) the feed asks Python.
  *
- *   nobody ──begin: asks Python, which lends──▶ lent ──next: waits and takes here──▶ lent, one batch less
+ *   nobody ──begin: asks Python, which lends──▶ lent ──wait, next: takes here──▶ lent, one batch less
  *                                                │ ▲
  *                                       recalled ▼ │ lends what is left
  *                                   next: asks Python, which recalls and takes
  *
  * The lock is held while a batch is waited for, and never while Python is asked: who holds it never waits for the GIL,
- * and who has the GIL never waits for it. A caller who waits looks up every RF_SLICE_NS, so that a recall comes through.
+ * and who has the GIL never waits for it. A caller waits RF_SLICE_NS at a time, so that a recall comes through, and so
+ * does whatever its own framework has for it meanwhile, as when nobody wants the batch any more.
+ *
+ * A step that brings no batch (Ctrl-C, the deadline) is gone for an iteration of a known number of steps, but its batch
+ * is not: when the steps are done, begin() with RF_REST gives the turn again, for as long as its epoch has batches.
  */
 #ifndef RF_FEED_H
 #define RF_FEED_H
@@ -21,10 +25,14 @@
 
 struct rf_feed;
 
+enum { RF_NEW = -1, RF_REST = -2 }; /* states of an iteration without a turn: at its first step, after its last */
+enum { RF_NO_TURN = 0, RF_OVER = -1 };
+
 enum rf_reply {
     RF_REPLY_BATCH,
     RF_REPLY_END, /* of the epoch */
     RF_REPLY_ERROR,
+    RF_REPLY_LATER, /* nothing has come yet */
 };
 
 struct rf_part { /* one leaf of a batch: C-contiguous, the rows are its first axis */
@@ -45,6 +53,11 @@ struct rf_asks { /* how Python is asked. *error is malloc()ed text */
     enum rf_reply (*begin)(struct rf_feed *feed, int64_t *turn, char **error);
     /* On success by way of give(). */
     enum rf_reply (*next)(struct rf_feed *feed, int64_t turn, struct rf_handout *handout, char **error);
+    /* The newest turn, whose iteration has come to `step`, if that was its last and batches are left; else RF_OVER. */
+    enum rf_reply (*rest)(struct rf_feed *feed, int64_t step, int64_t *turn, char **error);
+    /* The number of the last Ctrl-C that Python's main thread has heard and does not get to, perhaps because it waits
+     * for us; `told` if there is none but that one. Asked again and again while a batch is waited for. */
+    uint32_t (*interrupted)(uint32_t told, int64_t now_ns);
 };
 
 struct rf_tally {
@@ -82,9 +95,14 @@ struct rf_feed_calls {
 
     /* ---- for the other C code ---- */
 
-    /* The turn of a new epoch of this feed, for an iteration's first step. For a later one, whose first batches were
-     * errors, that of the newest epoch, if nobody has had a batch of it yet; else 0, which is no turn. */
-    enum rf_reply (*begin)(uint64_t number, int64_t step, int64_t *turn, char **error);
+    /* The turn of an iteration at a step, from its state: the turn that it has had, or
+     *   RF_NEW   that of a new epoch for its first step; for a later one, whose first batches were errors, that of the
+     *            newest epoch, if nobody has had a batch of it yet, else RF_NO_TURN
+     *   RF_REST  that of the newest epoch if it has batches left though its iteration has no steps, else RF_OVER. */
+    enum rf_reply (*begin)(uint64_t number, int64_t state, int64_t step, int64_t *turn, char **error);
+    /* Wait for the next batch of that turn, RF_SLICE_NS at most. LATER: call again. BATCH: call next(). ERROR: Ctrl-C
+     * has come, and no batch is lost. */
+    enum rf_reply (*wait)(uint64_t number, int64_t turn, char **error);
     /* The next batch of that turn. Unless it is an error, done() must follow. */
     enum rf_reply (*next)(uint64_t number, int64_t turn, struct rf_handout *handout, char **error);
     uint32_t (*parts)(const struct rf_feed *feed);

@@ -37,7 +37,9 @@
 #define RF_MAX_CELLS 64u /* cells of one slot */
 #define RF_FAILURE_SIZE 4096u
 
-/* ---- the word of a cell: bits 0-3 state, 4-12 owner, 13-31 attempt, 32-63 low half of the ticket ---- */
+/* ---- the word of a cell: bits 0-3 state, 4-12 owner, 13-31 attempt, 32-63 low half of the ticket ----
+ *
+ * The owner of an AVAIL cell is the lane that alone may claim it; 0: anybody may. */
 
 enum rf_state { RF_EMPTY = 0, RF_AVAIL = 1, RF_CLAIMED = 2, RF_READY = 3, RF_FAILED = 4, RF_CANCELLED = 5 };
 
@@ -89,6 +91,7 @@ struct rf_record {
     uint32_t rows;
     uint32_t rows_per_ticket;
     uint32_t tickets;
+    uint32_t lane; /* whose batch it is to fill; 0: anybody's */
 };
 
 enum rf_mark { RF_ROW_OK = 0, RF_ROW_RAISED = 1, RF_ROW_KILLED = 2 }; /* row marks: one byte a row */
@@ -137,6 +140,7 @@ _Static_assert(sizeof(struct rf_worker) == RF_LINE, "two workers never share a p
 _Static_assert(sizeof(struct rf_record) == 64, "a record is one cache line");
 _Static_assert(sizeof(struct rf_failure) == RF_FAILURE_SIZE, "the plan counts RF_FAILURE_SIZE a cell");
 _Static_assert(RF_MAX_IDS <= RF_OWNER_MASK, "every worker id fits the owner bits");
+_Static_assert(RF_MAX_WORKERS <= RF_OWNER_MASK, "every lane fits the owner bits");
 _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2 && ATOMIC_INT_LOCK_FREE == 2,
                "a lock in shared memory dies with its holder");
 

@@ -176,6 +176,16 @@ static struct rf_cell *unfinished(const struct rf_ring *ring, uint64_t batch, ui
     return NULL;
 }
 
+bool rf_has_room(const struct rf_ring *ring)
+{
+    for (uint32_t slot = 0; slot < ring->geometry.slots; slot++) {
+        enum rf_slot_state state = rf_slot_state(ring, slot);
+        if (state == RF_SLOT_FREE || state == RF_SLOT_BOUND)
+            return true;
+    }
+    return false;
+}
+
 static bool all_held(const struct rf_ring *ring)
 {
     for (uint32_t slot = 0; slot < ring->geometry.slots; slot++)
@@ -210,8 +220,10 @@ enum rf_answer rf_look(struct rf_ring *ring)
     return all_held(ring) ? RF_HELD : RF_PENDING;
 }
 
+enum purpose { FOR_HEAD, FOR_SLOT, FOR_ROOM }; /* of a sleep; FOR_SLOT: only while the head batch has no slot */
+
 /* Whether something has come that the consumer would sleep for: in `place`, or, if it is NULL, in a slot. */
-static bool has_news(struct rf_ring *ring, const struct rf_cell *place)
+static bool has_news(struct rf_ring *ring, const struct rf_cell *place, enum purpose purpose)
 {
     if (atomic_load_explicit(&ring->binder->alarm, memory_order_seq_cst) ||
         atomic_load_explicit(&ring->control->stop, memory_order_seq_cst))
@@ -219,26 +231,26 @@ static bool has_news(struct rf_ring *ring, const struct rf_cell *place)
     if (place)
         return rf_word_final(atomic_load_explicit(&place->word, memory_order_seq_cst));
     rf_bind(ring);
-    return is_bound(ring);
+    return is_bound(ring) || (purpose == FOR_ROOM && rf_has_room(ring));
 }
 
-/* Sleep once, until the next look would differ; `for_slot`: only while the head batch has none. What comes before our announcement, has_news() sees; what comes after
+/* Sleep once, until the next look would differ. What comes before our announcement, has_news() sees; what comes after
  * it bumps news_seq, on which we sleep. */
-static int sleep_once(struct rf_ring *ring, bool for_slot, int64_t deadline_ns)
+static int sleep_once(struct rf_ring *ring, enum purpose purpose, int64_t deadline_ns)
 {
     struct rf_control *control = ring->control;
     uint64_t head = atomic_load_explicit(&control->head, memory_order_relaxed);
     uint32_t cell = 0;
     bool bound = is_bound(ring);
     struct rf_cell *place = bound ? unfinished(ring, head, &cell) : NULL;
-    if (bound && (!place || for_slot))
+    if (bound && (!place || purpose != FOR_HEAD))
         return 0;
     uint64_t wait = bound ? head * ring->geometry.cells + cell + 1 : RF_WAIT_FREE;
     atomic_store_explicit(&control->consumer_wait, wait, memory_order_seq_cst);
     uint32_t seen = atomic_load_explicit(&control->news_seq, memory_order_seq_cst);
     if (place && rf_word_state(atomic_load_explicit(&place->word, memory_order_relaxed)) == RF_AVAIL)
         rf_wake_workers(ring, RF_ALL); /* nobody may have been woken for it: see there */
-    int slept = has_news(ring, place) ? 0 : rf_futex_wait(&control->news_seq, seen, deadline_ns);
+    int slept = has_news(ring, place, purpose) ? 0 : rf_futex_wait(&control->news_seq, seen, deadline_ns);
     atomic_store_explicit(&control->consumer_wait, RF_WAIT_NONE, memory_order_relaxed);
     return slept;
 }
@@ -252,7 +264,7 @@ enum rf_answer rf_wait_head(struct rf_ring *ring, int64_t deadline_ns)
             return answer;
         if (answer == RF_PENDING && rf_look_again(ring, began_ns))
             continue;
-        if (sleep_once(ring, false, deadline_ns)) /* a signal, or the deadline */
+        if (sleep_once(ring, FOR_HEAD, deadline_ns)) /* a signal, or the deadline */
             return rf_look(ring);
     }
 }
@@ -261,9 +273,24 @@ enum rf_answer rf_wait_slot(struct rf_ring *ring, int64_t deadline_ns)
 {
     enum rf_answer answer = rf_look(ring);
     for (; answer == RF_HELD; answer = rf_look(ring))
-        if (sleep_once(ring, true, deadline_ns)) /* a signal, or the deadline */
+        if (sleep_once(ring, FOR_SLOT, deadline_ns)) /* a signal, or the deadline */
             return rf_look(ring);
     return answer;
+}
+
+/* Relaxed: what woke us has been seen in has_news(). */
+static bool is_disturbed(const struct rf_ring *ring)
+{
+    return atomic_load_explicit(&ring->control->stop, memory_order_relaxed) ||
+           atomic_load_explicit(&ring->binder->alarm, memory_order_relaxed);
+}
+
+bool rf_wait_room(struct rf_ring *ring, int64_t deadline_ns)
+{
+    while (!rf_has_room(ring) && !is_disturbed(ring))
+        if (sleep_once(ring, FOR_ROOM, deadline_ns)) /* a signal, or the deadline */
+            return false;
+    return true;
 }
 
 static void learn_pace(struct rf_ring *ring, uint64_t busy_ns, const struct rf_record *record)

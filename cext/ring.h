@@ -1,7 +1,7 @@
 /* The ring: batches bound to slots by the consumer, filled ticket by ticket by workers, taken in order.
  *
- * Nothing here sleeps except rf_wait_head(), rf_wait_slot() and rf_claim_wait(), which end by a deadline. Nothing
- * here decides what an empty or full ring means: it answers, and its caller decides.
+ * Nothing here sleeps except rf_wait_head(), rf_wait_slot(), rf_wait_room() and rf_claim_wait(), which end by a
+ * deadline. Nothing here decides what an empty or full ring means: it answers, and its caller decides.
  *
  * Invariants:
  *   - only the consumer process writes head, bound, EMPTY and AVAIL (its reaper included);
@@ -64,6 +64,9 @@ void rf_unreference(struct rf_ring *ring);
 uint32_t rf_plan_room(const struct rf_ring *ring);
 /* Plan one batch; false when there is no room. Only by the thread that takes. */
 bool rf_plan(struct rf_ring *ring, const int64_t *indices, uint32_t rows, uint64_t epoch, uint32_t version);
+/* Have the batches planned from now on be claimed by the workers of one lane only; 0: by anybody. Lanes are for what
+ * must be read in order: with one worker each, no other is ever ahead of it. Only by the thread that takes. */
+void rf_set_lane(struct rf_ring *ring, uint32_t lane);
 /* Bind what can be bound. Only by the thread that takes: others bind by rf_drop() and rf_reap(), which wake it. */
 void rf_bind(struct rf_ring *ring);
 
@@ -88,6 +91,11 @@ enum rf_answer rf_look(struct rf_ring *ring);
 enum rf_answer rf_wait_head(struct rf_ring *ring, int64_t deadline_ns);
 /* Only while the head batch has no slot: who fills in this very process must then go and fill it. */
 enum rf_answer rf_wait_slot(struct rf_ring *ring, int64_t deadline_ns);
+/* Whether some slot is left to be filled: free, or bound. One that drains may be in quarantine, and never come back. */
+bool rf_has_room(const struct rf_ring *ring);
+/* Sleep until there is room, an alarm or the stop; false when the deadline or a signal came first. Only by the thread that
+ * takes. */
+bool rf_wait_room(struct rf_ring *ring, int64_t deadline_ns);
 /* Only after RF_TAKEABLE, by the same thread. The slot is held, with a count of one. */
 struct rf_taken rf_take(struct rf_ring *ring);
 /* Make rf_wait_head() answer RF_ALARMED until rf_alarm_clear(): the pool has news. */
@@ -136,6 +144,7 @@ struct rf_worker_report rf_report(const struct rf_ring *ring, uint32_t worker);
 struct rf_cursor { /* where a worker's next look starts: nothing below is AVAIL, unless the reaper was here since */
     uint64_t batch;
     uint32_t cell, reaps;
+    uint32_t lane; /* whose batches this worker claims, besides those that are anybody's; 0: all */
 };
 
 /* Claim the first available ticket. */

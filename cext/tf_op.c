@@ -1,10 +1,13 @@
-/* Two ops for TensorFlow, against its C API: a library of its own, which tf.load_op_library() opens.
+/* Three ops for TensorFlow, against its C API: a library of its own, which tf.load_op_library() opens.
  *
  * It is compiled without TensorFlow and linked against nothing: what it calls, it looks up in the TensorFlow that has
  * opened it (the declarations are those of tensorflow/c/{ops,kernels,tf_tensor,tf_status}.h, unchanged since 2.4). Where
  * something is missing it registers nothing, and ringfeed falls back to Python.
  *
- *   RingfeedTurn   state, step -> the turn of this iteration: its state, or, if that is negative, a new epoch's
+ *   RingfeedTurn   state, step -> the turn of this iteration: its state, or, if that is negative, a new epoch's or the
+ *                  rest of one (feed.h); and whether its next batch is still to be waited for
+ *   RingfeedWait   turn -> the same after a little while. A loop in TensorFlow's graph calls it again, and ends when
+ *                  TensorFlow has cancelled the iteration, of which an op against the C API is not told.
  *   RingfeedBatch  turn -> the next batch of its epoch, over the memory of the slot, which its tensors hold. With one
  *                  output more than a batch has leaves, the first says whether there was one: at the end of the epoch
  *                  come false and tensors without content, instead of an error.
@@ -132,17 +135,43 @@ static TF_Tensor *scalar(int type, const void *value, size_t size)
     return tensor;
 }
 
+/* Wait a little for the next batch of this turn, and put out whether it is still to be waited for. */
+static void wait_and_put(struct kernel *kernel, TF_OpKernelContext *context, TF_Status *status, int64_t turn,
+                         int output)
+{
+    char *error = NULL;
+    enum rf_reply reply = calls->wait(kernel->feed, turn, &error);
+    bool waits = reply == RF_REPLY_LATER;
+    if (reply == RF_REPLY_ERROR)
+        fail_with(context, status, error);
+    else if (!put(context, status, output, scalar(TF_BOOL, &waits, sizeof waits)))
+        fail(context, status, NULL);
+}
+
 static void compute_turn(void *kernel, TF_OpKernelContext *context)
 {
     TF_Status *status = TF.NewStatus();
-    int64_t turn = -1, step = 0;
+    int64_t state, step, turn;
     char *error = NULL;
-    if (!kernel || !read_input(context, status, 0, &turn) || !read_input(context, status, 1, &step))
+    if (!kernel || !read_input(context, status, 0, &state) || !read_input(context, status, 1, &step))
         fail(context, status, kernel ? NULL : "out of memory");
-    else if (turn < 0 && calls->begin(((struct kernel *)kernel)->feed, step, &turn, &error) != RF_REPLY_BATCH)
+    else if (calls->begin(((struct kernel *)kernel)->feed, state, step, &turn, &error) != RF_REPLY_BATCH)
         fail_with(context, status, error);
     else if (!put(context, status, 0, scalar(TF_INT64, &turn, sizeof turn)))
         fail(context, status, NULL);
+    else
+        wait_and_put(kernel, context, status, turn, 1);
+    TF.DeleteStatus(status);
+}
+
+static void compute_wait(void *kernel, TF_OpKernelContext *context)
+{
+    TF_Status *status = TF.NewStatus();
+    int64_t turn;
+    if (!kernel || !read_input(context, status, 0, &turn))
+        fail(context, status, kernel ? NULL : "out of memory");
+    else
+        wait_and_put(kernel, context, status, turn, 0);
     TF.DeleteStatus(status);
 }
 
@@ -210,23 +239,35 @@ static bool is_fine(TF_Status *status, const char *what)
     return false;
 }
 
-static bool add_op(const char *name, const char *input, const char *second, const char *outputs, const char *types,
-                   void (*compute)(void *, TF_OpKernelContext *), TF_Status *status)
+/* What an op looks like: each list ends with NULL. */
+struct form {
+    const char *name, *inputs[3], *outputs[3], *types;
+    void (*compute)(void *, TF_OpKernelContext *);
+};
+
+static const struct form FORMS[] = {
+    {"RingfeedTurn", {"state: int64", "step: int64"}, {"turn: int64", "waits: bool"}, NULL, compute_turn},
+    {"RingfeedWait", {"turn: int64"}, {"waits: bool"}, NULL, compute_wait},
+    {"RingfeedBatch", {"turn: int64"}, {"leaves: types"}, "types: list(type) >= 1", compute_batch},
+};
+
+static bool add_op(const struct form *form, TF_Status *status)
 {
+    const char *name = form->name;
     TF_OpDefinitionBuilder *op = TF.NewOpDefinitionBuilder(name);
     TF.OpDefinitionBuilderAddAttr(op, "feed: int");
-    if (types)
-        TF.OpDefinitionBuilderAddAttr(op, types);
-    TF.OpDefinitionBuilderAddInput(op, input);
-    if (second)
-        TF.OpDefinitionBuilderAddInput(op, second);
-    TF.OpDefinitionBuilderAddOutput(op, outputs);
+    if (form->types)
+        TF.OpDefinitionBuilderAddAttr(op, form->types);
+    for (const char *const *input = form->inputs; *input; input++)
+        TF.OpDefinitionBuilderAddInput(op, *input);
+    for (const char *const *output = form->outputs; *output; output++)
+        TF.OpDefinitionBuilderAddOutput(op, *output);
     TF.OpDefinitionBuilderSetIsStateful(op, true); /* each call has another result */
     TF.OpDefinitionBuilderSetShapeInferenceFunction(op, infer_nothing);
     TF.RegisterOpDefinition(op, status);
     if (!is_fine(status, name))
         return false;
-    TF_KernelBuilder *kernel = TF.NewKernelBuilder(name, "CPU", create, compute, destroy);
+    TF_KernelBuilder *kernel = TF.NewKernelBuilder(name, "CPU", create, form->compute, destroy);
     TF.RegisterKernelBuilder(name, kernel, status);
     return is_fine(status, name);
 }
@@ -281,8 +322,10 @@ __attribute__((constructor)) static void add_ops(void)
     if (!find_tensorflow())
         return;
     TF_Status *status = TF.NewStatus();
-    if (add_op("RingfeedTurn", "state: int64", "step: int64", "turn: int64", NULL, compute_turn, status) &&
-        add_op("RingfeedBatch", "turn: int64", NULL, "leaves: types", "types: list(type) >= 1", compute_batch, status))
+    size_t ops = sizeof FORMS / sizeof FORMS[0], added = 0;
+    while (added < ops && add_op(&FORMS[added], status))
+        added++;
+    if (added == ops)
         why_not[0] = '\0';
     TF.DeleteStatus(status);
 }

@@ -142,13 +142,12 @@ static struct pollfd watched[2];
 static void *guard(void *unused)
 {
     (void)unused;
-    for (;;) {
-        int ready = poll(watched, 2, -1);
-        if (ready > 0) /* a worker leads its group, so that its own children go with it */
-            kill(getpgrp() == getpid() ? 0 : getpid(), SIGKILL);
-        if (ready < 0 && errno != EINTR)
-            return NULL;
-    }
+    while (poll(watched, 2, -1) < 0 && errno == EINTR)
+        continue;
+    /* Who cannot be guarded any more is not to live either: poll() fails where the program has lowered RLIMIT_NOFILE to
+     * less than two, and SIGCONT begins it anew. A worker leads its group, so that its own children go with it. */
+    kill(getpgrp() == getpid() ? 0 : getpid(), SIGKILL);
+    return NULL;
 }
 
 int rf_guard_start(int parent, int lifeline)

@@ -34,10 +34,10 @@ hypothesis.settings.load_profile("house")
 def nothing_left() -> Iterator[None]:
     """Fail the test if it leaves a process, file descriptor, memfd mapping or named shared memory behind.
 
-    What it leaves has two seconds to go. Name this fixture first among a test's own, so that it looks last.
+    What it leaves has its time to go. Name this fixture first among a test's own, so that it looks last.
     """
     before = leftovers.present()
     yield
-    left = leftovers.since(before, patience_s=2.0)
+    left = leftovers.since(before)
     if left:
         pytest.fail("left behind: " + "; ".join(left), pytrace=False)

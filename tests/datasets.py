@@ -21,6 +21,8 @@ import ringfeed
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+FOREVER_S = 600  # more than anything is waited for
+
 
 class Pair(NamedTuple):
     """A sample with names."""
@@ -110,7 +112,7 @@ class Misbehaving:
         os._exit(0)
 
     def sleeps(self) -> None:
-        time.sleep(50)
+        time.sleep(FOREVER_S)
 
     def wrong_shape(self) -> Any:
         return np.zeros((5, 8), np.uint8), 17, 0
@@ -220,7 +222,7 @@ class Witness:
 
     def offspring(self) -> int:
         """Start a process that outlives the worker, unless somebody ends it."""
-        return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]).pid
+        return subprocess.Popen([sys.executable, "-c", f"import time; time.sleep({FOREVER_S})"]).pid
 
 
 class Unhurried(Oracle):
@@ -228,7 +230,7 @@ class Unhurried(Oracle):
 
     def __setstate__(self, state: object) -> None:
         Path("/proc/self/comm").write_text("unpickling")
-        time.sleep(50)
+        time.sleep(FOREVER_S)
 
 
 def told(batch: Any) -> Any:

@@ -256,7 +256,7 @@ class Doomed(Oracle):
         draft = self.flags / f"draft {number}"
         draft.write_text(str(os.getpid()))
         draft.rename(self.flags / f"held {number}")
-        ctypes.PyDLL(None).usleep(30_000_000)
+        ctypes.PyDLL(None).sleep(600)
 
     def lurk(self) -> None:
         """Do what is due while the worker's own thread sleeps in the ring."""

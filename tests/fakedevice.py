@@ -109,7 +109,7 @@ def epochs_of(loader: ringfeed.Loader, device: FakeDevice) -> DeviceEpochs:
 
 def oracle(dataset: Any = None, **settings: Any) -> ringfeed.Loader:
     """Return a loader of an Oracle's batches."""
-    return ringfeed.Loader(dataset or Oracle(LENGTH), **{"batch_size": ROWS, "workers": 2, "timeout_s": 20} | settings)
+    return ringfeed.Loader(dataset or Oracle(LENGTH), **{"batch_size": ROWS, "workers": 2, "timeout_s": 120} | settings)
 
 
 def outcomes(batches: Iterable[Any]) -> list[Any]:
@@ -128,7 +128,7 @@ def outcomes(batches: Iterable[Any]) -> list[Any]:
 
 def until_ready(loader: ringfeed.Loader, count: int) -> None:
     """Wait until so many slots are ready."""
-    deadline_s = time.monotonic() + 20
+    deadline_s = time.monotonic() + 120
     while loader.slot_states().count("ready") < count:
         assert time.monotonic() < deadline_s, loader.slot_states()
         time.sleep(0.001)

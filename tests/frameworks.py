@@ -29,7 +29,7 @@ class Named(NamedTuple):
 
 def make(dataset: Any = (X, Y), **settings: Any) -> ringfeed.Loader:
     """Return a loader that fills in this process."""
-    return ringfeed.Loader(dataset, **{"workers": 0, "slots": 3, "timeout_s": 20, **settings})
+    return ringfeed.Loader(dataset, **{"workers": 0, "slots": 3, "timeout_s": 120, **settings})
 
 
 def of_dtype(name: str, shape: tuple[int, ...] = (5, 7), rows: int = 7) -> Any:
@@ -70,7 +70,7 @@ class Poisoned:
 ENDINGS: dict[str, tuple[str, int, str]] = {
     "a live iterator": ("", 0, ""),
     "an exception": ("raise OSError('no more')", 1, "OSError: no more"),
-    "Ctrl-C": ("os.kill(os.getpid(), signal.SIGINT); time.sleep(20)", -2, "KeyboardInterrupt"),
+    "Ctrl-C": ("os.kill(os.getpid(), signal.SIGINT); time.sleep(200)", -2, "KeyboardInterrupt"),
     "os._exit": ("os._exit(7)", 7, ""),
 }
 """What a script does with an iterator and a batch in its hands; its status, and the last line of its errors."""

@@ -62,7 +62,7 @@ class Consumer:
                 self._tally.broken_off += 1
                 return
             began_s = time.perf_counter()
-            batch = next(iterator, None)
+            batch = self._next(iterator)
             self.waits_s.append((began_s, time.perf_counter()))
             assert batch is not None, f"epoch {epoch} ended before batch {number} of {self._script.batches}"
             killer.progress()
@@ -71,6 +71,16 @@ class Consumer:
             self._hold_or_release(batch)
             del batch  # or it would hold a slot while the next is waited for
         assert next(iterator, None) is None, f"epoch {epoch} has more than {self._script.batches} batches"
+
+    @staticmethod
+    def _next(iterator: Any) -> Any:
+        """Return the next batch, or None; while every free slot is in quarantine there is none, and that is said."""
+        while True:
+            try:
+                return next(iterator, None)
+            except ringfeed.StallError as error:
+                if "which SIGKILL could not end" not in str(error):
+                    raise
 
     def _check(self, batch: Any, epoch: int, number: int, indices: np.ndarray[Any, Any]) -> None:
         contents, found = batch
@@ -142,7 +152,7 @@ def run_round(seed: int, tally: Tally, *, unkillable: bool = False) -> None:
             _epochs(script, loader, consumer, tally)
         consumer.release_all()
         del loader, consumer
-        left = leftovers.since(before, patience_s=2.0)
+        left = leftovers.since(before)
         assert not left, f"left behind: {left}"
     except Exception as error:
         switch = " --unkillable" * unkillable

@@ -52,14 +52,14 @@ def _raise_timeout(*_: object) -> None:
 
 
 def _in_a_thread(*, daemon: bool) -> None:
-    threading.Thread(target=time.sleep, args=(100,), daemon=daemon).start()
+    threading.Thread(target=time.sleep, args=(600,), daemon=daemon).start()
 
 
 def _fail_in_a_thread() -> None:
     threading.excepthook = lambda _: None
     thread = threading.Thread(target=_raise_timeout)
     thread.start()
-    thread.join(10)
+    thread.join(120)
 
 
 def _fork(then: Any) -> None:
@@ -160,14 +160,14 @@ DEEDS: dict[str, Any] = {
     "starts a daemon thread": lambda: _in_a_thread(daemon=True),
     "starts a thread": lambda: _in_a_thread(daemon=False),
     "fails in a thread": _fail_in_a_thread,
-    "leaves a child": lambda: _fork(lambda: time.sleep(60)),
+    "leaves a child": lambda: _fork(lambda: time.sleep(600)),
     "leaves a child that dies": lambda: _fork(lambda: os.kill(os.getpid(), signal.SIGKILL)),
-    "leaves a process": lambda: subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]),
-    "runs a process": lambda: subprocess.run([sys.executable, "-c", "pass"], check=True, timeout=20),
+    "leaves a process": lambda: subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]),
+    "runs a process": lambda: subprocess.run([sys.executable, "-c", "pass"], check=True, timeout=240),
     "uses a pool of processes": _pool,
     "uses an executor of threads": lambda: _executor(concurrent.futures.ThreadPoolExecutor),
     "runs an event loop": lambda: asyncio.run(_wait_a_little()),
-    "registers an exit hook": lambda: atexit.register(time.sleep, 100),
+    "registers an exit hook": lambda: atexit.register(time.sleep, 600),
     "reuses all descriptors": _reuse_descriptors,
     "starts a group": _start_a_group,
     "allocates": lambda: np.ones(1 << 23),
@@ -178,11 +178,11 @@ DEEDS: dict[str, Any] = {
     "is too slow": lambda: (
         signal.signal(signal.SIGALRM, _raise_timeout),
         signal.setitimer(signal.ITIMER_REAL, 0.01),
-        time.sleep(5),
+        time.sleep(600),
     ),
     "allocates without end": lambda: np.ones(1 << 60, np.uint8),
-    "asks for an alarm": lambda: (signal.setitimer(signal.ITIMER_REAL, 0.01), time.sleep(5)),
-    "kills its group": lambda: (os.kill(0, signal.SIGTERM), time.sleep(5)),
+    "asks for an alarm": lambda: (signal.setitimer(signal.ITIMER_REAL, 0.01), time.sleep(600)),
+    "kills its group": lambda: (os.kill(0, signal.SIGTERM), time.sleep(600)),
 }
 
 
@@ -251,7 +251,7 @@ class Leaving:
         warnings.simplefilter("ignore")  # Python 3.12 warns of forks beside threads
         pid = os.fork()
         if pid == 0:
-            time.sleep(60)
+            time.sleep(600)
             os._exit(0)
         return pid
 

@@ -69,7 +69,7 @@ class Immortals:
         try:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-            assert select.select([pidfd], [], [], 10.0)[0], f"process {pid} outlived SIGKILL"
+            assert select.select([pidfd], [], [], 120.0)[0], f"process {pid} outlived SIGKILL"
         finally:
             os.close(pidfd)
 
@@ -105,7 +105,7 @@ class Killer:
     def __exit__(self, *unused: object) -> None:
         """Put an end to it."""
         self._over.set()
-        self._thread.join(10)
+        self._thread.join(120)
         assert not self._thread.is_alive()
         self._reign.close()
         self._tally.unkillable += len(self._immortals.spared)
@@ -217,7 +217,6 @@ class Killer:
         self._suspected.add(pid)
         self._tally.suspects += 1
         if deed.unkillable:
-            # Its slot must come back before the next timeout, since all others may be held.
             woken_s = time.monotonic() + SUSPECT_S[self._orders.method] + KILL_S + 3 * deed.pause_s - 0.3
             self._later.append((woken_s, pid, partial(self._immortals.wake, pid)))
             self._later.append((woken_s + deed.pause_s / 2, pid, partial(self._immortals.end, pid)))

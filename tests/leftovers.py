@@ -12,17 +12,24 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+PATIENCE_S = 60.0  # with what is going away: on a machine that is busy even the end of a process takes its time
+
 
 def _processes() -> Iterator[tuple[int, int, str]]:
     """Yield (process, its parent, its name) for each process of this machine."""
-    for stat in Path("/proc").glob("[0-9]*/stat"):
+    for place in [place for place in Path("/proc").iterdir() if place.name.isdigit()]:  # glob() fails where one ends
         try:
-            number, _, rest = stat.read_text().partition(" (")
+            number, _, rest = (place / "stat").read_text().partition(" (")
         except (FileNotFoundError, ProcessLookupError):  # it ended meanwhile
             continue
         name, _, fields = rest.rpartition(") ")
         state, parent = fields.split()[:2]
         yield int(number), int(parent), f"{name}, dead but not waited for" if state == "Z" else name
+
+
+def children(pid: int) -> set[int]:
+    """Return the processes whose parent is this one."""
+    return {number for number, parent, _ in _processes() if parent == pid}
 
 
 def _descendants() -> Iterator[str]:
@@ -70,7 +77,7 @@ def present() -> Counter[str]:
     return Counter([*_descendants(), *_descriptors(), *_mappings(), *_named_memory()])
 
 
-def since(before: Counter[str], patience_s: float) -> list[str]:
+def since(before: Counter[str], patience_s: float = PATIENCE_S) -> list[str]:
     """Return what is there and was not before, once nothing is or `patience_s` have passed."""
     deadline = time.monotonic() + patience_s
     while (left := present() - before) and time.monotonic() < deadline:

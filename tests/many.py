@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 EVERY = 100
-LOADER_S = 60.0
+LOADER_S = 300.0
 WARM_UP = 200  # loaders after which the allocator's pools have been filled
 GROWTH = 4096  # bytes that a loader may leave on average after that, lost to fragments: a tenth of what one takes
 BLOCKS = 1.0  # Python objects and buffers, likewise: a leak would be a whole number
-PATIENCE_S = 2.0  # with what still ends
+PATIENCE_S = 60.0  # with what still ends
 
 
 @dataclass(frozen=True)

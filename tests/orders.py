@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import ringfeed
+from ringfeed import worker
 from ringfeed.permutation import permute
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-TIMEOUT_S = 9.0  # less than the 10 s after which a sleeping worker looks round: no lost wake-up heals by itself
-SUSPECT_S = {"spawn": 3.0, "forkserver": 3.0, "fork": 1.0}  # enough for a start, of which nobody is to die
+TIMEOUT_S = 120.0
+SUSPECT_S = {"spawn": 3.0, "forkserver": 3.0, "fork": 1.0}  # mostly enough for a start
 DEEDS = {"kill": 60, "kill all": 8, "stop": 14, "stop and kill": 8, "kill nursery": 8, "stop nursery": 2}
 SUSPICIOUS = {"stop for good": 40}  # in rounds with on_stall="restart": the loader must end it
 SHAPE = (5, 7)
@@ -34,8 +35,11 @@ class Contents:
     SPEC = (ringfeed.Array(SHAPE, "uint8"), ringfeed.Array((), "int64"))
 
     def __init__(self, length: int, sleep_s: float) -> None:
-        self.length = length
-        self.sleep_s = sleep_s
+        self.__setstate__({"length": length, "sleep_s": sleep_s})
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        worker.IDLE_NS = 2**60  # here, and so in forks, and in a spawned worker: no lost wake-up heals by itself
 
     def __len__(self) -> int:
         return self.length

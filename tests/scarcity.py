@@ -239,7 +239,7 @@ def outcome(*, size: int = 0, covered: str = "", **settings: Any) -> str:
     before = leftovers.present()
     with _covered(covered) if covered else nullcontext():
         said = _try(Wide(size) if size else Oracle(16), settings)
-    left = leftovers.since(before, patience_s=2.0)
+    left = leftovers.since(before)
     return "; ".join([said, *(f"left: {each}" for each in left)])
 
 

@@ -231,8 +231,9 @@ def under_fire(course: Course, method: str | None, record: Record) -> Outcome:
         ]
         if method and draw.random() < 0.3:
             faults[0].deeds[draw.randrange(course.length)] = STUCK
-        settings: dict[str, Any] = {"workers": 2, "slots": draw.randint(2, 5), "timeout_s": TIMEOUT_S}
-        settings |= {"start_method": method, "on_stall": "restart"} if method else {"backend": "thread"}
+        settings: dict[str, Any] = {"workers": 2, "slots": draw.randint(2, 5), "backend": "thread"}
+        if method:
+            settings |= {"backend": "process", "start_method": method, "timeout_s": TIMEOUT_S, "on_stall": "restart"}
         training = stack.enter_context(course.training(faults[0], **settings))
         validation = stack.enter_context(course.validation(faults[1], **settings))
         loaders = [training, validation]
@@ -261,7 +262,7 @@ def run_round(seed: int, record: Record) -> None:
         for backend in (method, None):
             difference = expected.difference(under_fire(course, backend, record))
             assert not difference, f"{backend or 'threads'}: {difference}"
-        left = leftovers.since(before, patience_s=2.0)
+        left = leftovers.since(before)
         assert not left, f"left behind: {left}"
     except Exception as error:
         raise AssertionError(f"python tests/soak.py --seed {seed} ({method}): {error}") from error

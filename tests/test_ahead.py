@@ -106,7 +106,7 @@ class Gated(Oracle):
 
     def __getitem__(self, index: int) -> Any:
         if index >= ROWS:
-            assert self.gate.wait(20)
+            assert self.gate.wait(120)
         return super().__getitem__(index)
 
 
@@ -156,12 +156,12 @@ def test_waits_for_its_copies_before_it_waits_for_a_batch() -> None:
         assert held(loader) == 1
         thread = threading.Thread(target=next, args=(epochs,))
         thread.start()
-        deadline_s = time.monotonic() + 20
+        deadline_s = time.monotonic() + 120
         while held(loader):
             assert time.monotonic() < deadline_s
             time.sleep(0.001)
         dataset.gate.set()
-        thread.join(20)
+        thread.join(120)
 
 
 def test_waits_for_a_framework_that_lets_go_late(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +177,7 @@ def test_waits_for_a_framework_that_lets_go_late(monkeypatch: pytest.MonkeyPatch
         timer = threading.Timer(0.3, lambda: (monkeypatch.undo(), kept.clear()))
         timer.start()
         found += list(epochs)
-        timer.join(20)
+        timer.join(120)
         assert flat([check(batch) for batch in found]) == list(range(LENGTH))
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import leftovers
 import ringfeed
 from datasets import Misbehaving, Oracle, check, drain
 from guests import DEEDS, Guest, Leaving, Length, Mutating, MutatingBatches, Returning, Versions
-from watching import start_script, wait_until
+from watching import lose_patience, pool_of, start_script, wait_until
 
 METHODS = ("spawn", "fork")
 NAMES = list(DEEDS)
@@ -25,7 +26,7 @@ HARMLESS = NAMES[: NAMES.index("recurses")]
 
 def open_guest(deed: str, method: Any, flag: Path | None = None, **how: Any) -> ringfeed.Loader:
     """Return a loader of a dataset that misbehaves in its only worker, and never here."""
-    settings: Any = {"batch_size": 4, "slots": 2, "timeout_s": 20, "workers": 1, **how}
+    settings: Any = {"batch_size": 4, "slots": 2, "timeout_s": 120, "workers": 1, **how}
     return ringfeed.Loader(Guest(deed, flag), start_method=method, spec=Oracle.SPEC, **settings)
 
 
@@ -91,7 +92,7 @@ def test_a_child_does_not_outlive_the_loader(method: Any) -> None:
     with ringfeed.Loader(Leaving(), batch_size=2, workers=1, start_method=method, spec=spec) as loader:
         children = [pid for batch in loader for pid in batch.tolist()]
         assert list(map(leftovers.runs, children)) == [True, True]
-    wait_until(lambda: not any(map(leftovers.runs, children)), 4.0)
+    wait_until(lambda: not any(map(leftovers.runs, children)))
 
 
 @pytest.mark.parametrize("deed", ["changes the locale", "sets the umask", "changes directory"])
@@ -115,7 +116,7 @@ def surroundings() -> tuple[Any, ...]:
 @pytest.mark.parametrize("method", METHODS)
 def test_a_worker_that_cannot_be_told_is_replaced(method: Any) -> None:
     """Where a dataset has closed its worker's channel, its newer version reaches another worker."""
-    with ringfeed.Loader(Versions(), batch_size=4, workers=1, slots=2, start_method=method, timeout_s=20) as loader:
+    with ringfeed.Loader(Versions(), batch_size=4, workers=1, slots=2, start_method=method, timeout_s=120) as loader:
         for epoch in (1, 2, 3):
             numbers = np.concatenate([numbers.copy() for _, numbers, _ in loader])
             assert numbers.tolist() == [100 * epoch + index for index in range(12)]
@@ -259,11 +260,14 @@ def test_a_death_among_many_is_blamed_on_one(attempts: int) -> None:
 @pytest.mark.usefixtures("nothing_left")
 def test_many_that_take_too_long_are_named() -> None:
     """A StallError names the first sample of a call of __getitems__ that does not come back."""
-    how: Any = {"batch_size": 8, "workers": 1, "slots": 2, "start_method": "fork", "timeout_s": 0.5}
+    how: Any = {"batch_size": 8, "workers": 1, "slots": 2, "start_method": "fork"}
     with ringfeed.Loader(BadBulk("sleeps", at=1), spec=Oracle.SPEC, **how) as loader:
+        batches = iter(loader)
+        wait_until(lambda: pool_of(loader)._crew.ring.report(0)[0] == 0)
+        lose_patience(loader, 0.1)
         with pytest.raises(ringfeed.StallError) as caught:
-            list(map(check, loader))
-        assert str(caught.value).startswith("no batch for 0.5 s: 1 of 1 workers inside dataset[i] (i = 0); raise")
+            next(batches)
+        assert str(caught.value).startswith("no batch for 0.1 s: 1 of 1 workers inside dataset[i] (i = 0); raise")
 
 
 # ---- input, output, and the end of the consumer ----
@@ -288,7 +292,7 @@ def test_a_worker_never_reads_the_consumers_input(method: str) -> None:
         input="for the consumer",
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=240,
         check=False,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )
@@ -303,7 +307,7 @@ class Closing:
         if index == 4:
             os.closerange(3, 256)
             open({flag!r}, "w").close()
-            time.sleep(60)
+            time.sleep(600)
         return index
 loader = ringfeed.Loader(Closing(), batch_size=2, workers=1, start_method={method!r})
 iterator = iter(loader)
@@ -322,10 +326,53 @@ def test_a_worker_without_descriptors_ends_with_its_consumer(method: str, tmp_pa
         assert process.stdout is not None
         pid = int(process.stdout.readline())
         assert process.stdout.readline() == "closed\n"
-        wait_until(lambda: not leftovers.runs(pid), 4.0)
+        wait_until(lambda: not leftovers.runs(pid))
     finally:
         process.kill()
-        process.communicate(timeout=10)
+        process.communicate(timeout=120)
+
+
+LOWERS = """
+import os, resource, ringfeed, time
+class Lowering:
+    def __len__(self): return 8
+    def __getitem__(self, index):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        os.makedirs({flag!r}, exist_ok=True)  # takes no descriptor
+        time.sleep(600)
+loader = ringfeed.Loader(Lowering(), batch_size=2, workers=1, spec=ringfeed.Array((), "int64"))
+iterator = iter(loader)
+print(loader._engine.pool._workers[0].pid, flush=True)
+next(iterator)
+"""
+
+
+def test_a_worker_that_may_have_no_descriptors_ends_with_its_consumer(tmp_path: Path) -> None:
+    """A guard that is woken by SIGCONT, and may not wait any more where RLIMIT_NOFILE is 0, leaves no orphan."""
+    flag = tmp_path / "flag"
+    process = start_script(LOWERS.format(flag=str(flag)))
+    try:
+        assert process.stdout is not None
+        pid = int(process.stdout.readline())
+        wait_until(flag.exists)
+        os.kill(pid, signal.SIGSTOP)
+        wait_until(lambda: state_of(pid) == "T")
+        os.kill(pid, signal.SIGCONT)
+        wait_until(lambda: state_of(pid) != "T")
+    finally:
+        children = leftovers.children(process.pid)
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+    wait_until(lambda: not any(map(leftovers.runs, children | {pid})))
+
+
+def state_of(pid: int) -> str:
+    """Return the letter of a process's state; "" where it is gone."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
+    return ""
 
 
 BUFFERED_INPUT = """
@@ -348,7 +395,7 @@ def test_a_forked_worker_does_not_see_what_the_consumer_has_buffered() -> None:
         input="a\nb\nc\n",
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=240,
         check=False,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )

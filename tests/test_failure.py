@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ringfeed.failure import CUT, LIMIT, RemoteTraceback, decode, encode
+from ringfeed.failure import CUT, LIMIT, End, Failure, Kind, Nothing, RemoteTraceback, decode, encode, kind_of
 
 
 class TwoArguments(Exception):  # noqa: N818 - it stands for a user's
@@ -73,6 +73,22 @@ def test_a_record_never_exceeds_its_limit(size: int, depth: int) -> None:
     failure = decode(record)
     assert failure.type_name == "ValueError"
     assert failure.text.startswith("z" * 10)
+
+
+@pytest.mark.parametrize(("told", "kind"), [(Nothing(), Kind.NOTHING), (End(), Kind.END)])
+def test_what_is_no_error_has_a_kind_of_its_own(told: BaseException, kind: Kind) -> None:
+    """That there is nothing, or no more, is a record of one byte, and no exception comes back."""
+    record = encode(raised(told))
+    assert len(record) == 1
+    assert kind_of(record) is kind
+    assert decode(record) == Failure(None, "", "", kind)
+
+
+def test_an_error_is_of_the_kind_error() -> None:
+    """Also one whose class comes from those that are no errors."""
+    for error in (KeyError("x"), type("Mine", (Nothing,), {})("x")):
+        record = encode(raised(error))
+        assert (kind_of(record), decode(record).kind) == (Kind.ERROR, Kind.ERROR)
 
 
 def test_the_middle_of_a_traceback_goes_first() -> None:

@@ -23,7 +23,7 @@ class Stuck:
     def wait(self) -> None:
         """Return when the test has said so."""
         self.waiting.release()
-        assert self.over.wait(20)
+        assert self.over.wait(120)
 
 
 def test_nobody_takes_a_copy_for_passed_that_another_waits_for() -> None:
@@ -34,12 +34,12 @@ def test_nobody_takes_a_copy_for_passed_that_another_waits_for() -> None:
     for thread in threads:
         thread.start()
     for _ in threads:
-        assert event.waiting.acquire(timeout=20)
+        assert event.waiting.acquire(timeout=120)
     assert all(thread.is_alive() for thread in threads)
     assert len(flight) == 1
     event.over.set()
     for thread in threads:
-        thread.join(20)
+        thread.join(120)
         assert not thread.is_alive()
     assert len(flight) == 0
 

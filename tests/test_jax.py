@@ -254,7 +254,7 @@ def test_training_never_comes_to_a_stop(workers: int) -> None:
     parts = [slice(start, start + 32) for start in range(0, 6400, 32)]
     expected = trained([(images[part].copy(), labels[part].copy()) for part in parts])
     for slots in (2, 3, 4, 8):
-        with make((images, labels), slots=slots, workers=workers, timeout_s=10) as loader:
+        with make((images, labels), slots=slots, workers=workers, timeout_s=120) as loader:
             assert trained(loader.to_jax()) == expected
             wait_until(lambda loader=loader: loader.slot_states() == ["free"] * len(loader.slot_states()))
 
@@ -271,6 +271,42 @@ def test_keeping_all_is_an_error_after_a_second() -> None:
         )
         del kept, caught
         assert [len(y) for _, y in loader.to_jax()] == [32, 32, 32, 4]
+
+
+def test_keeping_one_array_leaves_the_others() -> None:
+    """Of two slots the program keeps one for itself: all the rest of the epoch comes by way of the other."""
+    with make(slots=2, timeout_s=None) as loader:
+        batches = iter(loader.to_jax())
+        (first, _), found = next(batches), []
+        for x, _ in batches:
+            found.append(float(total(x, 0)))
+            del x, _
+        np.testing.assert_array_equal(first, X[:32])
+    np.testing.assert_allclose(found, [X[start : start + 32].sum() for start in (32, 64, 96)], rtol=1e-5)
+
+
+def test_keeping_views_is_an_error_when_jax_has_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slots that only what NumPy made of jax arrays holds are not waited for when JAX computes nothing."""
+    monkeypatch.setattr(adapter, "IN_FLIGHT_S", 1.5)
+    with make(slots=2, timeout_s=None) as loader:
+        kept = []
+        with pytest.raises(ringfeed.SlotsHeldError) as caught:
+            kept.extend(np.from_dlpack(x) for x, _ in loader.to_jax())
+        assert held_text(caught.value) == (
+            "all 2 slots are held by arrays that are still referenced (taken T, T s ago), so no batch can be filled; "
+            "copy what you keep, raise slots=, or give copy=True (a jax array is copied by jax.numpy.array(x))"
+        )
+
+
+def test_what_holds_slots_for_ever_is_waited_for_to_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step that never ends, as it seems, is an error after `timeout_s`, and no sooner."""
+    monkeypatch.setattr(adapter, "_is_computing", lambda: True)
+    monkeypatch.setattr(adapter, "IN_FLIGHT_S", 0)
+    with make(slots=2, timeout_s=2.5) as loader:
+        kept, began = [], time.monotonic()
+        with pytest.raises(ringfeed.SlotsHeldError, match=r"^all 2 slots are held by"):
+            kept.extend(np.from_dlpack(x) for x, _ in loader.to_jax())
+        assert time.monotonic() - began >= 2.5
 
 
 def test_a_step_longer_than_a_second_is_waited_for() -> None:
@@ -297,7 +333,7 @@ def test_garbage_in_a_cycle_holds_nothing_up() -> None:
     """Arrays that only the garbage collector can find are collected when the slots run out."""
     gc.disable()
     try:
-        with make(slots=2, timeout_s=10) as loader:
+        with make(slots=2, timeout_s=120) as loader:
             for batch in loader.to_jax():
                 cycle: list[Any] = [batch]
                 cycle.append(cycle)

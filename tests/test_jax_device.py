@@ -45,7 +45,7 @@ def test_two_devices(name: str) -> None:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=240,
         check=False,
     )
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
@@ -71,7 +71,7 @@ def test_says_which_platforms_jax_sees() -> None:
 def test_a_gpu_gets_every_batch(gpu: Any, *, pin: bool) -> None:
     """Batches that are all kept are right, in order, and on the GPU, registered by its client or not."""
     given = np.random.default_rng(0).normal(size=(60, 50, 70)).astype(np.float32)
-    with ringfeed.Loader((given,), batch_size=8, slots=3, workers=2, pin=pin, timeout_s=20) as loader:
+    with ringfeed.Loader((given,), batch_size=8, slots=3, workers=2, pin=pin, timeout_s=120) as loader:
         for _ in range(3):
             kept = [array for (array,) in loader.to_jax("gpu")]
             assert all(array.devices() == {gpu} for array in kept)

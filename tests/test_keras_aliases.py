@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import gc
+import signal
 import threading
-from typing import Any
+import weakref
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 import ringfeed
-from ringfeed.adapters import aliases
-from ringfeed.adapters.aliases import AliasedEpoch, Memory, Outstanding
+from ringfeed.adapters.aliases import Aliases, Memory, Outstanding
+from ringfeed.adapters.copies import Epoch
 from ringfeed.exports import Exported
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 SAMPLES = np.arange(20, dtype=np.float32)
 
@@ -29,15 +35,36 @@ def numpy_memory(**settings: Any) -> Memory:
     return Memory(alias=lambda capsule: Tensor(np.from_dlpack(Exported(capsule))), adopt=Tensor, **settings)
 
 
-def begin(loader: ringfeed.Loader, **settings: Any) -> tuple[AliasedEpoch, Outstanding]:
+def begin(loader: ringfeed.Loader, **settings: Any) -> tuple[Epoch, Outstanding]:
     """Return an epoch of batches of two, and the count of its copies."""
-    outstanding = Outstanding(loader)
-    return AliasedEpoch(loader, numpy_memory(**settings), outstanding), outstanding
+    outstanding = Outstanding(loader.plan.slots)
+    return Epoch(loader, Aliases(loader, numpy_memory(**settings), outstanding)), outstanding
 
 
 def make(**settings: Any) -> ringfeed.Loader:
     """Return a loader of ten batches over three slots."""
     return ringfeed.Loader((SAMPLES,), **{"batch_size": 2, "slots": 3, "workers": 0, **settings})
+
+
+class Interrupted(Exception):  # noqa: N818 - no error
+    """What the signal handler of a test raises."""
+
+
+@contextmanager
+def signalled_soon() -> Iterator[None]:
+    """Have this thread get a signal in a moment, whose handler raises."""
+
+    def interrupt(*_: object) -> None:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    timer = threading.Timer(0.2, signal.pthread_kill, (threading.get_ident(), signal.SIGUSR1))
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.join(20)
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_dropped_batches_are_never_copied() -> None:
@@ -49,9 +76,8 @@ def test_dropped_batches_are_never_copied() -> None:
     assert loader.slot_states() == ["free"] * 3
 
 
-def test_one_slot_is_never_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who keeps all batches gets copies at once when one slot is left, each with content of its own."""
-    monkeypatch.setattr(aliases.time, "sleep", lambda _: pytest.fail("waited for tensors that live"))
+def test_one_slot_is_never_held() -> None:
+    """Who keeps all batches gets copies when one slot is left, each with content of its own."""
     loader = make()
     epoch, outstanding = begin(loader, in_flight_s=50)
     kept = [leaf for (leaf,) in epoch]
@@ -86,26 +112,69 @@ def test_slots_in_flight_are_waited_for() -> None:
     assert loader.slot_states().count("held") == 2
 
 
-def test_waiting_in_vain_is_done_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is read for ever is waited for once, until some slot has come back."""
+def test_a_slot_that_comes_back_ends_the_wait_at_the_end_of_an_epoch() -> None:
+    """Nothing is planned any more that could be bound: the slot itself is what is waited for."""
+    loader = ringfeed.Loader((SAMPLES[:6],), batch_size=2, slots=3, workers=0)
+    epoch, outstanding = begin(loader, in_flight_s=50)
+    read = [next(epoch)[0].memory, next(epoch)[0].memory]
+    timer = threading.Timer(0.1, read.clear)
+    timer.start()
+    (third,) = next(epoch)
+    timer.join()
+    assert third.memory.tolist() == [4, 5]
+    assert outstanding.copied == 0
+
+
+def test_a_slot_that_never_comes_back_is_copied_around() -> None:
+    """What is read for ever is waited for to the deadline; then the batch is a copy, and the ring goes on."""
     loader = make()
     epoch, outstanding = begin(loader, in_flight_s=0.05)
-    looks: list[float] = []
-    sleep = aliases.time.sleep
-    monkeypatch.setattr(aliases.time, "sleep", lambda duration_s: (looks.append(duration_s), sleep(duration_s)))
     read = [next(epoch)[0].memory, next(epoch)[0].memory]
-    next(epoch)
-    assert outstanding.copied == 1
-    assert looks
-    looks.clear()
-    next(epoch)
-    assert (outstanding.copied, looks) == (2, [])
+    assert [next(epoch)[0].memory.tolist() for _ in range(3)] == [[4, 5], [6, 7], [8, 9]]
+    assert outstanding.copied == 3
     read.pop()
     next(epoch)
-    read.append(next(epoch)[0].memory)
-    next(epoch)
     assert outstanding.copied == 3
-    assert looks
+
+
+def test_a_signal_is_answered_while_slots_are_in_flight() -> None:
+    """Ctrl-C ends the wait for a framework that does not let go."""
+    loader = make()
+    epoch, _ = begin(loader, in_flight_s=50)
+    read = [next(epoch)[0].memory, next(epoch)[0].memory]
+    with signalled_soon(), pytest.raises(Interrupted):
+        next(epoch)
+    read.clear()
+
+
+def test_closing_ends_the_wait_for_slots_in_flight() -> None:
+    """`close` from another thread does not wait for a framework that does not let go."""
+    loader = make()
+    epoch, _ = begin(loader, in_flight_s=50)
+    read = [next(epoch)[0].memory, next(epoch)[0].memory]
+    timer = threading.Timer(0.1, loader.close)
+    timer.start()
+    next(epoch)
+    timer.join(20)
+    assert not timer.is_alive()
+    with pytest.raises(ringfeed.ClosedError):
+        next(epoch)
+    assert read[0].tolist() == [0, 1]
+
+
+def test_an_epoch_that_is_dropped_ends_without_the_garbage_collector() -> None:
+    """Nothing that an epoch has refers back to it: dropped, it breaks off at once."""
+    loader = make()
+    gc.disable()
+    try:
+        epoch, _ = begin(loader)
+        next(epoch)
+        dropped = weakref.ref(epoch)
+        del epoch
+        assert dropped() is None
+        assert loader.slot_states() == ["free"] * 3
+    finally:
+        gc.enable()
 
 
 def test_cycles_are_collected() -> None:

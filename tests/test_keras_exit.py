@@ -17,7 +17,7 @@ from leftovers import runs
 pytest.importorskip("tensorflow")
 pytest.importorskip("keras", minversion="3.7")
 
-PATIENCE_S = 45  # to import a framework, train two steps and end
+PATIENCE_S = 240  # to import a framework, train two steps and end
 
 TRAINING = """
     import faulthandler, os, signal, sys, threading

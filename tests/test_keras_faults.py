@@ -100,7 +100,7 @@ class Gated:
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, np.int64]:
         if index >= 64:
-            self.gate.wait(30)
+            self.gate.wait(120)
         return X[index], Y[index]
 
 

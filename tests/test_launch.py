@@ -173,7 +173,7 @@ def test_how_a_worker_ended(method: str, number: Any, end: str, tether: Tether) 
         worker.hang_up()  # it waits for its hello
     else:
         signal.pidfd_send_signal(worker.pidfd, number)
-    assert worker.is_dead(10)
+    assert worker.is_dead(120)
     assert worker.epitaph() == end
     launcher.close()
 
@@ -188,7 +188,7 @@ def test_a_process_that_cannot_die_is_not_waited_for(tether: Tether) -> None:
     assert stuck.epitaph() == "ended"
     wait_until(lambda: waiting == ["ringfeed-undertaker"])
     worker.kill()
-    assert worker.is_dead(10)
+    assert worker.is_dead(120)
     worker.epitaph()
 
 
@@ -202,7 +202,7 @@ def test_what_a_worker_has_started_goes_with_it(method: Any) -> None:
     child = told(next(iter(loader)))
     assert leftovers.runs(child)
     loader.close()
-    wait_until(lambda: not leftovers.runs(child), 2.0)
+    wait_until(lambda: not leftovers.runs(child))
 
 
 @pytest.mark.usefixtures("nothing_left")
@@ -286,13 +286,14 @@ def test_a_nursery_killed_before_it_can_answer(monkeypatch: pytest.MonkeyPatch, 
         assert pool_of(loader)._crew.ring.report(0)[-1] > 0
         seen += drain(iterator)
         assert seen == list(range(40))
-    wait_until(lambda: not leftovers.runs(orphan), 2.0)
+    wait_until(lambda: not leftovers.runs(orphan))
 
 
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("method", FORKS)
-def test_a_nursery_that_does_not_answer(method: Any) -> None:
+def test_a_nursery_that_does_not_answer(method: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stopped nursery does not keep close() waiting."""
+    monkeypatch.setattr(launch, "NURSERY_TIMEOUT_S", 600.0)
     loader = ringfeed.Loader(Oracle(40), batch_size=4, workers=1, start_method=method)
     check(next(iter(loader)))
     pool = pool_of(loader)
@@ -301,7 +302,7 @@ def test_a_nursery_that_does_not_answer(method: Any) -> None:
     time.sleep(0.3)  # the watcher waits for a replacement
     began = time.monotonic()
     loader.close()
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 120
 
 
 def test_a_nursery_that_cannot_fork(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -358,7 +359,7 @@ if __name__ == "__main__":
         os.kill(pool._workers[0].pid, signal.SIGKILL)
         for batch in loader: pass
     del batch, pool, loader
-    print(leftovers.since(before, 2.0))
+    print(leftovers.since(before))
 """
 
 
@@ -390,5 +391,5 @@ def test_a_nursery_that_still_unpickles_ends_with_its_consumer() -> None:
         wait_until(lambda: Path(f"/proc/{pid}/comm").read_text() == "unpickling\n")
     finally:
         process.kill()
-        process.communicate(timeout=10)
-    wait_until(lambda: not leftovers.runs(pid), 4.0)
+        process.communicate(timeout=120)
+    wait_until(lambda: not leftovers.runs(pid))

@@ -24,7 +24,7 @@ def test_a_child_is_seen_until_it_is_waited_for() -> None:
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         dead = [left for left in leftovers.since(before, BRIEFLY_S) if left.startswith("process")]
         assert dead == [f"{alive[0][:-1]}, dead but not waited for)"]
-    assert leftovers.since(before, patience_s=5) == []
+    assert leftovers.since(before) == []
 
 
 def test_a_grandchild_is_seen() -> None:
@@ -45,7 +45,7 @@ def test_a_descriptor_is_seen_until_it_is_closed() -> None:
     left = leftovers.since(before, BRIEFLY_S)
     os.close(opened)
     assert left == [f"fd {opened} -> /dev/null"]
-    assert leftovers.since(before, patience_s=5) == []
+    assert leftovers.since(before) == []
 
 
 def test_a_memfd_is_seen_while_only_its_mapping_is_left() -> None:
@@ -59,7 +59,7 @@ def test_a_memfd_is_seen_while_only_its_mapping_is_left() -> None:
     left = [left for left in leftovers.since(before, BRIEFLY_S) if left.startswith("mapping")]
     mapping.close()
     assert left == [f"mapping of /memfd:leftover (deleted), inode {inode}"]
-    assert leftovers.since(before, patience_s=5) == []
+    assert leftovers.since(before) == []
 
 
 def test_named_shared_memory_is_seen_until_it_is_unlinked() -> None:
@@ -77,7 +77,7 @@ def test_what_goes_away_in_time_is_not_reported() -> None:
     before = leftovers.present()
     opened = os.open(os.devnull, os.O_RDONLY)
     threading.Timer(0.1, os.close, [opened]).start()
-    assert leftovers.since(before, patience_s=5) == []
+    assert leftovers.since(before) == []
 
 
 def test_what_was_there_before_is_not_reported() -> None:

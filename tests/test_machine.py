@@ -127,7 +127,6 @@ class LoaderMachine(RuleBasedStateMachine):
         gc.collect()
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize(
     ("how", "examples"),

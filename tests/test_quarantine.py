@@ -19,9 +19,10 @@ import pytest
 
 import leftovers
 import ringfeed
+from datasets import FOREVER_S
 from ringfeed import processes
 from ringfeed.launch import Worker
-from watching import pids, pool_of, wait_until
+from watching import lose_patience, pids, pool_of, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,15 +58,19 @@ class Stuck:
 
 
 class SlowToOpen(Stuck):
-    """The first workers take seconds to unpickle it."""
+    """Takes its time to unpickle: the first workers for ever, others a while."""
+
+    def __init__(self, place: Path, *, never: int = 0, open_s: float = 0.0) -> None:
+        super().__init__(place, at=())
+        self.never = never
+        self.open_s = open_s
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         opened = Path(self.place, "opened")
         with opened.open("a") as file:
             file.write("x")
-        if opened.stat().st_size <= 3:
-            time.sleep(3)
+        time.sleep(FOREVER_S if opened.stat().st_size <= self.never else self.open_s)
 
 
 @pytest.fixture
@@ -80,19 +85,31 @@ def immortal(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[int]]:
 
     monkeypatch.setattr(Worker, "kill", kill_mortals)
     monkeypatch.setattr(processes, "KILL_S", 0.1)
+    monkeypatch.setattr(processes, "STOP_S", 0.2)
     yield pids
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
 
-def stopped(place: Path, index: int = 5) -> int:
+def stopped(place: Path, index: int | str = 5) -> int:
     """Return the process that has stopped in a sample, once it has."""
     path = place / str(index)
     wait_until(lambda: path.exists() and path.read_text() != "")
     pid = int(path.read_text())
     wait_until(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] == "T")
     return pid
+
+
+def all_done_but_one(loader: ringfeed.Loader, tickets: int) -> None:
+    """Wait until a single one of so many tickets is unfinished: whoever has it is the only one inside a sample."""
+    ring = pool_of(loader)._crew.ring
+
+    def done() -> bool:
+        reports = [ring.report(number) for number in range(ring.ids)]
+        return sum(report[-1] for report in reports) == tickets and sum(report[1] > 0 for report in reports) == 1
+
+    wait_until(done)
 
 
 def check(batch: Any, number: int) -> None:
@@ -104,10 +121,12 @@ def check(batch: Any, number: int) -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_a_worker_that_cannot_be_ended(method: Any, tmp_path: Path, immortal: set[int]) -> None:
     """Its batch comes in its place, whole, from another slot; its own stays out of use until it is dead."""
-    settings: Any = {"workers": 2, "slots": 3, "start_method": method, "timeout_s": 0.5, "on_stall": "restart"}
+    settings: Any = {"workers": 2, "slots": 3, "start_method": method, "on_stall": "restart"}
     with ringfeed.Loader(Stuck(tmp_path), batch_size=4, **settings) as loader:
         batches = iter(loader)
         immortal.add(stopped(tmp_path))
+        all_done_but_one(loader, 6)
+        assert pool_of(loader).kill_stuck(1) == 1
         for number in range(10):
             check(next(batches), number)
         assert next(batches, None) is None
@@ -125,14 +144,16 @@ def test_a_worker_that_cannot_be_ended(method: Any, tmp_path: Path, immortal: se
 @pytest.mark.usefixtures("nothing_left")
 def test_a_fenced_worker_that_wakes_up(tmp_path: Path, immortal: set[int]) -> None:
     """What it writes then goes into no batch, neither into one that is held nor into a later one."""
-    settings: Any = {"workers": 2, "slots": 3, "timeout_s": 0.5, "on_stall": "restart"}
+    settings: Any = {"workers": 2, "slots": 3, "on_stall": "restart"}
     with ringfeed.Loader(Stuck(tmp_path), batch_size=4, **settings) as loader:
         batches = iter(loader)
         immortal.add(pid := stopped(tmp_path))
         check(next(batches), 0)
+        lose_patience(loader, 0.1)
         held = next(batches)
         check(held, 1)
-        assert len(pool_of(loader)._fenced) == 1
+        lose_patience(loader, 120)
+        assert [worker.pid for worker in pool_of(loader)._fenced.values()] == [pid]
         os.kill(pid, signal.SIGCONT)
         wait_until((tmp_path / "5 spoiled").exists)
         check(held, 1)
@@ -144,46 +165,31 @@ def test_a_fenced_worker_that_wakes_up(tmp_path: Path, immortal: set[int]) -> No
 @pytest.mark.usefixtures("nothing_left")
 def test_every_slot_in_quarantine(tmp_path: Path, immortal: set[int]) -> None:
     """When no slot is left a StallError names those that cannot be ended; the run goes on when they are dead."""
-    settings: Any = {"workers": 1, "slots": 2, "timeout_s": 0.5, "on_stall": "restart"}
+    settings: Any = {"workers": 1, "slots": 2, "on_stall": "restart"}
     with ringfeed.Loader(Stuck(tmp_path, at=(0, 1)), batch_size=4, **settings) as loader:
         batches = iter(loader)
-        immortal.update(os_pids := {*pids(loader)})
-        first = _next_after_stops(loader, batches, tmp_path, immortal)
-        lines = str(first).splitlines()
+        for index in (0, 1):
+            immortal.add(stopped(tmp_path, index))
+            assert pool_of(loader).kill_stuck(1) == 1
+        assert loader.slot_states() == ["draining", "draining"]
+        lose_patience(loader, 0.1)
+        with pytest.raises(ringfeed.StallError) as caught:
+            next(batches)
+        lose_patience(loader, 120)
+        lines = str(caught.value).splitlines()
         assert lines[0] == (
-            "no batch for 0.5 s: 2 of 2 workers inside dataset[i] (i = 0, 1); raise timeout_s or look there"
+            "no batch for 0.1 s: 2 of 2 workers inside dataset[i] (i = 0, 1); raise timeout_s or look there"
         )
         ended = [line for line in lines if "SIGKILL" in line]
         assert [int(pid) for line in ended for pid in re.findall(r"pid (\d+), which SIGKILL could not end", line)] == [
             stopped(tmp_path, 0),
             stopped(tmp_path, 1),
         ]
-        assert os_pids <= immortal
         for pid in [*immortal]:
             immortal.remove(pid)
             os.kill(pid, signal.SIGKILL)
         for number in range(10):
             check(next(batches), number)
-
-
-def _next_after_stops(
-    loader: ringfeed.Loader, batches: Iterator[Any], place: Path, immortal: set[int]
-) -> ringfeed.StallError:
-    """Every worker is immortal, as soon as it is there, until no batch can come."""
-    launch = processes.Processes._launch
-
-    def launched(pool: processes.Processes) -> Worker:
-        worker = launch(pool)
-        immortal.add(worker.pid)
-        return worker
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(processes.Processes, "_launch", launched)
-        stopped(place, 0)
-        with pytest.raises(ringfeed.StallError) as caught:
-            next(batches)
-    assert loader.slot_states() == ["draining", "draining"]
-    return caught.value
 
 
 class Poisonous(Stuck):
@@ -192,23 +198,30 @@ class Poisonous(Stuck):
     def read_into(self, index: int, out: Any) -> None:
         super().read_into(index, out)
         if index in self.at:
-            Path(self.place, f"again {os.getpid()}").touch()
+            Path(self.place, "again").write_text(str(os.getpid()))
             os.kill(os.getpid(), signal.SIGSTOP)
 
 
 @pytest.mark.usefixtures("nothing_left")
 def test_a_sample_that_no_worker_comes_back_from(tmp_path: Path, immortal: set[int]) -> None:
     """After max_attempts workers that could not be ended in it a StallError names it, and no more are sent there."""
-    settings: Any = {"workers": 1, "slots": 3, "timeout_s": 0.5, "on_stall": "restart", "max_attempts": 2}
+    settings: Any = {"workers": 2, "slots": 4, "on_stall": "restart", "max_attempts": 2}
     with ringfeed.Loader(Poisonous(tmp_path, at=(0,)), batch_size=4, **settings) as loader:
         batches = iter(loader)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Worker, "kill", lambda *_: None)  # of the loader
-            with pytest.raises(ringfeed.StallError) as caught:
-                next(batches)
-        assert "inside dataset[i] (i = 0" in str(caught.value).splitlines()[0]
-        assert loader.stats().restarts == 2
-        immortal.update(pids(loader), [worker.pid for worker in pool_of(loader)._fenced.values()])
+        for name in ("0", "again"):
+            immortal.add(stopped(tmp_path, name))
+            (tmp_path / name).write_text("")
+            assert pool_of(loader).kill_stuck(1) == 1
+        immortal.add(stopped(tmp_path, "again"))
+        assert {worker.pid for worker in pool_of(loader)._fenced.values()} < immortal
+        assert loader.stats().restarts >= 2
+        lose_patience(loader, 0.1)
+        with pytest.raises(ringfeed.StallError) as caught:
+            next(batches)
+        found = re.match(r"no batch for 0\.1 s: [34] of 4 workers inside dataset\[i\] \(i = (.*)\);", str(caught.value))
+        assert found is not None
+        assert found[1].split(", ").count("0") == 3
+        assert len(immortal) == 3
         while immortal:
             os.kill(immortal.pop(), signal.SIGKILL)
 
@@ -216,35 +229,63 @@ def test_a_sample_that_no_worker_comes_back_from(tmp_path: Path, immortal: set[i
 @pytest.mark.usefixtures("nothing_left")
 def test_workers_that_are_slow_to_start(tmp_path: Path) -> None:
     """One that takes longer to start than timeout_s is replaced, and it is no early death."""
-    settings: Any = {"workers": 3, "slots": 2, "timeout_s": 0.7, "on_stall": "restart"}
-    with ringfeed.Loader(SlowToOpen(tmp_path, at=()), batch_size=4, **settings) as loader:
+    settings: Any = {"workers": 3, "slots": 2, "timeout_s": 0.5, "on_stall": "restart"}
+    with ringfeed.Loader(SlowToOpen(tmp_path, never=3), batch_size=4, **settings) as loader:
         for number, batch in enumerate(loader):
             check(batch, number)
         assert loader.stats().restarts >= 3
 
 
 @pytest.mark.usefixtures("nothing_left")
+def test_a_start_that_takes_longer_than_a_batch_may(tmp_path: Path) -> None:
+    """Each worker that is replaced for it makes the loader more patient, so that one gets there in the end."""
+    settings: Any = {"workers": 1, "slots": 2, "timeout_s": 0.2, "on_stall": "restart", "max_attempts": 1000}
+    with ringfeed.Loader(SlowToOpen(tmp_path, open_s=0.5), batch_size=4, **settings) as loader:
+        for number, batch in enumerate(loader):
+            check(batch, number)
+        assert loader.stats().restarts >= 1
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_who_has_just_begun_is_not_stuck(tmp_path: Path, immortal: set[int]) -> None:
+    """Nobody is suspected before he has been at it for timeout_s, however long the consumer has waited."""
+    settings: Any = {"workers": 1, "slots": 2, "on_stall": "restart"}
+    with ringfeed.Loader(Stuck(tmp_path, at=(0,)), batch_size=4, **settings) as loader:
+        batches = iter(loader)
+        immortal.add(stopped(tmp_path, 0))
+        pool, hour_ns = pool_of(loader), 3600 * 10**9
+        assert 0 < pool.kill_stuck(hour_ns) < hour_ns
+        assert (pool._suspects, loader.stats().restarts) == (set(), 0)
+        os.kill(immortal.pop(), signal.SIGKILL)
+        check(next(batches), 0)
+
+
+@pytest.mark.usefixtures("nothing_left")
 def test_workers_that_are_stopped_while_they_sleep(tmp_path: Path) -> None:
     """If nobody comes for what is to be filled all workers are suspected, and replaced."""
-    settings: Any = {"workers": 2, "slots": 2, "timeout_s": 0.5, "on_stall": "restart"}
+    settings: Any = {"workers": 2, "slots": 2, "on_stall": "restart"}
     with ringfeed.Loader(Stuck(tmp_path, at=()), batch_size=4, **settings) as loader:
         batches = iter(loader)
         held = [next(batches), next(batches)]
-        for pid in pids(loader):
+        before = pids(loader)
+        for pid in before:
             os.kill(pid, signal.SIGSTOP)
         held.clear()
+        assert pool_of(loader).kill_stuck(1) == 1
         for number in range(2, 10):
             check(next(batches), number)
         assert loader.stats().restarts == 2
+        assert not any(map(leftovers.runs, before))
 
 
 @pytest.mark.usefixtures("nothing_left")
 def test_fencing_counts_as_a_restart(tmp_path: Path, immortal: set[int]) -> None:
     """One more than max_restarts ends the run with an error that says so."""
-    settings: Any = {"workers": 1, "timeout_s": 0.5, "on_stall": "restart", "max_restarts": 0}
+    settings: Any = {"workers": 1, "on_stall": "restart", "max_restarts": 0}
     with ringfeed.Loader(Stuck(tmp_path, at=(0,)), batch_size=4, **settings) as loader:
         batches = iter(loader)
         immortal.add(stopped(tmp_path, 0))
+        lose_patience(loader, 0.1)
         with pytest.raises(ringfeed.WorkerError) as caught:
             next(batches)
         os.kill(immortal.pop(), signal.SIGKILL)
@@ -256,13 +297,14 @@ def test_fencing_counts_as_a_restart(tmp_path: Path, immortal: set[int]) -> None
 def test_closing_does_not_wait_for_the_immortal(tmp_path: Path, immortal: set[int]) -> None:
     """close() comes back though a worker cannot be ended; when it can, it is, and nothing is left."""
     before = leftovers.present()
-    settings: Any = {"workers": 1, "slots": 3, "timeout_s": 0.5, "on_stall": "restart"}
+    settings: Any = {"workers": 1, "slots": 3, "on_stall": "restart"}
     loader = ringfeed.Loader(Stuck(tmp_path, at=(0,)), batch_size=4, **settings)
     batches = iter(loader)
     immortal.add(pid := stopped(tmp_path, 0))
+    assert pool_of(loader).kill_stuck(1) == 1
     check(next(batches), 0)
     loader.close()
     assert leftovers.runs(pid)
     os.kill(pid, signal.SIGKILL)
     del batches, loader
-    assert not leftovers.since(before, patience_s=2.0)
+    assert not leftovers.since(before)

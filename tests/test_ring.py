@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ringfeed import _ring
-from ringfeed.plan import make_plan
+from ringfeed.budget import make_plan
 from ringfeed.segment import Segment
 from ringfeed.spec import Array, Spec
 
@@ -187,7 +187,7 @@ def test_waits_end_by_their_timeout(both: Both) -> None:
     assert both.ring.wait(S // 20) == _ring.PENDING
     both.fill()
     assert both.workers[1].claim(S // 20) == _ring.PENDING
-    assert 0.1 <= time.monotonic() - began < 5
+    assert 0.1 <= time.monotonic() - began < 60
 
 
 def test_a_publish_wakes_the_consumer(both: Both) -> None:
@@ -195,14 +195,14 @@ def test_a_publish_wakes_the_consumer(both: Both) -> None:
     both.plan_batches(1)
     thread = threading.Timer(0.1, both.fill)
     thread.start()
-    assert both.ring.wait(20 * S) == _ring.TAKEABLE
+    assert both.ring.wait(120 * S) == _ring.TAKEABLE
     thread.join()
 
 
 def test_planning_wakes_a_worker(both: Both) -> None:
     """A worker asleep for want of a ticket is woken when one is bound."""
     threading.Timer(0.1, both.plan_batches, (1,)).start()
-    assert both.workers[0].claim(20 * S) == _ring.TAKEABLE
+    assert both.workers[0].claim(120 * S) == _ring.TAKEABLE
 
 
 def test_stop_wakes_everybody(both: Both) -> None:
@@ -212,15 +212,15 @@ def test_stop_wakes_everybody(both: Both) -> None:
     while both.workers[0].claim(0) == _ring.TAKEABLE:
         pass
     threading.Timer(0.1, both.ring.stop).start()
-    assert both.workers[1].claim(20 * S) == _ring.STOPPED
-    assert both.ring.wait(20 * S) == _ring.STOPPED
+    assert both.workers[1].claim(120 * S) == _ring.STOPPED
+    assert both.ring.wait(120 * S) == _ring.STOPPED
 
 
 def test_an_alarm_wakes_the_consumer(both: Both) -> None:
     """The pool's alarm interrupts a wait, until it is cleared."""
     both.plan_batches(1)
     threading.Timer(0.1, both.ring.alarm).start()
-    assert both.ring.wait(20 * S) == _ring.ALARMED
+    assert both.ring.wait(120 * S) == _ring.ALARMED
     both.ring.clear_alarm()
     assert both.ring.look() == _ring.PENDING
 

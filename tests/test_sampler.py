@@ -530,7 +530,11 @@ def test_a_number_that_is_no_sample_is_refused(source: Any, length: int | None, 
         ([1, True], "sampler yielded True of type bool at position 1, expected an integer"),
         ([1, 2, 3, np.bool_(1)], "sampler yielded np.True_ of type bool at position 3, expected an integer"),
         ([0, 1.0], "sampler yielded 1.0 of type float at position 1, expected an integer"),
-        ([[0, 1]], "sampler yielded [0, 1] of type list at position 0, expected an integer"),
+        (
+            [[0, 1]],
+            "sampler yielded [0, 1] of type list at position 0, expected an integer; whole batches are the "
+            "loader's to make: give the sampler inside, and batch_size=",
+        ),
         (["a"], "sampler yielded 'a' of type str at position 0, expected an integer"),
         ([None], "sampler yielded None of type NoneType at position 0, expected an integer"),
         (np.array([1.0]), "sampler is an array of float64, expected one of integers"),

@@ -15,8 +15,8 @@ import pytest
 
 import ringfeed
 from ringfeed import segment
+from ringfeed.budget import make_plan, show_bytes
 from ringfeed.limits import show_limit
-from ringfeed.plan import make_plan, show_bytes
 from ringfeed.segment import Segment, open_ring, reserve
 from ringfeed.spec import Array, Spec
 

@@ -69,8 +69,8 @@ class Kerasy(Batches):
             7,
             {},
             TypeError,
-            "a int is no dataset: it has no __getitem__; give an object with __len__ and __getitem__, or a tuple or "
-            "dict of arrays",
+            "a int is no dataset: it has neither __getitem__ nor __iter__; give an object with __len__ and "
+            "__getitem__, a tuple or dict of arrays, or an iterable",
         ),
         (
             Unsized(),
@@ -554,3 +554,16 @@ def test_a_file_that_is_cut_short_costs_its_rows_alone(tmp_path: Path) -> None:
                 seen += numbers.tolist()
             assert seen == list(range(kept))
         assert loader.stats().skipped == [23]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "path", "kind"),
+    [({"x": np.zeros(3), "y": [0, 1, 2]}, "dataset['y']", "list"), ({"x": (np.zeros(3), 5)}, "dataset['x'][1]", "int")],
+)
+def test_a_dict_of_columns_that_are_no_arrays_is_refused(dataset: Any, path: str, kind: str) -> None:
+    """The text says which of them is none."""
+    with pytest.raises(ringfeed.SpecError) as caught:
+        probe(dataset, 2)
+    assert str(caught.value) == (
+        f"{path} is of type {kind}, expected an array like all in a dict of arrays; give numpy.asarray() of it"
+    )

@@ -153,6 +153,14 @@ ARRAYS: list[tuple[Any, Any, str]] = [
 HUGE = "Array has more than 2**62 bytes, expected a shape that fits in memory; make it smaller"
 ARRAYS += [(shape, "u2", HUGE) for shape in [(2**61 + 1,), (0, 2**62), (2**31, 2**31), (-(10**5000),)]]
 
+VARIABLE = "which count from 0; write it as in variable=(0, 1)"
+AXES: list[tuple[Any, str]] = [
+    ((2,), f"Array has variable=(2,), expected True, or numbers of axes of (2, 3), {VARIABLE}"),
+    ((0, -1), f"Array has variable=(0, -1), expected True, or numbers of axes of (2, 3), {VARIABLE}"),
+    (1, f"Array has variable=1, expected True, or numbers of axes of (2, 3), {VARIABLE}"),
+    ("a", f"Array has variable='a', expected True, or numbers of axes of (2, 3), {VARIABLE}"),
+]
+
 TREES: list[tuple[Any, str]] = [
     (((2, 3), "uint8"), f"spec[0][0] is of type int, {GIVEN}"),
     ({"image": None}, f"spec['image'] is None, {GIVEN}"),
@@ -291,6 +299,12 @@ BATCH_VALUES: list[tuple[Any, Any, str]] = [
 def test_an_array_that_cannot_be_is_refused(shape: Any, dtype: Any, text: str) -> None:
     """An Array is refused for a shape or dtype that no slot can hold."""
     assert refusal(lambda: Array(shape, dtype)) == text
+
+
+@rows("variable text", AXES)
+def test_axes_that_an_array_has_not_are_refused(variable: Any, text: str) -> None:
+    """Only an axis that there is may vary."""
+    assert refusal(lambda: Array((2, 3), "u1", variable=variable)) == text
 
 
 @rows("tree text", TREES)
@@ -439,6 +453,36 @@ def test_batch_array_takes_up_to_the_most_rows(count: int) -> None:
     """A batch of 0 to max_rows rows is taken as it is."""
     batch = np.zeros((count, 2, 3), "u1")
     assert Spec(BYTE).batch_array(0, batch, 0, max_rows=4) is batch
+
+
+SOME, ALL = Array((2, 3), "u1", variable=(1,)), Array((2, 3), "u1", variable=True)
+
+
+@rows("leaf shape fits", [(SOME, (2, 0), True), (SOME, (1, 3), False), (ALL, (1, 0), True), (ALL, (2, 4), False)])
+def test_batch_array_takes_smaller_rows_where_they_may_vary(leaf: Array, shape: Any, fits: bool) -> None:  # noqa: FBT001
+    """Along a variable axis a whole batch may be smaller, never larger; a single sample never differs."""
+    spec, batch = Spec(leaf), np.zeros((4, *shape), "u1")
+    if fits:
+        assert spec.batch_array(0, batch, 7, max_rows=4) is batch
+    else:
+        assert "expected (2, 3) or less" in refusal(lambda: spec.batch_array(0, batch, 7, max_rows=4))
+    assert refusal(lambda: spec.array(0, batch[0], 7)) == f"{AT}sample has shape {shape}, expected (2, 3); {SHAPE}"
+
+
+def test_variable_axes_belong_to_the_spec() -> None:
+    """They are numbers in order, shown as one would write them, and survive equality, leaves and pickling."""
+    trees = [BYTE, SOME, ALL, Array((2, 3), "u1", variable=(0,))]
+    assert [[Spec(one) == Spec(two) for one in trees] for two in trees] == np.eye(4).tolist()
+    assert [repr(tree) for tree in trees[:3]] == [
+        "Array((2, 3), 'uint8')",
+        "Array((2, 3), 'uint8', variable=(1,))",
+        "Array((2, 3), 'uint8', variable=True)",
+    ]
+    assert Array((2, 3), "u1", variable=[np.int64(1), 0, 1]) == ALL
+    assert Array((), "u1", variable=True).variable == ()
+    again = pickle.loads(pickle.dumps(Spec({"a": SOME, "b": ALL})))
+    assert [leaf.variable for leaf in again.leaves] == [(1,), (0, 1)]
+    assert again == Spec({"a": SOME, "b": ALL})
 
 
 def test_bfloat16_is_a_dtype_like_any_other() -> None:

@@ -36,8 +36,9 @@ def files() -> Iterator[Stacks]:
 
 
 @pytest.mark.usefixtures("nothing_left")
-def test_the_stack_is_the_newest(files: Stacks) -> None:
+def test_the_stack_is_the_newest(files: Stacks, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stack replaces the one before, also where it is shorter."""
+    monkeypatch.setattr(stacks, "WRITING_S", 60.0)  # it ends as soon as the text stays the same
     for text in (b"a long stack of many lines", b"short \xff"):
         worker: Any = Writer(files.fd_of(3), text)
         assert files.read(3, worker) == text.decode(errors="replace")

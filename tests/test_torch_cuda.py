@@ -33,7 +33,8 @@ POISON = 85
 
 def oracle(**settings: Any) -> ringfeed.Loader:
     """Return a loader of an Oracle's batches."""
-    return ringfeed.Loader(Oracle(LENGTH), **{"batch_size": ROWS, "workers": 2, "timeout_s": 20, "slots": 3} | settings)
+    usual: dict[str, Any] = {"batch_size": ROWS, "workers": 2, "timeout_s": 120, "slots": 3}
+    return ringfeed.Loader(Oracle(LENGTH), **usual | settings)
 
 
 def told(batch: Any) -> list[int]:
@@ -274,7 +275,7 @@ def test_the_program_may_end_in_an_epoch(tmp_path: Path) -> None:
     script.write_text(ENDING)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     run = subprocess.run(
-        [sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=50, check=False
+        [sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=240, check=False
     )
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
 
@@ -294,7 +295,7 @@ def test_the_gpu_copies_while_it_computes() -> None:
     pictures = np.zeros((64, 4096, 1024), np.uint8)
     numbers = torch.ones((4096, 4096), device="cuda")
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
-    loader = ringfeed.Loader((pictures,), batch_size=8, workers=2, pin=True, timeout_s=20)
+    loader = ringfeed.Loader((pictures,), batch_size=8, workers=2, pin=True, timeout_s=120)
     with loader, torch.profiler.profile(activities=activities) as profile:
         for (batch,) in loader.to_torch("cuda"):
             for _ in range(20):

@@ -142,10 +142,11 @@ def test_tensors_that_are_no_arrays_are_refused(sample: Any, text: str) -> None:
 
 
 @pytest.mark.parametrize("dataset", [Stream(), sets.ChainDataset([Stream()])])
-def test_datasets_without_indices_are_refused(dataset: Any) -> None:
-    """An IterableDataset cannot be read by index; there is no silent wrong answer."""
-    with pytest.raises(TypeError):
-        ringfeed.Loader(dataset, workers=0)
+def test_datasets_without_indices_are_iterables(dataset: Any) -> None:
+    """An IterableDataset is read in its own order, anew in each epoch."""
+    with ringfeed.Loader(dataset, workers=0, batch_size=8) as loader:
+        for _ in range(2):
+            assert [number for batch in loader.to_torch() for number in batch.tolist()] == list(range(ROWS))
 
 
 # ---- samplers ----

@@ -22,8 +22,8 @@ import ringfeed
 from datasets import Misbehaving, Oracle, check, drain
 from ringfeed import _ring, worker
 from ringfeed import channel as channels
+from ringfeed.budget import make_plan
 from ringfeed.launch import Spawner, Tether
-from ringfeed.plan import make_plan
 from ringfeed.segment import Segment
 from ringfeed.ship import pack, ship
 from ringfeed.source import Recipe, Source, probe
@@ -67,7 +67,7 @@ class Bench:
     def take(self, version: int) -> list[int]:
         """Plan one batch of a version, and return what it is filled with."""
         self.ring.plan(np.arange(4, dtype=np.int64), 4, 0, version)
-        assert self.ring.wait(10 * 10**9) == _ring.TAKEABLE
+        assert self.ring.wait(120 * 10**9) == _ring.TAKEABLE
         lease = self.ring.take()
         return np.frombuffer(lease, np.int64)[:4].tolist()
 
@@ -89,7 +89,7 @@ def tied() -> Iterator[Any]:
     found = Spawner(tether).start()
     yield found
     found.kill()
-    found.is_dead(5)
+    found.is_dead(120)
     found.epitaph()
     tether.close()
 
@@ -103,7 +103,7 @@ def test_a_thread_serves_until_the_ring_stops() -> None:
     thread.start()
     assert bench.take(0) == [5, 6, 7, 8]
     bench.ring.stop()
-    thread.join(10)
+    thread.join(120)
     assert not thread.is_alive()
     bench.close()
 
@@ -120,7 +120,7 @@ def test_what_is_raised_outside_a_sample_fails_its_ticket(backend: Any, monkeypa
 
     monkeypatch.setattr(Source, "fill", fill)
     with ringfeed.Loader(
-        Oracle(12), batch_size=4, workers=1, backend=backend, start_method="fork", timeout_s=10
+        Oracle(12), batch_size=4, workers=1, backend=backend, start_method="fork", timeout_s=120
     ) as loader:
         iterator = iter(loader)
         found = check(next(iterator))
@@ -145,7 +145,7 @@ def test_versions_are_fetched_when_a_batch_asks(tied: Any) -> None:
     assert bench.take(2) == [20, 21, 22, 23]
     assert bench.take(3) == [30, 31, 32, 33]
     bench.ring.stop()
-    assert tied.is_dead(10)
+    assert tied.is_dead(120)
     for shipment in shipments:
         shipment.close()
     bench.close()
@@ -158,7 +158,7 @@ def test_idle_workers_leave_at_once(tied: Any) -> None:
     channels.send(tied.channel, *bench.hello(shipment))
     bench.take(0)
     bench.ring.stop()
-    assert tied.is_dead(5)
+    assert tied.is_dead(120)
     assert os.waitstatus_to_exitcode(os.waitid(os.P_PID, tied.pid, os.WEXITED | os.WNOWAIT).si_status << 8) == 0
     shipment.close()
     bench.close()
@@ -167,7 +167,7 @@ def test_idle_workers_leave_at_once(tied: Any) -> None:
 def test_a_worker_whose_consumer_hangs_up_leaves(tied: Any) -> None:
     """The end of the channel before the hello ends the worker, without a word."""
     tied.hang_up()
-    assert tied.is_dead(10)
+    assert tied.is_dead(120)
 
 
 class Lonely(Oracle):
@@ -219,7 +219,7 @@ class Guest:
         os.chdir("/proc")
 
     def starts_threads(self) -> None:
-        threading.Thread(target=time.sleep, args=(100,)).start()
+        threading.Thread(target=time.sleep, args=(600,)).start()
 
     def prints(self) -> None:
         print("x" * 100_000)  # noqa: T201 - what it is for
@@ -358,7 +358,7 @@ class Raising(Oracle):
 def test_any_exception_is_told(name: str, backend: Any) -> None:
     """However odd an exception is, its batch is an error that names the sample, and the others arrive."""
     how = {"backend": backend, "start_method": "fork"}
-    with ringfeed.Loader(Raising(name), batch_size=8, workers=1, timeout_s=10, **how) as loader:
+    with ringfeed.Loader(Raising(name), batch_size=8, workers=1, timeout_s=120, **how) as loader:
         iterator = iter(loader)
         assert check(next(iterator)) + check(next(iterator)) == list(range(16))
         with pytest.raises(ringfeed.WorkerError) as caught:
@@ -402,7 +402,7 @@ class Stubborn:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         if index == 0:
             open({flag!r}, "w").close()
-        ctypes.PyDLL(None).sleep(30)  # in C, with the GIL
+        ctypes.PyDLL(None).sleep(600)  # in C, with the GIL
         return index
 loader = ringfeed.Loader(Stubborn(), batch_size=2, workers=2, start_method={method!r}, spec=ringfeed.Array((), "int64"))
 iterator = iter(loader)
@@ -416,7 +416,7 @@ print("busy", flush=True)
 
 ENDS = {
     "SIGKILL": "os.kill(os.getpid(), 9)",
-    "exec": "os.execv(sys.executable, [sys.executable, '-c', 'import time; time.sleep(20)'])",
+    "exec": "os.execv(sys.executable, [sys.executable, '-c', 'import time; time.sleep(600)'])",
     "exception": "raise SystemError",
 }
 
@@ -432,10 +432,10 @@ def test_workers_end_with_their_consumer(method: str, end: str, tmp_path: Any) -
         pids = [int(word) for word in process.stdout.readline().split()]
         assert len(pids) == (2 if method == "spawn" else 3)
         assert process.stdout.readline() == "busy\n"
-        wait_until(lambda: not any(map(leftovers.runs, pids)), 4.0)
+        wait_until(lambda: not any(map(leftovers.runs, pids)))
     finally:
         process.kill()
-        process.communicate(timeout=10)
+        process.communicate(timeout=120)
 
 
 @pytest.mark.usefixtures("nothing_left")
@@ -478,7 +478,7 @@ def test_a_dataset_that_brings_a_framework_in_is_named(tmp_path: Path) -> None:
     script += "print([batch.tolist() for batch in loader])\n"
     (tmp_path / "script.py").write_text(script)
     found = subprocess.run(
-        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=50, check=False
+        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False
     )
     assert found.stdout == "[[0, 1, 2, 3, 4, 5, 6, 7]]\n"
     assert found.stderr.count("RuntimeWarning: unpickling the dataset imported") == 1
@@ -490,5 +490,5 @@ def test_rng_is_the_function_whatever_was_imported_first() -> None:
     script = (
         "import ringfeed.loader, ringfeed.randomness, ringfeed.source, ringfeed; print(ringfeed.rng().random() < 1)"
     )
-    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=50, check=False)
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=240, check=False)
     assert (found.stdout, found.stderr) == ("True\n", "")

@@ -16,7 +16,7 @@ from ringfeed import ship
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-TIMEOUT_S = 50
+TIMEOUT_S = 240
 
 _WORKER = """
 import ast, sys

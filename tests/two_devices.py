@@ -29,7 +29,9 @@ left: list[Any] = []
 
 def oracle(**settings: Any) -> ringfeed.Loader:
     """Return a loader of an Oracle's batches."""
-    return ringfeed.Loader(Oracle(LENGTH), **{"batch_size": ROWS, "workers": 2, "timeout_s": 20, "slots": 3} | settings)
+    return ringfeed.Loader(
+        Oracle(LENGTH), **{"batch_size": ROWS, "workers": 2, "timeout_s": 120, "slots": 3} | settings
+    )
 
 
 def told(batch: Any) -> list[int]:
@@ -39,7 +41,7 @@ def told(batch: Any) -> list[int]:
 
 def until_none_held(loader: ringfeed.Loader) -> None:
     """Wait until JAX has let go of every slot."""
-    deadline_s = time.monotonic() + 20
+    deadline_s = time.monotonic() + 120
     while loader.slot_states().count("held"):
         assert time.monotonic() < deadline_s, loader.slot_states()
         time.sleep(0.001)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -13,6 +15,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import ringfeed
+
+PATIENCE_S = 120.0
 
 
 def pool_of(loader: ringfeed.Loader) -> Any:
@@ -26,12 +30,34 @@ def pids(loader: ringfeed.Loader) -> list[int]:
     return [worker.pid for worker in list(pool_of(loader)._workers.values())]
 
 
-def wait_until(holds: Callable[[], bool], timeout_s: float = 10.0) -> None:
-    """Wait for a state that must come."""
-    deadline = time.monotonic() + timeout_s
+def wait_until(holds: Callable[[], bool]) -> None:
+    """Wait for a state that must come, however busy the machine is."""
+    deadline = time.monotonic() + PATIENCE_S
     while not holds():
         assert time.monotonic() < deadline, "it did not come"
         time.sleep(0.005)
+
+
+def lose_patience(loader: ringfeed.Loader, timeout_s: float) -> None:
+    """Have a loader that runs wait for so long from now on: whoever places a stall first need not guess at times."""
+    assert loader._engine is not None
+    loader._engine._settings = replace(loader._engine._settings, timeout_s=timeout_s)
+
+
+def while_it_waits(act: Callable[[], object]) -> threading.Thread:
+    """Have another thread act as soon as this one waits for a batch."""
+    caller = threading.get_ident()
+
+    def waits() -> bool:
+        return sys._current_frames()[caller].f_code.co_name == "_wait_until"
+
+    def watch() -> None:
+        wait_until(waits)
+        act()
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    return thread
 
 
 def _environment() -> dict[str, str]:
@@ -43,7 +69,7 @@ def run_script(text: str, *, through: tuple[str, ...] = (), cwd: Path | None = N
     """Run a script in an interpreter of its own; return its output, its errors and its status."""
     command = [*through, sys.executable, "-c", text]
     found = subprocess.run(
-        command, capture_output=True, text=True, timeout=30, env=_environment(), check=False, cwd=cwd
+        command, capture_output=True, text=True, timeout=PATIENCE_S, env=_environment(), check=False, cwd=cwd
     )
     return found.stdout, found.stderr, found.returncode
 

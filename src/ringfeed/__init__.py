@@ -15,6 +15,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ringfeed.budget import Plan
     from ringfeed.errors import (
         ClosedError,
         PlanError,
@@ -26,8 +27,9 @@ if TYPE_CHECKING:
         SupersededError,
         WorkerError,
     )
+    from ringfeed.iterables import Interleave
     from ringfeed.loader import Loader
-    from ringfeed.plan import Plan
+    from ringfeed.planning import plan
     from ringfeed.randomness import rng
     from ringfeed.spec import Array, Spec
 
@@ -40,8 +42,9 @@ __version__ = "0.1.0"
 _HOMES = {
     "Array": "spec",
     "ClosedError": "errors",
+    "Interleave": "iterables",
     "Loader": "loader",
-    "Plan": "plan",
+    "Plan": "budget",
     "PlanError": "errors",
     "RingfeedError": "errors",
     "ShipError": "errors",
@@ -51,12 +54,14 @@ _HOMES = {
     "StallError": "errors",
     "SupersededError": "errors",
     "WorkerError": "errors",
+    "plan": "planning",
     "rng": "randomness",
 }
 
 __all__ = [
     "Array",
     "ClosedError",
+    "Interleave",
     "Loader",
     "Plan",
     "PlanError",
@@ -68,6 +73,7 @@ __all__ = [
     "StallError",
     "SupersededError",
     "WorkerError",
+    "plan",
     "rng",
 ]
 

@@ -11,6 +11,8 @@ from ringfeed.spec import Spec
 _Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 _OnError: TypeAlias = Callable[[int, int, BaseException], None]
 
+def shape_of(lease: Lease, offset: int, most: tuple[int, ...]) -> tuple[int, ...]: ...
+
 @final
 class Fields:
     def __new__(cls, spec: Spec, offsets: Sequence[int]) -> Self: ...

@@ -14,6 +14,7 @@ from libc.string cimport memcpy
 from ringfeed cimport _cring as c
 
 from ringfeed.errors import SpecError
+from ringfeed.failure import Nothing
 
 cnp.import_array()
 
@@ -42,6 +43,34 @@ cdef struct Field:
     int ndim             # of one sample's leaf
     int number_type      # the NumPy type of a 0-d leaf which plain Python numbers may fill, or -1
     cnp.npy_intp shape[33]  # [0] is for the rows; 32 axes were NumPy's limit when this was written
+    bint varies             # a batch's own shape stands before the field
+    uint8_t may_be_less[33]  # by axis
+
+
+cdef int64_t *shape_before(uint8_t *field, int ndim) noexcept nogil:
+    """Where a batch's own shape stands, of a field whose shape varies: as `Layout` says."""
+    cdef size_t size = (ndim * sizeof(int64_t) + c.RF_FIELD_ALIGN - 1) // c.RF_FIELD_ALIGN * c.RF_FIELD_ALIGN
+    return <int64_t *>(field - size)
+
+
+cdef void read_shape(uint8_t *field, int ndim, const cnp.npy_intp *most, cnp.npy_intp *shape) noexcept nogil:
+    """Read a batch's own shape; whatever a worker has left there, nobody reads beyond the field."""
+    cdef const int64_t *recorded = shape_before(field, ndim)
+    cdef int axis
+    for axis in range(ndim):
+        shape[axis] = max(0, min(recorded[axis], most[axis]))
+
+
+def shape_of(lease, uint64_t offset, tuple most not None):
+    """Return the shape that a leaf has in the batch of a lease, if it varies up to `most`; without the rows."""
+    cdef cnp.npy_intp limits[33]
+    cdef cnp.npy_intp shape[33]
+    cdef uint8_t *base = <uint8_t *><uintptr_t>lease.address
+    cdef int axis
+    for axis in range(len(most)):
+        limits[axis] = most[axis]
+    read_shape(base + offset, <int>len(most), limits, shape)
+    return tuple([shape[axis] for axis in range(len(most))])
 
 
 @cython.final
@@ -70,6 +99,9 @@ cdef class Fields:
         field.ndim = len(leaf.shape)
         for axis, length in enumerate(leaf.shape):
             field.shape[axis + 1] = length
+        for axis in leaf.variable:
+            field.varies = True
+            field.may_be_less[axis] = True
         field.number_type = (<cnp.dtype>leaf.dtype).type_num if not leaf.shape and leaf.dtype.isnative else -1
 
     def __dealloc__(self):
@@ -83,6 +115,8 @@ cdef class Fields:
         cdef uint8_t *start = base + field.offset + first * field.row_size
         cdef cnp.npy_intp shape[33]
         memcpy(shape, field.shape, sizeof(shape))
+        if field.varies:
+            read_shape(base + field.offset, field.ndim, field.shape + 1, shape + 1)
         shape[0] = rows
         Py_INCREF(dtype)  # the constructor steals one
         array = PyArray_NewFromDescr(&PyArray_Type, dtype, field.ndim + 1 - skipped, shape + skipped, NULL, start,
@@ -109,6 +143,29 @@ cdef bint same_shape(cnp.ndarray array, int skipped, const Field *field):
         if cnp.PyArray_DIM(array, axis + skipped) != field.shape[axis + 1]:
             return False
     return True
+
+
+cdef bint fits(cnp.ndarray array, const Field *field):
+    """Whether an array is a whole batch of a field, whose rows are not looked at."""
+    cdef int axis
+    cdef cnp.npy_intp length
+    if not field.varies:
+        return same_shape(array, 1, field)
+    if cnp.PyArray_NDIM(array) != field.ndim + 1:
+        return False
+    for axis in range(field.ndim):
+        length = cnp.PyArray_DIM(array, axis + 1)
+        if length > field.shape[axis + 1] or (length < field.shape[axis + 1] and not field.may_be_less[axis]):
+            return False
+    return True
+
+
+cdef void note_shape(cnp.ndarray array, const Field *field, uint8_t *base):
+    """Write a batch's own shape down; like its rows, it is seen when the ticket is published."""
+    cdef int64_t *place = shape_before(base + field.offset, field.ndim)
+    cdef int axis
+    for axis in range(field.ndim):
+        place[axis] = cnp.PyArray_DIM(array, axis + 1)
 
 
 cdef bint store_number(value, int number_type, uint8_t *target) except -1:
@@ -358,6 +415,8 @@ cdef class RowWriter:
         cdef cnp.npy_intp rows = -1
         cdef Field *field
         cdef cnp.ndarray array
+        if batch is None:
+            raise Nothing
         if self.flat == 0:
             batch = (batch,)
         elif self.flat < 0 or type(batch) is not tuple or len(<tuple>batch) != self.flat:
@@ -366,11 +425,13 @@ cdef class RowWriter:
             field = &self.fields.fields[number]
             value = (<tuple>batch)[number]
             if not (cnp.PyArray_CheckExact(value) and same_type(value, <cnp.dtype>self.fields.dtypes[number])
-                    and same_shape(value, 1, field) and cnp.PyArray_DIM(value, 0) <= most):
+                    and fits(value, field) and cnp.PyArray_DIM(value, 0) <= most):
                 value = self.spec.batch_array(number, value, index, most)
             array = value
             if rows >= 0 and cnp.PyArray_DIM(array, 0) != rows:
                 self.spec.batch_rows(number, cnp.PyArray_DIM(array, 0), rows, index)
             rows = cnp.PyArray_DIM(array, 0)
-            self.copy(array, base + field.offset, rows * field.row_size, number, base, 0, rows)
+            if field.varies:
+                note_shape(array, field, base)
+            self.copy(array, base + field.offset, cnp.PyArray_NBYTES(array), number, base, 0, rows)
         return <uint32_t>rows

@@ -81,6 +81,7 @@ cdef extern from "ring.h" nogil:
         uint64_t batch
         uint32_t cell
         uint32_t reaps
+        uint32_t lane
 
     enum rf_answer:
         RF_TAKEABLE
@@ -122,10 +123,13 @@ cdef extern from "ring.h" nogil:
 
     uint32_t rf_plan_room(const rf_ring *ring)
     rf_bool rf_plan(rf_ring *ring, const int64_t *indices, uint32_t rows, uint64_t epoch, uint32_t version)
+    void rf_set_lane(rf_ring *ring, uint32_t lane)
     void rf_bind(rf_ring *ring)
     rf_answer rf_look(rf_ring *ring)
     rf_answer rf_wait_head(rf_ring *ring, int64_t deadline_ns)
     rf_answer rf_wait_slot(rf_ring *ring, int64_t deadline_ns)
+    rf_bool rf_has_room(const rf_ring *ring)
+    rf_bool rf_wait_room(rf_ring *ring, int64_t deadline_ns)
     rf_taken rf_take(rf_ring *ring)
     void rf_alarm(rf_ring *ring)
     void rf_alarm_clear(rf_ring *ring)
@@ -188,6 +192,9 @@ cdef extern from "export.h" nogil:
 
 
 cdef extern from "feed.h" nogil:
+    enum:
+        RF_OVER
+
     struct rf_feed:
         pass
 
@@ -208,6 +215,8 @@ cdef extern from "feed.h" nogil:
     struct rf_asks:
         rf_reply (*begin)(rf_feed *feed, int64_t *turn, char **error) noexcept nogil
         rf_reply (*next)(rf_feed *feed, int64_t turn, rf_handout *handout, char **error) noexcept nogil
+        rf_reply (*rest)(rf_feed *feed, int64_t step, int64_t *turn, char **error) noexcept nogil
+        uint32_t (*interrupted)(uint32_t told, int64_t now_ns) noexcept nogil
 
     struct rf_tally:
         uint64_t batches

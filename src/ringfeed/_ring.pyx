@@ -131,8 +131,14 @@ cdef class Ring:
         """How many more batches can be planned."""
         return c.rf_plan_room(self.ring)
 
-    def plan(self, const int64_t[::1] indices, uint32_t rows, uint64_t epoch, uint32_t version):
-        """Plan batches of `rows` indices each, the last one perhaps shorter; bind what can be bound."""
+    def plan(self, const int64_t[::1] indices, uint32_t rows, uint64_t epoch, uint32_t version, uint32_t lane=0):
+        """Plan batches of `rows` indices each, the last one perhaps shorter; bind what can be bound.
+
+        Of a `lane`, only workers of that lane claim them.
+        """
+        if lane > c.RF_MAX_WORKERS:
+            raise ValueError(f"lane {lane}, at most {c.RF_MAX_WORKERS}")
+        c.rf_set_lane(self.ring, lane)
         cdef Py_ssize_t first = 0, count = indices.shape[0]
         cdef uint32_t some
         while first < count:
@@ -148,11 +154,14 @@ cdef class Ring:
         """Answer at once what `wait` would wait for."""
         return c.rf_look(self.ring)
 
-    def wait(self, int64_t timeout_ns):
-        """Wait without the GIL for as long as `look` answers PENDING, or HELD, or `timeout_ns`. Answers signals."""
+    def wait(self, int64_t timeout_ns, bint held=False):
+        """Wait without the GIL for as long as `look` answers PENDING, or HELD, or `timeout_ns`. Answers signals.
+
+        ``held``: only where it is HELD, since what is PENDING may be the caller's own to fill.
+        """
         cdef c.rf_answer first = c.rf_look(self.ring)
         cdef c.rf_answer answer = first
-        if answer != c.RF_PENDING and answer != c.RF_HELD:
+        if answer != c.RF_HELD and (held or answer != c.RF_PENDING):
             return answer
         cdef int64_t now = c.rf_now_ns()
         cdef int64_t deadline = now + timeout_ns
@@ -285,6 +294,22 @@ cdef class Lease:
             return PyCapsule_New(export, VERSIONED, delete_versioned)
         return PyCapsule_New(export, PLAIN, delete_plain)
 
+    def has_room(self):
+        """Whether another slot is left to be filled: one that is free, or bound."""
+        return c.rf_has_room(self.ring)
+
+    def wait_room(self, int64_t timeout_ns):
+        """Wait without the GIL until it has room, or the ring ends; returns whether it has. Answers signals."""
+        cdef int64_t now = c.rf_now_ns()
+        cdef int64_t deadline = now + timeout_ns
+        cdef bint over = False
+        while not over and now < deadline:
+            with nogil:
+                over = c.rf_wait_room(self.ring, min(deadline, now + SLICE_NS))
+            PyErr_CheckSignals()
+            now = c.rf_now_ns()
+        return c.rf_has_room(self.ring)
+
     @property
     def slot(self):
         """The number of the slot."""
@@ -355,11 +380,12 @@ cdef class WorkerEnd:
     cdef c.rf_claim current
     cdef uint32_t worker
 
-    def __cinit__(self, Ring owner not None, uint32_t worker):
+    def __cinit__(self, Ring owner not None, uint32_t worker, uint32_t lane=0):
         if worker >= owner.ring.geometry.ids:
             raise ValueError(f"worker {worker} of {owner.ring.geometry.ids}")
         self.owner = owner
         self.worker = worker
+        self.cursor.lane = lane
 
     def claim(self, int64_t timeout_ns):
         """Claim the next ticket: TAKEABLE, PENDING after `timeout_ns` or a signal, or STOPPED."""
@@ -380,6 +406,22 @@ cdef class WorkerEnd:
         if row >= self.current.rows:
             raise ValueError(f"row {row} of {self.current.rows}")
         c.rf_fail(&self.current, row, <const char *>payload, <uint32_t>len(payload))
+
+    def cut(self, uint32_t row):
+        """Deliver no more of the ticket's rows than the first `row`; False where fewer were to be delivered already."""
+        if row and row >= self.current.rows_delivered:
+            return False
+        self.current.rows_delivered = row
+        return True
+
+    @property
+    def killed(self):
+        """The first row of the ticket that was given up because it ended its workers, or None."""
+        cdef uint32_t row
+        for row in range(self.current.rows):
+            if self.current.marks[row] == c.RF_ROW_KILLED:
+                return row
+        return None
 
     @property
     def claim_address(self):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ringfeed._ring import Lease
-from ringfeed.errors import ClosedError
+from ringfeed.errors import ClosedError, RingfeedError
 from ringfeed.lifetime import Exit
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ class BatchIterator:
         self._form = form
         self._patient = patient
         self._finished = False
+        self.failure: RingfeedError | None = None
+        """What ended the workers, and the epoch before its time. Without a traceback, which would keep the loader."""
 
     def __iter__(self) -> BatchIterator:
         """Return itself."""
@@ -42,6 +45,10 @@ class BatchIterator:
             raise
         except ClosedError:
             Exit.park()
+            raise
+        except RingfeedError as error:
+            if self._loader._engine is None:  # noqa: SLF001 - as above
+                self.failure = copy(error)
             raise
 
     def ready(self) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import threading
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -16,18 +16,20 @@ from ringfeed import _ring
 from ringfeed._arrays import Fields
 from ringfeed.cuda import start_driver
 from ringfeed.errors import ClosedError, RingfeedError, SlotsHeldError, SpecError, StallError, WorkerError
-from ringfeed.failure import decode
+from ringfeed.failure import Kind, decode, kind_of
 from ringfeed.limits import usable_cpus
 from ringfeed.pins import Pins
 from ringfeed.pool import Crew, InProcess, Pool, Threads
 from ringfeed.processes import Processes
+from ringfeed.rotation import RotationEpoch
 from ringfeed.segment import Segment
 
 if TYPE_CHECKING:
     from ringfeed._feed import Feed
     from ringfeed.batches import Form
+    from ringfeed.budget import Plan
     from ringfeed.flight import Flight
-    from ringfeed.plan import Plan
+    from ringfeed.permutation import Indices
     from ringfeed.sampler import Epoch
     from ringfeed.settings import Settings
     from ringfeed.source import Recipe
@@ -39,6 +41,8 @@ SOON_NS = 10**7  # what a step may take to let go of its batch
 FOREVER_NS = 2**62
 SPIN_NS = 20_000
 AGES_SHOWN = 8
+
+Failed: TypeAlias = list[tuple[int, int, int]]  # row, index and mark of each
 
 
 class Engine:
@@ -70,9 +74,11 @@ class Engine:
         self._epoch: Epoch | None = None
         self._number = 0
         self._ahead = plan.slots
+        self._ended_by: RingfeedError | None = None  # what has ended an iterable, not raised yet
         self._feed: Feed | None = None  # takes some of them in C, until it is recalled
         self._counted = (0, 0, 0)  # of its batches, samples and ns of stall
         self._waited_ns = 0  # by its last caller, in vain
+        self._since_ns = 0  # when time was last counted in the epoch under way; 0: there is none
         self._counting = threading.RLock()  # held for a few steps: statistics are asked for by any thread
 
     def _make_pool(self) -> Pool:
@@ -103,11 +109,14 @@ class Engine:
         self.cancel()
         self._epoch = epoch
         self._number = number
+        self._ended_by = None
+        self._since_ns = _ring.now_ns()
         self._ahead = self._capacity if pure else self.ring.slots
         self._top_up()
 
     def cancel(self) -> None:
         """Break the epoch off."""
+        self._count_time(over=True)
         self._recall()
         if self._waiting:
             self.ring.cancel()
@@ -123,6 +132,7 @@ class Engine:
             ends.callback(self.flight.wait)
             ends.callback(self._count_work)
             ends.callback(self._recall)
+            ends.callback(self._count_time, over=True)
             self.pool.stop()
 
     def _top_up(self) -> None:
@@ -135,8 +145,16 @@ class Engine:
                 self._epoch = None
                 if self._settings.drop_remainder:
                     indices = indices[: len(indices) // rows * rows]
-            if len(indices):
+            if self._recipe.readers > 1:
+                self._plan_lanes(indices, rows)
+            elif len(indices):
                 self.ring.plan(indices, rows, self._number, self._version)
+
+    def _plan_lanes(self, indices: Indices, rows: int) -> None:
+        """Plan batches of several iterables, each of which one worker reads."""
+        for first in range(0, len(indices), rows):
+            lane = int(indices[first]) % self._recipe.readers % max(self._settings.workers, 1) + 1
+            self.ring.plan(indices[first : first + rows], rows, self._number, self._version, lane)
 
     @property
     def _waiting(self) -> int:
@@ -156,7 +174,7 @@ class Engine:
             self._feed, self._counted = feed, feed.tally()
             self._waited_ns = 0
             feed.lend(self.ring, turn, self._waiting - kept, self._timeout_ns())
-        return self._epoch is not None or self._waiting > 0
+        return self._epoch is not None or self._waiting > 0 or self._ended_by is not None
 
     def _recall(self) -> None:
         """Have the ring back from C code; only then may anything be planned, taken or cancelled here."""
@@ -182,30 +200,38 @@ class Engine:
         """Return the next batch, as arrays or as what ``form`` makes of it; StopIteration at the end of the epoch."""
         if self._feed is not None:
             self._recall()
-        while True:
-            if self._epoch is not None and self.ring.room > self._much_room:
-                self._top_up()
-            if self.ring.look() != _ring.TAKEABLE and not self._wait(patient=patient):
-                raise StopIteration
-            lease = self.ring.take()
-            rows = min(lease.rows, self._layout.rows)
-            if lease.failed and self._settings.on_error == "raise":
-                error = self._error_of(lease, rows)
-                del lease  # in the traceback it would hold the slot for as long as the caller keeps the error
-                raise error
-            if lease.failed:
-                rows = self._without_failed(lease, rows)
-                if not rows:
-                    del lease  # its slot may be the only one that can be filled
-                    continue
-            self.stats.batches += 1
-            self.stats.samples += rows
-            if form is not None:
-                return form(lease, rows)
-            leaves = self._fields.views(lease, rows)
-            if self._settings.copy:
-                leaves = [leaf.copy() for leaf in leaves]
-            return self._recipe.spec.unflatten(leaves)
+        while self._ended_by is not None or (taken := self._take(patient=patient)) is None:
+            self._raise_end()
+        lease, rows = taken
+        self.stats.batches += 1
+        self.stats.samples += rows
+        if form is not None:
+            return form(lease, rows)
+        leaves = self._fields.views(lease, rows)
+        if self._settings.copy:
+            leaves = [leaf.copy() for leaf in leaves]
+        return self._recipe.spec.unflatten(leaves)
+
+    def _take(self, *, patient: bool) -> tuple[_ring.Lease, int] | None:
+        """Take a batch and say how many rows it has; None where it has none, and its slot is free again."""
+        if self._epoch is not None and self.ring.room > self._much_room:
+            self._top_up()
+        if self.ring.look() != _ring.TAKEABLE and not self._wait(patient=patient):
+            self._count_time(over=True)
+            raise StopIteration
+        lease = self.ring.take()
+        rows = min(lease.rows, self._layout.rows)
+        if not lease.failed:
+            return lease, rows
+        failed = self._failed_rows(lease, rows)
+        if self._recipe.readers:
+            self._note_end(lease)
+        if failed and self._settings.on_error == "raise":
+            error = self._error_of(lease, failed)
+            del lease  # in the traceback it would hold the slot for as long as the caller keeps the error
+            raise error
+        rows = self._without(lease, rows, failed)
+        return (lease, rows) if rows else None
 
     def _wait(self, *, patient: bool) -> bool:
         """Wait for the head batch; False when the epoch is over."""
@@ -236,15 +262,15 @@ class Engine:
                 return bool(answer == _ring.TAKEABLE)
             self._judge(answer)
             if answer == _ring.PENDING and _ring.now_ns() >= deadline_ns:
-                self._stalled()
-                deadline_ns = _ring.now_ns() + timeout_ns
+                pause_ns = self._stalled()
+                deadline_ns = _ring.now_ns() + pause_ns
 
     def _wait_for_views(self, patience_ns: int) -> int:
         """Wait until views let go of a slot; garbage is collected only where none does soon by itself."""
-        answer = self.ring.wait(min(patience_ns, SOON_NS))
+        answer = self.ring.wait(min(patience_ns, SOON_NS), held=True)
         if answer == _ring.HELD:
             gc.collect()  # tens of milliseconds beside a framework
-            answer = self.ring.wait(patience_ns)
+            answer = self.ring.wait(patience_ns, held=True)
         if answer == _ring.HELD:
             raise self._slots_held()
         return answer
@@ -268,56 +294,90 @@ class Engine:
             f"can be filled; copy what you keep, raise slots=, or give copy=True"
         )
 
-    def _stalled(self) -> None:
-        """Raise StallError, or end the workers that are stuck and go on."""
-        if self._settings.on_stall == "restart" and self.pool.kill_stuck():
-            return
+    def _stalled(self) -> int:
+        """Raise StallError, or end the workers that are stuck; returns how long to wait before the next look."""
+        pause_ns = self.pool.kill_stuck(self._timeout_ns()) if self._settings.on_stall == "restart" else 0
+        if pause_ns:
+            return pause_ns
         lines = self.pool.stalled()
         at = [self.ring.report(number)[0] for number in range(self.ring.ids)]
-        inside = [str(index) for index in at if index is not None]
-        where = f"{len(inside)} of {len(lines)} workers inside dataset[i] (i = {', '.join(inside)})"
+        inside = [index for index in at if index is not None]
+        who = f"{len(inside)} of {len(lines)} workers" if inside else "no worker"
         message = (
-            f"no batch for {self._settings.timeout_s:g} s: {where if inside else 'no worker inside dataset[i]'}; "
+            f"no batch for {self._settings.timeout_s:g} s: {who} inside {self._recipe.places(inside)}; "
             f"raise timeout_s or look there"
         )
         raise StallError("\n".join([message, *lines]))
 
-    def _without_failed(self, lease: _ring.Lease, rows: int) -> int:
+    def _failed_rows(self, lease: _ring.Lease, rows: int) -> Failed:
+        """Return the failed ones among the rows of a batch; a whole batch has but one."""
+        if self._recipe.kind != "batches":
+            return lease.failed_rows(rows)
+        nothing = any(kind_of(record) is not Kind.ERROR for _, record in lease.failures())
+        return [] if nothing else lease.failed_rows(1)
+
+    def _without(self, lease: _ring.Lease, rows: int, failed: Failed) -> int:
         """Close the gaps that failures have left in a batch; returns the rows that are left."""
-        whole = self._recipe.kind == "batches"
-        failed = lease.failed_rows(1 if whole else rows)
+        self.stats.none_batches += any(kind_of(record) is Kind.NOTHING for _, record in lease.failures())
         self.stats.skipped += [index for _, index, _ in failed]
-        if whole:
+        if self._recipe.kind == "batches" or (self._settings.drop_remainder and lease.rows < self._layout.rows):
             return 0
         kept = np.setdiff1d(np.arange(rows), [row for row, _, _ in failed])
         for leaf in self._fields.views(lease, rows):
             leaf[: len(kept)] = leaf[kept]
         return len(kept)
 
-    def _error_of(self, lease: _ring.Lease, rows: int) -> RingfeedError:
+    def _note_end(self, lease: _ring.Lease) -> None:
+        """Have an iterable that came to its end in this batch leave the rotation; the last ends the epoch."""
+        record = next((record for _, record in lease.failures() if kind_of(record) is Kind.END), None)
+        if record is None or not isinstance(self._epoch, RotationEpoch):
+            return
+        index = lease.failed_rows(self._layout.indices)[-1][1]
+        if self._epoch.end(index) and len(record) > 1 and self._settings.on_error == "skip":
+            failure = decode(bytes([Kind.ERROR]) + record[1:])
+            self._ended_by = WorkerError(f"{self._recipe.whose(index)} was ended by {failure.summary}")
+            self._ended_by.__cause__ = failure.error
+        if self._epoch.is_over:
+            self.cancel()
+
+    def _raise_end(self) -> None:
+        if self._ended_by is not None:
+            error, self._ended_by = self._ended_by, None
+            raise error
+
+    def _error_of(self, lease: _ring.Lease, failed: Failed) -> RingfeedError:
         """Return the first failure of a batch as an error."""
-        failed = lease.failed_rows(1 if self._recipe.kind == "batches" else rows)
         row, index, mark = failed[0]
+        place = self._recipe.place(index)
         more = f" ({len(failed) - 1} more of this batch failed)" if len(failed) > 1 else ""
         if mark == _ring.ROW_KILLED:
             death = self.pool.death_of(lease.batch, row)
             attempts = self._settings.max_attempts
             workers = "its worker" if attempts == 1 else f"{attempts} workers"
-            return WorkerError(f"dataset[{index}] ended {workers}{more}; the last one {death}; try it with workers=0")
+            return WorkerError(f"{place} ended {workers}{more}; the last one {death}; try it with workers=0")
         failure = decode(dict(lease.failures())[row])
         if isinstance(failure.error, SpecError):
             error: RingfeedError = SpecError(f"{failure.error}{more}")
             error.__cause__ = failure.error.__cause__
         else:
-            error = WorkerError(f"dataset[{index}] raised {failure.summary}{more}")
+            error = WorkerError(f"{place} raised {failure.summary}{more}")
             error.__cause__ = failure.error
         return error
 
     def count(self) -> Stats:
         """Return the statistics, brought up to date."""
+        self._count_time()
         self._count_feed()
         self._count_work()
         return self.stats
+
+    def _count_time(self, *, over: bool = False) -> None:
+        """Count the time since the last look, if an epoch is under way; ``over``: it ends now."""
+        with self._counting:
+            now_ns = _ring.now_ns()
+            if self._since_ns:
+                self.stats.elapsed_s += (now_ns - self._since_ns) / 1e9
+                self._since_ns = 0 if over else now_ns
 
     def _count_work(self) -> None:
         reports = [self.ring.report(number) for number in range(self.ring.ids)]

@@ -7,18 +7,19 @@ GIL, also after the loader is closed. The type codes are those of dlpack.h
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from ringfeed._arrays import shape_of
 from ringfeed.errors import SpecError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
     from typing import Any
 
     import numpy as np
 
     from ringfeed._ring import Lease
-    from ringfeed.spec import Leaf, Spec
+    from ringfeed.spec import Leaf
 
 CPU = (1, 0)
 """What `__dlpack_device__` says of memory on this machine."""
@@ -27,27 +28,27 @@ _BFLOAT = 4
 _WIDEST = {"c": 16}
 
 
-class _Field(NamedTuple):
-    offset: int  # in the slot
-    shape: tuple[int, ...]  # of a sample
-    code: int
-    bits: int
-
-
 class Exports:
-    """Where each leaf of a spec lies in a slot, and as what DLPack knows it."""
+    """Where leaves of a spec lie in a slot, and as what DLPack knows them."""
 
-    def __init__(self, spec: Spec, offsets: Sequence[int]) -> None:
+    def __init__(self, leaves: Iterable[Leaf], offsets: Iterable[int]) -> None:
         """Describe the leaves; SpecError for one whose dtype DLPack has no code for."""
-        self._fields = [
-            _Field(offset, leaf.shape, *_type_of(leaf)) for leaf, offset in zip(spec.leaves, offsets, strict=True)
-        ]
+        leaves = list(leaves)
+        self._fields = [(offset, leaf.shape, *_type_of(leaf)) for leaf, offset in zip(leaves, offsets, strict=True)]
+        self._varying = [number for number, leaf in enumerate(leaves) if leaf.variable]
+        self._rows = -1  # for which `_forms` are what a lease takes: those of the last batch
+        self._forms: list[tuple[int, tuple[int, ...], int, int]] = []
 
     def capsules(self, lease: Lease, rows: int, *, versioned: bool = False) -> list[object]:
         """Return a capsule a leaf over the first ``rows`` rows; each holds the slot until whoever takes it lets go."""
-        return [
-            lease.dlpack(offset, (rows, *shape), code, bits, versioned) for offset, shape, code, bits in self._fields
-        ]
+        if rows != self._rows:
+            self._forms = [(offset, (rows, *shape), code, bits) for offset, shape, code, bits in self._fields]
+            self._rows = rows
+        for number in self._varying:
+            offset, most, code, bits = self._fields[number]
+            self._forms[number] = offset, (rows, *shape_of(lease, offset, most)), code, bits
+        dlpack = lease.dlpack
+        return [dlpack(offset, shape, code, bits, versioned) for offset, shape, code, bits in self._forms]
 
 
 class Exported:
@@ -67,6 +68,15 @@ class Exported:
         if capsule is None:
             raise BufferError("this capsule was taken already")
         return capsule
+
+
+def can_be_exported(leaf: Leaf) -> bool:
+    """Whether DLPack knows the dtype of the leaf."""
+    try:
+        _type_of(leaf)
+    except SpecError:
+        return False
+    return True
 
 
 def _type_of(leaf: Leaf) -> tuple[int, int]:

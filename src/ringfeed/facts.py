@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ringfeed.sampler import batch_count
+from ringfeed.sampler import Sequential, batch_count
 
 if TYPE_CHECKING:
-    from ringfeed.plan import Plan
+    from ringfeed.budget import Plan
     from ringfeed.sampler import Sampler
     from ringfeed.settings import Settings
     from ringfeed.source import Probe
     from ringfeed.spec import Spec
+    from ringfeed.stats import Stats
 
 
 class Facts:
@@ -24,6 +25,7 @@ class Facts:
     _probe: Probe
     _sampler: Sampler
     _plan: Plan
+    _stats: Stats
 
     @property
     def dataset(self) -> Any:
@@ -56,6 +58,11 @@ class Facts:
         return self._probe.rows
 
     @property
+    def iterated(self) -> bool:
+        """Whether the dataset is an iterable, whose end only reading shows."""
+        return self._probe.readers > 0
+
+    @property
     def drop_remainder(self) -> bool:
         """Whether a shorter last batch is left out."""
         return self._settings.drop_remainder
@@ -80,10 +87,18 @@ class Facts:
         """Whether what is handed out is a copy."""
         return self._settings.copy
 
+    @property
+    def has_gaps(self) -> bool:
+        """Whether the dataset has given None in the place of whole batches, so that an epoch has fewer than `len`."""
+        return self._probe.has_gaps or self._stats.none_batches > 0
+
     def __len__(self) -> int:
         """Return the batches of an epoch; TypeError where the sampler does not know."""
         length = self._sampler.length
         if length is None:
-            message = "the length of this loader is unknown: its sampler has no len()"
+            endless = isinstance(self._sampler, Sequential)
+            whose = "dataset has no len(), and goes on without end" if endless else "sampler has no len()"
+            whose = "dataset is an iterable" if self.iterated else whose
+            message = f"the length of this loader is unknown: its {whose}"
             raise TypeError(message)
         return batch_count(length, self._batch_size or 1, self._settings.drop_remainder)

@@ -1,13 +1,37 @@
-"""An exception's way from the worker that raised it to the consumer, in the few kilobytes of a failure record."""
+"""Why a row is not there, on its way from the worker to the consumer, in the few kilobytes of a failure record.
+
+A record is a byte that says the kind, and for an error what is known of it:
+
+ERROR     the row's exception
+NOTHING   a whole batch of None: the epoch goes on without it, and it counts as no failure
+END       the epoch ends before this row; those before it are delivered
+"""
 
 from __future__ import annotations
 
 import pickle
 import traceback
+from enum import IntEnum
 from typing import NamedTuple
 
 LIMIT = 4088  # of a record; what is longer loses the middle of its traceback first
 CUT = "\n  ... (shortened)\n"
+
+
+class Kind(IntEnum):
+    """Why a row is not there: the first byte of its record."""
+
+    ERROR = 0
+    NOTHING = 1
+    END = 2
+
+
+class Nothing(Exception):  # noqa: N818 - no error, but it takes an error's way
+    """A dataset has None in the place of a batch."""
+
+
+class End(Exception):  # noqa: N818 - see above
+    """A dataset has no more rows."""
 
 
 class RemoteTraceback(Exception):  # noqa: N818 - it is a traceback, and the cause of an error
@@ -19,11 +43,12 @@ class RemoteTraceback(Exception):  # noqa: N818 - it is a traceback, and the cau
 
 
 class Failure(NamedTuple):
-    """What is known of an exception in a worker."""
+    """What is known of a row that is not there; all but the kind is of an exception in a worker."""
 
-    error: BaseException | None  # None where it could not be pickled
+    error: BaseException | None  # of kind ERROR always one
     type_name: str
     text: str
+    kind: Kind = Kind.ERROR
 
     @property
     def summary(self) -> str:
@@ -33,22 +58,27 @@ class Failure(NamedTuple):
 
 def encode(error: BaseException) -> bytes:
     """Return at most ``LIMIT`` bytes that say as much of the exception as fits; whatever it is, nothing is raised."""
+    kind = Kind.NOTHING if type(error) is Nothing else Kind.END if type(error) is End else Kind.ERROR
+    return bytes([kind]) + (_encode(error) if kind is Kind.ERROR else b"")
+
+
+def _encode(error: BaseException) -> bytes:
     try:
-        return _encode(error)
+        return _shortened(error, LIMIT - 1)
     except BaseException:  # noqa: BLE001 - an error's own methods may do anything, and its row must be told
         return pickle.dumps((None, type(error).__name__[:200], _safe_text(error)[:500], ""))
 
 
-def _encode(error: BaseException) -> bytes:
+def _shortened(error: BaseException, limit: int) -> bytes:
     type_name, text = type(error).__qualname__, _safe_text(error)
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     pickled = _pickle(error)
     record = pickle.dumps((pickled, type_name, text, trace))
-    if len(record) > LIMIT and pickled is not None and len(pickled) > LIMIT // 2:
+    if len(record) > limit and pickled is not None and len(pickled) > limit // 2:
         pickled = None
     text, least = text[:500], 200
-    while len(record) > LIMIT:
-        half = (len(trace) - (len(record) - LIMIT)) // 2 - len(CUT)
+    while len(record) > limit:
+        half = (len(trace) - (len(record) - limit)) // 2 - len(CUT)
         if half < 0:
             pickled, half, least = None, least, least // 2
             text = text[: 3 * half]
@@ -57,9 +87,17 @@ def _encode(error: BaseException) -> bytes:
     return record
 
 
+def kind_of(record: bytes) -> Kind:
+    """Return why the row is not there."""
+    return Kind(record[0])
+
+
 def decode(record: bytes) -> Failure:
     """Return what ``encode`` kept; the exception has the worker's traceback as its ``__cause__``."""
-    pickled, type_name, text, trace = pickle.loads(record)  # noqa: S301 - from our own worker
+    kind = kind_of(record)
+    if kind is not Kind.ERROR:
+        return Failure(None, "", "", kind)
+    pickled, type_name, text, trace = pickle.loads(record[1:])  # noqa: S301 - from our own worker
     error: BaseException | None = None
     if pickled is not None:
         try:

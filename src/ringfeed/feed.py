@@ -37,6 +37,8 @@ class LoaderFeed:
         self._count = count
         self._lock = threading.Lock()
         self._batches: BatchIterator | None = None
+        self._all_taken = False
+        self._untold: Exception | None = None  # of a hook, after the last batch
         _live.add(self)
 
     @property
@@ -46,14 +48,16 @@ class LoaderFeed:
 
     def begin(self) -> int:
         """Begin the loader's next epoch, whose turn takes over from the one before."""
+        self._tell()
         with self._lock:
             batches = self._loader.batches(partial(_hand_over, self._loader, self._feed), patient=True)
-            self._batches = batches
+            self._batches, self._all_taken = batches, False
         self._loader.lend(self._feed)
         return batches._turn  # noqa: SLF001 - numbers this epoch's callers
 
     def take(self, turn: int) -> tuple[Lease, int] | None:
         """Take the next batch and its rows; None at the end of an epoch whose length nobody knew."""
+        self._tell()
         batches = self._batches
         if batches is None or batches._turn != turn:  # noqa: SLF001 - as above
             raise SupersededError(
@@ -62,24 +66,53 @@ class LoaderFeed:
             )
         taken = next(batches, None)
         if taken is None:
-            self._check_end()
+            self._check_end(batches)
             return None
         lease, rows, goes_on = taken
         if not goes_on:
-            # Who knows the length never asks past the end, where the loader closes its epoch.
-            next(batches, None)
+            self._close_epoch(batches)
         return lease, rows
 
-    def _check_end(self) -> None:
+    def rest(self, step: int) -> int | None:
+        """Return the newest turn if it has batches left, though ``step`` was the last of its iteration.
+
+        Raises what the end of the epoch raised, if nobody has been told.
+        """
+        self._tell()
+        batches = self._batches
+        if batches is None or self._all_taken or self._count is None or step + 1 < self._count:
+            return None
+        return batches._turn  # noqa: SLF001 - as above
+
+    def _close_epoch(self, batches: BatchIterator) -> None:
+        """Have the loader end its epoch: who knows the length does not ask past it. What it raises comes after."""
+        self._all_taken = True
+        try:
+            next(batches, None)
+        except Exception as error:  # noqa: BLE001 - a hook of the user's may raise anything
+            self._untold = error
+
+    def _tell(self) -> None:
+        error, self._untold = self._untold, None
+        if error is not None:
+            raise error
+
+    def _check_end(self, batches: BatchIterator) -> None:
+        if batches.failure is not None:
+            raise batches.failure
         if self._count is not None:
             raise RingfeedError(
                 f"the epoch ended before its {self._count} batches, which was len(loader) when the dataset was made; "
-                "call to_tf_dataset() again after the length has changed"
+                "call to_tf_dataset() again: the length has changed, or some batches are None"
             )
 
     def dismiss(self) -> None:
         """Have whoever waits for a batch give up."""
         self._loader.dismiss()
+
+    def __del__(self) -> None:
+        """Have Python print what nobody was told."""
+        self._tell()
 
 
 def _hand_over(loader: Loader, feed: _feed.Feed, lease: Lease, rows: int) -> tuple[Lease, int, bool]:

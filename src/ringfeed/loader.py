@@ -10,36 +10,35 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ringfeed import _ring
 from ringfeed.batches import BatchIterator
+from ringfeed.budget import Plan, check_available, make_plan
 from ringfeed.cuda import start_driver
 from ringfeed.engine import Engine
 from ringfeed.errors import ClosedError, RingfeedError, SupersededError
 from ringfeed.facts import Facts
 from ringfeed.flight import Flight
+from ringfeed.insight import Insight
+from ringfeed.iterables import is_iterator, iterables_of, keep
 from ringfeed.lifetime import Exit, Forks
 from ringfeed.limits import usable_cpus
-from ringfeed.plan import Plan, check_available, make_plan
+from ringfeed.outlets import Outlets
+from ringfeed.rotation import Rotation
 from ringfeed.sampler import check_seed, make_sampler
 from ringfeed.settings import Settings, check_count
 from ringfeed.ship import pack
-from ringfeed.source import Recipe, has_hook, probe
+from ringfeed.source import Recipe, batches_in, has_hook, probe
 from ringfeed.stats import Stats
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
-    import jax
-    import tensorflow as tf
-    import torch
-    from keras.src.trainers.data_adapters.data_adapter import DataAdapter
     from typing_extensions import Self
 
     from ringfeed._feed import Feed
-    from ringfeed.adapters.epochs import Epochs
     from ringfeed.batches import Form
     from ringfeed.sampler import Sampler
 
 
-class Loader(Facts):
+class Loader(Facts, Insight, Outlets):
     """Feeds batches of a dataset, filled by workers straight into preallocated shared memory.
 
     ``for batch in loader`` is one epoch. A batch mirrors the structure of a sample, in writable ndarrays over the
@@ -50,9 +49,13 @@ class Loader(Facts):
 
     dataset: anything with ``__len__`` and ``__getitem__`` that gives an array, a number, or nested tuples, lists,
         dicts or NamedTuples of them; a tuple or dict of equally long arrays; with ``batch_size=None``, a dataset of
-        whole batches such as a Keras ``PyDataset``. ``read_into(index, out)`` and ``__getitems__(indices)`` are used
-        where a dataset has them. ``on_epoch_begin()`` and ``on_epoch_end()`` run in this process, and what they
-        change reaches the workers.
+        whole batches such as a Keras ``PyDataset``. Or an iterable: an object with ``__iter__`` and no ``__getitem__``,
+        or a function without arguments that returns an iterable, which one worker reads in order, anew in each epoch
+        (a replacement starts anew and skips what was read), up to ``slots`` batches ahead; an iterator, such as a
+        generator or a file, which a thread of this process reads, for one epoch; several by `Interleave`. The first
+        element is read to learn the spec, unless it is given. ``read_into(index, out)`` and ``__getitems__(indices)``
+        are used where a dataset has them. ``on_epoch_begin()`` and ``on_epoch_end()`` run in this process, and what
+        they change reaches the workers.
     batch_size: samples a batch; None where ``dataset[i]`` is a whole batch.
     shuffle, seed: a new order each epoch, a pure function of (seed, epoch).
     sampler: an iterable of dataset indices, instead of ``shuffle``.
@@ -105,6 +108,12 @@ class Loader(Facts):
         """Check everything, read sample 0 unless ``spec`` is given, and make the plan; nothing is reserved yet."""
         self._batch_size = check_count("batch_size", batch_size, 1)
         count = min(usable_cpus(), _ring.MAX_WORKERS) if workers is None else workers
+        iterables = iterables_of(dataset)
+        if iterables:
+            _check_order(shuffle=shuffle, sampler=sampler)
+            count = min(check_count("workers", count, 0) or 0, len(iterables))
+        if any(map(is_iterator, iterables)):
+            backend = "thread"  # it is here, and cannot be anywhere else
         check_count("slots", slots, 0)
         check_count("max_batch_size", max_batch_size, 1)
         self._settings = Settings(
@@ -126,11 +135,12 @@ class Loader(Facts):
             message = "reseed=True seeds states that all threads share; use backend='process', or ringfeed.rng()"
             raise ValueError(message)
         self._dataset = dataset
+        self._fed = keep(dataset)
         self._shuffle = shuffle
         self._seed = check_seed(seed)
         self._custom_sampler = sampler
         self._probe = probe(
-            dataset,
+            self._fed,
             self._batch_size,
             spec=spec,
             max_batch_size=max_batch_size,
@@ -142,7 +152,9 @@ class Loader(Facts):
         if slots is None and memory is None and batch_size is None:
             slots = self._settings.workers + 2
         self._plan = self._make_plan(slots, memory)
-        self._recipe = Recipe(self._probe.kind, self._probe.spec, self._plan.layout, self._seed, reseed)
+        self._recipe = Recipe(
+            self._probe.kind, self._probe.spec, self._plan.layout, self._seed, reseed, self._probe.readers
+        )
         self._engine: Engine | None = None
         self._stats = Stats()
         self._flight = Flight()
@@ -158,6 +170,10 @@ class Loader(Facts):
     def _dataset_length(self) -> int | None:
         if isinstance(self._dataset, tuple | dict):
             return None  # arrays: the probe knows
+        if iterables_of(self._dataset):
+            return None  # only reading shows it
+        if self._batch_size is None and hasattr(type(self._dataset), "__getitem__"):
+            return batches_in(self._dataset)
         if hasattr(type(self._dataset), "__len__"):
             return len(self._dataset)
         if self._custom_sampler is None and hasattr(type(self._dataset), "__getitem__"):
@@ -169,13 +185,15 @@ class Loader(Facts):
         return None
 
     def _make_sampler(self) -> Sampler:
+        if self._probe.readers:
+            return Rotation(iterables_of(self._dataset), 1 if self._batch_size is None else self._batch_size)
         return make_sampler(self._probe.length, shuffle=self._shuffle, seed=self._seed, sampler=self._custom_sampler)
 
     def _make_plan(self, slots: int | None, memory: int | str | None) -> Plan:
         sent = (
             self._settings.workers > 0 and self._settings.backend == "process" and self._settings.start_method != "fork"
         )
-        parcel = pack(self._dataset) if sent else None
+        parcel = pack(self._fed) if sent else None
         own = parcel.in_band if parcel and self._settings.start_method == "spawn" else 0
         plan = make_plan(
             self._probe.spec,
@@ -190,26 +208,12 @@ class Loader(Facts):
         check_available(plan)
         return plan
 
-    # ---- what it does ----
+    # ---- epochs ----
 
     @property
     def epoch(self) -> int:
         """The number of the epoch that the next ``iter()`` begins."""
         return self._next_epoch
-
-    def stats(self) -> Stats:
-        """Return what has been done so far; the object is kept up to date by the next call."""
-        engine = self._engine
-        if engine is not None:
-            self._stats = engine.count()
-        return self._stats
-
-    def slot_states(self) -> list[str]:
-        """Return a word for each slot: free, filling, ready, held or draining. Safe from any thread."""
-        engine = self._engine
-        return ["free"] * self._plan.slots if engine is None else engine.ring.slot_states()
-
-    # ---- epochs ----
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next ``iter()`` the epoch of this number: its order and its random numbers."""
@@ -237,7 +241,7 @@ class Loader(Facts):
             if self._engine is None:
                 self._start()
             elif self._changes:
-                self._engine.update(self._dataset)
+                self._engine.update(self._fed)
             assert self._engine is not None
             number, self._next_epoch = self._next_epoch, self._next_epoch + 1
             self._engine.begin(self._sampler.epoch(number), number, pure=self._sampler.pure)
@@ -254,7 +258,8 @@ class Loader(Facts):
             return
         getattr(self._dataset, name)()
         if self._probe.length is not None:
-            self._probe = replace(self._probe, length=len(self._dataset))
+            length = len(self._dataset) if self._batch_size is not None else batches_in(self._dataset)
+            self._probe = replace(self._probe, length=length)
             self._sampler = self._make_sampler()
 
     def _start(self) -> None:
@@ -264,7 +269,7 @@ class Loader(Facts):
         atexit.unregister(Exit.note)
         atexit.register(Exit.note)  # the last to be registered is the first to run
         try:
-            engine.start(self._dataset)
+            engine.start(self._fed)
             self._check_open()
             self._engine = engine
         except BaseException:
@@ -354,41 +359,12 @@ class Loader(Facts):
         """Close the loader."""
         self.close()
 
-    # ---- into training ----
 
-    def to_keras(self, *, class_weight: Mapping[int, float] | None = None) -> DataAdapter:
-        """Return what ``fit``, ``evaluate`` and ``predict`` of a Keras 3 model take as ``x``, over the slots."""
-        from ringfeed.adapters.keras import to_keras  # noqa: PLC0415 - imports Keras
-
-        return to_keras(self, class_weight=class_weight)
-
-    def to_tf_dataset(self) -> tf.data.Dataset:
-        """Return a ``tf.data.Dataset`` whose every iteration is one epoch.
-
-        TensorFlow copies to a GPU itself: ahead of the step with, as the last step of a pipeline,
-        ``.apply(tf.data.experimental.prefetch_to_device("/GPU:0"))``, and from the slot itself with ``pin=True``.
-        """
-        from ringfeed.adapters.tensorflow import to_tf_dataset  # noqa: PLC0415 - imports TensorFlow
-
-        return to_tf_dataset(self)
-
-    def to_torch(self, device: torch.device | str | None = None) -> Epochs:
-        """Return epochs whose batches are torch tensors over the slots.
-
-        ``device="cuda"``: on that GPU, each copied ahead of the step that wants it, on a stream of its own; the slot
-        comes back when the copy has passed. With ``pin=True`` the GPU copies beside what it computes.
-        """
-        from ringfeed.adapters.torch import to_torch  # noqa: PLC0415 - imports torch
-
-        return to_torch(self, device)
-
-    def to_jax(self, device: jax.Device | str | None = None) -> Epochs:
-        """Return epochs whose batches are jax arrays over the slots.
-
-        ``device``, a ``jax.Device`` or the name of a platform: on that device, each copied by JAX ahead of the step
-        that wants it; the slot comes back when the copy is there. With ``pin=True`` the slots are registered by JAX's
-        own client where it can (``dma_map``), since it puts what others registered through a buffer of its own.
-        """
-        from ringfeed.adapters.jax import to_jax  # noqa: PLC0415 - imports JAX
-
-        return to_jax(self, device)
+def _check_order(*, shuffle: bool, sampler: object) -> None:
+    """Refuse an order for what comes in its own."""
+    if shuffle or sampler is not None:
+        message = (
+            f"{'shuffle=True' if shuffle else 'sampler='} needs a dataset whose samples have numbers, and an iterable "
+            f"comes in its own order; shuffle inside the iterable, or give a dataset with __len__ and __getitem__"
+        )
+        raise ValueError(message)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Protocol
 
+from ringfeed.budget import show_bytes
 from ringfeed.cuda import GONE, Refusal
 from ringfeed.errors import PlanError
 from ringfeed.lifetime import Forks
-from ringfeed.plan import show_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable

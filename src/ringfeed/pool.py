@@ -7,7 +7,7 @@ Each pool answers the loader's few questions in the same words:
     step()            do some work in the calling thread, if that is where it is done
     failure           the error that ended the pool, or None
     stalled()         what the workers are doing, for a StallError
-    kill_stuck()      end those that are stuck, and have their rows run again
+    kill_stuck(ns)    end those that have been stuck for so long, and have their rows run again
     dismiss()         have all of it end soon, without waiting
     stop()            the same, and wait about a second
 """
@@ -66,8 +66,8 @@ class Pool(Protocol):
     def stalled(self) -> list[str]:
         """Describe each worker, with its Python stack."""
 
-    def kill_stuck(self) -> bool:
-        """End the workers that are stuck, whose rows then run again; False where there is nobody to end."""
+    def kill_stuck(self, patience_ns: int) -> int:
+        """End the workers that are stuck for so long; returns when to look again, in ns, or 0: nobody can be ended."""
 
     def dismiss(self) -> None:
         """Have all workers leave; at once, from any thread, more than once."""
@@ -116,9 +116,9 @@ class InProcess:
         """There are no workers to describe."""
         return []
 
-    def kill_stuck(self) -> bool:
+    def kill_stuck(self, patience_ns: int) -> int:  # noqa: ARG002 - see below
         """There is nobody to end."""
-        return False
+        return 0
 
     def dismiss(self) -> None:
         """End the ring: nothing runs by itself."""
@@ -142,7 +142,7 @@ class Threads:
     def start(self, dataset: Any) -> None:
         """Start the threads; they never keep the interpreter alive."""
         for number in range(self._crew.workers):
-            end = _ring.WorkerEnd(self._crew.ring, number)
+            end = _ring.WorkerEnd(self._crew.ring, number, lane=number + 1)
             source = Source(dataset, self._crew.recipe, end, self._crew.ring)
             thread = threading.Thread(target=serve, args=(end, source), name=f"ringfeed-{number}", daemon=True)
             start_thread(thread)
@@ -169,9 +169,9 @@ class Threads:
             lines.append(describe(self._crew.ring, number, f"thread {thread.name}", "".join(stack)))
         return lines
 
-    def kill_stuck(self) -> bool:
+    def kill_stuck(self, patience_ns: int) -> int:  # noqa: ARG002 - see below
         """A thread cannot be ended."""
-        return False
+        return 0
 
     def dismiss(self) -> None:
         """End the ring, and with it the threads."""

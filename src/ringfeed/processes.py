@@ -44,7 +44,10 @@ class Processes:
         self._shipment: Shipment | None = None
         self._version = 0
         self._starts = [0] * crew.ring.ids
+        self._told_ns = [0] * crew.ring.ids  # when each was sent its hello
+        self._slow_starts = [0] * crew.ring.ids  # in a row: workers ended because they took too long to start
         self._claims_before = [0] * crew.ring.ids
+        self._lanes: dict[int, int] = {}  # by worker
         self._early_deaths = 0
         self._deaths: dict[tuple[int, int], str] = {}
         self._stopping = False
@@ -97,6 +100,7 @@ class Processes:
         hello = {
             "recipe": self._crew.recipe,
             "number": number,
+            "lane": self._lane_of(number),
             "sizes": segment.sizes,
             "version": self._version,
             "manifest": None if forked or self._shipment is None else self._shipment.manifest(),
@@ -105,10 +109,17 @@ class Processes:
         }
         fds = () if hello["manifest"] is None or self._shipment is None else self._shipment.fds
         self._starts[number] += 1
+        self._told_ns[number] = time.monotonic_ns()
         self._claims_before[number] = self._crew.ring.report(number)[-1]
         self._tell(
             self._workers[number], hello, (segment.control_fd, segment.slots_fd, self._stacks.fd_of(number), *fds)
         )
+
+    def _lane_of(self, number: int) -> int:
+        """Give a worker the lane that none of the others at work has."""
+        taken = {self._lanes.get(other) for other in self._workers if other != number}
+        self._lanes[number] = next(lane for lane in range(1, self._crew.workers + 1) if lane not in taken)
+        return self._lanes[number]
 
     @staticmethod
     def _tell(worker: Worker, message: object, fds: tuple[int, ...]) -> None:
@@ -256,27 +267,43 @@ class Processes:
             lines = [self._stalled(number, worker) for number, worker in sorted(self._workers.items())]
             return lines + [self._outlived(number, worker) for number, worker in sorted(self._fenced.items())]
 
-    def kill_stuck(self) -> bool:
-        """End the workers that are stuck, whose rows then run again; fence those that SIGKILL does not end."""
+    def kill_stuck(self, patience_ns: int) -> int:
+        """End the workers that are stuck for so long; fence those that SIGKILL does not end. Their rows run again."""
         with self._lock:
-            stuck = self._stuck()
+            due_ns, now_ns = self._due_ns(patience_ns), time.monotonic_ns()
+            stuck = [number for number, at_ns in due_ns.items() if at_ns <= now_ns]
+            if not stuck:
+                return min(due_ns.values()) - now_ns if due_ns else 0
             at = {number: self._crew.ring.report(number)[0] for number in stuck}
             if any(self._outlasted[index] >= self._crew.max_attempts for index in at.values() if index is not None):
-                return False  # a sample whose workers cannot be ended, one after the other
+                return 0  # a sample whose workers cannot be ended, one after the other
             self._suspects.update(stuck)
             for number in stuck:
+                self._slow_starts[number] = self._slow_starts[number] + 1 if self._is_starting(number) else 0
                 self._workers[number].kill()
             deadline = time.monotonic() + KILL_S
             alive = [n for n in stuck if not self._workers[n].is_dead(max(0.0, deadline - time.monotonic()))]
             if alive:
                 self._outlasted.update(index for number in alive if (index := at[number]) is not None)
                 self._fence(alive)
-            return bool(stuck)
+            return patience_ns
 
-    def _stuck(self) -> list[int]:
-        """Those inside a sample; or all, where there is something to fill and nobody comes for it."""
-        busy = [number for number in self._workers if self._crew.ring.report(number)[1]]
-        return busy or ([*self._workers] if "filling" in self._crew.ring.slot_states() else [])
+    def _due_ns(self, patience_ns: int) -> dict[int, int]:
+        """When to end those inside a sample; or all, where there is something to fill and nobody comes for it.
+
+        One that still starts is given twice as long as the one before it, or none would ever get there where a start
+        takes longer than a batch may.
+        """
+        claimed_ns = {number: self._crew.ring.report(number)[1] for number in self._workers}
+        busy = {number: since_ns + patience_ns for number, since_ns in claimed_ns.items() if since_ns}
+        if busy or "filling" not in self._crew.ring.slot_states():
+            return busy
+        return {
+            number: self._told_ns[number] + (patience_ns << self._slow_starts[number])
+            if self._is_starting(number)
+            else 0
+            for number in self._workers
+        }
 
     def _fence(self, numbers: list[int]) -> None:
         """Have what these workers are at run again elsewhere: they may go on to write when they wake up."""

@@ -4,6 +4,7 @@
     enter        installs a SampleContext for this thread; the worker keeps it up to date
     reseed       the legacy global states, set anew for one sample
     scatter      the legacy global states, made to differ between workers
+                 (torch's too, in either case, where it is imported: its own seed is the same in every process)
     derive       bytes from a purpose and a few integers: every seed here and in `sampler` comes from it
 
 The streams are part of the interface, and no later version may change them:
@@ -24,10 +25,14 @@ from __future__ import annotations
 
 import sys
 import threading
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
     import numpy as np
     from numpy.typing import DTypeLike, NDArray
 
@@ -115,6 +120,7 @@ def reseed(context: SampleContext) -> None:
     state = derive("legacy", (context.seed, context.epoch, context.index), 32)
     np.random.seed(np.frombuffer(state[:16], "<u4"))  # noqa: NPY002  (what users' code still draws from)
     random.seed(int.from_bytes(state[16:], "little"))
+    _seed_torch(context.seed, context.epoch, int(context.index))
 
 
 def scatter(seed: int, worker: int, start: int) -> None:
@@ -130,6 +136,40 @@ def scatter(seed: int, worker: int, start: int) -> None:
         np.random.seed(np.frombuffer(state[:16], "<u4"))  # noqa: NPY002
     if "random" in sys.modules:
         sys.modules["random"].seed(int.from_bytes(state[16:], "little"))
+    if "torch" in sys.modules:
+        _seed_torch(seed, worker, start)
+    else:
+        sys.meta_path.insert(0, _Torch(partial(_seed_torch, seed, worker, start)))
+
+
+def _seed_torch(*numbers: int) -> None:
+    """Seed torch's generator for the CPU where it is imported; unlike ``torch.manual_seed()``, no GPU's."""
+    generator = getattr(sys.modules.get("torch"), "default_generator", None)
+    if generator is not None:
+        generator.manual_seed(int.from_bytes(derive("torch", numbers, 7), "little"))
+
+
+class _Torch:
+    """Seeds torch as soon as it is imported: nobody else does, and all workers would draw the same."""
+
+    def __init__(self, seed: Callable[[], None]) -> None:
+        self._seed = seed
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:  # noqa: ARG002
+        """Find nothing but torch, as it would be found without this."""
+        if name != "torch" or self not in sys.meta_path:
+            return None
+        sys.meta_path.remove(self)
+        found = next((spec for finder in sys.meta_path if (spec := finder.find_spec(name, None)) is not None), None)
+        if found is not None and found.loader is not None:
+            execute = found.loader.exec_module
+
+            def execute_and_seed(module: ModuleType) -> None:
+                execute(module)
+                self._seed()
+
+            found.loader.exec_module = execute_and_seed  # type: ignore[method-assign]
+        return found
 
 
 def derive(purpose: str, numbers: tuple[int, ...], size: int) -> bytes:

@@ -242,8 +242,10 @@ def _checked_number(number: Any, position: int) -> int:
             raise TypeError  # noqa: TRY301  (NumPy's own only warns before 2.3)
         return operator.index(number)
     except TypeError:
+        remedy = "; whole batches are the loader's to make: give the sampler inside, and batch_size="
         raise TypeError(
             f"sampler yielded {number!r} of type {_name(number)} at position {position}, expected an integer"
+            f"{remedy if isinstance(number, list | tuple) else ''}"
         ) from None
 
 

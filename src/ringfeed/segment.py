@@ -9,12 +9,12 @@ import resource
 from typing import TYPE_CHECKING
 
 from ringfeed import _ring
+from ringfeed.budget import show_bytes, worker_ids
 from ringfeed.errors import PlanError
 from ringfeed.limits import check_futex, show_limit
-from ringfeed.plan import show_bytes, worker_ids
 
 if TYPE_CHECKING:
-    from ringfeed.plan import Plan
+    from ringfeed.budget import Plan
 
 
 STDERR = 2

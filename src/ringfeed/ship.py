@@ -242,7 +242,7 @@ def _write(fd: int, source: memoryview, offset: int) -> None:
 
 
 def _no_room(parcel: Parcel, size: int, error: OSError) -> str:
-    from ringfeed.plan import show_bytes  # noqa: PLC0415 - no worker needs it
+    from ringfeed.budget import show_bytes  # noqa: PLC0415 - no worker needs it
 
     return (
         f"{parcel.name}: {show_bytes(size)} of shared memory cannot be reserved ({error.strerror}) for its "

@@ -63,7 +63,7 @@ class Process:
         self._ring = open_ring(control_fd, slots_fd, hello["sizes"])
         os.close(control_fd)
         os.close(slots_fd)
-        self._end = _ring.WorkerEnd(self._ring, self._number)
+        self._end = _ring.WorkerEnd(self._ring, self._number, hello["lane"])
         self._register_stack_dump(fds[2])
         self._version: int = hello["version"]
         self._dataset = self._unpack(hello["manifest"], fds[3:]) if hello["manifest"] is not None else dataset

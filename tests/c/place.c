@@ -103,7 +103,7 @@ bool in_child(void (*child)(struct rf_ring *ring), struct rf_ring *ring)
 {
     pid_t pid = fork();
     if (pid == 0) {
-        alarm(10);
+        alarm(120);
         child(ring);
         _exit(0);
     }

@@ -5,7 +5,7 @@
 #include "scene.h"
 #include "trace.h"
 
-#define LONG_MS 5000 /* a sleep that lasts so long has lost its wake */
+#define LONG_MS 60000 /* a sleep that lasts so long has lost its wake */
 
 static int64_t deadline_ns;
 

@@ -19,8 +19,8 @@
 #define STRESS_ROWS 7u
 #define STRESS_WORDS 4u /* of a row */
 #define STRESS_CAPACITY 6u
-#define STRESS_INDICES (INT64_C(1) << 24)       /* a run ends when they are used up */
-#define STRESS_PATIENCE_NS INT64_C(15000000000) /* nothing takes that long but a lost wake */
+#define STRESS_INDICES (INT64_C(1) << 24)        /* a run ends when they are used up */
+#define STRESS_PATIENCE_NS INT64_C(120000000000) /* nothing takes that long but a lost wake */
 
 struct stress {
     struct rf_ring *ring;

@@ -30,7 +30,25 @@ static enum rf_reply count_asked(struct rf_feed *feed, int64_t turn, struct rf_h
     return next_reply;
 }
 
-static const struct rf_asks ASKS = {begin, count_asked};
+static int64_t asked_step; /* that rest() was asked for */
+
+static enum rf_reply rest(struct rf_feed *feed, int64_t step, int64_t *turn, char **error)
+{
+    (void)feed, (void)error;
+    asked_step = step;
+    *turn = TURN;
+    return RF_REPLY_BATCH;
+}
+
+static _Atomic uint32_t interrupts;
+
+static uint32_t interrupted(uint32_t told, int64_t now_ns)
+{
+    (void)told, (void)now_ns;
+    return atomic_load(&interrupts);
+}
+
+static const struct rf_asks ASKS = {begin, count_asked, rest, interrupted};
 
 /* A ring of so many slots with four batches of one row planned, and a feed of its rows. */
 static struct rf_feed *feed_of(struct rf_ring **ring, uint32_t slots)
@@ -52,7 +70,12 @@ static void drop_both(struct rf_feed *feed, struct rf_ring *ring)
 static enum rf_reply next_of(struct rf_feed *feed, int64_t turn, struct rf_handout *handout)
 {
     char *error = NULL;
-    enum rf_reply reply = feeds->next(feeds->number(feed), turn, handout, &error);
+    enum rf_reply reply;
+    do
+        reply = feeds->wait(feeds->number(feed), turn, &error);
+    while (reply == RF_REPLY_LATER);
+    if (reply == RF_REPLY_BATCH)
+        reply = feeds->next(feeds->number(feed), turn, handout, &error);
     free(error);
     return reply;
 }
@@ -129,6 +152,7 @@ static void stopped_ring_does_not_ask(void)
     char *error = NULL;
     feeds->lend(feed, ring, TURN, 2, LONG_NS);
     rf_stop(ring);
+    CHECK_EQ(feeds->wait(feeds->number(feed), TURN, &error), RF_REPLY_BATCH);
     CHECK_EQ(feeds->next(feeds->number(feed), TURN, &handout, &error), RF_REPLY_ERROR);
     CHECK(error && !strcmp(error, "ClosedError: the loader was closed while this iterator waited"));
     CHECK_EQ(atomic_load(&asked), 0);
@@ -150,6 +174,86 @@ static void deadline_asks(void)
     drop_both(feed, ring);
 }
 
+/* A wait comes back after a slice, and the next goes on: what both have waited in vain counts together. */
+static void waits_are_short(void)
+{
+    struct rf_ring *ring;
+    struct rf_feed *feed = feed_of(&ring, 3);
+    uint64_t number = feeds->number(feed);
+    char *error = NULL;
+    int64_t waited_ns;
+    feeds->lend(feed, ring, TURN, 1, LONG_NS);
+    CHECK_EQ(feeds->wait(number, TURN, &error), RF_REPLY_LATER);
+    CHECK_EQ(feeds->wait(number, TURN, &error), RF_REPLY_LATER);
+    CHECK_EQ(feeds->wait(number, TURN - 1, &error), RF_REPLY_BATCH); /* Python tells it off */
+    CHECK_EQ(feeds->recall(feed, &waited_ns), 0);
+    CHECK(waited_ns >= 2 * RF_SLICE_NS);
+    CHECK_EQ(feeds->wait(number, TURN, &error), RF_REPLY_BATCH);
+    fill_all(ring, 0);
+    feeds->lend(feed, ring, TURN, 1, LONG_NS);
+    CHECK(take(feed, TURN));
+    CHECK_EQ(feeds->wait(number, TURN, &error), RF_REPLY_BATCH); /* the next is Python's to take */
+    CHECK_EQ(feeds->recall(feed, &waited_ns), 1);
+    CHECK_EQ(waited_ns, 0);
+    drop_both(feed, ring);
+}
+
+/* A batch that is Python's to take is waited for here. */
+static void waits_for_python_too(void)
+{
+    struct rf_ring *ring;
+    struct rf_feed *feed = feed_of(&ring, 3);
+    char *error = NULL;
+    feeds->lend(feed, ring, TURN, 0, LONG_NS);
+    CHECK_EQ(feeds->wait(feeds->number(feed), TURN, &error), RF_REPLY_LATER);
+    fill_all(ring, 0);
+    CHECK_EQ(feeds->wait(feeds->number(feed), TURN, &error), RF_REPLY_BATCH);
+    CHECK(!take(feed, TURN) && atomic_load(&asked) == 1);
+    drop_both(feed, ring);
+}
+
+/* Ctrl-C ends a wait with an error, once, and its batch comes next. */
+static void interrupts_end_a_wait(void)
+{
+    struct rf_ring *ring;
+    struct rf_feed *feed = feed_of(&ring, 3);
+    uint64_t number = feeds->number(feed);
+    char *error = NULL;
+    feeds->lend(feed, ring, TURN, 1, LONG_NS);
+    CHECK_EQ(feeds->wait(number, TURN, &error), RF_REPLY_LATER);
+    atomic_store(&interrupts, 1);
+    CHECK_EQ(feeds->wait(number, TURN, &error), RF_REPLY_ERROR);
+    CHECK(error && !strcmp(error, "KeyboardInterrupt: while a batch was waited for; it is the next to come"));
+    free(error);
+    CHECK_EQ(feeds->wait(number, TURN, &error), RF_REPLY_LATER);
+    atomic_store(&interrupts, 0);
+    fill_all(ring, 0);
+    CHECK(take(feed, TURN) && atomic_load(&asked) == 0);
+    drop_both(feed, ring);
+}
+
+/* The rest of an epoch is asked for with the step that its iteration has come to; one that is over has no batches. */
+static void rest_is_asked_for(void)
+{
+    struct rf_ring *ring;
+    struct rf_feed *feed = feed_of(&ring, 3);
+    uint64_t number = feeds->number(feed);
+    struct rf_handout handout;
+    int64_t turn = RF_NEW;
+    char *error = NULL;
+    CHECK_EQ(feeds->begin(number, RF_NEW, 0, &turn, &error), RF_REPLY_BATCH);
+    CHECK_EQ(feeds->begin(number, TURN, 5, &turn, &error), RF_REPLY_BATCH);
+    CHECK_EQ(turn, TURN);
+    CHECK_EQ(feeds->begin(number, TURN - 1, 6, &turn, &error), RF_REPLY_BATCH); /* an older iteration */
+    CHECK_EQ(turn, TURN - 1);
+    CHECK_EQ(feeds->begin(number, RF_REST, 0, &turn, &error), RF_REPLY_BATCH);
+    CHECK(turn == TURN && asked_step == 5 && atomic_load(&asked) == 1);
+    CHECK_EQ(next_of(feed, RF_OVER, &handout), RF_REPLY_END);
+    CHECK(!handout.ring && handout.rows == 4 && atomic_load(&asked) == 1);
+    feeds->done(&handout);
+    drop_both(feed, ring);
+}
+
 struct taker {
     struct rf_feed *feed;
     bool found;
@@ -164,7 +268,7 @@ static void *take_in_thread(void *argument)
 
 static void await_sleeper(struct rf_ring *ring)
 {
-    for (int64_t until_ns = soon_ns(5000); rf_now_ns() < until_ns; rf_pause())
+    for (int64_t until_ns = soon_ns(60000); rf_now_ns() < until_ns; rf_pause())
         if (atomic_load(&ring->control->consumer_wait) != RF_WAIT_NONE)
             return;
     CHECK(!"nobody waits");
@@ -245,7 +349,7 @@ static void threads_share_the_loan(void)
     feeds->lend(feed, ring, TURN, 4, LONG_NS);
     for (int number = 0; number < 3; number++)
         pthread_create(&thread[number], NULL, take_three, &taker);
-    for (int64_t until_ns = soon_ns(5000); rf_now_ns() < until_ns && feeds->tally(feed).batches < 4; rf_pause())
+    for (int64_t until_ns = soon_ns(60000); rf_now_ns() < until_ns && feeds->tally(feed).batches < 4; rf_pause())
         fill_all(ring, 0);
     for (int number = 0; number < 3; number++)
         pthread_join(thread[number], NULL);
@@ -320,24 +424,24 @@ static void later_steps_begin_nothing(void)
     int64_t turn = -1;
     char *error = NULL;
     begin_reply = RF_REPLY_ERROR;
-    CHECK_EQ(feeds->begin(number, 0, &turn, &error), RF_REPLY_ERROR);
+    CHECK_EQ(feeds->begin(number, RF_NEW, 0, &turn, &error), RF_REPLY_ERROR);
     begin_reply = RF_REPLY_BATCH;
-    CHECK_EQ(feeds->begin(number, 1, &turn, &error), RF_REPLY_BATCH);
+    CHECK_EQ(feeds->begin(number, RF_NEW, 1, &turn, &error), RF_REPLY_BATCH);
     CHECK(turn == TURN && atomic_load(&asked) == 2);
     struct rf_handout handout;
     next_reply = RF_REPLY_ERROR;
     CHECK_EQ(next_of(feed, TURN, &handout), RF_REPLY_ERROR);
     next_reply = RF_REPLY_END;
-    CHECK_EQ(feeds->begin(number, 1, &turn, &error), RF_REPLY_BATCH);
+    CHECK_EQ(feeds->begin(number, RF_NEW, 1, &turn, &error), RF_REPLY_BATCH);
     CHECK_EQ(turn, 0);
-    CHECK_EQ(feeds->begin(number, 2, &turn, &error), RF_REPLY_BATCH);
+    CHECK_EQ(feeds->begin(number, RF_NEW, 2, &turn, &error), RF_REPLY_BATCH);
     CHECK(turn == TURN && atomic_load(&asked) == 3);
     fill_all(ring, 0);
     feeds->lend(feed, ring, TURN, 1, LONG_NS);
     CHECK(take(feed, TURN));
-    CHECK_EQ(feeds->begin(number, 3, &turn, &error), RF_REPLY_BATCH);
+    CHECK_EQ(feeds->begin(number, RF_NEW, 3, &turn, &error), RF_REPLY_BATCH);
     CHECK(turn == 0 && atomic_load(&asked) == 3);
-    CHECK_EQ(feeds->begin(number, 0, &turn, &error), RF_REPLY_BATCH);
+    CHECK_EQ(feeds->begin(number, RF_NEW, 0, &turn, &error), RF_REPLY_BATCH);
     CHECK(turn == TURN && atomic_load(&asked) == 4);
     drop_both(feed, ring);
 }
@@ -351,13 +455,13 @@ static void ended_feeds_are_not_found(void)
     struct rf_handout handout;
     int64_t turn = -1;
     char *error = NULL;
-    CHECK_EQ(feeds->begin(number, 0, &turn, &error), RF_REPLY_BATCH);
+    CHECK_EQ(feeds->begin(number, RF_NEW, 0, &turn, &error), RF_REPLY_BATCH);
     CHECK_EQ(turn, TURN);
     drop_both(feed, ring);
     CHECK_EQ(feeds->next(number, TURN, &handout, &error), RF_REPLY_ERROR);
     CHECK(error && strstr(error, "ClosedError: the loader of this dataset is gone;") == error);
     free(error);
-    CHECK_EQ(feeds->begin(number, 0, &turn, &error), RF_REPLY_ERROR);
+    CHECK_EQ(feeds->begin(number, RF_NEW, 0, &turn, &error), RF_REPLY_ERROR);
     free(error);
 }
 
@@ -398,7 +502,7 @@ static void leaving_ends_all_asking(void)
     int64_t turn = -1;
     char *error = NULL;
     CHECK_EQ(feeds->leave(), 0);
-    CHECK_EQ(feeds->begin(feeds->number(feed), 0, &turn, &error), RF_REPLY_ERROR);
+    CHECK_EQ(feeds->begin(feeds->number(feed), RF_NEW, 0, &turn, &error), RF_REPLY_ERROR);
     CHECK(error && !strcmp(error, "ClosedError: the interpreter is about to end"));
     free(error);
     CHECK_EQ(next_of(feed, TURN, &handout), RF_REPLY_ERROR);
@@ -414,6 +518,10 @@ int main(void)
     RUN(failures_and_alarms_ask);
     RUN(stopped_ring_does_not_ask);
     RUN(deadline_asks);
+    RUN(waits_are_short);
+    RUN(waits_for_python_too);
+    RUN(interrupts_end_a_wait);
+    RUN(rest_is_asked_for);
     RUN(batch_wakes_who_waits);
     RUN(recall_ends_a_wait);
     RUN(recall_comes_before_a_batch);

@@ -5,8 +5,8 @@
 
 #include <pthread.h>
 
-#define LONG_MS 5000 /* a wait that should be woken; one that runs into it has lost its wake */
-#define SHORT_MS 30  /* a wait that nobody wakes */
+#define LONG_MS 60000 /* a wait that should be woken; one that runs into it has lost its wake */
+#define SHORT_MS 30   /* a wait that nobody wakes */
 
 struct sleeper {
     struct rf_ring *ring;
@@ -355,6 +355,113 @@ static void worker_misses_nothing_before_its_sleep(void)
     rf_unreference(ring);
 }
 
+/* ---- room: a slot left to be filled ---- */
+
+/* A ring of which both slots are held, with nothing planned. */
+static struct rf_ring *full_ring(void)
+{
+    struct rf_ring *ring = ring_of(2, 1, 2, 1);
+    bind_batches(ring, 2, 1);
+    fill_all(ring, 0);
+    rf_take(ring);
+    rf_take(ring);
+    return ring;
+}
+
+/* What rf_wait_room() returns when `act` happens at the last moment before its sleep; nobody may sleep in vain. */
+static bool room_while(struct rf_ring *ring, void (*act)(struct rf_ring *ring))
+{
+    hooked_ring = ring;
+    before_sleep = act;
+    bool over = rf_wait_room(ring, soon_ns(LONG_MS));
+    before_sleep = NULL;
+    return over && !atomic_exchange(&sleeps_in_vain, 0);
+}
+
+static void *sleep_for_room(void *argument)
+{
+    struct sleeper *sleeper = argument;
+    bool over = rf_wait_room(sleeper->ring, soon_ns(LONG_MS));
+    sleeper->answer = over && rf_has_room(sleeper->ring) ? RF_TAKEABLE : RF_PENDING;
+    return NULL;
+}
+
+/* There is room while some slot is free or bound; one that drains is none. */
+static void room_is_a_slot_that_can_be_filled(void)
+{
+    struct rf_ring *ring = ring_of(2, 1, 2, 1);
+    struct rf_claim claim;
+    CHECK(rf_has_room(ring));
+    bind_batches(ring, 2, 1);
+    CHECK(rf_has_room(ring));
+    CHECK(claim_as(ring, 0, &claim));
+    rf_publish(ring, &claim, false);
+    rf_take(ring);
+    CHECK(rf_has_room(ring));
+    CHECK(claim_as(ring, 0, &claim));
+    rf_cancel(ring);
+    CHECK_EQ(rf_slot_state(ring, 1), RF_SLOT_DRAINING);
+    CHECK(!rf_has_room(ring));
+    rf_drop(ring, 0);
+    CHECK(rf_has_room(ring));
+    rf_unreference(ring);
+}
+
+/* The wait for room ends by its deadline, and leaves no trace. */
+static void wait_for_room_ends_by_deadline(void)
+{
+    struct rf_ring *ring = full_ring();
+    CHECK(!rf_wait_room(ring, soon_ns(SHORT_MS)));
+    CHECK(!rf_wait_room(ring, 0));
+    CHECK_EQ(atomic_exchange(&sleeps_in_vain, 0), 2);
+    CHECK_EQ(atomic_load(&ring->control->consumer_wait), RF_WAIT_NONE);
+    rf_unreference(ring);
+}
+
+/* A release wakes whoever waits for room, though no batch is planned that could be bound. */
+static void release_wakes_a_wait_for_room(void)
+{
+    struct rf_ring *ring = full_ring();
+    start(&consumer, ring, 0, sleep_for_room);
+    rf_drop(ring, 1);
+    CHECK_EQ(answer_of(&consumer), RF_TAKEABLE);
+    rf_unreference(ring);
+}
+
+/* A release, an alarm or a stop just before the sleep keeps it awake; the last two leave no room. */
+static void wait_for_room_misses_nothing_before_its_sleep(void)
+{
+    struct rf_ring *ring = full_ring(), *alarmed = full_ring(), *stopped = full_ring();
+    CHECK(room_while(ring, drop_first));
+    CHECK(rf_has_room(ring));
+    CHECK(room_while(alarmed, alarm_it));
+    CHECK(!rf_has_room(alarmed));
+    CHECK(room_while(stopped, stop_it));
+    CHECK(!rf_has_room(stopped));
+    CHECK(rf_wait_room(stopped, soon_ns(LONG_MS)));
+    rf_unreference(ring);
+    rf_unreference(alarmed);
+    rf_unreference(stopped);
+}
+
+static struct rf_claim last;
+static void cancel_last(struct rf_ring *ring) { rf_publish(ring, &last, true); }
+
+/* A slot that drains is room once its worker has looked up. */
+static void drained_slot_ends_a_wait_for_room(void)
+{
+    struct rf_ring *ring = ring_of(2, 1, 2, 1);
+    bind_batches(ring, 2, 1);
+    CHECK(claim_as(ring, 0, &last));
+    rf_publish(ring, &last, false);
+    rf_take(ring);
+    CHECK(claim_as(ring, 0, &last));
+    rf_cancel(ring);
+    CHECK(room_while(ring, cancel_last));
+    CHECK_EQ(rf_slot_state(ring, 1), RF_SLOT_FREE);
+    rf_unreference(ring);
+}
+
 int main(void)
 {
     check_begin();
@@ -379,5 +486,10 @@ int main(void)
     RUN(wait_for_a_slot_sees_one_that_came_meanwhile);
     RUN(look_sees_the_last_batch_bound_meanwhile);
     RUN(worker_misses_nothing_before_its_sleep);
+    RUN(room_is_a_slot_that_can_be_filled);
+    RUN(wait_for_room_ends_by_deadline);
+    RUN(release_wakes_a_wait_for_room);
+    RUN(wait_for_room_misses_nothing_before_its_sleep);
+    RUN(drained_slot_ends_a_wait_for_room);
     return check_end("test_wait");
 }

@@ -9,7 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define QUICK_NS 2000000000 /* a test that takes less tries every instruction; then fewer and fewer */
+#define QUICK_NS 4000000000 /* a test that takes less tries every instruction; then fewer and fewer */
 #define THIN_NS 300000000   /* half as many each time */
 
 pid_t trace_start(int (*body)(void *argument), void *argument)

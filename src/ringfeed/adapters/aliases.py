@@ -13,15 +13,13 @@ waited for first, since they come back by themselves; those of living tensors ma
 from __future__ import annotations
 
 import gc
-import time
 import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ringfeed.adapters.copies import Epoch, copy_aligned
-from ringfeed.errors import SpecError
-from ringfeed.exports import Exports
-from ringfeed.spec import Array, Spec
+from ringfeed._arrays import Fields
+from ringfeed.adapters.copies import copy_aligned
+from ringfeed.exports import Exports, can_be_exported
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,9 +27,6 @@ if TYPE_CHECKING:
     from ringfeed._ring import Lease
     from ringfeed.adapters.copies import AnyArray, Extra
     from ringfeed.loader import Loader
-    from ringfeed.spec import Leaf
-
-LOOK_S = 0.0005  # between two looks at slots in flight
 
 
 @dataclass(frozen=True)
@@ -55,83 +50,78 @@ class Memory:
 class Outstanding:
     """The batches that a framework has over the slots of one loader, and whether it may have one more."""
 
-    def __init__(self, loader: Loader) -> None:
+    def __init__(self, slots: int) -> None:
         self.copied = 0
         """Batches that were handed out as copies, because every other slot was held."""
-        self._loader = loader
+        self._slots = slots
         self._hopeful = True
-        self._with_python: list[list[weakref.ref[Any]]] = []
+        self._tensors: dict[int, list[weakref.ref[Any]]] = {}  # of the last batch in each slot
 
-    def add(self, tensors: Sequence[Any]) -> None:
+    def add(self, slot: int, tensors: Sequence[Any]) -> None:
         """Count a batch in, until the last of its tensors is gone."""
-        self._with_python.append([weakref.ref(tensor) for tensor in tensors])
+        self._hopeful = True
+        self._tensors[slot] = list(map(weakref.ref, tensors))
 
-    def has_room(self, memory: Memory) -> bool:
-        """Whether a slot is left to be filled beside the one just taken; counts a copy if not."""
-        if memory.in_cycles and self._living():
+    def has_room(self, lease: Lease, memory: Memory) -> bool:
+        """Whether a slot is left to be filled beside the leased one, just taken; counts a copy if not."""
+        if memory.in_cycles and self._with_python():
             gc.collect(0)  # tens of microseconds, and otherwise most slots wait for it
-        room = not self._all_held() or (self._hopeful and (self._collects() or self._waits(memory.in_flight_s)))
-        self._hopeful = room  # one attempt in vain is enough, until some slot has come back by itself
-        self.copied += not room
-        return room
+        if lease.has_room():
+            return True
+        # One attempt in vain is enough, until some slot has come back by itself.
+        self._hopeful = self._hopeful and (self._collects(lease) or self._waits(lease, memory.in_flight_s))
+        self.copied += not self._hopeful
+        return self._hopeful
 
-    def _all_held(self) -> bool:
-        """Whether no slot is left to be filled: one that drains may be in quarantine."""
-        return not {"free", "filling", "ready"} & set(self._loader.slot_states())
+    def _with_python(self) -> int:
+        """The slots of which somebody still has a tensor, were it only a cycle of garbage."""
+        return sum(any(tensor() is not None for tensor in tensors) for tensors in self._tensors.values())
 
-    def _living(self) -> int:
-        """The batches of which somebody still has a tensor, were it only a cycle of garbage."""
-        self._with_python = [batch for batch in self._with_python if any(tensor() is not None for tensor in batch)]
-        return len(self._with_python)
-
-    def _collects(self) -> bool:
+    def _collects(self, lease: Lease) -> bool:
         """Whether collecting garbage makes room."""
-        if self._living():
+        if self._with_python():
             gc.collect(1)
-        return not self._all_held()
+        return lease.has_room()
 
-    def _waits(self, in_flight_s: float) -> bool:
-        """Whether waiting for the slots in flight makes room."""
-        slots = len(self._loader.slot_states())
-        deadline_s = time.monotonic() + in_flight_s
-        while self._all_held():
-            if slots <= 1 + self._living() or time.monotonic() >= deadline_s:
-                return False
-            time.sleep(LOOK_S)
-        return True
+    def _waits(self, lease: Lease, in_flight_s: float) -> bool:
+        """Whether waiting for the slots in flight makes room, if there are any beside the leased one."""
+        in_flight = self._slots - 1 - self._with_python()
+        return in_flight > 0 and lease.wait_room(int(in_flight_s * 1e9))
 
 
-class AliasedEpoch(Epoch):
-    """An epoch whose leaves are a framework's tensors over the slots, or over copies where they cannot be."""
+class Aliases:
+    """Makes the leaves of a batch: a framework's tensors over the slot, or over copies where they cannot be."""
 
     def __init__(self, loader: Loader, memory: Memory, outstanding: Outstanding, extra: Extra | None = None) -> None:
-        super().__init__(loader, extra)
+        leaves, offsets = loader.spec.leaves, loader.plan.layout.offsets
         self._memory = memory
         self._outstanding = outstanding
-        self._copies = loader.copy
-        offsets = loader.plan.layout.offsets
-        self._exports = [
-            _export_of(leaf, offset, memory) for leaf, offset in zip(loader.spec.leaves, offsets, strict=True)
-        ]
+        self._extra = extra
+        self._fields = Fields(loader.spec, offsets)
+        aliased = [leaf.dtype.name not in memory.leaves_alone and can_be_exported(leaf) for leaf in leaves]
+        if loader.copy:
+            aliased = [False] * len(leaves)
+        self._aliased = aliased
+        numbers = [number for number, can in enumerate(aliased) if can]
+        self._exports = Exports([leaves[number] for number in numbers], [offsets[number] for number in numbers])
+        self._some = bool(numbers)
+        self._all = len(numbers) == len(leaves) and extra is None
 
-    def _take(self, lease: Lease, rows: int, views: list[AnyArray], extra: list[AnyArray]) -> list[Any]:
-        alias, adopt = self._memory.alias, self._memory.adopt
-        more = list(map(adopt, extra))
-        if self._copies or not any(self._exports) or not self._outstanding.has_room(self._memory):
-            return [*(adopt(copy_aligned(view)) for view in views), *more]
-        aliases = [None if export is None else alias(*export.capsules(lease, rows)) for export in self._exports]
-        self._outstanding.add([tensor for tensor in aliases if tensor is not None])
-        leaves = [
-            adopt(copy_aligned(view)) if tensor is None else tensor for tensor, view in zip(aliases, views, strict=True)
-        ]
-        return leaves + more
+    def __call__(self, lease: Lease, rows: int) -> list[Any]:
+        """Return the leaves. The lease is the caller's: a tensor has a hold of its own on the slot."""
+        if not self._some or not self._outstanding.has_room(lease, self._memory):
+            return self._with_copies(lease, rows, None)
+        alias = self._memory.alias
+        tensors = [alias(capsule) for capsule in self._exports.capsules(lease, rows)]
+        self._outstanding.add(lease.slot, tensors)
+        return tensors if self._all else self._with_copies(lease, rows, tensors)
 
-
-def _export_of(leaf: Leaf, offset: int, memory: Memory) -> Exports | None:
-    """How the leaf is exported; None where the framework has no tensors of its dtype."""
-    if leaf.dtype.name in memory.leaves_alone:
-        return None
-    try:
-        return Exports(Spec(Array(leaf.shape, leaf.dtype)), [offset])
-    except SpecError:
-        return None
+    def _with_copies(self, lease: Lease, rows: int, tensors: list[Any] | None) -> list[Any]:
+        """Return all leaves, private copies for those that have no tensor; the extra ones come last."""
+        adopt = self._memory.adopt
+        views = self._fields.views(lease, rows)
+        extra = [] if self._extra is None else list(map(adopt, self._extra(views)))
+        given = iter(tensors or ())
+        aliased = self._aliased if tensors else [False] * len(views)
+        leaves = [next(given) if can else adopt(copy_aligned(view)) for can, view in zip(aliased, views, strict=True)]
+        return leaves + extra

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from ringfeed._arrays import Fields
+from ringfeed.errors import RingfeedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ringfeed._ring import Lease
+    from ringfeed.batches import Form
     from ringfeed.loader import Loader
 
     AnyArray: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
@@ -36,45 +38,41 @@ def copy_aligned(array: Any) -> AnyArray:
 
 
 class Epoch:
-    """The loader's next epoch, begun by the first ``next()``, which gives the leaves of a batch.
+    """The loader's next epoch, begun by the first ``next()``, which gives what ``form`` makes of a batch.
 
-    Subclasses say in `_take` what becomes of a batch; leaves that are not the loader's own, such as weights, are
-    made by `extra` from those that are. An error of the loader does not end the epoch: the next ``next()`` goes on
-    as the loader does.
+    An error of the loader does not end the epoch: the next ``next()`` goes on as the loader does. The form must not
+    refer to the epoch, which breaks off where it is dropped.
     """
 
-    def __init__(self, loader: Loader, extra: Extra | None = None) -> None:
+    def __init__(self, loader: Loader, form: Form) -> None:
         self._loader = loader
-        self._fields = Fields(loader.spec, loader.plan.layout.offsets)
-        self._extra = extra
-        self._batches: Iterator[tuple[Lease, int]] | None = None
+        self._form = form
+        self._batches: Iterator[Any] | None = None
         self._number = -1
         self._left: int | None = None
 
     def __iter__(self) -> Epoch:
         return self
 
-    def __next__(self) -> list[Any]:
+    def __next__(self) -> Any:
         if self._batches is None:
             self._number = self._loader.epoch
-            self._batches = self._loader.batches(lambda lease, rows: (lease, rows), patient=True)
+            self._batches = self._loader.batches(self._form, patient=True)
             self._left = batch_count(self._loader)
         if self._left is not None:
             self._left -= 1
-        leaves = self._taken(*next(self._batches))
+        try:
+            leaves = next(self._batches)
+        except RingfeedError as error:
+            self._explain(error)
+            raise
         if self._left == 0:
             # Callers that know the length never ask past the end, where the loader closes its epoch.
             next(self._batches, None)
         return leaves
 
-    def _taken(self, lease: Lease, rows: int) -> list[Any]:
-        """The leaves of one batch. The lease dies with this call: what is to keep the slot has a hold of its own."""
-        views = self._fields.views(lease, rows)
-        extra = [] if self._extra is None else self._extra(views)
-        return self._take(lease, rows, views, extra)
-
-    def _take(self, lease: Lease, rows: int, views: list[AnyArray], extra: list[AnyArray]) -> list[Any]:
-        raise NotImplementedError
+    def _explain(self, error: RingfeedError) -> None:
+        """Add to an error what its caller would lose of it."""
 
     def give_back(self) -> None:
         """Let the next epoch be this one again, unless another was begun since."""
@@ -82,16 +80,32 @@ class Epoch:
             self._loader.set_epoch(self._number)
 
 
-class PrivateEpoch(Epoch):
-    """An epoch whose leaves are private copies."""
+class Copies:
+    """Makes private copies of the leaves of a batch, and after them the extra leaves that are made of these."""
 
-    def _take(self, lease: Lease, rows: int, views: list[AnyArray], extra: list[AnyArray]) -> list[AnyArray]:
-        del lease, rows
+    def __init__(self, loader: Loader, extra: Extra | None = None) -> None:
+        self._fields = Fields(loader.spec, loader.plan.layout.offsets)
+        self._extra = extra
+
+    def __call__(self, lease: Lease, rows: int) -> list[AnyArray]:
+        """Return the leaves."""
+        views = self._fields.views(lease, rows)
+        extra = [] if self._extra is None else self._extra(views)
         return [*map(copy_aligned, views), *extra]
 
 
+class PrivateEpoch(Epoch):
+    """An epoch whose leaves are private copies."""
+
+    def __init__(self, loader: Loader, extra: Extra | None = None) -> None:
+        super().__init__(loader, Copies(loader, extra))
+
+
 def batch_count(loader: Loader) -> int | None:
-    """The batches of one epoch, or None where the loader cannot know; fewer where all rows of one failed."""
+    """The batches of one epoch, or None where the loader cannot know; fewer where all rows of one failed.
+
+    Fewer as well where whole batches are None: Keras is content with that, and tf.data is told `sure_count`.
+    """
     try:
         return len(loader)
     except TypeError:
@@ -99,8 +113,8 @@ def batch_count(loader: Loader) -> int | None:
 
 
 def sure_count(loader: Loader) -> int | None:
-    """The same, but None where failed samples are skipped, so that there may be fewer."""
-    return None if _skips(loader) else batch_count(loader)
+    """The same, but None where there may be fewer: samples are skipped, batches None, or only reading shows the end."""
+    return None if _skips(loader) or loader.has_gaps or loader.iterated else batch_count(loader)
 
 
 def row_axis(loader: Loader) -> int | None:

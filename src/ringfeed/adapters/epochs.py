@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ringfeed.errors import SlotsHeldError
@@ -23,8 +25,8 @@ class Maker(Protocol):
     def __call__(self, lease: Lease, rows: int) -> Any:
         """Return the batch in the slot of the lease; it keeps the slot by itself."""
 
-    def lets_go_later(self) -> bool:
-        """Whether the framework itself still reads a batch that the user has dropped, and will come to an end."""
+    def lets_go_later(self, waited_s: float) -> bool:
+        """Whether the framework may still read a batch that the user has dropped, after so long without a slot."""
 
 
 class Epochs:
@@ -37,7 +39,7 @@ class Epochs:
     def __iter__(self) -> Iterator[Any]:
         """Begin the loader's next epoch; an older iterator raises SupersededError at its next ``next()``."""
         maker = self._make()
-        return FrameworkBatches(self._loader.batches(maker), maker)
+        return FrameworkBatches(self._loader.batches(maker), maker, self._loader.timeout_s)
 
     def __len__(self) -> int:
         """Return the batches of an epoch; TypeError where the loader does not know."""
@@ -47,9 +49,10 @@ class Epochs:
 class FrameworkBatches:
     """One epoch. Dropping it before the end breaks the epoch off."""
 
-    def __init__(self, batches: BatchIterator, maker: Maker) -> None:
+    def __init__(self, batches: BatchIterator, maker: Maker, timeout_s: float | None) -> None:
         self._batches = batches
         self._maker = maker
+        self._timeout_s = math.inf if timeout_s is None else timeout_s
 
     def __iter__(self) -> FrameworkBatches:
         """Return itself."""
@@ -57,8 +60,11 @@ class FrameworkBatches:
 
     def __next__(self) -> Any:
         """Return the next batch, in the structure of a sample."""
-        self._batches._patient = self._maker.lets_go_later()  # noqa: SLF001 - it may differ from batch to batch
-        try:
-            return next(self._batches)
-        except SlotsHeldError as error:
-            raise SlotsHeldError(f"{error} ({self._maker.copied_by})") from None
+        began_s = time.monotonic()
+        while True:
+            try:
+                return next(self._batches)
+            except SlotsHeldError as error:  # after a second
+                waited_s = time.monotonic() - began_s
+                if waited_s >= self._timeout_s or not self._maker.lets_go_later(waited_s):
+                    raise SlotsHeldError(f"{error} ({self._maker.copied_by})") from None

@@ -3,7 +3,8 @@
 JAX runs some 30 steps behind the program, and reads a batch long after the program has dropped it. The slot comes back
 when the runtime has let go, without Python: then the loader waits, up to its ``timeout_s``, and the run-ahead is
 bounded by the slots. Only where the program itself refers to an array in every slot can nobody but it let go, and a
-SlotsHeldError says so after a second.
+SlotsHeldError says so after a second; after ten, where JAX has nothing left to compute and the slots are held all the
+same, as by what other frameworks made of jax arrays through DLPack.
 """
 
 from __future__ import annotations
@@ -42,6 +43,9 @@ def to_jax(loader: Loader, device: jax.Device | str | None = None) -> Epochs:
     return Epochs(loader, lambda: _Arrays(loader))
 
 
+IN_FLIGHT_S = 10.0  # a step that nobody can see may take as long: one whose results are all dropped
+
+
 class _Arrays:
     """Makes the batches of one epoch, and remembers by weak references what the program has of each slot."""
 
@@ -49,7 +53,7 @@ class _Arrays:
 
     def __init__(self, loader: Loader) -> None:
         spec, offsets = loader.spec, loader.plan.layout.offsets
-        self._exports = Exports(spec, offsets)
+        self._exports = Exports(spec.leaves, offsets)
         self._fields = Fields(spec, offsets)
         self._leaves = spec.leaves
         self._unflatten = spec.unflatten
@@ -74,10 +78,10 @@ class _Arrays:
             for number, capsule in enumerate(capsules)
         ]
 
-    def lets_go_later(self) -> bool:
-        """Whether of some slot the program has nothing any more, so that only JAX may still read it."""
+    def lets_go_later(self, waited_s: float) -> bool:
+        """Whether of some slot the program has no jax array any more, so that JAX may still read it in some step."""
         in_hand = [slot for slot, arrays in self._handed_out.items() if any(map(_is_alive, arrays))]
-        return len(in_hand) < self._slots
+        return len(in_hand) < self._slots and (waited_s < IN_FLIGHT_S or _is_computing())
 
     def _over_slot(self, capsule: object) -> jax.Array:
         array = jax.dlpack.from_dlpack(Exported(capsule))
@@ -110,6 +114,11 @@ def _narrowed(array: AnyArray, dtype: AnyDtype, leaf: Leaf) -> AnyArray:
             f"makes of {leaf.dtype}; set jax_enable_x64, or convert it in __getitem__"
         )
     return narrow
+
+
+def _is_computing() -> bool:
+    """Whether JAX owes the program a result."""
+    return any(not array.is_deleted() and not array.is_ready() for array in jax.live_arrays())
 
 
 def _is_alive(reference: weakref.ref[jax.Array]) -> bool:

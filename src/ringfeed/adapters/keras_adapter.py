@@ -44,7 +44,7 @@ class LoaderAdapter(DataAdapter):  # type: ignore[misc]  # keras has no types
         Feed(loader, class_weight)
         self._loader = loader
         self._class_weight = class_weight
-        self._outstanding = Outstanding(loader)
+        self._outstanding = Outstanding(loader.plan.slots)
         # What each call of Keras asked for, and its newest feed.
         self._asked: weakref.WeakKeyDictionary[EpochIterator, ClassWeight] = weakref.WeakKeyDictionary()
         self._feeds: weakref.WeakKeyDictionary[EpochIterator, Feed] = weakref.WeakKeyDictionary()
@@ -111,7 +111,9 @@ class LoaderAdapter(DataAdapter):  # type: ignore[misc]  # keras has no types
         Keras takes one batch to see its shapes, and then resets. What comes next is the first epoch to train
         on, and must be the loader's first, or that of its ``set_epoch``.
         """
-        caller = sys._getframe(1)  # noqa: SLF001
+        self._leave(sys._getframe(1))  # noqa: SLF001
+
+    def _leave(self, caller: FrameType) -> None:
         owner = caller.f_locals.get("self")
         if isinstance(owner, EpochIterator) and owner in self._feeds:
             self._feeds[owner].leave(trained=caller.f_code is not EpochIterator.reset.__code__)

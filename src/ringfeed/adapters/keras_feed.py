@@ -5,22 +5,25 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import keras
 import numpy as np
 from keras.src.trainers.data_adapters import data_adapter_utils
 
-from ringfeed.adapters.aliases import AliasedEpoch, Outstanding
-from ringfeed.adapters.copies import PrivateEpoch, without_lists
-from ringfeed.errors import RingfeedError, SpecError
+from ringfeed.adapters.aliases import Aliases
+from ringfeed.adapters.copies import Copies, Epoch, without_lists
+from ringfeed.errors import SpecError
 from ringfeed.spec import Array, Spec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from ringfeed.adapters.aliases import Memory
-    from ringfeed.adapters.copies import AnyArray, Epoch
+    from ringfeed.adapters.aliases import Memory, Outstanding
+    from ringfeed.adapters.copies import AnyArray, Extra
+    from ringfeed.batches import Form
+    from ringfeed.errors import RingfeedError
     from ringfeed.loader import Loader
 
 ClassWeight: TypeAlias = "Mapping[int, float]"
@@ -33,32 +36,23 @@ class Feed:
         """Refuse samples that Keras cannot unpack, and class weights that these cannot have."""
         _check_structure(loader.spec.tree)
         self._loader = loader
-        self._class_weight = class_weight
-        self._target = 0 if class_weight is None else _target_leaf(loader.spec, class_weight)
-        self._extra = None if class_weight is None else self._weights
-        self._epoch: Epoch | None = None
-
-    @property
-    def extra(self) -> dict[str, np.dtype[Any]]:
+        self.extra: dict[str, np.dtype[Any]] = {}
         """Name and dtype of the leaf of weights, where there is one."""
-        return {} if self._class_weight is None else {"sample_weight": np.dtype(keras.config.floatx())}
+        self._weights: Extra | None = None
+        if class_weight is not None:
+            self.extra["sample_weight"] = np.dtype(keras.config.floatx())
+            self._weights = partial(_weights, _target_leaf(loader.spec, class_weight), class_weight)
+        self.pack = _packer(loader.spec.tree, list(self.extra.values()))
+        """Makes the batch around its leaves, whatever they have become."""
+        self._epoch: Epoch | None = None
 
     def arrays(self) -> Iterator[list[AnyArray]]:
         """One epoch: the leaves of each batch as private arrays, the weights last."""
-        self._epoch = PrivateEpoch(self._loader, self._extra)
-        return _Explained(self._epoch)
+        return self._begin(Copies(self._loader, self._weights))
 
     def tensors(self, memory: Memory, outstanding: Outstanding) -> Iterator[list[Any]]:
         """One epoch: the same as tensors of a framework, over the slots where that can be."""
-        self._epoch = AliasedEpoch(self._loader, memory, outstanding, self._extra)
-        return _Explained(self._epoch)
-
-    def pack(self, leaves: Sequence[Any]) -> Any:
-        """The batch around its leaves, whatever they have become."""
-        if self._class_weight is None:
-            return without_lists(self._loader.spec.unflatten(leaves))
-        x, y = self._loader.spec.unflatten(leaves[:-1])
-        return without_lists(x), y, leaves[-1]
+        return self._begin(Aliases(self._loader, memory, outstanding, self._weights))
 
     def leave(self, *, trained: bool) -> None:
         """Forget the epoch; the loader has it again where nothing was trained on it."""
@@ -66,26 +60,30 @@ class Feed:
         if epoch is not None and not trained:
             epoch.give_back()
 
-    def _weights(self, leaves: list[AnyArray]) -> list[AnyArray]:
-        return [data_adapter_utils.class_weight_to_sample_weights(leaves[self._target], self._class_weight)]
+    def _begin(self, form: Form) -> Epoch:
+        self._epoch = _Explained(self._loader, form)
+        return self._epoch
 
 
-class _Explained:
+class _Explained(Epoch):
     """An epoch whose errors keep their cause through Keras, which raises what it catches `from None`."""
 
-    def __init__(self, epoch: Epoch) -> None:
-        self._epoch = epoch
+    def _explain(self, error: RingfeedError) -> None:
+        if error.__cause__ is not None and sys.version_info >= (3, 11):
+            error.add_note("".join(traceback.format_exception(error.__cause__)).rstrip())
 
-    def __iter__(self) -> _Explained:
-        return self
 
-    def __next__(self) -> list[Any]:
-        try:
-            return next(self._epoch)
-        except RingfeedError as error:
-            if error.__cause__ is not None and sys.version_info >= (3, 11):
-                error.add_note("".join(traceback.format_exception(error.__cause__)).rstrip())
-            raise
+def _weights(target: int, class_weight: ClassWeight, leaves: list[AnyArray]) -> list[AnyArray]:
+    return [data_adapter_utils.class_weight_to_sample_weights(leaves[target], class_weight)]
+
+
+def _packer(tree: Any, extra: list[np.dtype[Any]]) -> Callable[[Sequence[Any]], Any]:
+    """What makes the structure of a batch of its leaves; with extra ones, of a batch of two parts."""
+    tree = without_lists(tree)
+    tree = (*tree, *(Array((), dtype) for dtype in extra)) if extra else tree
+    if type(tree) is tuple and all(isinstance(part, Array) for part in tree):
+        return tuple
+    return Spec(tree).unflatten
 
 
 def _check_structure(tree: Any) -> None:

@@ -13,7 +13,7 @@ from ringfeed.exports import CPU, Exported
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-WIDE = 8  # bytes
+WIDE = "int64", "uint64", "float64", "complex128"
 JAX_IN_FLIGHT_S = 10.0  # longer than a step; a model that only passes its inputs on is never waited for twice
 TORCH_LACKS = frozenset({"uint16", "uint32", "uint64"})  # it has these dtypes, and hardly an operation on them
 
@@ -38,17 +38,17 @@ def jax_memory() -> Memory | None:
     if jax.default_backend() != "cpu" or jax.config.jax_default_device is not None or keras.distribution.distribution():
         return None
     cpu = jax.devices("cpu")[0]
+    narrowed = frozenset(name for name in WIDE if jax.dtypes.canonicalize_dtype(name) != name)  # unless told otherwise
     return Memory(
         alias=_quick_import(cpu) or (lambda capsule: jax.dlpack.from_dlpack(Exported(capsule))),
         adopt=lambda array: jax.device_put(array, cpu),
+        leaves_alone=narrowed,
         in_flight_s=JAX_IN_FLIGHT_S,
     )
 
 
 def _quick_import(cpu: Any) -> Callable[[object], Any] | None:
     """What `jax.dlpack.from_dlpack` calls in the end, without its 13 of 16 microseconds; None where that is unknown."""
-    import jax  # noqa: PLC0415
-
     try:
         from jax._src.lib import _jax  # noqa: PLC0415 - no part of JAX's interface: it is tried out below
 
@@ -57,10 +57,7 @@ def _quick_import(cpu: Any) -> Callable[[object], Any] | None:
         return None
 
     def alias(capsule: object) -> Any:
-        array = take(capsule, cpu, None, None, CPU[0])
-        # 64 bits become 32 unless JAX is told otherwise, as in from_dlpack.
-        wide = array.dtype.itemsize >= WIDE
-        return jax.numpy.asarray(array, dtype=jax.dtypes.canonicalize_dtype(array.dtype)) if wide else array
+        return take(capsule, cpu, None, None, CPU[0])
 
     sample = copy_aligned(np.arange(4, dtype=np.float32))
     try:

@@ -19,7 +19,7 @@ from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 from ringfeed.adapters.copies import sure_count
 from ringfeed.adapters.keras_call import check_call, class_weight_of, iterator_in_the_making
 from ringfeed.adapters.keras_feed import Feed
-from ringfeed.errors import SupersededError
+from ringfeed.errors import RingfeedError, SupersededError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,7 +74,14 @@ class LoaderDataset(keras.utils.PyDataset):  # type: ignore[misc]  # keras has n
             if asks is not self._pass:
                 self._begin(asks)
             self._trained = self._trained or not _only_looks(asks)
-            batch = self._feed.pack(next(self._leaves))
+            leaves = next(self._leaves, None)
+            if leaves is None:
+                raise RingfeedError(
+                    f"the epoch ended before its {len(self._loader)} batches, which Keras {keras.__version__} does not "
+                    "take: the dataset has None in the place of some, or has become shorter; update Keras to 3.7 or "
+                    "later, or leave them out of its length"
+                )
+            batch = self._feed.pack(leaves)
         return tuple(batch) if isinstance(batch, tuple) else (batch,)
 
     def _begin(self, asks: FrameType) -> None:

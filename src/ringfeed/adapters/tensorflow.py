@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ringfeed.adapters.copies import AnyArray
     from ringfeed.adapters.tensorflow_op import OpTurns
     from ringfeed.loader import Loader
+    from ringfeed.spec import Leaf
 
     Leaves: TypeAlias = "list[AnyArray]"
 
@@ -54,7 +55,9 @@ def to_tf_dataset(loader: Loader) -> tf.data.Dataset:
 
     Elements mirror the sample's structure, with tuples in the place of lists. The row axis of `element_spec`
     is fixed with ``drop_remainder=True`` and None otherwise; `cardinality()` is ``len(loader)``, or unknown
-    where that is. With ``on_error="skip"`` neither is known.
+    where that is. With ``on_error="skip"`` neither is known. A loader that has met a batch of None promises no
+    cardinality any more; for one that has not, the first such batch makes an iteration fail at its end, unless it was
+    made with ``on_error="skip"``. Axes that may vary are None as well.
 
     A batch is the memory of its slot, which comes back when TensorFlow drops the last of its tensors. tf.data may
     hold as many as it likes, by `prefetch`, `shuffle` or `cache`: whatever would leave no slot to be filled is
@@ -73,15 +76,19 @@ def to_tf_dataset(loader: Loader) -> tf.data.Dataset:
     ops = _ops_for(loader)
     if ops is None:
         return dataset_of(Batches(lambda: PrivateEpoch(loader), count, leaves, pack))
-    return _chain(tensorflow_op.OpTurns(ops, loader, count, leaves, pack), count)
+    return _whole(tensorflow_op.OpTurns(ops, loader, count, leaves, pack), count)
 
 
 def leaf_specs(loader: Loader, extra: Mapping[str, np.dtype[Any]] | None = None) -> list[tf.TensorSpec]:
     """The form of each leaf of a batch, and of the `extra` leaves that have one number a row."""
     rows = row_axis(loader)
-    leaves = [(leaf.path, leaf.shape, leaf.dtype) for leaf in loader.spec.leaves]
+    leaves = [(leaf.path, _static_shape(leaf), leaf.dtype) for leaf in loader.spec.leaves]
     leaves += [(path, (), dtype) for path, dtype in (extra or {}).items()]
     return [tf.TensorSpec((rows, *shape), _dtype(path, dtype)) for path, shape, dtype in leaves]
+
+
+def _static_shape(leaf: Leaf) -> tuple[int | None, ...]:
+    return tuple(None if axis in leaf.variable else length for axis, length in enumerate(leaf.shape))
 
 
 def dataset_of(batches: Batches) -> tf.data.Dataset:
@@ -98,12 +105,28 @@ def _chain(turns: _Turns | OpTurns, count: int | None) -> tf.data.Dataset:
     return found
 
 
+def _whole(turns: OpTurns, count: int | None) -> tf.data.Dataset:
+    """The same, where an error in the place of a batch that is yet to come, as Ctrl-C is, does not cost the batch.
+
+        elements, one a step ──> rest ──> take(count) ──> skip(rest)
+
+    The rest is empty, unless steps have brought such errors. It is asked once more at the end, for an error of
+    ``on_epoch_end``, by skipping what is not there: the cardinality is ``count`` still.
+    """
+    elements = _chain(turns, count)
+    if count is None:
+        return elements
+    # What is repeated for ever counts as endless, so that `take` knows how many it gives. If it is empty it ends.
+    rest = turns.rest_or_end(tf.data.Dataset.range(ENDLESS)).take_while(_goes_on).map(_without_flag).repeat()
+    return elements.concatenate(rest).take(count).concatenate(rest.take(1).skip(1))
+
+
 def _ops_for(loader: Loader) -> Any:
     """The ops that take batches out of the ring in C; None where Python must copy them."""
     if loader.copy or any(
-        tf.as_dtype(leaf.dtype) == tf.string or not leaf.dtype.isnative for leaf in loader.spec.leaves
+        tf.as_dtype(leaf.dtype) == tf.string or not leaf.dtype.isnative or leaf.variable for leaf in loader.spec.leaves
     ):
-        return None  # a copy is wanted, or TensorFlow has no such memory
+        return None  # a copy is wanted, or TensorFlow has no such memory, or the op does not know its shape
     try:
         return tensorflow_op.load_ops()
     except ImportError as error:
@@ -171,7 +194,7 @@ class _Turns:
         if leaves is None:
             raise RingfeedError(
                 f"the epoch ended before its {self._batches.count} batches, which was len(loader) when the "
-                "dataset was made; call to_tf_dataset() again after the length has changed"
+                "dataset was made; call to_tf_dataset() again: the length has changed, or some batches are None"
             )
         return leaves
 

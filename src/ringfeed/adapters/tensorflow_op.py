@@ -19,9 +19,12 @@ if TYPE_CHECKING:
 
     from ringfeed.loader import Loader
 
+    Tensors: TypeAlias = Sequence[tf.Tensor]
     Pack: TypeAlias = Callable[[Sequence[Any]], Any]
 
 LIBRARY = "ringfeed.adapters._tf_op"
+NEW, REST = np.int64(-1), np.int64(-2)
+"""States of an iteration at its first step, and after its last (cext/feed.h)."""
 
 
 @cache
@@ -55,11 +58,15 @@ class OpTurns:
 
     def elements(self, steps: tf.data.Dataset) -> tf.data.Dataset:
         """A batch for each step."""
-        return steps.scan(np.int64(-1), self._element)
+        return steps.scan(NEW, self._element)
 
     def elements_or_end(self, steps: tf.data.Dataset) -> tf.data.Dataset:
         """For each step whether the epoch goes on, and a batch if it does."""
-        return steps.scan(np.int64(-1), self._element_or_end)
+        return steps.scan(NEW, self._element_or_end)
+
+    def rest_or_end(self, steps: tf.data.Dataset) -> tf.data.Dataset:
+        """The same for what is left of the newest epoch when its steps are done: those brought errors, not batches."""
+        return steps.map(self._rest_or_end)
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def _element(self, state: tf.Tensor, step: tf.Tensor) -> tuple[tf.Tensor, Any]:
@@ -71,14 +78,33 @@ class OpTurns:
         turn, (goes_on, *tensors) = self._call(state, step, [tf.TensorSpec((), tf.bool), *self._leaves])
         return turn, (goes_on, self._pack(tensors))
 
-    def _call(
-        self, state: tf.Tensor, step: tf.Tensor, specs: Sequence[tf.TensorSpec]
-    ) -> tuple[tf.Tensor, Sequence[tf.Tensor]]:
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def _rest_or_end(self, step: tf.Tensor) -> Any:
+        return self._element_or_end(REST, step)[1]
+
+    def _turn(self, state: tf.Tensor, step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        turn, waits = self._ops.ringfeed_turn(state=state, step=step, feed=self._feed.number)
+        turn.set_shape(())
+        waits.set_shape(())
+        return turn, waits
+
+    def _wait(self, turn: tf.Tensor, waits: tf.Tensor) -> tf.Tensor:
+        """False, when there is something to take. TensorFlow ends the loop when it gives the iteration up."""
+
+        def wait(_waits: tf.Tensor) -> tf.Tensor:
+            waits = self._ops.ringfeed_wait(turn=turn, feed=self._feed.number)
+            waits.set_shape(())
+            return waits
+
+        (waits,) = tf.while_loop(lambda waits: waits, wait, [waits], parallel_iterations=1)
+        return waits
+
+    def _call(self, state: tf.Tensor, step: tf.Tensor, specs: Sequence[tf.TensorSpec]) -> tuple[tf.Tensor, Tensors]:
         """The turn of this iteration, drawn at its first step, and the tensors of its next batch."""
         types = [spec.dtype for spec in specs]
-        turn = self._ops.ringfeed_turn(state=state, step=step, feed=self._feed.number)
-        turn.set_shape(())
-        tensors = self._ops.ringfeed_batch(turn=turn, feed=self._feed.number, types=types)
+        turn, waits = self._turn(state, step)
+        with tf.control_dependencies([self._wait(turn, waits)]):
+            tensors = self._ops.ringfeed_batch(turn=turn, feed=self._feed.number, types=types)
         for tensor, spec in zip(tensors, specs, strict=True):
             tensor.set_shape(spec.shape)
         return turn, tensors

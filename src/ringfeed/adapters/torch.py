@@ -45,7 +45,7 @@ class _Tensors:
                     f"{leaf.path} has dtype {leaf.dtype}, of which torch {torch.__version__} has no tensors; "
                     "convert it in __getitem__"
                 )
-        self._exports = Exports(loader.spec, loader.plan.layout.offsets)
+        self._exports = Exports(loader.spec.leaves, loader.plan.layout.offsets)
         self._unflatten = loader.spec.unflatten
         self._copies = loader.copy
 
@@ -57,7 +57,7 @@ class _Tensors:
         """The tensors over the slot, in the order of the spec."""
         return [torch.from_dlpack(capsule) for capsule in self._exports.capsules(lease, rows)]
 
-    def lets_go_later(self) -> bool:
+    def lets_go_later(self, _waited_s: float) -> bool:
         """No: on the CPU torch has read a tensor when the call returns that was given it."""
         return False
 

@@ -10,8 +10,8 @@ import pytest
 
 import ringfeed
 from datasets import Oracle
-from ringfeed import _ring, plan
-from ringfeed.plan import Layout, make_plan, parse_memory, show_bytes
+from ringfeed import _ring, budget
+from ringfeed.budget import Layout, make_plan, parse_memory, show_bytes
 from ringfeed.spec import Array, Spec
 
 IMAGE = Spec((Array((224, 224, 3), "float32"), Array((), "int64")))
@@ -26,6 +26,15 @@ def test_fields_start_at_multiples_of_64() -> None:
     assert layout.marks_at == layout.indices_at + 88
     assert layout.failures_at == 3392
     assert layout.slot_size == 20480
+
+
+def test_shapes_stand_before_their_fields() -> None:
+    """Where the shape varies, 64 bits an axis are reserved before the field, which starts at a multiple of 64."""
+    fixed = Layout.of(Spec((Array((3, 4), "uint8"), Array((1,) * 9, "uint8"))), 10, 1, 1)
+    assert (fixed.offsets, fixed.indices_at) == ((0, 128), 192)
+    arrays = Array((3, 4), "uint8", variable=(0,)), Array((1,) * 9, "uint8", variable=True)
+    varying = Layout.of(Spec(arrays), 10, 1, 1)
+    assert (varying.offsets, varying.indices_at) == ((64, 64 + 128 + 128), 64 + 128 + 128 + 64)
 
 
 def test_the_plan_counts_all() -> None:
@@ -101,7 +110,7 @@ def test_many_slots_shrink_the_cells() -> None:
 
 def test_more_than_the_machine_has_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan above available memory is refused by the loader, before anything is reserved."""
-    monkeypatch.setattr(plan, "free_memory", lambda: iter([(10**6, "the machine has")]))
+    monkeypatch.setattr(budget, "free_memory", lambda: iter([(10**6, "the machine has")]))
     with pytest.raises(ringfeed.PlanError) as caught:
         ringfeed.Loader(np.zeros((64, 1000, 1000), np.uint8), batch_size=64, workers=0)
     assert str(caught.value) == (

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 PAGE = 4096
 INDEX_SIZE = 8
+SHAPE_SIZE = 8  # an axis
 MIN_SLOTS = 2
 DEFAULT_SLOTS = 4
 MOST_SLOTS_BY_MEMORY = 256  # a budget for more is better left to the page cache
@@ -39,7 +40,8 @@ class Layout:
     """One slot: fields, then the batch's indices, a mark a row, and a failure record a cell.
 
     ``rows`` is what the fields hold, ``indices`` how many dataset indices make a batch: the same number, but for
-    datasets of whole batches, where one index gives many rows. Offsets and sizes are in bytes.
+    datasets of whole batches, where one index gives many rows. Offsets and sizes are in bytes. Where the shape of a
+    leaf varies, that of the batch stands right before its field, as 64 bits an axis.
     """
 
     offsets: tuple[int, ...]
@@ -56,6 +58,8 @@ class Layout:
         """Lay out a slot for ``rows`` rows of ``spec``; every field starts at a multiple of 64 bytes."""
         offsets, end = [], 0
         for leaf in spec.leaves:
+            if leaf.variable:
+                end += _round_up(len(leaf.shape) * SHAPE_SIZE, _ring.FIELD_ALIGN)
             offsets.append(end)
             end = _round_up(end + rows * leaf.nbytes, _ring.FIELD_ALIGN)
         marks_at = end + indices * INDEX_SIZE

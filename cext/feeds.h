@@ -1,0 +1,51 @@
+/* Inside a feed, and which feeds there are: for feed.c only. */
+#ifndef RF_FEEDS_H
+#define RF_FEEDS_H
+
+#include <pthread.h>
+
+#include "feed.h"
+
+enum { TOUCHED = -1, UNBEGUN = -2 };
+
+struct rf_feed {
+    const struct rf_asks *asks;
+    void *_Atomic owner;
+    uint64_t number;
+    _Atomic uint32_t references;
+    uint32_t generation; /* of forks, when it was made */
+    struct rf_feed *next;
+    uint32_t rows, parts;
+
+    _Atomic uint32_t recalled; /* whoever is inside leaves soon */
+    pthread_mutex_t lock;
+    /* Under the lock. */
+    struct rf_ring *ring;
+    int64_t turn, timeout_ns, waited_ns;
+    uint32_t lent, left; /* batches */
+
+    _Atomic int64_t untouched; /* the newest turn while it has given nothing, or TOUCHED or UNBEGUN */
+    _Atomic int64_t step;      /* at which its iteration will ask again: one more with each error */
+    _Atomic int64_t newest;    /* turn */
+    _Atomic int64_t reached;   /* the step that its iteration has come to */
+    _Atomic uint32_t told;     /* of which Ctrl-C */
+
+    _Atomic uint64_t batches, samples; /* written under the lock */
+    _Atomic int64_t stall_ns;
+    struct rf_part part[];
+};
+
+struct rf_feed *rf_feed_make(const struct rf_asks *asks, void *owner, uint32_t rows, uint32_t parts);
+/* The owner is going: nobody finds it any more. */
+void rf_feed_end(struct rf_feed *feed);
+/* NULL where there is none of this number; else rf_feed_unreference() must follow. */
+struct rf_feed *rf_feed_find(uint64_t number);
+void rf_feed_unreference(struct rf_feed *feed);
+
+/* Whether Python may be asked; then rf_feed_asked() must follow. */
+bool rf_feed_may_ask(void);
+void rf_feed_asked(void);
+/* From now on nobody may. Returns how many still do. */
+uint32_t rf_feed_leave(void);
+
+#endif

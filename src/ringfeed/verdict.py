@@ -1,0 +1,60 @@
+"""What the statistics of a loader mean, in words that a user can act on."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from ringfeed.budget import MIN_SLOTS, show_bytes
+from ringfeed.stats import show_s
+
+if TYPE_CHECKING:
+    from ringfeed.stats import Stats
+
+EARLY_S = 0.5  # before that shares of the time say more of the start than of the run
+WAITED = 0.05  # of the time, from which training counts as held up by its input
+BUSY = 0.8  # of the workers' time, from which they have no more to give
+HEADROOM = 1.25  # of workers, so that one slow sample holds up nothing
+
+
+def verdict(stats: Stats, *, workers: int, slots: int, slot_size: int, cpus: int) -> str:
+    """Say who waits for whom, and what to change.
+
+    ``workers`` of 0 fill in the consumer, so that all of the filling is waiting. Shares are of ``stats.elapsed_s``.
+    """
+    if not stats.batches or stats.elapsed_s < EARLY_S:
+        return f"too early to say: {stats.batches} batches in {stats.elapsed_s:.1f} s"
+    waited = stats.stall_s / stats.elapsed_s
+    cost = f"{show_s(stats.busy_s / max(stats.samples, 1))} a sample"
+    if not workers:
+        return (
+            f"in this process: {waited:.0%} of the time went into filling batches, {cost}; workers= would do it beside"
+        )
+    busy = stats.busy_s / (workers * stats.elapsed_s)
+    if waited >= WAITED:
+        return f"input-bound: training waited {waited:.0%} of the time; {_shortage(busy, cost, workers, slots, cpus)}"
+    return f"compute-bound: training waited {waited:.1%} of the time; {_surplus(busy, workers, slots, slot_size)}"
+
+
+def _shortage(busy: float, cost: str, workers: int, slots: int, cpus: int) -> str:
+    """Say what the input lacks."""
+    if busy < BUSY:
+        return (
+            f"workers are only {busy:.0%} busy, so it comes in bursts or they wait for slots: raise slots= "
+            f"(now {slots}), and let go of batches sooner"
+        )
+    full = f"workers are {busy:.0%} busy in dataset[i], {cost}"
+    if workers < cpus:
+        return f"{full}: add workers (now {workers}, for {cpus} CPUs) or make it cheaper"
+    return f"{full}, and there are no more than {cpus} CPUs: make it cheaper (`ringfeed profile` says where)"
+
+
+def _surplus(busy: float, workers: int, slots: int, slot_size: int) -> str:
+    """Say what could be saved."""
+    enough = max(1, math.ceil(workers * busy * HEADROOM))
+    savings = []
+    if enough < workers:
+        savings.append(f"{enough} worker{'s' * (enough > 1)} would do")
+    if slots > MIN_SLOTS and busy < BUSY:
+        savings.append(f"{MIN_SLOTS} slots would do, saving {show_bytes((slots - MIN_SLOTS) * slot_size)}")
+    return f"workers are {busy:.0%} busy: " + (", ".join(savings) or "nothing to change")

@@ -1,0 +1,128 @@
+"""`ringfeed.planning`: the memory of many settings, before there is a loader."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ringfeed
+from ringfeed import plan
+
+
+class Pictures:
+    """Samples of a picture and a label."""
+
+    def __len__(self) -> int:
+        return 100
+
+    def __getitem__(self, index: int) -> Any:
+        return np.full((8, 8, 3), index, np.uint8), index
+
+
+class Batches:
+    """Whole batches of 16 rows."""
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> Any:
+        return np.full((16, 4), index, np.float64)
+
+
+def test_the_table_as_a_user_reads_it() -> None:
+    """Every combination has a line; what follows stands below."""
+    assert str(plan(shape=(256, 256, 3), dtype=["uint8", "float32"], batch_size=[64, 128], slots=2, workers=2)) == (
+        "sample                 batch size  slots  one slot    in all\n"
+        "------------------------------------------------------------\n"
+        "256 x 256 x 3 uint8            64      2   12.7 MB   25.3 MB\n"
+        "256 x 256 x 3 uint8           128      2   25.2 MB   50.5 MB\n"
+        "256 x 256 x 3 float32          64      2   50.4 MB  100.8 MB\n"
+        "256 x 256 x 3 float32         128      2  100.7 MB  201.5 MB\n"
+        "\n"
+        "Pictures in uint8 take a quarter of the memory of float32: keep uint8 in the slots, and cast on the\n"
+        "device: keras.layers.Rescaling(1 / 255) as the first layer, or images.float() / 255 in torch.\n"
+        "Besides, 2 workers are interpreters of about 25 MB each, with what your dataset imports and holds."
+    )
+
+
+def test_a_budget_picks_the_slots() -> None:
+    """With memory= the slots that fit, the largest batch, and a mark where not even two slots fit."""
+    assert str(plan(shape=[(256, 256), (8,)], dtype="int16", batch_size=128, memory="20MB", workers=0)) == (
+        "sample           batch size  slots  one slot             in all\n"
+        "---------------------------------------------------------------\n"
+        "256 x 256 int16         128      2   16.8 MB  33.7 MB: too much\n"
+        "8 int16                 128    256   69.6 kB            18.4 MB\n"
+        "\n"
+        "With 4 slots, 20.0 MB hold batches of up to 37 samples of 256 x 256 int16.\n"
+        "With 4 slots, 20.0 MB hold batches of up to 197,098 samples of 8 int16.\n"
+        "No workers: batches are filled in the consumer."
+    )
+
+
+def test_no_batch_fits() -> None:
+    """A budget under one sample says so."""
+    found = plan(shape=(1000, 1000), dtype="float64", batch_size=1, memory="1MB", workers=1)
+    assert found.notes == (
+        "With 4 slots, 1.0 MB hold no batch of even one sample of 1000 x 1000 float64.",
+        "Besides, 1 worker is an interpreter of about 25 MB each, with what your dataset imports and holds.",
+    )
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("batch_size", [1, 7, 128])
+@pytest.mark.parametrize("slots", [2, 5])
+def test_the_figures_are_the_loaders(workers: int, batch_size: int, slots: int) -> None:
+    """To the byte what a loader of the dataset will reserve."""
+    loader = ringfeed.Loader(Pictures(), batch_size=batch_size, slots=slots, workers=workers)
+    (row,) = plan(Pictures(), batch_size=batch_size, slots=slots, workers=workers).rows
+    assert row.plan == loader.plan
+    assert row.what == "8 x 8 x 3 uint8 + one int64"
+
+
+def test_the_largest_batch_is_the_largest() -> None:
+    """One sample more does not fit."""
+    found = plan(shape=(1000,), dtype="uint8", memory="1MB", workers=2).notes[0]
+    most = int(found.partition(" up to ")[2].partition(" ")[0].replace(",", ""))
+    totals = [plan(shape=(1000,), batch_size=size, slots=4, workers=2).rows[0].plan.total for size in (most, most + 1)]
+    assert totals[0] <= 10**6 < totals[1]
+
+
+def test_whole_batches() -> None:
+    """batch_size=None takes the rows from the dataset, as the loader does."""
+    loader = ringfeed.Loader(Batches(), batch_size=None, slots=3, workers=2)
+    found = plan(Batches(), batch_size=None, slots=3, workers=2)
+    assert found.rows[0].plan == loader.plan
+    assert found.rows[0].batch_size == 16
+    assert len(plan(Batches(), batch_size=None, memory="1MB", workers=2).notes) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({}, "give a dataset, or the shape of a sample: one of them says what is planned for"),
+        (
+            {"dataset": Pictures(), "shape": (3,)},
+            "give a dataset, or the shape of a sample: one of them says what is planned for",
+        ),
+        (
+            {"shape": (3,), "slots": 2, "memory": "1MB"},
+            "give slots= or memory=, not both: each decides the other",
+        ),
+        (
+            {"shape": (3,), "batch_size": None},
+            "batch_size=None is for a dataset of whole batches; give it, or a batch_size",
+        ),
+        ({"shape": (3,), "slots": 1}, "slots=1: at least 2 are needed, one to fill while one is in use"),
+        (
+            {"shape": (3,), "memory": "much"},
+            "memory='much' is no amount of memory; write it as in '512MB', '2GiB' or a number of bytes",
+        ),
+    ],
+)
+def test_refusals(arguments: dict[str, Any], text: str) -> None:
+    """Each says what to give."""
+    with pytest.raises((ValueError, ringfeed.PlanError)) as caught:
+        plan(**arguments)
+    assert str(caught.value) == text

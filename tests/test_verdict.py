@@ -1,0 +1,64 @@
+"""`ringfeed.verdict`: statistics in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ringfeed.stats import Stats
+from ringfeed.verdict import verdict
+
+FORM = {"workers": 4, "slots": 4, "slot_size": 38_500_000, "cpus": 4}
+
+
+@pytest.mark.parametrize(
+    ("times", "form", "text"),
+    [
+        ({"batches": 0, "elapsed_s": 9.0}, {}, "too early to say: 0 batches in 9.0 s"),
+        ({"elapsed_s": 0.4}, {}, "too early to say: 100 batches in 0.4 s"),
+        (
+            {"stall_s": 6.3, "busy_s": 39.2},
+            {},
+            "input-bound: training waited 63% of the time; workers are 98% busy in dataset[i], 12.2 ms a sample, and "
+            "there are no more than 4 CPUs: make it cheaper (`ringfeed profile` says where)",
+        ),
+        (
+            {"stall_s": 6.3, "busy_s": 19.6, "samples": 1_000_000},
+            {"workers": 2},
+            "input-bound: training waited 63% of the time; workers are 98% busy in dataset[i], 19.6 us a sample: add "
+            "workers (now 2, for 4 CPUs) or make it cheaper",
+        ),
+        (
+            {"stall_s": 1.0, "busy_s": 20.0},
+            {},
+            "input-bound: training waited 10% of the time; workers are only 50% busy, so it comes in bursts or they "
+            "wait for slots: raise slots= (now 4), and let go of batches sooner",
+        ),
+        (
+            {"stall_s": 0.04, "busy_s": 6.0},
+            {},
+            "compute-bound: training waited 0.4% of the time; workers are 15% busy: 1 worker would do, 2 slots would "
+            "do, saving 77.0 MB",
+        ),
+        (
+            {"stall_s": 0.04, "busy_s": 6.0},
+            {"workers": 1, "slots": 2},
+            "compute-bound: training waited 0.4% of the time; workers are 60% busy: nothing to change",
+        ),
+        (
+            {"stall_s": 0.3, "busy_s": 36.0},
+            {},
+            "compute-bound: training waited 3.0% of the time; workers are 90% busy: nothing to change",
+        ),
+        (
+            {"stall_s": 5.0, "busy_s": 5.0},
+            {"workers": 0},
+            "in this process: 50% of the time went into filling batches, 1.6 ms a sample; workers= would do it beside",
+        ),
+    ],
+)
+def test_the_whole_text(times: dict[str, Any], form: dict[str, int], text: str) -> None:
+    """Who waits for whom, how much, and what to change."""
+    stats = Stats(**{"batches": 100, "samples": 3200, "elapsed_s": 10.0, **times})
+    assert verdict(stats, **{**FORM, **form}) == text
