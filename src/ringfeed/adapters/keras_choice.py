@@ -1,0 +1,93 @@
+"""What `install` makes of a dataset, of Keras 3 or of Keras 2; no framework is imported here."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ringfeed._ring import MAX_WORKERS
+from ringfeed.adapters.keras_loader import DatasetLoader, form_of
+from ringfeed.budget import show_bytes
+from ringfeed.errors import SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+LOG = logging.getLogger("ringfeed.keras")
+PLAIN = (np.ndarray, np.generic, int, float)
+
+
+def look_unseen(dataset: Any) -> list[Any]:
+    """Batch 0, without the random numbers that it takes: the dataset would not draw them in Keras."""
+    states = random.getstate(), np.random.get_state()  # noqa: NPY002 - what datasets draw from
+    try:
+        return [dataset[0]]
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002
+
+
+def check_leaves(leaves: Iterable[Any]) -> None:
+    """Refuse tensors, which may live anywhere, and other objects that NumPy would make arrays of."""
+    for leaf in leaves:
+        if not isinstance(leaf, PLAIN):
+            raise SpecError(f"batches hold a {type(leaf).__module__}.{type(leaf).__qualname__}, and not arrays alone")
+
+
+def ring_of(  # noqa: PLR0913 - what Keras was told
+    dataset: Any, seen: list[Any], *, shuffle: bool, workers: int, processes: bool, copy: bool = False
+) -> DatasetLoader:
+    """A loader for batches such as were ``seen``, as patient as Keras, in the order that Keras draws."""
+    spec, rows = form_of(seen, dataset)
+    return DatasetLoader(
+        dataset,
+        draw=_shuffled if shuffle else None,
+        compares=True,
+        workers=min(workers, MAX_WORKERS),
+        backend="process" if processes else "thread",
+        spec=spec,
+        max_batch_size=rows,
+        timeout_s=None,
+        copy=copy,
+    )
+
+
+def _shuffled(count: int) -> list[int]:
+    numbers = list(range(count))
+    random.shuffle(numbers)
+    return numbers
+
+
+# ---- what is said ----
+
+_said: dict[tuple[int, str], weakref.ref[Any]] = {}
+_saying = threading.Lock()
+
+
+def say_fed(loader: DatasetLoader) -> None:
+    """Say who feeds the loader's dataset, and in how much memory."""
+    plan, kind = loader.plan, loader.backend
+    plural = "" if plan.workers == 1 else "es" if kind == "process" else "s"
+    who = f"{plan.workers} worker {kind}{plural}" if plan.workers else "no workers"
+    _say(loader.dataset, f"runs over ringfeed: {who}, {plan.slots} slots, {show_bytes(plan.total)} of shared memory")
+
+
+def say_left(dataset: Any, why: Exception) -> None:
+    """Say why a dataset is left to Keras, in one line."""
+    _say(dataset, f"is left to Keras: {str(why).partition(chr(10))[0] or type(why).__name__}")
+
+
+def _say(dataset: Any, what: str) -> None:
+    """Log a line, once for each dataset."""
+    key = id(dataset), what
+    with _saying:
+        known = _said.get(key)
+        if known is not None and known() is dataset:
+            return
+        _said[key] = weakref.ref(dataset, lambda _: _said.pop(key, None))
+    LOG.warning("%s %s", type(dataset).__name__, what)

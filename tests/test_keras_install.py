@@ -1,0 +1,296 @@
+"""`ringfeed.keras.install`: every PyDataset over the ring with no other change, or left to Keras with a reason."""
+
+from __future__ import annotations
+
+import random
+import re
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+import keras
+import numpy as np
+import pytest
+from keras.src.trainers import data_adapters
+from keras.src.trainers.data_adapters import py_dataset_adapter
+
+import ringfeed
+import ringfeed.keras
+from ringfeed.adapters import keras_choice, keras_install, keras_ring
+from training import CLASS_WEIGHT, X, Y, small_model
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # or each worker would import Keras
+pytestmark = pytest.mark.usefixtures("nothing_left")
+OWN = keras_ring.OWN
+
+
+class Digits(keras.utils.PyDataset):
+    """Batches of 16 rows, dimmed by the random numbers that Keras' users draw; it reshuffles itself, and grows."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.order = np.arange(len(X))
+        self.record: list[str] = []
+
+    def __len__(self) -> int:
+        return (len(self.order) + 15) // 16
+
+    def __getitem__(self, index: int) -> Any:
+        rows = self.order[16 * index : 16 * index + 16]
+        return X[rows], Y[rows]
+
+    def on_epoch_begin(self) -> None:
+        self.record.append("begin")
+
+    def on_epoch_end(self) -> None:
+        self.record.append("end")
+        self.order = np.random.permutation(self.order)  # noqa: NPY002 - what a user writes
+
+
+class Drawing(Digits):
+    """Dims each batch by chance."""
+
+    def __getitem__(self, index: int) -> Any:
+        x, y = super().__getitem__(index)
+        return x * np.float32(np.random.random()), y  # noqa: NPY002
+
+
+class Raising(Digits):
+    """Has no fourth batch."""
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 3:
+            message = "no such file"
+            raise ValueError(message)
+        return super().__getitem__(index)
+
+
+class Ragged(Digits):
+    """One batch has other rows than were foreseen."""
+
+    def __getitem__(self, index: int) -> Any:
+        x, y = super().__getitem__(index)
+        return (np.concatenate([x, x]), np.concatenate([y, y])) if index == 4 else (x, y)
+
+
+class Worded(Digits):
+    """Batches with strings beside them."""
+
+    def __getitem__(self, index: int) -> Any:
+        x, y = super().__getitem__(index)
+        return {"x": x, "name": np.array(["a"] * len(x), object), "y": y}
+
+
+class Locked(Digits):
+    """Cannot be sent to a process."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.lock = threading.Lock()
+
+
+class Quitting(Digits):
+    """Ends whichever process but the first asks for batch 2."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        import os  # noqa: PLC0415 - a worker has it by this name
+
+        self.home = os.getpid()
+
+    def __getitem__(self, index: int) -> Any:
+        import os  # noqa: PLC0415
+
+        if index == 2 and os.getpid() != self.home:
+            os._exit(1)
+        return super().__getitem__(index)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _kept_by_keras() -> None:
+    """Have Keras make what its own enqueuer keeps as long as the process."""
+    py_dataset_adapter.get_worker_id_queue()
+    py_dataset_adapter.OrderedEnqueuer(Digits())
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Return what the logger has said so far; nothing stays installed."""
+    lines: list[str] = []
+    monkeypatch.setattr(keras_choice.LOG, "handle", lambda record: lines.append(record.getMessage()))
+    yield lines
+    ringfeed.keras.uninstall()
+
+
+def trained(data: Any, *, epochs: int = 2, **settings: Any) -> Any:
+    """Return the history and the weights of a model that is trained from the same seeds each time."""
+    model = small_model()
+    random.seed(8)
+    np.random.seed(8)  # noqa: NPY002 - the seed of Keras' users
+    history = model.fit(data, epochs=epochs, verbose=0, **settings).history
+    return history, [weights.tolist() for weights in model.get_weights()]
+
+
+@pytest.mark.parametrize("kind", [Digits, Drawing])
+def test_training_is_the_same(kind: Any, said: list[str]) -> None:
+    """Losses and weights, the order that Keras shuffles, the hooks and the random numbers: all as without it."""
+    before = kind()
+    expected = trained(before, validation_data=Digits(), class_weight=CLASS_WEIGHT)
+    with ringfeed.keras.install():
+        after = kind()
+        assert trained(after, validation_data=Digits(), class_weight=CLASS_WEIGHT) == expected
+    assert after.record == before.record
+    assert len(said) == 2
+    assert re.fullmatch(
+        rf"{kind.__name__} runs over ringfeed: 1 worker thread, 3 slots, \d+\.\d kB of shared memory", said[0]
+    )
+
+
+def test_workers_are_those_of_the_dataset(said: list[str]) -> None:
+    """Processes where it asks for them; training is the same, and each dataset is spoken of once."""
+    expected = trained(Digits())
+    with ringfeed.keras.install():
+        dataset = Digits(workers=2, use_multiprocessing=True)
+        assert trained(dataset) == expected
+        small_model().evaluate(dataset, verbose=0)
+        assert len(small_model().predict(dataset, verbose=0)) == len(X)
+    assert [line.partition(" slots")[0] for line in said] == ["Digits runs over ringfeed: 2 worker processes, 4"]
+
+
+@pytest.mark.parametrize(
+    ("make", "line"),
+    [
+        (
+            Ragged,
+            "dataset[4]: batch[0] has 32 rows, expected at most 16; return smaller batches, or raise max_batch_size",
+        ),
+        (
+            lambda: Locked(workers=1, use_multiprocessing=True),
+            "dataset.lock",
+        ),
+        (
+            lambda: Quitting(workers=1, use_multiprocessing=True),
+            "dataset[2] ended 3 workers; the last one exited with status 1; try it with workers=0",
+        ),
+    ],
+)
+def test_what_the_ring_cannot_serve_is_left_to_keras(make: Any, line: str, said: list[str]) -> None:
+    """The batch that fails and all that follow are made by Keras: training is the same, and one line says why."""
+    expected = trained(_as_digits(make()), epochs=1)
+    with ringfeed.keras.install():
+        assert trained(make(), epochs=1) == expected
+    (left,) = [line.partition(" is left to Keras: ")[2] for line in said if " is left to Keras: " in line]
+    assert line in left
+
+
+def _as_digits(dataset: Any) -> Any:
+    """Return a dataset that Keras may read in a thread."""
+    dataset.workers, dataset.use_multiprocessing = 1, False
+    return dataset
+
+
+def test_batches_that_are_no_arrays(said: list[str]) -> None:
+    """Objects never see a slot: Keras gets the dataset from the start."""
+    with ringfeed.keras.install():
+        adapter = data_adapters.PyDatasetAdapter(Worded())
+        (batch, *_) = list(adapter.get_numpy_iterator())
+    assert batch["name"].dtype == object
+    assert said == [
+        "Worded is left to Keras: dataset[0]: batch['name'] has dtype object, expected one of fixed width, without "
+        "Python objects and without a shape of its own; choose one such as 'uint8' or 'S16'"
+    ]
+
+
+def test_what_a_dataset_raises_is_raised_as_before(said: list[str]) -> None:
+    """The error of a batch has the type and text that it has in Keras."""
+    found = []
+    for installed in (False, True):
+        if installed:
+            ringfeed.keras.install()
+        with pytest.raises(Exception, match="no such file") as caught:
+            trained(Raising(), epochs=1, shuffle=False)
+        found.append(type(caught.value))
+    assert found[0] is found[1]
+    assert said[-1].endswith("is left to Keras: dataset[3] raised ValueError: no such file")
+    iterator = data_adapters.PyDatasetAdapter(Raising()).get_numpy_iterator()
+    assert len([next(iterator) for _ in range(3)]) == 3
+    with pytest.raises(ValueError, match=r"^no such file$"):
+        next(iterator)
+
+
+def test_nothing_is_left_installed(said: list[str]) -> None:
+    """Installing is idempotent, nests, and is taken back whole; a `with` inside another does not end the other."""
+    names = [(data_adapters, "PyDatasetAdapter"), (py_dataset_adapter, "PyDatasetAdapter")]
+
+    def installed() -> bool:
+        (found,) = {getattr(*name) for name in names}
+        assert found in (OWN, keras_ring.RingAdapter)
+        return found is keras_ring.RingAdapter
+
+    with ringfeed.keras.install():
+        with ringfeed.keras.install():
+            assert installed()
+        assert installed()
+        with pytest.raises(KeyError), ringfeed.keras.install():
+            raise KeyError
+        assert installed()
+    assert not installed()
+    ringfeed.keras.install()
+    with ringfeed.keras.install():
+        assert installed()
+    assert installed()
+    ringfeed.keras.uninstall()
+    assert not installed()
+    ringfeed.keras.uninstall()
+    with ringfeed.keras.install():
+        ringfeed.keras.uninstall()
+        assert not installed()
+    assert not installed()
+    assert said == []
+
+
+def test_threads_may_install_at_once() -> None:
+    """Many threads that enter and leave at once see it installed inside, and leave nothing."""
+    wrong: list[Any] = []
+    start = threading.Barrier(8, timeout=240)
+
+    def use() -> None:
+        start.wait()
+        for _ in range(50):
+            with ringfeed.keras.install():
+                if data_adapters.PyDatasetAdapter is not keras_ring.RingAdapter:
+                    wrong.append(data_adapters.PyDatasetAdapter)
+
+    threads = [threading.Thread(target=use) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(50)
+    assert wrong == []
+    assert data_adapters.PyDatasetAdapter is OWN
+
+
+def test_a_keras_without_the_place_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where Keras looks up its adapter otherwise, nothing is changed and the error says what to do."""
+    monkeypatch.setattr(py_dataset_adapter, keras_install.NAME, object)
+    text = (
+        "install() finds no PyDatasetAdapter of Keras' own in keras.src.trainers.data_adapters.py_dataset_adapter of "
+        f"Keras {keras.__version__}; give each dataset to ringfeed.keras.feed() instead"
+    )
+    with pytest.raises(ImportError, match=f"^{re.escape(text)}$"):
+        ringfeed.keras.install()
+    assert data_adapters.PyDatasetAdapter is OWN
+    monkeypatch.setattr(keras, "__version__", "3.5.0")
+    with pytest.raises(ImportError, match=r"^install\(\) needs Keras 3\.7 or later, .* and this is 3\.5\.0; "):
+        ringfeed.keras.install()
+
+
+def test_import_of_ringfeed_brings_no_keras() -> None:
+    """Only ``ringfeed.keras`` imports Keras."""
+    code = "import ringfeed, sys; ringfeed.Loader; assert not {'keras', 'tensorflow'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=240)
