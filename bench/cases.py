@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from contenders import CONTENDERS
+from contenders import ASKED, CONTENDERS
 
 
 class Case(NamedTuple):
@@ -18,8 +18,8 @@ class Case(NamedTuple):
     by_default: bool = True
 
 
-EVERYBODY = tuple(CONTENDERS)
-USUAL = tuple(name for name in CONTENDERS if name != "torch-arrays")  # its gain is with small batches
+EVERYBODY = tuple(name for name in CONTENDERS if name not in ASKED)
+USUAL = tuple(name for name in EVERYBODY if name != "torch-arrays")  # its gain is with small batches
 LOADERS = tuple(name for name in CONTENDERS if name not in {"ideal", "plain"})
 KERAS = tuple(name for name in LOADERS if name.startswith("keras"))
 OURS = ("ringfeed",)

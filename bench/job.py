@@ -19,6 +19,7 @@ class Job:
     slots: int
     seconds: float  # how long to measure in the steady state
     answer: str  # the file that takes the figures
+    batches: int = 0  # in an epoch of `fit`; 0: as many as are usual
 
     def as_argument(self) -> str:
         """The job as one word of a command line."""

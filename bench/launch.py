@@ -25,7 +25,7 @@ HERE = Path(__file__).parent
 PR_SET_CHILD_SUBREAPER = 36  # of linux/prctl.h
 GRACE_S = 1.0  # for workers to notice that their parent has gone
 SCRIPTS = {"plain": "script_plain.py", "unguarded": "script_unguarded.py"}
-QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow", "CUDA_VISIBLE_DEVICES": ""}
+QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
 
 
 class Peak(NamedTuple):
@@ -70,7 +70,7 @@ def run_job(job: Job, timeout_s: float) -> dict[str, Any]:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            env={**os.environ, **QUIET},
+            env={**os.environ, **QUIET, "KERAS_BACKEND": _backend_of(job)},
             start_new_session=True,
         )
         try:
@@ -83,7 +83,14 @@ def run_job(job: Job, timeout_s: float) -> dict[str, Any]:
 
 def _script_of(job: Job) -> str:
     """The file that measures a workload; `memory` and `first_batch` name theirs behind a slash."""
+    if job.workload.startswith("fit/"):
+        return "fitting.py"
     return SCRIPTS.get(job.workload.partition("/")[2], "consume.py")
+
+
+def _backend_of(job: Job) -> str:
+    """The backend of Keras; `fit` names it behind a slash."""
+    return job.workload.split("/")[1] if job.workload.startswith("fit/") else "tensorflow"
 
 
 def _wait(process: subprocess.Popen[bytes], timeout_s: float, *, watch: bool) -> Peak:

@@ -81,6 +81,13 @@ def usage_of_tree() -> Usage:
     return Usage(cpu_s, own.faults + buried.ru_minflt + sum(one.faults for one in living))
 
 
+def cpu_s_of_machine() -> float:
+    """CPU seconds that all processes and the kernel have used since the machine started, to a hundredth."""
+    ticks = (PROC / "stat").read_text().split(maxsplit=9)[1:9]
+    user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, ticks)
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+
+
 def _usage_of(pid: int) -> Usage:
     """What another process and its buried children have used; nothing when it is gone."""
     fields = stat_fields(pid)

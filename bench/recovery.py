@@ -17,6 +17,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
+import page
 import report
 from gaps import CASES, METHODS, ROWS, SAMPLE_S
 from machine import commit, machine
@@ -24,7 +25,7 @@ from results import read
 
 HERE = Path(__file__).parent
 README = HERE / "README.md"
-BEGIN, END = "<!-- recovery:begin -->", "<!-- recovery:end -->"
+MARK = "recovery"
 REPETITIONS, KILLS = 3, 20  # processes for each case and start method, and kills in each
 QUICK_REPETITIONS, QUICK_KILLS = 1, 5
 TIMEOUT_S = 120.0
@@ -61,11 +62,8 @@ def render(records: list[dict[str, Any]]) -> str:
     """Where it was measured, and a row for each case and start method."""
     good = [record for record in records if "figures" in record]
     rows = [_row(name, method, good) for name in CASES for method in METHODS]
-    place = records[0]["machine"]
-    packages = ", ".join(f"{name} {number}" for name, number in sorted(good[0]["versions"].items())) if good else ""
     conditions = (
-        f"{place['cpu']}, {place['cores']} cores, Linux {place['kernel']}; {packages}; commit {records[0]['commit']}; "
-        f"batches of {ROWS} samples of {SAMPLE_S * 1e3:g} ms; {records[0]['time'][:10]}."
+        f"{page.where(records)}; batches of {ROWS} samples of {SAMPLE_S * 1e3:g} ms; {records[0]['time'][:10]}."
     )
     errors = [
         f"- {one['case']}, {one['settings']['start_method']}: {one['error']}" for one in records if "error" in one
@@ -101,16 +99,6 @@ def kept(records: list[dict[str, Any]]) -> bool:
     return all("figures" in record for record in records) and "**missed**" not in render(records)
 
 
-def insert(text: str) -> None:
-    """Put a text between the markers of README.md."""
-    page = README.read_text()
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise ValueError(f"{README} has no {BEGIN} and {END}; put them where the table belongs")
-    README.write_text(f"{before}{begin}\n{text}\n{end}{after}")
-
-
 def options_of(arguments: list[str] | None) -> argparse.Namespace:
     """The command line, understood."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -131,7 +119,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Measure and show; 1 when a run gave no figures or a promise was missed."""
     options = options_of(arguments)
     if options.render:
-        insert(render(read(options.render)))
+        page.put(README, MARK, render(read(options.render)))
         return 0
     kind = "quick" if options.quick else "recovery"
     output = options.output or HERE / "results" / time.strftime(f"{kind}-%Y%m%d-%H%M%S.jsonl")

@@ -10,12 +10,9 @@ from contenders import CONTENDERS
 from targets import TARGETS
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from results import Results
 
 SEVERAL = "medians of {} fresh processes each (least - most)"
-BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
 Cell = Callable[["Results", str, str], str]
 
 
@@ -181,14 +178,3 @@ def _small_cell(results: Results, case: str, name: str) -> str:
     value = quantity(results.median(case, name, "per_batch_s"), TIME)
     ratio = quantity(results.ratio(case, name, "ringfeed"), TIMES)
     return value if name == "ringfeed" or value == "-" else f"{value} ({ratio})"
-
-
-def insert(path: Path, text: str) -> bool:
-    """Put `text` between the markers of a file; False, and nothing changed, where it has none."""
-    page = path.read_text() if path.exists() else ""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        return False
-    path.write_text(f"{before}{begin}\n{text}\n{end}{after}")
-    return True

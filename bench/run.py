@@ -21,13 +21,17 @@ from contenders import CONTENDERS
 from job import Job
 from launch import adopt_orphans, run_job
 from machine import commit, machine
-from report import insert, render, small_table
+from page import insert
+from report import render, small_table
 from results import Results, read
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    Plan = Callable[[argparse.Namespace, str], Iterator[Job]]
 
 HERE = Path(__file__).parent
+MARK = "bench"
 RENDER = "measure nothing: put the tables of a results file, the newest full one, into the READMEs"
 QUICK_REPETITIONS, QUICK_SHARE = 2, 1 / 3  # of each workload's seconds
 
@@ -87,11 +91,11 @@ def record_of(job: Job, facts: dict[str, Any], options: argparse.Namespace) -> d
     }
 
 
-def measure(options: argparse.Namespace, output: Path) -> list[dict[str, Any]]:
-    """Run every job, adding a line to `output` after each; the records."""
+def measure(options: argparse.Namespace, output: Path, plan: Plan = planned) -> list[dict[str, Any]]:
+    """Run every job of a plan, adding a line to `output` after each; the records."""
     records = []
     with tempfile.TemporaryDirectory() as scratch:
-        jobs = list(planned(options, str(Path(scratch) / "answer.json")))
+        jobs = list(plan(options, str(Path(scratch) / "answer.json")))
         for number, job in enumerate(jobs, 1):
             print(f"[{number}/{len(jobs)}] {job.workload} {job.contender}", file=sys.stderr, flush=True)
             record = record_of(job, run_job(job, options.timeout), options)
@@ -119,7 +123,7 @@ def publish(file: str) -> int:
     results = Results(read(source))
     for folder, text in ((HERE, render(results)), (HERE.parent, small_table(results))):
         page = folder / "README.md"
-        done = f"rendered from {source.name}" if insert(page, text) else "no markers, left as it is"
+        done = f"rendered from {source.name}" if insert(page, MARK, text) else "no markers, left as it is"
         print(f"{page}: {done}")
     return 0
 

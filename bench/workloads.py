@@ -154,6 +154,7 @@ PHOTOGRAPHS = {
         f"data/{name}" for name in ("astronaut.png", "chelsea.png", "coffee.png", "hubble_deep_field.jpg", "rocket.jpg")
     ),
 }
+CLASSES = sum(map(len, PHOTOGRAPHS.values()))
 
 
 class Photographs:

@@ -16,11 +16,13 @@ BENCH = Path(__file__).parents[1] / "bench"
 sys.path.append(str(BENCH))
 
 import launch  # noqa: E402
+import page  # noqa: E402
 import proctree  # noqa: E402
 import report  # noqa: E402
 import run  # noqa: E402
+import tables  # noqa: E402
 from cases import CASES, chosen_cases, contenders_of  # noqa: E402
-from contenders import CONTENDERS  # noqa: E402
+from contenders import ASKED, CONTENDERS  # noqa: E402
 from results import Results  # noqa: E402
 from workloads import PHOTOGRAPHS, Stamped, Window, Workload, make, touch  # noqa: E402
 
@@ -37,7 +39,7 @@ def bench(output: Path, *arguments: str) -> tuple[int, list[dict[str, Any]]]:
         *arguments,
     ]
     with output.with_suffix(".log").open("wb") as log:
-        done = subprocess.run(command, stdout=log, stderr=log, timeout=50, check=False)
+        done = subprocess.run(command, stdout=log, stderr=log, timeout=240, check=False)
     lines = output.read_text().splitlines() if output.exists() else []
     return done.returncode, [json.loads(line) for line in lines]
 
@@ -146,6 +148,9 @@ def test_names_choose_cases_and_contenders() -> None:
     assert contenders_of("kill", [], case_named=True) == ["ringfeed"]
     assert contenders_of("kill", ["torch", "ideal"], case_named=True) == ["torch"]
     assert contenders_of("kill", ["torch", "ideal"], case_named=False) == []
+    assert not set(ASKED) & set(contenders_of("ready", [], case_named=True))
+    assert contenders_of("ready", ["pool", "plain"], case_named=True) == ["pool", "plain"]
+    assert contenders_of("ready", ["pool", "plain"], case_named=False) == ["plain"]
 
 
 # ---- the oracle ----
@@ -296,19 +301,22 @@ def test_failed_runs_are_listed() -> None:
     assert text.endswith("### Runs without figures\n\n- ready, torch: no end within its time")
 
 
-def test_tables_go_between_the_markers(tmp_path: Path) -> None:
-    """What stands between the markers is replaced, all else stays; a page without them stays as it is."""
-    page, other = tmp_path / "page.md", tmp_path / "other.md"
-    page.write_text(f"above\n{report.BEGIN}\nold\n{report.END}\nbelow\n")
+def test_tables_go_between_the_marks(tmp_path: Path) -> None:
+    """What stands between the marks of a name is replaced, all else stays; a page without them stays as it is."""
+    file, other = tmp_path / "page.md", tmp_path / "other.md"
+    begin, end = page.marks("bench")
+    file.write_text(f"above\n{begin}\nold\n{end}\nbelow\n")
     other.write_text("nothing\n")
-    assert report.insert(page, "new")
-    assert page.read_text() == f"above\n{report.BEGIN}\nnew\n{report.END}\nbelow\n"
-    assert not report.insert(other, "new")
+    assert page.insert(file, "bench", "new")
+    assert file.read_text() == f"above\n{begin}\nnew\n{end}\nbelow\n"
+    assert not page.insert(file, "recovery", "newer")
+    assert not page.insert(other, "bench", "new")
     assert other.read_text() == "nothing\n"
-    assert not report.insert(tmp_path / "absent.md", "new")
+    assert not page.insert(tmp_path / "absent.md", "bench", "new")
 
 
-def test_pages_have_their_markers() -> None:
-    """The bench's page takes the tables."""
-    page = (BENCH / "README.md").read_text()
-    assert page.count(report.BEGIN) == page.count(report.END) == 1
+def test_page_has_its_marks() -> None:
+    """The bench's page takes the tables of every bench, each once."""
+    text = (BENCH / "README.md").read_text()
+    marks = [mark for name in ("bench", "recovery", *tables.MARKS) for mark in page.marks(name)]
+    assert {mark: text.count(mark) for mark in marks} == dict.fromkeys(marks, 1)

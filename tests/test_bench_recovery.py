@@ -23,7 +23,7 @@ def test_each_case_kills_and_measures(case: str, tmp_path: Path) -> None:
     output = tmp_path / "lines.jsonl"
     command = [sys.executable, str(BENCH / "recovery.py"), "--quick", "--kills", "2", "--output", str(output)]
     command += ["--case", case, "--method", "fork"]
-    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=50)
+    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=240)
     assert output.exists(), ended.stderr
     (line,) = map(json.loads, output.read_text().splitlines())
     figures = line["figures"]

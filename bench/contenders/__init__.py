@@ -33,6 +33,7 @@ class Contender(NamedTuple):
 
 
 KERAS = (("keras", "keras"), ("tensorflow", "tensorflow"))
+TENSORFLOW = (("tensorflow", "tensorflow"),)
 TORCH = (("torch", "torch"),)
 
 CONTENDERS = {
@@ -43,4 +44,11 @@ CONTENDERS = {
     "torch": Contender("torch DataLoader, tensors", "torch_dataloader", TORCH),
     "torch-arrays": Contender("torch DataLoader, arrays", "torch_arrays", TORCH),
     "plain": Contender("a plain loop: no loader", "plain", ()),
+    "pool": Contender("multiprocessing.Pool.imap", "pool", ()),
+    "tf-generator": Contender("tf.data from_generator", "tf_generator", TENSORFLOW),
+    "tf-function": Contender("tf.data map of numpy_function, batch", "tf_function", TENSORFLOW),
+    "torch-ready": Contender("torch DataLoader, whole batches", "torch_ready", TORCH),
+    "grain": Contender("Grain, worker processes", "grain_processes", (("grain", "grain"),)),
 }
+ASKED = ("pool", "tf-generator", "tf-function", "torch-ready", "grain")
+"""Take part when a contender and a workload are named: with them the bench takes twice as long."""
