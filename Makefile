@@ -8,8 +8,8 @@ MAKEFLAGS += --no-print-directory
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 .SECONDARY:
-.PHONY: help demo test test-c test-model test-weak test-frameworks test-backends test-core lint format bench \
-    recovery fuzz many soak develop clean
+.PHONY: help demo test environments test-c test-model test-weak test-frameworks test-backends test-core lint format \
+    bench bench-frameworks recovery fuzz many soak develop clean
 
 # ---- what there is ----
 
@@ -89,6 +89,7 @@ $(foreach v,$(OTHERS),$(eval $(call rules,$(v),.venv-$(v))))
 	@echo "== Python $(MAIN): installing $(TENSORFLOW)"
 	@$(PY) -m pip install -q "$(TENSORFLOW)>=2.16" || { echo "make: pip found no $(TENSORFLOW) for Python $(MAIN);\
 	 name another: make PYTHON=/path/to/python (one of $(VERSIONS)) or TENSORFLOW=package" >&2; exit 1; }
+	@$(PY) -m pip install -q --no-deps tf_keras # Keras 2, whose own dependency is the large TensorFlow
 	@touch $@
 
 # ---- targets ----
@@ -99,7 +100,21 @@ help: ## this list
 demo: .venv/with-pictures .venv/with-tensorflow ## train a Keras CNN on real pictures through the ring, and show it working
 	$(PY) examples/demo.py
 
-test: test-c test-model test-weak test-frameworks test-core ## everything: the C core with sanitizers, and the package on every Python found
+# First what one processor does, or the network, side by side; what is said comes when all have ended.
+BESIDE := test-c test-model test-weak environments
+test: ## everything: the C core with sanitizers, and the package on every Python found
+	@mkdir -p build
+	@echo "== at once: $(BESIDE)"
+	@for target in $(BESIDE); do \
+	    ( $(MAKE) $$target >build/$$target.log 2>&1; echo $$? >build/$$target.status ) & \
+	done; wait; \
+	for target in $(BESIDE); do \
+	    cat build/$$target.log; \
+	    [ "$$(cat build/$$target.status)" = 0 ] || { echo "== failed: $$target"; failed=1; }; \
+	done; [ -z "$$failed" ]
+	@$(MAKE) test-frameworks test-core
+
+environments: .venv/with-tensorflow .venv/with-pictures .venv/with-test $(OTHERS:%=.venv-%/with-test)
 
 # Each sanitizer that $(CC) has; a probe tells, since headers, libraries or a kernel setting may be missing.
 test-c: ## the C core, plain and under TSan, ASan and UBSan
@@ -124,7 +139,7 @@ test-weak: ## the C core under a weak memory model, where Relacy's headers (Debi
 
 # Tests that import frameworks or pictures have a process of their own: beside TensorFlow, start_method="fork"
 # warns, and a warning fails a test. The others are the core, and run on every Python.
-FRAMEWORKS := adapters bench demo examples jax keras readme standins_frameworks tensorflow torch
+FRAMEWORKS := adapters bench demo examples jax keras readme standins_frameworks tensorflow tf_keras torch
 FRAMEWORK_TESTS = $(foreach name,$(FRAMEWORKS),$(wildcard tests/test_$(name).py tests/test_$(name)_*.py))
 # These take most of a processor, limit what a user may have, or look at what a user has; they go on below Python, and
 # the main one is enough.
@@ -140,7 +155,8 @@ TORCH ?= torch==2.13.0
 test-backends: .venv/with-tensorflow .venv/with-pictures .venv/with-test ## torch and JAX, and Keras on them; installs both
 	$(PY) -m pip install -q "$(TORCH)" jax
 	$(PY) -m pytest $(wildcard tests/test_torch*.py tests/test_jax*.py) tests/test_keras_backends.py \
-	    tests/test_keras_aliases.py tests/test_keras_exit.py tests/test_examples.py
+	    tests/test_keras_aliases.py tests/test_keras_exit.py tests/test_keras_own_tests.py \
+	    tests/test_examples.py
 
 # All Pythons at once: the tests wait more than they compute.
 test-core: .venv/with-test $(OTHERS:%=.venv-%/with-test) ## the core on every Python found; what takes a machine alone, on the main one
@@ -183,6 +199,11 @@ soak: .venv/with-tensorflow .venv/with-test ## a Keras fit under random faults f
 
 bench: .venv/with-pictures .venv/with-tensorflow ## time ringfeed against its rivals (QUICK=1: a short run; torch joins if .venv has it)
 	$(PY) bench/run.py $(if $(QUICK),--quick)
+
+bench-frameworks: .venv/with-pictures .venv/with-tensorflow ## time steps, elements and epochs of frameworks (QUICK=1: a short run; torch and JAX join if .venv has them)
+	$(PY) bench/fit_step.py $(if $(QUICK),--repetitions 1,--output bench/results/fit_step-$(shell date +%F).jsonl)
+	$(PY) bench/elements.py $(if $(QUICK),--quick --out build/elements.jsonl)
+	$(PY) bench/end_to_end.py $(if $(QUICK),--quick)
 
 recovery: .venv/with-pictures ## time the gap that a killed worker leaves (QUICK=1: a short look)
 	$(PY) bench/recovery.py $(if $(QUICK),--quick)

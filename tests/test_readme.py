@@ -55,6 +55,20 @@ def test_the_two_lines_that_replace_a_keras_dataset() -> None:
     names["loader"].close()
 
 
+def test_every_dataset_with_no_other_change() -> None:
+    """The block about install() trains on a dataset that is not named in it twice."""
+    keras = pytest.importorskip("keras")
+
+    class MyPyDataset(keras.utils.PyDataset):  # type: ignore[misc]
+        def __len__(self) -> int:
+            return 4
+
+        def __getitem__(self, index: int) -> Any:
+            return np.full((8, 3), index, np.float32), np.zeros((8, 1), np.float32)
+
+    exec(BLOCKS[2], {"MyPyDataset": MyPyDataset, "model": keras_model()})  # noqa: S102 - the README's own code
+
+
 def test_the_architecture_names_every_module() -> None:
     """The rooms listed are the rooms there are."""
     rooms = (ROOT / "ARCHITECTURE.md").read_text()
