@@ -18,6 +18,14 @@ if TYPE_CHECKING:
     from ringfeed.stats import Stats
 
 
+_in_use: weakref.WeakSet[Insight] = weakref.WeakSet()
+
+
+def loaders_in_use() -> tuple[Insight, ...]:
+    """Return the loaders of this process that have begun an epoch."""
+    return tuple(_in_use)
+
+
 class Insight:
     """Statistics, the slots, and a timeline. Safe from any thread."""
 
@@ -25,6 +33,10 @@ class Insight:
     _plan: Plan
     _settings: Settings
     _stats: Stats
+
+    def _note_use(self) -> None:
+        """Count among `loaders_in_use`."""
+        _in_use.add(self)
 
     def stats(self) -> Stats:
         """Return what has been done so far, and what it means; the object is kept up to date by the next call."""

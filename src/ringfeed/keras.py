@@ -13,5 +13,6 @@ from __future__ import annotations
 from ringfeed.adapters.enqueuers import GeneratorEnqueuer, OrderedEnqueuer, SequenceEnqueuer
 from ringfeed.adapters.keras_dataset import feed
 from ringfeed.adapters.keras_install import install, uninstall
+from ringfeed.adapters.keras_monitor import Monitor
 
-__all__ = ["GeneratorEnqueuer", "OrderedEnqueuer", "SequenceEnqueuer", "feed", "install", "uninstall"]
+__all__ = ["GeneratorEnqueuer", "Monitor", "OrderedEnqueuer", "SequenceEnqueuer", "feed", "install", "uninstall"]

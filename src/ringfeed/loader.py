@@ -244,6 +244,7 @@ class Loader(Facts, Insight, Outlets):
                 self._engine.update(self._fed)
             assert self._engine is not None
             number, self._next_epoch = self._next_epoch, self._next_epoch + 1
+            self._note_use()
             self._engine.begin(self._sampler.epoch(number), number, pure=self._sampler.pure)
             return BatchIterator(self, self._turn, form, patient=patient)
 

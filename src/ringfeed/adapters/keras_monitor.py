@@ -1,0 +1,46 @@
+"""How long training waited for its input, epoch by epoch, in Keras' logs."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import keras
+
+from ringfeed.insight import loaders_in_use
+
+if TYPE_CHECKING:
+    from ringfeed.insight import Insight
+
+STALL_SHARE = "stall_share"
+
+
+class Monitor(keras.callbacks.Callback):  # type: ignore[misc]  # keras has no types
+    """Adds ``stall_share`` to the logs of each epoch: the part of its time in which it waited for a batch.
+
+        model.fit(loader.to_keras(), callbacks=[ringfeed.keras.Monitor(), keras.callbacks.TensorBoard("logs")])
+
+    It counts the loaders given, or all of this process: those for validation too, and those behind `install` and
+    `feed`. History has it, and so have TensorBoard and CSVLogger if they stand behind it in the list.
+    """
+
+    def __init__(self, *loaders: Insight) -> None:
+        super().__init__()
+        self._loaders = loaders
+        self._began_s = 0.0
+        self._stall_s: dict[int, float] = {}
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002 - Keras' signature
+        """Remember what had been waited before."""
+        self._began_s = time.perf_counter()
+        self._stall_s = {id(loader): loader.stats().stall_s for loader in self._watched()}
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002 - see above
+        """Put the share into the logs."""
+        if logs is None:
+            return
+        waited_s = sum(loader.stats().stall_s - self._stall_s.get(id(loader), 0.0) for loader in self._watched())
+        logs[STALL_SHARE] = min(1.0, waited_s / max(time.perf_counter() - self._began_s, 1e-9))
+
+    def _watched(self) -> tuple[Insight, ...]:
+        return self._loaders or loaders_in_use()
