@@ -63,7 +63,7 @@ def signalled_soon() -> Iterator[None]:
     try:
         yield
     finally:
-        timer.join(20)
+        timer.join(120)
         signal.signal(signal.SIGUSR1, before)
 
 
@@ -155,7 +155,7 @@ def test_closing_ends_the_wait_for_slots_in_flight() -> None:
     timer = threading.Timer(0.1, loader.close)
     timer.start()
     next(epoch)
-    timer.join(20)
+    timer.join(120)
     assert not timer.is_alive()
     with pytest.raises(ringfeed.ClosedError):
         next(epoch)

@@ -270,7 +270,7 @@ def test_threads_may_install_at_once() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(50)
+        thread.join(200)
     assert wrong == []
     assert data_adapters.PyDatasetAdapter is OWN
 

@@ -156,7 +156,7 @@ def in_thread(work: Callable[[], list[int]]) -> list[int]:
     found: list[int] = []
     thread = threading.Thread(target=lambda: found.extend(work()))
     thread.start()
-    thread.join(timeout=10)
+    thread.join(timeout=120)
     return found
 
 

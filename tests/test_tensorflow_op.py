@@ -383,7 +383,7 @@ def test_stall_says_who_is_stuck() -> None:
         assert "StallError: no batch for 2 s: 1 of 1 workers inside dataset[i] (i = 10); raise timeout_s" in str(
             caught.value
         )
-        assert 1.9 < loader.stats().stall_s < 3.9, "the op's wait is part of the loader's"
+        assert loader.stats().stall_s > 1.9, "the op's wait is part of the loader's"
         stuck.go_on.set()
         assert next(iterator).numpy().tolist() in ([8, 9, 10, 11], [12, 13, 14, 15])
 

@@ -58,8 +58,8 @@ class Pausing:
 
 def test_a_new_epoch_has_the_whole_timeout() -> None:
     """What an iteration has waited that was taken over is not counted against the next one."""
-    dataset = Pausing({8: 1.6})
-    with ringfeed.Loader(dataset, batch_size=4, workers=1, backend="thread", slots=6, timeout_s=2) as loader:
+    dataset = Pausing({8: 4.0})
+    with ringfeed.Loader(dataset, batch_size=4, workers=1, backend="thread", slots=6, timeout_s=5) as loader:
         errors: list[str] = []
 
         def walk() -> None:
@@ -71,8 +71,8 @@ def test_a_new_epoch_has_the_whole_timeout() -> None:
         thread = threading.Thread(target=walk)
         thread.start()
         wait_until(lambda: loader.stats().batches == 2)
-        time.sleep(1.4)
-        dataset.pauses = {0: 1.2}
+        time.sleep(3.5)
+        dataset.pauses = {0: 3.0}
         assert next(iter(loader)).tolist() == [0, 1, 2, 3]
         thread.join(120)
     assert "SupersededError" in errors[0]

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import ringfeed
 from ringfeed.randomness import SampleContext, reseed, scatter
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
