@@ -20,6 +20,7 @@ static void blame_row(struct rf_ring *ring, const struct rf_worker *line, uint32
     reaped->deaths = *deaths;
     reaped->row = row - 1;
     reaped->batch = ring->records[slot].batch;
+    reaped->epoch = ring->records[slot].epoch;
     reaped->index = (int64_t)atomic_load_explicit(&line->index, memory_order_relaxed);
     reaped->given_up = *deaths >= binder->max_attempts;
     if (reaped->given_up)

@@ -9,6 +9,7 @@ struct rf_reaped {
     uint32_t deaths; /* that the blamed row has cost so far; 0: no row was to blame */
     int64_t index;   /* the dataset index of that row, or -1 */
     uint64_t batch;  /* and where it was */
+    uint64_t epoch;
     uint32_t row;
     bool given_up; /* the row reached max_attempts and will be delivered as a failure */
 };

@@ -200,6 +200,12 @@ static bool is_bound(const struct rf_ring *ring)
            atomic_load_explicit(&ring->control->bound, memory_order_seq_cst);
 }
 
+uint32_t rf_head_lane(const struct rf_ring *ring)
+{
+    uint64_t head = atomic_load_explicit(&ring->control->head, memory_order_relaxed);
+    return is_bound(ring) ? ring->records[(uint32_t)rf_entry_of(ring, head)].lane : 0;
+}
+
 enum rf_answer rf_look(struct rf_ring *ring)
 {
     uint32_t cell;

@@ -91,6 +91,8 @@ enum rf_answer rf_look(struct rf_ring *ring);
 enum rf_answer rf_wait_head(struct rf_ring *ring, int64_t deadline_ns);
 /* Only while the head batch has no slot: who fills in this very process must then go and fill it. */
 enum rf_answer rf_wait_slot(struct rf_ring *ring, int64_t deadline_ns);
+/* The lane of the batch to be taken next; 0: it is anybody's to fill, or has no slot. Only by the thread that takes. */
+uint32_t rf_head_lane(const struct rf_ring *ring);
 /* Whether some slot is left to be filled: free, or bound. One that drains may be in quarantine, and never come back. */
 bool rf_has_room(const struct rf_ring *ring);
 /* Sleep until there is room, an alarm or the stop; false when the deadline or a signal came first. Only by the thread that

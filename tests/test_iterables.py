@@ -8,13 +8,14 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pytest
 
 import ringfeed
 from ringfeed import Array, Interleave, Loader
+from ringfeed.adapters.copies import PrivateEpoch
 from ringfeed.rotation import RotationEpoch
 
 if TYPE_CHECKING:
@@ -236,6 +237,33 @@ def test_ctrl_c_costs_an_iterator_its_place() -> None:
     assert str(caught.value) == text
 
 
+def test_ctrl_c_while_it_is_read_anew() -> None:
+    """A second interrupt, amid what is skipped after the first, ends nothing."""
+
+    class Interrupted:
+        at: ClassVar[list[int]] = [9, 3]
+
+        def __iter__(self) -> Iterator[Any]:
+            stop = self.at.pop(0) if self.at else -1
+            for number in range(12):
+                if number == stop:
+                    raise KeyboardInterrupt
+                yield np.int64(number)
+
+    found: list[list[int]] = []
+    with loader_of(Interrupted(), spec=Array((), "int64")) as loader:
+        batches = iter(loader)
+        interrupts = 0
+        while len(found) < 3:
+            try:
+                found.append(next(batches).tolist())
+            except KeyboardInterrupt:
+                interrupts += 1
+        assert next(batches, None) is None
+    assert interrupts == 2
+    assert found == some(4, 8, 12)
+
+
 # ---- no further ahead than slots ----
 
 
@@ -410,6 +438,24 @@ def test_one_of_several_may_lose_its_reader(tmp_path: Path) -> None:
         assert loader.stats().restarts == 1
 
 
+def test_two_elements_that_end_every_reader_of_one_lane() -> None:
+    """Whoever takes the place of their last reader knows of the first of them, and does not read it again."""
+    dataset = Interleave([Numbers(100, at=3, deed=die), Numbers(200, 100, at=102, deed=die)])
+    with loader_of(dataset, "fork", workers=1, max_attempts=2) as loader:
+        batches = iter(loader)
+        texts = []
+        for _ in range(2):
+            with pytest.raises(ringfeed.WorkerError) as caught:
+                next(batches)
+            texts.append(str(caught.value))
+        assert next(batches, None) is None
+        assert loader.stats().restarts == 4
+    assert texts == [
+        f"element {element} ended 2 workers; the last one was killed by SIGKILL; try it with workers=0"
+        for element in ("3 of iterable 0", "2 of iterable 1")
+    ]
+
+
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
 def test_an_element_that_ends_every_reader_ends_the_epoch(on_error: str) -> None:
     """After max_attempts it is blamed, by number; nobody can read what comes after it."""
@@ -476,6 +522,35 @@ def test_the_length_is_the_iterables_own() -> None:
     with loader_of(Measured(10)) as loader:
         assert len(loader) == 3
         assert loader.iterated
+
+
+def test_samples_of_many_shapes_are_refused() -> None:
+    """As for a dataset with an index, they make no batch."""
+    with pytest.raises(ringfeed.SpecError) as caught:
+        loader_of(Numbers(8), spec=Array((5,), "int64", variable=True))
+    assert str(caught.value) == (
+        "sample has variable=(0,), but samples of different shapes make no batch of batch_size=4; pad them in "
+        "__getitem__, or let it return whole batches with batch_size=None"
+    )
+
+
+@pytest.mark.parametrize(("length", "stop"), [(12, 20), (8, 8)])
+def test_private_copies_go_on_behind_its_length(length: int, stop: int) -> None:
+    """What it says of its length is no promise: neither the batches behind it are lost, nor those before an error."""
+
+    class Saying(Numbers):
+        def __len__(self) -> int:
+            return length
+
+    found = []
+    with loader_of(Saying(20, at=stop, deed=fail)) as loader:
+        epoch = PrivateEpoch(loader)
+        try:
+            for leaves in epoch:
+                found.append(leaves[0].tolist())  # noqa: PERF401 - kept where the next one raises
+        except ringfeed.WorkerError:
+            assert stop == 8
+    assert found == some(*range(4, stop + 1, 4))
 
 
 def test_an_empty_one_needs_a_spec() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import warnings
+import weakref
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,24 @@ tf = pytest.importorskip("tensorflow")
 keras = pytest.importorskip("keras", minversion="3.7")
 
 from training import SPARSE, WEIGHTS, Named, Pairs, Unsized, X, Y, fresh_model, history, make, over_arrays, small_model  # noqa: E402
+
+# ---- what is left ----
+
+
+@pytest.mark.parametrize("kept", ["model", "nothing"])
+def test_a_fed_loader_that_is_dropped_is_gone(kept: str) -> None:
+    """TensorFlow, which keeps whatever Python function a graph has called, keeps no loader of a call that is over."""
+    model, loaders = small_model(), []
+    for _ in range(3):
+        loader = make(workers=1)
+        loaders.append(weakref.ref(loader))
+        model.fit(loader.to_keras(), epochs=1, verbose=0)
+        del loader
+        if kept == "nothing":
+            model = small_model()
+    gc.collect()
+    assert [found() for found in loaders] == [None] * 3
+
 
 # ---- the same training as over arrays ----
 

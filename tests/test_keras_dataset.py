@@ -146,10 +146,11 @@ def test_hooks_change_what_all_workers_see(backend: str) -> None:
     assert dataset.record == own.record
 
 
+@pytest.mark.parametrize("backend", ["process", "thread"])
 @pytest.mark.parametrize("kind", [Changing, Endless])
-def test_hooks_amid_a_pass_reach_worker_processes(kind: Any) -> None:
+def test_hooks_amid_a_pass_reach_the_workers(kind: Any, backend: str) -> None:
     """Where a pass goes on over several epochs, each begins with what its hooks have changed, and where it stood."""
-    with fed(kind([9]), backend="process", workers=2) as data:
+    with fed(kind([9]), backend=backend, workers=2) as data:
         seen = [x[0].tolist() for x, _ in seen_by_fit(data, epochs=3, steps_per_epoch=3)]
     assert seen == [[epoch, epoch, index] for epoch in (1, 2, 3) for index in range(3 * epoch - 3, 3 * epoch)]
 

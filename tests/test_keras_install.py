@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import re
 import subprocess
@@ -149,6 +150,53 @@ def test_training_is_the_same(kind: Any, said: list[str]) -> None:
     assert re.fullmatch(
         rf"{kind.__name__} runs over ringfeed: 1 worker thread, 3 slots, \d+\.\d kB of shared memory", said[0]
     )
+
+
+class Bare(Digits):
+    """Gives arrays alone."""
+
+    def __getitem__(self, index: int) -> Any:
+        return super().__getitem__(index)[0]
+
+
+def test_a_bare_array_is_a_tuple_of_one(said: list[str]) -> None:
+    """A train_step of one's own gets what Keras gives it."""
+    seen: list[Any] = []
+
+    class Own(keras.Model):  # type: ignore[misc]
+        def train_step(self, *given: Any) -> dict[str, float]:
+            seen.append([leaf.shape for leaf in given[-1]])
+            return {"loss": 0.0}
+
+    for context in (contextlib.nullcontext(), ringfeed.keras.install()):
+        with context:
+            model = Own()
+            model.compile(run_eagerly=True)
+            model.fit(Bare(), epochs=1, verbose=0, shuffle=False)
+    half = len(seen) // 2
+    assert seen[:half] == seen[half:]
+    assert all(len(batch) == 1 for batch in seen)
+    assert said == [line for line in said if " runs over ringfeed: " in line] != []
+
+
+def test_a_generator_of_the_datasets_own_is_as_it_was() -> None:
+    """Looking at batch 0 ahead takes no numbers from what the dataset draws from."""
+
+    class Drawn(Digits):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = np.random.default_rng(7), np.random.RandomState(7)
+            self.three = random.Random(7)  # noqa: S311 - see above
+
+        def __getitem__(self, index: int) -> Any:
+            self.drawn = self.one.random(), self.two.rand(), self.three.random()
+            return super().__getitem__(index)
+
+    drawn = Drawn()
+    keras_choice.look_unseen(drawn)
+    first = drawn.drawn
+    drawn[0]
+    assert drawn.drawn == first
 
 
 def test_workers_are_those_of_the_dataset(said: list[str]) -> None:

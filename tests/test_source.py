@@ -13,7 +13,7 @@ import pytest
 
 import ringfeed
 from datasets import Batches, Bulk, Oracle, ReadInto, check
-from ringfeed.source import probe
+from ringfeed.probe import probe
 from ringfeed.spec import Spec
 
 if TYPE_CHECKING:

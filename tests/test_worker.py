@@ -24,9 +24,10 @@ from ringfeed import _ring, worker
 from ringfeed import channel as channels
 from ringfeed.budget import make_plan
 from ringfeed.launch import Spawner, Tether
+from ringfeed.probe import probe
 from ringfeed.segment import Segment
 from ringfeed.ship import pack, ship
-from ringfeed.source import Recipe, Source, probe
+from ringfeed.source import Recipe, Source
 from watching import pool_of, start_script, wait_until
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ class Bench:
             "version": version,
             "manifest": shipment.manifest(),
             "seed": 0,
+            "lane": 0,
+            "bars": [],
             "start": 0,
         }
         return message, (self.segment.control_fd, self.segment.slots_fd, self.stack_fd, *shipment.fds)

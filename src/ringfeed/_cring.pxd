@@ -128,6 +128,7 @@ cdef extern from "ring.h" nogil:
     rf_answer rf_look(rf_ring *ring)
     rf_answer rf_wait_head(rf_ring *ring, int64_t deadline_ns)
     rf_answer rf_wait_slot(rf_ring *ring, int64_t deadline_ns)
+    uint32_t rf_head_lane(const rf_ring *ring)
     rf_bool rf_has_room(const rf_ring *ring)
     rf_bool rf_wait_room(rf_ring *ring, int64_t deadline_ns)
     rf_taken rf_take(rf_ring *ring)
@@ -161,6 +162,7 @@ cdef extern from "reap.h" nogil:
         uint32_t deaths
         int64_t index
         uint64_t batch
+        uint64_t epoch
         uint32_t row
         rf_bool given_up
 

@@ -150,6 +150,11 @@ cdef class Ring:
 
     # ---- taking ----
 
+    @property
+    def head_lane(self):
+        """The lane of the batch to be taken next; 0 where it is anybody's to fill, or has no slot."""
+        return c.rf_head_lane(self.ring)
+
     def look(self):
         """Answer at once what `wait` would wait for."""
         return c.rf_look(self.ring)
@@ -210,13 +215,14 @@ cdef class Ring:
         c.rf_alarm_clear(self.ring)
 
     def reap(self, uint32_t worker, bint blame=True):
-        """Take back what a proven-dead worker had claimed: (claims, index or -1, deaths, batch, row, given_up)."""
+        """Take back what a proven-dead worker had claimed: (claims, index, deaths, epoch, batch, row, given_up)."""
         cdef c.rf_reaped reaped
         if worker >= self.ring.geometry.ids:
             raise ValueError(f"worker {worker} of {self.ring.geometry.ids}")
         with nogil:
             reaped = c.rf_reap(self.ring, worker, blame)
-        return reaped.claims, reaped.index, reaped.deaths, reaped.batch, reaped.row, reaped.given_up
+        return (reaped.claims, reaped.index, reaped.deaths, reaped.epoch, reaped.batch, reaped.row,
+                reaped.given_up)
 
     # ---- looking on ----
 

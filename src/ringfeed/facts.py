@@ -8,9 +8,9 @@ from ringfeed.sampler import Sequential, batch_count
 
 if TYPE_CHECKING:
     from ringfeed.budget import Plan
+    from ringfeed.probe import Probe
     from ringfeed.sampler import Sampler
     from ringfeed.settings import Settings
-    from ringfeed.source import Probe
     from ringfeed.spec import Spec
     from ringfeed.stats import Stats
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ringfeed.failure import End
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 
 class Interleave:
@@ -113,11 +113,21 @@ def _opened(iterable: Any) -> Iterator[Any]:
 class Readers:
     """The iterables of a dataset, read by the numbers of their elements; one per worker thread."""
 
-    def __init__(self, dataset: Any, epoch: Callable[[], int], prepare: Callable[[int], object]) -> None:
-        """Read nothing yet; ``prepare(number)`` is called ahead of each element that is read."""
+    def __init__(
+        self,
+        dataset: Any,
+        epoch: Callable[[], int],
+        prepare: Callable[[int], object],
+        bars: Sequence[tuple[int, int]] = (),
+    ) -> None:
+        """Read nothing yet; ``prepare(number)`` is called ahead of each element that is read.
+
+        ``bars``: epoch and number of elements that others could not read and live (see `bar`).
+        """
         self._iterables = iterables_of(dataset)
         self._epoch = epoch
         self._prepare = prepare
+        self._bars = bars
         self._begun: int | None = None
         self._readers: list[_Reader] = []
 
@@ -129,11 +139,18 @@ class Readers:
         """End before an element that ends the process of whoever reads it."""
         self._reader(number).bar(number // len(self._iterables))
 
+    def forget(self) -> None:
+        """Begin all of them anew, for who does not know how far they were read."""
+        self._begun = None
+
     def _reader(self, number: int) -> _Reader:
         count = len(self._iterables)
         if self._begun != self._epoch():
             self._begun = self._epoch()
             self._readers = [_Reader(one, count, place, self._prepare) for place, one in enumerate(self._iterables)]
+            for epoch, barred in self._bars:
+                if epoch == self._begun:
+                    self._readers[barred % count].bar(barred // count)
         return self._readers[number % count]
 
 

@@ -21,11 +21,12 @@ from ringfeed.iterables import is_iterator, iterables_of, keep
 from ringfeed.lifetime import Exit, Forks
 from ringfeed.limits import usable_cpus
 from ringfeed.outlets import Outlets
+from ringfeed.probe import batches_in, has_hook, probe
 from ringfeed.rotation import Rotation
 from ringfeed.sampler import check_seed, make_sampler
 from ringfeed.settings import Settings, check_count
 from ringfeed.ship import pack
-from ringfeed.source import Recipe, batches_in, has_hook, probe
+from ringfeed.source import Recipe
 from ringfeed.stats import Stats
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ import numpy as np
 from ringfeed import _ring
 from ringfeed.budget import DEFAULT_SLOTS, MIN_SLOTS, Plan, make_plan, parse_memory, show_bytes
 from ringfeed.errors import PlanError
+from ringfeed.iterables import is_iterator, iterables_of
 from ringfeed.limits import usable_cpus
 from ringfeed.loader import Loader
 from ringfeed.spec import Array, Spec
@@ -156,6 +157,9 @@ def _show_shape(shape: Shape) -> str:
 
 
 def _subject(dataset: Any, spec: object, workers: int, *, whole: bool) -> _Subject:
+    if spec is None and any(map(is_iterator, iterables_of(dataset))):
+        message = "plan() would read the first element of an iterator, and its epoch would lack it; give spec="
+        raise ValueError(message)
     found = Loader(dataset, batch_size=None if whole else 1, slots=MIN_SLOTS, workers=workers, spec=spec)
     leaves = [f"{_show_shape(leaf.shape)} {leaf.dtype}" for leaf in found.spec.leaves]
     rows = found.max_rows if whole else None

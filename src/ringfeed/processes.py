@@ -50,6 +50,7 @@ class Processes:
         self._lanes: dict[int, int] = {}  # by worker
         self._early_deaths = 0
         self._deaths: dict[tuple[int, int], str] = {}
+        self._bars: list[tuple[int, int]] = []  # epoch and number of elements of iterables that were given up
         self._stopping = False
         self._closed = False
         self._lock = threading.RLock()  # workers, versions and starts change together
@@ -105,6 +106,7 @@ class Processes:
             "version": self._version,
             "manifest": None if forked or self._shipment is None else self._shipment.manifest(),
             "seed": self._crew.recipe.seed,
+            "bars": self._bars,
             "start": self._starts[number],
         }
         fds = () if hello["manifest"] is None or self._shipment is None else self._shipment.fds
@@ -184,17 +186,20 @@ class Processes:
                     self._fenced.pop(number).epitaph()
                     self._suspects.discard(number)
                 else:
-                    self._mourn(number, *found[3:])
+                    self._mourn(number, found)
             if numbers:
                 self._fill_up()
 
-    def _mourn(self, number: int, batch: int, row: int, given_up: bool) -> None:  # noqa: FBT001 - as the ring tells it
+    def _mourn(self, number: int, reaped: tuple[Any, ...]) -> None:
         """Note how a worker died that nobody expected to; raise what is no longer to be borne."""
+        _, index, _, epoch, batch, row, given_up = reaped
         worker = self._workers.pop(number)
         last_words = self._last_words(worker)
         epitaph = worker.epitaph()
         if given_up:
             self._deaths[batch, row] = epitaph
+            if self._crew.recipe.readers:
+                self._bars = [*(bar for bar in self._bars if bar[0] == epoch), (epoch, index)]
         if last_words is not None:
             raise last_words
         self._count_death(number, epitaph)
@@ -291,18 +296,21 @@ class Processes:
     def _due_ns(self, patience_ns: int) -> dict[int, int]:
         """When to end those inside a sample; or all, where there is something to fill and nobody comes for it.
 
-        One that still starts is given twice as long as the one before it, or none would ever get there where a start
-        takes longer than a batch may.
+        Of them only those in whose lane the head batch is: the others have nothing to do. One that still starts is
+        given twice as long as the one before it, or none would ever get there where a start takes longer than a batch
+        may.
         """
         claimed_ns = {number: self._crew.ring.report(number)[1] for number in self._workers}
         busy = {number: since_ns + patience_ns for number, since_ns in claimed_ns.items() if since_ns}
         if busy or "filling" not in self._crew.ring.slot_states():
             return busy
+        lane = self._crew.ring.head_lane
         return {
             number: self._told_ns[number] + (patience_ns << self._slow_starts[number])
             if self._is_starting(number)
             else 0
             for number in self._workers
+            if lane in (0, self._lanes[number])
         }
 
     def _fence(self, numbers: list[int]) -> None:

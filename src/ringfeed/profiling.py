@@ -13,9 +13,9 @@ import numpy as np
 
 from ringfeed.budget import show_bytes
 from ringfeed.limits import usable_cpus
+from ringfeed.probe import probe
 from ringfeed.randomness import SampleContext, enter
 from ringfeed.sampler import make_sampler
-from ringfeed.source import probe
 from ringfeed.stats import show_s
 
 if TYPE_CHECKING:

@@ -69,13 +69,14 @@ class Process:
         self._dataset = self._unpack(hello["manifest"], fds[3:]) if hello["manifest"] is not None else dataset
         if hello["manifest"] is not None and self._number == 0 and hello["start"] == 0:  # one of them says it
             _warn_of_frameworks()
+        self._bars: list[tuple[int, int]] = hello["bars"]
         self._scatter(hello["seed"], hello["start"])
         self._source = self._open()
 
     def _open(self) -> Source:
         from ringfeed.source import Source  # noqa: PLC0415 - imports NumPy
 
-        return Source(self._dataset, self._recipe, self._end, self._ring)
+        return Source(self._dataset, self._recipe, self._end, self._ring, bars=self._bars)
 
     def _unpack(self, manifest: bytes, fds: list[int]) -> Any:
         from ringfeed.ship import unpack  # noqa: PLC0415 - imports NumPy

@@ -58,7 +58,8 @@ class Epoch:
         if self._batches is None:
             self._number = self._loader.epoch
             self._batches = self._loader.batches(self._form, patient=True)
-            self._left = batch_count(self._loader)
+            # An iterable may give more than it says, or raise instead of ending: either is what comes next.
+            self._left = None if self._loader.iterated else batch_count(self._loader)
         if self._left is not None:
             self._left -= 1
         try:

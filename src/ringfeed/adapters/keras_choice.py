@@ -19,17 +19,37 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 LOG = logging.getLogger("ringfeed.keras")
+DRAWS = (np.random.Generator, np.random.RandomState, random.Random)
+"""What a dataset may have of its own to draw from."""
 PLAIN = (np.ndarray, np.generic, int, float)
 
 
 def look_unseen(dataset: Any) -> list[Any]:
     """Batch 0, without the random numbers that it takes: the dataset would not draw them in Keras."""
     states = random.getstate(), np.random.get_state()  # noqa: NPY002 - what datasets draw from
+    own = [(draws, _state_of(draws)) for draws in getattr(dataset, "__dict__", {}).values() if isinstance(draws, DRAWS)]
     try:
         return [dataset[0]]
     finally:
         random.setstate(states[0])
         np.random.set_state(states[1])  # noqa: NPY002
+        for draws, state in own:
+            _set_state(draws, state)
+
+
+def _state_of(draws: Any) -> Any:
+    if isinstance(draws, np.random.Generator):
+        return draws.bit_generator.state
+    return draws.getstate() if isinstance(draws, random.Random) else draws.get_state()
+
+
+def _set_state(draws: Any, state: Any) -> None:
+    if isinstance(draws, np.random.Generator):
+        draws.bit_generator.state = state
+    elif isinstance(draws, random.Random):
+        draws.setstate(state)
+    else:
+        draws.set_state(state)
 
 
 def check_leaves(leaves: Iterable[Any]) -> None:

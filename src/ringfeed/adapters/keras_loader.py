@@ -168,7 +168,7 @@ class DatasetLoader(Loader):
 
     def changed(self) -> None:
         """Have the workers look at the dataset anew, in the midst of a pass too: one of its hooks has run."""
-        self._stale = self._hooked and self._settings.backend == "process" and self._settings.workers > 0
+        self._stale = self._hooked and self._settings.workers > 0
 
     def _next(self, turn: int, form: Form | None, *, patient: bool) -> Any:
         if self._stale:

@@ -175,7 +175,7 @@ class _Watched:
                 raise self._end from None
             raise
         self._found_some = True
-        return batch
+        return batch if isinstance(batch, (tuple, list, dict)) else (batch,)  # Keras makes a tuple of a bare array
 
     def _next(self) -> Any:
         try:
@@ -214,5 +214,7 @@ def _loader_of(dataset: Any, seen: list[Any], *, shuffle: bool) -> DatasetLoader
     processes = workers > 0 and dataset.use_multiprocessing
     if keras.backend.backend() == "tensorflow":
         workers = max(workers, 1)  # Keras reads in a thread of TensorFlow's, in any case
+    elif not processes and workers == 1:
+        workers = 0  # Keras makes such batches itself, between two steps: what else draws or changes then has its order
     check_leaves(keras.tree.flatten(seen))
     return ring_of(dataset, seen, shuffle=shuffle, workers=workers, processes=processes)

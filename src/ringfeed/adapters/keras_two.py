@@ -9,15 +9,16 @@ from __future__ import annotations
 import inspect
 import sys
 import threading
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 import tf_keras
-from tf_keras.src.engine.data_adapter import KerasSequenceAdapter
+from tf_keras.src.engine.data_adapter import DataHandler, KerasSequenceAdapter
 
 from ringfeed.adapters.keras_choice import check_leaves, look_unseen, ring_of, say_fed, say_left
 from ringfeed.adapters.keras_loader import run_hook
-from ringfeed.errors import RingfeedError
+from ringfeed.errors import ClosedError, RingfeedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,7 +36,8 @@ class FedSequence(tf_keras.utils.Sequence):  # type: ignore[misc]  # tf_keras ha
 
     Each pass of Keras is an epoch of the loader. Keras walks it by a generator of its own that asks for each index
     once; whichever it asks for, it gets the next batch in the loader's order. Anybody else gets the batch that he asks
-    for, from the dataset itself. Leave ``workers`` of `fit` at 1.
+    for, from the dataset itself. Leave ``workers`` of `fit` at 1. Close it, or use ``with``: TensorFlow keeps one that
+    is only dropped.
     """
 
     def __init__(self, loader: DatasetLoader) -> None:
@@ -101,7 +103,16 @@ def over_ring(
         say_left(dataset, error)
         return own
     say_fed(loader)
+    weakref.finalize(_call_of(adapter), loader.close)
     return _Sequence(dataset, loader, own).walk
+
+
+def _call_of(adapter: Any) -> Any:
+    """What lives as long as the call of Keras that the adapter is made for; TensorFlow keeps the adapter for ever."""
+    frame: FrameType | None = sys._getframe(2)  # noqa: SLF001
+    while frame is not None and not isinstance(frame.f_locals.get("self"), DataHandler):
+        frame = frame.f_back
+    return adapter if frame is None else frame.f_locals["self"]
 
 
 class _Sequence:
@@ -120,6 +131,8 @@ class _Sequence:
             return
         try:
             yield from loader
+        except ClosedError:  # the call of Keras is over, and TensorFlow still reads ahead
+            return
         except RingfeedError as error:
             say_left(self._dataset, error)
             self._loader, rest = None, loader.rest()

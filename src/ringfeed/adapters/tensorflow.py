@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import threading
 import warnings
+import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -167,7 +168,7 @@ class _Turns:
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def number(self, state: tf.Tensor, _step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """The number of this iteration's epoch, drawn at its first step."""
-        number = tf.cond(state < 0, lambda: tf.numpy_function(self._begin, [], tf.int64), lambda: state)
+        number = tf.cond(state < 0, lambda: tf.numpy_function(_weakly(self._begin), [], tf.int64), lambda: state)
         number.set_shape(())
         return number, number
 
@@ -225,10 +226,22 @@ class _Turn(NamedTuple):
 
 def _call(function: Callable[..., Leaves], number: tf.Tensor, specs: Sequence[tf.TensorSpec]) -> Sequence[tf.Tensor]:
     """The graph's call of `function`, with the shapes that TensorFlow cannot know."""
-    tensors: Sequence[tf.Tensor] = tf.numpy_function(function, [number], [spec.dtype for spec in specs])
+    tensors: Sequence[tf.Tensor] = tf.numpy_function(_weakly(function), [number], [spec.dtype for spec in specs])
     for tensor, spec in zip(tensors, specs, strict=True):
         tensor.set_shape(spec.shape)
     return tensors
+
+
+def _weakly(method: Callable[..., Any]) -> Callable[..., Any]:
+    """The same for TensorFlow, which never forgets what a graph calls: its datasets keep the object, and they end."""
+    found = weakref.WeakMethod(method)
+
+    def call(*given: Any) -> Any:
+        method = found()
+        assert method is not None
+        return method(*given)
+
+    return call
 
 
 def _dtype(path: str, dtype: np.dtype[Any]) -> tf.DType:
