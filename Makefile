@@ -56,6 +56,7 @@ endif
 # ---- environments ----
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+unexport PYTHONPATH # what is tested is what is installed
 PY := .venv/bin/python
 SOURCES := setup.py pyproject.toml MANIFEST.in README.md \
     $(wildcard cext/*.[ch] src/ringfeed/*.p* src/ringfeed/adapters/*.p*)
