@@ -291,9 +291,11 @@ class Loader(Facts, Insight, Outlets):
             return self._engine is not None and self._engine.ring.look() == _ring.TAKEABLE
 
     def _next(self, turn: int, form: Form | None, *, patient: bool) -> Any:
-        self._check_open()
+        if self._closed or self._forks != Forks.count:  # looked at here first: it is asked for every batch
+            self._check_open()
         with self._lock:
-            self._check_turn(turn)
+            if turn != self._turn:
+                self._check_turn(turn)
             engine = self._engine
             if engine is None:
                 self._check_open()
