@@ -21,6 +21,20 @@ def keras_model() -> Any:
     return model
 
 
+def keras_names() -> dict[str, Any]:
+    """Return what the blocks about Keras take for granted: a dataset's class, and a model."""
+    keras = pytest.importorskip("keras")
+
+    class MyPyDataset(keras.utils.PyDataset):  # type: ignore[misc]
+        def __len__(self) -> int:
+            return 4
+
+        def __getitem__(self, index: int) -> Any:
+            return np.full((8, 3), index, np.float32), np.zeros((8, 1), np.float32)
+
+    return {"MyPyDataset": MyPyDataset, "model": keras_model()}
+
+
 def test_the_first_example() -> None:
     """A loop, a fit and a tf.data.Dataset over one loader."""
     pytest.importorskip("tensorflow")
@@ -40,33 +54,15 @@ def test_the_first_example() -> None:
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_the_two_lines_that_replace_a_keras_dataset() -> None:
     """The second line's replacement trains on the same dataset."""
-    keras = pytest.importorskip("keras")
-
-    class MyPyDataset(keras.utils.PyDataset):  # type: ignore[misc]
-        def __len__(self) -> int:
-            return 4
-
-        def __getitem__(self, index: int) -> Any:
-            return np.full((8, 3), index, np.float32), np.zeros((8, 1), np.float32)
-
     _, replacement = BLOCKS[1].split("\n\n")
-    names: dict[str, Any] = {"MyPyDataset": MyPyDataset, "model": keras_model()}
+    names = keras_names()
     exec("import ringfeed\n" + replacement, names)  # noqa: S102 - the README's own code
     names["loader"].close()
 
 
 def test_every_dataset_with_no_other_change() -> None:
     """The block about install() trains on a dataset that is not named in it twice."""
-    keras = pytest.importorskip("keras")
-
-    class MyPyDataset(keras.utils.PyDataset):  # type: ignore[misc]
-        def __len__(self) -> int:
-            return 4
-
-        def __getitem__(self, index: int) -> Any:
-            return np.full((8, 3), index, np.float32), np.zeros((8, 1), np.float32)
-
-    exec(BLOCKS[2], {"MyPyDataset": MyPyDataset, "model": keras_model()})  # noqa: S102 - the README's own code
+    exec(BLOCKS[2], keras_names())  # noqa: S102 - the README's own code
 
 
 def test_the_architecture_names_every_module() -> None:
