@@ -29,7 +29,7 @@ void rf_wake_workers(struct rf_ring *ring, uint32_t count)
     uint32_t asleep = 0;
     for (uint32_t word = 0; word * 64 < ring->geometry.ids; word++)
         asleep += (uint32_t)__builtin_popcountll(atomic_load_explicit(&control->sleepers[word], memory_order_seq_cst));
-    bool enough = count < RF_ALL && asleep < ring->geometry.workers &&
+    bool enough = count < RF_ALL && asleep < atomic_load_explicit(&ring->binder->crew, memory_order_relaxed) &&
                   atomic_load_explicit(&control->brisk, memory_order_relaxed);
     if (asleep && !enough)
         rf_futex_wake(&control->work_seq, count < RF_ALL ? (int)count : RF_ALL);
@@ -57,15 +57,62 @@ void rf_wake_consumer(struct rf_ring *ring)
         rf_futex_wake(&control->news_seq, 1);
 }
 
+/* ---- slots ---- */
+
+void rf_set_state(struct rf_ring *ring, uint32_t slot, enum rf_slot_state state)
+{
+    atomic_store_explicit(&ring->binder->holds[slot].state, state, memory_order_relaxed);
+    atomic_store_explicit(&ring->records[slot].state, state, memory_order_relaxed);
+}
+
+enum rf_slot_state rf_slot_state(const struct rf_ring *ring, uint32_t slot)
+{
+    return (enum rf_slot_state)atomic_load_explicit(&ring->binder->holds[slot].state, memory_order_relaxed);
+}
+
+uint32_t rf_open_slots(const struct rf_ring *ring)
+{
+    return atomic_load_explicit(&ring->binder->open, memory_order_relaxed);
+}
+
+/* Under the lock. */
+static void set_free(struct rf_ring *ring, uint32_t slot)
+{
+    struct rf_binder *binder = ring->binder;
+    bool open = slot < rf_open_slots(ring);
+    rf_set_state(ring, slot, open ? RF_SLOT_FREE : RF_SLOT_PARKED);
+    if (open)
+        binder->free_slots[binder->free_count++] = slot;
+}
+
+void rf_set_open(struct rf_ring *ring, uint32_t slots)
+{
+    struct rf_binder *binder = ring->binder;
+    rf_lock(binder);
+    uint32_t before = binder->free_count;
+    slots = slots < 1 ? 1 : slots > ring->geometry.slots ? ring->geometry.slots : slots;
+    atomic_store_explicit(&binder->open, slots, memory_order_relaxed);
+    atomic_store_explicit(&ring->control->open_slots, slots, memory_order_relaxed);
+    binder->free_count = 0;
+    for (uint32_t place = 0; place < before; place++)
+        set_free(ring, binder->free_slots[place]); /* at or below the place that is read */
+    for (uint32_t slot = 0; slot < slots; slot++)
+        if (rf_slot_state(ring, slot) == RF_SLOT_PARKED)
+            set_free(ring, slot);
+    rf_unlock(ring);
+}
+
 /* ---- binding ---- */
 
-static void collect_released(struct rf_binder *binder)
+static void collect_released(struct rf_ring *ring)
 {
+    struct rf_binder *binder = ring->binder;
     /* F: acquire, pairs with R in release_slot(): what the old views read is read. */
     uint32_t slot = atomic_exchange_explicit(&binder->released, RF_NO_SLOT, memory_order_seq_cst);
     while (slot != RF_NO_SLOT) {
-        binder->free_slots[binder->free_count++] = slot;
-        slot = atomic_load_explicit(&binder->holds[slot].next, memory_order_relaxed);
+        uint32_t next = atomic_load_explicit(&binder->holds[slot].next, memory_order_relaxed);
+        set_free(ring, slot);
+        slot = next;
     }
 }
 
@@ -103,8 +150,7 @@ static void collect_drained(struct rf_ring *ring)
         if (rf_slot_state(ring, slot) != RF_SLOT_DRAINING || !is_drained(ring, slot))
             continue;
         empty_cells(ring, slot);
-        atomic_store_explicit(&binder->holds[slot].state, RF_SLOT_FREE, memory_order_relaxed);
-        binder->free_slots[binder->free_count++] = slot;
+        set_free(ring, slot);
         binder->draining -= 1;
     }
 }
@@ -114,9 +160,10 @@ static uint32_t rows_per_ticket(const struct rf_ring *ring, uint32_t rows)
 {
     const struct rf_geometry *geometry = &ring->geometry;
     uint64_t row_ns = atomic_load_explicit(&ring->binder->row_ns, memory_order_relaxed);
-    uint32_t ahead = geometry->slots > 1 ? geometry->slots - 1 : 1; /* one is in the consumer's hands */
-    uint32_t share = (uint32_t)(((uint64_t)rows * ahead + geometry->workers - 1) / geometry->workers);
-    uint32_t most = row_ns ? share : (rows + geometry->workers - 1) / geometry->workers;
+    uint32_t open = rf_open_slots(ring), crew = atomic_load_explicit(&ring->binder->crew, memory_order_relaxed);
+    uint32_t ahead = open > 1 ? open - 1 : 1; /* one is in the consumer's hands */
+    uint32_t share = (uint32_t)(((uint64_t)rows * ahead + crew - 1) / crew);
+    uint32_t most = row_ns ? share : (rows + crew - 1) / crew;
     uint32_t wanted = row_ns && TICKET_NS / row_ns < most ? (uint32_t)(TICKET_NS / row_ns) : most;
     uint32_t least = (rows + geometry->cells - 1) / geometry->cells;
     wanted = wanted > rows ? rows : wanted;
@@ -128,13 +175,13 @@ static void write_record(struct rf_ring *ring, uint32_t slot, uint64_t batch, co
 {
     struct rf_record *record = &ring->records[slot];
     uint32_t per_ticket = rows_per_ticket(ring, planned->rows);
-    *record = (struct rf_record){.batch = batch,
-                                 .epoch = planned->epoch,
-                                 .version = planned->version,
-                                 .rows = planned->rows,
-                                 .rows_per_ticket = per_ticket,
-                                 .tickets = (planned->rows + per_ticket - 1) / per_ticket,
-                                 .lane = planned->lane};
+    record->batch = batch;
+    record->epoch = planned->epoch;
+    record->version = planned->version;
+    record->rows = planned->rows;
+    record->rows_per_ticket = per_ticket;
+    record->tickets = (planned->rows + per_ticket - 1) / per_ticket;
+    record->lane = planned->lane;
     uint8_t *base = rf_slot_base(ring, slot);
     memcpy(base + ring->geometry.indices_at, indices, planned->rows * sizeof *indices);
     memset(base + ring->geometry.marks_at, RF_ROW_OK, planned->rows);
@@ -155,7 +202,7 @@ static uint32_t bind_batch(struct rf_ring *ring, uint32_t slot)
     uint64_t batch = atomic_load_explicit(&control->bound, memory_order_relaxed);
     write_record(ring, slot, batch, &binder->planned[place], &binder->indices[place * ring->geometry.rows]);
     uint32_t tickets = ring->records[slot].tickets, lane = ring->records[slot].lane;
-    atomic_store_explicit(&binder->holds[slot].state, RF_SLOT_BOUND, memory_order_relaxed);
+    rf_set_state(ring, slot, RF_SLOT_BOUND);
     atomic_store_explicit(&ring->slot_of[batch % ring->geometry.slots], (uint64_t)tickets << 32 | slot,
                           memory_order_relaxed);
     for (uint32_t cell = 0; cell < tickets; cell++) /* B: release, pairs with C in rf_claim_next() */
@@ -173,7 +220,7 @@ static uint32_t bind_all(struct rf_ring *ring)
 {
     struct rf_binder *binder = ring->binder;
     uint32_t wakes = 0;
-    collect_released(binder);
+    collect_released(ring);
     if (binder->draining)
         collect_drained(ring);
     while (binder->free_count && atomic_load_explicit(&binder->plan_write, memory_order_acquire) !=
@@ -234,11 +281,6 @@ void rf_set_lane(struct rf_ring *ring, uint32_t lane) { ring->binder->lane = lan
 
 /* ---- holds ---- */
 
-enum rf_slot_state rf_slot_state(const struct rf_ring *ring, uint32_t slot)
-{
-    return (enum rf_slot_state)atomic_load_explicit(&ring->binder->holds[slot].state, memory_order_relaxed);
-}
-
 int64_t rf_held_since_ns(const struct rf_ring *ring, uint32_t slot)
 {
     return atomic_load_explicit(&ring->binder->holds[slot].since_ns, memory_order_relaxed);
@@ -253,7 +295,7 @@ static void release_slot(struct rf_ring *ring, uint32_t slot)
 {
     struct rf_binder *binder = ring->binder;
     struct rf_hold *hold = &binder->holds[slot];
-    atomic_store_explicit(&hold->state, RF_SLOT_FREE, memory_order_relaxed);
+    rf_set_state(ring, slot, RF_SLOT_FREE);
     uint32_t top = atomic_load_explicit(&binder->released, memory_order_relaxed);
     do
         atomic_store_explicit(&hold->next, top, memory_order_relaxed);
@@ -272,6 +314,30 @@ void rf_drop(struct rf_ring *ring, uint32_t slot)
         release_slot(ring, slot);
 }
 
+/* ---- the crew, and what onlookers see ---- */
+
+void rf_set_crew(struct rf_ring *ring, uint32_t workers)
+{
+    workers = workers < 1 ? 1 : workers > ring->geometry.workers ? ring->geometry.workers : workers;
+    atomic_store_explicit(&ring->binder->crew, workers, memory_order_seq_cst);
+}
+
+void rf_retire(struct rf_ring *ring, uint32_t worker)
+{
+    atomic_store_explicit(&ring->workers[worker].leave, 1, memory_order_seq_cst);
+    rf_wake_workers(ring, RF_ALL);
+}
+
+void rf_note_pid(struct rf_ring *ring, uint32_t worker, uint32_t pid)
+{
+    atomic_store_explicit(&ring->workers[worker].pid, pid, memory_order_relaxed);
+}
+
+void rf_note_stall(struct rf_ring *ring, int64_t stall_ns)
+{
+    atomic_fetch_add_explicit(&ring->control->stall_ns, (uint64_t)stall_ns, memory_order_relaxed);
+}
+
 /* ---- ends ---- */
 
 /* Cancel all that is bound: workers in it look up, and its slots drain. Under the lock, by the thread that takes. */
@@ -285,7 +351,7 @@ static void drain_bound(struct rf_ring *ring)
     for (uint64_t batch = head; batch < bound; batch++) {
         uint32_t slot =
             (uint32_t)atomic_load_explicit(&ring->slot_of[batch % ring->geometry.slots], memory_order_relaxed);
-        atomic_store_explicit(&binder->holds[slot].state, RF_SLOT_DRAINING, memory_order_relaxed);
+        rf_set_state(ring, slot, RF_SLOT_DRAINING);
         binder->draining += 1;
     }
     atomic_store_explicit(&control->head, bound, memory_order_seq_cst);
@@ -352,6 +418,9 @@ int rf_become_consumer(struct rf_ring *ring, uint32_t capacity, uint32_t max_att
     binder->indices = calloc((size_t)capacity * ring->geometry.rows, sizeof *binder->indices);
     if (!binder->holds || !binder->free_slots || !binder->deaths || !binder->planned || !binder->indices)
         return ENOMEM;
+    atomic_store_explicit(&binder->open, slots, memory_order_relaxed);
+    atomic_store_explicit(&ring->control->open_slots, slots, memory_order_relaxed);
+    atomic_store_explicit(&binder->crew, ring->geometry.workers, memory_order_relaxed);
     while (binder->free_count < slots) { /* the lowest slot is on top */
         binder->free_slots[binder->free_count] = slots - 1 - binder->free_count;
         binder->free_count += 1;

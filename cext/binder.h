@@ -35,6 +35,9 @@ struct rf_binder {
     uint16_t *deaths; /* a count a row of each slot */
     uint32_t max_attempts;
 
+    _Atomic uint32_t open; /* slots from this one on are parked; written under the lock */
+    _Atomic uint32_t crew; /* workers that are not to leave */
+
     /* Planned batches, a queue with one writer (the thread that takes) and one reader (under the lock). A batch keeps
      * its place until it is taken, so that it can be bound again. */
     struct rf_planned *planned;
@@ -46,6 +49,9 @@ struct rf_binder {
 
     _Atomic uint64_t row_ns; /* running mean of the work a row takes; written by the thread that takes */
 };
+
+/* Also where onlookers see it. */
+void rf_set_state(struct rf_ring *ring, uint32_t slot, enum rf_slot_state state);
 
 bool rf_try_lock(struct rf_binder *binder);
 void rf_lock(struct rf_binder *binder);

@@ -87,11 +87,18 @@ static void set_asleep(struct rf_ring *ring, uint32_t worker, bool asleep)
         atomic_fetch_and_explicit(word, ~bit, memory_order_relaxed);
 }
 
+/* Whether the worker is to claim no more. */
+static bool is_over(const struct rf_ring *ring, uint32_t worker)
+{
+    return atomic_load_explicit(&ring->control->stop, memory_order_seq_cst) ||
+           atomic_load_explicit(&ring->workers[worker].leave, memory_order_seq_cst);
+}
+
 enum rf_answer rf_claim_wait(struct rf_ring *ring, uint32_t worker, struct rf_cursor *cursor, struct rf_claim *claim,
                              int64_t deadline_ns)
 {
     struct rf_control *control = ring->control;
-    if (atomic_load_explicit(&control->stop, memory_order_seq_cst))
+    if (is_over(ring, worker))
         return RF_STOPPED;
     if (rf_claim_next(ring, worker, cursor, claim))
         return RF_TAKEABLE;
@@ -104,7 +111,7 @@ enum rf_answer rf_claim_wait(struct rf_ring *ring, uint32_t worker, struct rf_cu
     set_asleep(ring, worker, answer == RF_PENDING); /* before the last look, so that a binder who is not seen sees us */
     while (answer == RF_PENDING && !slept) {
         uint32_t seen = atomic_load_explicit(&control->work_seq, memory_order_seq_cst);
-        if (atomic_load_explicit(&control->stop, memory_order_seq_cst))
+        if (is_over(ring, worker))
             answer = RF_STOPPED;
         else if (rf_claim_next(ring, worker, cursor, claim))
             answer = RF_TAKEABLE;
@@ -112,6 +119,8 @@ enum rf_answer rf_claim_wait(struct rf_ring *ring, uint32_t worker, struct rf_cu
             slept = rf_futex_wait(&control->work_seq, seen, deadline_ns);
     }
     set_asleep(ring, worker, false);
+    if (answer == RF_STOPPED) /* a wake that was for one who claims may have come to us */
+        rf_futex_wake(&control->work_seq, RF_ALL);
     atomic_fetch_add_explicit(&ring->workers[worker].wait_ns, (uint64_t)(rf_now_ns() - began_ns), memory_order_relaxed);
     return answer;
 }

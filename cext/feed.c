@@ -86,6 +86,7 @@ static bool wait_head(struct rf_feed *feed)
     enum rf_answer answer = rf_wait_head(feed->ring, until_ns);
     int64_t now_ns = rf_now_ns();
     atomic_fetch_add_explicit(&feed->stall_ns, now_ns - began_ns, memory_order_relaxed);
+    rf_note_stall(feed->ring, now_ns - began_ns);
     feed->waited_ns = answer == RF_TAKEABLE ? 0 : feed->waited_ns + now_ns - began_ns;
     /* Awake before the slice is over, and nothing to take: that was a signal, which Python answers. */
     return answer == RF_PENDING && now_ns >= until_ns && feed->waited_ns < feed->timeout_ns && !is_recalled(feed);
@@ -168,17 +169,6 @@ static const char GONE[] =
     "ClosedError: the loader of this dataset is gone; keep the dataset for as long as you iterate over it";
 
 /* ---- for the other C code ---- */
-
-/* The slot must not be the last one that could be filled: whoever keeps batches would wait for itself. */
-static bool is_last_slot(const struct rf_ring *ring)
-{
-    for (uint32_t slot = 0; slot < ring->geometry.slots; slot++) {
-        enum rf_slot_state state = rf_slot_state(ring, slot);
-        if (state == RF_SLOT_FREE || state == RF_SLOT_BOUND)
-            return false;
-    }
-    return true;
-}
 
 static void give(struct rf_handout *handout, struct rf_ring *ring, uint32_t slot, uint32_t rows)
 {
@@ -311,7 +301,7 @@ static enum rf_reply next(uint64_t number, int64_t turn, struct rf_handout *hand
         handout->rows = feed->rows;
     if (reply == RF_REPLY_BATCH) {
         handout->base = rf_slot_base(handout->ring, handout->slot);
-        handout->copy = is_last_slot(handout->ring);
+        handout->copy = !rf_has_room(handout->ring); /* whoever keeps batches would wait for itself */
     }
     return reply;
 }

@@ -27,7 +27,7 @@
 #include <stdint.h>
 
 #define RF_MAGIC UINT64_C(0x64656566676e6972) /* "ringfeed" */
-#define RF_ABI 1u
+#define RF_ABI 2u
 #define RF_LINE 128       /* two cache lines: x86 prefetches them in pairs, some Arm cores have 128-byte lines */
 #define RF_FIELD_ALIGN 64 /* below it TensorFlow and JAX copy, or abort */
 #define RF_PAGE 4096u     /* what the kernel reserves at a time */
@@ -79,6 +79,11 @@ struct rf_worker {
     _Atomic uint64_t wait_ns;  /* asleep for want of a ticket */
     _Atomic uint64_t samples;
     _Atomic uint64_t tickets; /* claimed */
+    _Atomic uint64_t timed;   /* rows of which the two below are the times: one a ticket, mostly */
+    _Atomic uint64_t read_ns; /* inside dataset[i] */
+    _Atomic uint64_t write_ns;
+    _Atomic uint32_t leave; /* whether it is to end after its ticket; written by the consumer only */
+    _Atomic uint32_t pid;   /* 0: a thread, or nobody; written by the consumer, for onlookers */
 };
 
 /* ---- a slot's record ---- */
@@ -91,8 +96,12 @@ struct rf_record {
     uint32_t rows;
     uint32_t rows_per_ticket;
     uint32_t tickets;
-    uint32_t lane; /* whose batch it is to fill; 0: anybody's */
+    uint32_t lane;            /* whose batch it is to fill; 0: anybody's */
+    _Atomic uint32_t state;   /* enum rf_slot_state; this and what follows: for onlookers, and not trusted */
+    _Atomic uint64_t held_ns; /* when the batch was taken that it holds, or held last */
 };
+
+enum rf_slot_state { RF_SLOT_FREE, RF_SLOT_BOUND, RF_SLOT_DRAINING, RF_SLOT_HELD, RF_SLOT_PARKED };
 
 enum rf_mark { RF_ROW_OK = 0, RF_ROW_RAISED = 1, RF_ROW_KILLED = 2 }; /* row marks: one byte a row */
 
@@ -120,7 +129,11 @@ struct rf_control {
     uint32_t control_size;
     struct rf_geometry geometry;
 
-    _Alignas(RF_LINE) _Atomic uint64_t head; /* the next batch to take; written by the consumer process only */
+    _Alignas(RF_LINE) _Atomic uint64_t
+        head;                          /* the next batch to take; this and what follows: written by the consumer only */
+    _Atomic uint64_t batches, samples; /* taken */
+    _Atomic uint64_t stall_ns;         /* waited for batches */
+    _Atomic uint32_t open_slots;       /* the others are parked */
 
     _Alignas(RF_LINE) _Atomic uint64_t bound; /* batches below it have a slot; written by the consumer only */
     _Atomic uint32_t work_seq;                /* workers sleep on it; bumped after binding, by reaper and stop */

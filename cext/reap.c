@@ -51,6 +51,8 @@ static void forget_line(struct rf_ring *ring, uint32_t worker)
     struct rf_worker *line = &ring->workers[worker];
     atomic_store_explicit(&line->row, 0, memory_order_relaxed);
     atomic_store_explicit(&line->since_ns, 0, memory_order_relaxed);
+    atomic_store_explicit(&line->leave, 0, memory_order_relaxed);
+    atomic_store_explicit(&line->pid, 0, memory_order_relaxed);
     atomic_fetch_and_explicit(&ring->control->sleepers[worker / 64], ~(UINT64_C(1) << worker % 64),
                               memory_order_seq_cst);
 }

@@ -159,6 +159,12 @@ void rf_populate_slot(struct rf_ring *ring, uint32_t slot)
     atomic_store_explicit(&ring->populated[slot], 1, memory_order_relaxed);
 }
 
+int rf_give_back(struct rf_ring *ring, uint32_t slot)
+{
+    atomic_store_explicit(&ring->populated[slot], 0, memory_order_relaxed);
+    return rf_unpopulate(rf_slot_base(ring, slot), ring->geometry.slot_size);
+}
+
 /* ---- the consumer ---- */
 
 /* The last cell of the batch that is not final, or NULL. The last, because cells are claimed in order: when it
@@ -189,9 +195,9 @@ bool rf_has_room(const struct rf_ring *ring)
 static bool all_held(const struct rf_ring *ring)
 {
     for (uint32_t slot = 0; slot < ring->geometry.slots; slot++)
-        if (rf_slot_state(ring, slot) != RF_SLOT_HELD)
+        if (rf_slot_state(ring, slot) != RF_SLOT_HELD && rf_slot_state(ring, slot) != RF_SLOT_PARKED)
             return false;
-    return true;
+    return true; /* the first is never parked */
 }
 
 static bool is_bound(const struct rf_ring *ring)
@@ -311,6 +317,12 @@ static void learn_pace(struct rf_ring *ring, uint64_t busy_ns, const struct rf_r
         atomic_store_explicit(&ring->control->brisk, brisk, memory_order_relaxed);
 }
 
+/* Of what has one writer. */
+static void count_up(_Atomic uint64_t *count, uint64_t more)
+{
+    atomic_store_explicit(count, atomic_load_explicit(count, memory_order_relaxed) + more, memory_order_relaxed);
+}
+
 struct rf_taken rf_take(struct rf_ring *ring)
 {
     struct rf_control *control = ring->control;
@@ -329,9 +341,13 @@ struct rf_taken rf_take(struct rf_ring *ring)
     }
     learn_pace(ring, busy_ns, record);
     struct rf_hold *hold = &ring->binder->holds[slot];
+    int64_t now_ns = rf_now_ns();
     atomic_store_explicit(&hold->count, 1, memory_order_relaxed);
-    atomic_store_explicit(&hold->since_ns, rf_now_ns(), memory_order_relaxed);
-    atomic_store_explicit(&hold->state, RF_SLOT_HELD, memory_order_relaxed);
+    atomic_store_explicit(&hold->since_ns, now_ns, memory_order_relaxed);
+    atomic_store_explicit(&ring->records[slot].held_ns, (uint64_t)now_ns, memory_order_relaxed);
+    rf_set_state(ring, slot, RF_SLOT_HELD);
+    count_up(&control->batches, 1);
+    count_up(&control->samples, taken.rows);
     uint64_t place = atomic_load_explicit(&ring->binder->plan_taken, memory_order_relaxed);
     atomic_store_explicit(&ring->binder->plan_taken, place + 1, memory_order_relaxed);
     atomic_store_explicit(&control->head, batch + 1, memory_order_release);
@@ -362,6 +378,9 @@ struct rf_worker_report rf_report(const struct rf_ring *ring, uint32_t worker)
         .wait_ns = atomic_load_explicit(&line->wait_ns, memory_order_relaxed),
         .samples = atomic_load_explicit(&line->samples, memory_order_relaxed),
         .tickets = atomic_load_explicit(&line->tickets, memory_order_relaxed),
+        .timed = atomic_load_explicit(&line->timed, memory_order_relaxed),
+        .read_ns = atomic_load_explicit(&line->read_ns, memory_order_relaxed),
+        .write_ns = atomic_load_explicit(&line->write_ns, memory_order_relaxed),
         .in_row = atomic_load_explicit(&line->row, memory_order_relaxed) != 0,
     };
 }

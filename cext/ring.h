@@ -5,7 +5,7 @@
  *
  * Invariants:
  *   - only the consumer process writes head, bound, EMPTY and AVAIL (its reaper included);
- *   - each slot is in exactly one of {free, bound, draining, held};
+ *   - each slot is in exactly one of {free, bound, draining, held, parked};
  *   - slot_of[batch % slots], written before `bound`, tells where a batch's cells are;
  *   - a worker reads a slot's record only after its claim; one live writer per row; READY means all rows are there;
  *   - nobody leaves CLAIMED(w) but w, or the reaper of w;
@@ -70,6 +70,20 @@ void rf_set_lane(struct rf_ring *ring, uint32_t lane);
 /* Bind what can be bound. Only by the thread that takes: others bind by rf_drop() and rf_reap(), which wake it. */
 void rf_bind(struct rf_ring *ring);
 
+/* Open the lowest `slots` slots, 1 at least, and park the others: one in use when it is free next. Only by the thread
+ * that takes. Whoever parks a slot may have its pages given back, and has them reserved again before he opens it. */
+void rf_set_open(struct rf_ring *ring, uint32_t slots);
+uint32_t rf_open_slots(const struct rf_ring *ring);
+/* Give a parked slot's pages back to the kernel; 0 or an errno. */
+int rf_give_back(struct rf_ring *ring, uint32_t slot);
+/* How many workers there are from now on, at most the geometry's; those that go are to be retired after this. */
+void rf_set_crew(struct rf_ring *ring, uint32_t workers);
+/* Have rf_claim_wait() answer this worker RF_STOPPED once it has published; until it is reaped. */
+void rf_retire(struct rf_ring *ring, uint32_t worker);
+/* For onlookers. */
+void rf_note_pid(struct rf_ring *ring, uint32_t worker, uint32_t pid);
+void rf_note_stall(struct rf_ring *ring, int64_t stall_ns);
+
 /* ---- the consumer: taking ---- */
 
 enum rf_answer {
@@ -114,7 +128,6 @@ void rf_hold(struct rf_ring *ring, uint32_t slot);
 /* The last drop frees the slot. From any thread, without the GIL; in a forked child it does nothing. */
 void rf_drop(struct rf_ring *ring, uint32_t slot);
 
-enum rf_slot_state { RF_SLOT_FREE, RF_SLOT_BOUND, RF_SLOT_DRAINING, RF_SLOT_HELD };
 enum rf_slot_state rf_slot_state(const struct rf_ring *ring, uint32_t slot);
 /* Whether a bound slot's batch is complete. */
 bool rf_slot_ready(const struct rf_ring *ring, uint32_t slot);
@@ -135,6 +148,7 @@ struct rf_worker_report {
     uint64_t index;    /* the dataset index it is at, if in_row */
     uint64_t since_ns; /* when it claimed its ticket; 0: it has none */
     uint64_t busy_ns, wait_ns, samples, tickets;
+    uint64_t timed, read_ns, write_ns; /* see struct rf_worker */
     bool in_row;
 };
 

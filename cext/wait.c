@@ -106,6 +106,8 @@ void rf_populate(void *address, uint64_t size)
     (void)madvise((uint8_t *)address - before, size + before, MADV_POPULATE_WRITE);
 }
 
+int rf_unpopulate(void *address, uint64_t size) { return madvise(address, size, MADV_REMOVE) ? errno : 0; }
+
 void *rf_map(int fd, uint64_t size, int inherit)
 {
     struct stat file;

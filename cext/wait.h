@@ -32,6 +32,10 @@ uint32_t rf_fork_generation(void);
 /* Fault in the pages of `size` bytes at `address` at once, writable; where the kernel cannot, the first writes will. */
 void rf_populate(void *address, uint64_t size);
 
+/* Give the pages of `size` bytes at `address` back to the kernel, for all who share them; returns 0 or an errno. Who
+ * looks again finds zeroes, and takes pages that nobody has reserved. */
+int rf_unpopulate(void *address, uint64_t size);
+
 /* Map `size` bytes of a file for reading and writing, shared; no child of this process inherits the mapping
  * unless `inherit`. NULL with errno on failure; EPROTO where the file is shorter. */
 void *rf_map(int fd, uint64_t size, int inherit);

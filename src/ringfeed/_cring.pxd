@@ -96,6 +96,7 @@ cdef extern from "ring.h" nogil:
         RF_SLOT_BOUND
         RF_SLOT_DRAINING
         RF_SLOT_HELD
+        RF_SLOT_PARKED
 
     struct rf_taken:
         uint64_t batch
@@ -112,6 +113,9 @@ cdef extern from "ring.h" nogil:
         uint64_t wait_ns
         uint64_t samples
         uint64_t tickets
+        uint64_t timed
+        uint64_t read_ns
+        uint64_t write_ns
         rf_bool in_row
 
     uint64_t rf_control_size(uint32_t slots, uint32_t cells, uint32_t ids)
@@ -125,6 +129,13 @@ cdef extern from "ring.h" nogil:
     rf_bool rf_plan(rf_ring *ring, const int64_t *indices, uint32_t rows, uint64_t epoch, uint32_t version)
     void rf_set_lane(rf_ring *ring, uint32_t lane)
     void rf_bind(rf_ring *ring)
+    void rf_set_open(rf_ring *ring, uint32_t slots)
+    uint32_t rf_open_slots(const rf_ring *ring)
+    int rf_give_back(rf_ring *ring, uint32_t slot)
+    void rf_set_crew(rf_ring *ring, uint32_t workers)
+    void rf_retire(rf_ring *ring, uint32_t worker)
+    void rf_note_pid(rf_ring *ring, uint32_t worker, uint32_t pid)
+    void rf_note_stall(rf_ring *ring, int64_t stall_ns)
     rf_answer rf_look(rf_ring *ring)
     rf_answer rf_wait_head(rf_ring *ring, int64_t deadline_ns)
     rf_answer rf_wait_slot(rf_ring *ring, int64_t deadline_ns)

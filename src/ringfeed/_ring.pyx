@@ -42,7 +42,7 @@ cdef int64_t SLICE_NS = 100_000_000
 cdef const char *PLAIN = "dltensor"
 cdef const char *VERSIONED = "dltensor_versioned"
 
-cdef tuple SLOT_STATES = ("free", "filling", "draining", "held")
+cdef tuple SLOT_STATES = ("free", "filling", "draining", "held", "parked")
 
 feed_calls = &c.rf_feed_calls_here
 
@@ -190,6 +190,38 @@ cdef class Ring:
         lease.ring = self.ring
         return lease
 
+    # ---- more or less of it, while it runs ----
+
+    @property
+    def open_slots(self):
+        """How many slots are open; the others are parked, or on their way there."""
+        return c.rf_open_slots(self.ring)
+
+    def set_open(self, uint32_t slots):
+        """Open the lowest `slots` slots, whose memory must be reserved, and park the others."""
+        with nogil:
+            c.rf_set_open(self.ring, slots)
+
+    def give_back(self, uint32_t slot):
+        """Return a parked slot's memory to the kernel."""
+        cdef int error
+        if slot >= self.ring.geometry.slots or c.rf_slot_state_of(self.ring, slot) != c.RF_SLOT_PARKED:
+            raise ValueError(f"slot {slot} is not parked")
+        with nogil:
+            error = c.rf_give_back(self.ring, slot)
+        if error:
+            raise OSError(error, os.strerror(error))
+
+    def set_crew(self, uint32_t workers):
+        """Reckon with so many workers from now on."""
+        c.rf_set_crew(self.ring, workers)
+
+    def retire(self, uint32_t worker):
+        """Have a worker leave when it has published what it is at."""
+        if worker >= self.ring.geometry.ids:
+            raise ValueError(f"worker {worker} of {self.ring.geometry.ids}")
+        c.rf_retire(self.ring, worker)
+
     # ---- ends ----
 
     def cancel(self):
@@ -227,7 +259,7 @@ cdef class Ring:
     # ---- looking on ----
 
     def slot_states(self):
-        """Return a word a slot: free, filling, ready, held or draining."""
+        """Return a word a slot: free, filling, ready, held, draining or parked."""
         cdef uint32_t slot
         states = []
         for slot in range(self.ring.geometry.slots):
@@ -249,6 +281,23 @@ cdef class Ring:
         cdef c.rf_worker_report report = c.rf_report(self.ring, worker)
         return (report.index if report.in_row else None, report.since_ns, report.busy_ns, report.wait_ns,
                 report.samples, report.tickets)
+
+    def timings(self, uint32_t worker):
+        """Return (rows, read_ns, write_ns): of so many rows of this worker, the time in dataset[i] and in the write."""
+        if worker >= self.ring.geometry.ids:
+            raise ValueError(f"worker {worker} of {self.ring.geometry.ids}")
+        cdef c.rf_worker_report report = c.rf_report(self.ring, worker)
+        return report.timed, report.read_ns, report.write_ns
+
+    def note_pid(self, uint32_t worker, uint32_t pid):
+        """Tell onlookers which process a worker is."""
+        if worker >= self.ring.geometry.ids:
+            raise ValueError(f"worker {worker} of {self.ring.geometry.ids}")
+        c.rf_note_pid(self.ring, worker, pid)
+
+    def note_stall(self, int64_t stall_ns):
+        """Tell onlookers how long the consumer has waited."""
+        c.rf_note_stall(self.ring, stall_ns)
 
 
 @cython.final

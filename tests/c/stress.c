@@ -263,6 +263,16 @@ static void fence(struct stress *stress, struct expected *expected)
     expected->batch = atomic_load(&stress->ring->control->head);
 }
 
+/* Have more slots or fewer; those that are parked already give their memory back. */
+static void resize(struct stress *stress, struct chance *chance)
+{
+    struct rf_ring *ring = stress->ring;
+    rf_set_open(ring, 1 + (uint32_t)(draw(chance) % ring->geometry.slots));
+    for (uint32_t slot = 0; slot < ring->geometry.slots; slot++)
+        if (rf_slot_state(ring, slot) == RF_SLOT_PARKED && rf_give_back(ring, slot) != 0)
+            stress_complain(stress, "giving back slot", slot, 0);
+}
+
 /* Hand the slot on, in one or two leases, or drop it here. */
 static void part_with(struct stress *stress, uint32_t slot, struct chance *chance)
 {
@@ -320,6 +330,8 @@ void stress_consume(struct stress *stress)
             break_off(stress, &expected, &chance);
         if (one_in(&chance, 30))
             fence(stress, &expected);
+        if (one_in(&chance, 30))
+            resize(stress, &chance);
     }
     rf_stop(stress->ring);
     atomic_store(&stress->over, true);
@@ -353,6 +365,7 @@ int stress_end(struct stress *stress, const char *program)
 {
     struct rf_ring *ring = stress->ring;
     rf_cancel(ring);
+    rf_set_open(ring, ring->geometry.slots);
     if (ring->binder->free_count != ring->geometry.slots)
         stress_complain(stress, "free slots at the end", ring->binder->free_count, ring->geometry.slots);
     if (!stress->broken && stress->checked == 0)
