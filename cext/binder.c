@@ -319,7 +319,7 @@ void rf_drop(struct rf_ring *ring, uint32_t slot)
 void rf_set_crew(struct rf_ring *ring, uint32_t workers)
 {
     workers = workers < 1 ? 1 : workers > ring->geometry.workers ? ring->geometry.workers : workers;
-    atomic_store_explicit(&ring->binder->crew, workers, memory_order_seq_cst);
+    atomic_store_explicit(&ring->binder->crew, workers, memory_order_relaxed);
 }
 
 void rf_retire(struct rf_ring *ring, uint32_t worker)

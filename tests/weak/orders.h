@@ -44,8 +44,8 @@ SPARE("rf_unlock", "load", "&binder->released", "", "whoever has pushed a slot w
 /* -- a worker's sleep -- */
 ORDER("set_asleep", "or", "word", SEQ_CST, "fill")
 ORDER("rf_wake_workers", "load", "&control->sleepers[word]", SEQ_CST, "fill")
-SPARE("rf_wake_workers", "add", "&control->work_seq", "S", "`bound`, or `stop`, tells a worker as much")
-SPARE("rf_claim_wait", "load", "&control->work_seq", "S", "`bound`, or `stop`, tells a worker as much")
+SPARE("rf_wake_workers", "add", "&control->work_seq", "SL", "`bound`, or `stop`, tells a worker as much")
+SPARE("rf_claim_wait", "load", "&control->work_seq", "SL", "`bound`, or `stop`, tells a worker as much")
 
 /* -- the consumer's sleep -- */
 ORDER("sleep_once", "store", "&control->consumer_wait", SEQ_CST, "fill")
@@ -57,10 +57,13 @@ SPARE("sleep_once", "load", "&control->news_seq", "SA", "has_news() looks at wha
 
 /* -- stop and alarm -- */
 SPARE("rf_stop", "store", "&ring->control->stop", "S", "the counts bumped after it bring it")
-SPARE("rf_claim_wait", "load", "&control->stop", "S", "the count bumped after it brings it")
+SPARE("is_over", "load", "&ring->control->stop", "S", "the count bumped after it brings it")
 SPARE("rf_look", "load", "&ring->control->stop", "S", "has_news() looks again")
 SPARE("has_news", "load", "&ring->control->stop", "S", "the count bumped after it brings it")
 TOGETHER('S', "stop")
+SPARE("rf_retire", "store", "&ring->workers[worker].leave", "L", "the count bumped after it brings it")
+SPARE("is_over", "load", "&ring->workers[worker].leave", "L", "the count bumped after it brings it")
+TOGETHER('L', "leave")
 SPARE("rf_alarm", "store", "&ring->binder->alarm", "A", "the count bumped after it brings it")
 SPARE("rf_look", "load", "&ring->binder->alarm", "A", "has_news() looks again")
 SPARE("has_news", "load", "&ring->binder->alarm", "A", "the count bumped after it brings it")

@@ -179,6 +179,26 @@ static void stop(void)
     rf_stop(ring);
 }
 
+/* One worker is sent away while batches come: it goes, and they are filled. */
+static void send_one_away(void)
+{
+    plan(0);
+    plan(10);
+    rf_bind(ring);
+    rf_set_crew(ring, 1);
+    rf_retire(ring, 1);
+    rf_drop(ring, take(0));
+    rf_drop(ring, take(10));
+    shim_await(0);
+    rf_stop(ring);
+}
+
+static void work_and_leave(void)
+{
+    work(1);
+    shim_signal(0);
+}
+
 static void wait_for_the_alarm(void)
 {
     plan(0);
@@ -217,6 +237,7 @@ const struct scene scenes[] = {
     {"reap-break", "and the epoch is broken off", ONE_SLOT(2), 4, {break_off, die_in_row, work_as_1, reap}},
     {"reap-fence", "and all that is bound is bound again", TWO_SLOTS(2), 4, {fence, die_in_row, work_as_1, reap}},
     {"stop", "all sleep, and are woken", ONE_SLOT(1), 3, {wait_for_the_stop, work_as_0, stop}},
+    {"leave", "one of two workers is sent away", ONE_SLOT(2), 3, {send_one_away, work_as_0, work_and_leave}},
     {"alarm", "the pool has news", ONE_SLOT(1), 2, {wait_for_the_alarm, raise_alarm}},
 };
 const unsigned scene_count = sizeof scenes / sizeof *scenes;

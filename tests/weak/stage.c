@@ -10,6 +10,7 @@ static void *control_memory, *slots_memory;
 
 uint32_t rf_fork_generation(void) { return 0; }
 void rf_populate(void *address, uint64_t size) { (void)address, (void)size; }
+int rf_unpopulate(void *address, uint64_t size) { return (void)address, (void)size, 0; }
 void rf_unmap(void *address, uint64_t size) { (void)address, (void)size; }
 void *rf_map(int fd, uint64_t size, int inherit)
 {
@@ -36,6 +37,7 @@ static void watch_control(void)
         shim_atomic(&ring->workers[worker].ticket, 8);
         shim_atomic(&ring->workers[worker].attempt, 4);
         shim_atomic(&ring->workers[worker].row, 4);
+        shim_atomic(&ring->workers[worker].leave, 4);
     }
 }
 
@@ -44,7 +46,7 @@ static void watch_slot(uint32_t slot)
     const struct rf_geometry *geometry = &ring->geometry;
     uint8_t *base = rf_slot_base(ring, slot);
     shim_atomic(&ring->slot_of[slot], 8);
-    shim_plain(&ring->records[slot], sizeof ring->records[slot], 4);
+    shim_plain(&ring->records[slot], offsetof(struct rf_record, state), 4);
     shim_plain(base, geometry->rows * sizeof(int64_t), 8);
     shim_plain(base + geometry->indices_at, geometry->rows * sizeof(int64_t), 8);
     shim_plain(base + geometry->marks_at, geometry->rows, 1);
@@ -67,6 +69,8 @@ static void watch_binder(void)
     shim_atomic(&binder->plan_write, 8);
     shim_atomic(&binder->plan_read, 8);
     shim_atomic(&binder->row_ns, 8);
+    shim_atomic(&binder->open, 4);
+    shim_atomic(&binder->crew, 4);
     shim_plain(&binder->free_count, sizeof binder->free_count, 4);
     shim_plain(&binder->draining, sizeof binder->draining, 4);
     shim_plain(binder->free_slots, slots * sizeof *binder->free_slots, 4);
