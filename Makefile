@@ -157,7 +157,7 @@ TORCH ?= torch==2.13.0
 test-backends: .venv/with-tensorflow .venv/with-pictures .venv/with-test ## torch and JAX, and Keras on them; installs both
 	$(PY) -m pip install -q "$(TORCH)" jax
 	$(PY) -m pytest $(wildcard tests/test_torch*.py tests/test_jax*.py) tests/test_keras_backends.py \
-	    tests/test_keras_aliases.py tests/test_keras_exit.py tests/test_keras_own_tests.py \
+	    tests/test_keras_aliases.py tests/test_keras_cast.py tests/test_keras_exit.py tests/test_keras_own_tests.py \
 	    tests/test_examples.py
 
 # All Pythons at once: the tests wait more than they compute.
@@ -180,7 +180,7 @@ lint: .venv/with-lint ## style, spelling, types, and the stubs against the built
 	.venv/bin/codespell
 	$(PY) -m mypy
 	MYPYPATH=src $(PY) -m mypy.stubtest --concise --mypy-config-file pyproject.toml \
-	    --allowlist tests/typing/stubtest-allowlist ringfeed._ring ringfeed._feed ringfeed._arrays
+	    --allowlist tests/typing/stubtest-allowlist ringfeed._ring ringfeed._feed ringfeed._watch ringfeed._arrays ringfeed._rows
 
 format: .venv/with-lint ## rewrite Python and C in the house's style
 	$(PY) -m ruff format
@@ -199,8 +199,9 @@ many: .venv/with-test ## open, use and end LOADERS=1000 loaders in one process: 
 soak: .venv/with-tensorflow .venv/with-test ## a Keras fit under random faults for SECONDS_LONG learns the same, bit for bit
 	$(PY) tests/soak.py --seconds $(SECONDS_LONG)
 
-bench: .venv/with-pictures .venv/with-tensorflow ## time ringfeed against its rivals (QUICK=1: a short run; torch joins if .venv has it)
+bench: .venv/with-pictures .venv/with-tensorflow ## time ringfeed against its rivals, and as things grow (QUICK=1: two minutes; rivals that .venv has join)
 	$(PY) bench/run.py $(if $(QUICK),--quick)
+	$(if $(QUICK),,$(PY) bench/growth.py)
 
 bench-frameworks: .venv/with-pictures .venv/with-tensorflow ## time steps, elements and epochs of frameworks (QUICK=1: a short run; torch and JAX join if .venv has them)
 	$(PY) bench/fit_step.py $(if $(QUICK),--repetitions 1,--output bench/results/fit_step-$(shell date +%F).jsonl)
@@ -217,6 +218,6 @@ develop: .venv/with-tensorflow ## an editable install with all tools; again afte
 
 clean: ## remove all that make, pip and the tests have made
 	rm -rf build dist .venv .venv-* src/*.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
-	rm -f src/ringfeed/*.so src/ringfeed/adapters/*.so src/ringfeed/_ring.c src/ringfeed/_feed.c src/ringfeed/_arrays.c
+	rm -f src/ringfeed/*.so src/ringfeed/adapters/*.so $(foreach name,ring feed watch arrays rows,src/ringfeed/_$(name).c)
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	$(if $(wildcard tests/c/Makefile),$(MAKE) -C tests/c clean)

@@ -19,11 +19,13 @@ ring = Extension(
         "cext/ring.c",
         "cext/claim.c",
         "cext/binder.c",
+        "cext/sizes.c",
         "cext/reap.c",
         "cext/wait.c",
         "cext/export.c",
         "cext/feed.c",
         "cext/feeds.c",
+        "cext/watch.c",
     ],
     include_dirs=["cext"],
     depends=HEADERS,
@@ -37,6 +39,14 @@ feed = Extension(
     depends=HEADERS,
     extra_compile_args=COMPILE,
 )
+watch = Extension(
+    "ringfeed._watch",
+    ["src/ringfeed/_watch.pyx", "cext/watch.c", "cext/wait.c"],
+    include_dirs=["cext"],
+    depends=HEADERS,
+    extra_compile_args=COMPILE,
+    extra_link_args=["-pthread"],
+)
 # No module of Python's: TensorFlow opens it. It is built without TensorFlow, and looks up there what it calls.
 ops = Extension(
     "ringfeed.adapters._tf_op",
@@ -48,12 +58,22 @@ ops = Extension(
 )
 arrays = Extension(
     "ringfeed._arrays",
-    ["src/ringfeed/_arrays.pyx", "cext/gather.c"],
+    ["src/ringfeed/_arrays.pyx", "cext/gather.c", "cext/convert.c"],
+    include_dirs=["cext", np.get_include()],
+    depends=HEADERS,
+    define_macros=[("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION")],
+    # One rounding a step: a processor that multiplies and adds at once would differ from NumPy.
+    extra_compile_args=[*COMPILE, "-ffp-contract=off"],
+)
+rows = Extension(
+    "ringfeed._rows",
+    ["src/ringfeed/_rows.pyx", "cext/wait.c"],
     include_dirs=["cext", np.get_include()],
     depends=HEADERS,
     define_macros=[("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION")],
     extra_compile_args=COMPILE,
+    extra_link_args=["-pthread"],
 )
 
 # Elsewhere the package still installs, so that `import ringfeed` can say what is missing.
-setup(ext_modules=[ring, feed, arrays, ops] if sys.platform == "linux" else [])
+setup(ext_modules=[ring, feed, watch, arrays, rows, ops] if sys.platform == "linux" else [])

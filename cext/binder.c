@@ -57,51 +57,6 @@ void rf_wake_consumer(struct rf_ring *ring)
         rf_futex_wake(&control->news_seq, 1);
 }
 
-/* ---- slots ---- */
-
-void rf_set_state(struct rf_ring *ring, uint32_t slot, enum rf_slot_state state)
-{
-    atomic_store_explicit(&ring->binder->holds[slot].state, state, memory_order_relaxed);
-    atomic_store_explicit(&ring->records[slot].state, state, memory_order_relaxed);
-}
-
-enum rf_slot_state rf_slot_state(const struct rf_ring *ring, uint32_t slot)
-{
-    return (enum rf_slot_state)atomic_load_explicit(&ring->binder->holds[slot].state, memory_order_relaxed);
-}
-
-uint32_t rf_open_slots(const struct rf_ring *ring)
-{
-    return atomic_load_explicit(&ring->binder->open, memory_order_relaxed);
-}
-
-/* Under the lock. */
-static void set_free(struct rf_ring *ring, uint32_t slot)
-{
-    struct rf_binder *binder = ring->binder;
-    bool open = slot < rf_open_slots(ring);
-    rf_set_state(ring, slot, open ? RF_SLOT_FREE : RF_SLOT_PARKED);
-    if (open)
-        binder->free_slots[binder->free_count++] = slot;
-}
-
-void rf_set_open(struct rf_ring *ring, uint32_t slots)
-{
-    struct rf_binder *binder = ring->binder;
-    rf_lock(binder);
-    uint32_t before = binder->free_count;
-    slots = slots < 1 ? 1 : slots > ring->geometry.slots ? ring->geometry.slots : slots;
-    atomic_store_explicit(&binder->open, slots, memory_order_relaxed);
-    atomic_store_explicit(&ring->control->open_slots, slots, memory_order_relaxed);
-    binder->free_count = 0;
-    for (uint32_t place = 0; place < before; place++)
-        set_free(ring, binder->free_slots[place]); /* at or below the place that is read */
-    for (uint32_t slot = 0; slot < slots; slot++)
-        if (rf_slot_state(ring, slot) == RF_SLOT_PARKED)
-            set_free(ring, slot);
-    rf_unlock(ring);
-}
-
 /* ---- binding ---- */
 
 static void collect_released(struct rf_ring *ring)
@@ -111,7 +66,7 @@ static void collect_released(struct rf_ring *ring)
     uint32_t slot = atomic_exchange_explicit(&binder->released, RF_NO_SLOT, memory_order_seq_cst);
     while (slot != RF_NO_SLOT) {
         uint32_t next = atomic_load_explicit(&binder->holds[slot].next, memory_order_relaxed);
-        set_free(ring, slot);
+        rf_set_free(ring, slot);
         slot = next;
     }
 }
@@ -150,7 +105,7 @@ static void collect_drained(struct rf_ring *ring)
         if (rf_slot_state(ring, slot) != RF_SLOT_DRAINING || !is_drained(ring, slot))
             continue;
         empty_cells(ring, slot);
-        set_free(ring, slot);
+        rf_set_free(ring, slot);
         binder->draining -= 1;
     }
 }
@@ -312,30 +267,6 @@ void rf_drop(struct rf_ring *ring, uint32_t slot)
     /* acq_rel: the last to drop must come after every other view's last access. */
     if (atomic_fetch_sub_explicit(&ring->binder->holds[slot].count, 1, memory_order_acq_rel) == 1)
         release_slot(ring, slot);
-}
-
-/* ---- the crew, and what onlookers see ---- */
-
-void rf_set_crew(struct rf_ring *ring, uint32_t workers)
-{
-    workers = workers < 1 ? 1 : workers > ring->geometry.workers ? ring->geometry.workers : workers;
-    atomic_store_explicit(&ring->binder->crew, workers, memory_order_relaxed);
-}
-
-void rf_retire(struct rf_ring *ring, uint32_t worker)
-{
-    atomic_store_explicit(&ring->workers[worker].leave, 1, memory_order_seq_cst);
-    rf_wake_workers(ring, RF_ALL);
-}
-
-void rf_note_pid(struct rf_ring *ring, uint32_t worker, uint32_t pid)
-{
-    atomic_store_explicit(&ring->workers[worker].pid, pid, memory_order_relaxed);
-}
-
-void rf_note_stall(struct rf_ring *ring, int64_t stall_ns)
-{
-    atomic_fetch_add_explicit(&ring->control->stall_ns, (uint64_t)stall_ns, memory_order_relaxed);
 }
 
 /* ---- ends ---- */

@@ -52,6 +52,8 @@ struct rf_binder {
 
 /* Also where onlookers see it. */
 void rf_set_state(struct rf_ring *ring, uint32_t slot, enum rf_slot_state state);
+/* Free, or parked where it is not among the open ones. Under the lock. */
+void rf_set_free(struct rf_ring *ring, uint32_t slot);
 
 bool rf_try_lock(struct rf_binder *binder);
 void rf_lock(struct rf_binder *binder);

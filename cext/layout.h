@@ -37,6 +37,11 @@
 #define RF_MAX_CELLS 64u /* cells of one slot */
 #define RF_FAILURE_SIZE 4096u
 
+/* Whether to count and time what nobody but an onlooker reads. 0 is for measuring what that costs: see bench/counting.py. */
+#ifndef RF_STATISTICS
+#define RF_STATISTICS 1
+#endif
+
 /* ---- the word of a cell: bits 0-3 state, 4-12 owner, 13-31 attempt, 32-63 low half of the ticket ----
  *
  * The owner of an AVAIL cell is the lane that alone may claim it; 0: anybody may. */
@@ -133,6 +138,7 @@ struct rf_control {
         head;                          /* the next batch to take; this and what follows: written by the consumer only */
     _Atomic uint64_t batches, samples; /* taken */
     _Atomic uint64_t stall_ns;         /* waited for batches */
+    _Atomic uint64_t wait_ns;          /* when the wait began that is not in stall_ns yet; 0: there is none */
     _Atomic uint32_t open_slots;       /* the others are parked */
 
     _Alignas(RF_LINE) _Atomic uint64_t bound; /* batches below it have a slot; written by the consumer only */
@@ -158,6 +164,30 @@ _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2 && ATOMIC_INT_LOCK_FREE == 2,
                "a lock in shared memory dies with its holder");
 
 static inline uint64_t rf_round_up(uint64_t size, uint64_t step) { return (size + step - 1) / step * step; }
+
+/* ---- where the parts of the control block begin ---- */
+
+static inline uint64_t rf_workers_at(void) { return rf_round_up(sizeof(struct rf_control), RF_LINE); }
+
+static inline uint64_t rf_records_at(uint32_t ids)
+{
+    return rf_workers_at() + (uint64_t)ids * sizeof(struct rf_worker);
+}
+
+static inline uint64_t rf_slot_of_at(uint32_t slots, uint32_t ids)
+{
+    return rf_records_at(ids) + (uint64_t)slots * sizeof(struct rf_record);
+}
+
+static inline uint64_t rf_cells_at(uint32_t slots, uint32_t ids)
+{
+    return rf_round_up(rf_slot_of_at(slots, ids) + (uint64_t)slots * sizeof(uint64_t), RF_LINE);
+}
+
+static inline uint64_t rf_control_size(uint32_t slots, uint32_t cells, uint32_t ids)
+{
+    return rf_round_up(rf_cells_at(slots, ids) + (uint64_t)slots * cells * sizeof(struct rf_cell), RF_PAGE);
+}
 
 /* ---- what a worker may touch between claim and publish ---- */
 

@@ -11,24 +11,6 @@
 
 /* ---- making and keeping ---- */
 
-static uint64_t workers_at(void) { return rf_round_up(sizeof(struct rf_control), RF_LINE); }
-static uint64_t records_at(uint32_t ids) { return workers_at() + (uint64_t)ids * sizeof(struct rf_worker); }
-
-static uint64_t slot_of_at(uint32_t slots, uint32_t ids)
-{
-    return records_at(ids) + (uint64_t)slots * sizeof(struct rf_record);
-}
-
-static uint64_t cells_at(uint32_t slots, uint32_t ids)
-{
-    return rf_round_up(slot_of_at(slots, ids) + (uint64_t)slots * sizeof(uint64_t), RF_LINE);
-}
-
-uint64_t rf_control_size(uint32_t slots, uint32_t cells, uint32_t ids)
-{
-    return rf_round_up(cells_at(slots, ids) + (uint64_t)slots * cells * sizeof(struct rf_cell), RF_PAGE);
-}
-
 void rf_format(struct rf_control *control, const struct rf_geometry *geometry)
 {
     control->geometry = *geometry;
@@ -59,10 +41,10 @@ static void place(struct rf_ring *ring)
 {
     uint8_t *base = (uint8_t *)ring->control;
     uint32_t slots = ring->geometry.slots, ids = ring->geometry.ids;
-    ring->workers = (struct rf_worker *)(base + workers_at());
-    ring->records = (struct rf_record *)(base + records_at(ids));
-    ring->slot_of = (_Atomic uint64_t *)(base + slot_of_at(slots, ids));
-    ring->cells = (struct rf_cell *)(base + cells_at(slots, ids));
+    ring->workers = (struct rf_worker *)(base + rf_workers_at());
+    ring->records = (struct rf_record *)(base + rf_records_at(ids));
+    ring->slot_of = (_Atomic uint64_t *)(base + rf_slot_of_at(slots, ids));
+    ring->cells = (struct rf_cell *)(base + rf_cells_at(slots, ids));
 }
 
 static void destroy(struct rf_ring *ring)
@@ -257,6 +239,9 @@ static int sleep_once(struct rf_ring *ring, enum purpose purpose, int64_t deadli
     struct rf_cell *place = bound ? unfinished(ring, head, &cell) : NULL;
     if (bound && (!place || purpose != FOR_HEAD))
         return 0;
+    if (RF_STATISTICS && purpose != FOR_ROOM &&
+        !atomic_load_explicit(&control->wait_ns, memory_order_relaxed)) /* not a later slice */
+        atomic_store_explicit(&control->wait_ns, (uint64_t)rf_now_ns(), memory_order_relaxed);
     uint64_t wait = bound ? head * ring->geometry.cells + cell + 1 : RF_WAIT_FREE;
     atomic_store_explicit(&control->consumer_wait, wait, memory_order_seq_cst);
     uint32_t seen = atomic_load_explicit(&control->news_seq, memory_order_seq_cst);
@@ -320,7 +305,8 @@ static void learn_pace(struct rf_ring *ring, uint64_t busy_ns, const struct rf_r
 /* Of what has one writer. */
 static void count_up(_Atomic uint64_t *count, uint64_t more)
 {
-    atomic_store_explicit(count, atomic_load_explicit(count, memory_order_relaxed) + more, memory_order_relaxed);
+    if (RF_STATISTICS)
+        atomic_store_explicit(count, atomic_load_explicit(count, memory_order_relaxed) + more, memory_order_relaxed);
 }
 
 struct rf_taken rf_take(struct rf_ring *ring)
@@ -344,7 +330,8 @@ struct rf_taken rf_take(struct rf_ring *ring)
     int64_t now_ns = rf_now_ns();
     atomic_store_explicit(&hold->count, 1, memory_order_relaxed);
     atomic_store_explicit(&hold->since_ns, now_ns, memory_order_relaxed);
-    atomic_store_explicit(&ring->records[slot].held_ns, (uint64_t)now_ns, memory_order_relaxed);
+    if (RF_STATISTICS)
+        atomic_store_explicit(&ring->records[slot].held_ns, (uint64_t)now_ns, memory_order_relaxed);
     rf_set_state(ring, slot, RF_SLOT_HELD);
     count_up(&control->batches, 1);
     count_up(&control->samples, taken.rows);
@@ -359,28 +346,10 @@ struct rf_taken rf_take(struct rf_ring *ring)
 
 bool rf_slot_ready(const struct rf_ring *ring, uint32_t slot)
 {
-    /* All cells, since the record may be written meanwhile: those without a ticket are EMPTY. */
-    for (uint32_t cell = 0; cell < ring->geometry.cells; cell++) {
-        uint64_t word = atomic_load_explicit(&rf_cell_of(ring, slot, cell)->word, memory_order_relaxed);
-        if (rf_word_state(word) == RF_AVAIL || rf_word_state(word) == RF_CLAIMED)
-            return false;
-    }
-    return true;
+    return rf_cells_are_final(rf_read_cells(rf_cell_of(ring, slot, 0), ring->geometry.cells));
 }
 
 struct rf_worker_report rf_report(const struct rf_ring *ring, uint32_t worker)
 {
-    const struct rf_worker *line = &ring->workers[worker];
-    return (struct rf_worker_report){
-        .index = atomic_load_explicit(&line->index, memory_order_relaxed),
-        .since_ns = atomic_load_explicit(&line->since_ns, memory_order_relaxed),
-        .busy_ns = atomic_load_explicit(&line->busy_ns, memory_order_relaxed),
-        .wait_ns = atomic_load_explicit(&line->wait_ns, memory_order_relaxed),
-        .samples = atomic_load_explicit(&line->samples, memory_order_relaxed),
-        .tickets = atomic_load_explicit(&line->tickets, memory_order_relaxed),
-        .timed = atomic_load_explicit(&line->timed, memory_order_relaxed),
-        .read_ns = atomic_load_explicit(&line->read_ns, memory_order_relaxed),
-        .write_ns = atomic_load_explicit(&line->write_ns, memory_order_relaxed),
-        .in_row = atomic_load_explicit(&line->row, memory_order_relaxed) != 0,
-    };
+    return rf_read_worker(&ring->workers[worker]);
 }

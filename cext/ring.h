@@ -25,7 +25,7 @@
 #ifndef RF_RING_H
 #define RF_RING_H
 
-#include "layout.h"
+#include "watch.h"
 
 struct rf_binder;
 
@@ -46,7 +46,6 @@ struct rf_ring { /* one process's hold on a segment; counted, so that views outl
 
 /* ---- making and keeping ---- */
 
-uint64_t rf_control_size(uint32_t slots, uint32_t cells, uint32_t ids);
 /* Write a fresh control block into zeroed memory of rf_control_size() bytes. */
 void rf_format(struct rf_control *control, const struct rf_geometry *geometry);
 /* Map a segment. Returns NULL with *why: errno, or EPROTO where magic, ABI or sizes differ. */
@@ -143,14 +142,6 @@ void rf_cancel(struct rf_ring *ring);
 void rf_requeue(struct rf_ring *ring);
 /* Wake everybody with the answer RF_STOPPED, for ever. */
 void rf_stop(struct rf_ring *ring);
-
-struct rf_worker_report {
-    uint64_t index;    /* the dataset index it is at, if in_row */
-    uint64_t since_ns; /* when it claimed its ticket; 0: it has none */
-    uint64_t busy_ns, wait_ns, samples, tickets;
-    uint64_t timed, read_ns, write_ns; /* see struct rf_worker */
-    bool in_row;
-};
 
 /* What a worker is at, a snapshot. */
 struct rf_worker_report rf_report(const struct rf_ring *ring, uint32_t worker);

@@ -2,6 +2,7 @@
 #include "wait.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/futex.h>
 #include <malloc.h>
 #include <poll.h>
@@ -126,6 +127,25 @@ void *rf_map(int fd, uint64_t size, int inherit)
 }
 
 void rf_unmap(void *address, uint64_t size) { munmap(address, size); }
+
+const void *rf_map_sealed(int fd, uint64_t least, uint64_t most, uint64_t *size)
+{
+    struct stat file;
+    int seals = fcntl(fd, F_GET_SEALS);
+    if (seals < 0 && errno == EBADF)
+        return NULL;
+    if (seals < 0 || !(seals & F_SEAL_SHRINK) || !(seals & F_SEAL_GROW) || fstat(fd, &file) != 0 ||
+        (uint64_t)file.st_size < least || (uint64_t)file.st_size > most) {
+        errno = EPROTO;
+        return NULL;
+    }
+    *size = (uint64_t)file.st_size;
+    void *address = mmap(NULL, *size, PROT_READ, MAP_SHARED, fd, 0);
+    if (address == MAP_FAILED)
+        return NULL;
+    (void)madvise(address, *size, MADV_DONTFORK);
+    return address;
+}
 
 int rf_keep_heap(int trim, int mmap)
 {

@@ -41,6 +41,10 @@ int rf_unpopulate(void *address, uint64_t size);
 void *rf_map(int fd, uint64_t size, int inherit);
 void rf_unmap(void *address, uint64_t size);
 
+/* Map all of another process's file for reading; no child inherits the mapping. NULL with errno on failure; EPROTO where it
+ * is no memfd whose size is sealed, which nobody can cut short, or its size is not from `least` to `most`. */
+const void *rf_map_sealed(int fd, uint64_t least, uint64_t most, uint64_t *size);
+
 /* Start a thread which SIGKILLs this process's group as soon as `parent` (a pidfd) becomes readable or the
  * other end of `lifeline` (a pipe) is closed. Either may be -1. Returns 0 or an errno. */
 int rf_guard_start(int parent, int lifeline);

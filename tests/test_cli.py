@@ -105,6 +105,26 @@ def test_no_number(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["x"], "argument pid: 'x' is no whole number above 0"),
+        (["0"], "argument pid: '0' is no whole number above 0"),
+        (["-5"], "argument pid: '-5' is no whole number above 0"),
+        (["7", "--loader", "1.5"], "argument --loader: '1.5' is no whole number above 0"),
+        (["7", "--interval", "0"], "argument --interval: '0' is no time from 0.05 to 3600 seconds"),
+        (["7", "--interval", "nan"], "argument --interval: 'nan' is no time from 0.05 to 3600 seconds"),
+        (["7", "--interval", "soon"], "argument --interval: 'soon' is no time from 0.05 to 3600 seconds"),
+    ],
+)
+def test_wrong_arguments_of_top(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A number that cannot be meant is refused as any other wrong argument."""
+    with pytest.raises(SystemExit) as caught:
+        main(["top", *arguments])
+    assert caught.value.code == 2
+    assert capsys.readouterr().err.splitlines()[-1] == f"ringfeed top: error: {text}"
+
+
 def test_as_a_module() -> None:
     """``python -m ringfeed`` is the same command."""
     command = [sys.executable, "-m", "ringfeed", "--version"]

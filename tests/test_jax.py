@@ -266,8 +266,9 @@ def test_keeping_all_is_an_error_after_a_second() -> None:
         with pytest.raises(ringfeed.SlotsHeldError) as caught:
             kept.extend(loader.to_jax())
         assert held_text(caught.value) == (
-            "all 2 slots are held by arrays that are still referenced (taken T, T s ago), so no batch can be filled; "
-            "copy what you keep, raise slots=, or give copy=True (a jax array is copied by jax.numpy.array(x))"
+            "all 2 slots are held by arrays that are still referenced (taken T, T s ago; ringfeed.debug() says where), "
+            "so no batch can be filled; copy what you keep, raise slots=, or give copy=True "
+            "(a jax array is copied by jax.numpy.array(x))"
         )
         del kept, caught
         assert [len(y) for _, y in loader.to_jax()] == [32, 32, 32, 4]
@@ -293,8 +294,9 @@ def test_keeping_views_is_an_error_when_jax_has_nothing_to_do(monkeypatch: pytes
         with pytest.raises(ringfeed.SlotsHeldError) as caught:
             kept.extend(np.from_dlpack(x) for x, _ in loader.to_jax())
         assert held_text(caught.value) == (
-            "all 2 slots are held by arrays that are still referenced (taken T, T s ago), so no batch can be filled; "
-            "copy what you keep, raise slots=, or give copy=True (a jax array is copied by jax.numpy.array(x))"
+            "all 2 slots are held by arrays that are still referenced (taken T, T s ago; ringfeed.debug() says where), "
+            "so no batch can be filled; copy what you keep, raise slots=, or give copy=True "
+            "(a jax array is copied by jax.numpy.array(x))"
         )
 
 

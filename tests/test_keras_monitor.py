@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -77,26 +78,73 @@ def test_datasets_under_install() -> None:
     assert 0 < logs["stall_share"][1] <= 1
 
 
-def test_in_a_file(tmp_path: Path) -> None:
-    """CSVLogger, behind it in the list, writes it down."""
-    callbacks = [ringfeed.keras.Monitor(), keras.callbacks.CSVLogger(str(tmp_path / "log.csv"))]
+class Follows(keras.callbacks.Callback):  # type: ignore[misc]
+    """Notes down what it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.models: list[Any] = []
+        self.seen: list[bool] = []
+
+    def set_model(self, model: Any) -> None:
+        self.models.append(model)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        del epoch
+        self.seen.append("stall_share" in (logs or {}))
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_before_all_others(place: int) -> None:
+    """Wherever it stands in the list, the others see the share in the logs, and none is passed over or told twice."""
+    others = [Follows(), Follows()]
+    callbacks = [*others[:place], ringfeed.keras.Monitor(), *others[place:]]
+    given = list(callbacks)
+    made = model()
+    with loader(0.0) as fed:
+        made.fit(fed.to_keras(), epochs=2, verbose=0, callbacks=callbacks)
+    assert callbacks == given
+    assert [other.models for other in others] == [[made]] * 2
+    assert [other.seen for other in others] == [[True, True]] * 2
+
+
+def test_without_a_list_of_callbacks() -> None:
+    """Whoever calls it by hand can do so."""
+    monitor, logs = ringfeed.keras.Monitor(), {"loss": 1.0}
+    made = model()
+    monitor.set_model(made)
+    monitor.on_epoch_begin(0)
+    monitor.on_epoch_end(0, logs)
+    assert monitor.model is made
+    assert list(logs) == ["loss", "stall_share"]
+
+
+@pytest.mark.parametrize("order", [1, -1], ids=["before", "behind"])
+def test_in_a_file(tmp_path: Path, order: int) -> None:
+    """CSVLogger writes it down, before and behind it in the list."""
+    callbacks = [ringfeed.keras.Monitor(), keras.callbacks.CSVLogger(str(tmp_path / "log.csv"))][::order]
     with loader(0.001) as fed:
         history = model().fit(fed.to_keras(), epochs=1, verbose=0, callbacks=callbacks).history
     names, values = (line.split(",") for line in (tmp_path / "log.csv").read_text().splitlines())
     assert float(values[names.index("stall_share")]) == history["stall_share"][0]
 
 
-def test_in_tensorboard(tmp_path: Path) -> None:
-    """TensorBoard, behind it in the list, writes it down."""
+@pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning")  # Keras
+@pytest.mark.parametrize("order", [1, -1], ids=["before", "behind"])
+def test_in_tensorboard(tmp_path: Path, order: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TensorBoard writes it down, before and behind it in the list."""
     tf = pytest.importorskip("tensorflow")
-    pytest.importorskip("tensorboard")
-    callbacks = [ringfeed.keras.Monitor(), keras.callbacks.TensorBoard(str(tmp_path))]
+    if importlib.util.find_spec("tensorboard") is None:  # it brings this function of TensorFlow's
+        summary = importlib.import_module("tensorflow.summary")
+        monkeypatch.setattr(summary, "scalar", summary.write)
+    callbacks = [ringfeed.keras.Monitor(), keras.callbacks.TensorBoard(str(tmp_path))][::order]
     with loader(0.001) as fed:
-        model().fit(fed.to_keras(), epochs=1, verbose=0, callbacks=callbacks)
-    tags = [
-        value.tag
+        history = model().fit(fed.to_keras(), epochs=2, verbose=0, callbacks=callbacks).history
+    written = [
+        (event.step, float(tf.make_ndarray(value.tensor)))
         for path in tmp_path.rglob("events*")
         for event in tf.compat.v1.train.summary_iterator(str(path))
         for value in event.summary.value
+        if value.tag == "epoch_stall_share"
     ]
-    assert "epoch_stall_share" in tags
+    np.testing.assert_allclose(written, list(enumerate(history["stall_share"])), rtol=1e-6)

@@ -18,8 +18,9 @@ import ringfeed
 from datasets import Oracle, Witness, check, drain, told
 from ringfeed import channel as channels
 from ringfeed import launch, nursery
-from ringfeed.launch import Forker, Spawner, Tether, Worker
+from ringfeed.launch import Forker, Spawner
 from ringfeed.limits import show_limit
+from ringfeed.tether import Tether, Worker
 from watching import pids, pool_of, run_script, start_script, wait_until
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ import leftovers
 import ringfeed
 from datasets import FOREVER_S
 from ringfeed import processes
-from ringfeed.launch import Worker
+from ringfeed.tether import Worker
 from watching import lose_patience, pids, pool_of, wait_until
 
 if TYPE_CHECKING:

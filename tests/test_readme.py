@@ -65,6 +65,39 @@ def test_every_dataset_with_no_other_change() -> None:
     exec(BLOCKS[2], keras_names())  # noqa: S102 - the README's own code
 
 
+def block(word: str) -> str:
+    """Return the one block that has this word."""
+    (found,) = [code for code in BLOCKS if word in code]
+    return f"import ringfeed\n{found}"
+
+
+def test_bytes_in_the_slots_and_floats_at_the_model() -> None:
+    """The block about cast= trains on pictures that stay uint8."""
+    names = {"images": np.full((96, 3), 255, np.uint8), "labels": np.zeros(96, np.int64), "model": keras_model()}
+    exec(block("Cast("), names)  # noqa: S102 - the README's own code
+    names["loader"].close()  # type: ignore[union-attr]
+
+
+class Pictures:
+    """Small ones, of ones."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Any:
+        return np.full((224, 224, 3), 255, np.uint8), index
+
+
+def test_floats_in_the_slots_of_bytes() -> None:
+    """The block about a converting Array gives what it says."""
+    names: dict[str, Any] = {"pictures": Pictures()}
+    exec(block("mean="), names)  # noqa: S102 - the README's own code
+    with names["loader"] as loader:
+        images, _ = next(iter(loader))
+    assert images.shape == (4, 3, 224, 224)
+    assert float(images[0, 0, 0, 0]) == np.float32(1) - np.float32(0.485)
+
+
 def test_the_architecture_names_every_module() -> None:
     """The rooms listed are the rooms there are."""
     rooms = (ROOT / "ARCHITECTURE.md").read_text()

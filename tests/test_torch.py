@@ -170,8 +170,9 @@ def test_keeping_all_is_an_error_after_a_second() -> None:
         with pytest.raises(ringfeed.SlotsHeldError) as caught:
             kept.extend(loader.to_torch())  # extend() keeps what came before the error
         assert held_text(caught.value) == (
-            "all 2 slots are held by arrays that are still referenced (taken T, T s ago), so no batch can be filled; "
-            "copy what you keep, raise slots=, or give copy=True (a tensor is copied by .clone())"
+            "all 2 slots are held by arrays that are still referenced (taken T, T s ago; ringfeed.debug() says where), "
+            "so no batch can be filled; copy what you keep, raise slots=, or give copy=True "
+            "(a tensor is copied by .clone())"
         )
         del kept, caught
         assert [len(y) for _, y in loader.to_torch()] == [32, 32, 32, 4]

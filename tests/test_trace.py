@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
+import time
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import ringfeed
 from datasets import Oracle
+from looks import MS, look, slot, worker
 from ringfeed.trace import Trace
 from watching import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-MS = 10**6
-
-
-def look(trace: Trace, at_ns: int, report: tuple[Any, ...], states: list[str], stall_s: float = 0.0) -> None:
-    """One look at a ring of one worker."""
-    ring = SimpleNamespace(ids=1, report=lambda _: report, slot_states=lambda: states)
-    engine: Any = SimpleNamespace(stats=SimpleNamespace(stall_s=stall_s), ring=ring)
-    trace.look(engine, at_ns)
+    from ringfeed.attach import Slot
 
 
 def events(path: Path) -> list[dict[str, Any]]:
@@ -32,51 +27,174 @@ def events(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def test_what_is_drawn(tmp_path: Path) -> None:
-    """A ticket that was seen has its own length; others are drawn as one; slots and the consumer have their states."""
-    with Trace(lambda: None, tmp_path / "run.json", every_s=60) as trace:
+def drawn(path: Path) -> list[tuple[int, str, float, float]]:
+    """What a trace has drawn: the line, what it is, where it begins and how long it is, in order."""
+    return sorted((e["tid"], e["name"], e["ts"], e["dur"]) for e in events(path) if e["ph"] == "X")
+
+
+def quiet(path: Path) -> Trace:
+    """A trace that looks only where it is told to."""
+    return Trace(lambda: None, path, every_s=600)
+
+
+def test_workers(tmp_path: Path) -> None:
+    """A ticket that was seen has its own length, others are drawn as one; an id that is not in use has no line."""
+    with quiet(tmp_path / "run.json") as trace:
         at = trace._began_ns
-        look(trace, at + 1 * MS, (None, 0, 0, 0, 0, 0), ["free", "filling"])
-        look(trace, at + 2 * MS, (7, at + 1 * MS, 0, 0, 0, 1), ["filling", "filling"])
-        look(trace, at + 5 * MS, (None, 0, 2 * MS, 0, 4, 1), ["filling", "ready"], 0.004)
-        look(trace, at + 9 * MS, (9, at + 8 * MS, 4 * MS, 0, 12, 4), ["filling", "held"], 0.004)
-        look(trace, at + 10 * MS, (10, at + 8 * MS, 4 * MS, 0, 12, 4), ["filling", "free"], 0.004)
-        look(trace, at + 12 * MS, (None, 0, 7 * MS, 0, 12, 4), ["free", "free"], 0.004)
-    drawn = [(e["tid"], e["name"], e["ts"], e["dur"]) for e in events(tmp_path / "run.json") if e["ph"] == "X"]
-    assert sorted(drawn) == [
-        (0, "stall", 1000.0, 4000.0),
-        (1, "2 tickets", 6000.0, 2000.0),
-        (1, "dataset[7]", 1000.0, 2000.0),
-        (1, "dataset[9]", 8000.0, 3000.0),
-        (1000, "filling", 2000.0, 10000.0),
-        (1001, "filling", 1000.0, 4000.0),
-        (1001, "held", 9000.0, 1000.0),
-        (1001, "ready", 5000.0, 4000.0),
+        states: list[tuple[int, dict[str, Any]]] = [
+            (1, {}),
+            (2, {"inside": 7, "since_ns": at + MS, "tickets": 1}),
+            (5, {"busy_ns": 2 * MS, "tickets": 1}),
+            (9, {"inside": 9, "since_ns": at + 8 * MS, "busy_ns": 4 * MS, "tickets": 4}),
+            (10, {"inside": 10, "since_ns": at + 8 * MS, "busy_ns": 4 * MS, "tickets": 4}),
+            (12, {"busy_ns": 7 * MS, "tickets": 4}),
+        ]
+        for ms, fields in states:
+            trace.look(look(at + ms * MS, [], [worker(**fields), worker()]))
+    assert drawn(tmp_path / "run.json") == [
+        (2000, "2 tickets", 6000.0, 2000.0),
+        (2000, "dataset[7]", 1000.0, 2000.0),
+        (2000, "dataset[9]", 8000.0, 3000.0),
     ]
-    names = {e["tid"]: e["args"]["name"] for e in events(tmp_path / "run.json") if e["name"] == "thread_name"}
-    assert names == {0: "consumer", 1: "worker 0", 1000: "slot 0", 1001: "slot 1"}
+
+
+def test_slots(tmp_path: Path) -> None:
+    """Each batch in each state; that it was taken is right to the nanosecond, the rest to the look; free is nothing."""
+    with quiet(tmp_path / "run.json") as trace:
+        at = trace._began_ns
+        states: list[tuple[int, Slot]] = [
+            (1, slot()),
+            (2, slot("filling", 5)),
+            (4, slot("filling", 5)),
+            (5, slot("ready", 5)),
+            (9, slot("held", 5, held_ns=at + 7 * MS)),
+            (10, slot("held", 6, held_ns=at + 9 * MS + 500_000)),
+            (12, slot("parked", 6)),
+            (13, slot("draining", 7)),
+            (15, slot()),
+        ]
+        for ms, state in states:
+            trace.look(look(at + ms * MS, [state], []))
+    path = tmp_path / "run.json"
+    assert [event for event in drawn(path) if event[0] >= 3000] == [
+        (3000, "draining 7", 13000.0, 2000.0),
+        (3000, "filling 5", 2000.0, 3000.0),
+        (3000, "held 5", 7000.0, 2500.0),
+        (3000, "held 6", 9500.0, 2500.0),
+        (3000, "parked", 12000.0, 1000.0),
+        (3000, "ready 5", 5000.0, 2000.0),
+    ]
+    details = {e["name"]: e["args"] for e in events(path) if e["ph"] == "X"}
+    assert details["filling 5"] == {"batch": 5, "epoch": 2}
+
+
+def test_the_consumer(tmp_path: Path) -> None:
+    """A step goes from one take to the wait for the next; a wait ends with a take, however late it is looked at.
+
+    More waiting than there is time between two takes belongs to the next one.
+    """
+    with quiet(tmp_path / "run.json") as trace:
+        at = trace._began_ns
+        held = [slot("held", number, held_ns=at + ms * MS) for number, ms in ((8, 4), (9, 10), (10, 11), (11, 12))]
+        waits: list[tuple[int, list[Slot], int]] = [
+            (3, [], 3),  # counted before the batch is taken
+            (5, held[:1], 4),
+            (13, [slot("free", 12, held_ns=held[1].held_ns), held[2], held[3]], 11),
+        ]
+        for ms, slots, stall_ms in waits:
+            trace.look(look(at + ms * MS, slots, [], stall_ns=stall_ms * MS))
+        trace._finish(at + 20 * MS)
+    lines = [event for event in drawn(tmp_path / "run.json") if event[0] == 1000]
+    assert sorted(lines, key=lambda event: event[2]) == [
+        (1000, "stall", 0.0, 4000.0),
+        (1000, "stall", 4000.0, 6000.0),
+        (1000, "stall", 10000.0, 1000.0),
+        (1000, "step 10", 11000.0, 1000.0),
+        (1000, "step 11", 12000.0, 8000.0),
+    ]
+
+
+def test_the_names_of_the_lines(tmp_path: Path) -> None:
+    """Consumer, workers and slots are groups in this order; no line has the number 0, which is an idle CPU's."""
+    with quiet(tmp_path / "run.json") as trace:
+        trace.look(look(trace._began_ns + MS, [slot(), slot()], [worker(tickets=1), worker()]))
+    titles = [e for e in events(tmp_path / "run.json") if e["ph"] == "M"]
+    groups = {e["pid"]: e["args"]["name"] for e in titles if e["name"] == "process_name"}
+    assert groups == {1: "ringfeed consumer", 2: "ringfeed workers", 3: "ringfeed slots"}
+    names = {(e["pid"], e["tid"]): e["args"]["name"] for e in titles if e["name"] == "thread_name"}
+    assert names == {(1, 1000): "consumer", (2, 2000): "worker 0", (3, 3000): "slot 0", (3, 3001): "slot 1"}
+    order = [e["args"]["sort_index"] for e in titles if e["name"] == "process_sort_index"]
+    assert order == [1, 2, 3]
 
 
 @pytest.mark.usefixtures("nothing_left")
 def test_a_loader_that_runs(tmp_path: Path) -> None:
-    """The workers' events last as long, all together, as the statistics say; nothing is before the beginning."""
+    """The lines add up to the statistics, nothing overlaps on a line, and each batch is a step."""
     path = tmp_path / "run.json"
     with ringfeed.Loader(Oracle(200, sleep_s=0.002), batch_size=8, workers=2, slots=2) as loader:
         with loader.trace(path) as trace:
             for _ in loader:
-                pass
-            busy_s = loader.stats().busy_s
-            wait_until(lambda: sum(seen.busy_ns for seen in trace._seen.values()) >= busy_s * 0.999e9)
-        drawn = [event for event in events(path) if event["ph"] == "X"]
-        at_work = [event for event in drawn if 1 <= event["tid"] < 1000]
-        assert sum(event["args"].get("busy_us", event["dur"]) for event in at_work) == pytest.approx(busy_s * 1e6, 1e-3)
-        assert all(event["ts"] >= 0 and event["dur"] >= 0 for event in drawn)
-        assert {event["name"] for event in drawn if event["tid"] >= 1000} <= {"filling", "ready", "held", "draining"}
+                time.sleep(0.005)  # longer than the time between two looks
+            stats = loader.stats()
+            busy_s, stall_s = stats.busy_s, stats.stall_s
+            wait_until(lambda: sum(seen.busy_ns for seen in trace._tickets.values()) >= busy_s * 0.999e9)
+            wait_until(lambda: trace._step.stall_ns >= stall_s * 0.999e9)
+        lines = [event for event in events(path) if event["ph"] == "X"]
+    at_work = [event for event in lines if event["pid"] == 2]
+    assert sum(event["args"].get("busy_us", event["dur"]) for event in at_work) == pytest.approx(busy_s * 1e6, 1e-3)
+    waited = sum(event["dur"] for event in lines if event["name"] == "stall")
+    assert waited == pytest.approx(stall_s * 1e6, 1e-3, abs=1000)
+    assert {event["name"] for event in lines if event["name"].startswith("step")} >= {"step 0", "step 24"}
+    assert {event["name"].split()[0] for event in lines if event["pid"] == 3} <= {"filling", "ready", "held"}
+    for number in {event["tid"] for event in lines}:
+        line = sorted((event["ts"], event["ts"] + event["dur"]) for event in lines if event["tid"] == number)
+        assert line[0][0] >= 0
+        assert all(ended <= began + 0.001 for (_, ended), (began, _) in pairwise(line)), number
 
 
+def test_a_step_and_a_wait(tmp_path: Path) -> None:
+    """What the consumer does with a batch ends where it begins to wait for the next."""
+    with quiet(tmp_path / "run.json") as trace:
+        at = trace._began_ns
+        trace.look(look(at + 2 * MS, [slot("held", 8, held_ns=at + MS)], []))
+        trace.look(look(at + 9 * MS, [slot("held", 9, held_ns=at + 8 * MS)], [], stall_ns=3 * MS))
+        trace._finish(at + 9 * MS)
+    lines = [event for event in drawn(tmp_path / "run.json") if event[0] == 1000]
+    assert lines == [
+        (1000, "stall", 5000.0, 3000.0),
+        (1000, "step 8", 1000.0, 4000.0),
+        (1000, "step 9", 8000.0, 1000.0),
+    ]
+
+
+def test_a_ticket_under_way(tmp_path: Path) -> None:
+    """Of a worker that was seen at work at the beginning, the ticket that it is at is drawn, and no other."""
+    with quiet(tmp_path / "run.json") as trace:
+        at = trace._began_ns
+        trace._skip(look(at + MS, [], [worker(since_ns=at + MS, busy_ns=90 * MS, tickets=5)]))
+        trace.look(look(at + 3 * MS, [], [worker(busy_ns=91 * MS, tickets=5)]))
+    assert drawn(tmp_path / "run.json") == [(2000, "ticket", 2000.0, 1000.0)]
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_what_was_before_is_not_drawn(tmp_path: Path) -> None:
+    """A trace of a loader that runs already begins with now: what was done and waited for before is left out."""
+    path = tmp_path / "run.json"
+    with ringfeed.Loader(Oracle(64), batch_size=8, workers=1, backend="thread", slots=2) as loader:
+        batches = iter(loader)
+        held = next(batches)
+        wait_until(lambda: "ready" in loader.slot_states())
+        with loader.trace(path) as trace:
+            wait_until(lambda: trace._states.get(1) is not None)
+        del held
+    names = [event["name"].split()[0] for event in events(path) if event["ph"] == "X" and event["pid"] != 3]
+    assert names == []
+
+
+@pytest.mark.usefixtures("nothing_left")
 def test_it_is_written_once(tmp_path: Path) -> None:
     """Stopping again changes nothing."""
-    trace = Trace(lambda: None, tmp_path / "run.json", every_s=60)
+    trace = quiet(tmp_path / "run.json")
     trace.stop()
     tmp_path.joinpath("run.json").write_text("mine")
     trace.stop()

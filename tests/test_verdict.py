@@ -52,6 +52,23 @@ FORM = {"workers": 4, "slots": 4, "slot_size": 38_500_000, "cpus": 4}
             "compute-bound: training waited 3.0% of the time; workers are 90% busy: nothing to change",
         ),
         (
+            {"stall_s": 6.3, "busy_s": 39.2, "read_s": 0.006, "write_s": 0.005},
+            {},
+            "input-bound: training waited 63% of the time; workers are 98% busy in dataset[i], 12.2 ms a sample (of it "
+            "5.0 ms for the copy into the slot, which read_into() saves), and there are no more than 4 CPUs: make it "
+            "cheaper (`ringfeed profile` says where)",
+        ),
+        (
+            {"stall_s": 6.3, "busy_s": 39.2},
+            {"tuned": "a fifth worker gained nothing"},
+            "input-bound: training waited 63% of the time; auto: a fifth worker gained nothing",
+        ),
+        (
+            {"stall_s": 0.04, "busy_s": 6.0},
+            {"tuned": "a fifth worker gained nothing"},
+            "compute-bound: training waited 0.4% of the time; auto: a fifth worker gained nothing",
+        ),
+        (
             {"stall_s": 5.0, "busy_s": 5.0},
             {"workers": 0},
             "in this process: 50% of the time went into filling batches, 1.6 ms a sample; workers= would do it beside",

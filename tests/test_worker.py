@@ -23,11 +23,12 @@ from datasets import Misbehaving, Oracle, check, drain
 from ringfeed import _ring, worker
 from ringfeed import channel as channels
 from ringfeed.budget import make_plan
-from ringfeed.launch import Spawner, Tether
+from ringfeed.launch import Spawner
 from ringfeed.probe import probe
 from ringfeed.segment import Segment
 from ringfeed.ship import pack, ship
 from ringfeed.source import Recipe, Source
+from ringfeed.tether import Tether
 from watching import pool_of, start_script, wait_until
 
 if TYPE_CHECKING:

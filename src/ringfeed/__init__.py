@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ringfeed.budget import Plan
+    from ringfeed.casting import Cast
     from ringfeed.errors import (
         ClosedError,
         PlanError,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     )
     from ringfeed.iterables import Interleave
     from ringfeed.loader import Loader
+    from ringfeed.origins import debug
     from ringfeed.planning import plan
     from ringfeed.randomness import rng
     from ringfeed.spec import Array, Spec
@@ -41,6 +43,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Array": "spec",
+    "Cast": "casting",
     "ClosedError": "errors",
     "Interleave": "iterables",
     "Loader": "loader",
@@ -54,12 +57,14 @@ _HOMES = {
     "StallError": "errors",
     "SupersededError": "errors",
     "WorkerError": "errors",
+    "debug": "origins",
     "plan": "planning",
     "rng": "randomness",
 }
 
 __all__ = [
     "Array",
+    "Cast",
     "ClosedError",
     "Interleave",
     "Loader",
@@ -73,6 +78,7 @@ __all__ = [
     "StallError",
     "SupersededError",
     "WorkerError",
+    "debug",
     "plan",
     "rng",
 ]

@@ -1,15 +1,13 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeAlias, final
 
 import numpy as np
 from typing_extensions import Self
 
 from ringfeed._ring import Lease, Ring
-from ringfeed.randomness import SampleContext
 from ringfeed.spec import Spec
 
 _Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-_OnError: TypeAlias = Callable[[int, int, BaseException], None]
 
 def shape_of(lease: Lease, offset: int, most: tuple[int, ...]) -> tuple[int, ...]: ...
 
@@ -19,23 +17,5 @@ class Fields:
     def views(self, lease: Lease, rows: int) -> list[_Array]: ...
 
 @final
-class RowWriter:
+class FieldWriter:
     def __new__(cls, spec: Spec, offsets: Sequence[int], owner: Ring) -> Self: ...
-    def samples(
-        self, claim_address: int, getitem: Callable[[int], Any], context: SampleContext, on_error: _OnError
-    ) -> bool: ...
-    def rows(
-        self, claim_address: int, read_into: Callable[[int, Any], Any], context: SampleContext, on_error: _OnError
-    ) -> bool: ...
-    def bulk(
-        self, claim_address: int, getitems: Callable[[list[int]], Any], context: SampleContext, on_error: _OnError
-    ) -> bool: ...
-    def gather(self, claim_address: int, arrays: list[_Array], on_error: _OnError) -> bool: ...
-    def batch(
-        self,
-        claim_address: int,
-        getitem: Callable[[int], Any],
-        most: int,
-        context: SampleContext,
-        on_error: _OnError,
-    ) -> bool: ...

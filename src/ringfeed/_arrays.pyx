@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""NumPy at C speed: samples into rows of a slot, rows of a slot as arrays. What does not fit is `Spec`'s to judge."""
+"""The fields of a slot, by NumPy's C API: as arrays, and values into them. What does not fit is `Spec`'s to judge."""
 
 cimport cython
 cimport numpy as cnp
@@ -7,14 +7,13 @@ from cpython.float cimport PyFloat_CheckExact
 from cpython.long cimport PyLong_CheckExact
 from cpython.ref cimport Py_INCREF, PyTypeObject
 from libc.math cimport isinf
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport int64_t, uint8_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
 from ringfeed cimport _cring as c
 
-from ringfeed.errors import SpecError
-from ringfeed.failure import Nothing
+import numpy as np
 
 cnp.import_array()
 
@@ -27,6 +26,18 @@ cdef extern from "gather.h" nogil:
                    const int64_t *indices, size_t rows)
 
 
+cdef extern from "convert.h" nogil:
+    float RF_NO_SCALE
+    float RF_NO_OFFSET
+    float RF_NO_MEAN
+    float RF_NO_STD
+
+    rf_conversion *rf_conversion_new(float scale, float offset, const float *mean, const float *std, size_t count,
+                                     size_t channels, bint planar)
+    void rf_convert(const rf_conversion *conversion, float *target, const uint8_t *source, Py_ssize_t stride,
+                    const int64_t *indices, size_t rows, size_t size)
+
+
 cdef extern from "Python.h":
     long long PyLong_AsLongLongAndOverflow(object value, int *overflow) except? -1
 
@@ -35,16 +46,6 @@ cdef extern from "numpy/arrayobject.h":
     object PyArray_NewFromDescr(PyTypeObject *subtype, cnp.dtype descr, int nd, const cnp.npy_intp *dims,
                                 const cnp.npy_intp *strides, void *memory, int flags, object obj)
     PyTypeObject PyArray_Type
-
-
-cdef struct Field:
-    uint64_t offset      # in the slot
-    size_t row_size      # bytes of one sample's leaf
-    int ndim             # of one sample's leaf
-    int number_type      # the NumPy type of a 0-d leaf which plain Python numbers may fill, or -1
-    cnp.npy_intp shape[33]  # [0] is for the rows; 32 axes were NumPy's limit when this was written
-    bint varies             # a batch's own shape stands before the field
-    uint8_t may_be_less[33]  # by axis
 
 
 cdef int64_t *shape_before(uint8_t *field, int ndim) noexcept nogil:
@@ -77,10 +78,6 @@ def shape_of(lease, uint64_t offset, tuple most not None):
 cdef class Fields:
     """The fields of a slot: where each leaf of the spec lies, and as what."""
 
-    cdef Field *fields
-    cdef Py_ssize_t count
-    cdef list dtypes
-
     def __cinit__(self, spec, offsets):
         self.count = len(spec.leaves)
         self.dtypes = [leaf.dtype for leaf in spec.leaves]
@@ -102,7 +99,6 @@ cdef class Fields:
         for axis in leaf.variable:
             field.varies = True
             field.may_be_less[axis] = True
-        field.number_type = (<cnp.dtype>leaf.dtype).type_num if not leaf.shape and leaf.dtype.isnative else -1
 
     def __dealloc__(self):
         free(self.fields)
@@ -130,32 +126,52 @@ cdef class Fields:
         return [self.wrap(number, base, 0, rows, lease) for number in range(self.count)]
 
 
+# ---- values into fields ----
+
+
+cdef rf_conversion *conversion_of(leaf) except NULL:
+    """Return what makes float32 of the uint8 of a leaf."""
+    cast, shape = leaf.cast, leaf.given_shape
+    cdef size_t count = cast.channels or 1
+    cdef size_t channels = shape[len(shape) - 1] if shape else 1
+    cdef float scale = RF_NO_SCALE if cast.scale is None else cast.scale
+    cdef float offset = RF_NO_OFFSET if cast.offset is None else cast.offset
+    cdef cnp.ndarray mean = np.full(count, RF_NO_MEAN if cast.mean is None else cast.mean, np.float32)
+    cdef cnp.ndarray std = np.full(count, RF_NO_STD if cast.std is None else cast.std, np.float32)
+    cdef rf_conversion *made = rf_conversion_new(
+        scale, offset, <const float *>cnp.PyArray_DATA(mean), <const float *>cnp.PyArray_DATA(std), count, channels,
+        cast.layout is not None)
+    if made == NULL:
+        raise MemoryError
+    return made
+
+
 cdef bint same_type(cnp.ndarray array, cnp.dtype dtype):
     cdef cnp.dtype got = <cnp.dtype>cnp.PyArray_DESCR(array)
     return got is dtype or cnp.PyArray_EquivTypes(got, dtype)
 
 
-cdef bint same_shape(cnp.ndarray array, int skipped, const Field *field):
+cdef bint same_shape(cnp.ndarray array, int skipped, const Given *given):
     cdef int axis
-    if cnp.PyArray_NDIM(array) != field.ndim + skipped:
+    if cnp.PyArray_NDIM(array) != given.ndim + skipped:
         return False
-    for axis in range(field.ndim):
-        if cnp.PyArray_DIM(array, axis + skipped) != field.shape[axis + 1]:
+    for axis in range(given.ndim):
+        if cnp.PyArray_DIM(array, axis + skipped) != given.shape[axis]:
             return False
     return True
 
 
-cdef bint fits(cnp.ndarray array, const Field *field):
+cdef bint fits(cnp.ndarray array, const Given *given, const Field *field):
     """Whether an array is a whole batch of a field, whose rows are not looked at."""
     cdef int axis
     cdef cnp.npy_intp length
     if not field.varies:
-        return same_shape(array, 1, field)
-    if cnp.PyArray_NDIM(array) != field.ndim + 1:
+        return same_shape(array, 1, given)
+    if cnp.PyArray_NDIM(array) != given.ndim + 1:
         return False
-    for axis in range(field.ndim):
+    for axis in range(given.ndim):
         length = cnp.PyArray_DIM(array, axis + 1)
-        if length > field.shape[axis + 1] or (length < field.shape[axis + 1] and not field.may_be_less[axis]):
+        if length > given.shape[axis] or (length < given.shape[axis] and not field.may_be_less[axis]):
             return False
     return True
 
@@ -184,35 +200,48 @@ cdef bint store_number(value, int number_type, uint8_t *target) except -1:
     return False
 
 
-cdef void blame_nobody(c.rf_claim *claim, uint32_t row) noexcept:
-    """Tell that the worker is at a row and those behind it, without a blame for any of them."""
-    cdef c.rf_claim beside = claim[0]
-    beside.first_row = 0xfffffffe - row  # no row of a batch: a death here says only that the next try goes row by row
-    c.rf_blame(&beside, row)
-
-
 @cython.final
-cdef class RowWriter:
-    """Writes samples into the rows of a claimed ticket; each array is copied once."""
+cdef class FieldWriter:
+    """Writes the values of leaves into the fields of slots; each array is copied once, or converted.
 
-    cdef Fields fields
-    cdef object spec, owner
-    cdef Py_ssize_t flat  # the number of leaves of a flat tuple; 0: a bare leaf; -1: anything else
+    `owner` is what the arrays over a slot keep.
+    """
 
     def __cinit__(self, spec, offsets, owner):
         self.fields = Fields(spec, offsets)
         self.spec = spec
         self.owner = owner
-        structure = spec.structure
-        self.flat = -1
-        if structure[0] == "leaf":
-            self.flat = 0
-        elif structure[0] == "tuple" and structure[1] is None and all(child[0] == "leaf" for child in structure[2]):
-            self.flat = self.fields.count
+        self.dtypes = [leaf.given_dtype for leaf in spec.leaves]
+        self.given = <Given *>calloc(self.fields.count, sizeof(Given))
+        if self.given == NULL:
+            raise MemoryError
+        for number, leaf in enumerate(spec.leaves):
+            self.describe(&self.given[number], leaf)
 
-    cdef int copy(self, cnp.ndarray array, uint8_t *target, size_t size, Py_ssize_t number, uint8_t *base,
-                  cnp.npy_intp first, cnp.npy_intp rows) except -1:
-        """Copy an array of the right type and shape, however it is strided."""
+    cdef describe(self, Given *given, leaf):
+        given.ndim = len(leaf.given_shape)
+        for axis, length in enumerate(leaf.given_shape):
+            given.shape[axis] = length
+        given.nbytes = leaf.nbytes // (<cnp.dtype>leaf.dtype).itemsize * (<cnp.dtype>leaf.given_dtype).itemsize
+        is_number = not leaf.shape and leaf.dtype.isnative and leaf.cast is None
+        given.number_type = (<cnp.dtype>leaf.dtype).type_num if is_number else -1
+        given.conversion = NULL if leaf.cast is None else conversion_of(leaf)
+
+    def __dealloc__(self):
+        cdef Py_ssize_t number
+        if self.given != NULL:
+            for number in range(self.fields.count):
+                free(self.given[number].conversion)
+            free(self.given)
+
+    cdef int put(self, cnp.ndarray array, uint8_t *target, size_t size, Py_ssize_t number, uint8_t *base,
+                 cnp.npy_intp first, cnp.npy_intp rows) except -1:
+        """Copy or convert an array of the right type and shape, however it is strided; `size`: of the array, in bytes.
+
+        It is one row, or `rows` of them unless that is negative.
+        """
+        if self.given[number].conversion != NULL:
+            return self.convert(array, <float *>target, size, number, 1 if rows < 0 else rows)
         cdef const void *source = cnp.PyArray_DATA(array)
         if not cnp.PyArray_IS_C_CONTIGUOUS(array):
             place = self.fields.wrap(number, base, first, rows, self.owner)
@@ -228,210 +257,59 @@ cdef class RowWriter:
                 memcpy(target, source, size)
         return 0
 
-    cdef int write_leaf(self, Py_ssize_t number, value, uint8_t *base, cnp.npy_intp row, int64_t index) except -1:
+    cdef int convert(self, cnp.ndarray array, float *target, size_t size, Py_ssize_t number,
+                     cnp.npy_intp rows) except -1:
+        """Make float32 of an array of uint8."""
+        cdef const rf_conversion *conversion = self.given[number].conversion
+        array = cnp.PyArray_GETCONTIGUOUS(array)
+        cdef const uint8_t *source = <const uint8_t *>cnp.PyArray_DATA(array)
+        cdef size_t each = size // <size_t>rows if rows else 0
+        if size * sizeof(float) < NOGIL_BYTES:
+            rf_convert(conversion, target, source, each, NULL, rows, each)
+        else:
+            with nogil:
+                rf_convert(conversion, target, source, each, NULL, rows, each)
+        return 0
+
+    cdef int write(self, Py_ssize_t number, value, uint8_t *base, Py_ssize_t row, int64_t index) except -1:
+        """Write the value of a leaf of one sample."""
         cdef Field *field = &self.fields.fields[number]
+        cdef Given *given = &self.given[number]
         cdef uint8_t *target = base + field.offset + row * field.row_size
         if cnp.PyArray_CheckExact(value):
-            if same_type(value, <cnp.dtype>self.fields.dtypes[number]) and same_shape(value, 0, field):
-                return self.copy(value, target, field.row_size, number, base, row, -1)
-        elif field.number_type >= 0 and store_number(value, field.number_type, target):
+            if same_type(value, <cnp.dtype>self.dtypes[number]) and same_shape(value, 0, given):
+                return self.put(value, target, given.nbytes, number, base, row, -1)
+        elif given.number_type >= 0 and store_number(value, given.number_type, target):
             return 0
-        return self.copy(self.spec.array(number, value, index), target, field.row_size, number, base, row, -1)
+        return self.put(self.spec.array(number, value, index), target, given.nbytes, number, base, row, -1)
 
-    cdef int write(self, sample, uint8_t *base, cnp.npy_intp row, int64_t index) except -1:
-        cdef Py_ssize_t number
-        if self.flat == 0:
-            return self.write_leaf(0, sample, base, row, index)
-        if self.flat < 0 or type(sample) is not tuple or len(<tuple>sample) != self.flat:
-            sample = tuple(self.spec.flatten(sample, index))
-        for number in range(self.fields.count):
-            self.write_leaf(number, (<tuple>sample)[number], base, row, index)
-        return 0
+    cdef Py_ssize_t write_batch(self, Py_ssize_t number, value, uint8_t *base, Py_ssize_t rows, Py_ssize_t most,
+                                int64_t index) except -1:
+        """Write a leaf of a whole batch, of `rows` rows or, if negative, of up to `most`; returns how many."""
+        cdef Field *field = &self.fields.fields[number]
+        cdef cnp.ndarray array
+        if not (cnp.PyArray_CheckExact(value) and same_type(value, <cnp.dtype>self.dtypes[number])
+                and fits(value, &self.given[number], field) and cnp.PyArray_DIM(value, 0) <= most):
+            value = self.spec.batch_array(number, value, index, most)
+        array = value
+        if rows >= 0 and cnp.PyArray_DIM(array, 0) != rows:
+            self.spec.batch_rows(number, cnp.PyArray_DIM(array, 0), rows, index)
+        rows = cnp.PyArray_DIM(array, 0)
+        if field.varies:
+            note_shape(array, field, base)
+        self.put(array, base + field.offset, cnp.PyArray_NBYTES(array), number, base, 0, rows)
+        return rows
 
-    cdef int fill_row(self, c.rf_claim *claim, uint32_t row, function, bint in_place) except -1:
-        index = claim.indices[row]
-        if not in_place:
-            return self.write(function(index), claim.base, claim.first_row + row, index)
-        out = [self.fields.wrap(number, claim.base, claim.first_row + row, -1, self.owner)
-               for number in range(self.fields.count)]
-        given = self.spec.unflatten(out)
-        answer = function(index, given)
-        if answer is not None and answer is not given:
-            raise TypeError(f"read_into returned a {type(answer).__name__}, expected None; write the sample into out")
-        if self.flat < 0:
-            self.check_out(given, out, index)
-        return 0
-
-    cdef check_out(self, given, list out, int64_t index):
-        """Refuse an `out` whose arrays were replaced in place of being written into: the row would stay as it was."""
-        leaves = list(given.values()) if type(given) is dict else list(given)
-        if len(leaves) != len(out) or any(leaf is not field for leaf, field in zip(leaves, out)):
-            leaves = self.spec.flatten(given, index, "out")
-        for leaf, field, place in zip(leaves, out, self.spec.leaves):
-            if leaf is not field:
-                where = place.path.replace("sample", "out", 1)
-                raise SpecError(f"dataset[{index}]: {where} was replaced, expected to be written into; use "
-                                f"{where}[...] = in read_into")
-
-    cdef bint fill_rows(self, c.rf_claim *claim, function, bint in_place, context, on_error) except -1:
-        cdef uint32_t row
-        for row in range(claim.rows):
-            if c.rf_cancelled(claim):
-                return False
-            if claim.marks[row] == c.RF_ROW_KILLED:
-                continue
-            context.index = claim.indices[row]
-            c.rf_blame(claim, row)
-            try:
-                self.fill_row(claim, row, function, in_place)
-            except BaseException as error:
-                on_error(row, claim.indices[row], error)
-        return True
-
-    def samples(self, uintptr_t claim_address, getitem, context, on_error):
-        """Fill the claim with getitem(index), row by row; False when the claim was cancelled.
-
-        on_error(row, index, error) is told of each row that fails, counted in the ticket.
-        """
-        return self.fill_rows(<c.rf_claim *>claim_address, getitem, False, context, on_error)
-
-    def rows(self, uintptr_t claim_address, read_into, context, on_error):
-        """Fill the claim with read_into(index, out): `out` has the sample's structure and lies in the slot."""
-        return self.fill_rows(<c.rf_claim *>claim_address, read_into, True, context, on_error)
-
-    def bulk(self, uintptr_t claim_address, getitems, context, on_error):
-        """Fill the claim with getitems(indices), many samples at once.
-
-        If that fails, or kills a worker, one at a time: the sample at fault is found and blamed, the others are saved.
-        """
-        cdef c.rf_claim *claim = <c.rf_claim *>claim_address
-        cdef uint32_t row
-        rows = [row for row in range(claim.rows) if claim.marks[row] != c.RF_ROW_KILLED]
-        context.index = None  # many samples at once: rng() has none to belong to
-        if not rows or c.rf_cancelled(claim):
-            return not rows
-        if claim.attempt == 0 and self.many(claim, rows, getitems, on_error, len(rows) == 1):
-            return True
-        for row in rows:
-            if c.rf_cancelled(claim):
-                return False
-            self.many(claim, [row], getitems, on_error, True)
-        return True
-
-    cdef bint many(self, c.rf_claim *claim, list rows, getitems, on_error, bint last_try) except -1:
-        """Fill some rows; False where they are to be tried one at a time."""
-        cdef uint32_t row
-        cdef Py_ssize_t count = 0
-        indices = [claim.indices[row] for row in rows]
-        faults = []
-        if last_try:
-            c.rf_blame(claim, rows[0])
-        else:
-            blame_nobody(claim, rows[0])
-        try:
-            for sample in getitems(list(indices)):  # one by one: a generator may fill the same buffer again
-                if count == len(rows):
-                    raise ValueError(f"__getitems__ returned more than {len(rows)} samples for as many indices")
-                try:
-                    self.write(sample, claim.base, claim.first_row + <uint32_t>rows[count], indices[count])
-                except BaseException as error:
-                    faults.append((rows[count], indices[count], error))
-                count += 1
-            if count != len(rows):
-                raise ValueError(f"__getitems__ returned {count} samples for {len(rows)} indices")
-        except BaseException as error:
-            if not last_try and not isinstance(error, KeyboardInterrupt):
-                return False
-            faults = [(row, claim.indices[row], error) for row in rows]
-        for row, index, error in faults:
-            on_error(row, index, error)
-        return True
-
-    def gather(self, uintptr_t claim_address, list arrays, on_error):
-        """Fill the claim from resident arrays, an array a leaf, without the GIL.
-
-        After a death (a mapped file that was cut short, say) row by row, so that only the row to blame is blamed.
-        """
-        cdef c.rf_claim *claim = <c.rf_claim *>claim_address
-        cdef int64_t length = min(len(array) for array in arrays)
-        cdef uint32_t row
-        if c.rf_cancelled(claim):
-            return False
-        if claim.attempt == 0 and self.lie_within(claim, length):
-            self.gather_rows(claim, arrays, 0, claim.rows)
-            return True
-        for row in range(claim.rows):
-            if claim.marks[row] == c.RF_ROW_KILLED:
-                continue
-            c.rf_blame(claim, row)
-            if 0 <= claim.indices[row] < length:
-                self.gather_rows(claim, arrays, row, 1)
+    cdef gather(self, Py_ssize_t number, cnp.ndarray array, uint8_t *base, Py_ssize_t first, const int64_t *indices,
+                Py_ssize_t rows):
+        """Write rows of a resident array, whose rows are contiguous, without the GIL."""
+        cdef Field *field = &self.fields.fields[number]
+        cdef Given *given = &self.given[number]
+        cdef uint8_t *target = base + field.offset + first * field.row_size
+        cdef const uint8_t *source = <const uint8_t *>cnp.PyArray_DATA(array)
+        cdef Py_ssize_t stride = cnp.PyArray_STRIDE(array, 0)
+        with nogil:
+            if given.conversion == NULL:
+                rf_gather(target, source, stride, field.row_size, indices, rows)
             else:
-                on_error(row, claim.indices[row],
-                         IndexError(f"index {claim.indices[row]} is out of range for arrays of {length} rows"))
-        return True
-
-    cdef bint lie_within(self, c.rf_claim *claim, int64_t length):
-        cdef uint32_t row
-        for row in range(claim.rows):
-            if claim.indices[row] < 0 or claim.indices[row] >= length:
-                return False
-        return True
-
-    cdef gather_rows(self, c.rf_claim *claim, list arrays, uint32_t first, uint32_t rows):
-        cdef Field *field
-        cdef cnp.ndarray array
-        cdef uint8_t *target
-        cdef const uint8_t *source
-        cdef Py_ssize_t number, stride
-        for number in range(self.fields.count):
-            field = &self.fields.fields[number]
-            array = arrays[number]
-            target = claim.base + field.offset + (claim.first_row + first) * field.row_size
-            source = <const uint8_t *>cnp.PyArray_DATA(array)
-            stride = cnp.PyArray_STRIDE(array, 0)
-            with nogil:
-                rf_gather(target, source, stride, field.row_size, claim.indices + first, rows)
-
-    def batch(self, uintptr_t claim_address, getitem, uint32_t most, context, on_error):
-        """Fill the whole slot with the batch getitem(index) of at most `most` rows."""
-        cdef c.rf_claim *claim = <c.rf_claim *>claim_address
-        claim.rows_delivered = 0
-        if c.rf_cancelled(claim):
-            return False
-        if claim.marks[0] == c.RF_ROW_KILLED:
-            return True
-        index = claim.indices[0]
-        context.index = index
-        c.rf_blame(claim, 0)
-        try:
-            claim.rows_delivered = self.write_batch(getitem(index), claim.base, index, most)
-        except BaseException as error:
-            on_error(0, index, error)
-        return True
-
-    cdef uint32_t write_batch(self, batch, uint8_t *base, int64_t index, uint32_t most) except? 0xffffffff:
-        cdef Py_ssize_t number
-        cdef cnp.npy_intp rows = -1
-        cdef Field *field
-        cdef cnp.ndarray array
-        if batch is None:
-            raise Nothing
-        if self.flat == 0:
-            batch = (batch,)
-        elif self.flat < 0 or type(batch) is not tuple or len(<tuple>batch) != self.flat:
-            batch = tuple(self.spec.flatten(batch, index, "batch"))
-        for number in range(self.fields.count):
-            field = &self.fields.fields[number]
-            value = (<tuple>batch)[number]
-            if not (cnp.PyArray_CheckExact(value) and same_type(value, <cnp.dtype>self.fields.dtypes[number])
-                    and fits(value, field) and cnp.PyArray_DIM(value, 0) <= most):
-                value = self.spec.batch_array(number, value, index, most)
-            array = value
-            if rows >= 0 and cnp.PyArray_DIM(array, 0) != rows:
-                self.spec.batch_rows(number, cnp.PyArray_DIM(array, 0), rows, index)
-            rows = cnp.PyArray_DIM(array, 0)
-            if field.varies:
-                note_shape(array, field, base)
-            self.copy(array, base + field.offset, cnp.PyArray_NBYTES(array), number, base, 0, rows)
-        return <uint32_t>rows
+                rf_convert(given.conversion, <float *>target, source, stride, indices, rows, given.nbytes)

@@ -67,6 +67,62 @@ cdef extern from "layout.h" nogil:
     rf_bool rf_cancelled(const rf_claim *claim)
 
 
+cdef extern from "watch.h" nogil:
+    enum rf_slot_state:
+        RF_SLOT_FREE
+        RF_SLOT_BOUND
+        RF_SLOT_DRAINING
+        RF_SLOT_HELD
+        RF_SLOT_PARKED
+
+    struct rf_cells_report:
+        uint32_t available
+        uint32_t claimed
+        uint32_t final
+
+    struct rf_slot_report:
+        rf_slot_state state
+        uint32_t rows
+        uint32_t tickets
+        rf_cells_report cells
+        uint64_t batch
+        uint64_t epoch
+        uint64_t held_ns
+
+    struct rf_worker_report:
+        uint64_t index
+        uint64_t since_ns
+        uint64_t busy_ns
+        uint64_t wait_ns
+        uint64_t samples
+        uint64_t tickets
+        uint64_t timed
+        uint64_t read_ns
+        uint64_t write_ns
+        uint32_t pid
+        rf_bool in_row
+        rf_bool leave
+
+    struct rf_consumer_report:
+        uint64_t batches
+        uint64_t samples
+        uint64_t stall_ns
+        uint64_t wait_ns
+        uint32_t open_slots
+        rf_bool stopped
+
+    struct rf_watch:
+        const rf_control *control
+        rf_geometry geometry
+
+    rf_bool rf_cells_are_final(rf_cells_report cells)
+    rf_consumer_report rf_read_consumer(const rf_control *control)
+    int rf_watch_open(rf_watch *watch, int fd)
+    void rf_watch_close(rf_watch *watch)
+    rf_slot_report rf_watch_slot(const rf_watch *watch, uint32_t slot)
+    rf_worker_report rf_watch_worker(const rf_watch *watch, uint32_t worker)
+
+
 cdef extern from "ring.h" nogil:
     struct rf_binder:
         pass
@@ -91,13 +147,6 @@ cdef extern from "ring.h" nogil:
         RF_STOPPED
         RF_ALARMED
 
-    enum rf_slot_state:
-        RF_SLOT_FREE
-        RF_SLOT_BOUND
-        RF_SLOT_DRAINING
-        RF_SLOT_HELD
-        RF_SLOT_PARKED
-
     struct rf_taken:
         uint64_t batch
         uint64_t epoch
@@ -105,18 +154,6 @@ cdef extern from "ring.h" nogil:
         uint32_t rows
         uint32_t tickets
         rf_bool failed
-
-    struct rf_worker_report:
-        uint64_t index
-        uint64_t since_ns
-        uint64_t busy_ns
-        uint64_t wait_ns
-        uint64_t samples
-        uint64_t tickets
-        uint64_t timed
-        uint64_t read_ns
-        uint64_t write_ns
-        rf_bool in_row
 
     uint64_t rf_control_size(uint32_t slots, uint32_t cells, uint32_t ids)
     void rf_format(rf_control *control, const rf_geometry *geometry)

@@ -35,8 +35,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def dump(obj: object, buffers: list[memoryview]) -> memoryview:
-    """The pickle stream of ``obj``; its large buffers are appended to ``buffers``, uncopied."""
+def dump(obj: object, buffers: list[memoryview], visited: list[object] | None = None) -> memoryview:
+    """The pickle stream of ``obj``; its large buffers are appended to ``buffers``, uncopied.
+
+    ``visited`` takes each object that pickle comes to see, once for each mention.
+    """
 
     def in_band(buffer: pickle.PickleBuffer) -> bool:
         raw = buffer.raw()
@@ -45,7 +48,7 @@ def dump(obj: object, buffers: list[memoryview]) -> memoryview:
         return raw.nbytes < _buffers.LARGE
 
     stream = io.BytesIO()
-    _dump(obj, stream, in_band)
+    _dump(obj, stream, in_band, visited)
     # Not getbuffer(): a BytesIO with a view on it complains when the garbage collector closes it.
     return memoryview(stream.getvalue())
 
@@ -67,14 +70,20 @@ class _Nowhere(io.RawIOBase):
         return len(chunk)
 
 
-def _dump(obj: object, stream: Any, in_band: Callable[[pickle.PickleBuffer], bool]) -> None:
+def _dump(
+    obj: object,
+    stream: Any,
+    in_band: Callable[[pickle.PickleBuffer], bool],
+    visited: list[object] | None = None,
+) -> None:
     # The main module of a process that multiprocessing spawned has this name, which no worker can import.
     main = sys.modules.get("__mp_main__")
     by_value = main is not None and main.__name__ not in cloudpickle.list_registry_pickle_by_value()
     if by_value:
         cloudpickle.register_pickle_by_value(main)
     try:
-        _Pickler(stream, in_band).dump(obj)
+        kind = _Pickler if visited is None else _watched(visited)
+        kind(stream, in_band).dump(obj)
     finally:
         if by_value:
             cloudpickle.unregister_pickle_by_value(main)
@@ -154,6 +163,11 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         if not _has_state(reduced) or not isinstance(reduced[2], dict):
             return reduced
         return (*reduced[:2], _lazy_values(reduced[2]), *reduced[3:])
+
+
+def _watched(visited: list[object]) -> type[_Pickler]:
+    """Return a pickler that lists what it sees: pickle asks for the persistent id of each, and None is none."""
+    return type("_Watched", (_Pickler,), {"persistent_id": staticmethod(visited.append)})
 
 
 def _has_state(reduced: Any) -> bool:

@@ -22,6 +22,8 @@ INDEX_SIZE = 8
 SHAPE_SIZE = 8  # an axis
 MIN_SLOTS = 2
 DEFAULT_SLOTS = 4
+MOST_AUTO_SLOTS = 32  # several workers fill one slot together, so that far fewer keep many of them busy
+FREE_SHARE = 4  # the part of free memory that slots may take by themselves is one in so many
 MOST_SLOTS_BY_MEMORY = 256  # a budget for more is better left to the page cache
 
 _UNITS = {"": 1, "B": 1} | {
@@ -171,6 +173,41 @@ def make_plan(  # noqa: PLR0913 - every figure of the plan
     raise PlanError(message)
 
 
+def make_auto_plan(  # noqa: PLR0913 - as `make_plan`
+    spec: Spec,
+    rows: int,
+    indices: int,
+    *,
+    workers: int,
+    slots: int | None = None,
+    memory: int | str | None = None,
+    tune_workers: bool,
+    tune_slots: bool,
+    dataset_shared: int = 0,
+    dataset_per_worker: int = 0,
+) -> Plan:
+    """Return the plan of the most that a loader which tunes itself may take.
+
+    ``workers`` and ``slots`` are the most there may be of them; fewer, where ``memory`` holds no more: of the workers
+    first, down to one. Without ``memory`` slots that are tuned may take a quarter of what is free.
+    """
+    figures = {"dataset_shared": dataset_shared, "dataset_per_worker": dataset_per_worker}
+    if tune_slots and memory is None:
+        least = make_plan(spec, rows, indices, workers=workers, slots=MIN_SLOTS, **figures).total
+        memory = max(least, min(free for free, _ in free_memory()) // FREE_SHARE)
+    while True:
+        try:
+            plan = make_plan(spec, rows, indices, workers=workers, slots=slots, memory=memory, **figures)
+            break
+        except PlanError:
+            if not tune_workers or workers <= 1:
+                raise
+            workers //= 2
+    if tune_slots and plan.slots > MOST_AUTO_SLOTS:
+        plan = make_plan(spec, rows, indices, workers=workers, slots=MOST_AUTO_SLOTS, **figures)
+    return plan
+
+
 class _Dataset(NamedTuple):
     """What the workers hold of the dataset."""
 
@@ -186,17 +223,23 @@ def _with_slots(spec: Spec, rows: int, indices: int, slots: int, dataset: _Datas
     return Plan(layout, slots, workers, _control_size(slots, cells, workers), dataset.shared, dataset.per_worker)
 
 
-def check_available(plan: Plan, reserved: int = 0) -> None:
+def check_available(plan: Plan) -> None:
     """Raise PlanError unless the machine, and every cgroup around this process, has the plan's bytes free.
 
-    Past these limits the kernel kills instead of refusing, so it has to be asked before. ``reserved`` bytes of the
-    plan are taken already.
+    Past these limits the kernel kills instead of refusing, so it has to be asked before.
     """
-    needed = plan.total - reserved
+    slots = f"{plan.slots} slots of {show_bytes(plan.slot_size)}"
+    _check_free(plan.total, f"the plan needs {show_bytes(plan.total)} ({slots})")
+
+
+def check_room(slot_size: int) -> None:
+    """Raise PlanError unless there is room for another slot; see `check_available`."""
+    _check_free(slot_size, f"another slot needs {show_bytes(slot_size)}")
+
+
+def _check_free(needed: int, what: str) -> None:
     for free, whose in free_memory():
         if needed > free:
-            message = (
-                f"the plan needs {show_bytes(needed)} ({plan.slots} slots of {show_bytes(plan.slot_size)}), but "
-                f"{whose} {show_bytes(max(free, 0))} free; use fewer slots, a smaller batch_size, or memory="
-            )
+            has = f"{whose} {show_bytes(max(free, 0))} free"
+            message = f"{what}, but {has}; use fewer slots, a smaller batch_size, or memory="
             raise PlanError(message)

@@ -2,12 +2,15 @@
 
 ringfeed plan --shape 256,256,3 --dtype uint8,float32 --batch-size 64,128 --slots 2,4
 ringfeed plan mymodule:dataset --batch-size 128 --memory 2GB
+ringfeed profile mymodule:dataset --batch-size 128
+ringfeed top 4242
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import math
 import os
 import sys
 from typing import TYPE_CHECKING, Any
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 FAILED = 2  # the exit status of argparse's own refusals
+LEAST_S, MOST_S = 0.05, 3600.0  # between two looks
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -30,6 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (RingfeedError, ValueError, TypeError, ImportError, AttributeError) as error:
         sys.stderr.write(f"ringfeed {chosen.command}: {error}\n")
         return FAILED
+    except BrokenPipeError:  # whoever reads has had enough; what is still to be written is for nobody
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
@@ -39,6 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     _add_plan(commands.add_parser("plan", help="the memory that a loader will take, before there is one"))
     _add_profile(commands.add_parser("profile", help="where the time of a sample goes, before workers are added"))
+    _add_top(commands.add_parser("top", help="what a running loader of another process is at"))
     return parser
 
 
@@ -99,6 +106,30 @@ def _profile(chosen: argparse.Namespace) -> None:
     )
 
 
+# ---- top ----
+
+
+def _add_top(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Looks at the shared memory of a running loader, without disturbing it: slots, workers, stall, rates, live in "
+        "the terminal until Ctrl-C. Without a process, lists yours that have a running loader."
+    )
+    parser.add_argument("pid", nargs="?", type=_above_zero, help="the process that trains")
+    parser.add_argument("--interval", type=_seconds, default=1.0, help="seconds between two looks (default: 1)")
+    parser.add_argument("--loader", type=_above_zero, help="one of several in the process, from 1 on; default: all")
+    parser.add_argument("--once", action="store_true", help="write one picture as plain text")
+    parser.set_defaults(run=_top)
+
+
+def _top(chosen: argparse.Namespace) -> None:
+    from ringfeed.top import running, top  # noqa: PLC0415 - of no use to the other commands
+
+    if chosen.pid is None:
+        _say(running())
+    elif ending := top(chosen.pid, interval_s=chosen.interval, number=chosen.loader, once=chosen.once):
+        _say(ending)
+
+
 # ---- what is written in the terminal ----
 
 
@@ -138,6 +169,25 @@ def _sizes(text: str) -> list[int] | None:
 
 def _count(text: str) -> int | None:
     return None if text == "none" else int(text)
+
+
+def _above_zero(text: str) -> int:
+    number = int(text) if text.isdecimal() else 0
+    if not number:
+        message = f"{text!r} is no whole number above 0"
+        raise argparse.ArgumentTypeError(message)
+    return number
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not LEAST_S <= seconds <= MOST_S:
+        message = f"{text!r} is no time from {LEAST_S:g} to {MOST_S:g} seconds"
+        raise argparse.ArgumentTypeError(message)
+    return seconds
 
 
 def _words(text: str) -> list[str]:

@@ -8,48 +8,54 @@ from __future__ import annotations
 import gc
 import threading
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ringfeed import _ring
 from ringfeed._arrays import Fields
 from ringfeed.cuda import start_driver
-from ringfeed.errors import ClosedError, RingfeedError, SlotsHeldError, SpecError, StallError, WorkerError
-from ringfeed.failure import Kind, decode, kind_of
+from ringfeed.diagnosis import sample_failed, slots_held, source_ended, stalled
+from ringfeed.errors import ClosedError
+from ringfeed.failure import Kind, kind_of
 from ringfeed.limits import usable_cpus
+from ringfeed.origins import Debug, Origins
 from ringfeed.pins import Pins
 from ringfeed.pool import Crew, InProcess, Pool, Threads
 from ringfeed.processes import Processes
 from ringfeed.rotation import RotationEpoch
 from ringfeed.segment import Segment
+from ringfeed.sizing import Sizing
+from ringfeed.tuning import Setting
 
 if TYPE_CHECKING:
     from ringfeed._feed import Feed
     from ringfeed.batches import Form
     from ringfeed.budget import Plan
+    from ringfeed.diagnosis import Failed
+    from ringfeed.errors import RingfeedError
     from ringfeed.flight import Flight
     from ringfeed.permutation import Indices
     from ringfeed.sampler import Epoch
     from ringfeed.settings import Settings
     from ringfeed.source import Recipe
     from ringfeed.stats import Stats
+    from ringfeed.tuning import Tuner
 
 PLANNED_INDICES = 16384  # indices asked of a pure sampler at a time
 HELD_NS = 10**9  # patience with views that hold every slot
 SOON_NS = 10**7  # what a step may take to let go of its batch
 FOREVER_NS = 2**62
 SPIN_NS = 20_000
-AGES_SHOWN = 8
-
-Failed: TypeAlias = list[tuple[int, int, int]]  # row, index and mark of each
 
 
 class Engine:
     """A segment, its ring and the pool that fills it."""
 
-    def __init__(self, plan: Plan, recipe: Recipe, settings: Settings, stats: Stats, flight: Flight) -> None:
-        """Reserve the plan's memory; nothing runs yet."""
+    def __init__(  # noqa: PLR0913 - what a loader has made of its parameters
+        self, plan: Plan, recipe: Recipe, settings: Settings, stats: Stats, flight: Flight, *, tuner: Tuner | None
+    ) -> None:
+        """Reserve the plan's memory, or with a tuner as much of it as it begins with; nothing runs yet."""
         layout = plan.layout
         self.stats = stats
         self.flight = flight
@@ -60,7 +66,8 @@ class Engine:
         self._much_room = self._capacity - plan.slots  # beyond it fewer batches are planned than there are slots
         self._fields = Fields(recipe.spec, layout.offsets)
         spin = settings.workers > 0 and settings.backend == "process" and usable_cpus() > 1
-        self.segment = Segment(plan, SPIN_NS if spin else 0)
+        self._at_first = tuner.setting if tuner else Setting(settings.workers, plan.slots)
+        self.segment = Segment(plan, SPIN_NS if spin else 0, self._at_first.slots if tuner else None)
         try:
             self.ring = self.segment.open()
             self.ring.become_consumer(self._capacity, settings.max_attempts)
@@ -79,7 +86,9 @@ class Engine:
         self._counted = (0, 0, 0)  # of its batches, samples and ns of stall
         self._waited_ns = 0  # by its last caller, in vain
         self._since_ns = 0  # when time was last counted in the epoch under way; 0: there is none
+        self.origins = Origins()
         self._counting = threading.RLock()  # held for a few steps: statistics are asked for by any thread
+        self._sizing = Sizing(tuner, self.segment, self.ring, self.pool, self.count) if tuner else None
 
     def _make_pool(self) -> Pool:
         settings = self._settings
@@ -91,6 +100,7 @@ class Engine:
             settings.start_method,
             settings.max_restarts,
             settings.max_attempts,
+            self._at_first.workers,
         )
         return _POOLS[settings.backend](crew) if settings.workers else InProcess(crew)
 
@@ -173,7 +183,11 @@ class Engine:
         if self._settings.workers and self._waiting > kept:
             self._feed, self._counted = feed, feed.tally()
             self._waited_ns = 0
-            feed.lend(self.ring, turn, self._waiting - kept, self._timeout_ns())
+            batches = self._waiting - kept
+            if self._sizing is not None:
+                self._sizing.look()
+                batches = min(batches, self._sizing.stride)
+            feed.lend(self.ring, turn, batches, self._timeout_ns())
         return self._epoch is not None or self._waiting > 0 or self._ended_by is not None
 
     def _recall(self) -> None:
@@ -200,11 +214,15 @@ class Engine:
         """Return the next batch, as arrays or as what ``form`` makes of it; StopIteration at the end of the epoch."""
         if self._feed is not None:
             self._recall()
+        if self._sizing is not None:
+            self._sizing.look()
         while self._ended_by is not None or (taken := self._take(patient=patient)) is None:
             self._raise_end()
         lease, rows = taken
         self.stats.batches += 1
         self.stats.samples += rows
+        if Debug.since_ns:
+            self.origins.note(lease.slot, max(self.ring.held_since_ns()))  # the newest is this one's
         if form is not None:
             return form(lease, rows)
         leaves = self._fields.views(lease, rows)
@@ -227,7 +245,7 @@ class Engine:
         if self._recipe.readers:
             self._note_end(lease)
         if failed and self._settings.on_error == "raise":
-            error = self._error_of(lease, failed)
+            error = sample_failed(lease, failed, self._recipe, self.pool, self._settings)
             del lease  # in the traceback it would hold the slot for as long as the caller keeps the error
             raise error
         rows = self._without(lease, rows, failed)
@@ -240,7 +258,9 @@ class Engine:
         try:
             return self._wait_until(began_ns - waited_ns, patient=patient)
         finally:
-            self.stats.stall_s += (_ring.now_ns() - began_ns) / 1e9
+            stall_ns = _ring.now_ns() - began_ns
+            self.stats.stall_s += stall_ns / 1e9
+            self.ring.note_stall(stall_ns)
 
     def _timeout_ns(self) -> int:
         timeout_s = self._settings.timeout_s
@@ -268,11 +288,13 @@ class Engine:
     def _wait_for_views(self, patience_ns: int) -> int:
         """Wait until views let go of a slot; garbage is collected only where none does soon by itself."""
         answer = self.ring.wait(min(patience_ns, SOON_NS), held=True)
+        while answer == _ring.HELD and self._sizing is not None and self._sizing.open_another():
+            answer = self.ring.look()
         if answer == _ring.HELD:
             gc.collect()  # tens of milliseconds beside a framework
             answer = self.ring.wait(patience_ns, held=True)
         if answer == _ring.HELD:
-            raise self._slots_held()
+            raise slots_held(self.ring, self.origins)
         return answer
 
     def _judge(self, answer: int) -> None:
@@ -285,29 +307,12 @@ class Engine:
 
     # ---- what went wrong ----
 
-    def _slots_held(self) -> SlotsHeldError:
-        now_ns = _ring.now_ns()
-        ages = sorted(((now_ns - since_ns) / 1e9 for since_ns in self.ring.held_since_ns()), reverse=True)
-        shown = ", ".join(f"{age:.1f}" for age in ages[:AGES_SHOWN]) + (", …" if len(ages) > AGES_SHOWN else "")
-        return SlotsHeldError(
-            f"all {len(ages)} slots are held by arrays that are still referenced (taken {shown} s ago), so no batch "
-            f"can be filled; copy what you keep, raise slots=, or give copy=True"
-        )
-
     def _stalled(self) -> int:
         """Raise StallError, or end the workers that are stuck; returns how long to wait before the next look."""
         pause_ns = self.pool.kill_stuck(self._timeout_ns()) if self._settings.on_stall == "restart" else 0
         if pause_ns:
             return pause_ns
-        lines = self.pool.stalled()
-        at = [self.ring.report(number)[0] for number in range(self.ring.ids)]
-        inside = [index for index in at if index is not None]
-        who = f"{len(inside)} of {len(lines)} workers" if inside else "no worker"
-        message = (
-            f"no batch for {self._settings.timeout_s:g} s: {who} inside {self._recipe.places(inside)}; "
-            f"raise timeout_s or look there"
-        )
-        raise StallError("\n".join([message, *lines]))
+        raise stalled(self.ring, self._recipe, self.pool.stalled(), self._settings.timeout_s)
 
     def _failed_rows(self, lease: _ring.Lease, rows: int) -> Failed:
         """Return the failed ones among the rows of a batch; a whole batch has but one."""
@@ -334,9 +339,7 @@ class Engine:
             return
         index = lease.failed_rows(self._layout.indices)[-1][1]
         if self._epoch.end(index) and len(record) > 1 and self._settings.on_error == "skip":
-            failure = decode(bytes([Kind.ERROR]) + record[1:])
-            self._ended_by = WorkerError(f"{self._recipe.whose(index)} was ended by {failure.summary}")
-            self._ended_by.__cause__ = failure.error
+            self._ended_by = source_ended(self._recipe.whose(index), record)
         if self._epoch.is_over:
             self.cancel()
 
@@ -345,24 +348,7 @@ class Engine:
             error, self._ended_by = self._ended_by, None
             raise error
 
-    def _error_of(self, lease: _ring.Lease, failed: Failed) -> RingfeedError:
-        """Return the first failure of a batch as an error."""
-        row, index, mark = failed[0]
-        place = self._recipe.place(index)
-        more = f" ({len(failed) - 1} more of this batch failed)" if len(failed) > 1 else ""
-        if mark == _ring.ROW_KILLED:
-            death = self.pool.death_of(lease.batch, row)
-            attempts = self._settings.max_attempts
-            workers = "its worker" if attempts == 1 else f"{attempts} workers"
-            return WorkerError(f"{place} ended {workers}{more}; the last one {death}; try it with workers=0")
-        failure = decode(dict(lease.failures())[row])
-        if isinstance(failure.error, SpecError):
-            error: RingfeedError = SpecError(f"{failure.error}{more}")
-            error.__cause__ = failure.error.__cause__
-        else:
-            error = WorkerError(f"{place} raised {failure.summary}{more}")
-            error.__cause__ = failure.error
-        return error
+    # ---- statistics ----
 
     def count(self) -> Stats:
         """Return the statistics, brought up to date."""
@@ -385,6 +371,10 @@ class Engine:
         self.stats.busy_s = busy_s + sum(report[2] for report in reports) / 1e9
         self.stats.back_pressure_s = back_pressure_s + sum(report[3] for report in reports) / 1e9
         self.stats.restarts = restarts + self.pool.restarts
+        timings = [self.ring.timings(number) for number in range(self.ring.ids)]
+        rows, read_ns, write_ns = map(sum, zip(*timings, strict=True))
+        if rows:
+            self.stats.read_s, self.stats.write_s = read_ns / rows / 1e9, write_ns / rows / 1e9
 
 
 _POOLS: dict[str, type[Processes | Threads]] = {"process": Processes, "thread": Threads}

@@ -6,16 +6,20 @@ import weakref
 from typing import TYPE_CHECKING
 
 from ringfeed.limits import usable_cpus
+from ringfeed.memory import look
 from ringfeed.trace import Trace
 from ringfeed.verdict import verdict
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Callable
 
     from ringfeed.budget import Plan
     from ringfeed.engine import Engine
+    from ringfeed.memory import Memory
     from ringfeed.settings import Settings
     from ringfeed.stats import Stats
+    from ringfeed.tuning import Tuner
 
 
 _in_use: weakref.WeakSet[Insight] = weakref.WeakSet()
@@ -33,6 +37,7 @@ class Insight:
     _plan: Plan
     _settings: Settings
     _stats: Stats
+    _tuner: Tuner | None
 
     def _note_use(self) -> None:
         """Count among `loaders_in_use`."""
@@ -43,15 +48,28 @@ class Insight:
         engine = self._engine
         if engine is not None:
             self._stats = engine.count()
-        plan = self._plan
+        self._stats.look_with(self._memory())
+        plan, tuner = self._plan, self._tuner
+        self._stats.tuning = [] if tuner is None else list(tuner.history)
         self._stats.verdict = verdict(
             self._stats,
-            workers=self._settings.workers,
-            slots=plan.slots,
+            workers=self._settings.workers if tuner is None else tuner.setting.workers,
+            slots=plan.slots if tuner is None else tuner.setting.slots,
             slot_size=plan.slot_size,
             cpus=usable_cpus(),
+            tuned="" if tuner is None else tuner.why,
         )
         return self._stats
+
+    def _memory(self) -> Callable[[], Memory]:
+        """Return what looks at this loader's memory, and keeps only its plan once it is gone."""
+        this, plan = weakref.ref(self), self._plan
+
+        def memory() -> Memory:
+            loader = this()
+            return look(plan, None) if loader is None else look(loader._plan, loader._engine)  # noqa: SLF001 - it is this very object
+
+        return memory
 
     def slot_states(self) -> list[str]:
         """Return a word for each slot: free, filling, ready, held or draining."""

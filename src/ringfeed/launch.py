@@ -10,18 +10,14 @@ from __future__ import annotations
 
 import json
 import os
-import select
-import signal
-import socket
 import subprocess
 import sys
-import threading
 import time
 import warnings
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ringfeed import channel as channels
 from ringfeed.errors import WorkerError
@@ -29,9 +25,11 @@ from ringfeed.failure import decode
 from ringfeed.limits import is_shortage, reason
 from ringfeed.nursery import end_group, fork, nurse, pidfd_of
 from ringfeed.standins import frameworks_loaded
+from ringfeed.tether import Tether, Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    import socket
+    from collections.abc import Iterator
 
     from ringfeed.ship import Shipment
 
@@ -49,93 +47,6 @@ _CODE = (
     "import sys, json; order = json.loads(sys.argv.pop()); sys.path[:] = order['path']; "
     "import importlib; importlib.import_module(order['module']).main(*order['fds'])"
 )
-
-
-class Tether:
-    """What ties processes to this one: they die when it does, or when the pipe's only writer is closed."""
-
-    _open: ClassVar[set[Tether]] = set()
-
-    def __init__(self) -> None:
-        """Open a pidfd of this process and a pipe."""
-        self.lifeline_fd, self.writer_fd = os.pipe()
-        try:
-            self.parent_fd = os.pidfd_open(os.getpid())
-        except BaseException:
-            os.close(self.lifeline_fd)
-            os.close(self.writer_fd)
-            raise
-        self._open.add(self)
-
-    @property
-    def fds(self) -> tuple[int, int]:
-        """What a child is given."""
-        return self.parent_fd, self.lifeline_fd
-
-    def close(self) -> None:
-        """Let go of whatever is still tied."""
-        self._open.discard(self)
-        for fd in (self.parent_fd, self.lifeline_fd, self.writer_fd):
-            os.close(fd)
-
-    @classmethod
-    def close_writers(cls) -> None:
-        """In a forked child: close its copies of the writers, other loaders' too, or the pipes would never break."""
-        for tether in cls._open:
-            os.close(tether.writer_fd)
-        cls._open.clear()  # their numbers are soon another's
-
-
-class Worker:
-    """A worker process, seen from the consumer."""
-
-    def __init__(
-        self, pid: int, pidfd: int, channel: socket.socket, status: Callable[[], int | None], *, is_child: bool = False
-    ) -> None:
-        """Know a process by its pid and pidfd; ``status`` gives its exit code once it is dead, if anyone knows it."""
-        self.pid = pid
-        self.pidfd = pidfd
-        self.channel = channel
-        self._status = status
-        self._is_child = is_child
-
-    def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
-        """Send a signal; nothing happens when the process is dead."""
-        with suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self.pidfd, number)
-
-    def is_dead(self, timeout_s: float = 0.0) -> bool:
-        """Wait for the end of the process."""
-        poller = select.poll()
-        poller.register(self.pidfd, select.POLLIN)
-        return bool(poller.poll(timeout_s * 1000))
-
-    def epitaph(self) -> str:
-        """Say how a dead process ended, and forget it; one that cannot even be killed is waited for in a thread."""
-        try:
-            dead = self.is_dead()
-            code = self._status() if dead else None
-            if self._is_child and not dead:
-                with suppress(RuntimeError):  # no room for a thread, or the interpreter's end: a zombie is left
-                    threading.Thread(target=self._status, name="ringfeed-undertaker", daemon=True).start()
-        finally:
-            os.close(self.pidfd)
-            self.channel.close()
-        if code is None:
-            return "ended"
-        return f"exited with status {code}" if code >= 0 else f"was killed by {_name_of_signal(-code)}"
-
-    def hang_up(self) -> None:
-        """End the channel, also where a process forked from this one holds a copy of our end."""
-        with suppress(OSError):
-            self.channel.shutdown(socket.SHUT_RDWR)
-
-
-def _name_of_signal(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # a real-time signal
-        return f"signal {number}"
 
 
 class Spawner:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, TypeAlias, Typ
 
 import numpy as np
 
+from ringfeed.casting import STEPS, Cast
 from ringfeed.errors import SpecError
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ MAX_SHOWN_BITS = 128  # of an int in an error: Python refuses to print ints of t
 MAX_SHOWN = 220  # characters of each part of an error, so that it is whole when it comes from a worker
 USER_DTYPE = 2  # what dtype.isbuiltin is for dtypes that others registered, such as bfloat16
 CONTAINERS = (tuple, list, dict)
+CHW_AXES = 3
+UINT8, FLOAT32 = np.dtype("uint8"), np.dtype("float32")
 
 AnyDtype: TypeAlias = "np.dtype[Any]"
 AnyArray: TypeAlias = "np.ndarray[Any, AnyDtype]"
@@ -34,7 +37,8 @@ AnyArray: TypeAlias = "np.ndarray[Any, AnyDtype]"
 class Leaf(NamedTuple):
     """One leaf of a spec: where it stands, its shape and dtype, and the bytes of ONE sample of it.
 
-    ``variable``: the axes of ``shape`` along which a whole batch may be smaller.
+    ``variable``: the axes of ``shape`` along which a whole batch may be smaller. ``cast``: how uint8 becomes what the
+    other fields say; None where the dataset gives just that.
     """
 
     path: str
@@ -42,6 +46,18 @@ class Leaf(NamedTuple):
     dtype: AnyDtype
     nbytes: int
     variable: tuple[int, ...] = ()
+    cast: Cast | None = None
+
+    @property
+    def given_shape(self) -> tuple[int, ...]:
+        """The shape of what the dataset gives."""
+        turned = self.cast is not None and self.cast.layout is not None
+        return (*self.shape[1:], self.shape[0]) if turned else self.shape
+
+    @property
+    def given_dtype(self) -> AnyDtype:
+        """The dtype of what the dataset gives."""
+        return self.dtype if self.cast is None else UINT8
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
@@ -54,14 +70,28 @@ class Array:
     ``variable`` is for datasets of whole batches, which may be smaller than ``shape`` along all axes (True), or along
     these, as in ``Array((512, 512, 3), "uint8", variable=(0, 1))``: a slot reserves the whole shape, and each batch
     is handed out in its own. All rows of one batch have one shape.
+
+    Any of ``scale``, ``offset``, ``mean``, ``std`` and ``layout`` makes a float32 array of the uint8 that the dataset
+    gives, while it is written into the slot; see `Cast`. ``shape`` is that in the slot: with ``layout="CHW"`` the
+    sample of ``Array((3, 224, 224), "float32", layout="CHW")`` has shape (224, 224, 3).
     """
 
     shape: tuple[int, ...]
     dtype: AnyDtype
     variable: tuple[int, ...]
+    cast: Cast | None
 
-    def __init__(
-        self, shape: Sequence[SupportsIndex], dtype: npt.DTypeLike, *, variable: bool | Sequence[SupportsIndex] = False
+    def __init__(  # noqa: PLR0913 - and those of its Cast
+        self,
+        shape: Sequence[SupportsIndex],
+        dtype: npt.DTypeLike,
+        *,
+        variable: bool | Sequence[SupportsIndex] = False,
+        scale: float | None = None,
+        offset: float | None = None,
+        mean: float | Sequence[float] | None = None,
+        std: float | Sequence[float] | None = None,
+        layout: str | None = None,
     ) -> None:
         try:
             axes = tuple(operator.index(axis) for axis in shape)
@@ -73,11 +103,16 @@ class Array:
         object.__setattr__(self, "shape", axes)
         object.__setattr__(self, "dtype", found)
         object.__setattr__(self, "variable", _checked_axes(variable, axes))
+        cast = Cast(scale=scale, offset=offset, mean=mean, std=std, layout=layout)  # type: ignore[arg-type]
+        object.__setattr__(self, "cast", None if cast == Cast() else _checked_cast(cast, self))
 
     def __repr__(self) -> str:
         name = str(self.dtype)
         all_vary = len(self.variable) == len(self.shape)
         more = f", variable={True if all_vary else self.variable}" if self.variable else ""
+        for step in (*STEPS, "layout"):
+            if (value := getattr(self.cast, step, None)) is not None:
+                more += f", {step}={value!r}"
         return f"Array({self.shape}, {name if self.dtype.names else repr(name)}{more})"
 
 
@@ -132,6 +167,32 @@ def _checked_axes(variable: bool | Sequence[SupportsIndex], shape: tuple[int, ..
         expected = f"True, or numbers of axes of {shape}, which count from 0"
         raise error_of("Array", f"has variable={variable!r}", expected, "write it as in variable=(0, 1)")
     return tuple(sorted(axes))
+
+
+def _checked_cast(cast: Cast, array: Array) -> Cast:
+    """Return the cast, or refuse one that its Array has no place for."""
+    shape, varies = array.shape, f"variable={array.variable}"
+    if array.dtype != FLOAT32:
+        remedy = "make it 'float32', or leave scale=, offset=, mean=, std= and layout= out"
+        raise error_of("Array", f"has dtype {array.dtype}", "float32, the one that uint8 is converted to", remedy)
+    if cast.layout not in (None, "CHW"):
+        remedy = "leave layout= out for what stays as it is"
+        raise error_of("Array", f"has layout={cast.layout!r}", "'CHW' or None", remedy)
+    if cast.layout is not None and len(shape) != CHW_AXES:
+        expected = "the axes (channels, height, width)"
+        raise error_of("Array", f"has layout='CHW' and shape {shape}", expected, "leave layout= out, or reshape it")
+    if cast.layout is not None and array.variable:
+        remedy = "give the one or the other, and turn the batch round in __getitem__"
+        raise error_of("Array", f"has layout='CHW' and {varies}", "the same shape for all batches", remedy)
+    axis = 0 if cast.layout is not None else len(shape) - 1
+    channels = shape[axis] if shape else 1
+    if cast.channels is not None and axis in array.variable:
+        expected = "the same channels in all batches, as mean= and std= have a number for each"
+        raise error_of("Array", f"has {varies}", expected, "leave that axis out of variable=")
+    if cast.channels not in {None, channels}:
+        got, expected = f"has {cast.channels} numbers in mean= or std=", f"{channels}, one a channel of {shape}"
+        raise error_of("Array", got, expected, "give one for each, or one number for all")
+    return cast
 
 
 # --- Values: from what a dataset returns to ndarrays ---
@@ -208,20 +269,30 @@ def rows_error(rows: int, expected: int, where: str) -> SpecError:
 
 
 def matching(found: AnyArray, shape: tuple[int, ...], leaf: Leaf, where: str) -> AnyArray:
-    """Return what was found if its dtype and ``shape``, that of one sample, are the leaf's."""
-    if found.dtype != leaf.dtype:
+    """Return what was found if its dtype and ``shape``, that of one sample, are those that the leaf takes."""
+    if found.dtype != leaf.given_dtype:
         remedy = "convert it in __getitem__, or give this dtype in spec="
-        raise error_of(where, f"has dtype {found.dtype}", leaf.dtype, remedy)
-    if shape != leaf.shape and (fault := _fault(shape, leaf)):
+        if leaf.cast is not None:
+            remedy = "return uint8 from __getitem__, or leave scale=, offset=, mean=, std= and layout= out of spec="
+        raise error_of(where, f"has dtype {found.dtype}", expected_of(leaf, str(leaf.dtype)), remedy)
+    if shape != leaf.given_shape and (fault := _fault(shape, leaf)):
         got = f"has {'rows of ' if found.ndim > len(shape) else ''}shape {shape}"
         raise error_of(where, got, *fault)
     return found
 
 
+def expected_of(leaf: Leaf, otherwise: str) -> str:
+    """Say what the dataset is to give for a leaf that converts it."""
+    return otherwise if leaf.cast is None else f"uint8 of shape {leaf.given_shape}, which is converted to float32"
+
+
 def _fault(shape: tuple[int, ...], leaf: Leaf) -> tuple[str, str] | None:
     """Return what was expected of a shape that is not the leaf's, and what to do; None if it may be smaller so."""
     if not leaf.variable:
-        return str(leaf.shape), "every sample must have the shape of the spec: crop, pad or resize it in __getitem__"
+        remedy = "every sample must have the shape of the spec: crop, pad or resize it in __getitem__"
+        if shape == leaf.shape:
+            remedy = "return (height, width, channels), which layout='CHW' turns round, or leave layout= out of spec="
+        return expected_of(leaf, str(leaf.shape)), remedy
     all_vary = len(leaf.variable) == len(leaf.shape)
     expected = f"{leaf.shape} or less" + ("" if all_vary else f" along the axes {leaf.variable}")
     if len(shape) != len(leaf.shape):

@@ -9,8 +9,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from ringfeed import _ring
+from ringfeed.allowance import Allowance
 from ringfeed.batches import BatchIterator
-from ringfeed.budget import Plan, check_available, make_plan
+from ringfeed.budget import Plan, check_available
 from ringfeed.cuda import start_driver
 from ringfeed.engine import Engine
 from ringfeed.errors import ClosedError, RingfeedError, SupersededError
@@ -19,7 +20,6 @@ from ringfeed.flight import Flight
 from ringfeed.insight import Insight
 from ringfeed.iterables import is_iterator, iterables_of, keep
 from ringfeed.lifetime import Exit, Forks
-from ringfeed.limits import usable_cpus
 from ringfeed.outlets import Outlets
 from ringfeed.probe import batches_in, has_hook, probe
 from ringfeed.rotation import Rotation
@@ -61,13 +61,16 @@ class Loader(Facts, Insight, Outlets):
     shuffle, seed: a new order each epoch, a pure function of (seed, epoch).
     sampler: an iterable of dataset indices, instead of ``shuffle``.
     drop_remainder: leave out a last batch that would be shorter.
-    workers: None for as many as this process may use CPUs; 0 to fill in this process, when a batch is asked for.
+    workers: None for as many as this process may use CPUs; 0 to fill in this process, when a batch is asked for;
+        "auto" to begin with one and go on by who waits for whom, up to four a CPU (`stats` says what it came to).
     backend: "process", or "thread" for datasets that release the GIL or cannot be pickled.
     start_method: "spawn" (a fresh interpreter, which never imports the user's main module), "fork", "forkserver".
     slots, memory: how many batches exist at once, being filled, ready and in the caller's hands; or the bytes that
         all shared memory may take ("512MB"), which picks the slots. Default: 4 slots, or workers + 2 with
-        ``batch_size=None``.
-    spec: what a sample looks like, as in ``{"image": ringfeed.Array((224, 224, 3), "uint8")}``; else sample 0 tells.
+        ``batch_size=None``. ``slots="auto"`` begins with 2 and opens others as they help, within ``memory`` or else a
+        quarter of what is free; what it has not opened it has not reserved.
+    spec: what a sample looks like, as in ``{"image": ringfeed.Array((224, 224, 3), "uint8")}``; else sample 0 tells. An
+        Array with ``scale=``, ``mean=`` and the like converts uint8 samples to float32.
     max_batch_size: with ``batch_size=None``, the most rows a batch has; else batch 0 tells.
     copy: hand out copies, so that keeping batches holds no slots.
     pin: register the slots with the CUDA driver, so that a GPU copies from them by itself (see `to_torch`). PlanError
@@ -90,10 +93,10 @@ class Loader(Facts, Insight, Outlets):
         seed: int = 0,
         sampler: Iterable[int] | Callable[[int], Iterable[int]] | None = None,
         drop_remainder: bool = False,
-        workers: int | None = None,
+        workers: int | Literal["auto"] | None = None,
         backend: Literal["process", "thread"] = "process",
         start_method: Literal["spawn", "fork", "forkserver"] = "spawn",
-        slots: int | None = None,
+        slots: int | Literal["auto"] | None = None,
         memory: int | str | None = None,
         spec: object = None,
         max_batch_size: int | None = None,
@@ -108,19 +111,17 @@ class Loader(Facts, Insight, Outlets):
     ) -> None:
         """Check everything, read sample 0 unless ``spec`` is given, and make the plan; nothing is reserved yet."""
         self._batch_size = check_count("batch_size", batch_size, 1)
-        count = min(usable_cpus(), _ring.MAX_WORKERS) if workers is None else workers
         iterables = iterables_of(dataset)
         if iterables:
             _check_order(shuffle=shuffle, sampler=sampler)
-            count = min(check_count("workers", count, 0) or 0, len(iterables))
+        self._allowance = Allowance.of(workers, slots, memory, whole=batch_size is None, iterables=len(iterables))
         if any(map(is_iterator, iterables)):
             backend = "thread"  # it is here, and cannot be anywhere else
-        check_count("slots", slots, 0)
         check_count("max_batch_size", max_batch_size, 1)
         self._settings = Settings(
             backend,
             start_method,
-            count,
+            self._allowance.workers,
             copy,
             drop_remainder,
             timeout_s,
@@ -131,6 +132,7 @@ class Loader(Facts, Insight, Outlets):
             pin,
         )
         if pin:
+            self._allowance.check_pinned()
             start_driver()  # refused now, where it cannot be had
         if reseed and backend == "thread":
             message = "reseed=True seeds states that all threads share; use backend='process', or ringfeed.rng()"
@@ -150,9 +152,10 @@ class Loader(Facts, Insight, Outlets):
             reseed=reseed,
         )
         self._sampler = self._make_sampler()
-        if slots is None and memory is None and batch_size is None:
-            slots = self._settings.workers + 2
-        self._plan = self._make_plan(slots, memory)
+        self._plan = self._make_plan()
+        self._tuner = self._allowance.tuner(self._plan)
+        self._settings = replace(self._settings, workers=self._plan.workers)
+        self._check_memory()
         self._recipe = Recipe(
             self._probe.kind, self._probe.spec, self._plan.layout, self._seed, reseed, self._probe.readers
         )
@@ -190,24 +193,18 @@ class Loader(Facts, Insight, Outlets):
             return Rotation(iterables_of(self._dataset), 1 if self._batch_size is None else self._batch_size)
         return make_sampler(self._probe.length, shuffle=self._shuffle, seed=self._seed, sampler=self._custom_sampler)
 
-    def _make_plan(self, slots: int | None, memory: int | str | None) -> Plan:
-        sent = (
-            self._settings.workers > 0 and self._settings.backend == "process" and self._settings.start_method != "fork"
-        )
-        parcel = pack(self._fed) if sent else None
-        own = parcel.in_band if parcel and self._settings.start_method == "spawn" else 0
-        plan = make_plan(
-            self._probe.spec,
-            self._probe.rows,
-            1 if self._batch_size is None else self._batch_size,
-            workers=self._settings.workers,
-            slots=slots,
-            memory=memory,
-            dataset_shared=parcel.shared if parcel else 0,
-            dataset_per_worker=own,
-        )
+    def _make_plan(self) -> Plan:
+        start_method = self._settings.start_method
+        sent = self._settings.workers > 0 and self._settings.backend == "process" and start_method != "fork"
+        parcel = pack(self._fed, weigh=start_method == "spawn") if sent else None
+        return self._allowance.plan(self._probe, self._batch_size or 1, parcel, copied=start_method == "spawn")
+
+    def _check_memory(self) -> None:
+        """Refuse what the machine has no memory for at the start."""
+        plan = self._plan
+        if self._tuner is not None:
+            plan = replace(plan, slots=self._tuner.setting.slots, workers=self._tuner.setting.workers)
         check_available(plan)
-        return plan
 
     # ---- epochs ----
 
@@ -265,8 +262,8 @@ class Loader(Facts, Insight, Outlets):
             self._sampler = self._make_sampler()
 
     def _start(self) -> None:
-        check_available(self._plan)
-        engine = Engine(self._plan, self._recipe, self._settings, self._stats, self._flight)
+        self._check_memory()
+        engine = Engine(self._plan, self._recipe, self._settings, self._stats, self._flight, tuner=self._tuner)
         self._finalizer = weakref.finalize(self, Engine.stop, engine)
         atexit.unregister(Exit.note)
         atexit.register(Exit.note)  # the last to be registered is the first to run

@@ -222,4 +222,4 @@ def _workers_note(workers: int) -> str:
     if not workers:
         return "No workers: batches are filled in the consumer."
     each = "1 worker is an interpreter" if workers == 1 else f"{workers} workers are interpreters"
-    return f"Besides, {each} of about 25 MB each, with what your dataset imports and holds."
+    return f"Besides, {each} of about 25 MB each, with what your dataset imports."

@@ -4,6 +4,7 @@ Each pool answers the loader's few questions in the same words:
 
     start(dataset)    begin to work
     update(dataset)   the version of the dataset that batches bound from now on must name
+    resize(workers)   have more workers, or fewer
     step()            do some work in the calling thread, if that is where it is done
     failure           the error that ended the pool, or None
     stalled()         what the workers are doing, for a StallError
@@ -43,6 +44,7 @@ class Crew:
     start_method: str = "spawn"
     max_restarts: int | None = None
     max_attempts: int = 3
+    at_first: int = 0  # of the workers; the others come when they are wanted
 
 
 class Pool(Protocol):
@@ -56,6 +58,9 @@ class Pool(Protocol):
 
     def update(self, dataset: Any) -> int:
         """Send the workers what has changed; returns the version that batches must name from now on, at first 0."""
+
+    def resize(self, workers: int) -> None:
+        """Have so many workers from now on; those who are sent away end what they are at."""
 
     def step(self) -> bool:
         """Work in the calling thread; False when there was nothing to do, or others do it."""
@@ -86,6 +91,9 @@ class InProcess:
         self._crew = crew
         self._end = _ring.WorkerEnd(crew.ring, 0)
         self._source: Source
+
+    def resize(self, workers: int) -> None:
+        """There is nobody but the consumer."""
 
     def start(self, dataset: Any) -> None:
         """Keep the dataset."""
@@ -137,16 +145,37 @@ class Threads:
         self.failure: RingfeedError | None = None
         self.restarts = 0
         self._crew = crew
-        self._threads: list[threading.Thread] = []
+        self._dataset: Any = None
+        self._threads: dict[int, threading.Thread] = {}
+        self._leaving: set[int] = set()  # of them
 
     def start(self, dataset: Any) -> None:
         """Start the threads; they never keep the interpreter alive."""
-        for number in range(self._crew.workers):
-            end = _ring.WorkerEnd(self._crew.ring, number, lane=number + 1)
-            source = Source(dataset, self._crew.recipe, end, self._crew.ring)
-            thread = threading.Thread(target=serve, args=(end, source), name=f"ringfeed-{number}", daemon=True)
-            start_thread(thread)
-            self._threads.append(thread)
+        self._dataset = dataset
+        self.resize(self._crew.at_first)
+
+    def resize(self, workers: int) -> None:
+        """Have more threads or fewer; those that are sent away end what they are at."""
+        ring = self._crew.ring
+        for number in [number for number in self._leaving if not self._threads[number].is_alive()]:
+            ring.reap(number, blame=False)  # so that its id is like new
+            self._leaving.discard(number)
+            del self._threads[number]
+        ring.set_crew(workers)
+        staying = sorted(self._threads.keys() - self._leaving)
+        for number in staying[workers:]:
+            self._leaving.add(number)
+            ring.retire(number)
+        ids = (number for number in range(ring.ids) if number not in self._threads)
+        for number in [*ids][: max(0, workers - len(staying))]:
+            self._threads[number] = self._run(number)
+
+    def _run(self, number: int) -> threading.Thread:
+        end = _ring.WorkerEnd(self._crew.ring, number, lane=number + 1)
+        source = Source(self._dataset, self._crew.recipe, end, self._crew.ring)
+        thread = threading.Thread(target=serve, args=(end, source), name=f"ringfeed-{number}", daemon=True)
+        start_thread(thread)
+        return thread
 
     def update(self, dataset: Any) -> int:  # noqa: ARG002 - see below
         """Nothing to send: the threads see the same object."""
@@ -164,7 +193,7 @@ class Threads:
         """Describe each thread."""
         frames = sys._current_frames()  # noqa: SLF001 - the only way to another thread's stack
         lines = []
-        for number, thread in enumerate(self._threads):
+        for number, thread in self._threads.items():
             stack = traceback.format_stack(frames[thread.ident]) if thread.ident in frames else []
             lines.append(describe(self._crew.ring, number, f"thread {thread.name}", "".join(stack)))
         return lines
@@ -180,7 +209,7 @@ class Threads:
     def stop(self) -> None:
         """Wait a little for the threads; one inside a long sample ends after it."""
         self._crew.ring.stop()
-        for thread in self._threads:
+        for thread in self._threads.values():
             if thread is not threading.current_thread():
                 thread.join(STOP_S / len(self._threads))
 

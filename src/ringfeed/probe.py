@@ -84,6 +84,8 @@ def probe(  # noqa: PLR0913 - what the user may say of a dataset
     kind = "read_into" if callable(getattr(dataset, "read_into", None)) else "samples"
     if kind == "samples" and callable(getattr(dataset, "__getitems__", None)) and not reseed:
         kind = "bulk"
+    if kind == "read_into":
+        _refuse_cast(given)
     if given is None:
         given = Spec.infer(_first(dataset, length, seed), 0)
     return Probe(kind, length, given, batch_size)
@@ -136,6 +138,17 @@ def _refuse_variable(given: Spec | None, batch_size: int | None) -> None:
             message = (
                 f"{leaf.path} has variable={leaf.variable}, but samples of different shapes make no batch of "
                 f"batch_size={batch_size}; pad them in __getitem__, or let it return whole batches with batch_size=None"
+            )
+            raise SpecError(message)
+
+
+def _refuse_cast(given: Spec | None) -> None:
+    """Refuse to convert what a dataset itself writes into the slot."""
+    for leaf in given.leaves if given is not None else ():
+        if leaf.cast is not None:
+            message = (
+                f"{leaf.path} is converted by its Array, but read_into writes into the slot itself; write float32 "
+                f"there and leave scale=, offset=, mean=, std= and layout= out, or take read_into out of the dataset"
             )
             raise SpecError(message)
 
@@ -241,7 +254,9 @@ def _probe_arrays(dataset: Any, arrays: list[np.ndarray[Any, Any]], batch_size: 
         message = f"the arrays of a dataset must be equally long, but their shapes are {shapes}; cut them to one length"
         raise SpecError(message)
     inferred, length = Spec.infer_batch(dataset, 0)
-    if spec is not None and inferred != (spec if isinstance(spec, Spec) else Spec(spec)):
-        message = f"spec= says {spec!r}, but the arrays are {inferred!r}; leave spec= out"
+    given = inferred if spec is None else spec if isinstance(spec, Spec) else Spec(spec)
+    if inferred != given.before_cast():
+        remedy = "leave spec= out" if given is given.before_cast() else "it converts uint8 arrays of the samples' shape"
+        message = f"spec= says {spec!r}, but the arrays are {inferred!r}; {remedy}"
         raise SpecError(message)
-    return Probe("arrays", length, inferred, batch_size)
+    return Probe("arrays", length, given, batch_size)

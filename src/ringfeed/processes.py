@@ -10,14 +10,13 @@ from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from ringfeed import channel as channels
 from ringfeed.errors import RingfeedError, WorkerError
-from ringfeed.failure import decode
-from ringfeed.launch import Forker, Spawner, Tether, Worker
+from ringfeed.launch import Forker, Spawner
 from ringfeed.limits import check_processes, start_thread
 from ringfeed.pool import STOP_S, describe
 from ringfeed.ship import Shipment, pack, ship
 from ringfeed.stacks import Stacks
+from ringfeed.tether import Tether, Worker
 
 if TYPE_CHECKING:
     from ringfeed.pool import Crew
@@ -36,7 +35,9 @@ class Processes:
         self._crew = crew
         self._home = os.getpid()
         self._launcher: Spawner | Forker | None = None
+        self._wanted = crew.at_first
         self._workers: dict[int, Worker] = {}
+        self._leaving: set[int] = set()  # of them: sent away, and not replaced
         self._outlasted: Counter[int] = Counter()  # by sample: workers that SIGKILL could not end in it
         self._suspects: set[int] = set()  # killed because they were stuck
         self._fenced: dict[int, Worker] = {}  # sent SIGKILL, not dead, and replaced: their ids are theirs still
@@ -55,7 +56,7 @@ class Processes:
         self._closed = False
         self._lock = threading.RLock()  # workers, versions and starts change together
         self._waking = threading.RLock()  # held for a moment only
-        check_processes(crew.workers)
+        check_processes(crew.at_first)
         self._tether = Tether()
         try:
             self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -87,7 +88,7 @@ class Processes:
         start_thread(self._watcher)
 
     def _launch_all(self) -> None:
-        for number in range(self._crew.workers):
+        for number in range(self._wanted):
             self._workers[number] = self._launch()
 
     def _launch(self) -> Worker:
@@ -113,23 +114,15 @@ class Processes:
         self._starts[number] += 1
         self._told_ns[number] = time.monotonic_ns()
         self._claims_before[number] = self._crew.ring.report(number)[-1]
-        self._tell(
-            self._workers[number], hello, (segment.control_fd, segment.slots_fd, self._stacks.fd_of(number), *fds)
-        )
+        worker = self._workers[number]
+        self._crew.ring.note_pid(number, worker.pid)
+        worker.tell(hello, (segment.control_fd, segment.slots_fd, self._stacks.fd_of(number), *fds))
 
     def _lane_of(self, number: int) -> int:
         """Give a worker the lane that none of the others at work has."""
-        taken = {self._lanes.get(other) for other in self._workers if other != number}
+        taken = {self._lanes.get(other) for other in self._workers if other != number and other not in self._leaving}
         self._lanes[number] = next(lane for lane in range(1, self._crew.workers + 1) if lane not in taken)
         return self._lanes[number]
-
-    @staticmethod
-    def _tell(worker: Worker, message: object, fds: tuple[int, ...]) -> None:
-        """Send a message. A worker that cannot be told, and would wait for it, is ended: its replacement knows."""
-        try:
-            channels.send(worker.channel, message, fds)
-        except OSError:
-            worker.kill()
 
     def update(self, dataset: Any) -> int:
         """Send every worker what has changed in the dataset; it arrives before the first batch that asks for it."""
@@ -141,7 +134,7 @@ class Processes:
             message = {"version": self._version, "manifest": shipment.manifest()}
             try:
                 for worker in self._workers.values():
-                    self._tell(worker, message, shipment.fds)
+                    worker.tell(message, shipment.fds)
             except BaseException:  # Ctrl-C: some were not told
                 for worker in self._workers.values():
                     worker.kill()
@@ -150,6 +143,20 @@ class Processes:
                 if previous is not None:
                     previous.close()
             return self._version
+
+    def resize(self, workers: int) -> None:
+        """Have more workers or fewer; those who are sent away end what they are at."""
+        with self._lock:
+            self._wanted = workers
+            self._crew.ring.set_crew(workers)
+            staying = sorted(self._workers.keys() - self._leaving)
+            for number in staying[workers:]:
+                self._leaving.add(number)
+                self._crew.ring.retire(number)
+            try:
+                self._fill_up()
+            finally:
+                self._wake()  # there are others to watch
 
     # ---- watching ----
 
@@ -194,7 +201,7 @@ class Processes:
         """Note how a worker died that nobody expected to; raise what is no longer to be borne."""
         _, index, _, epoch, batch, row, given_up = reaped
         worker = self._workers.pop(number)
-        last_words = self._last_words(worker)
+        last_words = worker.last_words()
         epitaph = worker.epitaph()
         if given_up:
             self._deaths[batch, row] = epitaph
@@ -202,15 +209,22 @@ class Processes:
                 self._bars = [*(bar for bar in self._bars if bar[0] == epoch), (epoch, index)]
         if last_words is not None:
             raise last_words
-        self._count_death(number, epitaph)
+        if number in self._leaving:
+            self._leaving.discard(number)
+        else:
+            self._count_death(number, epitaph)
 
     def _fill_up(self) -> None:
         """Start workers in the place of those that are gone, as far as there are ids: fenced ones keep theirs."""
         ids = (number for number in range(self._crew.ring.ids) if number not in {**self._workers, **self._fenced})
-        for number in [*ids][: self._crew.workers - len(self._workers)]:
+        for number in [*ids][: max(0, self._wanted - len(self._workers.keys() - self._leaving))]:
             if not self._stopping:
-                self._workers[number] = self._launch()
-                self._introduce(number)
+                worker = self._workers[number] = self._launch()
+                try:
+                    self._introduce(number)
+                except BaseException:  # Ctrl-C: it would wait for its hello for ever
+                    worker.kill()
+                    raise
 
     def _count_death(self, number: int, epitaph: str) -> None:
         early = self._is_starting(number) and number not in self._suspects  # who took too long to start may get there
@@ -230,22 +244,6 @@ class Processes:
         if most is not None and self.restarts > most:
             message = f"a worker {epitaph}, and max_restarts={most} are used up; raise it or look at the dataset"
             raise WorkerError(message)
-
-    @staticmethod
-    def _last_words(worker: Worker) -> WorkerError | None:
-        """Return what a dead worker said of an error outside any sample."""
-        worker.channel.setblocking(False)  # noqa: FBT003 - the name says it
-        try:
-            message, _ = channels.receive(worker.channel)
-        except (OSError, EOFError):
-            return None
-        failure = decode(message["broken"])
-        if isinstance(failure.error, RingfeedError):
-            error = WorkerError(f"a worker could not start: {failure.error}")
-        else:
-            error = WorkerError(f"a worker could not open the dataset: {failure.summary}; try workers=0")
-        error.__cause__ = failure.error
-        return error
 
     def _fail(self, error: BaseException) -> None:
         if not isinstance(error, RingfeedError):
@@ -318,6 +316,7 @@ class Processes:
         self._crew.ring.requeue()
         for number in numbers:
             self._fenced[number] = self._workers.pop(number)
+            self._leaving.discard(number)
         try:
             self.restarts += len(numbers)
             self._check_restarts("could not be ended by SIGKILL")
@@ -325,7 +324,7 @@ class Processes:
         except Exception as error:  # noqa: BLE001 - as in the watcher; Ctrl-C is the caller's
             self._fail(error)
         finally:
-            os.eventfd_write(self._wake_fd, 1)
+            self._wake()
 
     def _is_starting(self, number: int) -> bool:
         """Whether a worker has claimed nothing yet."""
@@ -338,16 +337,20 @@ class Processes:
         stack = "" if self._is_starting(number) else self._stacks.read(number, worker)  # or it would die of the signal
         return describe(self._crew.ring, number, f"pid {worker.pid}", stack)
 
+    def _wake(self) -> None:
+        """Have the watcher look again."""
+        with self._waking:  # against the watcher, which closes it
+            if self._wake_fd >= 0:
+                os.eventfd_write(self._wake_fd, 1)
+
     # ---- stopping ----
 
     def dismiss(self) -> None:
         """Have the workers leave and the watcher close everything; from any thread, more than once."""
         if self._home != os.getpid():
             return
-        with self._waking:  # against the watcher, which closes it
-            self._stopping = True
-            if self._wake_fd >= 0:
-                os.eventfd_write(self._wake_fd, 1)
+        self._stopping = True
+        self._wake()
         self._crew.ring.stop()
         if self._launcher is not None:
             self._launcher.abandon()

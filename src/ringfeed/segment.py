@@ -31,8 +31,11 @@ def keep_standard_descriptors() -> None:
     os.close(fd)
 
 
-def reserve(name: str, size: int) -> int:
-    """Return a memfd of ``size`` zeroed bytes, all reserved, whose size nobody can change any more."""
+def reserve(name: str, size: int, at_first: int | None = None) -> int:
+    """Return a memfd of ``size`` zeroed bytes, whose size nobody can change any more.
+
+    All of them are reserved, or as many as ``at_first`` says: the others before they are used.
+    """
     limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     if limit != resource.RLIM_INFINITY and size > limit:  # asked, as the kernel's answer may be SIGXFSZ
         message = f"RLIMIT_FSIZE (ulimit -f) is {limit} bytes, and {show_bytes(size)} of shared memory are needed"
@@ -44,15 +47,24 @@ def reserve(name: str, size: int) -> int:
         raise PlanError(message + _WAYS.get(error.errno or 0, "")) from error
     try:
         os.fchmod(fd, 0o600)  # or another user whom /proc shows our descriptors could open it
-        os.posix_fallocate(fd, 0, size)
+        if at_first is not None:
+            os.ftruncate(fd, size)
+        _allocate(fd, 0, size if at_first is None else at_first)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
-    except OSError as error:
+    except BaseException:
         os.close(fd)
+        raise
+    return fd
+
+
+def _allocate(fd: int, offset: int, size: int) -> None:
+    try:
+        os.posix_fallocate(fd, offset, size)
+    except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
             raise
         message = f"cannot reserve {show_bytes(size)} of shared memory: {error.strerror}; use fewer slots, or memory="
         raise PlanError(message) from error
-    return fd
 
 
 def open_ring(control_fd: int, slots_fd: int, sizes: tuple[int, int], *, inherit: bool = False) -> _ring.Ring:
@@ -87,10 +99,11 @@ def _no_map(size: int, why: str | None) -> str:
 class Segment:
     """The control block and the slots that a plan describes. Mappings outlive ``close``, its descriptors do not."""
 
-    def __init__(self, plan: Plan, spin_ns: int = 0) -> None:
+    def __init__(self, plan: Plan, spin_ns: int = 0, open_slots: int | None = None) -> None:
         """Reserve and format everything, or raise PlanError and leave nothing.
 
         ``spin_ns``: how long a waiter looks again before it sleeps, while batches come quicker than that.
+        ``open_slots``: how many to begin with, None for all; the others are reserved by `reserve_slot`.
         """
         check_futex()
         keep_standard_descriptors()
@@ -99,7 +112,9 @@ class Segment:
         self.control_fd = reserve("ringfeed-control", self.control_size)
         try:
             self._format(plan, spin_ns)
-            self.slots_fd = reserve("ringfeed-slots", self.slots_size)
+            self.slot_size = plan.slot_size
+            self.reserved = set(range(plan.slots if open_slots is None else open_slots))
+            self.slots_fd = reserve("ringfeed-slots", self.slots_size, len(self.reserved) * plan.slot_size)
         except BaseException:
             os.close(self.control_fd)
             raise
@@ -128,6 +143,17 @@ class Segment:
     def sizes(self) -> tuple[int, int]:
         """Bytes of the control block and of all slots."""
         return self.control_size, self.slots_size
+
+    def reserve_slot(self, slot: int) -> None:
+        """Have the kernel set a slot's memory aside, or raise PlanError."""
+        if slot not in self.reserved:
+            _allocate(self.slots_fd, slot * self.slot_size, self.slot_size)
+            self.reserved.add(slot)
+
+    def give_back(self, ring: _ring.Ring, slot: int) -> None:
+        """Return a parked slot's memory to the kernel."""
+        ring.give_back(slot)
+        self.reserved.discard(slot)
 
     def open(self) -> _ring.Ring:
         """Return a mapping of the segment for this process, which its forked children inherit."""

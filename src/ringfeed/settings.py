@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from ringfeed import _ring
 
+AUTO = "auto"
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -43,6 +45,14 @@ def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
         message = f"{name}={value!r}; choose one of {', '.join(map(repr, choices))}"
         raise ValueError(message)
+
+
+def is_auto(name: str, value: object) -> bool:
+    """Whether it is to be found out; ValueError for another word than "auto"."""
+    if isinstance(value, str) and value != AUTO:
+        message = f"{name}={value!r}; give a number, or {AUTO!r}"
+        raise ValueError(message)
+    return isinstance(value, str)
 
 
 def check_count(name: str, value: object, least: int, most: int | None = None) -> int | None:

@@ -45,12 +45,13 @@ _ADVICE = (
 class Parcel:
     """A pickled dataset that is not yet in shared memory; keeps the buffers it refers to alive."""
 
-    def __init__(self, name: str, stream: memoryview, buffers: Iterable[memoryview]) -> None:
+    def __init__(self, name: str, stream: memoryview, buffers: Iterable[memoryview], unpickled: int = 0) -> None:
         self.name = name
         self.stream = stream
         self.buffers = tuple(buffers)
         self.in_band = stream.nbytes  # bytes that every worker unpickles for itself
         self.out_of_band = sum(buffer.nbytes for buffer in self.buffers)  # bytes that all workers share
+        self.unpickled = unpickled  # bytes that each worker makes of what is in band, if they were asked for
 
     @property
     def shared(self) -> int:
@@ -60,21 +61,22 @@ class Parcel:
         return _round_up(pieces + len(sizes) * PIECE_SIZE, mmap.PAGESIZE)
 
 
-def pack(obj: object, name: str = "dataset") -> Parcel:
-    """Pickle ``obj`` without copying its contiguous buffers.
+def pack(obj: object, name: str = "dataset", *, weigh: bool = False) -> Parcel:
+    """Pickle ``obj`` without copying its contiguous buffers; ``weigh``: also say what it takes in each worker.
 
     ShipError gives the path, from ``name``, to what cannot travel, and the ways out.
     """
-    from ringfeed import _culprit, _pickler  # noqa: PLC0415 - no worker needs them
+    from ringfeed import _culprit, _pickler, _weight  # noqa: PLC0415 - no worker needs them
 
     buffers: list[memoryview] = []
+    visited: list[object] | None = [] if weigh else None
     try:
-        stream = _pickler.dump(obj, buffers)
+        stream = _pickler.dump(obj, buffers, visited)
     except MemoryError:
         raise
     except Exception as error:
         raise ShipError(_culprit.explain(obj, name, error)) from error
-    return Parcel(name, stream, buffers)
+    return Parcel(name, stream, buffers, _weight.weigh(visited) if visited else 0)
 
 
 class Piece(NamedTuple):

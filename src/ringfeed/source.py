@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ringfeed._arrays import RowWriter
+from ringfeed._rows import RowWriter
 from ringfeed.errors import SpecError
 from ringfeed.failure import End, encode
 from ringfeed.iterables import Readers

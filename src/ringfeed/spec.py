@@ -36,22 +36,26 @@ __all__ = ["AnyArray", "AnyDtype", "Array", "Leaf", "Spec"]
 MAX_LEAVES, MAX_DEPTH = 1000, 64
 
 Node: TypeAlias = tuple[Any, ...]  # see Spec.structure
-Form: TypeAlias = "tuple[tuple[int, ...], AnyDtype, tuple[int, ...]]"  # of a leaf, as in Array
 
 
-def _inferred(value: object, where: str) -> Form:
+def _array_of(shape: tuple[int, ...], dtype: AnyDtype, where: str) -> Array:
+    check_array(shape, dtype, where)
+    return Array(shape, dtype)
+
+
+def _inferred(value: object, where: str) -> Array:
     found = from_number(value, None, where) if is_number(value) else from_array(value, where)
     if found is None:
         expected = "an array or number, or a tuple, list or dict of them"
         raise error_of(where, f"is {shown(value)}", expected, "return one of these from __getitem__")
-    return found.shape, found.dtype, ()
+    return _array_of(found.shape, found.dtype, where)
 
 
-def _given(value: object, where: str) -> Form:
+def _given(value: object, where: str) -> Array:
     if not isinstance(value, Array):
         expected = "a ringfeed.Array or a tuple, list or dict of them"
         raise error_of(where, f"is {shown(value)}", expected, "write it as in Array((224, 224, 3), 'uint8')")
-    return value.shape, value.dtype, value.variable
+    return value
 
 
 # --- Structure: from nested containers to nodes, and back ---
@@ -69,7 +73,7 @@ def _parts(value: Any, where: str) -> list[tuple[str, object]]:
 class _Scan:
     """One walk over a sample, a batch or a tree of Arrays: its structure, and an Array per leaf."""
 
-    def __init__(self, root: str, value: object, look: Callable[[Any, str], Form]) -> None:
+    def __init__(self, root: str, value: object, look: Callable[[Any, str], Array]) -> None:
         self.root, self.look = root, look
         self.arrays: list[Array] = []
         self.paths: list[str] = []  # without the root
@@ -96,9 +100,7 @@ class _Scan:
         return ("tuple", None if fields_of(value) is None else type(value), children)
 
     def leaf(self, value: object, where: str) -> Node:
-        shape, dtype, variable = self.look(value, where)
-        check_array(shape, dtype, where)
-        self.arrays.append(Array(shape, dtype, variable=variable))
+        self.arrays.append(self.look(value, where))
         self.paths.append(where.removeprefix(self.root))
         return ("leaf", len(self.arrays) - 1)
 
@@ -158,7 +160,7 @@ def _restore(structure: Node, arrays: tuple[Array, ...]) -> Spec:
 
 def _leaf(path: str, array: Array) -> Leaf:
     nbytes = math.prod(array.shape) * array.dtype.itemsize
-    return Leaf(path, array.shape, array.dtype, nbytes, array.variable)
+    return Leaf(path, array.shape, array.dtype, nbytes, array.variable, array.cast)
 
 
 class Spec:
@@ -193,14 +195,19 @@ class Spec:
         """Return the spec of one sample of a whole batch, ``dataset[index]``, and the batch's rows."""
         rows: list[int] = []
 
-        def look(value: object, where: str) -> Form:
+        def look(value: object, where: str) -> Array:
             found = with_rows(value, where)
             rows.append(len(found))
             if len(found) != rows[0]:
                 raise rows_error(len(found), rows[0], where)
-            return found.shape[1:], found.dtype, ()
+            return _array_of(found.shape[1:], found.dtype, where)
 
         return cls(_Scan(f"dataset[{index}]: batch", batch, look).tree), rows[0]
+
+    def before_cast(self) -> Spec:
+        """Return the spec of what the dataset gives: the same, where no leaf is converted."""
+        given = (Array(leaf.given_shape, leaf.given_dtype, variable=leaf.variable) for leaf in self.leaves)
+        return self if not any(leaf.cast for leaf in self.leaves) else Spec(self.unflatten(list(given)))
 
     def flatten(self, sample: object, index: int, root: str = "sample") -> list[object]:
         """Return the leaves of a sample (``root``: or "batch") in order; only the structure is checked."""
@@ -216,11 +223,11 @@ class Spec:
         """Return a value for leaf ``number`` as an array of its very dtype and shape, of any strides."""
         leaf = self.leaves[number]
         where = f"dataset[{index}]: {leaf.path}"
-        if not leaf.shape and is_number(value):
+        if not leaf.shape and leaf.cast is None and is_number(value):
             return from_number(value, leaf.dtype, where)
         found = from_array(value, where)
         if found is None:
-            expected = f"an array of shape {leaf.shape} and dtype {leaf.dtype}"
+            expected = f"an array of shape {leaf.given_shape} and dtype {leaf.given_dtype}"
             raise error_of(where, f"is {shown(value)}", expected, "make it one in __getitem__")
         return matching(found, found.shape, leaf._replace(variable=()), where)
 

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ringfeed.launch import Worker
+    from ringfeed.tether import Worker
 
 WRITING_S = 0.5
 

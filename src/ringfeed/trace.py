@@ -1,8 +1,9 @@
 """A timeline of a running loader, for chrome://tracing and ui.perfetto.dev.
 
-A thread looks at the ring every millisecond or so: the hot path carries nothing for it. When a worker claimed its
-ticket, and for how long it was at the one before, the ring knows by itself; what a slot or the consumer does is right
-to the interval. Tickets that come and go between two looks are drawn as one.
+A thread looks at the control block every millisecond or so: the hot path carries nothing for it. When a batch was
+taken, and for how long it had been waited for, the ring knows by itself, and when a worker claimed its ticket, and for
+how long it was at the one before; the other states of slots are right to the interval. Tickets that come and go between
+two looks are drawn as one.
 
 The file is in the Trace Event Format ("JSON Object Format", Google, 2016): complete events, times in microseconds.
 """
@@ -11,11 +12,12 @@ from __future__ import annotations
 
 import json
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringfeed import _ring
+from ringfeed.attach import Attached
 
 if TYPE_CHECKING:
     import os
@@ -23,29 +25,42 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from ringfeed.attach import Look, Slot, Worker
     from ringfeed.engine import Engine
 
 EVERY_S = 0.001
-CONSUMER, WORKERS, SLOTS = 0, 1, 1000  # the first line of each kind
+# Each kind is drawn as a process, its lines as threads; 0 would be the idle thread of a CPU.
+KINDS = {1: "consumer", 2: "workers", 3: "slots"}
+CONSUMER, WORKER, SLOT = 1, 2, 3
+LINES = 1000  # a kind
 
 
-@dataclass
-class _Line:
-    """One row of the picture: what it is at, and since when."""
+class _State(NamedTuple):
+    """What a slot is at, and since when."""
 
-    name: str
-    state: str = ""
+    name: str = ""
     since_ns: int = 0
-    detail: dict[str, Any] = field(default_factory=dict)
+    detail: tuple[int, int] = (0, 0)  # batch, epoch
 
 
 @dataclass
-class _WorkerSeen:
-    """What a worker had done by the last look."""
+class _Ticket:
+    """What a worker was at by the last look, and had done."""
 
+    name: str = ""
     since_ns: int = 0
     busy_ns: int = 0
     tickets: int = 0
+
+
+@dataclass
+class _Step:
+    """What the consumer was at by the last look."""
+
+    name: str = ""
+    since_ns: int = 0
+    stall_ns: int = 0  # all that was counted
+    waited_ns: int = 0  # of it, what belongs to a batch that is not taken yet
 
 
 class Trace:
@@ -61,9 +76,15 @@ class Trace:
         self._every_s = every_s
         self._began_ns = _ring.now_ns()
         self._events: list[dict[str, Any]] = []
-        self._lines: dict[int, _Line] = {}
-        self._seen: dict[int, _WorkerSeen] = {}
-        self._stall_s = 0.0
+        self._names: dict[tuple[int, int], str] = {}
+        self._attached: tuple[int, Attached] | None = None  # to the engine of this id
+        self._looked_ns = self._began_ns
+        self._step = _Step()
+        self._tickets: dict[int, _Ticket] = {}
+        self._states: dict[int, _State] = {}
+        attached = self._attach()
+        if attached is not None:
+            self._skip(attached.look())
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ringfeed-trace", daemon=True)
         self._thread.start()
@@ -82,86 +103,147 @@ class Trace:
             return
         self._ended.set()
         self._thread.join()
-        now_ns = _ring.now_ns()
-        for number in [*self._lines]:
-            self._change(number, "", now_ns)
-        names = [
-            {"ph": "M", "name": "thread_name", "pid": 1, "tid": number, "args": {"name": line.name}}
-            for number, line in sorted(self._lines.items())
-        ]
-        title = {"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "ringfeed"}}
-        self._path.write_text(json.dumps({"traceEvents": [title, *names, *self._events], "displayTimeUnit": "ms"}))
+        self._attached = None
+        self._finish(_ring.now_ns())
+        self._path.write_text(json.dumps({"traceEvents": [*self._titles(), *self._events], "displayTimeUnit": "ms"}))
 
     # ---- looking ----
 
     def _run(self) -> None:
         while not self._ended.wait(self._every_s):
-            engine = self._engine()
-            if engine is not None:
-                self.look(engine, _ring.now_ns())
+            attached = self._attach()
+            if attached is not None:
+                self.look(attached.look())
+            self._looked_ns = _ring.now_ns()
 
-    def look(self, engine: Engine, now_ns: int) -> None:
+    def _attach(self) -> Attached | None:
+        """Return what the engine that runs now is looked at through."""
+        engine = self._engine()
+        if engine is None:
+            return None
+        if self._attached is None or self._attached[0] != id(engine):
+            try:
+                attached = Attached(0, engine.segment.control_fd, sees_pids=False)
+            except (OSError, ValueError):
+                return None  # closed just now
+            self._finish(self._looked_ns)
+            self._attached = id(engine), attached
+        return self._attached[1]
+
+    def _skip(self, look: Look) -> None:
+        """Begin with this look: nothing of what was before is drawn."""
+        self._step = _Step("", look.at_ns, look.consumer.stall_ns)
+        for number, worker in enumerate(look.workers):
+            self._tickets[number] = _Ticket("", 0, worker.busy_ns, worker.tickets - bool(worker.since_ns))
+
+    def look(self, look: Look) -> None:
         """Draw what has changed since the last look."""
-        self._consumer(engine.stats.stall_s, now_ns)
-        for number in range(engine.ring.ids):
-            self._worker(number, engine.ring.report(number), now_ns)
-        for slot, state in enumerate(engine.ring.slot_states()):
-            self._name(SLOTS + slot, f"slot {slot}")
-            self._change(SLOTS + slot, "" if state == "free" else state, now_ns)
+        self._consumer(look)
+        for number, worker in enumerate(look.workers):
+            self._worker(number, worker, look.at_ns)
+        for number, slot in enumerate(look.slots):
+            self._slot(number, slot, look.at_ns)
 
-    def _consumer(self, stall_s: float, now_ns: int) -> None:
-        self._name(CONSUMER, "consumer")
-        waited_ns, self._stall_s = int((stall_s - self._stall_s) * 1e9), stall_s
-        if waited_ns > 0:  # counted when the wait is over
-            self._event(CONSUMER, "stall", now_ns - waited_ns, now_ns, {})
+    def _finish(self, now_ns: int) -> None:
+        """Draw what is under way, and begin anew: whatever another engine has done comes after this."""
+        self._take("", now_ns)
+        for number, ticket in self._tickets.items():
+            if ticket.since_ns:
+                self._event(WORKER, number, ticket.name, ticket.since_ns, now_ns)
+        for number, state in self._states.items():
+            self._change(number, state, _State("", now_ns))
+        self._step, self._tickets, self._states = _Step("", now_ns), {}, {}
 
-    def _worker(self, number: int, report: tuple[int | None, int, int, int, int, int], now_ns: int) -> None:
-        index, since_ns, busy_ns, _, _, tickets = report
-        if not tickets:
+    # ---- the consumer ----
+
+    def _consumer(self, look: Look) -> None:
+        self._name(CONSUMER, 0, "consumer")
+        step = self._step
+        step.waited_ns += look.consumer.stall_ns - step.stall_ns  # counted when the wait is over
+        step.stall_ns = look.consumer.stall_ns
+        for slot in sorted(look.slots, key=lambda slot: slot.held_ns):
+            if slot.held_ns > step.since_ns:
+                self._take(f"step {slot.batch}" if slot.state == "held" else "step", slot.held_ns)
+
+    def _take(self, name: str, at_ns: int) -> None:
+        """Draw the step before this moment, and the wait at its end; another one begins."""
+        step = self._step
+        waited_ns = min(step.waited_ns, max(at_ns - step.since_ns, 0))
+        self._event(CONSUMER, 0, step.name, step.since_ns, at_ns - waited_ns)
+        self._event(CONSUMER, 0, "stall", at_ns - waited_ns, at_ns)
+        self._step = _Step(name, at_ns, step.stall_ns, step.waited_ns - waited_ns)
+
+    # ---- workers ----
+
+    def _worker(self, number: int, worker: Worker, now_ns: int) -> None:
+        if not worker.tickets:
             return  # an id that is not in use
-        self._name(WORKERS + number, f"worker {number}")
-        seen = self._seen.setdefault(number, _WorkerSeen())
-        over = tickets - seen.tickets + bool(seen.since_ns) - bool(since_ns)
-        if over:
-            self._draw_tickets(number, seen, over, busy_ns, since_ns or now_ns)
-        self._seen[number] = _WorkerSeen(since_ns, busy_ns, tickets)
-        line = self._lines[WORKERS + number]
-        if since_ns and line.since_ns != since_ns:
-            line.state, line.since_ns = "ticket" if index is None else f"dataset[{index}]", since_ns
+        self._name(WORKER, number, f"worker {number}")
+        seen = self._tickets.setdefault(number, _Ticket())
+        over = worker.tickets - seen.tickets + bool(seen.since_ns) - bool(worker.since_ns)
+        if over > 0:
+            self._draw_tickets(number, seen, over, worker.busy_ns, worker.since_ns or now_ns)
+        if worker.since_ns != seen.since_ns:
+            seen.name = "ticket" if worker.inside is None else f"dataset[{worker.inside}]"
+        seen.since_ns, seen.busy_ns, seen.tickets = worker.since_ns, worker.busy_ns, worker.tickets
 
-    def _draw_tickets(self, number: int, seen: _WorkerSeen, over: int, busy_ns: int, until_ns: int) -> None:
+    def _draw_tickets(self, number: int, seen: _Ticket, over: int, busy_ns: int, until_ns: int) -> None:
         """Draw the ticket that was seen, if there was none since, by the ring's times; else all of them as one."""
-        line = self._lines[WORKERS + number]
         spent_ns = busy_ns - seen.busy_ns
         if seen.since_ns and over == 1:
-            self._event(WORKERS + number, line.state, seen.since_ns, seen.since_ns + spent_ns, {})
+            self._event(WORKER, number, seen.name, seen.since_ns, seen.since_ns + spent_ns)
+            return
+        name = f"{over} tickets" if over > 1 else "ticket"
+        began_ns = max(until_ns - spent_ns, seen.since_ns)
+        self._event(WORKER, number, name, began_ns, until_ns, detail={"busy_us": spent_ns / 1e3})
+
+    # ---- slots ----
+
+    def _slot(self, number: int, slot: Slot, now_ns: int) -> None:
+        self._name(SLOT, number, f"slot {number}")
+        state = self._states.setdefault(number, _State("", now_ns))
+        if slot.state in ("free", "parked"):
+            now = _State("" if slot.state == "free" else slot.state, now_ns)
         else:
-            began_ns = max(until_ns - spent_ns, seen.since_ns)
-            self._event(
-                WORKERS + number,
-                f"{over} tickets" if over > 1 else "ticket",
-                began_ns,
-                until_ns,
-                {"busy_us": spent_ns / 1e3},
-            )
-        line.state, line.since_ns = "", 0
+            since_ns = slot.held_ns if slot.state == "held" else now_ns
+            now = _State(f"{slot.state} {slot.batch}", max(since_ns, state.since_ns), (slot.batch, slot.epoch))
+        if now.name != state.name:
+            self._change(number, state, now)
+
+    def _change(self, number: int, state: _State, now: _State) -> None:
+        """Draw the state that is over."""
+        batch, epoch = state.detail
+        self._event(SLOT, number, state.name, state.since_ns, now.since_ns, detail={"batch": batch, "epoch": epoch})
+        self._states[number] = now
 
     # ---- drawing ----
 
-    def _name(self, number: int, name: str) -> None:
-        if number not in self._lines:
-            self._lines[number] = _Line(name)
+    def _name(self, kind: int, number: int, name: str) -> None:
+        self._names[kind, number] = name
 
-    def _change(self, number: int, state: str, now_ns: int) -> None:
-        """Begin another state; the one before is drawn. "" is none."""
-        line = self._lines[number]
-        if line.state == state:
-            return
-        if line.state:
-            self._event(number, line.state, line.since_ns, now_ns, {})
-        line.state, line.since_ns = state, now_ns
+    def _titles(self) -> list[dict[str, Any]]:
+        """Return the names of all lines, and their order."""
+        titles = []
+        for kind in sorted({kind for kind, _ in self._names}):
+            titles += [
+                {"ph": "M", "name": "process_name", "pid": kind, "args": {"name": f"ringfeed {KINDS[kind]}"}},
+                {"ph": "M", "name": "process_sort_index", "pid": kind, "args": {"sort_index": kind}},
+            ]
+        for (kind, number), name in sorted(self._names.items()):
+            line = {"ph": "M", "pid": kind, "tid": kind * LINES + number}
+            titles += [
+                {**line, "name": "thread_name", "args": {"name": name}},
+                {**line, "name": "thread_sort_index", "args": {"sort_index": number}},
+            ]
+        return titles
 
-    def _event(self, number: int, name: str, began_ns: int, ended_ns: int, detail: dict[str, Any]) -> None:
+    def _event(  # noqa: PLR0913 - what is drawn
+        self, kind: int, number: int, name: str, began_ns: int, ended_ns: int, *, detail: dict[str, Any] | None = None
+    ) -> None:
+        """Draw one thing, if it has a name, as far as it lies after the beginning."""
         began_ns = max(began_ns, self._began_ns)
-        times = {"ts": (began_ns - self._began_ns) / 1e3, "dur": max(0, ended_ns - began_ns) / 1e3}
-        self._events.append({"ph": "X", "name": name, "pid": 1, "tid": number, **times, "args": detail})
+        if not name or ended_ns <= began_ns:
+            return
+        times = {"ts": (began_ns - self._began_ns) / 1e3, "dur": (ended_ns - began_ns) / 1e3}
+        line = {"pid": kind, "tid": kind * LINES + number}
+        self._events.append({"ph": "X", "name": name, **line, **times, "args": detail or {}})

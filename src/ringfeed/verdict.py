@@ -13,27 +13,41 @@ if TYPE_CHECKING:
 
 EARLY_S = 0.5  # before that shares of the time say more of the start than of the run
 WAITED = 0.05  # of the time, from which training counts as held up by its input
+COPIES = 0.3  # of a sample's cost, from which the copy is worth a word
 BUSY = 0.8  # of the workers' time, from which they have no more to give
 HEADROOM = 1.25  # of workers, so that one slow sample holds up nothing
 
 
-def verdict(stats: Stats, *, workers: int, slots: int, slot_size: int, cpus: int) -> str:
+def verdict(  # noqa: PLR0913 - what a loader is
+    stats: Stats, *, workers: int, slots: int, slot_size: int, cpus: int, tuned: str = ""
+) -> str:
     """Say who waits for whom, and what to change.
 
     ``workers`` of 0 fill in the consumer, so that all of the filling is waiting. Shares are of ``stats.elapsed_s``.
+    ``tuned``: why what is "auto" is as it is.
     """
     if not stats.batches or stats.elapsed_s < EARLY_S:
         return f"too early to say: {stats.batches} batches in {stats.elapsed_s:.1f} s"
     waited = stats.stall_s / stats.elapsed_s
-    cost = f"{show_s(stats.busy_s / max(stats.samples, 1))} a sample"
+    cost = _cost(stats)
     if not workers:
         return (
             f"in this process: {waited:.0%} of the time went into filling batches, {cost}; workers= would do it beside"
         )
     busy = stats.busy_s / (workers * stats.elapsed_s)
     if waited >= WAITED:
-        return f"input-bound: training waited {waited:.0%} of the time; {_shortage(busy, cost, workers, slots, cpus)}"
-    return f"compute-bound: training waited {waited:.1%} of the time; {_surplus(busy, workers, slots, slot_size)}"
+        advice = f"auto: {tuned}" if tuned else _shortage(busy, cost, workers, slots, cpus)
+        return f"input-bound: training waited {waited:.0%} of the time; {advice}"
+    advice = f"auto: {tuned}" if tuned else _surplus(busy, workers, slots, slot_size)
+    return f"compute-bound: training waited {waited:.1%} of the time; {advice}"
+
+
+def _cost(stats: Stats) -> str:
+    """Say what a sample costs, and how much of it is the copy, where that is much."""
+    cost = f"{show_s(stats.busy_s / max(stats.samples, 1))} a sample"
+    if stats.write_s <= COPIES * (stats.read_s + stats.write_s):
+        return cost
+    return f"{cost} (of it {show_s(stats.write_s)} for the copy into the slot, which read_into() saves)"
 
 
 def _shortage(busy: float, cost: str, workers: int, slots: int, cpus: int) -> str:

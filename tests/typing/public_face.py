@@ -87,3 +87,5 @@ def inside_a_dataset(index: int) -> npt.NDArray[np.float64]:
 
 assert_type(ringfeed.Array((224, 224, 3), "uint8").shape, tuple[int, ...])
 assert_type(ringfeed.Array((), np.int64).dtype, np.dtype[Any])
+assert_type(ringfeed.Array((3,), "float32", scale=1 / 255, mean=[0.5] * 3, std=2).cast, ringfeed.Cast | None)
+assert_type(ringfeed.Cast("float16", scale=1 / 255, mean=(0.5, 0.5), layout="CHW").scale, float | None)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from ringfeed.adapters.epochs import Epochs
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from ringfeed.flight import Event, Flight
     from ringfeed.loader import Loader
     from ringfeed.pins import Registrar
+
+    Finish: TypeAlias = Callable[[list[Any]], list[Any]]
 
 AHEAD = 1  # more would take memory of the device; the ring already evens out what the workers do
 
@@ -45,25 +47,32 @@ class Device(Protocol):
 class DeviceEpochs(Epochs):
     """Every ``iter()`` is the loader's next epoch, on a device; as long as the loader.
 
-    ``leaves(lease, rows)`` makes the tensors over a slot that the device copies.
+    ``leaves(lease, rows)`` makes the tensors over a slot that the device copies, and ``finish`` of the copies, when
+    the step asks for them, what it is given.
     """
 
-    def __init__(self, loader: Loader, device: Device, leaves: Callable[[Lease, int], list[Any]]) -> None:
+    def __init__(
+        self, loader: Loader, device: Device, leaves: Callable[[Lease, int], list[Any]], finish: Finish = list
+    ) -> None:
         self._loader = loader
         self._device = device
         self._leaves = leaves
+        self._finish = finish
 
     def __iter__(self) -> Ahead:
         """Begin the loader's next epoch; an older iterator raises SupersededError at its next ``next()``."""
-        return Ahead(self._loader, self._device, self._leaves)
+        return Ahead(self._loader, self._device, self._leaves, self._finish)
 
 
 class Ahead:
     """One epoch. Dropping it before the end breaks the epoch off, when its copies have passed."""
 
-    def __init__(self, loader: Loader, device: Device, leaves: Callable[[Lease, int], list[Any]]) -> None:
+    def __init__(
+        self, loader: Loader, device: Device, leaves: Callable[[Lease, int], list[Any]], finish: Finish
+    ) -> None:
         self._flight = loader._flight  # noqa: SLF001 - this and the engine are its two ends
         self._device = device
+        self._finish = finish
         self._most = loader.plan.slots - 2  # copies in flight when one more begins
         self._unflatten = loader.spec.unflatten
         self._queue: deque[tuple[list[Any], Event] | Exception] = deque()
@@ -92,7 +101,7 @@ class Ahead:
             finally:
                 del first  # else it refers to itself, by this frame
         self._device.hand_over(*first)
-        return self._unflatten(first[0])
+        return self._unflatten(self._finish(first[0]))
 
     def _fetch(self, *, ready: bool) -> None:
         """Take a batch and begin to copy it; an error takes its place in the order."""

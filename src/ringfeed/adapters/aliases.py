@@ -18,14 +18,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ringfeed._arrays import Fields
-from ringfeed.adapters.copies import copy_aligned
+from ringfeed.adapters.copies import makers
 from ringfeed.exports import Exports, can_be_exported
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ringfeed._ring import Lease
-    from ringfeed.adapters.copies import AnyArray, Extra
+    from ringfeed.adapters.copies import AnyArray, Extra, Own
     from ringfeed.loader import Loader
 
 
@@ -92,12 +92,20 @@ class Outstanding:
 class Aliases:
     """Makes the leaves of a batch: a framework's tensors over the slot, or over copies where they cannot be."""
 
-    def __init__(self, loader: Loader, memory: Memory, outstanding: Outstanding, extra: Extra | None = None) -> None:
+    def __init__(
+        self,
+        loader: Loader,
+        memory: Memory,
+        outstanding: Outstanding,
+        extra: Extra | None = None,
+        own: Own | None = None,
+    ) -> None:
         leaves, offsets = loader.spec.leaves, loader.plan.layout.offsets
         self._memory = memory
         self._outstanding = outstanding
         self._extra = extra
         self._fields = Fields(loader.spec, offsets)
+        self._makers = makers(loader, own)
         aliased = [leaf.dtype.name not in memory.leaves_alone and can_be_exported(leaf) for leaf in leaves]
         if loader.copy:
             aliased = [False] * len(leaves)
@@ -123,5 +131,8 @@ class Aliases:
         extra = [] if self._extra is None else list(map(adopt, self._extra(views)))
         given = iter(tensors or ())
         aliased = self._aliased if tensors else [False] * len(views)
-        leaves = [next(given) if can else adopt(copy_aligned(view)) for can, view in zip(aliased, views, strict=True)]
+        leaves = [
+            next(given) if can else adopt(make(view))
+            for can, make, view in zip(aliased, self._makers, views, strict=True)
+        ]
         return leaves + extra

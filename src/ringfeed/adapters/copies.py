@@ -14,7 +14,7 @@ from ringfeed._arrays import Fields
 from ringfeed.errors import RingfeedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from ringfeed._ring import Lease
     from ringfeed.batches import Form
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     AnyArray: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
     Extra: TypeAlias = Callable[[list[AnyArray]], list[AnyArray]]
+    Own: TypeAlias = Mapping[int, Callable[[AnyArray], AnyArray]]
 
 ALIGNMENT = 64
 """Bytes. TensorFlow and JAX copy an array that starts elsewhere."""
@@ -35,6 +36,11 @@ def copy_aligned(array: Any) -> AnyArray:
     copy: AnyArray = room[start : start + array.nbytes].view(native).reshape(array.shape)
     copy[...] = array
     return copy
+
+
+def makers(loader: Loader, own: Own | None) -> list[Callable[[AnyArray], AnyArray]]:
+    """What makes a private array of the view of each leaf: a copy, but for those that have a way of their ``own``."""
+    return [(own or {}).get(number, copy_aligned) for number in range(len(loader.spec.leaves))]
 
 
 class Epoch:
@@ -84,15 +90,16 @@ class Epoch:
 class Copies:
     """Makes private copies of the leaves of a batch, and after them the extra leaves that are made of these."""
 
-    def __init__(self, loader: Loader, extra: Extra | None = None) -> None:
+    def __init__(self, loader: Loader, extra: Extra | None = None, own: Own | None = None) -> None:
         self._fields = Fields(loader.spec, loader.plan.layout.offsets)
         self._extra = extra
+        self._makers = makers(loader, own)
 
     def __call__(self, lease: Lease, rows: int) -> list[AnyArray]:
         """Return the leaves."""
         views = self._fields.views(lease, rows)
         extra = [] if self._extra is None else self._extra(views)
-        return [*map(copy_aligned, views), *extra]
+        return [*(make(view) for make, view in zip(self._makers, views, strict=True)), *extra]
 
 
 class PrivateEpoch(Epoch):

@@ -10,6 +10,7 @@ same, as by what other frameworks made of jax arrays through DLPack.
 from __future__ import annotations
 
 import weakref
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -17,30 +18,40 @@ import numpy as np
 
 from ringfeed._arrays import Fields
 from ringfeed.adapters.ahead import DeviceEpochs
+from ringfeed.adapters.casts import apart, casts_of, in_numpy
 from ringfeed.adapters.epochs import Epochs
+from ringfeed.adapters.jax_cast import check_width, jax_casts
 from ringfeed.adapters.jax_device import JaxDevice, find_device
 from ringfeed.errors import SpecError
 from ringfeed.exports import Exported, Exports
 
 if TYPE_CHECKING:
     from ringfeed._ring import Lease
+    from ringfeed.adapters.casts import Casts, CastTree
     from ringfeed.loader import Loader
     from ringfeed.spec import AnyArray, AnyDtype, Leaf
 
 
-def to_jax(loader: Loader, device: jax.Device | str | None = None) -> Epochs:
+def to_jax(loader: Loader, device: jax.Device | str | None = None, cast: CastTree = None) -> Epochs:
     """Epochs of the loader in jax arrays, in the structure of a sample.
 
     Nothing is copied but what goes to another device than the first CPU, and the leaves of 64 bits while JAX has these
     switched off (`jax_enable_x64`): they become what `jax.numpy.asarray` makes of them, an int32 of an int64, in memory
     of its own. An integer that does not fit is a SpecError; floats are rounded, but not to infinity. Raises ValueError
     for a device that JAX does not see, SpecError for a leaf of which JAX has no arrays.
+
+    What is ``cast`` is a new array, made by one compiled function where the batch is; XLA may round its steps
+    differently from NumPy in the last bits. JAX dispatches it and returns: the slot comes back when it is there, unless
+    leaves that are not cast keep it. JAX's run-ahead is then no longer bounded by the slots. What JAX would narrow
+    before is cast by NumPy, with the values of NumPy.
     """
     where = find_device(device)
-    maker = _Arrays(loader)  # what cannot be handed out is refused now
+    casts = casts_of(loader.spec, cast, "to_jax")
+    check_width(casts, loader.spec.leaves, "to_jax")
+    maker = _Arrays(loader, casts)  # what cannot be handed out is refused now
     if where is not None:
-        return DeviceEpochs(loader, JaxDevice(where), maker.leaves)
-    return Epochs(loader, lambda: _Arrays(loader))
+        return DeviceEpochs(loader, JaxDevice(where), maker.leaves, maker.finish)
+    return Epochs(loader, maker.anew)
 
 
 IN_FLIGHT_S = 10.0  # a step that nobody can see may take as long: one whose results are all dropped
@@ -51,30 +62,42 @@ class _Arrays:
 
     copied_by = "a jax array is copied by jax.numpy.array(x)"
 
-    def __init__(self, loader: Loader) -> None:
+    def __init__(self, loader: Loader, casts: Casts | None = None) -> None:
+        casts = casts or {}
         spec, offsets = loader.spec, loader.plan.layout.offsets
         self._exports = Exports(spec.leaves, offsets)
         self._fields = Fields(spec, offsets)
         self._leaves = spec.leaves
         self._unflatten = spec.unflatten
-        self._copies = loader.copy
         found = {number: _dtype_in_jax(leaf) for number, leaf in enumerate(spec.leaves)}
         self._narrow = {number: dtype for number, dtype in found.items() if dtype != spec.leaves[number].dtype}
+        in_host, on_device = apart(casts, self._narrow)
+        self._cast_in_host = in_numpy(in_host)
+        self.finish = jax_casts(on_device)
+        """Casts leaves, in their list."""
+        self._private = {*self._narrow, *on_device}  # leaves with memory of their own
+        self._copies = loader.copy
         self._slots = loader.plan.slots
         self._handed_out: dict[int, list[weakref.ref[jax.Array]]] = {}  # by slot
 
     def __call__(self, lease: Lease, rows: int) -> Any:
-        arrays = self.leaves(lease, rows)
-        aliases = [array for number, array in enumerate(arrays) if number not in self._narrow]
+        arrays = self.finish(self.leaves(lease, rows))
+        aliases = [array for number, array in enumerate(arrays) if number not in self._private]
         self._handed_out[lease.slot] = [] if self._copies else [weakref.ref(array) for array in aliases]
         return self._unflatten(arrays)
+
+    def anew(self) -> _Arrays:
+        """The same for another epoch, with what JAX has compiled."""
+        made = copy(self)
+        made._handed_out = {}  # noqa: SLF001 - one of its kind
+        return made
 
     def leaves(self, lease: Lease, rows: int) -> list[jax.Array]:
         """The arrays over the slot, in the order of the spec; those that are narrowed have memory of their own."""
         capsules = self._exports.capsules(lease, rows)
         views = self._fields.views(lease, rows) if self._narrow else []
         return [
-            self._narrowed(number, views[number]) if number in self._narrow else self._over_slot(capsule)
+            self._narrowed(number, views[number]) if number in self._narrow else self._over_slot(number, capsule)
             for number, capsule in enumerate(capsules)
         ]
 
@@ -83,12 +106,15 @@ class _Arrays:
         in_hand = [slot for slot, arrays in self._handed_out.items() if any(map(_is_alive, arrays))]
         return len(in_hand) < self._slots and (waited_s < IN_FLIGHT_S or _is_computing())
 
-    def _over_slot(self, capsule: object) -> jax.Array:
+    def _over_slot(self, number: int, capsule: object) -> jax.Array:
         array = jax.dlpack.from_dlpack(Exported(capsule))
-        return jax.numpy.array(array) if self._copies else array
+        return jax.numpy.array(array) if self._copies and number not in self.finish.numbers else array
 
     def _narrowed(self, number: int, array: AnyArray) -> jax.Array:
-        narrow = _narrowed(array, self._narrow[number], self._leaves[number])
+        if number in self._cast_in_host:
+            narrow = self._cast_in_host[number](array)
+        else:
+            narrow = _narrowed(array, self._narrow[number], self._leaves[number])
         return jax.device_put(narrow, jax.devices("cpu")[0])
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 if TYPE_CHECKING:
+    from ringfeed.adapters.casts import CastTree
     from ringfeed.adapters.keras_feed import ClassWeight
     from ringfeed.loader import Loader
 
@@ -14,7 +15,7 @@ TAKES_ADAPTERS = (3, 7)
 """The first Keras that takes a data adapter as it is."""
 
 
-def to_keras(loader: Loader, *, class_weight: ClassWeight | None = None) -> Any:
+def to_keras(loader: Loader, *, class_weight: ClassWeight | None = None, cast: CastTree = None) -> Any:
     """What ``model.fit``, ``evaluate`` and ``predict`` take in the place of arrays, on any Keras 3 backend.
 
     Batches are ``x``, ``(x, y)`` or ``(x, y, sample_weight)``, each an array or a structure of arrays; lists
@@ -36,12 +37,20 @@ def to_keras(loader: Loader, *, class_weight: ClassWeight | None = None) -> Any:
     nothing. What cannot be honoured is refused with a ValueError: ``y`` and ``sample_weight`` beside the
     adapter, another ``batch_size``, ``shuffle=False`` over a loader that shuffles.
 
+    ``cast`` makes floating point of uint8 after the hand-over: slots of uint8 are a quarter of slots of float32. Keras'
+    backend does it before the step and on its device, reading each batch once and writing it once; a GPU is sent the
+    uint8. What is cast does not hold its slot. TensorFlow casts by an eager op, which runs where TensorFlow places it
+    (on a GPU if there is one), or by a function compiled by XLA where the cast has steps; JAX by one compiled function.
+    These may round the last bits of steps differently from NumPy and from each other. For a distribution strategy, for
+    `keras.distribution` and before Keras 3.7 the CPU does it. The other way is a layer: without ``cast`` the model is
+    given the uint8, and `keras.layers.Rescaling(1 / 255)` at its beginning casts and scales within the compiled step.
+
     Before 3.7 Keras takes no adapters, and gets a `keras.utils.PyDataset` of private copies: see `LoaderDataset`.
     """
     if tuple(map(int, keras.__version__.split(".")[:2])) < TAKES_ADAPTERS:
         from ringfeed.adapters.keras_older import LoaderDataset  # noqa: PLC0415 - not on newer ones
 
-        return LoaderDataset(loader, class_weight)
+        return LoaderDataset(loader, class_weight, cast)
     from ringfeed.adapters.keras_adapter import LoaderAdapter  # noqa: PLC0415 - not on older ones
 
-    return LoaderAdapter(loader, class_weight)
+    return LoaderAdapter(loader, class_weight, cast)

@@ -14,6 +14,7 @@ from keras.src.trainers.epoch_iterator import EpochIterator
 from ringfeed.adapters.aliases import Outstanding
 from ringfeed.adapters.copies import batch_count, sure_count
 from ringfeed.adapters.keras_call import check_call, check_targets, class_weight_of, iterator_in_the_making
+from ringfeed.adapters.keras_cast import KerasCasts
 from ringfeed.adapters.keras_feed import Feed
 from ringfeed.adapters.keras_memory import jax_memory, tensorflow_memory, torch_memory
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from ringfeed.adapters.aliases import Memory
+    from ringfeed.adapters.casts import CastTree, Chosen
+    from ringfeed.adapters.copies import Own
     from ringfeed.adapters.keras_feed import ClassWeight
     from ringfeed.loader import Loader
 
@@ -39,9 +42,10 @@ class _Epochs:
 class LoaderAdapter(DataAdapter):  # type: ignore[misc]  # keras has no types
     """A loader as Keras' data; made by `to_keras`. One may serve several calls of Keras at a time."""
 
-    def __init__(self, loader: Loader, class_weight: ClassWeight | None) -> None:
-        """Refuse what cannot be fed or weighted now, not in fit."""
+    def __init__(self, loader: Loader, class_weight: ClassWeight | None, cast: CastTree = None) -> None:
+        """Refuse what cannot be fed, weighted or cast now, not in fit."""
         Feed(loader, class_weight)
+        self._casts = KerasCasts(loader.spec, cast)
         self._loader = loader
         self._class_weight = class_weight
         self._outstanding = Outstanding(loader.plan.slots)
@@ -86,24 +90,27 @@ class LoaderAdapter(DataAdapter):  # type: ignore[misc]  # keras has no types
 
         feed = self._feed(sys._getframe(1))  # noqa: SLF001
         specs = adapter.leaf_specs(self._loader, feed.extra)
-        batches = adapter.Batches(feed.arrays, sure_count(self._loader), specs, feed.pack)
+        cast = self._casts.in_tensorflow(specs)
+        batches = adapter.Batches(feed.arrays, sure_count(self._loader), specs, feed.pack, cast)
         memory = tensorflow_memory()
         return EagerDataset(batches, lambda: feed.tensors(memory, self._outstanding))
 
     def get_numpy_iterator(self) -> Iterator[Any]:
         """One epoch in NumPy arrays of their own."""
         feed = self._feed(sys._getframe(1))  # noqa: SLF001
-        return map(feed.pack, feed.arrays())
+        return map(feed.pack, feed.arrays(self._casts.in_numpy))
 
     def get_jax_iterator(self) -> Iterator[Any]:
         """One epoch in JAX's arrays, or in NumPy's where Keras puts them on devices."""
-        return self._walk(self._feed(sys._getframe(1)), jax_memory())  # noqa: SLF001
+        return self._walk(self._feed(sys._getframe(1)), jax_memory(), *self._casts.in_jax())  # noqa: SLF001
 
     def get_torch_dataloader(self) -> Any:
         """A torch DataLoader in tensors on Keras' device."""
         feed = self._feed(sys._getframe(1))  # noqa: SLF001
         memory = torch_memory()
-        return data_adapter_utils.get_torch_dataloader(_Epochs(lambda: self._walk(feed, memory)))
+        return data_adapter_utils.get_torch_dataloader(
+            _Epochs(lambda: self._walk(feed, memory, *self._casts.in_torch()))
+        )
 
     def on_epoch_end(self) -> None:
         """Give back an epoch that was begun only to build the model.
@@ -120,9 +127,9 @@ class LoaderAdapter(DataAdapter):  # type: ignore[misc]  # keras has no types
 
     # ---- who asks ----
 
-    def _walk(self, feed: Feed, memory: Memory | None) -> Iterator[Any]:
-        leaves = feed.arrays() if memory is None else feed.tensors(memory, self._outstanding)
-        return map(feed.pack, leaves)
+    def _walk(self, feed: Feed, memory: Memory | None, own: Own, cast: Chosen) -> Iterator[Any]:
+        leaves = feed.arrays(own) if memory is None else feed.tensors(memory, self._outstanding, own)
+        return map(feed.pack, map(cast, leaves) if cast.numbers else leaves)
 
     def _feed(self, caller: FrameType) -> Feed:
         owner = caller.f_locals.get("self")

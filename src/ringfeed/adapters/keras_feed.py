@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from ringfeed.adapters.aliases import Memory, Outstanding
-    from ringfeed.adapters.copies import AnyArray, Extra
+    from ringfeed.adapters.copies import AnyArray, Extra, Own
     from ringfeed.batches import Form
     from ringfeed.errors import RingfeedError
     from ringfeed.loader import Loader
@@ -46,13 +46,13 @@ class Feed:
         """Makes the batch around its leaves, whatever they have become."""
         self._epoch: Epoch | None = None
 
-    def arrays(self) -> Iterator[list[AnyArray]]:
-        """One epoch: the leaves of each batch as private arrays, the weights last."""
-        return self._begin(Copies(self._loader, self._weights))
+    def arrays(self, own: Own | None = None) -> Iterator[list[AnyArray]]:
+        """One epoch: the leaves of each batch as private arrays, made their ``own`` way or copied; the weights last."""
+        return self._begin(Copies(self._loader, self._weights, own))
 
-    def tensors(self, memory: Memory, outstanding: Outstanding) -> Iterator[list[Any]]:
+    def tensors(self, memory: Memory, outstanding: Outstanding, own: Own | None = None) -> Iterator[list[Any]]:
         """One epoch: the same as tensors of a framework, over the slots where that can be."""
-        return self._begin(Aliases(self._loader, memory, outstanding, self._weights))
+        return self._begin(Aliases(self._loader, memory, outstanding, self._weights, own))
 
     def leave(self, *, trained: bool) -> None:
         """Forget the epoch; the loader has it again where nothing was trained on it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,8 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]  # keras has no t
         model.fit(loader.to_keras(), callbacks=[ringfeed.keras.Monitor(), keras.callbacks.TensorBoard("logs")])
 
     It counts the loaders given, or all of this process: those for validation too, and those behind `install` and
-    `feed`. History has it, and so have TensorBoard and CSVLogger if they stand behind it in the list.
+    `feed`. Whatever writes logs down has it, wherever it stands in the list: History, CSVLogger, and TensorBoard, as
+    ``epoch_stall_share``.
     """
 
     def __init__(self, *loaders: Insight) -> None:
@@ -29,6 +31,17 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]  # keras has no t
         self._loaders = loaders
         self._began_s = 0.0
         self._stall_s: dict[int, float] = {}
+
+    def set_model(self, model: Any) -> None:
+        """Go to the front of the callbacks, of which each sees in the logs what those before it have put there.
+
+        Keras tells a callback of the model and not of the others; they are found in the frame of the caller.
+        """
+        super().set_model(model)
+        caller = sys._getframe(1).f_locals.get("self")  # noqa: SLF001 - see above
+        if isinstance(caller, keras.callbacks.CallbackList) and self in caller.callbacks:
+            caller.callbacks.remove(self)  # it goes over them by number, and nothing behind this one moves
+            caller.callbacks.insert(0, self)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002 - Keras' signature
         """Remember what had been waited before."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 
+from ringfeed.adapters.casts import casts_of, in_numpy
 from ringfeed.adapters.copies import sure_count
 from ringfeed.adapters.keras_call import check_call, class_weight_of, iterator_in_the_making
 from ringfeed.adapters.keras_feed import Feed
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
 
+    from ringfeed.adapters.casts import CastTree
     from ringfeed.adapters.keras_feed import ClassWeight
     from ringfeed.loader import Loader
 
@@ -32,16 +34,17 @@ BROKEN_OFF = 64  # passes that are remembered, since TensorFlow may go on with t
 
 
 class LoaderDataset(keras.utils.PyDataset):  # type: ignore[misc]  # keras has no types
-    """A loader's batches as private arrays; made by `to_keras`. Each pass of Keras is an epoch of the loader.
+    """A loader's batches as private arrays, made by `to_keras` and cast by NumPy. Each pass of Keras is an epoch of it.
 
     What Keras 3.7 is told of an adapter holds here too, except that Keras 3.4 on TensorFlow shuffles the batches once
     more unless `fit` is told ``shuffle=False``, and that a loader of unknown length is refused.
     """
 
-    def __init__(self, loader: Loader, class_weight: ClassWeight | None) -> None:
+    def __init__(self, loader: Loader, class_weight: ClassWeight | None, cast: CastTree = None) -> None:
         """Refuse what cannot be fed, weighted or counted."""
         super().__init__(workers=0)
         self._feed = Feed(loader, class_weight)
+        self._own = in_numpy(casts_of(loader.spec, cast, "to_keras"))
         if sure_count(loader) is None:
             raise ValueError(
                 f"Keras {keras.__version__} takes only datasets whose length is known, and this loader's is not; "
@@ -95,7 +98,7 @@ class LoaderDataset(keras.utils.PyDataset):  # type: ignore[misc]  # keras has n
         self._feed.leave(trained=self._trained)
         self._pass = asks
         self._trained = False
-        self._leaves = self._feed.arrays()
+        self._leaves = self._feed.arrays(self._own)
 
 
 def _only_looks(asks: FrameType) -> bool:

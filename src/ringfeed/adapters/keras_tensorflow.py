@@ -54,7 +54,9 @@ class EagerBatches:
     def __init__(self, batches: Batches, leaves: Iterator[list[tf.Tensor]]) -> None:
         self._leaves = leaves
         self._pack = batches.pack
-        self._tracing_types = [lambda _context, spec=spec: spec for spec in batches.leaves]
+        self._cast = batches.cast
+        specs = batches.leaves if batches.cast is None else batches.cast.specs_after(batches.leaves)
+        self._tracing_types = [lambda _context, spec=spec: spec for spec in specs]
         self._found_some = False
 
     def __iter__(self) -> EagerBatches:
@@ -65,6 +67,8 @@ class EagerBatches:
         leaves = next(self._leaves, None)
         if leaves is not None:
             self._found_some = True
+            if self._cast is not None:
+                leaves = self._cast(leaves)
             for tensor, tracing_type in zip(leaves, self._tracing_types, strict=True):
                 tensor.__tf_tracing_type__ = tracing_type  # TensorFlow's own protocol, here for one tensor
             return self._pack(leaves)

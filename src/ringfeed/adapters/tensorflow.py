@@ -17,19 +17,22 @@ from __future__ import annotations
 import threading
 import warnings
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
 from ringfeed.adapters import tensorflow_op
+from ringfeed.adapters.casts import casts_of
 from ringfeed.adapters.copies import PrivateEpoch, row_axis, sure_count, without_lists
+from ringfeed.adapters.tensorflow_cast import TensorFlowCasts
 from ringfeed.errors import RingfeedError, SpecError, SupersededError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from ringfeed.adapters.casts import CastTree
     from ringfeed.adapters.copies import AnyArray
     from ringfeed.adapters.tensorflow_op import OpTurns
     from ringfeed.loader import Loader
@@ -49,9 +52,11 @@ class Batches:
     count: int | None
     leaves: Sequence[tf.TensorSpec]
     pack: Callable[[Sequence[Any]], Any]
+    cast: TensorFlowCasts | None = None
+    """What is done to the leaves before they are packed."""
 
 
-def to_tf_dataset(loader: Loader) -> tf.data.Dataset:
+def to_tf_dataset(loader: Loader, cast: CastTree = None) -> tf.data.Dataset:
     """A `tf.data.Dataset` of the loader's batches; each iteration over it is the loader's next epoch.
 
     Elements mirror the sample's structure, with tuples in the place of lists. The row axis of `element_spec`
@@ -68,16 +73,25 @@ def to_tf_dataset(loader: Loader) -> tf.data.Dataset:
     The newest iteration has the loader, whether begun here or by ``iter(loader)``; an older one fails with
     the text of a `SupersededError`. What the loader raises arrives as a `tf.errors.OpError` with its type and
     text. Length and shapes are those of the loader at this call.
+
+    What is ``cast`` is so by TensorFlow on the CPU, one batch at a time, as the last step of this dataset: a `map` has
+    no kernel on a GPU, also behind `copy_to_device`. For uint8 over the bus leave ``cast`` out and do it in the step,
+    behind `prefetch_to_device`: by `keras.layers.Rescaling`, or as ``tf.cast(x, tf.float32) / 255`` at its beginning.
     """
+    casts = casts_of(loader.spec, cast, "to_tf_dataset")
     count, leaves = sure_count(loader), leaf_specs(loader)
 
     def pack(tensors: Sequence[Any]) -> Any:
         return without_lists(loader.spec.unflatten(tensors))
 
+    finish = TensorFlowCasts(casts, leaves) if casts else None
+    batches = Batches(lambda: PrivateEpoch(loader), count, leaves, pack, finish)
     ops = _ops_for(loader)
     if ops is None:
-        return dataset_of(Batches(lambda: PrivateEpoch(loader), count, leaves, pack))
-    return _whole(tensorflow_op.OpTurns(ops, loader, count, leaves, pack), count)
+        return dataset_of(batches)
+    if finish is None:
+        return _whole(tensorflow_op.OpTurns(ops, loader, count, leaves, pack), count)
+    return _with_cast(_whole(tensorflow_op.OpTurns(ops, loader, count, leaves, tuple), count), batches)
 
 
 def leaf_specs(loader: Loader, extra: Mapping[str, np.dtype[Any]] | None = None) -> list[tf.TensorSpec]:
@@ -94,7 +108,20 @@ def _static_shape(leaf: Leaf) -> tuple[int | None, ...]:
 
 def dataset_of(batches: Batches) -> tf.data.Dataset:
     """A dataset of `batches`; every iteration opens an epoch of its own."""
+    if batches.cast is not None:
+        return _with_cast(dataset_of(replace(batches, pack=tuple, cast=None)), batches)
     return _chain(_Turns(batches), batches.count)
+
+
+def _with_cast(leaves: tf.data.Dataset, batches: Batches) -> tf.data.Dataset:
+    """Cast and packed, of a dataset of tuples of leaves; a slot comes back with the tensors that are read here."""
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def finished(*tensors: tf.Tensor) -> Any:
+        assert batches.cast is not None
+        return batches.pack(batches.cast(list(tensors)))
+
+    return leaves.map(finished)
 
 
 def _chain(turns: _Turns | OpTurns, count: int | None) -> tf.data.Dataset:

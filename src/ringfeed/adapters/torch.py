@@ -11,26 +11,33 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ringfeed.adapters.ahead import DeviceEpochs
+from ringfeed.adapters.casts import casts_of
 from ringfeed.adapters.epochs import Epochs
+from ringfeed.adapters.torch_cast import torch_casts
 from ringfeed.adapters.torch_cuda import CudaDevice
 from ringfeed.errors import SpecError
 from ringfeed.exports import Exports
 
 if TYPE_CHECKING:
     from ringfeed._ring import Lease
+    from ringfeed.adapters.casts import Casts, CastTree
     from ringfeed.loader import Loader
 
 
-def to_torch(loader: Loader, device: torch.device | str | None = None) -> Epochs:
+def to_torch(loader: Loader, device: torch.device | str | None = None, cast: CastTree = None) -> Epochs:
     """Epochs of the loader in tensors, in the structure of a sample; nothing is copied, but to a GPU.
+
+    What is ``cast`` is a new tensor, made where the batch is: on a GPU it is copied there as the uint8 that it is, and
+    cast by the stream of the step. It does not keep the slot; leaves that are not cast do.
 
     Raises ValueError for a device other than the CPU and a GPU that torch sees, SpecError for a leaf of which torch
     has no tensors.
     """
     where = torch.device("cpu" if device is None else device)
-    maker = _Tensors(loader)
+    casts = casts_of(loader.spec, cast, "to_torch")
+    maker = _Tensors(loader, casts)
     if where.type == "cuda":
-        return DeviceEpochs(loader, CudaDevice(where), maker.leaves)
+        return DeviceEpochs(loader, CudaDevice(where), maker.leaves, torch_casts(casts))
     _check_device(where)
     return Epochs(loader, lambda: maker)
 
@@ -38,7 +45,8 @@ def to_torch(loader: Loader, device: torch.device | str | None = None) -> Epochs
 class _Tensors:
     copied_by = "a tensor is copied by .clone()"
 
-    def __init__(self, loader: Loader) -> None:
+    def __init__(self, loader: Loader, casts: Casts | None = None) -> None:
+        casts = casts or {}
         for leaf in loader.spec.leaves:
             if not isinstance(getattr(torch, leaf.dtype.name, None), torch.dtype):
                 raise SpecError(
@@ -47,11 +55,14 @@ class _Tensors:
                 )
         self._exports = Exports(loader.spec.leaves, loader.plan.layout.offsets)
         self._unflatten = loader.spec.unflatten
-        self._copies = loader.copy
+        self._cast = torch_casts(casts)
+        self._cloned = [n for n in range(len(loader.spec.leaves)) if loader.copy and n not in casts]
 
     def __call__(self, lease: Lease, rows: int) -> Any:
-        tensors = self.leaves(lease, rows)
-        return self._unflatten([tensor.clone() for tensor in tensors] if self._copies else tensors)
+        tensors = self._cast(self.leaves(lease, rows))
+        for number in self._cloned:
+            tensors[number] = tensors[number].clone()
+        return self._unflatten(tensors)
 
     def leaves(self, lease: Lease, rows: int) -> list[torch.Tensor]:
         """The tensors over the slot, in the order of the spec."""

@@ -1,0 +1,74 @@
+/* How many slots are open and how many workers there are, while it runs; and what onlookers are told. */
+#include "binder.h"
+
+/* ---- slots ---- */
+
+void rf_set_state(struct rf_ring *ring, uint32_t slot, enum rf_slot_state state)
+{
+    atomic_store_explicit(&ring->binder->holds[slot].state, state, memory_order_relaxed);
+    if (RF_STATISTICS)
+        atomic_store_explicit(&ring->records[slot].state, state, memory_order_relaxed);
+}
+
+enum rf_slot_state rf_slot_state(const struct rf_ring *ring, uint32_t slot)
+{
+    return (enum rf_slot_state)atomic_load_explicit(&ring->binder->holds[slot].state, memory_order_relaxed);
+}
+
+uint32_t rf_open_slots(const struct rf_ring *ring)
+{
+    return atomic_load_explicit(&ring->binder->open, memory_order_relaxed);
+}
+
+void rf_set_free(struct rf_ring *ring, uint32_t slot)
+{
+    struct rf_binder *binder = ring->binder;
+    bool open = slot < rf_open_slots(ring);
+    rf_set_state(ring, slot, open ? RF_SLOT_FREE : RF_SLOT_PARKED);
+    if (open)
+        binder->free_slots[binder->free_count++] = slot;
+}
+
+void rf_set_open(struct rf_ring *ring, uint32_t slots)
+{
+    struct rf_binder *binder = ring->binder;
+    rf_lock(binder);
+    uint32_t before = binder->free_count;
+    slots = slots < 1 ? 1 : slots > ring->geometry.slots ? ring->geometry.slots : slots;
+    atomic_store_explicit(&binder->open, slots, memory_order_relaxed);
+    atomic_store_explicit(&ring->control->open_slots, slots, memory_order_relaxed);
+    binder->free_count = 0;
+    for (uint32_t place = 0; place < before; place++)
+        rf_set_free(ring, binder->free_slots[place]); /* at or below the place that is read */
+    for (uint32_t slot = 0; slot < slots; slot++)
+        if (rf_slot_state(ring, slot) == RF_SLOT_PARKED)
+            rf_set_free(ring, slot);
+    rf_unlock(ring);
+}
+
+/* ---- the crew, and what onlookers see ---- */
+
+void rf_set_crew(struct rf_ring *ring, uint32_t workers)
+{
+    workers = workers < 1 ? 1 : workers > ring->geometry.workers ? ring->geometry.workers : workers;
+    atomic_store_explicit(&ring->binder->crew, workers, memory_order_relaxed);
+}
+
+void rf_retire(struct rf_ring *ring, uint32_t worker)
+{
+    atomic_store_explicit(&ring->workers[worker].leave, 1, memory_order_seq_cst);
+    rf_wake_workers(ring, RF_ALL);
+}
+
+void rf_note_pid(struct rf_ring *ring, uint32_t worker, uint32_t pid)
+{
+    atomic_store_explicit(&ring->workers[worker].pid, pid, memory_order_relaxed);
+}
+
+void rf_note_stall(struct rf_ring *ring, int64_t stall_ns)
+{
+    if (!RF_STATISTICS)
+        return;
+    atomic_store_explicit(&ring->control->wait_ns, 0, memory_order_relaxed);
+    atomic_fetch_add_explicit(&ring->control->stall_ns, (uint64_t)stall_ns, memory_order_relaxed);
+}

@@ -1,0 +1,116 @@
+#include "watch.h"
+
+#include "wait.h"
+
+#include <errno.h>
+
+/* ---- one thing at a time: relaxed throughout, since nothing follows from what is read ---- */
+
+/* What is no atomic may be written meanwhile, by another process. */
+static uint32_t now32(const uint32_t *place) { return *(const volatile uint32_t *)place; }
+static uint64_t now64(const uint64_t *place) { return *(const volatile uint64_t *)place; }
+
+struct rf_cells_report rf_read_cells(const struct rf_cell *cells, uint32_t count)
+{
+    struct rf_cells_report report = {0};
+    for (uint32_t cell = 0; cell < count; cell++) {
+        uint64_t word = atomic_load_explicit(&cells[cell].word, memory_order_relaxed);
+        report.available += rf_word_state(word) == RF_AVAIL;
+        report.claimed += rf_word_state(word) == RF_CLAIMED;
+        report.final += rf_word_final(word);
+    }
+    return report;
+}
+
+struct rf_slot_report rf_read_slot(const struct rf_record *record, const struct rf_cell *cells, uint32_t count)
+{
+    uint32_t tickets = now32(&record->tickets);
+    uint32_t state = atomic_load_explicit(&record->state, memory_order_relaxed);
+    return (struct rf_slot_report){
+        .state = state <= RF_SLOT_PARKED ? (enum rf_slot_state)state : RF_SLOT_FREE,
+        .rows = now32(&record->rows),
+        .cells = rf_read_cells(cells, count),
+        .tickets = tickets < count ? tickets : count,
+        .batch = now64(&record->batch),
+        .epoch = now64(&record->epoch),
+        .held_ns = atomic_load_explicit(&record->held_ns, memory_order_relaxed),
+    };
+}
+
+struct rf_worker_report rf_read_worker(const struct rf_worker *line)
+{
+    return (struct rf_worker_report){
+        .index = atomic_load_explicit(&line->index, memory_order_relaxed),
+        .wait_ns = atomic_load_explicit(&line->wait_ns, memory_order_relaxed),
+        .samples = atomic_load_explicit(&line->samples, memory_order_relaxed),
+        .tickets = atomic_load_explicit(&line->tickets, memory_order_relaxed),
+        .timed = atomic_load_explicit(&line->timed, memory_order_relaxed),
+        .read_ns = atomic_load_explicit(&line->read_ns, memory_order_relaxed),
+        .write_ns = atomic_load_explicit(&line->write_ns, memory_order_relaxed),
+        .pid = atomic_load_explicit(&line->pid, memory_order_relaxed),
+        .in_row = atomic_load_explicit(&line->row, memory_order_relaxed) != 0,
+        .leave = atomic_load_explicit(&line->leave, memory_order_relaxed) != 0,
+        .busy_ns = atomic_load_explicit(&line->busy_ns, memory_order_relaxed),
+        .since_ns = atomic_load_explicit(&line->since_ns, memory_order_relaxed),
+    };
+}
+
+struct rf_consumer_report rf_read_consumer(const struct rf_control *control)
+{
+    return (struct rf_consumer_report){
+        .batches = atomic_load_explicit(&control->batches, memory_order_relaxed),
+        .samples = atomic_load_explicit(&control->samples, memory_order_relaxed),
+        .stall_ns = atomic_load_explicit(&control->stall_ns, memory_order_relaxed),
+        .open_slots = atomic_load_explicit(&control->open_slots, memory_order_relaxed),
+        .wait_ns = atomic_load_explicit(&control->wait_ns, memory_order_relaxed),
+        .stopped = atomic_load_explicit(&control->stop, memory_order_relaxed) != 0,
+    };
+}
+
+/* ---- from outside ---- */
+
+/* Whether all that the geometry speaks of lies within the mapping. No more than RF_MAX_CELLS: nothing overflows. */
+static bool fits(const struct rf_geometry *geometry, uint64_t size)
+{
+    return geometry->slots && geometry->cells && geometry->cells <= RF_MAX_CELLS && geometry->rows &&
+           geometry->workers && geometry->ids >= geometry->workers && geometry->indices_at <= geometry->slot_size &&
+           rf_control_size(geometry->slots, geometry->cells, geometry->ids) == size;
+}
+
+int rf_watch_open(struct rf_watch *watch, int fd)
+{
+    uint64_t size = 0;
+    const struct rf_control *control = rf_map_sealed(fd, sizeof *control, RF_CONTROL_MAX, &size);
+    if (!control)
+        return errno;
+    *watch = (struct rf_watch){.control = control, .size = size, .geometry = control->geometry};
+    atomic_signal_fence(memory_order_seq_cst); /* the copy is what is used: another process may change the original */
+    if (now64(&control->magic) != RF_MAGIC || now32(&control->abi) != RF_ABI || now32(&control->control_size) != size ||
+        !fits(&watch->geometry, size)) {
+        rf_watch_close(watch);
+        return EPROTO;
+    }
+    const uint8_t *base = (const uint8_t *)control;
+    uint32_t slots = watch->geometry.slots, ids = watch->geometry.ids;
+    watch->workers = (const struct rf_worker *)(base + rf_workers_at());
+    watch->records = (const struct rf_record *)(base + rf_records_at(ids));
+    watch->cells = (const struct rf_cell *)(base + rf_cells_at(slots, ids));
+    return 0;
+}
+
+void rf_watch_close(struct rf_watch *watch)
+{
+    rf_unmap((void *)watch->control, watch->size);
+    *watch = (struct rf_watch){0};
+}
+
+struct rf_slot_report rf_watch_slot(const struct rf_watch *watch, uint32_t slot)
+{
+    const struct rf_cell *cells = watch->cells + (uint64_t)slot * watch->geometry.cells;
+    return rf_read_slot(&watch->records[slot], cells, watch->geometry.cells);
+}
+
+struct rf_worker_report rf_watch_worker(const struct rf_watch *watch, uint32_t worker)
+{
+    return rf_read_worker(&watch->workers[worker]);
+}

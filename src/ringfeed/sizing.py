@@ -1,0 +1,99 @@
+"""Slots opened and parked, workers started and sent away, while the ring runs: what the tuner decides, done."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ringfeed import _ring
+from ringfeed.budget import check_room
+from ringfeed.errors import RingfeedError
+from ringfeed.tuning import Window
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ringfeed.pool import Pool
+    from ringfeed.segment import Segment
+    from ringfeed.stats import Stats
+    from ringfeed.tuning import Move, Tuner
+
+LOOK_NS = 10**8  # between two looks, which take microseconds
+
+
+class _Totals(NamedTuple):
+    """What the statistics count, at one moment."""
+
+    elapsed_s: float
+    stall_s: float
+    busy_s: float
+    back_pressure_s: float
+    batches: int
+    samples: int
+
+    @classmethod
+    def of(cls, stats: Stats) -> _Totals:
+        return cls(*(getattr(stats, name) for name in cls._fields))
+
+    def since(self, before: _Totals) -> dict[str, Any]:
+        return {name: getattr(self, name) - getattr(before, name) for name in self._fields}
+
+
+class Sizing:
+    """The slots and workers of one running ring, as a `Tuner` would have them."""
+
+    def __init__(
+        self, tuner: Tuner, segment: Segment, ring: _ring.Ring, pool: Pool, count: Callable[[], Stats]
+    ) -> None:
+        """Open as many slots as the tuner begins with; ``count`` brings the statistics up to date."""
+        self._tuner = tuner
+        self._segment = segment
+        self._ring = ring
+        self._pool = pool
+        self._count = count
+        self._seen = _Totals.of(count())
+        self._due_ns = _ring.now_ns() + LOOK_NS
+        self.stride = 1  # batches that come between two looks
+        ring.set_open(tuner.setting.slots)
+
+    def look(self) -> None:
+        """Move, if it is time to look and the tuner wants to."""
+        if _ring.now_ns() >= self._due_ns:
+            self._ask(all_held=False)
+
+    def open_another(self) -> bool:
+        """Open a slot, if that is allowed, because whoever is fed holds all there are."""
+        before = self._ring.open_slots
+        self._ask(all_held=True)
+        return self._ring.open_slots > before
+
+    def _ask(self, *, all_held: bool) -> None:
+        now_ns, totals = _ring.now_ns(), _Totals.of(self._count())
+        window = Window(**totals.since(self._seen), all_held=all_held)
+        self.stride = max(1, int(window.batches * LOOK_NS / max(now_ns - self._due_ns + LOOK_NS, 1)))
+        self._seen, self._due_ns = totals, now_ns + LOOK_NS
+        move = self._tuner.look(window)
+        if move is not None:
+            self._make(move)
+        self._give_back()
+
+    def _make(self, move: Move) -> None:
+        slots, workers = move.setting.slots, move.setting.workers
+        try:
+            for slot in range(self._ring.open_slots, slots):
+                check_room(self._segment.slot_size)
+                self._segment.reserve_slot(slot)
+            self._ring.set_open(slots)
+            self._pool.resize(workers)
+        except RingfeedError as error:  # the machine has no more to give: training goes on with what there is
+            self._tuner.refuse(str(error))
+            self._ring.set_open(self._tuner.setting.slots)
+            self._pool.resize(self._tuner.setting.workers)
+
+    def _give_back(self) -> None:
+        """Return the memory of slots that are parked by now."""
+        beyond = [slot for slot in self._segment.reserved if slot >= self._ring.open_slots]
+        if beyond:
+            states = self._ring.slot_states()
+            for slot in beyond:
+                if states[slot] == "parked":
+                    self._segment.give_back(self._ring, slot)

@@ -1,0 +1,127 @@
+"""What ties worker processes to this one, and what this one knows of each."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, ClassVar
+
+from ringfeed import channel as channels
+from ringfeed.errors import RingfeedError, WorkerError
+from ringfeed.failure import decode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Tether:
+    """What ties processes to this one: they die when it does, or when the pipe's only writer is closed."""
+
+    _open: ClassVar[set[Tether]] = set()
+
+    def __init__(self) -> None:
+        """Open a pidfd of this process and a pipe."""
+        self.lifeline_fd, self.writer_fd = os.pipe()
+        try:
+            self.parent_fd = os.pidfd_open(os.getpid())
+        except BaseException:
+            os.close(self.lifeline_fd)
+            os.close(self.writer_fd)
+            raise
+        self._open.add(self)
+
+    @property
+    def fds(self) -> tuple[int, int]:
+        """What a child is given."""
+        return self.parent_fd, self.lifeline_fd
+
+    def close(self) -> None:
+        """Let go of whatever is still tied."""
+        self._open.discard(self)
+        for fd in (self.parent_fd, self.lifeline_fd, self.writer_fd):
+            os.close(fd)
+
+    @classmethod
+    def close_writers(cls) -> None:
+        """In a forked child: close its copies of the writers, other loaders' too, or the pipes would never break."""
+        for tether in cls._open:
+            os.close(tether.writer_fd)
+        cls._open.clear()  # their numbers are soon another's
+
+
+class Worker:
+    """A worker process, seen from the consumer."""
+
+    def __init__(
+        self, pid: int, pidfd: int, channel: socket.socket, status: Callable[[], int | None], *, is_child: bool = False
+    ) -> None:
+        """Know a process by its pid and pidfd; ``status`` gives its exit code once it is dead, if anyone knows it."""
+        self.pid = pid
+        self.pidfd = pidfd
+        self.channel = channel
+        self._status = status
+        self._is_child = is_child
+
+    def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
+        """Send a signal; nothing happens when the process is dead."""
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.pidfd, number)
+
+    def is_dead(self, timeout_s: float = 0.0) -> bool:
+        """Wait for the end of the process."""
+        poller = select.poll()
+        poller.register(self.pidfd, select.POLLIN)
+        return bool(poller.poll(timeout_s * 1000))
+
+    def epitaph(self) -> str:
+        """Say how a dead process ended, and forget it; one that cannot even be killed is waited for in a thread."""
+        try:
+            dead = self.is_dead()
+            code = self._status() if dead else None
+            if self._is_child and not dead:
+                with suppress(RuntimeError):  # no room for a thread, or the interpreter's end: a zombie is left
+                    threading.Thread(target=self._status, name="ringfeed-undertaker", daemon=True).start()
+        finally:
+            os.close(self.pidfd)
+            self.channel.close()
+        if code is None:
+            return "ended"
+        return f"exited with status {code}" if code >= 0 else f"was killed by {_name_of_signal(-code)}"
+
+    def tell(self, message: object, fds: tuple[int, ...]) -> None:
+        """Send a message. One that cannot be told, and would wait for it, is ended: its replacement knows."""
+        try:
+            channels.send(self.channel, message, fds)
+        except OSError:
+            self.kill()
+
+    def last_words(self) -> WorkerError | None:
+        """Return what it has said, when dead, of an error outside any sample."""
+        self.channel.setblocking(False)  # noqa: FBT003 - the name says it
+        try:
+            message, _ = channels.receive(self.channel)
+        except (OSError, EOFError):
+            return None
+        failure = decode(message["broken"])
+        if isinstance(failure.error, RingfeedError):
+            error = WorkerError(f"a worker could not start: {failure.error}")
+        else:
+            error = WorkerError(f"a worker could not open the dataset: {failure.summary}; try workers=0")
+        error.__cause__ = failure.error
+        return error
+
+    def hang_up(self) -> None:
+        """End the channel, also where a process forked from this one holds a copy of our end."""
+        with suppress(OSError):
+            self.channel.shutdown(socket.SHUT_RDWR)
+
+
+def _name_of_signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
