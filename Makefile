@@ -9,7 +9,7 @@ MAKEFLAGS += --no-print-directory
 .NOTPARALLEL:
 .SECONDARY:
 .PHONY: help demo test environments test-c test-model test-weak test-frameworks test-backends test-core lint format \
-    bench bench-frameworks recovery fuzz many soak develop clean
+    bench bench-frameworks bench-insight recovery fuzz many soak develop clean
 
 # ---- what there is ----
 
@@ -207,6 +207,12 @@ bench-frameworks: .venv/with-pictures .venv/with-tensorflow ## time steps, eleme
 	$(PY) bench/fit_step.py $(if $(QUICK),--repetitions 1,--output bench/results/fit_step-$(shell date +%F).jsonl)
 	$(PY) bench/elements.py $(if $(QUICK),--quick --out build/elements.jsonl)
 	$(PY) bench/end_to_end.py $(if $(QUICK),--quick)
+
+bench-insight: .venv/with-pictures ## memory against the kernel, the conversion, what statistics cost, and tuning (QUICK=1: a short run)
+	$(PY) bench/memory.py $(if $(QUICK),--quick)
+	$(PY) bench/convert.py $(if $(QUICK),--quick --out build/convert.jsonl)
+	$(PY) bench/counting.py $(if $(QUICK),--repetitions 3)
+	$(PY) bench/auto.py $(if $(QUICK),--quick)
 
 recovery: .venv/with-pictures ## time the gap that a killed worker leaves (QUICK=1: a short look)
 	$(PY) bench/recovery.py $(if $(QUICK),--quick)
