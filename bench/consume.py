@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
 from array import array
@@ -12,10 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+import asides
 from contenders import CONTENDERS
 from job import Job
 from machine import versions
-from proctree import Usage, memory_of, usage_of_tree, workers
+from proctree import Usage, memory_of, usage_of_tree
 from workloads import make, touch
 
 if TYPE_CHECKING:
@@ -23,6 +23,15 @@ if TYPE_CHECKING:
 
     from workloads import Workload
 
+SPECIAL = {
+    "calls": asides.measure_calls,
+    "epochs": asides.measure_epochs,
+    "epoch": asides.measure_epochs,
+    "ahead": asides.measure_ahead,
+    "kill": asides.measure_kill,
+    "kill_one": asides.measure_kill_one,
+}
+WARMUP_S = 2.0  # at most: who is slow is warm by then
 CHECKED = 3  # batches compared with what they must hold, after the clock has stopped
 
 
@@ -72,10 +81,9 @@ def measure(job: Job, workload: Workload) -> dict[str, Any]:
         batches = iter(source)
         touch(next(batches))
         first = time.perf_counter()
-        for batch in islice(batches, window.warmup - 1):
-            touch(batch)
+        warm = 1 + asides.take(batches, window.warmup - 1, WARMUP_S)
         timed = consume(batches, window.most, window.seconds)
-        right = _checked(workload, batches, window.warmup + len(timed.gaps))
+        right = _checked(workload, batches, warm + len(timed.gaps))
     return {"make_s": made - began, "first_batch_s": first - made, **timed.figures(), "right": right}
 
 
@@ -97,38 +105,6 @@ def measure_ideal(job: Job, workload: Workload) -> dict[str, Any]:
     total = max(share.stamps[-1] for share in shares) - min(share.began for share in shares)
     # Of `workers` processes side by side a batch comes that many times as often as from one.
     return {**Timed(total, gaps / job.workers, usage).figures(), "right": len(shares)}
-
-
-def measure_kill(job: Job, workload: Workload) -> dict[str, Any]:
-    """Kill every worker at once in mid-epoch; which batches still came, and the longest wait for one."""
-    kept: list[Any] = []
-    stamps = array("q")
-    killed: list[int] = []
-    with CONTENDERS[job.contender].load().batches(workload, job.workers, job.slots) as source:
-        for batch in islice(source, workload.window.most):
-            stamps.append(time.perf_counter_ns())
-            leaves = batch if isinstance(batch, (tuple, list)) else (batch,)
-            kept.append(tuple(np.array(leaf) for leaf in leaves))  # a copy: looked at when the epoch is over
-            if len(kept) == workload.window.most // 3:
-                killed = _kill_workers()
-    right = sum(workload.is_right(number, batch) for number, batch in enumerate(kept))
-    gaps = np.diff(np.array(stamps)) / 1e9
-    return {
-        "batches": len(kept),
-        "expected": workload.window.most,
-        "right": right,
-        "killed": len(killed),
-        "longest_gap_s": float(gaps[workload.window.most // 3 - 1 :].max()),
-        "median_s": float(np.median(gaps)),
-    }
-
-
-def _kill_workers() -> list[int]:
-    """SIGKILL to every worker of this process, one right after the other."""
-    found = workers(os.getpid())
-    for pid in found:
-        os.kill(pid, signal.SIGKILL)
-    return found
 
 
 def run_script(job: Job, workload: Workload) -> None:
@@ -162,7 +138,7 @@ def main() -> None:
     """Measure the job of the command line."""
     job = Job.from_argument(sys.argv[1])
     workload = make(job.workload, job.seconds)
-    special = {"kill": measure_kill}.get(job.workload)
+    special = SPECIAL.get(job.workload.partition("/")[0])
     if special is None:
         special = measure_ideal if job.contender == "ideal" else measure
     finish(job, workload, special(job, workload))

@@ -17,8 +17,9 @@ import keras
 from contenders import CONTENDERS
 from job import Job
 from machine import versions
+from photographs import CLASSES, IMAGE, Photographs
 from proctree import cpu_s_of_machine, usage_of_tree
-from workloads import CLASSES, IMAGE, Photographs, Window, Workload
+from workloads import Window, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

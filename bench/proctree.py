@@ -14,7 +14,7 @@ CPUCLOCK_SCHED = 2  # the clock of a whole process, of linux/posix-timers.h
 
 
 class Usage(NamedTuple):
-    """CPU seconds and minor page faults of a process tree since it began."""
+    """CPU seconds and page faults, minor and major, of a process tree since it began."""
 
     cpu_s: float
     faults: int
@@ -69,7 +69,12 @@ def _is_service(pid: int) -> bool:
 
 def usage_of_self() -> Usage:
     """What this process alone has used."""
-    return Usage(time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
+    return Usage(time.process_time(), _faults(resource.RUSAGE_SELF))
+
+
+def _faults(who: int) -> int:
+    used = resource.getrusage(who)
+    return used.ru_minflt + used.ru_majflt
 
 
 def usage_of_tree() -> Usage:
@@ -78,7 +83,7 @@ def usage_of_tree() -> Usage:
     buried = resource.getrusage(resource.RUSAGE_CHILDREN)
     own = usage_of_self()
     cpu_s = own.cpu_s + buried.ru_utime + buried.ru_stime + sum(one.cpu_s for one in living)
-    return Usage(cpu_s, own.faults + buried.ru_minflt + sum(one.faults for one in living))
+    return Usage(cpu_s, own.faults + _faults(resource.RUSAGE_CHILDREN) + sum(one.faults for one in living))
 
 
 def cpu_s_of_machine() -> float:
@@ -98,7 +103,7 @@ def _usage_of(pid: int) -> Usage:
     except OSError:
         cpu_s = 0.0
     buried_s = (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")
-    return Usage(cpu_s + buried_s, int(fields[7]) + int(fields[8]))
+    return Usage(cpu_s + buried_s, sum(map(int, fields[7:11])))
 
 
 class Memory(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from targets import TARGETS
 if TYPE_CHECKING:
     from results import Results
 
+SMALL = ("ready", "resident", "jpeg")  # the cases of the first page
 SEVERAL = "medians of {} fresh processes each (least - most)"
 Cell = Callable[["Results", str, str], str]
 
@@ -20,6 +22,7 @@ TIME = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
 BYTES = (("MB", 1e6),)
 TIMES = (("x", 1.0),)
 COUNT = (("", 1.0),)
+WORTH_A_NAME = 0.005  # of a call per batch: what would be shown as 0.00 is not named
 Units = tuple[tuple[str, float], ...]
 
 
@@ -64,6 +67,27 @@ def _ratio(to: str) -> Cell:
     return lambda results, case, contender: quantity(results.ratio(case, contender, to), TIMES)
 
 
+def _text(figure: str) -> Cell:
+    """Words, and how many of the repetitions said them where they did not all say the same."""
+
+    def cell(results: Results, case: str, contender: str) -> str:
+        said = Counter(results.values(case, contender, figure).values())
+        return "; ".join(f"{words} ({count})" if len(said) > 1 else str(words) for words, count in said.items())
+
+    return cell
+
+
+def _names(figure: str) -> Cell:
+    """The three largest of several counts, each behind its name."""
+
+    def cell(results: Results, case: str, contender: str) -> str:
+        counts: dict[str, float] = next(iter(results.values(case, contender, figure).values()), {})
+        largest = sorted(counts.items(), key=lambda one: -one[1])[:3]
+        return ", ".join(f"{name} {digits(count)}" for name, count in largest if count >= WORTH_A_NAME) or "-"
+
+    return cell
+
+
 COLUMNS: dict[str, Cell] = {
     "time per batch": _spread("per_batch_s", TIME),
     "over the ideal": _ratio("ideal"),
@@ -94,10 +118,34 @@ SPECIAL_COLUMNS: dict[str, dict[str, Cell]] = {
         "median gap": _median("median_s", TIME),
     },
 }
+SPECIAL_COLUMNS["epochs"] = {
+    "from one epoch to the next": _spread("between_s", TIME),
+    "longest": _median("longest_between_s", TIME),
+    "epochs": _median("epochs", COUNT),
+}
+SPECIAL_COLUMNS["calls"] = {
+    "system calls per batch": _median("calls_per_batch", COUNT),
+    "most frequent": _names("calls"),
+    "batches": _median("batches", COUNT),
+    "counted by": _text("tracer"),
+}
+SPECIAL_COLUMNS["ahead"] = {
+    "batches made and not taken": _median("ahead", COUNT),
+    "their memory": _median("ahead_bytes", BYTES),
+}
+SPECIAL_COLUMNS["kill_one"] = {
+    "what becomes of the epoch": _text("outcome"),
+    "batches": _median("batches", COUNT),
+    "longest gap": _median("longest_gap_s", TIME),
+}
 SPECIAL_TITLES = {
     "memory": "Peak memory of the whole process tree, batches of 38.5 MB",
     "first_batch": "From iter(loader) to the first batch, of 38.5 MB",
+    "epochs": "From the last batch of an epoch to the first of the next, 16 ready batches each",
+    "calls": "System calls of the whole process tree, counted in a run of its own",
+    "ahead": "Batches read ahead for a consumer that takes no more",
     "kill": "All workers killed with SIGKILL in mid-epoch",
+    "kill_one": "One worker killed with SIGKILL in mid-epoch",
 }
 
 
@@ -111,9 +159,10 @@ def throughput_table(results: Results, case: str) -> str:
 def special_table(results: Results, special: str) -> str:
     """One special measurement: a row for each script and contender."""
     columns, rows = SPECIAL_COLUMNS[special], []
-    for case in [case for case in CASES if case.partition("/")[0] == special]:
+    cases = [case for case in CASES if case.partition("/")[0] == special]
+    for case in cases:
         for name in results.contenders(case):
-            title = f"{CONTENDERS[name].title}, {CASES[case].title}"
+            title = ", ".join([CONTENDERS[name].title, *([CASES[case].title] if len(cases) > 1 else [])])
             rows.append([title, *(cell(results, case, name) for cell in columns.values())])
     return table(["", *columns], rows) if rows else ""
 
@@ -167,7 +216,7 @@ def render(results: Results) -> str:
 
 def small_table(results: Results) -> str:
     """The table for the first page: time per batch, and how many times ringfeed's that is."""
-    cases = [case for case in ("ready", "resident", "jpeg") if results.contenders(case)]
+    cases = [case for case in SMALL if results.contenders(case)]
     names = [name for name in CONTENDERS if any(name in results.contenders(case) for case in cases)]
     rows = [[CONTENDERS[name].title, *(_small_cell(results, case, name) for case in cases)] for name in names]
     text = table(["time per batch (over ringfeed)", *(CASES[case].short for case in cases)], rows)

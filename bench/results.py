@@ -30,7 +30,7 @@ class Results:
         """Who has figures in a case, in the order they ran."""
         return [contender for of_case, contender in self._figures if of_case == case]
 
-    def values(self, case: str, contender: str, figure: str) -> dict[int, float]:
+    def values(self, case: str, contender: str, figure: str) -> dict[int, Any]:
         """One figure of each repetition; empty when it was not measured."""
         runs = self._figures.get((case, contender), {})
         return {number: run[figure] for number, run in runs.items() if figure in run}

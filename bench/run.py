@@ -22,6 +22,7 @@ from job import Job
 from launch import adopt_orphans, run_job
 from machine import commit, machine
 from page import insert
+from plot import missing, plot
 from report import render, small_table
 from results import Results, read
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 MARK = "bench"
 RENDER = "measure nothing: put the tables of a results file, the newest full one, into the READMEs"
-QUICK_REPETITIONS, QUICK_SHARE = 2, 1 / 3  # of each workload's seconds
+QUICK_REPETITIONS, QUICK_SHARE = 1, 1 / 3  # of each workload's seconds
 
 
 def options_of(arguments: list[str] | None) -> argparse.Namespace:
@@ -41,10 +42,11 @@ def options_of(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     several: dict[str, Any] = {"nargs": "+", "default": [], "metavar": "NAME"}
     cases = sorted({*CASES, *(case.partition("/")[0] for case in CASES)})
-    parser.add_argument("--quick", action="store_true", help="two repetitions, a third of the time each")
+    parser.add_argument("--quick", action="store_true", help="one repetition of fewer runs, a third of the time each")
     parser.add_argument("--workload", choices=cases, help=" ".join(cases), **several)
     parser.add_argument("--contender", choices=CONTENDERS, help=" ".join(CONTENDERS), **several)
-    parser.add_argument("--repetitions", type=int, help="5, or 2 with --quick")
+    parser.add_argument("--everybody", action="store_true", help="all contenders that can, in all chosen workloads")
+    parser.add_argument("--repetitions", type=int, help="5, or 1 with --quick")
     parser.add_argument("--seconds", type=float, help="at most so long in the steady state")
     parser.add_argument("--workers", type=int, default=2, help="2")
     parser.add_argument("--slots", type=int, default=4, help="4")
@@ -57,20 +59,25 @@ def options_of(arguments: list[str] | None) -> argparse.Namespace:
 def planned(options: argparse.Namespace, answer: str) -> Iterator[Job]:
     """The jobs in the order they run: in each repetition another contender begins."""
     cases = {
-        case: [
-            name
-            for name in contenders_of(case, options.contender, case_named=bool(options.workload))
-            if not CONTENDERS[name].missing()
-        ]
-        for case in chosen_cases(options.workload)
+        case: [name for name in _asked(case, options) if not CONTENDERS[name].missing()]
+        for case in chosen_cases(options.workload, quick=options.quick)
     }
     for repetition in range(options.repetitions or (QUICK_REPETITIONS if options.quick else 5)):
         for case, names in cases.items():
             seconds = CASES[case].seconds * (QUICK_SHARE if options.quick else 1.0)
             seconds = seconds if options.seconds is None else min(seconds, options.seconds)
+            if repetition and CASES[case].once:
+                continue
             turn = repetition % max(1, len(names))
             for name in names[turn:] + names[:turn]:
                 yield Job(case, name, repetition, options.workers, options.slots, seconds, answer)
+
+
+def _asked(case: str, options: argparse.Namespace) -> list[str]:
+    """Who is to run a case."""
+    if options.everybody and not options.contender:
+        return list(CASES[case].able)
+    return contenders_of(case, options.contender, case_named=bool(options.workload), quick=options.quick)
 
 
 def record_of(job: Job, facts: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
@@ -121,9 +128,13 @@ def publish(file: str) -> int:
         return 1
     source = Path(file) if file else full[-1]
     results = Results(read(source))
+    drawn = plot(source)
+    if missing():
+        print(missing())
     for folder, text in ((HERE, render(results)), (HERE.parent, small_table(results))):
         page = folder / "README.md"
-        done = f"rendered from {source.name}" if insert(page, MARK, text) else "no markers, left as it is"
+        shown = f"\n\n![time per batch, by workload]({drawn.relative_to(folder)})" if drawn else ""
+        done = f"rendered from {source.name}" if insert(page, MARK, text + shown) else "no markers, left as it is"
         print(f"{page}: {done}")
     return 0
 

@@ -8,7 +8,8 @@ import numpy as np
 
 from consume import run_script
 from job import Job
-from workloads import IMAGE, Window, Workload
+from photographs import IMAGE
+from workloads import Window, Workload
 
 
 class Pictures:

@@ -13,7 +13,8 @@ import tensorflow as tf
 
 from consume import run_script
 from job import Job
-from workloads import IMAGE, Window, Workload
+from photographs import IMAGE
+from workloads import Window, Workload
 
 
 class Pictures(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no types

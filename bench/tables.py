@@ -1,8 +1,8 @@
-"""Put results of the benches of frameworks into README.md: `python bench/tables.py`, the newest of each.
+"""Put results of the benches beside run.py into README.md: `python bench/tables.py`, the newest of each.
 
     python bench/tables.py bench/results/fit_step-2026-11-21.jsonl   # or those of named files
 
-A file's name says which bench it is from: fit_step, elements, end_to_end or device_copy, then a hyphen.
+A file's name says which bench it is from: fit_step, elements, end_to_end, device_copy or growth, then a hyphen.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 import elements
 import end_to_end
 import fit_step
+import growth
 import page
+import plot
 from report import COUNT, TIME, TIMES, digits, quantity, table
 from results import Results, read
 
@@ -92,6 +94,7 @@ MARKS: dict[str, Callable[[Records], str]] = {
     "elements": elements_table,
     "end_to_end": end_to_end.render,
     "device_copy": device_copy_table,
+    "growth": growth.render,
 }
 
 
@@ -110,7 +113,9 @@ def main(arguments: list[str] | None = None) -> int:
         if name not in MARKS:
             print(f"{file}: expected a name that begins with one of {', '.join(MARKS)} and a hyphen", file=sys.stderr)
             return 1
-        page.put(README, name, MARKS[name](read(file)))
+        drawn = plot.plot(file)
+        shown = f"\n\n![{name}](plots/{drawn.name})" if drawn else ""
+        page.put(README, name, MARKS[name](read(file)) + shown)
         print(f"{README}: {name} rendered from {file.name}")
     return 0
 

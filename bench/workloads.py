@@ -1,24 +1,20 @@
-"""The workloads: datasets as a user would write them, and what each of their batches must hold.
+"""The workloads: how each dataset is cut into batches, how long it is measured, and what each batch must hold.
 
-Worker processes import this module, so that nothing heavy stands at its top. Every dataset is a pure function
-of the index: any batch can be computed again, and compared with what a loader delivered.
+Worker processes import this module, so that nothing heavy stands at its top.
 """
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
-import io
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
+from photographs import IMAGE, Photographs
+from samples import Arrays, Fields, Ready, Resident, Stamped, Uneven, Waiting, Witnessed
+
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-IMAGE = (224, 224, 3)
 
 
 class Dataset(Protocol):
@@ -52,6 +48,8 @@ class Workload:
     dataset: Dataset
     batch_size: int | None  # None: dataset[i] is a whole batch
     window: Window
+    given: Any = None  # what ringfeed is given in the dataset's place
+    shuffled: bool = False  # by ringfeed, epoch after epoch; the last field of a sample is its number
 
     def leaves(self, number: int) -> tuple[Any, ...]:
         """The fields of sample (or ready batch) `number` in order."""
@@ -69,14 +67,19 @@ class Workload:
         if self.batch_size is None:
             for place, leaf in zip(out, self.leaves(number), strict=True):
                 place[...] = leaf
-            return
-        start = number * self.batch_size
+        elif isinstance(self.dataset, Arrays):
+            self.dataset.gather(number * self.batch_size, out)
+        else:
+            self._fill_rows(number * self.batch_size, range(self.batch_size), out)
+
+    def _fill_rows(self, start: int, rows: range, out: tuple[np.ndarray, ...]) -> None:
+        """Write the samples of these rows of the batch that begins with sample `start`."""
         if len(out) == 1:  # apart, so that the ideal pays for nothing but the samples
             place = out[0]
-            for row in range(self.batch_size):
+            for row in rows:
                 place[row] = self.dataset[start + row]
             return
-        for row in range(self.batch_size):
+        for row in rows:
             for place, leaf in zip(out, self.dataset[start + row], strict=True):
                 place[row] = leaf
 
@@ -84,10 +87,15 @@ class Workload:
         """Batch `number` as a careful user makes it without a loader: ready ones as they are, others new."""
         if self.batch_size is None:
             return self.dataset[number]
-        rows = (self.batch_size,)
-        arrays = [np.asarray(leaf) for leaf in self.leaves(number * self.batch_size)]
-        out = tuple(np.empty(rows + array.shape, array.dtype) for array in arrays)
-        self.fill(number, out)
+        start = number * self.batch_size
+        first = [np.asarray(leaf) for leaf in self.leaves(start)]
+        out = tuple(np.empty((self.batch_size, *leaf.shape), leaf.dtype) for leaf in first)
+        if isinstance(self.dataset, Arrays):
+            self.dataset.gather(start, out)
+        else:
+            for place, leaf in zip(out, first, strict=True):
+                place[0] = leaf
+            self._fill_rows(start, range(1, self.batch_size), out)
         return out if len(out) > 1 else out[0]
 
     def batch_bytes(self) -> int:
@@ -95,7 +103,9 @@ class Workload:
         return sum(buffer.nbytes for buffer in self.buffers())
 
     def is_right(self, number: int, batch: Any) -> bool:
-        """Whether `batch` is bit for bit batch `number`."""
+        """Whether `batch` is bit for bit batch `number`; or, where the loader shuffles, any batch of this dataset."""
+        if self.shuffled:
+            return bool(self.dataset.holds(batch))  # type: ignore[attr-defined]
         expected = self.buffers()
         self.fill(number, expected)
         got = batch if isinstance(batch, (tuple, list)) else (batch,)
@@ -114,109 +124,6 @@ def touch(batch: Any) -> Any:
     return first[(0,) * first.ndim]
 
 
-class Ready:
-    """A ready batch of 1 kB (32 rows of 32 bytes) for each index: what is left is the hand-over alone."""
-
-    def __init__(self, length: int) -> None:
-        self._length = length
-        self._ready = [np.full((32, 8), number, np.float32) for number in range(256)]
-
-    def __len__(self) -> int:
-        """Ready batches."""
-        return self._length
-
-    def __getitem__(self, index: int) -> np.ndarray:
-        """An array that exists already."""
-        return self._ready[index % 256]
-
-
-class Resident:
-    """Views of the samples of one array in memory, as many as fit, over and over."""
-
-    def __init__(self, length: int, shape: tuple[int, ...], distinct: int) -> None:
-        self._length = length
-        count = distinct * int(np.prod(shape))
-        self._samples: np.ndarray = np.arange(count, dtype=np.float32).reshape(distinct, *shape)
-
-    def __len__(self) -> int:
-        """Samples, each of the resident ones many times."""
-        return self._length
-
-    def __getitem__(self, index: int) -> np.ndarray:
-        """A view: the loader makes the one copy."""
-        sample: np.ndarray = self._samples[index % len(self._samples)]
-        return sample
-
-
-PHOTOGRAPHS = {
-    "sklearn": ("datasets/images/china.jpg", "datasets/images/flower.jpg"),
-    "skimage": tuple(
-        f"data/{name}" for name in ("astronaut.png", "chelsea.png", "coffee.png", "hubble_deep_field.jpg", "rocket.jpg")
-    ),
-}
-CLASSES = sum(map(len, PHOTOGRAPHS.values()))
-
-
-class Photographs:
-    """Random 224 x 224 crops of real photographs, decoded from JPEG each time, with its number."""
-
-    def __init__(self, length: int) -> None:
-        self._length = length
-        self._files = [_as_jpeg(path) for package in PHOTOGRAPHS for path in _photographs_of(package)]
-
-    def __len__(self) -> int:
-        """Crops."""
-        return self._length
-
-    def __getitem__(self, index: int) -> tuple[np.ndarray, int]:
-        """Decode, crop where a hash of the index says."""
-        from PIL import Image  # noqa: PLC0415, only the workers that decode need it
-
-        label = index % len(self._files)
-        picture = Image.open(io.BytesIO(self._files[label]))
-        dice = index * 2654435761 & 0xFFFFFFFF  # Knuth's multiplicative hash
-        left = (dice >> 16) % (picture.width - IMAGE[1])
-        top = (dice & 0xFFFF) % (picture.height - IMAGE[0])
-        crop = picture.crop((left, top, left + IMAGE[1], top + IMAGE[0]))
-        return np.asarray(crop), label
-
-
-def _photographs_of(package: str) -> list[Path]:
-    """Where the photographs lie that come inside a package, without importing it."""
-    found = importlib.util.find_spec(package)
-    if found is None or found.submodule_search_locations is None:
-        raise RuntimeError(
-            f"workload jpeg: package {package!r} is not installed, expected its photographs; "
-            "run: pip install scikit-learn scikit-image pillow"
-        )
-    return [Path(found.submodule_search_locations[0]) / path for path in PHOTOGRAPHS[package]]
-
-
-def _as_jpeg(path: Path) -> bytes:
-    """The photograph in colour as a JPEG file, in memory, all at one quality."""
-    from PIL import Image  # noqa: PLC0415, as above
-
-    file = io.BytesIO()
-    Image.open(path).convert("RGB").save(file, "JPEG", quality=90)
-    return file.getvalue()
-
-
-class Stamped:
-    """Samples that follow from their index by a hash and carry it: any loss, double or mix-up shows."""
-
-    def __init__(self, length: int) -> None:
-        self._length = length
-
-    def __len__(self) -> int:
-        """Samples."""
-        return self._length
-
-    def __getitem__(self, index: int) -> tuple[np.ndarray, int]:
-        """3 kB of hash, and the index."""
-        stream = hashlib.shake_128(index.to_bytes(8, "little")).digest(32 * 32 * 3)
-        return np.frombuffer(stream, np.uint8).reshape(32, 32, 3), index
-
-
 def _ready(window: Window) -> Workload:
     return Workload("ready", Ready(window.length), None, window)
 
@@ -229,24 +136,85 @@ def _resident(window: Window) -> Workload:
     return Workload("resident", Resident(64 * window.length, IMAGE, 256), 64, window)
 
 
+def _pixels(window: Window) -> Workload:
+    return Workload("pixels", Resident(64 * window.length, IMAGE, 256, np.uint8), 64, window)
+
+
 def _jpeg(window: Window) -> Workload:
     return Workload("jpeg", Photographs(32 * window.length), 32, window)
+
+
+def _arrays(window: Window) -> Workload:
+    dataset = Arrays(128 * window.length, (32, 32, 3), 50_000)
+    return Workload("arrays", dataset, 128, window, given=dataset.given, shuffled=True)
+
+
+def _slow(window: Window) -> Workload:
+    return Workload("slow", Waiting(16 * window.length), 16, window)
+
+
+def _variable(window: Window) -> Workload:
+    return Workload("variable", Uneven(32 * window.length), 32, window)
+
+
+def _epochs(window: Window) -> Workload:
+    return Workload("epochs", Ready(16), None, window)
 
 
 def _kill(window: Window) -> Workload:
     return Workload("kill", Stamped(32 * window.most), 32, window)
 
 
+def _witnessed(window: Window) -> Workload:
+    return Workload("witnessed", Witnessed(32 * window.most), 32, window)
+
+
+def _of_bytes(size: int, window: Window) -> Workload:
+    dataset = Ready(window.length, (size // 4,), 4 if size > 1 << 20 else 256)
+    return Workload("bytes", dataset, None, window)
+
+
+def _of_fields(count: int, window: Window) -> Workload:
+    return Workload("fields", Fields(32 * window.length, count), 32, window)
+
+
+def _of_length(length: int, window: Window) -> Workload:
+    return Workload("length", Fields(length, 2), 32, window, shuffled=True)
+
+
+def _of_epoch(length: int, window: Window) -> Workload:
+    return Workload("epoch", Ready(length), None, window)
+
+
 WORKLOADS: dict[str, tuple[Callable[[Window], Workload], int, int]] = {  # with warm-up and most batches
     "ready": (_ready, 1000, 400_000),
     "tiny": (_tiny, 500, 100_000),
-    "resident": (_resident, 8, 2000),
+    "resident": (_resident, 60, 2000),
+    "pixels": (_pixels, 60, 5000),
     "jpeg": (_jpeg, 8, 2000),
+    "arrays": (_arrays, 1000, 50_000),
+    "slow": (_slow, 8, 2000),
+    "variable": (_variable, 8, 5000),
+    "epochs": (_epochs, 0, 40),  # epochs, not batches
     "kill": (_kill, 0, 400),
+    "kill_one": (_witnessed, 0, 300),
+    "ahead": (_witnessed, 0, 2000),
+}
+SIZED: dict[str, tuple[Callable[[int, Window], Workload], int, int]] = {  # of the size behind the slash
+    "bytes": (_of_bytes, 16, 100_000),
+    "fields": (_of_fields, 50, 50_000),
+    "length": (_of_length, 50, 50_000),
+    "epoch": (_of_epoch, 0, 400),  # epochs, not batches
+    "slots": (lambda _, window: _ready(window), 1000, 400_000),
+    "workers": (lambda _, window: _tiny(window), 500, 100_000),
 }
 
 
 def make(name: str, seconds: float) -> Workload:
-    """The named workload, to be measured for so many seconds at most."""
-    build, warmup, most = WORKLOADS[name]
+    """The named workload (`ready`; the same in `calls/ready`, `ready/warm`), measured for so many seconds at most."""
+    kind, _, rest = name.partition("/")
+    if kind in SIZED:
+        sized, warmup, most = SIZED[kind]
+        return sized(int(rest), Window(warmup, most, seconds))
+    build, warmup, most = WORKLOADS[kind if kind in WORKLOADS else rest]
     return build(Window(warmup, most, seconds))

@@ -2,64 +2,36 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-BENCH = Path(__file__).parents[1] / "bench"
+from benched import BENCH, bench, record
+
 sys.path.append(str(BENCH))
 
-import launch  # noqa: E402
-import page  # noqa: E402
-import proctree  # noqa: E402
-import report  # noqa: E402
-import run  # noqa: E402
-import tables  # noqa: E402
-from cases import CASES, chosen_cases, contenders_of  # noqa: E402
-from contenders import ASKED, CONTENDERS  # noqa: E402
-from results import Results  # noqa: E402
-from workloads import PHOTOGRAPHS, Stamped, Window, Workload, make, touch  # noqa: E402
+from typing import TYPE_CHECKING
 
+import launch
+import page
+import proctree
+import report
+import run
+import samples
+import tables
+from cases import CASES, chosen_cases, contenders_of
+from contenders import CONTENDERS
+from job import Job
+from photographs import PHOTOGRAPHS
+from results import Results
+from samples import Arrays, Stamped, Uneven, Witnessed
+from workloads import Window, Workload, make, touch
 
-def bench(output: Path, *arguments: str) -> tuple[int, list[dict[str, Any]]]:
-    """Run the bench in a process of its own, as a user does: its exit status and its lines."""
-    command = [
-        sys.executable,
-        str(BENCH / "run.py"),
-        "--output",
-        str(output),
-        "--repetitions",
-        "1",
-        *arguments,
-    ]
-    with output.with_suffix(".log").open("wb") as log:
-        done = subprocess.run(command, stdout=log, stderr=log, timeout=240, check=False)
-    lines = output.read_text().splitlines() if output.exists() else []
-    return done.returncode, [json.loads(line) for line in lines]
-
-
-def record(contender: str, repetition: int, case: str = "ready", **figures: float) -> dict[str, Any]:
-    """A line of results with these figures."""
-    place = {"cpu": "CPU", "cores": 2, "memory_bytes": 8e9, "kernel": "6.1", "libc": "glibc 2.36"}
-    return {
-        "time": "2026-11-20T12:00:00+0000",
-        "case": case,
-        "contender": contender,
-        "repetition": repetition,
-        "quick": False,
-        "workers": 2,
-        "slots": 4,
-        "commit": "0123456789ab",
-        "machine": place,
-        "versions": {"numpy": "2.4.6"},
-        "figures": figures,
-    }
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def stamped() -> Workload:
@@ -144,13 +116,30 @@ def test_contenders_take_turns() -> None:
 def test_names_choose_cases_and_contenders() -> None:
     """A name with two scripts means both; a contender leaves its own cases only when both are named."""
     assert chosen_cases(["memory", "kill"]) == ["memory/plain", "memory/unguarded", "kill"]
-    assert chosen_cases([]) == [case for case in CASES if case != "tiny"]
+    assert chosen_cases([]) == list(CASES)
+    assert "jpeg/warm" not in chosen_cases([], quick=True)
     assert contenders_of("kill", [], case_named=True) == ["ringfeed"]
     assert contenders_of("kill", ["torch", "ideal"], case_named=True) == ["torch"]
     assert contenders_of("kill", ["torch", "ideal"], case_named=False) == []
-    assert not set(ASKED) & set(contenders_of("ready", [], case_named=True))
     assert contenders_of("ready", ["pool", "plain"], case_named=True) == ["pool", "plain"]
     assert contenders_of("ready", ["pool", "plain"], case_named=False) == ["plain"]
+    assert contenders_of("arrays", [], case_named=False, quick=True) == ["ringfeed", "ideal"]
+
+
+def test_what_is_no_time_is_measured_once() -> None:
+    """System calls or ends of epochs are told by one repetition; everybody takes part where that is asked for."""
+    names = ["--workload", "epochs", "slow", "--repetitions", "2"]
+    jobs = list(run.planned(run.options_of([*names, "--contender", "ringfeed"]), ""))
+    assert [(job.repetition, job.workload) for job in jobs] == [(0, "slow"), (0, "epochs"), (1, "slow")]
+    arrays = ["--workload", "arrays", "--repetitions", "1", "--everybody"]
+    everybody = {job.contender for job in run.planned(run.options_of(arrays), "")}
+    assert everybody == {name for name, contender in CONTENDERS.items() if not contender.missing()}
+
+
+def test_heap_is_warm_where_the_case_says_so() -> None:
+    """Glibc's variables are set behind the slash, and nowhere else."""
+    jobs = [Job(case, "torch", 0, 2, 4, 1.0, "") for case in ("jpeg", "jpeg/warm")]
+    assert [launch._heap_of(job) for job in jobs] == [{}, launch.WARM_HEAP]
 
 
 # ---- the oracle ----
@@ -190,6 +179,50 @@ def test_photographs_are_cropped_the_same_way_each_time() -> None:
     assert (crop.shape, crop.dtype, label) == ((224, 224, 3), np.uint8, 1)
     assert workload.is_right(2, workload.batch(2))
     assert not np.array_equal(crop, workload.dataset[15][0])  # the same photograph elsewhere
+
+
+def test_a_batch_asks_for_each_sample_once() -> None:
+    """Whoever makes whole batches pays for as many samples as the ideal does."""
+    dataset = Witnessed(64)
+    workload = Workload("witnessed", dataset, 4, Window(0, 10, 0.0))
+    images, indices = workload.batch(3)
+    assert (len(dataset.makers()), indices.tolist()) == (4, [12, 13, 14, 15])
+    workload.fill(3, (images, indices))
+    assert len(dataset.makers()) == 8
+
+
+@pytest.mark.parametrize("name", ["ready", "tiny", "pixels", "slow", "variable", "bytes/1000", "fields/1", "fields/3"])
+def test_workloads_tell_right_from_wrong(name: str) -> None:
+    """A batch made as a careful user makes it is right in its own place, and in no other."""
+    workload = make(name, 0.0)
+    batch = workload.batch(3)
+    assert workload.is_right(3, batch)
+    assert not workload.is_right(4, batch)
+
+
+def test_shuffled_arrays_are_told_by_their_numbers() -> None:
+    """Rows in any order are right where each is the one its number names, and is there once."""
+    dataset = Arrays(40, (2, 3), 20)
+    workload = Workload("arrays", dataset, 4, Window(0, 10, 0.0), given=dataset.given, shuffled=True)
+    rows, numbers = workload.batch(7)
+    by_hand = [dataset[index] for index in range(28, 32)]
+    assert np.array_equal(rows, np.stack([row for row, _ in by_hand]))
+    assert numbers.tolist() == [number for _, number in by_hand]
+    assert workload.is_right(0, (rows[::-1], numbers[::-1]))
+    assert not workload.is_right(0, (rows[::-1], numbers))
+    assert not workload.is_right(0, (rows[[0, 0]], numbers[[0, 0]]))
+
+
+def test_one_sample_in_fifty_costs_more() -> None:
+    """Which ones follows from a hash of the index, and they are neither more nor fewer."""
+    sizes: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(samples, "_hashed", lambda index, size: sizes.append(size))  # noqa: ARG005 - as called
+        for index in range(5000):
+            Uneven(5000)[index]
+    assert set(sizes) == {samples.LIGHT, samples.HEAVY}
+    assert samples.HEAVY == 50 * samples.LIGHT
+    assert 80 <= sizes.count(samples.HEAVY) <= 120
 
 
 # ---- what the kernel says ----
@@ -281,14 +314,27 @@ def test_promises_stand_beside_what_was_measured() -> None:
         [
             record("ringfeed", 0, per_batch_s=9e-6),
             record("keras-processes", 0, per_batch_s=99e-6),
+            *(record(name, 0, "tiny", per_batch_s=cost) for name, cost in (("ringfeed", 1.0), ("ideal", 0.8))),
+            *(
+                record(name, 0, "slow", per_batch_s=cost)
+                for name, cost in (("ringfeed", 1.0), ("ray", 0.9), ("pool", 2.0))
+            ),
+            *(
+                record(name, 0, "first_batch/plain", first_batch_s=cost)
+                for name, cost in (("ringfeed", 0.5), ("ray", 2.0), ("torch", 0.1))
+            ),
             record("ringfeed", 0, "kill", right=400, expected=400),
         ]
     )
     assert report.target_table(results) == (
         "|  | promised | measured |  |\n"
         "| --- | ---: | ---: | ---: |\n"
-        "| ready 1 kB batch | at most 8 µs | 9 µs | **missed** |\n"
-        "| Keras processes over that | at least 10x | 11x | kept |\n"
+        "| ready 1 kB batch | at most 6 µs | 9 µs | **missed** |\n"
+        "| ready 1 kB batch: keras-processes over ringfeed | at least 15x | 11x | **missed** |\n"
+        "| 32 tiny samples, of the ideal | at least 60 % | 80 % | kept |\n"
+        "| slow source: the best rival over ringfeed | at least 1x | 0.9x | **missed** |\n"
+        "| first batch | at most 0.3 s | 0.5 s | **missed** |\n"
+        "| first batch: the soonest rival that does not fork, over ringfeed | at least 1x | 4x | kept |\n"
         "| batches right and in order, all workers killed | at least 100 % | 100 % | kept |"
     )
 

@@ -17,7 +17,7 @@ sys.path.append(str(BENCH))
 
 import end_to_end  # noqa: E402
 import proctree  # noqa: E402
-from workloads import PHOTOGRAPHS  # noqa: E402
+from photographs import PHOTOGRAPHS  # noqa: E402
 
 
 @pytest.mark.parametrize("backend", end_to_end.BACKENDS)

@@ -1,7 +1,8 @@
 """Who is measured: each contender is one short module with the same interface, in its best settings.
 
 A module gives `settings(workload, workers, slots)`, what it was told, for the record, and
-`batches(workload, workers, slots)`, a context manager around something that iterates over one epoch in order.
+`batches(workload, workers, slots)`, a context manager around something that iterates over an epoch in
+order, and over another each time it is asked again.
 The ideal hands nothing over and so has no batches: it gives `fill` instead.
 """
 
@@ -12,7 +13,18 @@ import importlib.util
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from types import ModuleType
+
+
+class Epochs:
+    """What begins an epoch each time it is iterated over."""
+
+    def __init__(self, begin: Callable[[], Iterator[Any]]) -> None:
+        self._begin = begin
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._begin()
 
 
 class Contender(NamedTuple):
@@ -35,9 +47,11 @@ class Contender(NamedTuple):
 KERAS = (("keras", "keras"), ("tensorflow", "tensorflow"))
 TENSORFLOW = (("tensorflow", "tensorflow"),)
 TORCH = (("torch", "torch"),)
+SPDL = (("spdl", "spdl"),)
 
 CONTENDERS = {
     "ringfeed": Contender("ringfeed", "ringfeed_spawn", (("ringfeed", "ringfeed"),)),
+    "ringfeed-fork": Contender("ringfeed, forked workers", "ringfeed_fork", (("ringfeed", "ringfeed"),)),
     "ideal": Contender("the ideal: no hand-over", "ideal", ()),
     "keras-processes": Contender("Keras OrderedEnqueuer, processes", "keras_processes", KERAS),
     "keras-threads": Contender("Keras OrderedEnqueuer, threads", "keras_threads", KERAS),
@@ -49,6 +63,10 @@ CONTENDERS = {
     "tf-function": Contender("tf.data map of numpy_function, batch", "tf_function", TENSORFLOW),
     "torch-ready": Contender("torch DataLoader, whole batches", "torch_ready", TORCH),
     "grain": Contender("Grain, worker processes", "grain_processes", (("grain", "grain"),)),
+    "spdl": Contender("SPDL pipeline, processes", "spdl_processes", SPDL),
+    "spdl-iteration": Contender("SPDL iterate_in_subprocess", "spdl_iteration", SPDL),
+    "spdl-pool": Contender("SPDL segment pool", "spdl_pool", SPDL),
+    "spdl-pools": Contender("SPDL segment pools, one a worker", "spdl_pools", SPDL),
+    "faster-fifo": Contender("faster-fifo", "faster_fifo_queues", (("faster-fifo", "faster_fifo"),)),
+    "ray": Contender("Ray Data", "ray_data", (("ray[data]", "ray"),)),
 }
-ASKED = ("pool", "tf-generator", "tf-function", "torch-ready", "grain")
-"""Take part when a contender and a workload are named: with them the bench takes twice as long."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import keras
 from keras.src.trainers.data_adapters.py_dataset_adapter import OrderedEnqueuer
+
+from contenders import Epochs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -46,12 +49,14 @@ def batches(
     chosen = settings(workload, workers, slots, processes=processes)
     enqueuer = OrderedEnqueuer(Batches(workload, **chosen), **chosen)
     try:
-        yield _stream(enqueuer)
+        yield Epochs(lambda: _epoch(enqueuer))
     finally:
         # Without draining: the epoch has not ended, and its rest would be computed and thrown away.
         enqueuer.stop(drain_queue_and_join=False)
 
 
-def _stream(enqueuer: OrderedEnqueuer) -> Iterator[Any]:
+def _epoch(enqueuer: OrderedEnqueuer) -> Iterator[Any]:
+    """An epoch as `fit` has it: a new pool in `on_epoch_begin`, and its end in `on_epoch_end`."""
     enqueuer.start()
-    yield from enqueuer.get()
+    yield from islice(enqueuer.get(), len(enqueuer.py_dataset))
+    enqueuer.stop()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from contenders import Epochs
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -22,4 +24,4 @@ def batches(workload: Workload, workers: int, slots: int) -> Iterator[Iterable[A
     """The batches, each made when it is asked for."""
     del workers, slots
     samples = workload.batch_size or 1
-    yield map(workload.batch, range(len(workload.dataset) // samples))
+    yield Epochs(lambda: map(workload.batch, range(len(workload.dataset) // samples)))

@@ -11,6 +11,8 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from contenders import Epochs
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -29,10 +31,10 @@ def settings(workload: Workload, workers: int, slots: int) -> dict[str, Any]:
 def batches(workload: Workload, workers: int, slots: int) -> Iterator[Iterable[Any]]:
     """The results of imap, each making room for another task."""
     room, ended = threading.Semaphore(slots), threading.Event()
-    tasks = _tasks(len(workload.dataset) // (workload.batch_size or 1), room, ended)
+    count = len(workload.dataset) // (workload.batch_size or 1)
     with multiprocessing.get_context("fork").Pool(workers, _workload.append, (workload,)) as pool:
         try:
-            yield _taken(pool.imap(_make, tasks, chunksize=1), room)
+            yield Epochs(lambda: _taken(pool.imap(_make, _tasks(count, room, ended), chunksize=1), room))
         finally:
             ended.set()
             room.release()  # the pool waits for its thread, which may wait for room

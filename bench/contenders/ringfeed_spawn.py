@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -11,15 +12,23 @@ if TYPE_CHECKING:
     from workloads import Workload
 
 
-def settings(workload: Workload, workers: int, slots: int) -> dict[str, Any]:
+def settings(workload: Workload, workers: int, slots: int, *, start_method: str = "spawn") -> dict[str, Any]:
     """What the loader is told."""
-    return {"batch_size": workload.batch_size, "workers": workers, "slots": slots, "start_method": "spawn"}
+    order = {"shuffle": True, "drop_remainder": True} if workload.shuffled else {}
+    return {
+        "batch_size": workload.batch_size,
+        "workers": workers,
+        "slots": slots,
+        "start_method": start_method,
+        **order,
+    }
 
 
 @contextmanager
-def batches(workload: Workload, workers: int, slots: int) -> Iterator[Iterable[Any]]:
-    """A loader over the workload's dataset."""
+def batches(workload: Workload, workers: int, slots: int, *, start_method: str = "spawn") -> Iterator[Iterable[Any]]:
+    """A loader over the workload's dataset; where it shuffles, one epoch after another."""
     import ringfeed  # noqa: PLC0415, its import belongs to the memory it takes
 
-    with ringfeed.Loader(workload.dataset, **settings(workload, workers, slots)) as loader:
-        yield loader
+    dataset = workload.dataset if workload.given is None else workload.given
+    with ringfeed.Loader(dataset, **settings(workload, workers, slots, start_method=start_method)) as loader:
+        yield chain.from_iterable(repeat(loader)) if workload.shuffled else loader

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
+from contenders import Epochs
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -37,4 +39,4 @@ def batches(workload: Workload, workers: int, slots: int) -> Iterator[Iterable[A
     dataset = dataset.map(sample, num_parallel_calls=workers, deterministic=True)
     if workload.batch_size is not None:
         dataset = dataset.batch(workload.batch_size, drop_remainder=True)
-    yield dataset.prefetch(slots).as_numpy_iterator()
+    yield Epochs(dataset.prefetch(slots).as_numpy_iterator)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from contenders import Epochs
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -29,4 +31,4 @@ def batches(workload: Workload, workers: int, slots: int) -> Iterator[Iterable[A
     dataset = tf.data.Dataset.from_generator(
         lambda: map(workload.batch, range(count)), output_signature=signature
     ).prefetch(slots)
-    yield dataset.as_numpy_iterator()
+    yield Epochs(dataset.as_numpy_iterator)

@@ -1,0 +1,10 @@
+"""ringfeed with forked workers, for datasets that are to be shared and programs in which a fork is safe."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from contenders import ringfeed_spawn
+
+settings = partial(ringfeed_spawn.settings, start_method="fork")
+batches = partial(ringfeed_spawn.batches, start_method="fork")
