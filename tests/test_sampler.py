@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ringfeed
-from ringfeed.permutation import MAX_LENGTH, permute
+from ringfeed._permute import MAX_LENGTH
+from ringfeed.permutation import permute
 from ringfeed.sampler import (
     CHUNK,
     Custom,

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import numpy as np
 
-from ringfeed.permutation import MAX_LENGTH, permute
+from ringfeed._permute import MAX_LENGTH
+from ringfeed.permutation import permute
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from ringfeed.permutation import Indices
 
-CHUNK = 16_384  # positions permuted at a time; with fewer, the last few walkers cost more than all others
+CHUNK = 4096  # positions permuted at a time: 32 kB, which malloc keeps
 
 
 class Epoch(Protocol):
