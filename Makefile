@@ -148,6 +148,9 @@ FRAMEWORK_TESTS = $(foreach name,$(FRAMEWORKS),$(wildcard tests/test_$(name).py 
 ALONE := consumer crash fuzz leftovers many scarce
 ALONE_TESTS = $(ALONE:%=tests/test_%.py)
 CORE_TESTS = $(filter-out $(FRAMEWORK_TESTS) $(ALONE_TESTS),$(wildcard tests/test_*.py))
+# Arithmetic, and long walks over what other tests try on every Python: the main one is enough.
+ONCE := inputs machine permutation sampler tuning
+OFTEN_TESTS = $(filter-out $(ONCE:%=tests/test_%.py),$(CORE_TESTS))
 
 test-frameworks: .venv/with-tensorflow .venv/with-pictures .venv/with-test ## Keras, TensorFlow, the demo and the bench
 	$(PY) -m pytest $(FRAMEWORK_TESTS)
@@ -164,7 +167,8 @@ test-backends: .venv/with-tensorflow .venv/with-pictures .venv/with-test ## torc
 test-core: .venv/with-test $(OTHERS:%=.venv-%/with-test) ## the core on every Python found; what takes a machine alone, on the main one
 	@echo "== the core on Python $(MAIN) $(OTHERS); not found: $(or $(filter-out $(FOUND),$(VERSIONS)),none)"
 	@for venv in .venv $(OTHERS:%=.venv-%); do \
-	    ( $$venv/bin/python -m pytest -q $(CORE_TESTS) >$$venv/tests.log 2>&1; echo $$? >$$venv/tests.status ) & \
+	    if [ $$venv = .venv ]; then tests="$(CORE_TESTS)"; else tests="$(OFTEN_TESTS)"; fi; \
+	    ( $$venv/bin/python -m pytest -q $$tests >$$venv/tests.log 2>&1; echo $$? >$$venv/tests.status ) & \
 	done; wait; \
 	for venv in .venv $(OTHERS:%=.venv-%); do \
 	    if [ "$$(cat $$venv/tests.status)" = 0 ]; then echo "$$venv: $$(tail -n 1 $$venv/tests.log)"; \
