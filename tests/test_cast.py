@@ -157,6 +157,12 @@ STRUCTURE = "write it in the structure of the sample, with None for what stays a
             (None, None),
             " is cast nowhere, expected a cast of one leaf or more; name one, or leave cast out",
         ),
+        (
+            (Array((4, 5, 3), "uint8", variable=True),),
+            (Cast(mean=(1, 2, 3)),),
+            "[0] has variable=(0, 1, 2), expected the same channels in all batches, as mean or std has a number for "
+            "each; leave that axis out of variable, or give one",
+        ),
         ({"a": IMAGE}, {}, " is cast nowhere, expected a cast of one leaf or more; name one, or leave cast out"),
     ],
 )

@@ -84,6 +84,16 @@ def test_float64_is_refused_where_jax_has_none() -> None:
         assert loader.epoch == 0
 
 
+def test_float64_is_refused_of_what_is_float64() -> None:
+    """A cast that changes nothing in the slot is a promise all the same."""
+    with images(LABELS.astype(np.float64)) as loader, pytest.raises(ringfeed.SpecError) as caught:
+        loader.to_jax(cast=("float64",))
+    assert str(caught.value) == (
+        "to_jax(cast=...): sample[0] is cast to 'float64', expected a dtype that JAX has; set jax_enable_x64, or "
+        "name 'float32'"
+    )
+
+
 @pytest.mark.parametrize(
     ("cast", "rtol"),
     [(FULL, 1e-5), (Cast("float16", scale=1 / 255, mean=0.5), 1e-2), (Cast("bfloat16", std=(2, 3, 4)), 1e-2)],
@@ -179,6 +189,25 @@ with ringfeed.Loader((X, Y), batch_size=8, workers=1, slots=3, timeout_s=100) as
         assert (np.concatenate([np.asarray(y) for _, y in kept]) == Y.astype(np.float32)).all()
 print(sorted(set(sent)))
 """
+
+
+class Growing:
+    """Whole batches, each larger than the one before it."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> Any:
+        return (IMAGES[: index + 1, : index + 3],)
+
+
+def test_shapes_that_vary_are_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """JAX would compile anew for each shape, and keep it for ever: NumPy casts as the batch leaves its slot."""
+    monkeypatch.setattr(jax_cast, "_cast", None)
+    spec = (ringfeed.Array((6, 5, 3), "uint8", variable=(0,)),)
+    with ringfeed.Loader(Growing(), batch_size=None, max_batch_size=3, spec=spec, workers=0, slots=2) as loader:
+        for number, (x,) in enumerate(loader.to_jax(cast=(FULL,))):
+            np.testing.assert_array_equal(np.asarray(x), in_numpy({0: FULL})[0](*Growing()[number]))
 
 
 def test_another_device_is_sent_the_uint8() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import mmap
 import os
 import resource
 import struct
@@ -219,3 +220,17 @@ def test_what_cannot_be_mapped(monkeypatch: pytest.MonkeyPatch) -> None:
         f"cannot map {show_bytes(sum(made.sizes))} of shared memory: Cannot allocate memory; RLIMIT_AS (ulimit -v) is "
         f"{show_limit(resource.RLIMIT_AS)}; raise it, use fewer slots, or memory="
     )
+
+
+def test_large_slots_lie_where_huge_pages_can() -> None:
+    """All of the memory is there and empty, whatever pages the kernel has for it, and begins where a huge one would."""
+    spec = Spec(Array((1 << 20,), "uint8"))
+    found = Segment(make_plan(spec, 3, 3, workers=1, slots=3))
+    try:
+        ring = found.open()
+        assert ring.address % (2 << 20) == 0
+        assert os.fstat(found.slots_fd).st_blocks * 512 == found.slots_size
+        with mmap.mmap(found.slots_fd, found.slots_size) as memory:
+            assert not any(memory[:])
+    finally:
+        found.close()

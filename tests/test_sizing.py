@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
+import threading
 import time
 from collections import deque
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,13 +16,13 @@ import pytest
 
 import ringfeed
 from datasets import Oracle, check, drain, flat
-from ringfeed import sizing
+from ringfeed import sizing, worker
 from ringfeed.errors import PlanError, WorkerError
 from ringfeed.tuning import Move, Setting, Window
 from watching import pids, pool_of, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -297,3 +300,85 @@ def test_counts_go_on_over_epochs_and_restarts() -> None:
         assert np.sum([window.batches for window in script.windows]) <= 10
         assert drain(loader) == list(range(40))
         assert script.setting == Setting(2, 3)
+
+
+def test_ctrl_c_while_a_thread_starts_gives_its_id_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread whose start was interrupted runs all the same: it leaves, and no other has its id before it is gone."""
+    loader, _ = scripted(Oracle(400), (1, 2), backend="thread")
+    started = threading.Event.wait
+
+    def wait(event: threading.Event, timeout: float | None = None) -> bool:
+        monkeypatch.undo()
+        started(event, timeout)
+        raise KeyboardInterrupt
+
+    with loader:
+        iterator = iter(loader)
+        seen = [check(next(iterator))]
+        monkeypatch.setattr(threading.Event, "wait", wait)
+        with pytest.raises(KeyboardInterrupt):
+            pool_of(loader).resize(2)
+        pool_of(loader).resize(2)
+        wait_until(lambda: living_threads(loader) == 2)
+        names = [thread.name for thread in threading.enumerate() if thread.name.startswith("ringfeed-")]
+        assert len(set(names)) == len(names)
+        assert flat(seen) + drain(iterator) == list(range(400))
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_ctrl_c_while_a_worker_is_forked_does_not_mix_up_workers(method: Any) -> None:
+    """The nursery's answer to an order that was given up is not taken for that to the next one."""
+    loader, _ = scripted(Oracle(400, sleep_s=0.002), (1, 2), start_method=method)
+    with loader:
+        iterator = iter(loader)
+        seen = [check(next(iterator))]
+        pool = pool_of(loader)
+        nursery = pool._launcher._nursery.pid
+        os.kill(nursery, signal.SIGSTOP)
+        with pytest.raises(KeyboardInterrupt), interrupted_after(0.3):
+            pool.resize(2)
+        with suppress(ProcessLookupError):
+            os.kill(nursery, signal.SIGCONT)
+        pool.resize(2)
+        assert flat(seen) + drain(iterator) == list(range(400))
+        assert pool.restarts == 0
+
+
+@contextmanager
+def interrupted_after(delay_s: float) -> Iterator[None]:
+    """Have Ctrl-C come after so long."""
+    timer = threading.Timer(delay_s, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.join()
+
+
+def test_memory_that_the_kernel_does_not_take_back_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slot whose pages are locked is parked all the same, and training goes on."""
+    loader, _ = scripted(Oracle(80), (1, 4), (1, 2))
+
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    with loader:
+        iterator = iter(loader)
+        monkeypatch.setattr(loader._engine.segment, "give_back", refuse)  # type: ignore[union-attr]
+        assert drain(iterator) == list(range(80))
+        assert reserved_slots(loader) == 4
+        assert loader.slot_states()[2:4] == ["parked"] * 2
+
+
+def test_the_first_worker_is_woken_though_others_may_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that sleeps is all there are, however many are allowed: what is to be filled does not wait for them."""
+    monkeypatch.setattr(worker, "IDLE_NS", 10**12)  # or it would look round by itself
+    loader, _ = scripted((np.arange(8000),), (1, 4), start_method="fork")
+    with loader:
+        iterator = iter(loader)
+        for _ in range(300):
+            next(iterator)  # quick enough to do without wakes
+        for _ in range(100):
+            for _ in range(3):
+                next(iterator)
+            wait_until(iterator.ready)

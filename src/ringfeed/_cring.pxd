@@ -292,6 +292,7 @@ cdef extern from "feed.h" nogil:
 cdef extern from "wait.h" nogil:
     int64_t rf_now_ns()
     int rf_futex_error()
+    void rf_reserve_huge(int fd, uint64_t size)
     void *rf_map(int fd, uint64_t size, int inherit)
     void rf_unmap(void *address, uint64_t size)
     int rf_guard_start(int parent, int lifeline)

@@ -18,6 +18,7 @@ from ringfeed.cuda import start_driver
 from ringfeed.diagnosis import sample_failed, slots_held, source_ended, stalled
 from ringfeed.errors import ClosedError
 from ringfeed.failure import Kind, kind_of
+from ringfeed.lifetime import Forks
 from ringfeed.limits import usable_cpus
 from ringfeed.origins import Debug, Origins
 from ringfeed.pins import Pins
@@ -87,6 +88,7 @@ class Engine:
         self._waited_ns = 0  # by its last caller, in vain
         self._since_ns = 0  # when time was last counted in the epoch under way; 0: there is none
         self.origins = Origins()
+        self._forks = Forks.count
         self._counting = threading.RLock()  # held for a few steps: statistics are asked for by any thread
         self._sizing = Sizing(tuner, self.segment, self.ring, self.pool, self.count) if tuner else None
 
@@ -199,6 +201,8 @@ class Engine:
 
     def _count_feed(self) -> None:
         """Count what C code has taken since the last look; without a feed only `next` counts."""
+        if self._forks != Forks.count:
+            return  # as in _count_time()
         with self._counting:
             if self._feed is not None:
                 now = self._feed.tally()  # a signal handler that asks meanwhile counts up to its own
@@ -351,7 +355,7 @@ class Engine:
     # ---- statistics ----
 
     def count(self) -> Stats:
-        """Return the statistics, brought up to date."""
+        """Return the statistics, brought up to date; in a forked child as they were."""
         self._count_time()
         self._count_feed()
         self._count_work()
@@ -359,6 +363,8 @@ class Engine:
 
     def _count_time(self, *, over: bool = False) -> None:
         """Count the time since the last look, if an epoch is under way; ``over``: it ends now."""
+        if self._forks != Forks.count:
+            return  # whoever held the lock when this process was forked is not in it
         with self._counting:
             now_ns = _ring.now_ns()
             if self._since_ns:

@@ -194,8 +194,10 @@ class Forker:
             try:
                 channels.send(self._nursery.channel, {}, (theirs.fileno(), *self._tether.fds))
                 pid, pidfd = self._answer(self._nursery)
-            except BaseException:
+            except BaseException as error:
                 ours.close()
+                if not isinstance(error, (OSError, EOFError, WorkerError)):
+                    self._bury()  # Ctrl-C: its answer would pass for that to the next order
                 raise
         return Worker(pid, pidfd, ours, partial(self._status_of, pid, self._nursery))
 

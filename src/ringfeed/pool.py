@@ -157,25 +157,31 @@ class Threads:
     def resize(self, workers: int) -> None:
         """Have more threads or fewer; those that are sent away end what they are at."""
         ring = self._crew.ring
-        for number in [number for number in self._leaving if not self._threads[number].is_alive()]:
+        there = threading.enumerate()  # also those that have not begun to run
+        for number in [number for number in self._leaving if self._threads[number] not in there]:
             ring.reap(number, blame=False)  # so that its id is like new
             self._leaving.discard(number)
             del self._threads[number]
         ring.set_crew(workers)
         staying = sorted(self._threads.keys() - self._leaving)
-        for number in staying[workers:]:
-            self._leaving.add(number)
+        self._leaving.update(staying[workers:])
+        for number in self._leaving:  # again, if Ctrl-C came in between
             ring.retire(number)
         ids = (number for number in range(ring.ids) if number not in self._threads)
         for number in [*ids][: max(0, workers - len(staying))]:
-            self._threads[number] = self._run(number)
+            self._run(number)
 
-    def _run(self, number: int) -> threading.Thread:
+    def _run(self, number: int) -> None:
         end = _ring.WorkerEnd(self._crew.ring, number, lane=number + 1)
         source = Source(self._dataset, self._crew.recipe, end, self._crew.ring)
         thread = threading.Thread(target=serve, args=(end, source), name=f"ringfeed-{number}", daemon=True)
-        start_thread(thread)
-        return thread
+        self._threads[number] = thread
+        try:
+            start_thread(thread)
+        except BaseException:  # after Ctrl-C it may run all the same, and its id must not be another's meanwhile
+            self._leaving.add(number)
+            self._crew.ring.retire(number)
+            raise
 
     def update(self, dataset: Any) -> int:  # noqa: ARG002 - see below
         """Nothing to send: the threads see the same object."""
@@ -210,7 +216,7 @@ class Threads:
         """Wait a little for the threads; one inside a long sample ends after it."""
         self._crew.ring.stop()
         for thread in self._threads.values():
-            if thread is not threading.current_thread():
+            if thread.is_alive() and thread is not threading.current_thread():
                 thread.join(STOP_S / len(self._threads))
 
 

@@ -69,6 +69,7 @@ class Processes:
 
     def start(self, dataset: Any) -> None:
         """Start the processes first, so that their interpreters come up while the dataset is packed."""
+        self._crew.ring.set_crew(self._wanted)
         try:
             with self._lock:
                 if self._crew.start_method == "spawn":
@@ -150,8 +151,8 @@ class Processes:
             self._wanted = workers
             self._crew.ring.set_crew(workers)
             staying = sorted(self._workers.keys() - self._leaving)
-            for number in staying[workers:]:
-                self._leaving.add(number)
+            self._leaving.update(staying[workers:])
+            for number in self._leaving & self._workers.keys():  # again, if Ctrl-C came in between
                 self._crew.ring.retire(number)
             try:
                 self._fill_up()
@@ -222,7 +223,8 @@ class Processes:
                 worker = self._workers[number] = self._launch()
                 try:
                     self._introduce(number)
-                except BaseException:  # Ctrl-C: it would wait for its hello for ever
+                except BaseException:  # Ctrl-C: it would wait for its hello for ever, and its end is no death
+                    self._leaving.add(number)
                     worker.kill()
                     raise
 

@@ -47,8 +47,9 @@ def reserve(name: str, size: int, at_first: int | None = None) -> int:
         raise PlanError(message + _WAYS.get(error.errno or 0, "")) from error
     try:
         os.fchmod(fd, 0o600)  # or another user whom /proc shows our descriptors could open it
-        if at_first is not None:
-            os.ftruncate(fd, size)
+        os.ftruncate(fd, size)
+        if at_first is None:
+            _ring.reserve_huge(fd, size)
         _allocate(fd, 0, size if at_first is None else at_first)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
     except BaseException:
@@ -114,7 +115,8 @@ class Segment:
             self._format(plan, spin_ns)
             self.slot_size = plan.slot_size
             self.reserved = set(range(plan.slots if open_slots is None else open_slots))
-            self.slots_fd = reserve("ringfeed-slots", self.slots_size, len(self.reserved) * plan.slot_size)
+            at_first = None if open_slots is None else open_slots * plan.slot_size
+            self.slots_fd = reserve("ringfeed-slots", self.slots_size, at_first)
         except BaseException:
             os.close(self.control_fd)
             raise
@@ -152,8 +154,8 @@ class Segment:
 
     def give_back(self, ring: _ring.Ring, slot: int) -> None:
         """Return a parked slot's memory to the kernel."""
+        self.reserved.discard(slot)  # first: what is interrupted in between is reserved again before it is used
         ring.give_back(slot)
-        self.reserved.discard(slot)
 
     def open(self) -> _ring.Ring:
         """Return a mapping of the segment for this process, which its forked children inherit."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringfeed import _ring
@@ -96,4 +97,5 @@ class Sizing:
             states = self._ring.slot_states()
             for slot in beyond:
                 if states[slot] == "parked":
-                    self._segment.give_back(self._ring, slot)
+                    with suppress(OSError):  # locked in memory, say: it stays reserved
+                        self._segment.give_back(self._ring, slot)

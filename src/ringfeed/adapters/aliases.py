@@ -106,7 +106,8 @@ class Aliases:
         self._extra = extra
         self._fields = Fields(loader.spec, offsets)
         self._makers = makers(loader, own)
-        aliased = [leaf.dtype.name not in memory.leaves_alone and can_be_exported(leaf) for leaf in leaves]
+        alone = [leaf.dtype.name in memory.leaves_alone or not can_be_exported(leaf) for leaf in leaves]
+        aliased = [not one and number not in (own or {}) for number, one in enumerate(alone)]
         if loader.copy:
             aliased = [False] * len(leaves)
         self._aliased = aliased

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     """A dtype's name or a Cast, for every uint8 leaf; or the sample's structure of these and of None."""
     Casts: TypeAlias = "dict[int, Cast]"
     """The casts by the number of their leaf, in order; of leaves that stay as they are there is none."""
+    Check: TypeAlias = Callable[[Casts, Sequence[Leaf], str], None]
     Step: TypeAlias = "tuple[Callable[[Any, Any], Any], AnyArray]"
 
 FLOATS = "float16", "bfloat16", "float32", "float64"
@@ -41,8 +42,11 @@ _REMEDY = "write it in the structure of the sample, with None for what stays as 
 # ---- which leaf is cast ----
 
 
-def casts_of(spec: Spec, asked: CastTree, method: str) -> Casts:
-    """The casts that ``asked`` means for the leaves of a spec, for ``method``, which is named in every refusal."""
+def casts_of(spec: Spec, asked: CastTree, method: str, check: Check | None = None) -> Casts:
+    """The casts that ``asked`` means for the leaves of a spec, for ``method``, which is named in every refusal.
+
+    ``check`` refuses what the framework cannot do, also where the leaf is already what it is cast to.
+    """
     if asked is None:
         return {}
     pairing = _Pairing(spec, method)
@@ -54,6 +58,8 @@ def casts_of(spec: Spec, asked: CastTree, method: str) -> Casts:
             "a cast of one leaf or more",
             "name one, or leave cast out",
         )
+    if check is not None:
+        check(pairing.found, spec.leaves, method)
     return {number: cast for number, cast in pairing.found.items() if not _is_idle(cast, spec.leaves[number])}
 
 
@@ -157,6 +163,9 @@ def _checked(cast: Cast, leaf: Leaf, method: str) -> Cast:
         if channels is None:
             raise error_of(where, got, "one number, as it has no channels", "give one")
         raise error_of(where, got, f"one number or {channels}, as it has channels (its last axis)", "give as many")
+    if cast.channels is not None and len(leaf.shape) - 1 in leaf.variable:
+        expected = "the same channels in all batches, as mean or std has a number for each"
+        raise error_of(where, f"has variable={leaf.variable}", expected, "leave that axis out of variable, or give one")
     return cast
 
 

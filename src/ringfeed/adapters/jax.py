@@ -20,7 +20,7 @@ from ringfeed._arrays import Fields
 from ringfeed.adapters.ahead import DeviceEpochs
 from ringfeed.adapters.casts import apart, casts_of, in_numpy
 from ringfeed.adapters.epochs import Epochs
-from ringfeed.adapters.jax_cast import check_width, jax_casts
+from ringfeed.adapters.jax_cast import check_width, jax_casts, varying
 from ringfeed.adapters.jax_device import JaxDevice, find_device
 from ringfeed.errors import SpecError
 from ringfeed.exports import Exported, Exports
@@ -46,8 +46,7 @@ def to_jax(loader: Loader, device: jax.Device | str | None = None, cast: CastTre
     before is cast by NumPy, with the values of NumPy.
     """
     where = find_device(device)
-    casts = casts_of(loader.spec, cast, "to_jax")
-    check_width(casts, loader.spec.leaves, "to_jax")
+    casts = casts_of(loader.spec, cast, "to_jax", check_width)
     maker = _Arrays(loader, casts)  # what cannot be handed out is refused now
     if where is not None:
         return DeviceEpochs(loader, JaxDevice(where), maker.leaves, maker.finish)
@@ -71,11 +70,12 @@ class _Arrays:
         self._unflatten = spec.unflatten
         found = {number: _dtype_in_jax(leaf) for number, leaf in enumerate(spec.leaves)}
         self._narrow = {number: dtype for number, dtype in found.items() if dtype != spec.leaves[number].dtype}
-        in_host, on_device = apart(casts, self._narrow)
+        in_host, on_device = apart(casts, {*self._narrow, *varying(spec.leaves)})
         self._cast_in_host = in_numpy(in_host)
         self.finish = jax_casts(on_device)
         """Casts leaves, in their list."""
-        self._private = {*self._narrow, *on_device}  # leaves with memory of their own
+        self._copied = {*self._narrow, *in_host}
+        self._private = {*self._copied, *on_device}  # leaves with memory of their own
         self._copies = loader.copy
         self._slots = loader.plan.slots
         self._handed_out: dict[int, list[weakref.ref[jax.Array]]] = {}  # by slot
@@ -95,9 +95,9 @@ class _Arrays:
     def leaves(self, lease: Lease, rows: int) -> list[jax.Array]:
         """The arrays over the slot, in the order of the spec; those that are narrowed have memory of their own."""
         capsules = self._exports.capsules(lease, rows)
-        views = self._fields.views(lease, rows) if self._narrow else []
+        views = self._fields.views(lease, rows) if self._copied else []
         return [
-            self._narrowed(number, views[number]) if number in self._narrow else self._over_slot(number, capsule)
+            self._narrowed(number, views[number]) if number in self._copied else self._over_slot(number, capsule)
             for number, capsule in enumerate(capsules)
         ]
 

@@ -51,6 +51,11 @@ def narrowed(leaves: Sequence[Leaf]) -> frozenset[int]:
     )
 
 
+def varying(leaves: Sequence[Leaf]) -> frozenset[int]:
+    """The numbers of the leaves for whose every shape JAX would compile a cast, and never forget it."""
+    return frozenset(number for number, leaf in enumerate(leaves) if leaf.variable)
+
+
 def check_width(casts: Casts, leaves: Sequence[Leaf], method: str) -> None:
     """Refuse float64 where JAX has it switched off: it would give float32."""
     wide = [number for number, cast in casts.items() if jax.dtypes.canonicalize_dtype(cast.dtype) != cast.dtype]

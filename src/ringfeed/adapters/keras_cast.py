@@ -23,12 +23,13 @@ class KerasCasts:
     def __init__(self, spec: Spec, asked: CastTree) -> None:
         """Refuse what cannot be cast."""
         self._leaves = spec.leaves
-        self._casts = casts_of(spec, asked, "to_keras")
         self._made: dict[str, Any] = {}
+        check = None
         if keras.backend.backend() == "jax":
             from ringfeed.adapters.jax_cast import check_width  # noqa: PLC0415 - not on other backends
 
-            check_width(self._casts, self._leaves, "to_keras")
+            check = check_width
+        self._casts = casts_of(spec, asked, "to_keras", check)
 
     @property
     def in_numpy(self) -> Own:
@@ -45,12 +46,15 @@ class KerasCasts:
         return found
 
     def in_jax(self) -> tuple[Own, Chosen]:
-        """NumPy's for leaves that JAX would narrow first, or for all where Keras spreads batches; JAX's for others."""
+        """NumPy's for leaves that JAX would narrow first or whose shape varies; JAX's for others.
+
+        All are NumPy's where Keras spreads batches.
+        """
         if keras.distribution.distribution() is not None:
             return self.in_numpy, Chosen((), tuple)
-        from ringfeed.adapters.jax_cast import jax_casts, narrowed  # noqa: PLC0415 - not on other backends
+        from ringfeed.adapters.jax_cast import jax_casts, narrowed, varying  # noqa: PLC0415 - not on other backends
 
-        return self._split("jax", narrowed(self._leaves), jax_casts)
+        return self._split("jax", narrowed(self._leaves) | varying(self._leaves), jax_casts)
 
     def in_torch(self) -> tuple[Own, Chosen]:
         """NumPy's for the leaves that torch hardly computes with; torch's for others, on Keras' device."""
