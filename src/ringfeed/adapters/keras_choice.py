@@ -94,7 +94,8 @@ def say_fed(loader: DatasetLoader) -> None:
     plan, kind = loader.plan, loader.backend
     plural = "" if plan.workers == 1 else "es" if kind == "process" else "s"
     who = f"{plan.workers} worker {kind}{plural}" if plan.workers else "no workers"
-    _say(loader.dataset, f"runs over ringfeed: {who}, {plan.slots} slots, {show_bytes(plan.total)} of shared memory")
+    memory = f", {show_bytes(plan.total)} of shared memory"  # to the byte it differs from pass to pass
+    _say(loader.dataset, f"runs over ringfeed: {who}, {plan.slots} slots", memory)
 
 
 def say_left(dataset: Any, why: Exception) -> None:
@@ -102,12 +103,12 @@ def say_left(dataset: Any, why: Exception) -> None:
     _say(dataset, f"is left to Keras: {str(why).partition(chr(10))[0] or type(why).__name__}")
 
 
-def _say(dataset: Any, what: str) -> None:
-    """Log a line, once for each dataset."""
+def _say(dataset: Any, what: str, more: str = "") -> None:
+    """Log a line, once for each dataset and what is said of it; ``more`` is its end, which may differ."""
     key = id(dataset), what
     with _saying:
         known = _said.get(key)
         if known is not None and known() is dataset:
             return
         _said[key] = weakref.ref(dataset, lambda _: _said.pop(key, None))
-    LOG.warning("%s %s", type(dataset).__name__, what)
+    LOG.warning("%s %s%s", type(dataset).__name__, what, more)
