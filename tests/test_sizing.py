@@ -308,7 +308,7 @@ def test_ctrl_c_while_a_thread_starts_gives_its_id_to_nobody(monkeypatch: pytest
     others, started = (
         set(threading.enumerate()),
         threading.Event.wait,
-    )  # some of other tests may still be inside a sample
+    )
 
     def wait(event: threading.Event, timeout: float | None = None) -> bool:
         monkeypatch.undo()
