@@ -28,10 +28,10 @@ ringfeed.keras.install()
 _say = keras_choice._say
 
 
-def counted(dataset: object, what: str) -> None:
+def counted(dataset: object, what: str, more: str = "") -> None:
     """Count what is said of a dataset."""
     SAID["over ringfeed" if what.startswith("runs over ringfeed") else "left to Keras"] += 1
-    _say(dataset, what)
+    _say(dataset, what, more)
 
 
 keras_choice._say = counted
