@@ -8,7 +8,7 @@ from glob import glob
 import numpy as np
 from setuptools import Extension, setup
 
-HEADERS = sorted(glob("cext/*.h") + glob("src/ringfeed/*.pxd"))
+HEADERS = sorted(glob("cext/*.h") + glob("src/ringfeed/*.px[di]"))
 # c11: the ring is written in its atomics. No -march=native: a wheel runs on other machines than its builder.
 COMPILE = ["-std=c11", "-O3", "-fvisibility=hidden", "-pthread"]
 
@@ -75,6 +75,14 @@ rows = Extension(
     extra_link_args=["-pthread"],
 )
 
+taker = Extension(
+    "ringfeed._taker",
+    ["src/ringfeed/_taker.pyx"],
+    include_dirs=["cext", np.get_include()],
+    depends=HEADERS,
+    define_macros=[("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION")],
+    extra_compile_args=COMPILE,
+)
 permute = Extension(
     "ringfeed._permute",
     ["src/ringfeed/_permute.pyx", "cext/permute.c"],
@@ -84,4 +92,4 @@ permute = Extension(
 )
 
 # Elsewhere the package still installs, so that `import ringfeed` can say what is missing.
-setup(ext_modules=[ring, feed, watch, arrays, rows, permute, ops] if sys.platform == "linux" else [])
+setup(ext_modules=[ring, feed, watch, arrays, rows, taker, permute, ops] if sys.platform == "linux" else [])

@@ -342,6 +342,29 @@ struct rf_taken rf_take(struct rf_ring *ring)
     return taken;
 }
 
+static bool has_failed(const struct rf_ring *ring)
+{
+    uint64_t entry = rf_entry_of(ring, atomic_load_explicit(&ring->control->head, memory_order_relaxed));
+    for (uint32_t cell = 0; cell < (uint32_t)(entry >> 32); cell++) {
+        const struct rf_cell *place = rf_cell_of(ring, (uint32_t)entry, cell);
+        if (rf_word_state(atomic_load_explicit(&place->word, memory_order_relaxed)) == RF_FAILED)
+            return true;
+    }
+    return false;
+}
+
+enum rf_answer rf_take_ready(struct rf_ring *ring, struct rf_taken *taken)
+{
+    if (rf_is_copy(ring) || atomic_load_explicit(&ring->control->stop, memory_order_relaxed))
+        return RF_STOPPED;
+    enum rf_answer answer = rf_look(ring);
+    if (answer == RF_TAKEABLE && has_failed(ring))
+        return RF_ALARMED;
+    if (answer == RF_TAKEABLE)
+        *taken = rf_take(ring);
+    return answer;
+}
+
 /* ---- looking on ---- */
 
 bool rf_slot_ready(const struct rf_ring *ring, uint32_t slot)

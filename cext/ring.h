@@ -113,6 +113,9 @@ bool rf_has_room(const struct rf_ring *ring);
 bool rf_wait_room(struct rf_ring *ring, int64_t deadline_ns);
 /* Only after RF_TAKEABLE, by the same thread. The slot is held, with a count of one. */
 struct rf_taken rf_take(struct rf_ring *ring);
+/* Take the head batch if that needs nobody's judgement: it is ready, no row of it has failed, the ring has not been
+ * stopped, and is our own. RF_TAKEABLE where it was taken; RF_PENDING where waiting may help; else anything. */
+enum rf_answer rf_take_ready(struct rf_ring *ring, struct rf_taken *taken);
 /* Make rf_wait_head() answer RF_ALARMED until rf_alarm_clear(): the pool has news. */
 void rf_alarm(struct rf_ring *ring);
 void rf_alarm_clear(struct rf_ring *ring);

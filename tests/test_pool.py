@@ -297,7 +297,7 @@ def test_iterators_from_several_threads() -> None:
             thread.start()
         for thread in threads:
             thread.join(120)
-        newest = max(made, key=lambda iterator: iterator._turn)
+        newest = max(made, key=lambda iterator: iterator.turn)
         for older in made:
             if older is not newest:
                 with pytest.raises(ringfeed.SupersededError):

@@ -171,7 +171,7 @@ def test_an_epoch_goes_on_after_ctrl_c() -> None:
             batches = iter(eager(loader))
             seen = [len(next(batches)["i"]) for _ in range(100)]
             engine: Any = loader._engine
-            engine._feed = Interrupted(engine._feed, loader)
+            engine._lending._feed = engine._lending._fed.who = Interrupted(engine._lending._feed, loader)
             errors = 0
             while errors < 3:
                 try:
@@ -193,9 +193,9 @@ def test_statistics_asked_for_by_a_signal_handler() -> None:
         for _ in range(3):
             next(batches)
         engine: Any = loader._engine
-        engine._feed = Interrupted(engine._feed, loader)
+        engine._lending._feed = engine._lending._fed.who = Interrupted(engine._lending._feed, loader)
         assert loader.stats().batches == 3
-        engine._feed.armed = False
+        engine._lending._feed.armed = False
 
 
 def test_copies_hold_no_slots() -> None:

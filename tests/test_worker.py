@@ -20,7 +20,7 @@ import pytest
 import leftovers
 import ringfeed
 from datasets import Misbehaving, Oracle, check, drain
-from ringfeed import _ring, worker
+from ringfeed import _ring
 from ringfeed import channel as channels
 from ringfeed.budget import make_plan
 from ringfeed.launch import Spawner
@@ -32,7 +32,7 @@ from ringfeed.tether import Tether
 from watching import pool_of, start_script, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 METHODS = ["spawn", "fork", "forkserver"]
@@ -103,7 +103,7 @@ def test_a_thread_serves_until_the_ring_stops() -> None:
     bench = Bench(numbers(5))
     end = _ring.WorkerEnd(bench.ring, 0)
     source = Source(numbers(5), bench.recipe, end, bench.ring)
-    thread = threading.Thread(target=worker.serve, args=(end, source))
+    thread = threading.Thread(target=source.serve, args=(0,))
     thread.start()
     assert bench.take(0) == [5, 6, 7, 8]
     bench.ring.stop()
@@ -115,14 +115,19 @@ def test_a_thread_serves_until_the_ring_stops() -> None:
 @pytest.mark.parametrize("backend", ["process", "thread"])
 def test_what_is_raised_outside_a_sample_fails_its_ticket(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """An exception between two samples, of a signal's handler say, is an error in its place; the worker goes on."""
-    original = Source.fill
+    original = Source._read_samples
 
-    def fill(self: Source) -> bool:
-        if self._end.indices[0] == 4:
-            raise TimeoutError("between two samples")
-        return original(self)
+    def reading(self: Source, dataset: Any) -> Callable[[], bool]:
+        read = original(self, dataset)
 
-    monkeypatch.setattr(Source, "fill", fill)
+        def interrupted() -> bool:
+            if self._end.indices[0] == 4:
+                raise TimeoutError("between two samples")
+            return read()
+
+        return interrupted
+
+    monkeypatch.setattr(Source, "_read_samples", reading)
     with ringfeed.Loader(
         Oracle(12), batch_size=4, workers=1, backend=backend, start_method="fork", timeout_s=120
     ) as loader:

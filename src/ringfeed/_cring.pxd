@@ -180,6 +180,7 @@ cdef extern from "ring.h" nogil:
     rf_bool rf_has_room(const rf_ring *ring)
     rf_bool rf_wait_room(rf_ring *ring, int64_t deadline_ns)
     rf_taken rf_take(rf_ring *ring)
+    rf_answer rf_take_ready(rf_ring *ring, rf_taken *taken)
     void rf_alarm(rf_ring *ring)
     void rf_alarm_clear(rf_ring *ring)
 

@@ -1,8 +1,11 @@
+from collections.abc import Callable
 from typing import Final, final
 
 import numpy as np
 import numpy.typing as npt
 from typing_extensions import Buffer, Self
+
+from ringfeed.randomness import SampleContext
 
 ABI: Final[int]
 FIELD_ALIGN: Final[int]
@@ -112,6 +115,15 @@ class Lease:
 class WorkerEnd:
     def __new__(cls, owner: Ring, worker: int, lane: int = 0) -> Self: ...
     def claim(self, timeout_ns: int) -> int: ...
+    def serve(
+        self,
+        read: Callable[[], bool],
+        context: SampleContext,
+        fail: Callable[[BaseException], None],
+        version: int,
+        idle_ns: int,
+        claimed: bool = False,
+    ) -> bool: ...
     def publish(self, cancelled: bool = False) -> None: ...
     def fail(self, row: int, payload: bytes) -> None: ...
     def cut(self, row: int) -> bool: ...

@@ -38,10 +38,6 @@ ROW_KILLED = c.RF_ROW_KILLED
 # However long a wait is, it comes up this often: a signal that arrives just before the sleep is seen then.
 cdef int64_t SLICE_NS = 100_000_000
 
-# The names of DLPack's capsules, which say who owns what is in them.
-cdef const char *PLAIN = "dltensor"
-cdef const char *VERSIONED = "dltensor_versioned"
-
 cdef tuple SLOT_STATES = ("free", "filling", "draining", "held", "parked")
 
 feed_calls = &c.rf_feed_calls_here
@@ -53,7 +49,7 @@ def control_size(uint32_t slots, uint32_t cells, uint32_t ids):
 
 
 def reserve_huge(int fd, uint64_t size):
-    """Have huge pages set aside for a fresh memfd, as far as the kernel gives them; the rest is still to be reserved."""
+    """Have huge pages set aside for a fresh memfd, as far as the kernel gives them; the rest is left to reserve."""
     with nogil:
         c.rf_reserve_huge(fd, size)
 
@@ -171,20 +167,34 @@ cdef class Ring:
         ``held``: only where it is HELD, since what is PENDING may be the caller's own to fill.
         """
         cdef c.rf_answer first = c.rf_look(self.ring)
+        cdef int64_t stall_ns = 0
+        if first != c.RF_HELD and (held or first != c.RF_PENDING):
+            return first
+        return self.wait_past(first, timeout_ns, &stall_ns)
+
+    cdef c.rf_answer wait_past(self, c.rf_answer first, int64_t timeout_ns, int64_t *stall_ns) except *:
+        """Wait as long as a look answers as the first did; tells how long that was, whatever ends it."""
         cdef c.rf_answer answer = first
-        if answer != c.RF_HELD and (held or answer != c.RF_PENDING):
-            return answer
-        cdef int64_t now = c.rf_now_ns()
-        cdef int64_t deadline = now + timeout_ns
+        cdef int64_t began = c.rf_now_ns()
+        cdef int64_t now = began
+        cdef int64_t deadline = began + timeout_ns
         while answer == first and now < deadline:
             with nogil:
                 if first == c.RF_HELD:
                     answer = c.rf_wait_slot(self.ring, min(deadline, now + SLICE_NS))
                 else:
                     answer = c.rf_wait_head(self.ring, min(deadline, now + SLICE_NS))
-            PyErr_CheckSignals()
             now = c.rf_now_ns()
+            stall_ns[0] = now - began
+            PyErr_CheckSignals()
         return answer
+
+    cdef c.rf_answer wait_head(self, int64_t timeout_ns, int64_t *stall_ns) except *:
+        """Wait for the head batch, which was PENDING, and tell onlookers how long."""
+        try:
+            return self.wait_past(c.RF_PENDING, timeout_ns, stall_ns)
+        finally:
+            c.rf_note_stall(self.ring, stall_ns[0])
 
     def take(self):
         """Take the head batch; only after TAKEABLE."""
@@ -195,6 +205,14 @@ cdef class Ring:
         c.rf_reference(self.ring)
         lease.ring = self.ring
         return lease
+
+    cdef c.rf_answer take_ready(self, Lease lease):
+        """Take the head batch into a fresh lease if nothing is to be judged: see rf_take_ready()."""
+        cdef c.rf_answer answer = c.rf_take_ready(self.ring, &lease.taken)
+        if answer == c.RF_TAKEABLE:
+            c.rf_reference(self.ring)
+            lease.ring = self.ring
+        return answer
 
     # ---- more or less of it, while it runs ----
 
@@ -306,221 +324,5 @@ cdef class Ring:
         c.rf_note_stall(self.ring, stall_ns)
 
 
-@cython.final
-cdef class Lease:
-    """The consumer's hold on one slot. Whoever refers to it, arrays by `base` above all, keeps the slot.
-
-    It exports the slot's fields as one writable block of bytes.
-    """
-
-    def __init__(self):
-        raise TypeError("a Lease is made by Ring.take()")
-
-    def __dealloc__(self):
-        if self.ring != NULL:
-            c.rf_drop(self.ring, self.taken.slot)
-            c.rf_unreference(self.ring)
-
-    def __getbuffer__(self, Py_buffer *view, int flags):
-        PyBuffer_FillInfo(view, self, c.rf_slot_base(self.ring, self.taken.slot), self.ring.geometry.indices_at, 0,
-                          flags)
-
-    @property
-    def address(self):
-        """Where the slot's first field starts, in this process."""
-        return <uintptr_t>c.rf_slot_base(self.ring, self.taken.slot)
-
-    def dlpack(self, uint64_t offset, tuple shape, uint8_t code, uint8_t bits, bint versioned=False):
-        """Return a DLPack capsule over the array at `offset` of the slot; it holds the slot by itself, in plain C."""
-        cdef c.rf_field field
-        cdef uint64_t size = (bits + 7) // 8
-        if len(shape) > <Py_ssize_t>c.RF_MAX_AXES:
-            raise ValueError(f"an array of {len(shape)} axes, at most {c.RF_MAX_AXES} are supported")
-        field.address = c.rf_slot_base(self.ring, self.taken.slot) + offset
-        field.type = c.rf_dlpack_type(code, bits, 1)
-        field.axes = <int32_t>len(shape)
-        for axis, length in enumerate(shape):
-            field.shape[axis] = length
-            size *= <uint64_t>length
-        if offset + size > self.ring.geometry.indices_at:
-            raise ValueError(f"an array of {size} bytes at {offset} does not lie within the slot's fields")
-        cdef void *export
-        if versioned:
-            export = c.rf_export_versioned(self.ring, self.taken.slot, &field)
-        else:
-            export = c.rf_export(self.ring, self.taken.slot, &field)
-        if export == NULL:
-            raise MemoryError
-        if versioned:
-            return PyCapsule_New(export, VERSIONED, delete_versioned)
-        return PyCapsule_New(export, PLAIN, delete_plain)
-
-    def has_room(self):
-        """Whether another slot is left to be filled: one that is free, or bound."""
-        return c.rf_has_room(self.ring)
-
-    def wait_room(self, int64_t timeout_ns):
-        """Wait without the GIL until it has room, or the ring ends; returns whether it has. Answers signals."""
-        cdef int64_t now = c.rf_now_ns()
-        cdef int64_t deadline = now + timeout_ns
-        cdef bint over = False
-        while not over and now < deadline:
-            with nogil:
-                over = c.rf_wait_room(self.ring, min(deadline, now + SLICE_NS))
-            PyErr_CheckSignals()
-            now = c.rf_now_ns()
-        return c.rf_has_room(self.ring)
-
-    @property
-    def slot(self):
-        """The number of the slot."""
-        return self.taken.slot
-
-    @property
-    def batch(self):
-        """The count of the batch, over all epochs."""
-        return self.taken.batch
-
-    @property
-    def epoch(self):
-        """The epoch the batch belongs to."""
-        return self.taken.epoch
-
-    @property
-    def rows(self):
-        """Rows delivered."""
-        return self.taken.rows
-
-    @property
-    def failed(self):
-        """Whether some row failed."""
-        return self.taken.failed
-
-    def failed_rows(self, uint32_t rows):
-        """Return (row, dataset index, mark) of each failed row among the batch's `rows`."""
-        cdef const uint8_t *marks = c.rf_slot_marks(self.ring, self.taken.slot)
-        cdef const int64_t *indices = c.rf_slot_indices(self.ring, self.taken.slot)
-        cdef uint32_t row
-        return [(row, indices[row], marks[row]) for row in range(min(rows, self.ring.geometry.rows))
-                if marks[row] != c.RF_ROW_OK]
-
-    def failures(self):
-        """Return (row, payload) of the first failure of each ticket that has one."""
-        cdef const c.rf_failure *failure
-        cdef uint32_t cell
-        found = []
-        for cell in range(self.taken.tickets):
-            failure = c.rf_slot_failure(self.ring, self.taken.slot, cell)
-            if failure.size:
-                found.append((failure.row, <bytes>failure.payload[:min(failure.size, sizeof(failure.payload))]))
-        return found
-
-
-cdef void delete_plain(object capsule) noexcept:
-    """Delete an export that no framework has taken: whoever takes one renames its capsule."""
-    cdef c.rf_dlpack *export
-    if PyCapsule_IsValid(capsule, PLAIN):
-        export = <c.rf_dlpack *>PyCapsule_GetPointer(capsule, PLAIN)
-        export.deleter(export)
-
-
-cdef void delete_versioned(object capsule) noexcept:
-    """The same of a versioned export."""
-    cdef c.rf_dlpack_versioned *export
-    if PyCapsule_IsValid(capsule, VERSIONED):
-        export = <c.rf_dlpack_versioned *>PyCapsule_GetPointer(capsule, VERSIONED)
-        export.deleter(export)
-
-
-@cython.final
-cdef class WorkerEnd:
-    """The worker's end of the ring: claims one ticket at a time. Used by one thread."""
-
-    cdef Ring owner
-    cdef c.rf_cursor cursor
-    cdef c.rf_claim current
-    cdef uint32_t worker
-
-    def __cinit__(self, Ring owner not None, uint32_t worker, uint32_t lane=0):
-        if worker >= owner.ring.geometry.ids:
-            raise ValueError(f"worker {worker} of {owner.ring.geometry.ids}")
-        self.owner = owner
-        self.worker = worker
-        self.cursor.lane = lane
-
-    def claim(self, int64_t timeout_ns):
-        """Claim the next ticket: TAKEABLE, PENDING after `timeout_ns` or a signal, or STOPPED."""
-        cdef c.rf_ring *ring = self.owner.ring
-        cdef c.rf_answer answer
-        if timeout_ns <= 0:
-            return c.RF_TAKEABLE if c.rf_claim_next(ring, self.worker, &self.cursor, &self.current) else c.RF_PENDING
-        with nogil:
-            answer = c.rf_claim_wait(ring, self.worker, &self.cursor, &self.current, c.rf_now_ns() + timeout_ns)
-        return answer
-
-    def publish(self, bint cancelled=False):
-        """Hand the claimed rows over."""
-        c.rf_publish(self.owner.ring, &self.current, cancelled)
-
-    def fail(self, uint32_t row, bytes payload not None):
-        """Mark row `row` of the ticket as failed; a record keeps the payload of the first."""
-        if row >= self.current.rows:
-            raise ValueError(f"row {row} of {self.current.rows}")
-        c.rf_fail(&self.current, row, <const char *>payload, <uint32_t>len(payload))
-
-    def cut(self, uint32_t row):
-        """Deliver no more of the ticket's rows than the first `row`; False where fewer were to be delivered already."""
-        if row and row >= self.current.rows_delivered:
-            return False
-        self.current.rows_delivered = row
-        return True
-
-    @property
-    def killed(self):
-        """The first row of the ticket that was given up because it ended its workers, or None."""
-        cdef uint32_t row
-        for row in range(self.current.rows):
-            if self.current.marks[row] == c.RF_ROW_KILLED:
-                return row
-        return None
-
-    @property
-    def claim_address(self):
-        """Where the claim lies, for the writer of rows in this process."""
-        return <uintptr_t>&self.current
-
-    @property
-    def epoch(self):
-        """The epoch of the claimed batch."""
-        return self.current.epoch
-
-    @property
-    def version(self):
-        """The version of the dataset that the claimed batch is to be read from."""
-        return self.current.version
-
-    @property
-    def ticket(self):
-        """The claimed ticket."""
-        return self.current.ticket
-
-    @property
-    def slot(self):
-        """The claimed slot."""
-        return self.current.slot
-
-    @property
-    def first_row(self):
-        """The first claimed row, counted in the batch."""
-        return self.current.first_row
-
-    @property
-    def indices(self):
-        """The dataset indices of the claimed rows."""
-        cdef uint32_t row
-        return [self.current.indices[row] for row in range(self.current.rows)]
-
-    @property
-    def cancelled(self):
-        """Whether the epoch of the claim was broken off."""
-        return bool(c.rf_cancelled(&self.current))
+include "_lease.pxi"
+include "_worker_end.pxi"

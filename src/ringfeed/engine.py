@@ -14,10 +14,12 @@ import numpy as np
 
 from ringfeed import _ring
 from ringfeed._arrays import Fields
+from ringfeed._taker import Taker
 from ringfeed.cuda import start_driver
 from ringfeed.diagnosis import sample_failed, slots_held, source_ended, stalled
 from ringfeed.errors import ClosedError
 from ringfeed.failure import Kind, kind_of
+from ringfeed.lending import Lending
 from ringfeed.lifetime import Forks
 from ringfeed.limits import usable_cpus
 from ringfeed.origins import Debug, Origins
@@ -83,9 +85,8 @@ class Engine:
         self._number = 0
         self._ahead = plan.slots
         self._ended_by: RingfeedError | None = None  # what has ended an iterable, not raised yet
-        self._feed: Feed | None = None  # takes some of them in C, until it is recalled
-        self._counted = (0, 0, 0)  # of its batches, samples and ns of stall
-        self._waited_ns = 0  # by its last caller, in vain
+        self.taker = Taker(self.ring, self._fields, recipe.spec, layout.rows)
+        self._lending = Lending(self.ring, self.taker)
         self._since_ns = 0  # when time was last counted in the epoch under way; 0: there is none
         self.origins = Origins()
         self._forks = Forks.count
@@ -132,13 +133,14 @@ class Engine:
         self._recall()
         if self._waiting:
             self.ring.cancel()
-        self._waited_ns = 0
+        self._lending.waited_ns()  # for a batch of an epoch that is over
         self._epoch = None
 
     def stop(self) -> None:
         """End the workers and close the segment; views stay valid, copies to devices have passed."""
         with ExitStack() as ends:  # the last to be named is the first; each comes about whatever the others raise
             ends.callback(self.segment.close)
+            ends.callback(self.taker.let_go)
             if self.pins is not None:
                 ends.callback(self.pins.release)
             ends.callback(self.flight.wait)
@@ -173,7 +175,7 @@ class Engine:
         """Batches planned or bound, and not taken. By the ring's own count: Ctrl-C may end any call of it unheard."""
         return self._capacity - self.ring.room
 
-    # ---- a feed ----
+    # ---- others who take ----
 
     def lend(self, feed: Feed, turn: int) -> bool:
         """Let C code take for ``turn`` what is planned, until the engine is asked again; False at the epoch's end.
@@ -181,43 +183,46 @@ class Engine:
         The last batch is left to `next`, and so are those during which it is to plan more.
         """
         self._recall()
-        kept = 1 if self._epoch is None else self.ring.slots - 1
-        if self._settings.workers and self._waiting > kept:
-            self._feed, self._counted = feed, feed.tally()
-            self._waited_ns = 0
-            batches = self._waiting - kept
+        batches = self._to_lend() - (self._epoch is None)
+        if batches > 0:
             if self._sizing is not None:
                 self._sizing.look()
-                batches = min(batches, self._sizing.stride)
-            feed.lend(self.ring, turn, batches, self._timeout_ns())
+            self._lending.to_feed(feed, turn, self._in_stride(batches), self._timeout_ns())
         return self._epoch is not None or self._waiting > 0 or self._ended_by is not None
 
-    def _recall(self) -> None:
-        """Have the ring back from C code; only then may anything be planned, taken or cancelled here."""
-        if self._feed is not None:
-            _, self._waited_ns = self._feed.recall()
-            self._count_feed()
-            self._feed = None
+    def _lend_on(self, turn: int) -> None:
+        """Let the iterator take by itself what needs no more than to be there."""
+        plain = not self._settings.copy and self._ended_by is None
+        self._lending.to_iterator(turn, self._in_stride(self._to_lend()) if plain else 0, self._timeout_ns())
 
-    def _count_feed(self) -> None:
-        """Count what C code has taken since the last look; without a feed only `next` counts."""
+    def _to_lend(self) -> int:
+        """Return how many batches others may take: those during which there is nothing to plan or to fill here."""
+        kept = 0 if self._epoch is None else self.ring.slots - 1
+        return max(self._waiting - kept, 0) if self._settings.workers else 0
+
+    def _in_stride(self, batches: int) -> int:
+        return batches if self._sizing is None else min(batches, self._sizing.stride)
+
+    def _recall(self) -> None:
+        """Have the ring back from others."""
+        self._lending.recall()
+        self._count_lent()
+
+    def _count_lent(self) -> None:
+        """Count what others have taken since the last look; nobody else counts meanwhile, but `next`."""
         if self._forks != Forks.count:
             return  # as in _count_time()
         with self._counting:
-            if self._feed is not None:
-                now = self._feed.tally()  # a signal handler that asks meanwhile counts up to its own
-                before, self._counted = self._counted, now
-                batches, samples, stall_ns = (new - old for new, old in zip(now, before, strict=True))
-                self.stats.batches += batches
-                self.stats.samples += samples
-                self.stats.stall_s += stall_ns / 1e9
+            self._lending.count(self.stats)
 
     # ---- batches ----
 
-    def next(self, form: Form | None = None, *, patient: bool = False) -> Any:
-        """Return the next batch, as arrays or as what ``form`` makes of it; StopIteration at the end of the epoch."""
-        if self._feed is not None:
-            self._recall()
+    def next(self, form: Form | None = None, *, patient: bool = False, turn: int = 0) -> Any:
+        """Return the next batch, as arrays or as what ``form`` makes of it; StopIteration at the end of the epoch.
+
+        Those behind it are lent to the iterator of this ``turn``.
+        """
+        self._recall()
         if self._sizing is not None:
             self._sizing.look()
         while self._ended_by is not None or (taken := self._take(patient=patient)) is None:
@@ -227,6 +232,7 @@ class Engine:
         self.stats.samples += rows
         if Debug.since_ns:
             self.origins.note(lease.slot, max(self.ring.held_since_ns()))  # the newest is this one's
+        self._lend_on(turn)
         if form is not None:
             return form(lease, rows)
         leaves = self._fields.views(lease, rows)
@@ -258,9 +264,8 @@ class Engine:
     def _wait(self, *, patient: bool) -> bool:
         """Wait for the head batch; False when the epoch is over."""
         began_ns = _ring.now_ns()
-        waited_ns, self._waited_ns = self._waited_ns, 0
         try:
-            return self._wait_until(began_ns - waited_ns, patient=patient)
+            return self._wait_until(began_ns - self._lending.waited_ns(), patient=patient)
         finally:
             stall_ns = _ring.now_ns() - began_ns
             self.stats.stall_s += stall_ns / 1e9
@@ -357,7 +362,7 @@ class Engine:
     def count(self) -> Stats:
         """Return the statistics, brought up to date; in a forked child as they were."""
         self._count_time()
-        self._count_feed()
+        self._count_lent()
         self._count_work()
         return self.stats
 

@@ -53,13 +53,13 @@ class LoaderFeed:
             batches = self._loader.batches(partial(_hand_over, self._loader, self._feed), patient=True)
             self._batches, self._all_taken = batches, False
         self._loader.lend(self._feed)
-        return batches._turn  # noqa: SLF001 - numbers this epoch's callers
+        return batches.turn
 
     def take(self, turn: int) -> tuple[Lease, int] | None:
         """Take the next batch and its rows; None at the end of an epoch whose length nobody knew."""
         self._tell()
         batches = self._batches
-        if batches is None or batches._turn != turn:  # noqa: SLF001 - as above
+        if batches is None or batches.turn != turn:
             raise SupersededError(
                 "a newer iteration over this dataset has taken over the loader, which serves one at a time; "
                 "end the first before you begin the second, or give each a loader of its own"
@@ -82,7 +82,7 @@ class LoaderFeed:
         batches = self._batches
         if batches is None or self._all_taken or self._count is None or step + 1 < self._count:
             return None
-        return batches._turn  # noqa: SLF001 - as above
+        return batches.turn
 
     def _close_epoch(self, batches: BatchIterator) -> None:
         """Have the loader end its epoch: who knows the length does not ask past it. What it raises comes after."""

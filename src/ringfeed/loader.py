@@ -244,7 +244,7 @@ class Loader(Facts, Insight, Outlets):
             number, self._next_epoch = self._next_epoch, self._next_epoch + 1
             self._note_use()
             self._engine.begin(self._sampler.epoch(number), number, pure=self._sampler.pure)
-            return BatchIterator(self, self._turn, form, patient=patient)
+            return BatchIterator(self, self._engine.taker, self._turn, form, patient=patient)
 
     def lend(self, feed: Feed) -> bool:
         """Have C code take the newest iterator's next batches from ``feed``; False when its epoch has no more."""
@@ -298,7 +298,7 @@ class Loader(Facts, Insight, Outlets):
                 self._check_open()
                 raise StopIteration  # the workers have failed, and `next` has raised it
             try:
-                return engine.next(form, patient=patient)
+                return engine.next(form, patient=patient, turn=turn)
             except StopIteration:
                 if self._ended != turn:
                     self._ended = turn  # whatever the hook raises, it has run

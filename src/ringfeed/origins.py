@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ringfeed import _ring
+from ringfeed._taker import watch
 from ringfeed.standins import FRAMEWORKS
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def debug(*, on: bool = True) -> None:
     framework's, its own line. ``on=False`` ends it.
     """
     Debug.since_ns = (Debug.since_ns or _ring.now_ns()) if on else 0
+    watch(on)
 
 
 class Place(NamedTuple):

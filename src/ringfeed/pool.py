@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ringfeed import _ring
 from ringfeed.limits import start_thread
 from ringfeed.source import Recipe, Source
-from ringfeed.worker import serve
 
 if TYPE_CHECKING:
     from ringfeed.errors import RingfeedError
@@ -174,7 +173,7 @@ class Threads:
     def _run(self, number: int) -> None:
         end = _ring.WorkerEnd(self._crew.ring, number, lane=number + 1)
         source = Source(self._dataset, self._crew.recipe, end, self._crew.ring)
-        thread = threading.Thread(target=serve, args=(end, source), name=f"ringfeed-{number}", daemon=True)
+        thread = threading.Thread(target=source.serve, args=(0,), name=f"ringfeed-{number}", daemon=True)
         self._threads[number] = thread
         try:
             start_thread(thread)

@@ -12,6 +12,7 @@ An iterable is of the kind samples or batches, its readers being what they are a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from ringfeed._ring import Ring, WorkerEnd
     from ringfeed.budget import Layout
     from ringfeed.spec import Spec
+
+IDLE_NS = 10**10  # a sleeping worker looks round this often; waking it does not depend on it
 
 
 @dataclass(frozen=True)
@@ -99,22 +102,33 @@ class Source:
         self._readers = None
         if recipe.readers:
             dataset = self._readers = Readers(dataset, lambda: self._context.epoch, self._prepare, bars)
-        self._read = getattr(self, f"_read_{recipe.kind}")(dataset)
+        self._read: Callable[[], bool] = getattr(self, f"_read_{recipe.kind}")(dataset)
+        if self._readers is not None:
+            self._read = partial(self._read_iterables, self._read, self._readers)
+
+    def serve(self, version: int, *, claimed: bool = False) -> bool:
+        """Fill tickets of one version of the dataset until the ring stops: see `WorkerEnd.serve`.
+
+        What is raised outside the samples of a ticket fails all of them.
+        """
+        before = enter(self._context)
+        try:
+            return self._end.serve(self._read, self._context, self._fail, version, IDLE_NS, claimed)
+        finally:
+            enter(before)
 
     def fill(self) -> bool:
         """Fill the claim, recording what fails in its failure record; False when it was cancelled."""
         self._context.epoch = self._end.epoch
         before = enter(self._context)
         try:
-            if self._readers is not None and (row := self._end.killed) is not None:
-                self._readers.bar(self._end.indices[row])
-            return self._read()  # type: ignore[no-any-return]
-        except KeyboardInterrupt:
-            if self._readers is not None:
-                self._readers.forget()  # whatever it came in the midst of
-            raise
+            return self._read()
         finally:
             enter(before)
+
+    def _fail(self, error: BaseException) -> None:
+        for row in range(len(self._end.indices)):
+            self._end.fail(row, encode(error))
 
     def _failed(self, row: int, index: int, error: BaseException) -> None:
         if self._interruptible and isinstance(error, KeyboardInterrupt):
@@ -147,28 +161,37 @@ class Source:
 
         return call
 
+    def _read_iterables(self, read: Callable[[], bool], readers: Readers) -> bool:
+        if (row := self._end.killed) is not None:
+            readers.bar(self._end.indices[row])
+        try:
+            return read()
+        except KeyboardInterrupt:
+            readers.forget()  # whatever it came in the midst of
+            raise
+
     def _read_samples(self, dataset: Any) -> Callable[[], bool]:
         get = self._reseeded(dataset.__getitem__)
-        return lambda: self._writer.samples(self._end.claim_address, get, self._context, self._failed)
+        return partial(self._writer.samples, self._end.claim_address, get, self._context, self._failed)
 
     def _read_read_into(self, dataset: Any) -> Callable[[], bool]:
         read = self._reseeded(dataset.read_into)
-        return lambda: self._writer.rows(self._end.claim_address, read, self._context, self._failed)
+        return partial(self._writer.rows, self._end.claim_address, read, self._context, self._failed)
 
     def _read_bulk(self, dataset: Any) -> Callable[[], bool]:
         get = dataset.__getitems__
-        return lambda: self._writer.bulk(self._end.claim_address, get, self._context, self._failed)
+        return partial(self._writer.bulk, self._end.claim_address, get, self._context, self._failed)
 
     def _read_batches(self, dataset: Any) -> Callable[[], bool]:
         get = self._reseeded(dataset.__getitem__)
         most = self._recipe.layout.rows
-        return lambda: self._writer.batch(self._end.claim_address, get, most, self._context, self._failed)
+        return partial(self._writer.batch, self._end.claim_address, get, most, self._context, self._failed)
 
     def _read_arrays(self, dataset: Any) -> Callable[[], bool]:
         arrays = [np.asarray(array) for array in leaf_arrays(dataset) or ()]
         if all(len(array) == 0 or array[0, ...].flags.c_contiguous for array in arrays):
-            return lambda: self._writer.gather(self._end.claim_address, arrays, self._failed)
+            return partial(self._writer.gather, self._end.claim_address, arrays, self._failed)
         unflatten = self._recipe.spec.unflatten
         # Strided rows go the way of samples.
         get = lambda index: unflatten([array[index, ...] for array in arrays])  # noqa: E731
-        return lambda: self._writer.samples(self._end.claim_address, get, self._context, self._failed)
+        return partial(self._writer.samples, self._end.claim_address, get, self._context, self._failed)

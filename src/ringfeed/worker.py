@@ -18,32 +18,8 @@ from ringfeed import _ring
 if TYPE_CHECKING:
     from ringfeed.source import Recipe, Source
 
-IDLE_NS = 10**10  # a sleeping worker looks round this often; waking it does not depend on it
 KEPT_HEAP = 64 * 1024 * 1024
 LARGEST_KEPT_BLOCK = 32 * 1024 * 1024
-
-
-def serve(end: _ring.WorkerEnd, source: Source) -> None:
-    """Fill tickets of one version of the dataset until the ring stops."""
-    while True:
-        answer = end.claim(IDLE_NS)
-        if answer == _ring.STOPPED:
-            return
-        if answer == _ring.TAKEABLE:
-            fill(end, source)
-
-
-def fill(end: _ring.WorkerEnd, source: Source) -> None:
-    """Fill the claimed ticket and hand it over; whatever is raised outside its samples fails all of them."""
-    cancelled = False
-    try:
-        cancelled = not source.fill()
-    except BaseException as error:  # noqa: BLE001 - from a signal's handler, say; the consumer waits for these rows
-        from ringfeed.failure import encode  # noqa: PLC0415 - imported with the source
-
-        for row in range(len(end.indices)):
-            end.fail(row, encode(error))
-    end.publish(cancelled=cancelled)
 
 
 class Process:
@@ -101,15 +77,9 @@ class Process:
 
     def run(self) -> None:
         """Fill tickets until the ring stops, fetching the dataset's newer versions as batches ask for them."""
-        end = self._end
-        while True:
-            answer = end.claim(IDLE_NS)
-            if answer == _ring.STOPPED:
-                return
-            if answer == _ring.TAKEABLE:
-                if end.version != self._version:
-                    self._fetch(end.version)
-                fill(end, self._source)
+        claimed = False
+        while claimed := self._source.serve(self._version, claimed=claimed):
+            self._fetch(self._end.version)
 
     def _fetch(self, version: int) -> None:
         """Read messages up to the version that a batch asks for: it was sent before the batch was bound."""

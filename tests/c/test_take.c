@@ -78,6 +78,38 @@ static void look_answers_in_the_order_of_urgency(void)
     rf_unreference(ring);
 }
 
+/* What needs no judgement is taken in one step; a failure, the stop and another's ring leave the batch where it is. */
+static void only_what_is_plain_is_taken_at_once(void)
+{
+    struct rf_ring *ring = ring_of(3, 2, 2, 4);
+    struct rf_taken taken = {.batch = 77};
+    CHECK_EQ(rf_take_ready(ring, &taken), RF_DRY);
+    bind_batches(ring, 4, 4);
+    CHECK_EQ(rf_take_ready(ring, &taken), RF_PENDING);
+    place_word(ring, 0, 0, rf_word(0, 0, 0, RF_READY));
+    CHECK_EQ(rf_take_ready(ring, &taken), RF_PENDING);
+    CHECK_EQ(taken.batch, 77);
+    place_word(ring, 0, 1, rf_word(1, 0, 0, RF_READY));
+    rf_alarm(ring);
+    CHECK_EQ(rf_take_ready(ring, &taken), RF_TAKEABLE);
+    CHECK_EQ(taken.batch, 0);
+    CHECK_EQ(rf_slot_state(ring, taken.slot), RF_SLOT_HELD);
+    rf_alarm_clear(ring);
+    place_word(ring, 1, 0, rf_word(2, 0, 0, RF_READY));
+    place_word(ring, 1, 1, rf_word(3, 0, 0, RF_FAILED));
+    CHECK_EQ(rf_take_ready(ring, &taken), RF_ALARMED);
+    CHECK_EQ(rf_look(ring), RF_TAKEABLE);
+    place_word(ring, 1, 1, rf_word(3, 0, 0, RF_READY));
+    ring->generation += 1;
+    CHECK_EQ(rf_take_ready(ring, &taken), RF_STOPPED);
+    ring->generation -= 1;
+    rf_stop(ring);
+    CHECK_EQ(rf_take_ready(ring, &taken), RF_STOPPED);
+    CHECK_EQ(rf_look(ring), RF_TAKEABLE);
+    CHECK_EQ(taken.batch, 0);
+    rf_unreference(ring);
+}
+
 /* A slot is ready when all its tickets are final, whatever stands in the cells it does not use. */
 static void slot_is_ready_when_its_tickets_are_final(void)
 {
@@ -98,6 +130,7 @@ int main(void)
     RUN(take_tells_of_the_batch);
     RUN(take_counts_the_rows_delivered);
     RUN(look_answers_in_the_order_of_urgency);
+    RUN(only_what_is_plain_is_taken_at_once);
     RUN(slot_is_ready_when_its_tickets_are_final);
     return check_end("test_take");
 }

@@ -169,6 +169,8 @@ class DatasetLoader(Loader):
     def changed(self) -> None:
         """Have the workers look at the dataset anew, in the midst of a pass too: one of its hooks has run."""
         self._stale = self._hooked and self._settings.workers > 0
+        if self._stale and self._engine is not None:
+            self._engine.taker.recall()  # else batches come that `_next` does not see
 
     def _next(self, turn: int, form: Form | None, *, patient: bool) -> Any:
         if self._stale:

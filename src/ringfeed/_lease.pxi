@@ -1,0 +1,134 @@
+# The lease: one slot in the consumer's hands. Part of _ring.pyx.
+
+# The names of DLPack's capsules, which say who owns what is in them.
+cdef const char *PLAIN = "dltensor"
+cdef const char *VERSIONED = "dltensor_versioned"
+
+
+@cython.final
+cdef class Lease:
+    """The consumer's hold on one slot. Whoever refers to it, arrays by `base` above all, keeps the slot.
+
+    It exports the slot's fields as one writable block of bytes.
+    """
+
+    def __init__(self):
+        raise TypeError("a Lease is made by Ring.take()")
+
+    def __dealloc__(self):
+        if self.ring != NULL:
+            c.rf_drop(self.ring, self.taken.slot)
+            c.rf_unreference(self.ring)
+
+    cdef uint8_t *base(self):
+        return c.rf_slot_base(self.ring, self.taken.slot)
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        PyBuffer_FillInfo(view, self, c.rf_slot_base(self.ring, self.taken.slot), self.ring.geometry.indices_at, 0,
+                          flags)
+
+    @property
+    def address(self):
+        """Where the slot's first field starts, in this process."""
+        return <uintptr_t>c.rf_slot_base(self.ring, self.taken.slot)
+
+    def dlpack(self, uint64_t offset, tuple shape, uint8_t code, uint8_t bits, bint versioned=False):
+        """Return a DLPack capsule over the array at `offset` of the slot; it holds the slot by itself, in plain C."""
+        cdef c.rf_field field
+        cdef uint64_t size = (bits + 7) // 8
+        if len(shape) > <Py_ssize_t>c.RF_MAX_AXES:
+            raise ValueError(f"an array of {len(shape)} axes, at most {c.RF_MAX_AXES} are supported")
+        field.address = c.rf_slot_base(self.ring, self.taken.slot) + offset
+        field.type = c.rf_dlpack_type(code, bits, 1)
+        field.axes = <int32_t>len(shape)
+        for axis, length in enumerate(shape):
+            field.shape[axis] = length
+            size *= <uint64_t>length
+        if offset + size > self.ring.geometry.indices_at:
+            raise ValueError(f"an array of {size} bytes at {offset} does not lie within the slot's fields")
+        cdef void *export
+        if versioned:
+            export = c.rf_export_versioned(self.ring, self.taken.slot, &field)
+        else:
+            export = c.rf_export(self.ring, self.taken.slot, &field)
+        if export == NULL:
+            raise MemoryError
+        if versioned:
+            return PyCapsule_New(export, VERSIONED, delete_versioned)
+        return PyCapsule_New(export, PLAIN, delete_plain)
+
+    def has_room(self):
+        """Whether another slot is left to be filled: one that is free, or bound."""
+        return c.rf_has_room(self.ring)
+
+    def wait_room(self, int64_t timeout_ns):
+        """Wait without the GIL until it has room, or the ring ends; returns whether it has. Answers signals."""
+        cdef int64_t now = c.rf_now_ns()
+        cdef int64_t deadline = now + timeout_ns
+        cdef bint over = False
+        while not over and now < deadline:
+            with nogil:
+                over = c.rf_wait_room(self.ring, min(deadline, now + SLICE_NS))
+            PyErr_CheckSignals()
+            now = c.rf_now_ns()
+        return c.rf_has_room(self.ring)
+
+    @property
+    def slot(self):
+        """The number of the slot."""
+        return self.taken.slot
+
+    @property
+    def batch(self):
+        """The count of the batch, over all epochs."""
+        return self.taken.batch
+
+    @property
+    def epoch(self):
+        """The epoch the batch belongs to."""
+        return self.taken.epoch
+
+    @property
+    def rows(self):
+        """Rows delivered."""
+        return self.taken.rows
+
+    @property
+    def failed(self):
+        """Whether some row failed."""
+        return self.taken.failed
+
+    def failed_rows(self, uint32_t rows):
+        """Return (row, dataset index, mark) of each failed row among the batch's `rows`."""
+        cdef const uint8_t *marks = c.rf_slot_marks(self.ring, self.taken.slot)
+        cdef const int64_t *indices = c.rf_slot_indices(self.ring, self.taken.slot)
+        cdef uint32_t row
+        return [(row, indices[row], marks[row]) for row in range(min(rows, self.ring.geometry.rows))
+                if marks[row] != c.RF_ROW_OK]
+
+    def failures(self):
+        """Return (row, payload) of the first failure of each ticket that has one."""
+        cdef const c.rf_failure *failure
+        cdef uint32_t cell
+        found = []
+        for cell in range(self.taken.tickets):
+            failure = c.rf_slot_failure(self.ring, self.taken.slot, cell)
+            if failure.size:
+                found.append((failure.row, <bytes>failure.payload[:min(failure.size, sizeof(failure.payload))]))
+        return found
+
+
+cdef void delete_plain(object capsule) noexcept:
+    """Delete an export that no framework has taken: whoever takes one renames its capsule."""
+    cdef c.rf_dlpack *export
+    if PyCapsule_IsValid(capsule, PLAIN):
+        export = <c.rf_dlpack *>PyCapsule_GetPointer(capsule, PLAIN)
+        export.deleter(export)
+
+
+cdef void delete_versioned(object capsule) noexcept:
+    """The same of a versioned export."""
+    cdef c.rf_dlpack_versioned *export
+    if PyCapsule_IsValid(capsule, VERSIONED):
+        export = <c.rf_dlpack_versioned *>PyCapsule_GetPointer(capsule, VERSIONED)
+        export.deleter(export)
