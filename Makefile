@@ -203,14 +203,13 @@ many: .venv/with-test ## open, use and end LOADERS=1000 loaders in one process: 
 soak: .venv/with-tensorflow .venv/with-test ## a Keras fit under random faults for SECONDS_LONG learns the same, bit for bit
 	$(PY) tests/soak.py --seconds $(SECONDS_LONG)
 
-bench: .venv/with-pictures .venv/with-tensorflow ## time ringfeed against its rivals, and as things grow (QUICK=1: two minutes; rivals that .venv has join)
+bench: .venv/with-pictures .venv/with-tensorflow ## time ringfeed against its rivals, in `fit`, and as things grow (QUICK=1: two minutes; rivals and backends that .venv has join)
 	$(PY) bench/run.py $(if $(QUICK),--quick)
 	$(if $(QUICK),,$(PY) bench/growth.py)
 
-bench-frameworks: .venv/with-pictures .venv/with-tensorflow ## time steps, elements and epochs of frameworks (QUICK=1: a short run; torch and JAX join if .venv has them)
+bench-frameworks: .venv/with-pictures .venv/with-tensorflow ## time steps and elements of frameworks (QUICK=1: a short run; torch and JAX join if .venv has them)
 	$(PY) bench/fit_step.py $(if $(QUICK),--repetitions 1,--output bench/results/fit_step-$(shell date +%F).jsonl)
 	$(PY) bench/elements.py $(if $(QUICK),--quick --out build/elements.jsonl)
-	$(PY) bench/end_to_end.py $(if $(QUICK),--quick)
 
 bench-insight: .venv/with-pictures ## memory against the kernel, the conversion, what statistics cost, and tuning (QUICK=1: a short run)
 	$(PY) bench/memory.py $(if $(QUICK),--quick)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from contenders import CONTENDERS
+from contenders import CONTENDERS, MODEL
 
 OURS = ("ringfeed",)
 LOADERS = tuple(name for name in CONTENDERS if name not in {"ideal", "plain"})
@@ -25,6 +25,7 @@ class Case(NamedTuple):
     able: tuple[str, ...] = tuple(CONTENDERS)  # who else can be asked to
     quick: tuple[str, ...] = ()  # who takes part in a quick run; nobody: it is left out of one
     once: bool = False  # it is no time: one repetition tells it
+    needs: tuple[tuple[str, str], ...] = ()  # packages, whoever takes part: pip's name, module
 
 
 FIRST = ("ringfeed", "ideal", "plain", "keras-processes", "keras-threads", "torch", "torch-arrays", "tf-generator")
@@ -63,7 +64,7 @@ CASES = {
     "slow": Case(SLOW, "slow source", ALL, 1.5, quick=TWO[:2]),
     "variable": Case(VARIABLE, "variable cost", ALL, 2.0, quick=TWO[:2]),
     "epochs": Case("small epochs", "between epochs", LOADERS, 2.0, LOADERS, quick=OURS, once=True),
-    "calls/ready": Case("ready 1 kB batch", "ready 1 kB batch", OURS, 1.0, LOADERS, quick=OURS, once=True),
+    "calls/ready": Case("ready 1 kB batch", "ready 1 kB batch", OURS, 1.0, LOADERS, quick=OURS),
     "calls/tiny": Case("32 tiny samples", "32 tiny samples", OURS, 1.0, LOADERS, once=True),
     "calls/resident": Case("38.5 MB batch", "38.5 MB batch", OURS, 1.0, LOADERS, once=True),
     "memory/plain": Case(PLAIN, "memory", MEMORY, 1.5, LOADERS, quick=OURS),
@@ -75,6 +76,25 @@ CASES = {
     "kill": Case("all workers killed in mid-epoch", "kill", OURS, 0.0, LOADERS, quick=OURS),
     "kill_one": Case("one worker killed in mid-epoch", "one killed", PROCESSES, 0.0, PROCESSES, quick=OURS),
 }
+BACKENDS = ("tensorflow", "jax", "torch")  # the first is there wherever Keras is measured
+SIZES = ("input-bound", "compute-bound")
+INPUT = "input/jpeg"  # beside `fit`, for which it is a bound
+FED = (MODEL, "ringfeed", "keras-processes")
+CASES[INPUT] = Case("The input of `fit`, and nobody who trains", "input of fit", OURS, 3.0, OURS, quick=OURS)
+FIT = {
+    f"fit/{backend}/{size}": Case(
+        f"{backend}, {size}",
+        f"Keras fit on {backend}, {size}",
+        FED,
+        3.0,
+        (*FED, "keras-threads"),
+        quick=FED[:2] if backend == BACKENDS[0] else (),
+        needs=(("keras", "keras"), (backend, backend)),
+    )
+    for backend in BACKENDS
+    for size in SIZES
+}
+CASES |= FIT
 
 
 class Axis(NamedTuple):
@@ -96,11 +116,21 @@ AXES = {
 }
 
 
+def names_of(case: str) -> set[str]:
+    """The names that mean a case: its own, and what stands before each of its slashes."""
+    parts = case.split("/")
+    return {"/".join(parts[: count + 1]) for count in range(len(parts))}
+
+
 def chosen_cases(names: list[str], *, quick: bool = False) -> list[str]:
-    """The cases meant by names: `ready`, `memory` (both scripts), `memory/plain`; all, or all quick ones, by none."""
+    """The cases meant by names: `ready`, `memory` (both scripts), `fit/jax`; all, or all quick ones, by none.
+
+    Where `fit` is meant, so is its input.
+    """
     if not names:
         return [case for case, facts in CASES.items() if facts.quick or not quick]
-    return [case for case in CASES if case in names or case.partition("/")[0] in names]
+    chosen = [case for case in CASES if not names_of(case).isdisjoint(names)]
+    return [case for case in CASES if case in chosen or (case == INPUT and not FIT.keys().isdisjoint(chosen))]
 
 
 def contenders_of(case: str, chosen: list[str], *, case_named: bool, quick: bool = False) -> list[str]:

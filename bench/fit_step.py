@@ -22,12 +22,12 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from cases import BACKENDS
 from machine import commit, machine, versions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-BACKENDS = "tensorflow", "jax", "torch"
 CONTENDERS = "constant", "ringfeed"
 SHAPE = (4, 3584, 224, 3)  # few rows, since a worker calls the dataset once for each
 SHORT, LONG = 50, 550

@@ -1,4 +1,4 @@
-"""What happens in a fresh process of end_to_end.py: `fit` of a small CNN, and what each of its epochs took.
+"""What happens in a fresh process of a `fit` case: training of a small CNN, and what each of its epochs took.
 
 The photographs, their crops and their order are those of the workload `jpeg`.
 """

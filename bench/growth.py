@@ -8,24 +8,21 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import page
 from cases import AXES
 from contenders import CONTENDERS
 from job import Job
-from launch import adopt_orphans
+from measuring import add_options, carry_out, repetitions_of
 from report import COUNT, TIME, quantity, table
 from results import Results
-from run import measure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-HERE = Path(__file__).parent
 WORKERS, SLOTS = 2, 4
+REPETITIONS = 3
 SECONDS, QUICK_SECONDS = 0.5, 0.1
 
 
@@ -39,20 +36,16 @@ COLUMNS = {
 def options_of(arguments: list[str] | None) -> argparse.Namespace:
     """The command line, understood."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="the first and the last point of each axis, a short look")
+    add_options(parser, quick="the first and the last point of each axis, a short look", repetitions=REPETITIONS)
     parser.add_argument("--axis", nargs="+", choices=AXES, default=list(AXES))
     parser.add_argument("--contender", nargs="+", choices=CONTENDERS, default=["ringfeed"], metavar="NAME")
-    parser.add_argument("--repetitions", type=int, help="3, or 1 with --quick")
-    parser.add_argument("--seconds", type=float, help=f"of batches at each point: {SECONDS}")
-    parser.add_argument("--timeout", type=float, default=60.0, help="seconds until a point is given up: 60")
-    parser.add_argument("--output", type=Path, help="file to add lines to; a new one in bench/results/")
     return parser.parse_args(arguments)
 
 
 def planned(options: argparse.Namespace, answer: str) -> Iterator[Job]:
     """The jobs in the order they run: each axis from end to end, once in each repetition."""
     seconds = options.seconds or (QUICK_SECONDS if options.quick else SECONDS)
-    for repetition in range(options.repetitions or (1 if options.quick else 3)):
+    for repetition in range(repetitions_of(options)):
         for name in options.axis:
             points = AXES[name].points
             for point in (points[0], points[-1]) if options.quick else points:
@@ -91,14 +84,7 @@ def _table(results: Results, name: str) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure and show; 1 when a point gave no figures."""
-    options = options_of(arguments)
-    adopt_orphans()
-    kind = "quick-growth" if options.quick else "growth"
-    output = options.output or HERE / "results" / time.strftime(f"{kind}-%Y%m%d-%H%M%S.jsonl")
-    output.parent.mkdir(parents=True, exist_ok=True)
-    records = measure(options, output, planned)
-    print(f"{render(records)}\n\n{output}")
-    return 1 if Results(records).errors() else 0
+    return carry_out(options_of(arguments), "growth", planned, lambda results: render(results.records))
 
 
 if __name__ == "__main__":

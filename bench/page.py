@@ -9,18 +9,18 @@ if TYPE_CHECKING:
 
 
 def where(records: list[dict[str, Any]]) -> str:
-    """Machine, versions and commit of a run, as one sentence without its end."""
+    """Machine, versions and every commit of a run, as one sentence without its end."""
     first = records[0]
     machine = first.get("machine", first)
     found: dict[str, str] = {}
     for record in records:
         found |= record.get("versions", {})
     packages = ", ".join(f"{name} {number}" for name, number in sorted(found.items()))
-    device = f", {machine['gpu']}" if "gpu" in machine else ""
-    return (
-        f"{machine['cpu']}, {machine['cores']} cores{device}, Linux {machine['kernel']}; {packages}; "
-        f"commit {first['commit']}"
-    )
+    memory = f"{machine['memory_bytes'] / 1e9:.0f} GB" if "memory_bytes" in machine else ""
+    place = machine["cpu"], f"{machine['cores']} cores", memory, machine.get("gpu"), f"Linux {machine['kernel']}"
+    words = ", ".join(filter(None, [*place, machine.get("libc")]))
+    commits = ", ".join(dict.fromkeys(record["commit"] for record in records))
+    return f"{words}; {packages}; commit {commits}"
 
 
 def marks(name: str) -> tuple[str, str]:

@@ -12,11 +12,13 @@ import importlib.util
 import sys
 from itertools import chain
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from cases import AXES, CASES, THROUGHPUT
-from contenders import CONTENDERS
-from report import TIME, quantity
+from bounds import bounds
+from cases import AXES, CASES, FIT, THROUGHPUT
+from contenders import CONTENDERS, MODEL
+from report import FED_TITLES, TIME, quantity
 from results import Results, read
 
 if TYPE_CHECKING:
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 PLOTS = HERE / "plots"
 OURS, IDEAL, OTHERS = "#c2410c", "#64748b", "#cbd5e1"
+BOUNDS = {"the input alone": "input_s", "the model alone": "model_s", "CPU seconds over cores": "cpu_s"}
+COLOURS = {CONTENDERS["ringfeed"].title: OURS, CONTENDERS["ideal"].title: IDEAL, **dict.fromkeys(BOUNDS, IDEAL)}
 SETTINGS: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "ringfeed",
@@ -42,25 +46,35 @@ def missing() -> str:
 
 
 def draw_bench(results: Results, file: Path) -> None:
-    """A panel for each workload: a bar for each contender, how many times the ideal's its time per batch is."""
-    cases = [case for case in THROUGHPUT if results.contenders(case)]
-    most = max(len(results.contenders(case)) for case in cases)
-    figure, panels = _panels(len(cases), PANEL_IN + BAR_IN * most)
-    for case, panel in zip(cases, panels, strict=True):
-        _bars(results, case, panel)
+    """A panel for each workload and each `fit`: a bar for each contender, its time per batch."""
+    timed = {case: _times(results, case) for case in (*THROUGHPUT, *FIT)}
+    timed = {case: times for case, times in timed.items() if times}
+    figure, panels = _panels(len(timed), PANEL_IN + BAR_IN * max(map(len, timed.values())))
+    for (case, times), panel in zip(timed.items(), panels, strict=True):
+        _bars(times, case, panel)
     _save(figure, file)
 
 
-def _bars(results: Results, case: str, panel: Axes) -> None:
+def _times(results: Results, case: str) -> dict[str, float]:
+    """The time of each who has one; of a `fit` its bounds as well."""
     times = {name: results.median(case, name, "per_batch_s") or 0.0 for name in results.contenders(case)}
+    titles = {name: contender.title for name, contender in CONTENDERS.items()} | (FED_TITLES if case in FIT else {})
+    shown = {titles[name]: taken for name, taken in times.items() if name != MODEL}
+    if found := bounds(results, case, "ringfeed") if case in FIT else {}:
+        for title, part in BOUNDS.items():
+            shown[title] = median(of_one[part] for of_one in found.values())
+    return shown
+
+
+def _bars(times: dict[str, float], case: str, panel: Axes) -> None:
     names = sorted(times, key=lambda name: -times[name])
-    colours = [OURS if name == "ringfeed" else IDEAL if name == "ideal" else OTHERS for name in names]
-    bars = panel.barh([CONTENDERS[name].title for name in names], [times[name] for name in names], color=colours)
+    colours = [COLOURS.get(name, OTHERS) for name in names]
+    bars = panel.barh(names, [times[name] for name in names], color=colours)
     panel.bar_label(bars, [f" {quantity(times[name], TIME)}" for name in names])
     panel.set_xscale("log")
     panel.set_xlim(min(times.values()) / 3, max(times.values()) * 10)
     panel.minorticks_off()
-    panel.set_title(CASES[case].short)
+    panel.set_title(CASES[case].short, loc="right")  # over the names, where a long one has room
     panel.set_xlabel("seconds per batch")
 
 
@@ -126,7 +140,7 @@ def plot(source: Path, folder: Path = PLOTS) -> Path | None:
 
 
 def _has_any(results: Results) -> bool:
-    cases = [*THROUGHPUT, *(f"{name}/{point}" for name, axis in AXES.items() for point in axis.points)]
+    cases = [*THROUGHPUT, *FIT, *(f"{name}/{point}" for name, axis in AXES.items() for point in axis.points)]
     return any(results.contenders(case) for case in cases)
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from statistics import median
 from typing import TYPE_CHECKING
 
-from cases import CASES, THROUGHPUT
-from contenders import CONTENDERS
+import page
+from bounds import bounds
+from cases import CASES, FIT, THROUGHPUT
+from contenders import CONTENDERS, MODEL
 from targets import TARGETS
 
 if TYPE_CHECKING:
@@ -138,6 +141,14 @@ SPECIAL_COLUMNS["kill_one"] = {
     "batches": _median("batches", COUNT),
     "longest gap": _median("longest_gap_s", TIME),
 }
+FIT_COLUMNS = {
+    "input alone": ("input_s", TIME),
+    "model alone": ("model_s", TIME),
+    "CPU over cores": ("cpu_s", TIME),
+    "over the largest": ("over_largest", TIMES),
+    "over the work": ("over_work", TIMES),
+}
+FED_TITLES = {"keras-threads": "Keras PyDataset, threads", "keras-processes": "Keras PyDataset, processes"}
 SPECIAL_TITLES = {
     "memory": "Peak memory of the whole process tree, batches of 38.5 MB",
     "first_batch": "From iter(loader) to the first batch, of 38.5 MB",
@@ -167,30 +178,46 @@ def special_table(results: Results, special: str) -> str:
     return table(["", *columns], rows) if rows else ""
 
 
+def fit_table(results: Results) -> str:
+    """Epochs of `fit`: a row for each backend, size and contender, beside what no epoch can be shorter than."""
+    rows = [_fit_row(results, case, name) for case in FIT for name in results.contenders(case) if name != MODEL]
+    return table(["", "epoch, per batch", *FIT_COLUMNS, "cores idle", "cores of others"], rows) if rows else ""
+
+
+def _fit_row(results: Results, case: str, name: str) -> list[str]:
+    found = list(bounds(results, case, name).values())
+    return [
+        f"{FED_TITLES.get(name, CONTENDERS[name].title)}, {CASES[case].title}",
+        _spread("per_batch_s", TIME)(results, case, name),
+        *(
+            quantity(median(one[part] for one in found) if found else None, units)
+            for part, units in FIT_COLUMNS.values()
+        ),
+        quantity(results.median(case, name, "cores_idle"), COUNT),
+        quantity(results.median(case, name, "cores_of_others"), COUNT),
+    ]
+
+
 def target_table(results: Results) -> str:
     """What was promised beside what was measured."""
     rows = []
     for target in TARGETS:
-        value = target.value(results)
-        if value is not None:
-            texts = [target.text(target.limit), target.text(value)]
-            rows.append([target.title, f"{target.sense} {texts[0]}", texts[1], target.verdict(value)])
-    return table(["", "promised", "measured", ""], rows) if rows else ""
+        if (seen := target.look(results)).values:
+            limit = f"{target.sense} {target.text(target.limit)}"
+            count = str(len(seen.values))
+            rows.append([target.title, limit, target.measured(seen), count, target.verdict(seen.values)])
+    return table(["", "promised", "measured", "repetitions", ""], rows) if rows else ""
 
 
 def conditions(results: Results) -> str:
     """Machine, versions and commit, in one paragraph."""
     first = results.records[0]
-    place, versions = first["machine"], {}
-    for record in results.records:
-        versions.update(record.get("versions", {}))
-    packages = ", ".join(f"{name} {number}" for name, number in sorted(versions.items()))
-    repetitions = 1 + max(record["repetition"] for record in results.records)
-    how = "median of one fresh process each" if repetitions == 1 else SEVERAL.format(repetitions)
+    counts = {count for case, found in results.repetitions().items() if not CASES[case].once for count in found}
+    least, most = min(counts, default=1), max(counts, default=1)
+    several = SEVERAL.format(most if least == most else f"{least} to {most}")
+    how = "median of one fresh process each" if most == 1 else several
     return (
-        f"{place['cpu']}, {place['cores']} cores, {place['memory_bytes'] / 1e9:.0f} GB, "
-        f"Linux {place['kernel']}, {place['libc']}; {packages}; commit {first['commit']}; "
-        f"{first['workers']} workers, {first['slots']} slots; {how}; "
+        f"{page.where(results.records)}; {first['workers']} workers, {first['slots']} slots; {how}; "
         f"{first['time'][:10]}{', quick run' if first['quick'] else ''}."
     )
 
@@ -205,6 +232,8 @@ def render(results: Results) -> str:
         for case in THROUGHPUT
         if results.contenders(case)
     ]
+    if text := fit_table(results):
+        sections.append(f"### Epochs of Keras' `fit` on decoded JPEG\n\n{text}")
     for special, title in SPECIAL_TITLES.items():
         if text := special_table(results, special):
             sections.append(f"### {title}\n\n{text}")
@@ -220,7 +249,18 @@ def small_table(results: Results) -> str:
     names = [name for name in CONTENDERS if any(name in results.contenders(case) for case in cases)]
     rows = [[CONTENDERS[name].title, *(_small_cell(results, case, name) for case in cases)] for name in names]
     text = table(["time per batch (over ringfeed)", *(CASES[case].short for case in cases)], rows)
-    return f"{text}\n\n{conditions(results)}"
+    return "\n\n".join(filter(None, [text, small_fit_table(results), conditions(results)]))
+
+
+def small_fit_table(results: Results) -> str:
+    """Epochs of `fit` for the first page: ringfeed beside the largest of its bounds, and Keras' processes."""
+    heads, rows = ["an epoch, per batch", "ringfeed", "over its largest bound", FED_TITLES["keras-processes"]], []
+    for case in FIT:
+        if found := bounds(results, case, "ringfeed"):
+            over = quantity(median(one["over_largest"] for one in found.values()), TIMES)
+            mine, theirs = (_small_cell(results, case, name) for name in ("ringfeed", "keras-processes"))
+            rows.append([CASES[case].short, mine, over, theirs])
+    return table(heads, rows) if rows else ""
 
 
 def _small_cell(results: Results, case: str, name: str) -> str:

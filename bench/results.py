@@ -45,11 +45,22 @@ class Results:
         values = self.values(case, contender, figure).values()
         return (min(values), max(values)) if values else None
 
-    def ratio(self, case: str, contender: str, to: str, figure: str = "per_batch_s") -> float | None:
-        """The median, over repetitions, of a contender's figure over another's in the same repetition."""
+    def ratios(self, case: str, contender: str, to: str, figure: str = "per_batch_s") -> list[float]:
+        """A contender's figure over another's in each repetition that has both."""
         above, below = self.values(case, contender, figure), self.values(case, to, figure)
-        pairs = [above[number] / below[number] for number in above if below.get(number)]
-        return median(pairs) if pairs else None
+        return [above[number] / below[number] for number in above if below.get(number)]
+
+    def ratio(self, case: str, contender: str, to: str, figure: str = "per_batch_s") -> float | None:
+        """The median of these."""
+        ratios = self.ratios(case, contender, to, figure)
+        return median(ratios) if ratios else None
+
+    def repetitions(self) -> dict[str, set[int]]:
+        """Of each case, how many repetitions its contenders have."""
+        found: dict[str, set[int]] = {}
+        for (case, _), runs in self._figures.items():
+            found.setdefault(case, set()).add(len(runs))
+        return found
 
     def errors(self) -> list[dict[str, Any]]:
         """The records of runs that gave no figures."""

@@ -2,7 +2,7 @@
 
     python bench/tables.py bench/results/fit_step-2026-11-21.jsonl   # or those of named files
 
-A file's name says which bench it is from: fit_step, elements, end_to_end, device_copy or growth, then a hyphen.
+A file's name says which bench it is from: fit_step, elements, device_copy or growth, then a hyphen.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import elements
-import end_to_end
 import fit_step
 import growth
 import page
@@ -92,7 +91,6 @@ def _page(records: Records, heads: list[str], rows: list[list[str]]) -> str:
 MARKS: dict[str, Callable[[Records], str]] = {
     "fit_step": fit_step_table,
     "elements": elements_table,
-    "end_to_end": end_to_end.render,
     "device_copy": device_copy_table,
     "growth": growth.render,
 }

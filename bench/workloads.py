@@ -201,7 +201,7 @@ WORKLOADS: dict[str, tuple[Callable[[Window], Workload], int, int]] = {  # with 
     "ahead": (_witnessed, 0, 2000),
 }
 SIZED: dict[str, tuple[Callable[[int, Window], Workload], int, int]] = {  # of the size behind the slash
-    "bytes": (_of_bytes, 16, 100_000),
+    "bytes": (_of_bytes, 60, 100_000),
     "fields": (_of_fields, 50, 50_000),
     "length": (_of_length, 50, 50_000),
     "epoch": (_of_epoch, 0, 400),  # epochs, not batches

@@ -20,6 +20,8 @@ def bench(output: Path, *arguments: str) -> tuple[int, list[dict[str, Any]]]:
         str(output),
         "--repetitions",
         "1",
+        "--timeout",
+        "200",
         *arguments,
     ]
     with output.with_suffix(".log").open("wb") as log:

@@ -113,9 +113,31 @@ def test_contenders_take_turns() -> None:
     ]
 
 
+def test_repetitions_go_on_where_a_file_ends() -> None:
+    """What is added to a file is numbered after what it holds; what is told by one repetition is not asked again."""
+    names = ["--workload", "slow", "epochs", "--contender", "ringfeed", "ideal", "--first", "1", "--repetitions", "2"]
+    jobs = [(job.repetition, job.workload, job.contender) for job in run.planned(run.options_of(names), "")]
+    assert jobs == [(1, "slow", "ideal"), (1, "slow", "ringfeed"), (2, "slow", "ringfeed"), (2, "slow", "ideal")]
+
+
+def test_conditions_say_how_many_repetitions_there_are() -> None:
+    """From the least of a contender to the most; what one repetition tells does not count."""
+    several = [record("ringfeed", number, "slow", per_batch_s=1.0) for number in range(3)]
+    lines = [*several, record("pool", 0, "slow", per_batch_s=1.0), record("ringfeed", 0, "epochs", between_s=1.0)]
+    assert "; medians of 1 to 3 fresh processes each (least - most); " in report.conditions(Results(lines))
+    assert "; medians of 3 fresh processes each (least - most); " in report.conditions(Results([*several, lines[-1]]))
+
+
+def test_conditions_name_every_commit() -> None:
+    """A file that was made at two commits does not hide one of them."""
+    lines = [record("ringfeed", 0, per_batch_s=1.0), {**record("ideal", 0, per_batch_s=1.0), "commit": "fedcba987654+"}]
+    assert "; commit 0123456789ab, fedcba987654+; " in report.conditions(Results([*lines, lines[0]]))
+
+
 def test_names_choose_cases_and_contenders() -> None:
-    """A name with two scripts means both; a contender leaves its own cases only when both are named."""
+    """What stands before a slash means all behind it; a contender leaves its own cases only when both are named."""
     assert chosen_cases(["memory", "kill"]) == ["memory/plain", "memory/unguarded", "kill"]
+    assert chosen_cases(["fit/jax"]) == ["input/jpeg", "fit/jax/input-bound", "fit/jax/compute-bound"]
     assert chosen_cases([]) == list(CASES)
     assert "jpeg/warm" not in chosen_cases([], quick=True)
     assert contenders_of("kill", [], case_named=True) == ["ringfeed"]
@@ -313,6 +335,7 @@ def test_promises_stand_beside_what_was_measured() -> None:
     results = Results(
         [
             record("ringfeed", 0, per_batch_s=9e-6),
+            record("ringfeed", 1, per_batch_s=7e-6),
             record("keras-processes", 0, per_batch_s=99e-6),
             *(record(name, 0, "tiny", per_batch_s=cost) for name, cost in (("ringfeed", 1.0), ("ideal", 0.8))),
             *(
@@ -323,20 +346,53 @@ def test_promises_stand_beside_what_was_measured() -> None:
                 record(name, 0, "first_batch/plain", first_batch_s=cost)
                 for name, cost in (("ringfeed", 0.5), ("ray", 2.0), ("torch", 0.1))
             ),
-            record("ringfeed", 0, "kill", right=400, expected=400),
+            *(
+                record("ringfeed", number, "kill", right=right, expected=400)
+                for number, right in enumerate((399, 400, 400))
+            ),
         ]
     )
     assert report.target_table(results) == (
-        "|  | promised | measured |  |\n"
-        "| --- | ---: | ---: | ---: |\n"
-        "| ready 1 kB batch | at most 6 µs | 9 µs | **missed** |\n"
-        "| ready 1 kB batch: keras-processes over ringfeed | at least 15x | 11x | **missed** |\n"
-        "| 32 tiny samples, of the ideal | at least 60 % | 80 % | kept |\n"
-        "| slow source: the best rival over ringfeed | at least 1x | 0.9x | **missed** |\n"
-        "| first batch | at most 0.3 s | 0.5 s | **missed** |\n"
-        "| first batch: the soonest rival that does not fork, over ringfeed | at least 1x | 4x | kept |\n"
-        "| batches right and in order, all workers killed | at least 100 % | 100 % | kept |"
+        "|  | promised | measured | repetitions |  |\n"
+        "| --- | ---: | ---: | ---: | ---: |\n"
+        "| ready 1 kB batch | at most 6 µs | 8 µs (7 - 9) | 2 | **missed** |\n"
+        "| ready 1 kB batch: keras-processes over ringfeed | at least 15x | 11x | 1 | **missed** |\n"
+        "| 32 tiny samples, of the ideal | at least 60 % | 80 % | 1 | kept |\n"
+        "| slow source: the best rival over ringfeed | at least 1x | 0.9x, ray | 1 | **missed** |\n"
+        "| first batch | at most 0.3 s | 0.5 s | 1 | **missed** |\n"
+        "| first batch: the soonest rival that does not fork, over ringfeed | at least 1x | 4x, ray | 1 | kept |\n"
+        "| batches right and in order, all workers killed | at least 100 % | 99.75 % (99.75 - 100) | 3 | **missed** |"
     )
+
+
+@pytest.mark.parametrize(
+    ("ratios", "verdict"),
+    [
+        ([0.99, 1.0, 1.02], "tie"),
+        ([0.97, 1.02, 1.06], "tie"),
+        ([0.98, 1.05, 1.06], "kept"),
+        ([1.01, 1.02, 1.2], "kept"),
+        ([0.9, 0.9, 0.9, 0.9, 1.01], "**missed**"),
+        ([0.95, 0.99, 0.999], "**missed**"),
+        ([0.999], "**missed**"),
+        ([1.001], "kept"),
+    ],
+)
+def test_nobody_is_ahead_within_the_spread(ratios: list[float], verdict: str) -> None:
+    """The best rival ties where repetitions fell to both sides and their median is within half of their spread."""
+    records = [record("ringfeed", number, "slow", per_batch_s=1.0) for number in range(len(ratios))]
+    records += [record("pool", number, "slow", per_batch_s=ratio) for number, ratio in enumerate(ratios)]
+    records += [record("torch", number, "slow", per_batch_s=2.0) for number in range(len(ratios))]
+    assert report.target_table(Results(records)).endswith(f", pool | {len(ratios)} | {verdict} |")
+
+
+def test_a_promised_figure_never_ties() -> None:
+    """A figure that was promised is kept or missed by its median, however wide its spread."""
+    costs = {"ringfeed": (1.0, 1.0, 1.0), "ideal": (0.5, 0.94, 1.5)}
+    records = [
+        record(name, number, "slow", per_batch_s=cost) for name in costs for number, cost in enumerate(costs[name])
+    ]
+    assert report.target_table(Results(records)).endswith("| 94 % (50 - 150) | 3 | **missed** |")
 
 
 def test_failed_runs_are_listed() -> None:

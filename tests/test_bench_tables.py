@@ -99,6 +99,6 @@ def test_each_file_goes_to_its_own_place(
     capsys.readouterr()
     assert tables.main(["run-2026-11-20.jsonl"]) == 1
     assert capsys.readouterr().err == (
-        "run-2026-11-20.jsonl: expected a name that begins with one of fit_step, elements, end_to_end, device_copy, "
-        "growth and a hyphen\n"
+        "run-2026-11-20.jsonl: expected a name that begins with one of fit_step, elements, device_copy, growth "
+        "and a hyphen\n"
     )

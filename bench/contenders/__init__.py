@@ -27,6 +27,11 @@ class Epochs:
         return self._begin()
 
 
+def missing_of(requires: tuple[tuple[str, str], ...]) -> list[str]:
+    """Which of these packages (pip's name, module) are not installed, as pip calls them."""
+    return [pip for pip, module in requires if importlib.util.find_spec(module) is None]
+
+
 class Contender(NamedTuple):
     """A contender's name in tables, its module here, and the packages it needs (pip's name, module)."""
 
@@ -36,7 +41,7 @@ class Contender(NamedTuple):
 
     def missing(self) -> list[str]:
         """The packages that are not installed, as pip calls them."""
-        return [pip for pip, module in self.requires if importlib.util.find_spec(module) is None]
+        return missing_of(self.requires)
 
     def load(self) -> Any:
         """Import the module, and with it what it needs."""
@@ -70,3 +75,6 @@ CONTENDERS = {
     "faster-fifo": Contender("faster-fifo", "faster_fifo_queues", (("faster-fifo", "faster_fifo"),)),
     "ray": Contender("Ray Data", "ray_data", (("ray[data]", "ray"),)),
 }
+# It takes part in `fit` alone and gives what fitting.py has in memory: no loader, and so in no file here.
+MODEL = "model"
+EVERYBODY = CONTENDERS | {MODEL: Contender("the model alone", "", (("keras", "keras"),))}
