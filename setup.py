@@ -19,6 +19,7 @@ ring = Extension(
         "cext/ring.c",
         "cext/claim.c",
         "cext/binder.c",
+        "cext/wakes.c",
         "cext/sizes.c",
         "cext/reap.c",
         "cext/wait.c",
@@ -58,7 +59,7 @@ ops = Extension(
 )
 arrays = Extension(
     "ringfeed._arrays",
-    ["src/ringfeed/_arrays.pyx", "cext/gather.c", "cext/convert.c"],
+    ["src/ringfeed/_arrays.pyx", "cext/copy.c", "cext/gather.c", "cext/convert.c"],
     include_dirs=["cext", np.get_include()],
     depends=HEADERS,
     define_macros=[("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION")],

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PAUSES_NS 2000   /* a look again within it does not give the CPU away */
 #define TICKET_NS 200000 /* work worth a ticket: long against its 3 us of protocol, short against a batch */
+#define LEAST_NS 4000    /* less work is not worth one, however many workers there are */
 
 /* ---- the lock: of one process, tried by releases, waited for only by breaks and reaps ---- */
 
@@ -18,43 +18,6 @@ void rf_lock(struct rf_binder *binder)
 {
     for (unsigned attempt = 0; !rf_try_lock(binder); attempt++)
         rf_yield(attempt);
-}
-
-/* ---- waking ---- */
-
-void rf_wake_workers(struct rf_ring *ring, uint32_t count)
-{
-    struct rf_control *control = ring->control;
-    atomic_fetch_add_explicit(&control->work_seq, 1, memory_order_seq_cst);
-    uint32_t asleep = 0;
-    for (uint32_t word = 0; word * 64 < ring->geometry.ids; word++)
-        asleep += (uint32_t)__builtin_popcountll(atomic_load_explicit(&control->sleepers[word], memory_order_seq_cst));
-    bool enough = count < RF_ALL && asleep < atomic_load_explicit(&ring->binder->crew, memory_order_relaxed) &&
-                  atomic_load_explicit(&control->brisk, memory_order_relaxed);
-    if (asleep && !enough)
-        rf_futex_wake(&control->work_seq, count < RF_ALL ? (int)count : RF_ALL);
-}
-
-bool rf_look_again(const struct rf_ring *ring, int64_t began_ns)
-{
-    if (!atomic_load_explicit(&ring->control->brisk, memory_order_relaxed))
-        return false;
-    int64_t spent_ns = rf_now_ns() - began_ns;
-    if (spent_ns >= ring->geometry.spin_ns)
-        return false;
-    if (spent_ns < PAUSES_NS)
-        rf_pause();
-    else
-        rf_yield(0); /* whoever we wait for may need this very CPU */
-    return true;
-}
-
-void rf_wake_consumer(struct rf_ring *ring)
-{
-    struct rf_control *control = ring->control;
-    atomic_fetch_add_explicit(&control->news_seq, 1, memory_order_seq_cst);
-    if (atomic_load_explicit(&control->consumer_wait, memory_order_seq_cst) != RF_WAIT_NONE)
-        rf_futex_wake(&control->news_seq, 1);
 }
 
 /* ---- binding ---- */
@@ -120,6 +83,8 @@ static uint32_t rows_per_ticket(const struct rf_ring *ring, uint32_t rows)
     uint32_t share = (uint32_t)(((uint64_t)rows * ahead + crew - 1) / crew);
     uint32_t most = row_ns ? share : (rows + crew - 1) / crew;
     uint32_t wanted = row_ns && TICKET_NS / row_ns < most ? (uint32_t)(TICKET_NS / row_ns) : most;
+    if (row_ns && wanted < LEAST_NS / row_ns)
+        wanted = (uint32_t)(LEAST_NS / row_ns);
     uint32_t least = (rows + geometry->cells - 1) / geometry->cells;
     wanted = wanted > rows ? rows : wanted;
     return wanted < least ? least : wanted;
@@ -341,6 +306,7 @@ int rf_become_consumer(struct rf_ring *ring, uint32_t capacity, uint32_t max_att
     ring->binder = binder; /* freed with the ring, also when half made */
     binder->capacity = capacity;
     binder->max_attempts = max_attempts < UINT16_MAX ? max_attempts : UINT16_MAX; /* what `deaths` can count */
+    binder->cpus = rf_cpus();
     binder->released = RF_NO_SLOT;
     binder->holds = calloc(slots, sizeof *binder->holds);
     binder->free_slots = calloc(slots, sizeof *binder->free_slots);

@@ -37,6 +37,8 @@ struct rf_binder {
 
     _Atomic uint32_t open; /* slots from this one on are parked; written under the lock */
     _Atomic uint32_t crew; /* workers that are not to leave */
+    uint32_t cpus;         /* that this process may use */
+    uint64_t called;       /* the head when rf_wake_another() last woke somebody; of the thread that takes */
 
     /* Planned batches, a queue with one writer (the thread that takes) and one reader (under the lock). A batch keeps
      * its place until it is taken, so that it can be bound again. */
@@ -64,12 +66,30 @@ void rf_unlock(struct rf_ring *ring);
  * store, would have the taker sleep for a batch that it has taken already. */
 bool rf_is_planned(const struct rf_ring *ring);
 
-/* Bump work_seq, and wake `count` sleepers, or RF_ALL; while tickets are brisk a smaller count wakes nobody if somebody
- * is awake, who will look before it sleeps, and the consumer wakes all before it sleeps on a ticket that nobody has
- * claimed. */
+/* Bump work_seq, and wake `count` sleepers, or RF_ALL. While tickets are brisk a smaller count wakes nobody if somebody
+ * is awake, who will look before it sleeps, and no more than there are processors if nobody is. */
 void rf_wake_workers(struct rf_ring *ring, uint32_t count);
-/* Whether to look once more instead of sleeping, after a pause; `began_ns` is when the first look was in vain. */
-bool rf_look_again(const struct rf_ring *ring, int64_t began_ns);
+/* By the thread that takes, before it sleeps on a ticket that nobody has claimed: wake as many sleepers as there are
+ * such tickets, whoever is awake, since he may be long in coming. */
+void rf_wake_claimers(struct rf_ring *ring);
+/* By the thread that takes, when it begins to wait while tickets are brisk: now and then wake one sleeper more, for what
+ * nobody has claimed, while fewer are awake than there are processors. Nobody relies on it. */
+void rf_wake_another(struct rf_ring *ring);
+
+#define RF_KEEP_NS 500 /* what a yield costs that nobody had waited for */
+
+struct rf_waiter {
+    int64_t began_ns; /* when the first look was in vain */
+    int64_t yield_ns; /* until when the processor is not given away */
+    bool spare;       /* others may do what it would do next */
+};
+
+struct rf_waiter rf_begin_wait(const struct rf_ring *ring, bool spare);
+/* Whether to look once more instead of sleeping: after a pause, or after a yield. */
+bool rf_look_again(struct rf_ring *ring, struct rf_waiter *waiter);
+/* How long to keep the processor before the next yield, after one that took so long: not at all where somebody else ran
+ * meanwhile, otherwise longer than before. */
+int64_t rf_keep_after(int64_t keep_ns, int64_t yield_ns);
 /* Also by workers, where the consumer waits for what they have published. */
 void rf_wake_consumer(struct rf_ring *ring);
 

@@ -102,9 +102,9 @@ enum rf_answer rf_claim_wait(struct rf_ring *ring, uint32_t worker, struct rf_cu
         return RF_STOPPED;
     if (rf_claim_next(ring, worker, cursor, claim))
         return RF_TAKEABLE;
-    int64_t began_ns = rf_now_ns();
+    struct rf_waiter waiter = rf_begin_wait(ring, true);
     enum rf_answer answer = RF_PENDING;
-    while (answer == RF_PENDING && rf_look_again(ring, began_ns))
+    while (answer == RF_PENDING && rf_look_again(ring, &waiter))
         if (rf_claim_next(ring, worker, cursor, claim))
             answer = RF_TAKEABLE;
     int slept = 0;
@@ -121,7 +121,8 @@ enum rf_answer rf_claim_wait(struct rf_ring *ring, uint32_t worker, struct rf_cu
     set_asleep(ring, worker, false);
     if (answer == RF_STOPPED) /* a wake that was for one who claims may have come to us */
         rf_futex_wake(&control->work_seq, RF_ALL);
-    atomic_fetch_add_explicit(&ring->workers[worker].wait_ns, (uint64_t)(rf_now_ns() - began_ns), memory_order_relaxed);
+    atomic_fetch_add_explicit(&ring->workers[worker].wait_ns, (uint64_t)(rf_now_ns() - waiter.began_ns),
+                              memory_order_relaxed);
     return answer;
 }
 

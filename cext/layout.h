@@ -125,6 +125,9 @@ struct rf_geometry {                      /* what the creator decides; never cha
     uint32_t spin_ns; /* how long to look again before sleeping, while tickets take less; 0: never */
 };
 
+#define RF_BRISK 1u /* tickets are over sooner than a sleep and a wake */
+#define RF_LIGHT 2u /* sooner even than a worker is up who is woken for them */
+
 #define RF_WAIT_NONE UINT64_C(0)
 #define RF_WAIT_FREE UINT64_MAX /* for a slot; otherwise 1 + the ticket whose cell the consumer waits for */
 
@@ -146,7 +149,7 @@ struct rf_control {
     _Atomic uint32_t reap_seq;                /* bumped by the reaper after it has made cells AVAIL again */
     _Atomic uint64_t cancel_upto;             /* tickets below it are cancelled; written by the consumer only */
     _Atomic uint32_t stop;                    /* set once, by the consumer */
-    _Atomic uint32_t brisk; /* tickets are over sooner than a sleep and a wake; written by the consumer only */
+    _Atomic uint32_t brisk;                   /* 0, RF_BRISK or RF_LIGHT; written by the consumer only */
 
     _Alignas(RF_LINE) _Atomic uint64_t sleepers[RF_MAX_IDS / 64]; /* a bit a worker, set by it before it sleeps */
 

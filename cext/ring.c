@@ -8,6 +8,7 @@
 #include <string.h>
 
 #define BRISK_NS 20000 /* a sleep and a wake take about that */
+#define LIGHT_NS 3000  /* and a wake alone */
 
 /* ---- making and keeping ---- */
 
@@ -74,6 +75,7 @@ struct rf_ring *rf_open(int control_fd, int slots_fd, uint64_t control_size, uin
     ring->control_size = control_size;
     ring->slots_size = slots_size;
     ring->references = 1;
+    atomic_store_explicit(&ring->keep_ns, RF_KEEP_NS, memory_order_relaxed);
     ring->generation = rf_fork_generation();
     *why = EPROTO;
     if (control_size < sizeof(struct rf_control))
@@ -246,7 +248,7 @@ static int sleep_once(struct rf_ring *ring, enum purpose purpose, int64_t deadli
     atomic_store_explicit(&control->consumer_wait, wait, memory_order_seq_cst);
     uint32_t seen = atomic_load_explicit(&control->news_seq, memory_order_seq_cst);
     if (place && rf_word_state(atomic_load_explicit(&place->word, memory_order_relaxed)) == RF_AVAIL)
-        rf_wake_workers(ring, RF_ALL); /* nobody may have been woken for it: see there */
+        rf_wake_claimers(ring);
     int slept = has_news(ring, place, purpose) ? 0 : rf_futex_wait(&control->news_seq, seen, deadline_ns);
     atomic_store_explicit(&control->consumer_wait, RF_WAIT_NONE, memory_order_relaxed);
     return slept;
@@ -254,12 +256,14 @@ static int sleep_once(struct rf_ring *ring, enum purpose purpose, int64_t deadli
 
 enum rf_answer rf_wait_head(struct rf_ring *ring, int64_t deadline_ns)
 {
-    int64_t began_ns = rf_now_ns();
-    for (;;) {
+    struct rf_waiter waiter = rf_begin_wait(ring, false);
+    for (bool first = true;; first = false) {
         enum rf_answer answer = rf_look(ring);
         if (answer != RF_PENDING && answer != RF_HELD)
             return answer;
-        if (answer == RF_PENDING && rf_look_again(ring, began_ns))
+        if (answer == RF_PENDING && first)
+            rf_wake_another(ring);
+        if (answer == RF_PENDING && rf_look_again(ring, &waiter))
             continue;
         if (sleep_once(ring, FOR_HEAD, deadline_ns)) /* a signal, or the deadline */
             return rf_look(ring);
@@ -297,7 +301,8 @@ static void learn_pace(struct rf_ring *ring, uint64_t busy_ns, const struct rf_r
     uint64_t mean = atomic_load_explicit(&binder->row_ns, memory_order_relaxed);
     mean = mean ? (3 * mean + now) / 4 : now;
     atomic_store_explicit(&binder->row_ns, mean, memory_order_relaxed);
-    uint32_t brisk = ring->geometry.spin_ns && mean * record->rows_per_ticket < BRISK_NS;
+    uint64_t ticket_ns = mean * record->rows_per_ticket;
+    uint32_t brisk = !ring->geometry.spin_ns || ticket_ns >= BRISK_NS ? 0 : ticket_ns < LIGHT_NS ? RF_LIGHT : RF_BRISK;
     if (brisk != atomic_load_explicit(&ring->control->brisk, memory_order_relaxed)) /* a store takes the line away */
         atomic_store_explicit(&ring->control->brisk, brisk, memory_order_relaxed);
 }

@@ -41,7 +41,8 @@ struct rf_ring { /* one process's hold on a segment; counted, so that views outl
     _Atomic uint8_t *populated;  /* a flag a slot: this process has its pages mapped */
     struct rf_binder *binder;    /* the consumer's own; NULL elsewhere */
     _Atomic uint32_t references;
-    uint32_t generation; /* of forks, when it was made */
+    uint32_t generation;     /* of forks, when it was made */
+    _Atomic int64_t keep_ns; /* how long waiters of this process look before they yield, as the last yields taught */
 };
 
 /* ---- making and keeping ---- */

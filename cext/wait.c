@@ -93,6 +93,15 @@ void rf_yield(unsigned attempt)
     nanosleep(&pause, NULL);
 }
 
+uint32_t rf_cpus(void)
+{
+    cpu_set_t usable;
+    if (sched_getaffinity(0, sizeof usable, &usable) == 0)
+        return (uint32_t)CPU_COUNT(&usable);
+    long online = sysconf(_SC_NPROCESSORS_ONLN); /* more than the set has room for */
+    return online > 0 ? (uint32_t)online : 1;
+}
+
 /* ---- forks ---- */
 
 static _Atomic uint32_t generation;

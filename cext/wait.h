@@ -20,11 +20,14 @@ void rf_futex_wake(_Atomic uint32_t *address, int count);
  * aborts the process at its first wait. */
 int rf_futex_error(void);
 
-/* Spend a microsecond or so between two looks. */
+/* Spend a fraction of a microsecond between two looks. */
 void rf_pause(void);
 
 /* Let others run, for longer the more often it was in vain. */
 void rf_yield(unsigned attempt);
+
+/* How many processors this process may use. */
+uint32_t rf_cpus(void);
 
 /* A process-local number that differs in every forked child. */
 uint32_t rf_fork_generation(void);

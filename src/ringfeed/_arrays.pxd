@@ -41,6 +41,7 @@ cdef class FieldWriter:
     cdef object owner
     cdef Given *given
     cdef list dtypes  # of what is given
+    cdef bint stream  # past the caches
 
     cdef describe(self, Given *given, leaf)
     cdef int put(self, cnp.ndarray array, uint8_t *target, size_t size, Py_ssize_t number, uint8_t *base,

@@ -21,9 +21,14 @@ cnp.import_array()
 cdef size_t NOGIL_BYTES = 32768
 
 
+cdef extern from "copy.h" nogil:
+    void rf_copy(void *target, const void *source, size_t size, bint stream)
+    void rf_stream_end()
+
+
 cdef extern from "gather.h" nogil:
     void rf_gather(uint8_t *target, const uint8_t *source, Py_ssize_t stride, size_t row_size,
-                   const int64_t *indices, size_t rows)
+                   const int64_t *indices, size_t rows, bint stream)
 
 
 cdef extern from "convert.h" nogil:
@@ -204,7 +209,7 @@ cdef bint store_number(value, int number_type, uint8_t *target) except -1:
 cdef class FieldWriter:
     """Writes the values of leaves into the fields of slots; each array is copied once, or converted.
 
-    `owner` is what the arrays over a slot keep.
+    `owner` is what the arrays over a slot keep. What is copied goes past the caches while `stream` is true.
     """
 
     def __cinit__(self, spec, offsets, owner):
@@ -254,7 +259,9 @@ cdef class FieldWriter:
             memcpy(target, source, size)
         else:
             with nogil:
-                memcpy(target, source, size)
+                rf_copy(target, source, size, self.stream)
+                if self.stream:
+                    rf_stream_end()
         return 0
 
     cdef int convert(self, cnp.ndarray array, float *target, size_t size, Py_ssize_t number,
@@ -310,6 +317,6 @@ cdef class FieldWriter:
         cdef Py_ssize_t stride = cnp.PyArray_STRIDE(array, 0)
         with nogil:
             if given.conversion == NULL:
-                rf_gather(target, source, stride, field.row_size, indices, rows)
+                rf_gather(target, source, stride, field.row_size, indices, rows, self.stream)
             else:
                 rf_convert(given.conversion, <float *>target, source, stride, indices, rows, given.nbytes)

@@ -11,6 +11,10 @@ from ringfeed.errors import SpecError
 from ringfeed.failure import Nothing
 
 
+cdef extern from "copy.h" nogil:
+    bint rf_streams(const c.rf_claim *claim, uint64_t beyond)
+
+
 cdef extern from "times.h" nogil:
     uint32_t rf_timed_row(const c.rf_claim *claim)
     void rf_note_times(const c.rf_claim *claim, uint64_t rows, int64_t read_ns, int64_t write_ns)
@@ -27,18 +31,21 @@ cdef void blame_nobody(c.rf_claim *claim, uint32_t row) noexcept:
 cdef class RowWriter:
     """Writes samples into the rows of a claimed ticket.
 
-    One row of each ticket is timed, or all where they are read or written together.
+    One row of each ticket is timed, or all where they are read or written together. Rows go past the caches where the
+    open slots are of `beyond` bytes together, or more.
     """
 
     cdef FieldWriter writer
     cdef object spec, owner
+    cdef uint64_t beyond   # caches: bytes of slots
     cdef Py_ssize_t count  # of leaves
     cdef Py_ssize_t flat   # as many, of a flat tuple; 0: a bare leaf; -1: anything else
 
-    def __cinit__(self, spec, offsets, owner):
+    def __cinit__(self, spec, offsets, owner, uint64_t beyond):
         self.writer = FieldWriter(spec, offsets, owner)
         self.spec = spec
         self.owner = owner
+        self.beyond = beyond
         self.count = len(spec.leaves)
         structure = spec.structure
         self.flat = -1
@@ -98,6 +105,7 @@ cdef class RowWriter:
     cdef bint fill_rows(self, c.rf_claim *claim, function, bint in_place, context, on_error) except -1:
         cdef uint32_t row
         cdef uint32_t timed = rf_timed_row(claim)
+        self.writer.stream = rf_streams(claim, self.beyond)
         for row in range(claim.rows):
             if c.rf_cancelled(claim):
                 return False
@@ -130,6 +138,7 @@ cdef class RowWriter:
         cdef c.rf_claim *claim = <c.rf_claim *>claim_address
         cdef uint32_t row
         rows = [row for row in range(claim.rows) if claim.marks[row] != c.RF_ROW_KILLED]
+        self.writer.stream = rf_streams(claim, self.beyond)
         context.index = None  # many samples at once: rng() has none to belong to
         if not rows or c.rf_cancelled(claim):
             return not rows
@@ -190,6 +199,7 @@ cdef class RowWriter:
         cdef c.rf_claim *claim = <c.rf_claim *>claim_address
         cdef int64_t length = min(len(array) for array in arrays), began_ns = c.rf_now_ns()
         cdef uint32_t row
+        self.writer.stream = rf_streams(claim, self.beyond)
         if c.rf_cancelled(claim):
             return False
         if claim.attempt == 0 and self.lie_within(claim, length):
@@ -223,6 +233,7 @@ cdef class RowWriter:
         """Fill the whole slot with the batch getitem(index) of at most `most` rows."""
         cdef c.rf_claim *claim = <c.rf_claim *>claim_address
         cdef int64_t began_ns = c.rf_now_ns(), read_ns
+        self.writer.stream = rf_streams(claim, self.beyond)
         claim.rows_delivered = 0
         if c.rf_cancelled(claim):
             return False

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from ringfeed.budget import Layout
     from ringfeed.spec import Spec
 
+CACHES = 3  # times the last cache: from here on nobody loses by it, whoever waits and wherever samples come from
+NEVER = 2**64 - 1  # bytes of slots that nobody has
+USUAL_CACHE = 32 << 20  # bytes, where the kernel does not say: C's sysconf tells that of all processors of a machine
 IDLE_NS = 10**10  # a sleeping worker looks round this often; waking it does not depend on it
 
 
@@ -77,6 +81,15 @@ def leaf_arrays(dataset: Any) -> list[np.ndarray[Any, Any]] | None:
     return leaves
 
 
+def beyond_caches(file: str = "/sys/devices/system/cpu/cpu0/cache/index3/size") -> int:
+    """Return how many bytes of slots are too many for a batch to be found in a cache, by the size of the last one."""
+    try:
+        size = int(Path(file).read_text().removesuffix("K\n")) * 1024
+    except (OSError, ValueError):
+        size = USUAL_CACHE
+    return CACHES * size
+
+
 class Source:
     """A dataset, ready to fill claims. One per worker thread."""
 
@@ -98,7 +111,9 @@ class Source:
         self._end = end
         self._recipe = recipe
         self._context = SampleContext(recipe.seed)
-        self._writer = RowWriter(recipe.spec, recipe.layout.offsets, ring)
+        # What the consumer fills itself, it takes at once: it finds the batch in a cache, whatever lies in other slots.
+        beyond = NEVER if interruptible else beyond_caches()
+        self._writer = RowWriter(recipe.spec, recipe.layout.offsets, ring, beyond)
         self._readers = None
         if recipe.readers:
             dataset = self._readers = Readers(dataset, lambda: self._context.epoch, self._prepare, bars)

@@ -9,10 +9,11 @@ void (*before_wake)(struct rf_ring *ring);
 void (*before_is_planned)(struct rf_ring *ring);
 struct rf_ring *hooked_ring;
 _Atomic uint32_t sleeps_begun, sleeps_in_vain;
+_Atomic int wake_count;
 
 static void act_once(void (**hook)(struct rf_ring *ring))
 {
-    void (*action)(struct rf_ring *ring) = *hook;
+    void (*action)(struct rf_ring * ring) = *hook;
     if (!action)
         return;
     *hook = NULL;
@@ -39,6 +40,7 @@ int __wrap_rf_futex_wait(_Atomic uint32_t *address, uint32_t seen, int64_t deadl
 void __wrap_rf_futex_wake(_Atomic uint32_t *address, int count)
 {
     act_once(&before_wake);
+    atomic_store(&wake_count, count);
     __real_rf_futex_wake(address, count);
 }
 

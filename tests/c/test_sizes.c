@@ -182,6 +182,20 @@ static void crew_decides_the_tickets(void)
     rf_unreference(ring);
 }
 
+/* However many workers there are, a ticket is worth its own protocol: 4 us of work, or the whole batch. */
+static void a_ticket_is_worth_its_protocol(void)
+{
+    static const uint64_t tickets_at[][2] = {{100, 1}, {1000, 2}, {2000, 4}, {4000, 8}, {5000, 8}}; /* by ns of a row */
+    struct rf_ring *ring = ring_of(2, 8, 8, 8);
+    for (unsigned pace = 0; pace < sizeof tickets_at / sizeof *tickets_at; pace++) {
+        atomic_store(&ring->binder->row_ns, tickets_at[pace][0]);
+        bind_batches(ring, 1, 8);
+        CHECK_EQ(fill_all(ring, 0), tickets_at[pace][1]);
+        rf_drop(ring, rf_take(ring).slot);
+    }
+    rf_unreference(ring);
+}
+
 /* Onlookers see the states, what was taken, and how long was waited. */
 static void onlookers_see_it(void)
 {
@@ -218,6 +232,7 @@ int main(void)
     RUN(retired_worker_claims_no_more);
     RUN(sleeping_worker_leaves);
     RUN(crew_decides_the_tickets);
+    RUN(a_ticket_is_worth_its_protocol);
     RUN(onlookers_see_it);
     return check_end("test_sizes");
 }

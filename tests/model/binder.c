@@ -42,7 +42,7 @@ bool wake_workers(struct state *s, unsigned count, unsigned choice)
     unsigned woken = subset(sleepers, count < all ? count : all, choice);
     for (unsigned number = 0; number < configuration->workers; number++)
         if (woken >> number & 1)
-            worker_wakes(&s->worker[number]);
+            worker_wakes(s, number);
     return woken;
 }
 
@@ -270,12 +270,18 @@ static void bump_for_workers(struct state *s, struct thread *thread)
     thread->step = broken(WAKE_BEFORE_BUMP) ? thread->then : WORK_LOOK;
 }
 
-/* While tickets are brisk, who is awake is enough: he looks before he sleeps. */
+/* While tickets are brisk, who is awake is enough: he looks before he sleeps. And where nobody is, one: no more than
+ * there are processors. */
 static void look_at_sleepers(const struct state *s, struct thread *thread)
 {
     unsigned asleep = (unsigned)__builtin_popcount(s->sleepers);
     unsigned needed = broken(BRISK_WAKES_NOBODY) ? asleep + 1 : crew();
-    bool enough = thread->tickets != ALL && asleep < needed && s->brisk;
+    bool sparing = thread->tickets != ALL && !(thread->tickets & HOWEVER_BRISK) && s->brisk;
+    if (sparing)
+        thread->tickets = 1;
+    else if (thread->tickets != ALL)
+        thread->tickets &= (uint8_t)~HOWEVER_BRISK;
+    bool enough = sparing && asleep < needed;
     thread->step = asleep && !enough ? WORK_WAKE : after_wake(thread);
 }
 

@@ -96,7 +96,7 @@ static bool consumer_dies(struct state *s)
     for (unsigned number = 0; number < THREADS; number++)
         s->thread[number] = (struct thread){.step = OVER};
     s->armed = s->changed = s->loader_lock = 0;
-    s->kills = s->breaks = s->freezes = s->forks = s->paces = 0;
+    s->kills = s->breaks = s->freezes = s->forks = s->paces = s->calls = 0;
     return true;
 }
 
@@ -133,6 +133,16 @@ static bool pace_changes(struct state *s)
     return true;
 }
 
+/* rf_wake_another: a taker begins to wait. It may be any moment, for nothing relies on it. */
+static bool call_another(struct state *s, unsigned number)
+{
+    if (!s->calls || !s->brisk || s->consumer_dead || !is_asleep(&s->worker[number]))
+        return false;
+    s->calls--;
+    worker_wakes(s, number);
+    return true;
+}
+
 /* A forked child's copy of a view dies: nothing must come of it. Where it does, the copy of the binder, which no lock of
  * ours holds up, binds the next batch to the slot. */
 static bool fork_drops(struct state *s, unsigned number)
@@ -152,7 +162,7 @@ static bool fork_drops(struct state *s, unsigned number)
 /* The choices: who, in this order. */
 enum { KILL = 0, FREEZE = KILL + WORKERS, THAW = FREEZE + WORKERS, START = THAW + WORKERS, NEXT = START + WORKERS };
 enum { BREAK = NEXT + 2, DROP = BREAK + 2, FORK = DROP + SLOTS, TIME_OUT = FORK + SLOTS };
-enum { CLOSE = TIME_OUT + 2, DIE, PACE, CHOICES };
+enum { CLOSE = TIME_OUT + 2, DIE, PACE, CALL, CHOICES = CALL + WORKERS };
 
 enum outcome environment_step(struct state *s, unsigned choice)
 {
@@ -168,6 +178,7 @@ enum outcome environment_step(struct state *s, unsigned choice)
                     : choice == CLOSE   ? call_close(s)
                     : choice == DIE     ? consumer_dies(s)
                     : choice == PACE    ? pace_changes(s)
+                    : choice < CHOICES  ? call_another(s, choice - CALL)
                                         : false;
     return choice >= CHOICES ? NO_MORE : happened ? STEPPED : NOT_NOW;
 }
@@ -187,7 +198,8 @@ const char *environment_text(unsigned choice)
            : choice < CLOSE    ? "timeout_s has passed"
            : choice == CLOSE   ? "the user closes the loader"
            : choice == PACE    ? "the pace changes"
-                               : "the consumer is killed";
+           : choice == DIE     ? "the consumer is killed"
+                               : "one worker more is woken";
 }
 
 /* ---- the beginning, and one step ---- */
@@ -202,6 +214,7 @@ void first_state(struct state *s)
     s->freezes = configuration->freezes;
     s->forks = configuration->forks;
     s->paces = configuration->paces;
+    s->calls = configuration->calls;
     s->brisk = configuration->brisk;
     memset(s->free_slots, NO_SLOT, sizeof s->free_slots);
     while (s->free_count < configuration->slots) {

@@ -15,6 +15,7 @@ struct configuration {
     uint8_t takers, releasers, exports;    /* exports: holds beside the lease's own */
     uint8_t kills, breaks, freezes, forks; /* how many may happen */
     uint8_t paces;                         /* how often tickets may become brisk, or long */
+    uint8_t calls;                         /* how often a consumer that begins to wait may wake a worker more */
     uint8_t max_attempts, alarm_after;     /* alarm_after deaths the pool gives up; 0: never */
     uint16_t raises, flaky, poison;        /* a bit an index, see index_of(): always raises, may raise, kills */
     bool closes, dies;                     /* the loader may be closed; the consumer may die */
@@ -130,7 +131,7 @@ unsigned row_in_batch(const struct worker *worker); /* the one it is at */
 void end_epoch(struct state *s);
 bool enter_loader(struct state *s); /* take the loader's lock; false where another thread has it */
 void go_idle(struct state *s, struct thread *thread);
-void worker_wakes(struct worker *worker);
+void worker_wakes(struct state *s, unsigned number);
 bool must_die(const struct state *s, unsigned number);
 void worker_dies(struct state *s, unsigned number);
 void fill_up(struct state *s); /* start workers in the place of those that are gone or fenced, if there are ids */

@@ -41,6 +41,9 @@
       "while tickets are brisk nobody is woken, though all sleep")                                                    \
     X(CONSUMER_WAKES_NOBODY, "consumer-wakes-nobody", "brisk",                                                        \
       "the consumer wakes nobody before it sleeps on a ticket that is AVAIL")                                         \
+    X(CONSUMER_TRUSTS_THE_AWAKE, "consumer-trusts-the-awake", "brisk",                                                \
+      "the consumer wakes nobody before it sleeps on a ticket that is AVAIL, if somebody is awake")                   \
+    X(WOKEN_STAYS_AWAY, "woken-stays-away", "brisk-calls", "a worker that is woken for nothing takes its bit away")   \
     /* -- the consumer's sleep -- */                                                                                  \
     X(CONSUMER_SLEEPS_UNOBSERVED, "consumer-sleeps-unobserved", "tiny",                                               \
       "the consumer sleeps whatever news_seq says")                                                                   \

@@ -17,6 +17,7 @@
 
 enum { WORKERS = 3, SLOTS = 3, CELLS = 3, ROWS = 4 }; /* the most that a configuration may have */
 enum { NOBODY = 0xf, NO_SLOT = 0xff, ALL = 0xff, NO_BATCH = 0xff };
+enum { HOWEVER_BRISK = 0x40 }; /* with a count of workers to be woken: whoever is awake */
 
 enum cell_state { EMPTY, AVAIL, CLAIMED, READY, FAILED, CANCELLED };
 enum slot_state { FREE, BOUND, DRAINING, HELD };
@@ -211,7 +212,7 @@ struct state {
     uint8_t armed, changed; /* a bit a taker: it has observed news_seq; it was bumped since */
     uint8_t shared_mutex;               /* only where a rule is broken */
     /* what may still happen */
-    uint8_t kills, breaks, freezes, forks, paces, closed, consumer_dead, reaps;
+    uint8_t kills, breaks, freezes, forks, paces, calls, closed, consumer_dead, reaps;
     struct worker worker[WORKERS];
     struct thread thread[THREADS];
     struct slot slot[SLOTS];

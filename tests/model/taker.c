@@ -175,13 +175,25 @@ static void observe(struct state *s, unsigned number)
         T->step = rest_order(REST_AVAIL);
 }
 
-/* While tickets are brisk nobody may have been woken for it. */
+static unsigned count_unclaimed(const struct state *s)
+{
+    unsigned unclaimed = 0;
+    for (unsigned batch = s->head; batch < s->bound; batch++) {
+        struct entry entry = entry_of(s, (uint8_t)batch);
+        for (unsigned cell = 0; cell < entry.tickets; cell++)
+            unclaimed += s->slot[entry.slot].cell[cell].state == AVAIL;
+    }
+    return unclaimed;
+}
+
+/* While tickets are brisk nobody may have been woken for it, and whoever is awake may be long in coming. */
 static void wake_for_available(const struct state *s, struct thread *thread)
 {
     thread->step = rest_order(REST_AVAIL);
     bool available = thread->cell && s->slot[thread->slot].cell[thread->cell - 1u].state == AVAIL;
     if (available && !broken(CONSUMER_WAKES_NOBODY))
-        go_wake_workers(thread, ALL, thread->step);
+        go_wake_workers(thread, (uint8_t)(count_unclaimed(s) | (broken(CONSUMER_TRUSTS_THE_AWAKE) ? 0 : HOWEVER_BRISK)),
+                        (enum thread_step)thread->step);
 }
 
 static void look_at_ends(const struct state *s, struct thread *thread)

@@ -150,7 +150,12 @@ static void fall_asleep(struct worker *worker)
     worker->step = SLEEP_ASLEEP;
 }
 
-void worker_wakes(struct worker *worker) { begin_loop(worker); }
+void worker_wakes(struct state *s, unsigned number)
+{
+    if (broken(WOKEN_STAYS_AWAY))
+        s->sleepers &= (uint8_t)~(1u << number);
+    begin_loop(W);
+}
 
 static void sleep_over(struct state *s, unsigned number)
 {

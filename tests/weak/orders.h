@@ -43,8 +43,8 @@ SPARE("rf_unlock", "load", "&binder->released", "", "whoever has pushed a slot w
 
 /* -- a worker's sleep -- */
 ORDER("set_asleep", "or", "word", SEQ_CST, "fill")
-ORDER("rf_wake_workers", "load", "&control->sleepers[word]", SEQ_CST, "fill")
-SPARE("rf_wake_workers", "add", "&control->work_seq", "SL", "`bound`, or `stop`, tells a worker as much")
+ORDER("count_asleep", "load", "&ring->control->sleepers[word]", SEQ_CST, "fill")
+SPARE("bump_work", "add", "&ring->control->work_seq", "SL", "`bound`, or `stop`, tells a worker as much")
 SPARE("rf_claim_wait", "load", "&control->work_seq", "SL", "`bound`, or `stop`, tells a worker as much")
 
 /* -- the consumer's sleep -- */

@@ -227,6 +227,7 @@ void shim_check(bool condition, const char *what)
 int64_t rf_now_ns(void) { return now ? ++now->clock_ns : 0; }
 void rf_yield(unsigned) { rl::yield(1, $); }
 void rf_pause(void) { rl::yield(1, $); }
+std::uint32_t rf_cpus(void) { return 2; }
 
 // The word is read as weakly as can be: the real kernel's barriers are not relied on.
 int rf_futex_wait(std::uint32_t *address, std::uint32_t seen, std::int64_t)

@@ -1,0 +1,138 @@
+/* Who is woken, and who looks again before he sleeps. */
+#include "binder.h"
+
+#define KEEP_MOST_NS 4000 /* for so long a waiter may keep a processor that somebody else wants */
+#define WANTED_NS 1500    /* a yield takes that long only where somebody else ran meanwhile */
+#define OFTEN 4           /* batches in which a worker who was woken is up */
+#define RARELY 1024       /* batches among which a wake in vain is lost */
+
+/* ---- workers ---- */
+
+static uint32_t count_asleep(const struct rf_ring *ring)
+{
+    uint32_t asleep = 0;
+    for (uint32_t word = 0; word * 64 < ring->geometry.ids; word++)
+        asleep +=
+            (uint32_t)__builtin_popcountll(atomic_load_explicit(&ring->control->sleepers[word], memory_order_seq_cst));
+    return asleep;
+}
+
+/* Tickets that are bound and AVAIL. Relaxed: what another thread is binding right now, it wakes workers for itself. */
+static uint32_t count_unclaimed(const struct rf_ring *ring)
+{
+    uint64_t batch = atomic_load_explicit(&ring->control->head, memory_order_relaxed);
+    uint64_t bound = atomic_load_explicit(&ring->control->bound, memory_order_relaxed);
+    uint32_t unclaimed = 0;
+    for (; batch < bound; batch++) {
+        uint64_t entry = rf_entry_of(ring, batch);
+        for (uint32_t cell = 0; cell < (uint32_t)(entry >> 32); cell++) {
+            const struct rf_cell *place = rf_cell_of(ring, (uint32_t)entry, cell);
+            uint64_t word = atomic_load_explicit(&place->word, memory_order_relaxed);
+            unclaimed += rf_word_state(word) == RF_AVAIL;
+        }
+    }
+    return unclaimed;
+}
+
+static uint32_t brisk_of(const struct rf_ring *ring)
+{
+    return atomic_load_explicit(&ring->control->brisk, memory_order_relaxed);
+}
+
+/* Have whoever is about to sleep look once more; returns how many sleep, or are about to. */
+static uint32_t bump_work(struct rf_ring *ring)
+{
+    atomic_fetch_add_explicit(&ring->control->work_seq, 1, memory_order_seq_cst);
+    return count_asleep(ring);
+}
+
+void rf_wake_workers(struct rf_ring *ring, uint32_t count)
+{
+    const struct rf_binder *binder = ring->binder;
+    uint32_t asleep = bump_work(ring);
+    if (count < RF_ALL && brisk_of(ring)) {
+        if (asleep < atomic_load_explicit(&binder->crew, memory_order_relaxed))
+            return;
+        count = count < binder->cpus ? count : binder->cpus;
+    }
+    if (asleep)
+        rf_futex_wake(&ring->control->work_seq, (int)count);
+}
+
+void rf_wake_claimers(struct rf_ring *ring)
+{
+    uint32_t count = rf_head_lane(ring) ? RF_ALL : count_unclaimed(ring); /* a sleeper of another lane is no help */
+    if (bump_work(ring) && count)
+        rf_futex_wake(&ring->control->work_seq, (int)count);
+}
+
+void rf_wake_another(struct rf_ring *ring)
+{
+    struct rf_binder *binder = ring->binder;
+    uint32_t brisk = brisk_of(ring);
+    uint64_t head = atomic_load_explicit(&ring->control->head, memory_order_relaxed);
+    if (!brisk || head - binder->called < (brisk == RF_LIGHT ? RARELY : OFTEN))
+        return;
+    uint32_t asleep = count_asleep(ring);
+    if (!asleep || atomic_load_explicit(&binder->crew, memory_order_relaxed) >= asleep + binder->cpus ||
+        !count_unclaimed(ring))
+        return;
+    binder->called = head;
+    rf_futex_wake(&ring->control->work_seq, 1);
+}
+
+/* ---- looking again ---- */
+
+int64_t rf_keep_after(int64_t keep_ns, int64_t yield_ns)
+{
+    if (yield_ns >= WANTED_NS)
+        return 0;
+    if (keep_ns < RF_KEEP_NS)
+        return RF_KEEP_NS;
+    return keep_ns < KEEP_MOST_NS / 2 ? 2 * keep_ns : KEEP_MOST_NS;
+}
+
+struct rf_waiter rf_begin_wait(const struct rf_ring *ring, bool spare)
+{
+    int64_t now_ns = rf_now_ns(), keep_ns = atomic_load_explicit(&ring->keep_ns, memory_order_relaxed);
+    return (struct rf_waiter){.began_ns = now_ns, .yield_ns = now_ns + keep_ns, .spare = spare};
+}
+
+/* Let others run. Returns when it is time for the next yield. */
+static int64_t give_way(struct rf_ring *ring, int64_t keep_ns, int64_t now_ns)
+{
+    rf_yield(0);
+    int64_t after_ns = rf_now_ns();
+    keep_ns = rf_keep_after(keep_ns, after_ns - now_ns);
+    atomic_store_explicit(&ring->keep_ns, keep_ns, memory_order_relaxed);
+    return after_ns + keep_ns;
+}
+
+bool rf_look_again(struct rf_ring *ring, struct rf_waiter *waiter)
+{
+    uint32_t brisk = brisk_of(ring);
+    int64_t now_ns = brisk ? rf_now_ns() : 0;
+    if (!brisk || now_ns - waiter->began_ns >= ring->geometry.spin_ns)
+        return false;
+    if (now_ns < waiter->yield_ns) {
+        rf_pause();
+        return true;
+    }
+    int64_t keep_ns = atomic_load_explicit(&ring->keep_ns, memory_order_relaxed);
+    if (waiter->spare && brisk == RF_LIGHT && keep_ns == 0) { /* one fewer does it, and leaves a processor to others */
+        atomic_store_explicit(&ring->keep_ns, RF_KEEP_NS, memory_order_relaxed);
+        return false;
+    }
+    waiter->yield_ns = give_way(ring, keep_ns, now_ns); /* whoever we wait for may need this very processor */
+    return true;
+}
+
+/* ---- the consumer ---- */
+
+void rf_wake_consumer(struct rf_ring *ring)
+{
+    struct rf_control *control = ring->control;
+    atomic_fetch_add_explicit(&control->news_seq, 1, memory_order_seq_cst);
+    if (atomic_load_explicit(&control->consumer_wait, memory_order_seq_cst) != RF_WAIT_NONE)
+        rf_futex_wake(&control->news_seq, 1);
+}
