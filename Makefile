@@ -184,7 +184,7 @@ lint: .venv/with-lint ## style, spelling, types, and the stubs against the built
 	.venv/bin/codespell
 	$(PY) -m mypy
 	MYPYPATH=src $(PY) -m mypy.stubtest --concise --mypy-config-file pyproject.toml \
-	    --allowlist tests/typing/stubtest-allowlist ringfeed._ring ringfeed._feed ringfeed._watch ringfeed._arrays ringfeed._rows ringfeed._taker ringfeed._permute
+	    --allowlist tests/typing/stubtest-allowlist ringfeed._ring ringfeed._feed ringfeed._pages ringfeed._watch ringfeed._arrays ringfeed._rows ringfeed._taker ringfeed._permute
 
 format: .venv/with-lint ## rewrite Python and C in the house's style
 	$(PY) -m ruff format
@@ -227,6 +227,6 @@ develop: .venv/with-tensorflow ## an editable install with all tools; again afte
 
 clean: ## remove all that make, pip and the tests have made
 	rm -rf build dist .venv .venv-* src/*.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
-	rm -f src/ringfeed/*.so src/ringfeed/adapters/*.so $(foreach name,ring feed watch arrays rows taker permute,src/ringfeed/_$(name).c)
+	rm -f src/ringfeed/*.so src/ringfeed/adapters/*.so $(foreach name,ring feed pages watch arrays rows taker permute,src/ringfeed/_$(name).c)
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	$(if $(wildcard tests/c/Makefile),$(MAKE) -C tests/c clean)

@@ -23,6 +23,7 @@ ring = Extension(
         "cext/sizes.c",
         "cext/reap.c",
         "cext/wait.c",
+        "cext/pages.c",
         "cext/export.c",
         "cext/feed.c",
         "cext/feeds.c",
@@ -40,9 +41,17 @@ feed = Extension(
     depends=HEADERS,
     extra_compile_args=COMPILE,
 )
+pages = Extension(
+    "ringfeed._pages",
+    ["src/ringfeed/_pages.pyx", "cext/pages.c", "cext/wait.c"],
+    include_dirs=["cext"],
+    depends=HEADERS,
+    extra_compile_args=COMPILE,
+    extra_link_args=["-pthread"],
+)
 watch = Extension(
     "ringfeed._watch",
-    ["src/ringfeed/_watch.pyx", "cext/watch.c", "cext/wait.c"],
+    ["src/ringfeed/_watch.pyx", "cext/watch.c", "cext/pages.c", "cext/wait.c"],
     include_dirs=["cext"],
     depends=HEADERS,
     extra_compile_args=COMPILE,
@@ -93,4 +102,4 @@ permute = Extension(
 )
 
 # Elsewhere the package still installs, so that `import ringfeed` can say what is missing.
-setup(ext_modules=[ring, feed, watch, arrays, rows, taker, permute, ops] if sys.platform == "linux" else [])
+setup(ext_modules=[ring, feed, pages, watch, arrays, rows, taker, permute, ops] if sys.platform == "linux" else [])

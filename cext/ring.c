@@ -1,6 +1,7 @@
 #include "ring.h"
 
 #include "binder.h"
+#include "pages.h"
 #include "wait.h"
 
 #include <errno.h>

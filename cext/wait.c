@@ -2,33 +2,17 @@
 #include "wait.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <linux/futex.h>
 #include <malloc.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
-
-#ifndef MADV_COLLAPSE
-#define MADV_COLLAPSE 25
-#endif
-
 #define NAP_NS 1000000
-#define HUGE (UINT64_C(2) << 20) /* bytes of a huge page, where they are of any use to us */
-#define HUGE_NS 400000           /* what one may take, which is a third of that where there are any */
-#define SLOW_NS 20000000         /* what may be lost where the kernel has to move others out of the way */
 
 int64_t rf_now_ns(void)
 {
@@ -116,105 +100,7 @@ uint32_t rf_fork_generation(void)
     return atomic_load_explicit(&generation, memory_order_relaxed);
 }
 
-/* ---- memory ---- */
-
-void rf_populate(void *address, uint64_t size)
-{
-    uint64_t before = (uintptr_t)address % (uint64_t)sysconf(_SC_PAGESIZE); /* madvise() takes whole pages only */
-    (void)madvise((uint8_t *)address - before, size + before, MADV_POPULATE_WRITE);
-}
-
-int rf_unpopulate(void *address, uint64_t size)
-{
-    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE); /* what is beside it may lie in its first and its last */
-    uint64_t before = -(uint64_t)(uintptr_t)address % page;
-    if (size < before + page)
-        return 0;
-    return madvise((uint8_t *)address + before, (size - before) / page * page, MADV_REMOVE) ? errno : 0;
-}
-
-/* Shared, and where huge pages can be mapped as such. */
-static void *map_aligned(int fd, uint64_t size)
-{
-    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), whole = (size + page - 1) / page * page;
-    uint8_t *room = MAP_FAILED;
-    if (size >= HUGE)
-        room = mmap(NULL, whole + HUGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (room == MAP_FAILED)
-        return mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    uint64_t before = (HUGE - (uintptr_t)room % HUGE) % HUGE;
-    void *address = mmap(room + before, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);
-    int error = errno;
-    if (address == MAP_FAILED)
-        munmap(room, whole + HUGE);
-    else {
-        if (before)
-            munmap(room, before);
-        munmap(room + before + whole, HUGE - before);
-    }
-    errno = error;
-    return address;
-}
-
-/* One huge page, from a first page that the kernel itself has put there: one that cannot be had is an error here, and
- * would be a SIGBUS where it is written to. */
-static bool reserve_one(int fd, uint64_t at, uint8_t *address)
-{
-    return posix_fallocate(fd, (off_t)at, 1) == 0 &&
-           madvise(address, (size_t)sysconf(_SC_PAGESIZE), MADV_POPULATE_WRITE) == 0 &&
-           madvise(address, HUGE, MADV_COLLAPSE) == 0;
-}
-
-void rf_reserve_huge(int fd, uint64_t size)
-{
-    uint64_t huge = size / HUGE * HUGE;
-    uint8_t *address = huge ? map_aligned(fd, huge) : MAP_FAILED;
-    if (address == MAP_FAILED)
-        return;
-    int64_t until_ns = rf_now_ns() + SLOW_NS;
-    for (uint64_t at = 0; at < huge && rf_now_ns() < until_ns; at += HUGE, until_ns += HUGE_NS)
-        if (!reserve_one(fd, at, address + at))
-            break;
-    munmap(address, huge);
-}
-
-void *rf_map(int fd, uint64_t size, int inherit)
-{
-    struct stat file;
-    if (fstat(fd, &file) != 0)
-        return NULL;
-    if ((uint64_t)file.st_size < size) { /* past its end a read is a SIGBUS */
-        errno = EPROTO;
-        return NULL;
-    }
-    uint8_t *address = map_aligned(fd, size);
-    if (address == MAP_FAILED)
-        return NULL;
-    if (!inherit)
-        (void)madvise(address, size, MADV_DONTFORK);
-    return address;
-}
-
-void rf_unmap(void *address, uint64_t size) { munmap(address, size); }
-
-const void *rf_map_sealed(int fd, uint64_t least, uint64_t most, uint64_t *size)
-{
-    struct stat file;
-    int seals = fcntl(fd, F_GET_SEALS);
-    if (seals < 0 && errno == EBADF)
-        return NULL;
-    if (seals < 0 || !(seals & F_SEAL_SHRINK) || !(seals & F_SEAL_GROW) || fstat(fd, &file) != 0 ||
-        (uint64_t)file.st_size < least || (uint64_t)file.st_size > most) {
-        errno = EPROTO;
-        return NULL;
-    }
-    *size = (uint64_t)file.st_size;
-    void *address = mmap(NULL, *size, PROT_READ, MAP_SHARED, fd, 0);
-    if (address == MAP_FAILED)
-        return NULL;
-    (void)madvise(address, *size, MADV_DONTFORK);
-    return address;
-}
+/* ---- the heap ---- */
 
 int rf_keep_heap(int trim, int mmap)
 {

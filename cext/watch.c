@@ -1,5 +1,6 @@
 #include "watch.h"
 
+#include "pages.h"
 #include "wait.h"
 
 #include <errno.h>

@@ -121,6 +121,52 @@ def test_nobody_can_change_a_shipment() -> None:
     shipment.close()
 
 
+def test_unpacking_reads_no_page_of_what_is_shared() -> None:
+    """A nursery, which only unpickles, has none of a large array in its page tables: its workers share all of it."""
+    shipment = shipped((np.ones(8 * MB, np.uint8), b"x" * 50_000))
+    dataset = received(shipment)
+    area = next(
+        area
+        for area in re.split(r"\n(?=[0-9a-f]+-)", Path("/proc/self/smaps").read_text())
+        if "memfd:ringfeed-dataset" in area
+    )
+    assert re.findall(r"^Rss: +(\d+) kB$", area, re.MULTILINE) == ["0"]
+    assert (dataset[0].sum(), len(dataset[1])) == (8 * MB, 50_000)
+    shipment.close()
+
+
+def test_huge_pages_are_set_aside_before_anything_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of a new memfd is offered to the kernel while it is empty; a later version offers only what it adds."""
+    offered: list[int] = []
+
+    def reserve_huge(fd: int, size: int) -> None:
+        assert (os.fstat(fd).st_size, os.fstat(fd).st_blocks) == (size, 0)
+        offered.append(size)
+
+    monkeypatch.setattr("ringfeed._pages.reserve_huge", reserve_huge)
+    large, small = np.zeros(5 * MB, np.uint8), np.zeros(5000, np.uint8)
+    first = shipped((large, small))
+    small += 1
+    second = shipped((large, small), first)
+    assert offered == [first.size, second.size]
+    first.close()
+    second.close()
+
+
+def test_a_shipment_of_another_size_is_refused() -> None:
+    """A manifest that says more than its memfd has is an error, not a SIGBUS."""
+    shipment = shipped(np.zeros(5000))
+    size = os.fstat(shipment.fds[0]).st_size
+    shipment.table = shipment.table._replace(offset=size)
+    with pytest.raises(ValueError, match="shared memory") as caught:
+        received(shipment)
+    assert str(caught.value) == (
+        f"a file of shared memory has {size} bytes, expected at least {size + 48}: it is none that this version of "
+        "ringfeed has made; do the workers import the same one?"
+    )
+    shipment.close()
+
+
 def test_buffers_start_at_multiples_of_64_bytes() -> None:
     """Every array of a worker's dataset is aligned as frameworks want it."""
     shipment = shipped([np.zeros(4096 + odd, np.uint8) for odd in range(5)])

@@ -290,11 +290,15 @@ cdef extern from "feed.h" nogil:
     const rf_feed_calls rf_feed_calls_here "rf_feed_calls"
 
 
+cdef extern from "pages.h" nogil:
+    rf_bool rf_reserve_huge(int fd, uint64_t offset, uint64_t size)
+    void *rf_map(int fd, uint64_t size, int inherit)
+    void *rf_map_private(int fd, uint64_t least, uint64_t *size)
+    void rf_unmap(void *address, uint64_t size)
+
+
 cdef extern from "wait.h" nogil:
     int64_t rf_now_ns()
     int rf_futex_error()
-    void rf_reserve_huge(int fd, uint64_t size)
-    void *rf_map(int fd, uint64_t size, int inherit)
-    void rf_unmap(void *address, uint64_t size)
     int rf_guard_start(int parent, int lifeline)
     int rf_keep_heap(int trim, int mmap)

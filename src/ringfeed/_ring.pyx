@@ -48,12 +48,6 @@ def control_size(uint32_t slots, uint32_t cells, uint32_t ids):
     return c.rf_control_size(slots, cells, ids)
 
 
-def reserve_huge(int fd, uint64_t size):
-    """Have huge pages set aside for a fresh memfd, as far as the kernel gives them; the rest is left to reserve."""
-    with nogil:
-        c.rf_reserve_huge(fd, size)
-
-
 def now_ns():
     """Return CLOCK_MONOTONIC in nanoseconds, the clock of all times in the segment."""
     return c.rf_now_ns()

@@ -8,7 +8,7 @@ import os
 import resource
 from typing import TYPE_CHECKING
 
-from ringfeed import _ring
+from ringfeed import _pages, _ring
 from ringfeed.budget import show_bytes, worker_ids
 from ringfeed.errors import PlanError
 from ringfeed.limits import check_futex, show_limit
@@ -49,7 +49,7 @@ def reserve(name: str, size: int, at_first: int | None = None) -> int:
         os.fchmod(fd, 0o600)  # or another user whom /proc shows our descriptors could open it
         os.ftruncate(fd, size)
         if at_first is None:
-            _ring.reserve_huge(fd, size)
+            _pages.reserve_huge(fd, size)
         _allocate(fd, 0, size if at_first is None else at_first)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
     except BaseException:

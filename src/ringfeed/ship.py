@@ -21,6 +21,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ringfeed import _pages
 from ringfeed.errors import PlanError, ShipError
 from ringfeed.standins import frameworks_loaded
 
@@ -133,21 +134,26 @@ def ship(parcel: Parcel, previous: Shipment | None = None) -> Shipment | None:
 def unpack(manifest: bytes, fds: Sequence[int]) -> Any:
     """The dataset of a shipment, in a worker; the descriptors may be closed afterwards.
 
-    Its buffers are shared with all other workers until this one writes to them.
+    Its buffers are shared with all other workers until this one writes to them: then a page is copied, 4 KiB also where
+    the kernel has huge ones.
     """
     table = Piece(*array("Q", manifest))
     numbers = array("Q", bytes(_mapped(fds, [table])[0]))
     pieces = [Piece(*numbers[at : at + 3]) for at in range(0, len(numbers), 3)]
-    stream, *buffers = _mapped(fds, pieces)
+    stream = _mapped(fds, pieces[:1])[0]  # apart, so that a nursery, which reads no more, keeps no page mapped
+    buffers = _mapped(fds, pieces[1:])
     return pickle.loads(stream, buffers=buffers)  # noqa: S301 - the consumer pickled it
 
 
-def _mapped(fds: Sequence[int], pieces: Iterable[Piece]) -> list[memoryview]:
+def _mapped(fds: Sequence[int], pieces: Sequence[Piece]) -> list[memoryview]:
     """The pieces as views of private mappings, which last as long as they do.
 
     Private also where they are only read: before Linux 6.7 a write-sealed memfd cannot be mapped shared.
     """
-    maps = [memoryview(mmap.mmap(fd, 0, access=mmap.ACCESS_COPY)) for fd in fds]
+    ends = [1] * len(fds)
+    for piece in pieces:
+        ends[piece.file] = max(ends[piece.file], piece.offset + piece.length)
+    maps = [memoryview(_pages.PrivateMapping(fd, end)) for fd, end in zip(fds, ends, strict=True)]
     return [maps[piece.file][piece.offset : piece.offset + piece.length] for piece in pieces]
 
 
@@ -224,6 +230,8 @@ def _sealed_memfd(parcel: Parcel, content: Sequence[tuple[int, memoryview]]) -> 
     size = _round_up(end, mmap.PAGESIZE)
     fd = os.memfd_create("ringfeed-dataset", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
+        os.ftruncate(fd, size)
+        _pages.reserve_huge(fd, size)
         os.posix_fallocate(fd, 0, size)
         for offset, source in content:
             _write(fd, source, offset)

@@ -3,6 +3,7 @@
 #define RF_PLACE_H
 
 #include "binder.h"
+#include "pages.h"
 #include "reap.h"
 #include "ring.h"
 #include "wait.h"

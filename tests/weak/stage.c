@@ -6,7 +6,7 @@
 struct rf_ring *ring;
 static void *control_memory, *slots_memory;
 
-/* ---- what wait.c would do ---- */
+/* ---- what wait.c and pages.c would do ---- */
 
 uint32_t rf_fork_generation(void) { return 0; }
 void rf_populate(void *address, uint64_t size) { (void)address, (void)size; }

@@ -1,0 +1,174 @@
+#define _GNU_SOURCE
+#include "pages.h"
+
+#include "wait.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
+
+#define HUGE_NS 400000   /* what a huge page may take, which is a third of that where there are any */
+#define SLOW_NS 20000000 /* what may be lost where the kernel has to move others out of the way */
+
+static uint64_t page_size(void) { return (uint64_t)sysconf(_SC_PAGESIZE); }
+
+/* ---- pages ---- */
+
+void rf_populate(void *address, uint64_t size)
+{
+    uint64_t before = (uintptr_t)address % page_size(); /* madvise() takes whole pages only */
+    (void)madvise((uint8_t *)address - before, size + before, MADV_POPULATE_WRITE);
+}
+
+int rf_unpopulate(void *address, uint64_t size)
+{
+    uint64_t page = page_size(); /* what is beside it may lie in its first and its last */
+    uint64_t before = -(uint64_t)(uintptr_t)address % page;
+    if (size < before + page)
+        return 0;
+    return madvise((uint8_t *)address + before, (size - before) / page * page, MADV_REMOVE) ? errno : 0;
+}
+
+/* Where huge pages can be mapped as such; `flags`: shared or private. */
+static void *map_aligned(int fd, uint64_t offset, uint64_t size, int flags)
+{
+    uint64_t page = page_size(), whole = (size + page - 1) / page * page;
+    uint8_t *room = MAP_FAILED;
+    if (size >= RF_HUGE)
+        room = mmap(NULL, whole + RF_HUGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (room == MAP_FAILED)
+        return mmap(NULL, size, PROT_READ | PROT_WRITE, flags, fd, (off_t)offset);
+    uint64_t before = (RF_HUGE - (uintptr_t)room % RF_HUGE) % RF_HUGE;
+    void *address = mmap(room + before, size, PROT_READ | PROT_WRITE, flags | MAP_FIXED, fd, (off_t)offset);
+    int error = errno;
+    if (address == MAP_FAILED)
+        munmap(room, whole + RF_HUGE);
+    else {
+        if (before)
+            munmap(room, before);
+        munmap(room + before + whole, RF_HUGE - before);
+    }
+    errno = error;
+    return address;
+}
+
+/* One huge page, from a first page that the kernel itself has put there: one that cannot be had is an error here, and
+ * would be a SIGBUS where it is written to. */
+static bool reserve_one(int fd, uint64_t offset, uint8_t *address)
+{
+    return posix_fallocate(fd, (off_t)offset, 1) == 0 && madvise(address, page_size(), MADV_POPULATE_WRITE) == 0 &&
+           madvise(address, RF_HUGE, MADV_COLLAPSE) == 0;
+}
+
+/* How often somebody has waited for the kernel to move or reclaim memory; 0 where it does not say. */
+static uint64_t stalls(void)
+{
+    char name[64];
+    uint64_t count, sum = 0;
+    FILE *file = fopen("/proc/vmstat", "re");
+    while (file && fscanf(file, "%63s %" SCNu64, name, &count) == 2)
+        if (strcmp(name, "compact_stall") == 0 || strncmp(name, "allocstall_", 11) == 0)
+            sum += count + 1;
+    if (file)
+        fclose(file);
+    return sum;
+}
+
+/* Whether it is the kernel's moving others that takes long, not that others have the processor, or that a virtual machine
+ * has yet to be given the memory: then small pages would take as long. */
+static bool is_moving(uint64_t *seen)
+{
+    uint64_t before = *seen;
+    *seen = stalls();
+    return *seen == 0 || *seen != before;
+}
+
+bool rf_reserve_huge(int fd, uint64_t offset, uint64_t size)
+{
+    uint64_t huge = size / RF_HUGE * RF_HUGE, at = 0;
+    if (!huge)
+        return true;
+    uint8_t *address = map_aligned(fd, offset, huge, MAP_SHARED);
+    if (address == MAP_FAILED)
+        return false;
+    uint64_t seen = stalls();
+    for (int64_t until_ns = rf_now_ns() + SLOW_NS; at < huge; at += RF_HUGE, until_ns += HUGE_NS) {
+        if (rf_now_ns() >= until_ns) {
+            if (is_moving(&seen))
+                break;
+            until_ns = rf_now_ns() + SLOW_NS;
+        }
+        if (!reserve_one(fd, offset + at, address + at))
+            break;
+    }
+    munmap(address, huge);
+    return at == huge;
+}
+
+/* ---- mappings ---- */
+
+void *rf_map(int fd, uint64_t size, int inherit)
+{
+    struct stat file;
+    if (fstat(fd, &file) != 0)
+        return NULL;
+    if ((uint64_t)file.st_size < size) { /* past its end a read is a SIGBUS */
+        errno = EPROTO;
+        return NULL;
+    }
+    uint8_t *address = map_aligned(fd, 0, size, MAP_SHARED);
+    if (address == MAP_FAILED)
+        return NULL;
+    if (!inherit)
+        (void)madvise(address, size, MADV_DONTFORK);
+    return address;
+}
+
+void rf_unmap(void *address, uint64_t size) { munmap(address, size); }
+
+void *rf_map_private(int fd, uint64_t least, uint64_t *size)
+{
+    struct stat file;
+    if (fstat(fd, &file) != 0)
+        return NULL;
+    *size = (uint64_t)file.st_size;
+    if (*size < least || *size == 0) {
+        errno = EPROTO;
+        return NULL;
+    }
+    void *address = map_aligned(fd, 0, *size, MAP_PRIVATE);
+    return address == MAP_FAILED ? NULL : address;
+}
+
+const void *rf_map_sealed(int fd, uint64_t least, uint64_t most, uint64_t *size)
+{
+    struct stat file;
+    int seals = fcntl(fd, F_GET_SEALS);
+    if (seals < 0 && errno == EBADF)
+        return NULL;
+    if (seals < 0 || !(seals & F_SEAL_SHRINK) || !(seals & F_SEAL_GROW) || fstat(fd, &file) != 0 ||
+        (uint64_t)file.st_size < least || (uint64_t)file.st_size > most) {
+        errno = EPROTO;
+        return NULL;
+    }
+    *size = (uint64_t)file.st_size;
+    void *address = mmap(NULL, *size, PROT_READ, MAP_SHARED, fd, 0);
+    if (address == MAP_FAILED)
+        return NULL;
+    (void)madvise(address, *size, MADV_DONTFORK);
+    return address;
+}
