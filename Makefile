@@ -6,10 +6,18 @@
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.NOTPARALLEL:
 .SECONDARY:
 .PHONY: help demo test environments test-c test-model test-weak test-frameworks test-backends test-core lint format \
     bench bench-frameworks bench-insight recovery fuzz many soak develop clean
+
+# One after another, but for what is named here; what each says comes when it has ended, and none stops the others.
+ifndef AT_ONCE
+.NOTPARALLEL:
+endif
+define at-once
+@echo "== at once: $(1)"
++@$(MAKE) AT_ONCE=yes --keep-going --output-sync=recurse $(if $(AT_ONCE),,--jobs=$(words $(1))) $(1)
+endef
 
 # ---- what there is ----
 
@@ -35,6 +43,7 @@ endif
 MAIN := $(if $(PYTHON),$(call version,$(PYTHON)))
 PYTHON_$(MAIN) := $(PYTHON)
 OTHERS := $(filter-out $(MAIN),$(FOUND))
+ALL := $(MAIN) $(OTHERS)
 
 ifeq ($(origin CC),default)
 CC := $(firstword $(foreach c,cc gcc clang,$(shell command -v $(c) 2>/dev/null)))
@@ -61,20 +70,29 @@ PY := .venv/bin/python
 SOURCES := setup.py pyproject.toml MANIFEST.in README.md \
     $(wildcard cext/*.[ch] src/ringfeed/*.p* src/ringfeed/adapters/*.p*)
 
+# One for all: environments are made at once, and this writes beside the sources.
+build/sdist/made: $(SOURCES) | .venv/python-$(MAIN)
+	$(need-compiler)@echo "== the sdist"
+	@rm -rf $(@D)
+	@mkdir -p $(@D)
+	@$(PY) -m pip install -q build
+	@$(PY) -m build --sdist --outdir $(@D) . >$(@D)/log 2>&1 || { tail -n 40 $(@D)/log; exit 1; }
+	@touch $@
+
 # $(1): the version, $(2): its venv. The version is in the name, so that another PYTHON makes a fresh .venv.
 define rules
 $(2)/python-$(1):
 	$$(need-python)$$(need-compiler)@echo "== Python $(1): new environment $(2)"
 	@rm -rf $(2)
 	@$(PYTHON_$(1)) -m venv $(2)
-	@$(2)/bin/python -m pip install -q --upgrade pip build
+	@$(2)/bin/python -m pip install -q --upgrade pip
 	@touch $$@
 
-build/$(1)/wheel: $$(SOURCES) | $(2)/python-$(1)
-	$$(need-compiler)@echo "== Python $(1): sdist, and a wheel from it"
+build/$(1)/wheel: build/sdist/made | $(2)/python-$(1)
+	@echo "== Python $(1): a wheel from the sdist"
 	@rm -rf $$(@D)
 	@mkdir -p $$(@D)
-	@$(2)/bin/python -m build --outdir $$(@D) . >$$(@D)/log 2>&1 || { tail -n 40 $$(@D)/log; exit 1; }
+	@$(2)/bin/python -m pip wheel --no-deps -w $$(@D) build/sdist/*.gz >$$(@D)/log 2>&1 || { tail -n 40 $$(@D)/log; exit 1; }
 	@touch $$@
 
 $(2)/with-%: $(2)/python-$(1) build/$(1)/wheel
@@ -102,21 +120,19 @@ help: ## this list
 demo: .venv/with-pictures .venv/with-tensorflow ## train a Keras CNN on real pictures through the ring, and show it working
 	$(PY) examples/demo.py
 
-# First what one processor does, or the network, side by side; what is said comes when all have ended.
-BESIDE := test-c test-model test-weak environments
+# First what one processor does, or the network. The tests of Python wait for each other, and for time to pass.
 test: ## everything: the C core with sanitizers, and the package on every Python found
-	@mkdir -p build
-	@echo "== at once: $(BESIDE)"
-	@for target in $(BESIDE); do \
-	    ( $(MAKE) $$target >build/$$target.log 2>&1; echo $$? >build/$$target.status ) & \
-	done; wait; \
-	for target in $(BESIDE); do \
-	    cat build/$$target.log; \
-	    [ "$$(cat build/$$target.status)" = 0 ] || { echo "== failed: $$target"; failed=1; }; \
-	done; [ -z "$$failed" ]
-	@$(MAKE) test-frameworks test-core
+	$(call at-once,test-c test-model test-weak environments)
+	$(say-pythons)
+	$(call at-once,$(FRAMEWORK_PARTS) $(CORE_PARTS))
+	@$(MAKE) alone
 
-environments: .venv/with-tensorflow .venv/with-pictures .venv/with-test $(OTHERS:%=.venv-%/with-test)
+ENVIRONMENTS := $(ALL:%=environment-%)
+.PHONY: $(ENVIRONMENTS)
+environments: build/sdist/made
+	$(call at-once,$(ENVIRONMENTS))
+$(ENVIRONMENTS): environment-%:
+	@$(MAKE) AT_ONCE= $(if $(filter $*,$(MAIN)),$(addprefix .venv/with-,tensorflow pictures test),.venv-$*/with-test)
 
 # Each sanitizer that $(CC) has; a probe tells, since headers, libraries or a kernel setting may be missing.
 test-c: ## the C core, plain and under TSan, ASan and UBSan
@@ -143,6 +159,10 @@ test-weak: ## the C core under a weak memory model, where Relacy's headers (Debi
 # warns, and a warning fails a test. The others are the core, and run on every Python.
 FRAMEWORKS := adapters bench demo examples jax keras readme standins_frameworks tensorflow tf_keras torch
 FRAMEWORK_TESTS = $(foreach name,$(FRAMEWORKS),$(wildcard tests/test_$(name).py tests/test_$(name)_*.py))
+# Those of them that do nearly all in programs that they start: one half of the work.
+PROGRAMS := bench bench_* demo examples keras_backends keras_cast keras_exit keras_own_tests keras_processes
+PROGRAM_TESTS = $(wildcard $(PROGRAMS:%=tests/test_%.py))
+INSIDE_TESTS = $(filter-out $(PROGRAM_TESTS),$(FRAMEWORK_TESTS))
 # These take most of a processor, limit what a user may have, or look at what a user has; they go on below Python, and
 # the main one is enough.
 ALONE := consumer crash fuzz leftovers many scarce
@@ -152,8 +172,25 @@ CORE_TESTS = $(filter-out $(FRAMEWORK_TESTS) $(ALONE_TESTS),$(wildcard tests/tes
 ONCE := inputs machine permutation sampler tuning
 OFTEN_TESTS = $(filter-out $(ONCE:%=tests/test_%.py),$(CORE_TESTS))
 
+# A part of the tests is one pytest. $(1): its name, $(2): its venv, $(3): its tests. Each test has its own limit, in
+# pyproject.toml; the one here is for a process that never ends after them.
+define part
+.PHONY: $(1)
+$(1):
+	@echo "== $(1)"
+	@timeout --foreground --kill-after=60 3600 $(2)/bin/python -m pytest -q $$($(3))
+endef
+FRAMEWORK_PARTS := programs frameworks
+$(eval $(call part,programs,.venv,PROGRAM_TESTS))
+$(eval $(call part,frameworks,.venv,INSIDE_TESTS))
+CORE_PARTS := $(ALL:%=core-%)
+say-pythons = @echo "== the core on Python $(ALL); not found: $(or $(filter-out $(FOUND),$(VERSIONS)),none)"
+$(eval $(call part,core-$(MAIN),.venv,CORE_TESTS))
+$(foreach v,$(OTHERS),$(eval $(call part,core-$(v),.venv-$(v),OFTEN_TESTS)))
+$(eval $(call part,alone,.venv,ALONE_TESTS))
+
 test-frameworks: .venv/with-tensorflow .venv/with-pictures .venv/with-test ## Keras, TensorFlow, the demo and the bench
-	$(PY) -m pytest $(FRAMEWORK_TESTS)
+	$(call at-once,$(FRAMEWORK_PARTS))
 
 # They are large (1.2 GB), so `make test` leaves them out unless .venv has them: their tests say so and are skipped.
 TORCH ?= torch==2.13.0
@@ -163,18 +200,10 @@ test-backends: .venv/with-tensorflow .venv/with-pictures .venv/with-test ## torc
 	    tests/test_keras_aliases.py tests/test_keras_cast.py tests/test_keras_exit.py tests/test_keras_own_tests.py \
 	    tests/test_examples.py
 
-# All Pythons at once: the tests wait more than they compute.
 test-core: .venv/with-test $(OTHERS:%=.venv-%/with-test) ## the core on every Python found; what takes a machine alone, on the main one
-	@echo "== the core on Python $(MAIN) $(OTHERS); not found: $(or $(filter-out $(FOUND),$(VERSIONS)),none)"
-	@for venv in .venv $(OTHERS:%=.venv-%); do \
-	    if [ $$venv = .venv ]; then tests="$(CORE_TESTS)"; else tests="$(OFTEN_TESTS)"; fi; \
-	    ( $$venv/bin/python -m pytest -q $$tests >$$venv/tests.log 2>&1; echo $$? >$$venv/tests.status ) & \
-	done; wait; \
-	for venv in .venv $(OTHERS:%=.venv-%); do \
-	    if [ "$$(cat $$venv/tests.status)" = 0 ]; then echo "$$venv: $$(tail -n 1 $$venv/tests.log)"; \
-	    else cat $$venv/tests.log; echo "== failed in $$venv"; failed=1; fi; \
-	done; [ -z "$$failed" ]
-	$(PY) -m pytest -q $(ALONE_TESTS)
+	$(say-pythons)
+	$(call at-once,$(CORE_PARTS))
+	@$(MAKE) alone
 
 lint: .venv/with-lint ## style, spelling, types, and the stubs against the built extensions
 	$(PY) -m ruff check

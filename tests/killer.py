@@ -167,8 +167,8 @@ class Killer:
             return False  # somebody is being replaced: nobody can tell yet who starts
         try:
             pids = {each: worker.pid for each, worker in self._pool._workers.items()}
-            self._working |= {pid for each, pid in pids.items() if not self._pool._is_starting(each)}
-            early = self._pool._early_deaths or self._killed_early in pids.values()
+            self._working |= {pid for each, pid in pids.items() if not self._pool._patience.is_starting(each)}
+            early = self._pool._headcount.early_deaths or self._killed_early in pids.values()
         finally:
             self._pool._lock.release()
         return pid in self._working or not early
@@ -189,10 +189,10 @@ class Killer:
         self._send(worker.pid, signal.SIGKILL)
 
     def _circumstances(self, number: int) -> str:
-        if self._pool._is_starting(number):
+        if self._pool._patience.is_starting(number):
             return "of one that starts"
-        others = [each for each in self._pool._workers.copy() if each != number and not self._pool._is_starting(each)]
-        return "another works" if others else "no other works"
+        is_starting, others = self._pool._patience.is_starting, {*self._pool._workers} - {number}
+        return "another works" if not all(map(is_starting, others)) else "no other works"
 
     def _pause(self, pid: int, deed: Deed, doomed: int | None) -> None:
         """Stop a process for a while; then it goes on, or is killed as it is where it is the worker ``doomed``."""

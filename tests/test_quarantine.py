@@ -11,6 +11,7 @@ import re
 import signal
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ import ringfeed
 from datasets import FOREVER_S
 from ringfeed import processes
 from ringfeed.tether import Worker
+from ringfeed.tuning import Setting
 from watching import lose_patience, pids, pool_of, wait_until
 
 if TYPE_CHECKING:
@@ -192,6 +194,34 @@ def test_every_slot_in_quarantine(tmp_path: Path, immortal: set[int]) -> None:
             check(next(batches), number)
 
 
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize("most", [4, 2])
+def test_every_open_slot_in_quarantine(most: int, tmp_path: Path, immortal: set[int]) -> None:
+    """With slots="auto" another is opened, as far as that is allowed, and the run goes on; a StallError otherwise."""
+    settings: Any = {"workers": 2, "slots": "auto", "on_stall": "restart"}
+    with ringfeed.Loader(Stuck(tmp_path, at=(0, 4)), batch_size=4, **settings) as loader:
+        batches = iter(loader)
+        assert loader._tuner is not None
+        assert loader._engine is not None
+        loader._tuner._bounds = replace(loader._tuner._bounds, most=Setting(2, most))
+        for index in (0, 4):
+            immortal.add(stopped(tmp_path, index))
+        assert pool_of(loader).kill_stuck(1) == 1
+        assert loader.slot_states()[:3] == ["draining", "draining", "parked"]
+        if most > 2:
+            assert loader._engine._stalled() > 0
+            for number in range(10):
+                check(next(batches), number)
+            assert [step.why for step in loader.stats().tuning] == [
+                "workers that cannot be ended are in 2 slots: 3 slots"
+            ]
+        else:
+            with pytest.raises(ringfeed.StallError):
+                loader._engine._stalled()
+        while immortal:
+            os.kill(immortal.pop(), signal.SIGKILL)
+
+
 class Poisonous(Stuck):
     """Every worker stops at these indices."""
 
@@ -255,7 +285,7 @@ def test_who_has_just_begun_is_not_stuck(tmp_path: Path, immortal: set[int]) -> 
         immortal.add(stopped(tmp_path, 0))
         pool, hour_ns = pool_of(loader), 3600 * 10**9
         assert 0 < pool.kill_stuck(hour_ns) < hour_ns
-        assert (pool._suspects, loader.stats().restarts) == (set(), 0)
+        assert (pool._patience.suspects, loader.stats().restarts) == (set(), 0)
         os.kill(immortal.pop(), signal.SIGKILL)
         check(next(batches), 0)
 

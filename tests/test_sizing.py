@@ -6,8 +6,6 @@ import errno
 import os
 import signal
 import threading
-import time
-from collections import deque
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +14,10 @@ import pytest
 
 import ringfeed
 from datasets import Oracle, check, drain, flat
-from ringfeed import sizing, worker
+from ringfeed import sizing, source
 from ringfeed.errors import PlanError, WorkerError
-from ringfeed.tuning import Move, Setting, Window
+from ringfeed.tuning import Setting
+from scripting import ROOM, Slowly, scripted
 from watching import pids, pool_of, wait_until
 
 if TYPE_CHECKING:
@@ -27,49 +26,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
 BACKENDS = [{"backend": "thread"}, {"start_method": "spawn"}, {"start_method": "fork"}]
-ROOM = {"workers": "auto", "slots": "auto"}
-
-
-class Script:
-    """A tuner that goes where it was told, one move a look; the last one is where it stays."""
-
-    def __init__(self, *settings: tuple[int, int]) -> None:
-        first, *others = [Setting(*setting) for setting in settings]
-        self.setting = first
-        self.history: list[Any] = []
-        self.why = "as written"
-        self.windows: list[Window] = []
-        self.refusals: list[str] = []
-        self._others = deque(others)
-
-    def look(self, window: Window) -> Move | None:
-        """Go on to the next setting; when all slots are held, to one more."""
-        self.windows.append(window)
-        if window.all_held:
-            self._before, self.setting = self.setting, Setting(self.setting.workers, self.setting.slots + 1)
-        elif self._others:
-            self._before, self.setting = self.setting, self._others.popleft()
-        else:
-            return None
-        return Move(self.setting, self.why)
-
-    def refuse(self, why: str) -> None:
-        """Go back."""
-        self.refusals.append(why)
-        self.setting = self._before
 
 
 @pytest.fixture(autouse=True)
 def _looks_at_each_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sizing, "LOOK_NS", 0)
-
-
-def scripted(dataset: Any, *settings: tuple[int, int], **parameters: Any) -> tuple[ringfeed.Loader, Script]:
-    """Return a loader that has room for every setting, and follows the script."""
-    loader = ringfeed.Loader(dataset, **{"batch_size": 4, **ROOM, **parameters})
-    script = Script(*settings)
-    loader._tuner = script  # type: ignore[assignment]
-    return loader, script
 
 
 def reserved_slots(loader: ringfeed.Loader) -> float:
@@ -252,15 +213,6 @@ def test_the_last_worker_is_replaced_when_it_is_killed(form: dict[str, Any]) -> 
         assert loader.stats().restarts == 1
 
 
-class Slowly(Oracle):
-    """An oracle that takes its time."""
-
-    def __getitem__(self, index: int) -> Any:
-        """Wait 10 ms."""
-        time.sleep(0.01)
-        return super().__getitem__(index)
-
-
 # ---- the real tuner ----
 
 
@@ -375,7 +327,7 @@ def test_memory_that_the_kernel_does_not_take_back_stays(monkeypatch: pytest.Mon
 
 def test_the_first_worker_is_woken_though_others_may_come(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that sleeps is all there are, however many are allowed: what is to be filled does not wait for them."""
-    monkeypatch.setattr(worker, "IDLE_NS", 10**12)  # or it would look round by itself
+    monkeypatch.setattr(source, "IDLE_NS", 10**12)  # or it would look round by itself
     loader, _ = scripted((np.arange(8000),), (1, 4), start_method="fork")
     with loader:
         iterator = iter(loader)

@@ -13,7 +13,7 @@ pytest.importorskip("tensorflow")
 import ringfeed
 from ringfeed import sizing
 from ringfeed.tuning import Setting
-from test_sizing import Script
+from scripting import Script
 from watching import PATIENCE_S
 
 

@@ -197,6 +197,63 @@ def test_a_move_that_cannot_be_made_is_taken_back() -> None:
     assert tuner.why == "there may be no more than 1 worker, training waits 94% of the time"
 
 
+def test_workers_that_could_not_be_had_are_done_without() -> None:
+    """The tuner goes back to what it kept, says why, tries slots, but never more workers again."""
+    tuner = Tuner(BOUNDS)
+    queue = Queue(JOBS[-1], tuner.setting)
+    while not (move := tuner.look(queue.step())):
+        pass
+    assert move.setting == Setting(2, 2)
+    queue.move(move.setting)
+    assert tuner.make_do(1, "no memory") == Move(Setting(1, 2), "no memory")
+    assert (tuner.setting, tuner.why, tuner.history[-1].why) == (Setting(1, 2), "no memory", "no memory")
+    queue.move(tuner.setting)
+    assert all(move.setting.workers == 1 for move in tune(queue, tuner, 60))
+    assert tuner.why == "there may be no more than 1 worker, training waits 75% of the time"
+
+
+def test_of_several_workers_one_could_not_be_had() -> None:
+    """The trial is taken back as a whole: what was kept before it is what is known to do."""
+    tuner = Tuner(BOUNDS)
+    queue = Queue(JOBS[0], tuner.setting)
+    while tuner.setting.workers < 4:
+        move = tuner.look(queue.step())
+        if move is not None:
+            queue.move(move.setting)
+    assert tuner.make_do(3, "no memory") == Move(Setting(2, 2), "no memory")
+    queue.move(tuner.setting)
+    assert max(move.setting.workers for move in tune(queue, tuner, 60)) == 3
+
+
+def test_workers_that_could_not_be_had_in_the_end() -> None:
+    """Also where they were kept, and others were moved since, no more are there than can be had."""
+    tuner, _ = found(JOBS[-1], seconds=20)
+    assert tuner.setting == Setting(4, 6)
+    assert tuner.make_do(3, "no memory") == Move(Setting(3, 6), "no memory")
+    queue = Queue(JOBS[-1], tuner.setting)
+    assert all(move.setting.workers <= 3 for move in tune(queue, tuner, 60))
+
+
+def test_slots_are_still_tried_where_workers_cannot_be_had() -> None:
+    """A trial of workers that was refused has shown nothing of the setting that it began from."""
+    tuner = Tuner(BOUNDS)
+    queue = Queue(JOBS[1], tuner.setting)
+    while not (move := tuner.look(queue.step())):
+        pass
+    queue.move(move.setting)
+    queue.move(tuner.make_do(1, "no memory").setting)
+    queue.job = JOBS[4]  # in bursts: one worker has time to spare
+    assert tune(queue, tuner, 60)[0].setting == Setting(1, 3)
+
+
+def test_slots_that_workers_have_lost_are_made_up_for() -> None:
+    """Where those who cannot be ended have all slots another is opened, as far as there may be."""
+    tuner = Tuner(replace(BOUNDS, most=Setting(12, 3)))
+    assert tuner.replace_lost() == Move(Setting(1, 3), "workers that cannot be ended are in 2 slots: 3 slots")
+    assert tuner.replace_lost() is None
+    assert tuner.why == "workers that cannot be ended are in 3 slots, and there may be no more than 3 slots"
+
+
 def test_refused_slots_stay_refused() -> None:
     """Where training holds all slots and no other can be had, there is an end of it."""
     tuner = Tuner(BOUNDS)
@@ -303,6 +360,10 @@ def test_moves_come_to_an_end(seed: int) -> None:
     moves = 0
     for window in restless(random, tuner, 1500):
         moves += len(check_moves(tuner, [window], BOUNDS))
+        if tuner.setting.workers > 3 and random.random() < 0.02:
+            most = random.randint(1, tuner.setting.workers - 1)
+            moves += 1
+            assert tuner.make_do(most, "no memory").setting.workers <= most
         assert max(tuner._entered.values()) <= 2
     assert moves <= tuning.MOST_REGIMES * MOST_MOVES
     assert not check_moves(tuner, (replace(one, all_held=False) for one in restless(random, tuner, 500)), BOUNDS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-import importlib.util
 import os
 import signal
 import socket
@@ -480,8 +479,7 @@ class Numbers:
 
 def test_a_dataset_that_brings_a_framework_in_is_named(tmp_path: Path) -> None:
     """One worker says what the import costs; the batches are right all the same."""
-    if importlib.util.find_spec("keras") is None:
-        pytest.skip("keras is not installed")
+    (tmp_path / "keras.py").touch()  # it goes by the name, and the real one takes seconds
     (tmp_path / "numbers_of_mine.py").write_text(MODULE)
     script = "import numbers_of_mine, ringfeed\nloader = ringfeed.Loader(numbers_of_mine.Numbers(), workers=2)\n"
     script += "print([batch.tolist() for batch in loader])\n"
@@ -490,8 +488,8 @@ def test_a_dataset_that_brings_a_framework_in_is_named(tmp_path: Path) -> None:
         [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False
     )
     assert found.stdout == "[[0, 1, 2, 3, 4, 5, 6, 7]]\n"
-    assert found.stderr.count("RuntimeWarning: unpickling the dataset imported") == 1
-    assert "in each worker, which takes seconds and hundreds of MB" in found.stderr
+    assert found.stderr.count("RuntimeWarning: unpickling the dataset imported keras in each worker") == 1
+    assert "which takes seconds and hundreds of MB" in found.stderr
 
 
 def test_rng_is_the_function_whatever_was_imported_first() -> None:

@@ -7,6 +7,9 @@ Each pool answers the loader's few questions in the same words:
     resize(workers)   have more workers, or fewer
     step()            do some work in the calling thread, if that is where it is done
     failure           the error that ended the pool, or None
+    restarts          how many workers were started in the place of dead ones
+    declined          how many workers there may be and why, where more could not be had
+    outlived          how many workers SIGKILL could not end
     stalled()         what the workers are doing, for a StallError
     kill_stuck(ns)    end those that have been stuck for so long, and have their rows run again
     dismiss()         have all of it end soon, without waiting
@@ -50,7 +53,18 @@ class Pool(Protocol):
     """What the loader asks of its workers."""
 
     failure: RingfeedError | None
-    restarts: int
+
+    @property
+    def restarts(self) -> int:
+        """How many workers were started in the place of dead ones."""
+
+    @property
+    def declined(self) -> tuple[int, str] | None:
+        """How many workers there may be and why, once more could not be had: `resize` stops there."""
+
+    @property
+    def outlived(self) -> int:
+        """How many workers SIGKILL could not end."""
 
     def start(self, dataset: Any) -> None:
         """Begin to work."""
@@ -86,7 +100,8 @@ class InProcess:
     def __init__(self, crew: Crew) -> None:
         """Fill on demand."""
         self.failure: RingfeedError | None = None
-        self.restarts = 0
+        self.restarts = self.outlived = 0
+        self.declined: tuple[int, str] | None = None
         self._crew = crew
         self._end = _ring.WorkerEnd(crew.ring, 0)
         self._source: Source
@@ -142,7 +157,8 @@ class Threads:
     def __init__(self, crew: Crew) -> None:
         """Prepare ``crew.workers`` threads."""
         self.failure: RingfeedError | None = None
-        self.restarts = 0
+        self.restarts = self.outlived = 0
+        self.declined: tuple[int, str] | None = None
         self._crew = crew
         self._dataset: Any = None
         self._threads: dict[int, threading.Thread] = {}

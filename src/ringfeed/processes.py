@@ -11,18 +11,19 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ringfeed.errors import RingfeedError, WorkerError
+from ringfeed.headcount import Headcount
 from ringfeed.launch import Forker, Spawner
 from ringfeed.limits import check_processes, start_thread
+from ringfeed.patience import Patience
 from ringfeed.pool import STOP_S, describe
 from ringfeed.ship import Shipment, pack, ship
 from ringfeed.stacks import Stacks
-from ringfeed.tether import Tether, Worker
+from ringfeed.tether import Tether, Worker, bury
 
 if TYPE_CHECKING:
     from ringfeed.pool import Crew
 
 KILL_S = 5.0  # what SIGKILL may take, which is milliseconds; who outlives it is fenced
-EARLY_DEATHS = 3
 
 
 class Processes:
@@ -31,25 +32,20 @@ class Processes:
     def __init__(self, crew: Crew) -> None:
         """Prepare ``crew.workers`` processes."""
         self.failure: RingfeedError | None = None
-        self.restarts = 0
         self._crew = crew
         self._home = os.getpid()
         self._launcher: Spawner | Forker | None = None
-        self._wanted = crew.at_first
+        self._headcount = Headcount(crew.at_first, crew.max_restarts)
+        self._patience = Patience(crew.ring)
         self._workers: dict[int, Worker] = {}
         self._leaving: set[int] = set()  # of them: sent away, and not replaced
         self._outlasted: Counter[int] = Counter()  # by sample: workers that SIGKILL could not end in it
-        self._suspects: set[int] = set()  # killed because they were stuck
         self._fenced: dict[int, Worker] = {}  # sent SIGKILL, not dead, and replaced: their ids are theirs still
         self._stacks = Stacks()
         self._shipment: Shipment | None = None
         self._version = 0
         self._starts = [0] * crew.ring.ids
-        self._told_ns = [0] * crew.ring.ids  # when each was sent its hello
-        self._slow_starts = [0] * crew.ring.ids  # in a row: workers ended because they took too long to start
-        self._claims_before = [0] * crew.ring.ids
         self._lanes: dict[int, int] = {}  # by worker
-        self._early_deaths = 0
         self._deaths: dict[tuple[int, int], str] = {}
         self._bars: list[tuple[int, int]] = []  # epoch and number of elements of iterables that were given up
         self._stopping = False
@@ -69,7 +65,7 @@ class Processes:
 
     def start(self, dataset: Any) -> None:
         """Start the processes first, so that their interpreters come up while the dataset is packed."""
-        self._crew.ring.set_crew(self._wanted)
+        self._crew.ring.set_crew(self._headcount.wanted)
         try:
             with self._lock:
                 if self._crew.start_method == "spawn":
@@ -89,7 +85,7 @@ class Processes:
         start_thread(self._watcher)
 
     def _launch_all(self) -> None:
-        for number in range(self._wanted):
+        for number in range(self._headcount.wanted):
             self._workers[number] = self._launch()
 
     def _launch(self) -> Worker:
@@ -113,8 +109,7 @@ class Processes:
         }
         fds = () if hello["manifest"] is None or self._shipment is None else self._shipment.fds
         self._starts[number] += 1
-        self._told_ns[number] = time.monotonic_ns()
-        self._claims_before[number] = self._crew.ring.report(number)[-1]
+        self._patience.begin(number)
         worker = self._workers[number]
         self._crew.ring.note_pid(number, worker.pid)
         worker.tell(hello, (segment.control_fd, segment.slots_fd, self._stacks.fd_of(number), *fds))
@@ -137,6 +132,7 @@ class Processes:
                 for worker in self._workers.values():
                     worker.tell(message, shipment.fds)
             except BaseException:  # Ctrl-C: some were not told
+                self._patience.suspects.update(self._workers)
                 for worker in self._workers.values():
                     worker.kill()
                 raise
@@ -148,10 +144,10 @@ class Processes:
     def resize(self, workers: int) -> None:
         """Have more workers or fewer; those who are sent away end what they are at."""
         with self._lock:
-            self._wanted = workers
-            self._crew.ring.set_crew(workers)
+            self._note_at_work()
+            self._headcount.resize(workers)
             staying = sorted(self._workers.keys() - self._leaving)
-            self._leaving.update(staying[workers:])
+            self._leaving.update(staying[self._headcount.wanted :])
             for number in self._leaving & self._workers.keys():  # again, if Ctrl-C came in between
                 self._crew.ring.retire(number)
             try:
@@ -189,14 +185,15 @@ class Processes:
         with self._lock:
             # First of all: their rows wait for nobody, and a quarantined slot not for what else there is to do.
             reaped = [(number, self._crew.ring.reap(number, blame=number in self._workers)) for number in numbers]
+            self._note_at_work()
             for number, found in reaped:
                 if number in self._fenced:
                     self._fenced.pop(number).epitaph()
-                    self._suspects.discard(number)
+                    self._patience.suspects.discard(number)
                 else:
                     self._mourn(number, found)
             if numbers:
-                self._fill_up()
+                self._replenish()
 
     def _mourn(self, number: int, reaped: tuple[Any, ...]) -> None:
         """Note how a worker died that nobody expected to; raise what is no longer to be borne."""
@@ -208,17 +205,43 @@ class Processes:
             self._deaths[batch, row] = epitaph
             if self._crew.recipe.readers:
                 self._bars = [*(bar for bar in self._bars if bar[0] == epoch), (epoch, index)]
-        if last_words is not None:
-            raise last_words
         if number in self._leaving:
             self._leaving.discard(number)
-        else:
+            self._patience.forget(number)
+        elif last_words is None:
             self._count_death(number, epitaph)
+        elif self._patience.is_fresh(number) and self._headcount.decline(str(last_words)):
+            self._patience.forget(number)
+        else:
+            raise last_words
+
+    def _count_death(self, number: int, epitaph: str) -> None:
+        asked = number in self._patience.suspects
+        self._patience.suspects.discard(number)
+        starting, fresh = self._patience.is_starting(number), self._patience.is_fresh(number)
+        self._headcount.count_death(epitaph, starting=starting, fresh=fresh, asked=asked)
+
+    def _note_at_work(self) -> None:
+        staying = self._workers.keys() - self._leaving
+        self._headcount.note_at_work(sum(not self._patience.is_fresh(number) for number in staying))
+
+    def _replenish(self) -> None:
+        """Start workers in the place of those that are gone; where that cannot be done, do without those to spare."""
+        while True:
+            try:
+                self._fill_up()
+            except WorkerError as error:
+                if not self._headcount.decline(str(error)):
+                    raise
+            else:
+                return
 
     def _fill_up(self) -> None:
-        """Start workers in the place of those that are gone, as far as there are ids: fenced ones keep theirs."""
+        """Start as many workers as are missing, as far as there are ids: fenced ones keep theirs."""
+        wanted = self._headcount.wanted
+        self._crew.ring.set_crew(wanted)
         ids = (number for number in range(self._crew.ring.ids) if number not in {**self._workers, **self._fenced})
-        for number in [*ids][: max(0, self._wanted - len(self._workers.keys() - self._leaving))]:
+        for number in [*ids][: max(0, wanted - len(self._workers.keys() - self._leaving))]:
             if not self._stopping:
                 worker = self._workers[number] = self._launch()
                 try:
@@ -227,25 +250,6 @@ class Processes:
                     self._leaving.add(number)
                     worker.kill()
                     raise
-
-    def _count_death(self, number: int, epitaph: str) -> None:
-        early = self._is_starting(number) and number not in self._suspects  # who took too long to start may get there
-        self._early_deaths = self._early_deaths + 1 if early else 0
-        self._suspects.discard(number)
-        self.restarts += 1
-        if self._early_deaths >= EARLY_DEATHS:
-            message = (
-                f"{EARLY_DEATHS} workers in a row ended before they filled anything; the last {epitaph}; "
-                f"look at its output above, or try workers=0"
-            )
-            raise WorkerError(message)
-        self._check_restarts(epitaph)
-
-    def _check_restarts(self, epitaph: str) -> None:
-        most = self._crew.max_restarts
-        if most is not None and self.restarts > most:
-            message = f"a worker {epitaph}, and max_restarts={most} are used up; raise it or look at the dataset"
-            raise WorkerError(message)
 
     def _fail(self, error: BaseException) -> None:
         if not isinstance(error, RingfeedError):
@@ -256,6 +260,21 @@ class Processes:
         self._crew.ring.alarm()
 
     # ---- answers ----
+
+    @property
+    def restarts(self) -> int:
+        """How many workers were started in the place of dead ones."""
+        return self._headcount.restarts
+
+    @property
+    def declined(self) -> tuple[int, str] | None:
+        """How many workers there may be, once more could not be had, and why."""
+        return self._headcount.declined
+
+    @property
+    def outlived(self) -> int:
+        """How many workers SIGKILL could not end."""
+        return len(self._fenced)
 
     def step(self) -> bool:
         """The processes work by themselves."""
@@ -275,16 +294,16 @@ class Processes:
     def kill_stuck(self, patience_ns: int) -> int:
         """End the workers that are stuck for so long; fence those that SIGKILL does not end. Their rows run again."""
         with self._lock:
-            due_ns, now_ns = self._due_ns(patience_ns), time.monotonic_ns()
+            lanes = {number: self._lanes.get(number, 0) for number in self._workers}
+            due_ns, now_ns = self._patience.due_ns(lanes, patience_ns), time.monotonic_ns()
             stuck = [number for number, at_ns in due_ns.items() if at_ns <= now_ns]
             if not stuck:
                 return min(due_ns.values()) - now_ns if due_ns else 0
             at = {number: self._crew.ring.report(number)[0] for number in stuck}
             if any(self._outlasted[index] >= self._crew.max_attempts for index in at.values() if index is not None):
                 return 0  # a sample whose workers cannot be ended, one after the other
-            self._suspects.update(stuck)
+            self._patience.suspect(stuck)
             for number in stuck:
-                self._slow_starts[number] = self._slow_starts[number] + 1 if self._is_starting(number) else 0
                 self._workers[number].kill()
             deadline = time.monotonic() + KILL_S
             alive = [n for n in stuck if not self._workers[n].is_dead(max(0.0, deadline - time.monotonic()))]
@@ -293,26 +312,6 @@ class Processes:
                 self._fence(alive)
             return patience_ns
 
-    def _due_ns(self, patience_ns: int) -> dict[int, int]:
-        """When to end those inside a sample; or all, where there is something to fill and nobody comes for it.
-
-        Of them only those in whose lane the head batch is: the others have nothing to do. One that still starts is
-        given twice as long as the one before it, or none would ever get there where a start takes longer than a batch
-        may.
-        """
-        claimed_ns = {number: self._crew.ring.report(number)[1] for number in self._workers}
-        busy = {number: since_ns + patience_ns for number, since_ns in claimed_ns.items() if since_ns}
-        if busy or "filling" not in self._crew.ring.slot_states():
-            return busy
-        lane = self._crew.ring.head_lane
-        return {
-            number: self._told_ns[number] + (patience_ns << self._slow_starts[number])
-            if self._is_starting(number)
-            else 0
-            for number in self._workers
-            if lane in (0, self._lanes[number])
-        }
-
     def _fence(self, numbers: list[int]) -> None:
         """Have what these workers are at run again elsewhere: they may go on to write when they wake up."""
         self._crew.ring.requeue()
@@ -320,23 +319,19 @@ class Processes:
             self._fenced[number] = self._workers.pop(number)
             self._leaving.discard(number)
         try:
-            self.restarts += len(numbers)
-            self._check_restarts("could not be ended by SIGKILL")
-            self._fill_up()
+            self._headcount.count_fenced(len(numbers))
+            self._replenish()
         except Exception as error:  # noqa: BLE001 - as in the watcher; Ctrl-C is the caller's
             self._fail(error)
         finally:
             self._wake()
 
-    def _is_starting(self, number: int) -> bool:
-        """Whether a worker has claimed nothing yet."""
-        return bool(self._crew.ring.report(number)[-1] == self._claims_before[number])
-
     def _outlived(self, number: int, worker: Worker) -> str:
         return describe(self._crew.ring, number, f"pid {worker.pid}, which SIGKILL could not end", "")
 
     def _stalled(self, number: int, worker: Worker) -> str:
-        stack = "" if self._is_starting(number) else self._stacks.read(number, worker)  # or it would die of the signal
+        starting = self._patience.is_starting(number)  # it would die of the signal
+        stack = "" if starting else self._stacks.read(number, worker)
         return describe(self._crew.ring, number, f"pid {worker.pid}", stack)
 
     def _wake(self) -> None:
@@ -382,17 +377,7 @@ class Processes:
         self._tether.close()
 
     def _bury_all(self) -> None:
-        workers = [*self._workers.values(), *self._fenced.values()]
-        deadline = time.monotonic() + STOP_S
-        for worker in workers:
-            worker.hang_up()  # ends one that still waits for its hello
-        for worker in workers:
-            if not worker.is_dead(max(0.0, deadline - time.monotonic())):
-                worker.kill()
-        deadline += STOP_S
-        for worker in workers:
-            worker.is_dead(max(0.0, deadline - time.monotonic()))
-            worker.epitaph()
+        bury([*self._workers.values(), *self._fenced.values()], STOP_S)
         self._workers.clear()
         self._fenced.clear()
         if self._launcher is not None:

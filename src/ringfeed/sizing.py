@@ -59,6 +59,7 @@ class Sizing:
     def look(self) -> None:
         """Move, if it is time to look and the tuner wants to."""
         if _ring.now_ns() >= self._due_ns:
+            self._make_do()
             self._ask(all_held=False)
 
     def open_another(self) -> bool:
@@ -66,6 +67,21 @@ class Sizing:
         before = self._ring.open_slots
         self._ask(all_held=True)
         return self._ring.open_slots > before
+
+    def replace_lost(self) -> bool:
+        """Open a slot, if that is allowed, where none that is open can be filled, because of who cannot be ended."""
+        before = self._ring.open_slots
+        if {*self._ring.slot_states()[:before]} <= {"draining", "held"}:
+            move = self._tuner.replace_lost()
+            if move is not None:
+                self._make(move)
+        return self._ring.open_slots > before
+
+    def _make_do(self) -> None:
+        """Have the tuner know of workers that could not be had."""
+        declined = self._pool.declined
+        if declined is not None and declined[0] < self._tuner.setting.workers:
+            self._make(self._tuner.make_do(*declined))
 
     def _ask(self, *, all_held: bool) -> None:
         now_ns, totals = _ring.now_ns(), _Totals.of(self._count())

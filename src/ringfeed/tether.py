@@ -7,6 +7,7 @@ import select
 import signal
 import socket
 import threading
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar
 
@@ -118,6 +119,20 @@ class Worker:
         """End the channel, also where a process forked from this one holds a copy of our end."""
         with suppress(OSError):
             self.channel.shutdown(socket.SHUT_RDWR)
+
+
+def bury(workers: list[Worker], patience_s: float) -> None:
+    """End the workers and forget them: those by SIGKILL that do not leave in time, which is given as long again."""
+    deadline = time.monotonic() + patience_s
+    for worker in workers:
+        worker.hang_up()  # ends one that still waits for its hello
+    for worker in workers:
+        if not worker.is_dead(max(0.0, deadline - time.monotonic())):
+            worker.kill()
+    deadline += patience_s
+    for worker in workers:
+        worker.is_dead(max(0.0, deadline - time.monotonic()))
+        worker.epitaph()
 
 
 def _name_of_signal(number: int) -> str:

@@ -87,7 +87,7 @@ class Tuner:
         """Take in what was seen since the last look; a move, where one is due."""
         self._batches += window.batches
         if window.all_held:
-            return self._relieve()
+            return self._relieve(f"training holds all {named('slots', self.setting.slots)}, so none can be filled")
         self._seen += window
         if not self._seen.is_long:
             return None
@@ -105,10 +105,13 @@ class Tuner:
         self._fresh = False
         return starting
 
-    def _relieve(self) -> Move | None:
-        """One slot more than the consumer holds, at once."""
+    def replace_lost(self) -> Move | None:
+        """Go to a slot more, where workers that cannot be ended are in those there are."""
+        return self._relieve(f"workers that cannot be ended are in {named('slots', self.setting.slots)}")
+
+    def _relieve(self, why: str) -> Move | None:
+        """One slot more than cannot be filled, at once."""
         slots = self.setting.slots
-        why = f"training holds all {named('slots', slots)}, so none can be filled"
         limit, reason = self._bounds.limit("slots", self.setting)
         if "slots" not in self._tuned or slots >= limit:
             self.why = f"{why}, and {reason if 'slots' in self._tuned else 'slots= is given'}"
@@ -127,6 +130,16 @@ class Tuner:
         self._go(base if is_less else before, why)
         self._entered[before] -= self.setting == before  # it was never left
         self._outcome, self._ask = "", self._consider
+
+    def make_do(self, workers: int, why: str) -> Move:
+        """Go on with so many workers, because those that were to come could not be had; never try more again."""
+        self._bounds = replace(self._bounds, most=self._bounds.most.having("workers", workers))
+        base = self._base.setting
+        setting = base.having("workers", min(base.workers, workers))
+        move = self._go(setting, why)
+        self._entered[setting] = 1  # what was tried has shown nothing: it may be left for something else
+        self._outcome, self._ask = "", self._consider
+        return move
 
     # ---- deciding ----
 

@@ -1,0 +1,82 @@
+"""How many workers there are to be, as far as they can be had, and how many deaths are borne. No processes in here.
+
+As long as fewer have filled something at the same time than are wanted, the others are spare: only a tuner wants them,
+and training can do without. What would be an error of the last worker makes fewer wanted of those.
+"""
+
+from __future__ import annotations
+
+from ringfeed.errors import WorkerError
+
+EARLY_DEATHS = 3
+FOR_WANT_OF_MEMORY = "was killed by SIGKILL"  # the words of `Worker.epitaph` for how the kernel makes room
+
+
+class Headcount:
+    """The workers that are wanted, and what has become of them; its owner holds a lock."""
+
+    def __init__(self, at_first: int, max_restarts: int | None) -> None:
+        """Want so many at first, of whom none is spare."""
+        self.wanted = at_first
+        self.restarts = 0
+        self.early_deaths = 0  # in a row
+        self.declined: tuple[int, str] | None = None  # how many there may be, once more could not be had; and why
+        self._proved = at_first  # so many have filled something at the same time
+        self._max_restarts = max_restarts
+
+    def resize(self, workers: int) -> None:
+        """Want so many, if they can be had."""
+        self.wanted = workers if self.declined is None else min(workers, self.declined[0])
+        self._proved = min(self._proved, self.wanted)
+
+    def note_at_work(self, workers: int) -> None:
+        """Take in how many are there that have filled something; before any of them is gone."""
+        self._proved = max(self._proved, min(workers, self.wanted))
+
+    def decline(self, why: str) -> bool:
+        """Want one fewer from now on, if one is spare; False where none is."""
+        if self.wanted <= self._proved:
+            return False
+        self.wanted -= 1
+        self.early_deaths = 0
+        self.declined = self.wanted, why
+        return True
+
+    def count_death(self, epitaph: str, *, starting: bool, fresh: bool, asked: bool) -> None:
+        """Count a worker that nobody has sent away; raise WorkerError for one too many.
+
+        ``starting``: it had claimed nothing; ``fresh``: it had filled nothing; ``asked``: we have ended it ourselves.
+        """
+        self.early_deaths = self.early_deaths + 1 if starting and not asked else 0  # who was too slow may get there
+        if epitaph == FOR_WANT_OF_MEMORY and not asked:  # the kernel takes the largest, which need not be the newest
+            scarce = self.decline(f"a worker {epitaph} while another was to start, as it happens when memory is short")
+            if scarce and fresh:
+                return
+        why = self._objection(epitaph)
+        if why and fresh and self.decline(why):
+            return
+        self.restarts += 1
+        if why:
+            raise WorkerError(why)
+
+    def count_fenced(self, workers: int) -> None:
+        """Count workers that SIGKILL could not end; raise WorkerError where there are too many."""
+        self.restarts += workers
+        if self._is_used_up(self.restarts):
+            raise WorkerError(self._used_up("could not be ended by SIGKILL"))
+
+    def _objection(self, epitaph: str) -> str:
+        """Return why whoever has just died is not to be replaced, if there is a reason."""
+        if self.early_deaths >= EARLY_DEATHS:
+            return (
+                f"{EARLY_DEATHS} workers in a row ended before they filled anything; the last {epitaph}; "
+                f"look at its output above, or try workers=0"
+            )
+        return self._used_up(epitaph) if self._is_used_up(self.restarts + 1) else ""
+
+    def _is_used_up(self, restarts: int) -> bool:
+        return self._max_restarts is not None and restarts > self._max_restarts
+
+    def _used_up(self, epitaph: str) -> str:
+        most = self._max_restarts
+        return f"a worker {epitaph}, and max_restarts={most} are used up; raise it or look at the dataset"

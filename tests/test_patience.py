@@ -1,0 +1,96 @@
+"""`ringfeed.patience`: who has begun, who has filled something, and when each has been at it for too long."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from ringfeed.patience import Patience
+
+HOUR_NS = 3600 * 10**9
+
+
+class Ring:
+    """What a ring would say of its workers."""
+
+    ids = 3
+
+    def __init__(self) -> None:
+        self.head_lane = 0
+        self.states = ["filling", "free"]
+        self.since_ns, self.samples, self.claims = [0] * 3, [0] * 3, [0] * 3
+
+    def slot_states(self) -> list[str]:
+        """Return a word a slot."""
+        return self.states
+
+    def report(self, number: int) -> tuple[Any, ...]:
+        """Return (index, since_ns, busy_ns, wait_ns, samples, claims)."""
+        return None, self.since_ns[number], 0, 0, self.samples[number], self.claims[number]
+
+
+@pytest.fixture
+def ring() -> Ring:
+    """Return one in which nobody has done anything."""
+    return Ring()
+
+
+@pytest.fixture
+def patience(ring: Ring) -> Patience:
+    """Return what is known of workers who have all just been told."""
+    patience = Patience(ring)  # type: ignore[arg-type]
+    for number in range(3):
+        patience.begin(number)
+    return patience
+
+
+def test_from_the_start_to_the_first_sample(ring: Ring, patience: Patience) -> None:
+    """A worker starts until it has claimed something, and is fresh until it has filled something."""
+    assert (patience.is_starting(1), patience.is_fresh(1)) == (True, True)
+    ring.claims[1] = 1
+    assert (patience.is_starting(1), patience.is_fresh(1)) == (False, True)
+    ring.samples[1] = 4
+    assert (patience.is_starting(1), patience.is_fresh(1)) == (False, False)
+    patience.begin(1)
+    assert (patience.is_starting(1), patience.is_fresh(1)) == (True, True)
+
+
+def test_those_inside_a_sample_are_due(ring: Ring, patience: Patience) -> None:
+    """From their claim on, and nobody else as long as there are any."""
+    ring.since_ns[1] = 5000
+    assert patience.due_ns({0: 1, 1: 2}, 100) == {1: 5100}
+
+
+def test_where_nobody_comes_all_are_due(ring: Ring, patience: Patience) -> None:
+    """Those that have worked at once, one that starts after its time; none where there is nothing to fill."""
+    ring.claims[0] = 1
+    due_ns = patience.due_ns({0: 1, 1: 2}, HOUR_NS)
+    assert due_ns[0] == 0
+    assert 0 < due_ns[1] - time.monotonic_ns() <= HOUR_NS
+    ring.states = ["ready", "free"]
+    assert patience.due_ns({0: 1, 1: 2}, HOUR_NS) == {}
+
+
+def test_only_the_lane_of_the_head_is_due(ring: Ring, patience: Patience) -> None:
+    """The others have nothing to do."""
+    ring.head_lane = 2
+    assert set(patience.due_ns({0: 1, 1: 2, 2: 3}, 1)) == {1}
+
+
+def test_the_next_to_start_has_twice_as_long(ring: Ring, patience: Patience) -> None:
+    """Each that was ended at its start doubles it, until one has claimed something, or the id is another's."""
+    before = patience.due_ns({1: 1}, 100)[1]
+    patience.suspect([1])
+    patience.suspect([1])
+    assert patience.suspects == {1}
+    assert patience.due_ns({1: 1}, 100)[1] == before + 300
+    patience.forget(1)
+    assert patience.suspects == set()
+    assert patience.due_ns({1: 1}, 100)[1] == before
+    patience.suspect([1])
+    ring.claims[1] = 1
+    patience.suspect([1])
+    patience.begin(1)
+    assert 0 < patience.due_ns({1: 1}, HOUR_NS)[1] - time.monotonic_ns() <= HOUR_NS
