@@ -5,10 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <stddef.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -21,8 +18,10 @@
 #define MADV_COLLAPSE 25
 #endif
 
-#define HUGE_NS 400000   /* what a huge page may take, which is a third of that where there are any */
-#define SLOW_NS 20000000 /* what may be lost where the kernel has to move others out of the way */
+#define HUGE_NS 400000 /* what a huge page may take, which is a third of that where there are any */
+/* What may be lost where the kernel has to move others out of the way, or a virtual machine has yet to be given the
+ * memory: small pages are then taken from what it has. */
+#define SLOW_NS 20000000
 
 static uint64_t page_size(void) { return (uint64_t)sysconf(_SC_PAGESIZE); }
 
@@ -74,29 +73,6 @@ static bool reserve_one(int fd, uint64_t offset, uint8_t *address)
            madvise(address, RF_HUGE, MADV_COLLAPSE) == 0;
 }
 
-/* How often somebody has waited for the kernel to move or reclaim memory; 0 where it does not say. */
-static uint64_t stalls(void)
-{
-    char name[64];
-    uint64_t count, sum = 0;
-    FILE *file = fopen("/proc/vmstat", "re");
-    while (file && fscanf(file, "%63s %" SCNu64, name, &count) == 2)
-        if (strcmp(name, "compact_stall") == 0 || strncmp(name, "allocstall_", 11) == 0)
-            sum += count + 1;
-    if (file)
-        fclose(file);
-    return sum;
-}
-
-/* Whether it is the kernel's moving others that takes long, not that others have the processor, or that a virtual machine
- * has yet to be given the memory: then small pages would take as long. */
-static bool is_moving(uint64_t *seen)
-{
-    uint64_t before = *seen;
-    *seen = stalls();
-    return *seen == 0 || *seen != before;
-}
-
 bool rf_reserve_huge(int fd, uint64_t offset, uint64_t size)
 {
     uint64_t huge = size / RF_HUGE * RF_HUGE, at = 0;
@@ -105,16 +81,10 @@ bool rf_reserve_huge(int fd, uint64_t offset, uint64_t size)
     uint8_t *address = map_aligned(fd, offset, huge, MAP_SHARED);
     if (address == MAP_FAILED)
         return false;
-    uint64_t seen = stalls();
-    for (int64_t until_ns = rf_now_ns() + SLOW_NS; at < huge; at += RF_HUGE, until_ns += HUGE_NS) {
-        if (rf_now_ns() >= until_ns) {
-            if (is_moving(&seen))
-                break;
-            until_ns = rf_now_ns() + SLOW_NS;
-        }
+    int64_t until_ns = rf_now_ns() + SLOW_NS;
+    for (; at < huge && rf_now_ns() < until_ns; at += RF_HUGE, until_ns += HUGE_NS)
         if (!reserve_one(fd, offset + at, address + at))
             break;
-    }
     munmap(address, huge);
     return at == huge;
 }
