@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 TAKEN = 20  # batches that the consumer takes before it stops to see how many more are made
 QUIET_S, MOST_QUIET_S = 0.5, 10.0  # without a new sample: nobody reads further ahead
 BOUND_S = 15.0  # without a batch: the loader hangs
-MOST_TRACED = 20_000  # batches
+MOST_TRACED = 1_000_000  # batches
 LEAST = 3  # ends of epochs, however long they take
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ringfeed.tuning import Move, Tuner
 
 LOOK_NS = 10**8  # between two looks, which take microseconds
+MOST_STRIDE = 100  # batches: training may become slow at any moment
 
 
 class _Totals(NamedTuple):
@@ -86,7 +87,8 @@ class Sizing:
     def _ask(self, *, all_held: bool) -> None:
         now_ns, totals = _ring.now_ns(), _Totals.of(self._count())
         window = Window(**totals.since(self._seen), all_held=all_held)
-        self.stride = max(1, int(window.batches * LOOK_NS / max(now_ns - self._due_ns + LOOK_NS, 1)))
+        stride = int(window.batches * LOOK_NS / max(now_ns - self._due_ns + LOOK_NS, 1))
+        self.stride = max(1, min(stride, MOST_STRIDE))
         self._seen, self._due_ns = totals, now_ns + LOOK_NS
         move = self._tuner.look(window)
         if move is not None:
