@@ -10,6 +10,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22
+#endif
+
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
@@ -43,33 +47,32 @@ int rf_unpopulate(void *address, uint64_t size)
 }
 
 /* Where huge pages can be mapped as such; `flags`: shared or private. */
-static void *map_aligned(int fd, uint64_t offset, uint64_t size, int flags)
+static void *map_aligned(int fd, uint64_t offset, uint64_t size, int protection, int flags)
 {
     uint64_t page = page_size(), whole = (size + page - 1) / page * page;
     uint8_t *room = MAP_FAILED;
     if (size >= RF_HUGE)
         room = mmap(NULL, whole + RF_HUGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (room == MAP_FAILED)
-        return mmap(NULL, size, PROT_READ | PROT_WRITE, flags, fd, (off_t)offset);
     uint64_t before = (RF_HUGE - (uintptr_t)room % RF_HUGE) % RF_HUGE;
-    void *address = mmap(room + before, size, PROT_READ | PROT_WRITE, flags | MAP_FIXED, fd, (off_t)offset);
-    int error = errno;
-    if (address == MAP_FAILED)
-        munmap(room, whole + RF_HUGE);
-    else {
-        if (before)
-            munmap(room, before);
-        munmap(room + before + whole, RF_HUGE - before);
+    void *address = MAP_FAILED;
+    if (room != MAP_FAILED)
+        address = mmap(room + before, size, protection, flags | MAP_FIXED, fd, (off_t)offset);
+    if (address == MAP_FAILED) { /* also where memory is locked, which counts the room and the file in it */
+        if (room != MAP_FAILED)
+            munmap(room, whole + RF_HUGE);
+        return mmap(NULL, size, protection, flags, fd, (off_t)offset);
     }
-    errno = error;
+    if (before)
+        munmap(room, before);
+    munmap(room + before + whole, RF_HUGE - before);
     return address;
 }
 
 /* One huge page, from a first page that the kernel itself has put there: one that cannot be had is an error here, and
- * would be a SIGBUS where it is written to. */
+ * would be a SIGBUS where it is looked at. */
 static bool reserve_one(int fd, uint64_t offset, uint8_t *address)
 {
-    return posix_fallocate(fd, (off_t)offset, 1) == 0 && madvise(address, page_size(), MADV_POPULATE_WRITE) == 0 &&
+    return posix_fallocate(fd, (off_t)offset, 1) == 0 && madvise(address, page_size(), MADV_POPULATE_READ) == 0 &&
            madvise(address, RF_HUGE, MADV_COLLAPSE) == 0;
 }
 
@@ -78,9 +81,11 @@ bool rf_reserve_huge(int fd, uint64_t offset, uint64_t size)
     uint64_t huge = size / RF_HUGE * RF_HUGE, at = 0;
     if (!huge)
         return true;
-    uint8_t *address = map_aligned(fd, offset, huge, MAP_SHARED);
+    /* Whoever is forked meanwhile must neither keep the memory nor, by a shared mapping, keep it from being sealed. */
+    uint8_t *address = map_aligned(fd, offset, huge, PROT_READ, MAP_PRIVATE);
     if (address == MAP_FAILED)
         return false;
+    (void)madvise(address, huge, MADV_DONTFORK);
     int64_t until_ns = rf_now_ns() + SLOW_NS;
     for (; at < huge && rf_now_ns() < until_ns; at += RF_HUGE, until_ns += HUGE_NS)
         if (!reserve_one(fd, offset + at, address + at))
@@ -100,7 +105,7 @@ void *rf_map(int fd, uint64_t size, int inherit)
         errno = EPROTO;
         return NULL;
     }
-    uint8_t *address = map_aligned(fd, 0, size, MAP_SHARED);
+    uint8_t *address = map_aligned(fd, 0, size, PROT_READ | PROT_WRITE, MAP_SHARED);
     if (address == MAP_FAILED)
         return NULL;
     if (!inherit)
@@ -120,7 +125,7 @@ void *rf_map_private(int fd, uint64_t least, uint64_t *size)
         errno = EPROTO;
         return NULL;
     }
-    void *address = map_aligned(fd, 0, *size, MAP_PRIVATE);
+    void *address = map_aligned(fd, 0, *size, PROT_READ | PROT_WRITE, MAP_PRIVATE);
     return address == MAP_FAILED ? NULL : address;
 }
 

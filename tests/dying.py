@@ -165,6 +165,33 @@ class StagedEnd:
             self._dataset.arrive("claimed", self._end.indices)
         return answer
 
+    def serve(  # noqa: PLR0913, PLR0917 - as in C
+        self,
+        read: Callable[[], bool],
+        context: Any,
+        fail: Callable[[BaseException], None],
+        version: int,
+        idle_ns: int,
+        claimed: bool = False,  # noqa: FBT001, FBT002 - as in C
+    ) -> bool:
+        """Do step by step what is one call otherwise."""
+        while True:
+            if not claimed:
+                answer = self.claim(idle_ns)
+                if answer == _ring.STOPPED:
+                    return False
+                if answer != _ring.TAKEABLE:
+                    continue
+                if self._end.version != version:
+                    return True
+            claimed, cancelled = False, False
+            context.epoch = self._end.epoch
+            try:
+                cancelled = not read()
+            except BaseException as error:  # noqa: BLE001 - as in C
+                fail(error)
+            self.publish(cancelled=cancelled)
+
     def publish(self, *, cancelled: bool = False) -> None:
         indices = self._end.indices
         self._dataset.arrive("before publish", indices)
@@ -180,7 +207,7 @@ def _stage(dataset: Doomed) -> None:
         return
 
     def staged(self: Any) -> None:
-        self._end = StagedEnd(self._end, dataset)
+        self._end = self._source._end = StagedEnd(self._end, dataset)
         run(self)
 
     worker.Process.run = staged  # type: ignore[method-assign]

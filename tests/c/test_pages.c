@@ -8,8 +8,11 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #define MOST_CALLS 100 /* at a third of a millisecond they take more than the allowance that all have together */
+#define LOOK 22        /* MADV_POPULATE_READ */
 #define POPULATE 23    /* MADV_POPULATE_WRITE */
 #define COLLAPSE 25    /* MADV_COLLAPSE */
 
@@ -26,8 +29,12 @@ static uint32_t most_populates, most_collapses; /* so many are granted */
 static long faked_page;                         /* bytes; 0: the kernel's own */
 static int64_t tick_ns;                         /* the clock goes on by so much each time it is looked at */
 static int64_t ticks;
-static bool touching;          /* what is populated is written to */
+static bool touching;          /* what is populated is looked at */
 static int refused_protection; /* mappings of this protection, or -1 */
+static int refused_flag;       /* mappings with this flag, or 0 */
+static bool forking;           /* children are forked as soon as a file is mapped, and while pages are collapsed */
+static int hold[2];            /* they live until it is closed */
+static pid_t early, late;
 
 static void be_kind(void)
 {
@@ -37,6 +44,8 @@ static void be_kind(void)
     tick_ns = 1;
     touching = false;
     refused_protection = -1;
+    refused_flag = 0;
+    forking = false;
 }
 
 int __real_madvise(void *address, size_t size, int advice);
@@ -57,12 +66,29 @@ static int answer(struct call *calls, uint32_t *count, uint32_t most, struct cal
     return -1;
 }
 
+/* A child that exits 0 if it maps no file of the test's. */
+static pid_t fork_one(void)
+{
+    char none, line[512];
+    pid_t forked = fork();
+    if (forked != 0)
+        return forked;
+    close(hold[1]);
+    bool kept = read(hold[0], &none, 1) != 0;
+    FILE *areas = fopen("/proc/self/maps", "re");
+    while (areas && fgets(line, sizeof line, areas))
+        kept |= strstr(line, "memfd:ringfeed-test") != NULL;
+    _exit(!areas || kept);
+}
+
 int __wrap_madvise(void *address, size_t size, int advice)
 {
     struct call call = {address, size};
-    if (advice == POPULATE && touching)
-        *(uint8_t *)address = 1;
-    if (advice == POPULATE)
+    if (advice == COLLAPSE && forking)
+        late = fork_one();
+    if (advice == LOOK && touching)
+        (void)*(volatile uint8_t *)address;
+    if (advice == LOOK || advice == POPULATE)
         return answer(populated, &populates, most_populates, call);
     if (advice == COLLAPSE)
         return answer(collapsed, &collapses, most_collapses, call);
@@ -75,11 +101,13 @@ long __wrap_sysconf(int name) { return name == _SC_PAGESIZE && faked_page ? fake
 
 void *__wrap_mmap(void *address, size_t size, int protection, int flags, int fd, off_t offset)
 {
-    if (protection == refused_protection) {
+    if (protection == refused_protection || flags & refused_flag) {
         errno = ENOMEM;
         return MAP_FAILED;
     }
     void *given = __real_mmap(address, size, protection, flags, fd, offset);
+    if (forking && fd >= 0)
+        early = fork_one();
     if (protection == PROT_NONE)
         room = (struct call){given, size};
     return given;
@@ -157,7 +185,7 @@ static void refusals_end_it(void)
     CHECK(!reserved(0, 3 * RF_HUGE, &blocks));
     CHECK_EQ(populates, 2);
     be_kind();
-    refused_protection = PROT_READ | PROT_WRITE;
+    refused_protection = PROT_READ;
     CHECK(!reserved(0, 3 * RF_HUGE, &blocks));
     CHECK_EQ(populates, 0);
     be_kind();
@@ -173,6 +201,23 @@ static void files_that_are_too_short_are_refused(void)
     CHECK(!rf_reserve_huge(fd, 0, 2 * RF_HUGE));
     CHECK_EQ(populates, 1);
     CHECK_EQ(collapses, 1);
+    close(fd);
+}
+
+/* Whoever is forked meanwhile has nothing of the file, and it can be sealed against writing while he lives. */
+static void children_keep_nothing_of_it(void)
+{
+    int status = -1, fd = memfd_create("ringfeed-test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    be_kind();
+    forking = true;
+    CHECK(pipe(hold) == 0 && ftruncate(fd, RF_HUGE) == 0);
+    CHECK(rf_reserve_huge(fd, 0, RF_HUGE));
+    CHECK(fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE) == 0);
+    close(hold[0]);
+    close(hold[1]);
+    CHECK_EQ(waitpid(early, NULL, 0), early);
+    CHECK_EQ(waitpid(late, &status, 0), late);
+    CHECK_EQ(status, 0);
     close(fd);
 }
 
@@ -281,11 +326,8 @@ static void no_room_is_left_around_a_mapping(void)
     close(fd);
 }
 
-/* Where there is no room to choose a place in, the file is mapped anywhere. */
-static void without_room_mappings_are_made_anywhere(void)
+static void check_mapped_anywhere(void)
 {
-    be_kind();
-    refused_protection = PROT_NONE;
     uint64_t size;
     int fd = memfd_of(RF_HUGE);
     uint8_t *address = rf_map(fd, RF_HUGE, 1), *own = rf_map_private(fd, 1, &size);
@@ -295,6 +337,18 @@ static void without_room_mappings_are_made_anywhere(void)
     rf_unmap(address, RF_HUGE);
     rf_unmap(own, size);
     close(fd);
+}
+
+/* Where there is no room to choose a place in, or none for both it and the file, the file is mapped anywhere. */
+static void without_room_mappings_are_made_anywhere(void)
+{
+    be_kind();
+    refused_protection = PROT_NONE;
+    check_mapped_anywhere();
+    be_kind();
+    refused_flag = MAP_FIXED;
+    check_mapped_anywhere();
+    CHECK(!is_mapped(room.address));
 }
 
 /* A file that cannot be mapped gives its errno, and the room goes. */
@@ -359,6 +413,7 @@ int main(void)
     RUN(parts_are_set_aside_where_they_are);
     RUN(refusals_end_it);
     RUN(files_that_are_too_short_are_refused);
+    RUN(children_keep_nothing_of_it);
     RUN(slowness_ends_it);
     RUN(quickness_has_no_end);
     RUN(shared_mappings_are_aligned);
