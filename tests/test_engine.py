@@ -260,7 +260,7 @@ class Interrupting:
 
     def take(self) -> Any:
         lease = self.ring.take()
-        if self.times:
+        if self.times and lease is not None:
             self.times -= 1
             del lease
             raise KeyboardInterrupt

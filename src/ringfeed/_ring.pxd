@@ -17,6 +17,7 @@ cdef class Lease:
 cdef class Ring:
     cdef c.rf_ring *ring
 
+    cdef bint is_past(self, int64_t time_ns) noexcept
     cdef c.rf_answer take_ready(self, Lease lease)
     cdef c.rf_answer wait_past(self, c.rf_answer first, int64_t timeout_ns, int64_t *stall_ns) except *
     cdef c.rf_answer wait_head(self, int64_t timeout_ns, int64_t *stall_ns) except *

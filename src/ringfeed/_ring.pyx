@@ -191,14 +191,18 @@ cdef class Ring:
             c.rf_note_stall(self.ring, stall_ns[0])
 
     def take(self):
-        """Take the head batch; only after TAKEABLE."""
+        """Take the head batch; None where it is not ready."""
         if c.rf_look(self.ring) != c.RF_TAKEABLE:
-            raise RuntimeError("the head batch is not ready")
+            return None
         cdef Lease lease = Lease.__new__(Lease)
         lease.taken = c.rf_take(self.ring)
         c.rf_reference(self.ring)
         lease.ring = self.ring
         return lease
+
+    cdef bint is_past(self, int64_t time_ns) noexcept:
+        """Whether this time has come; here, where the clock is."""
+        return c.rf_now_ns() >= time_ns
 
     cdef c.rf_answer take_ready(self, Lease lease):
         """Take the head batch into a fresh lease if nothing is to be judged: see rf_take_ready()."""

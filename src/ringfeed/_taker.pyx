@@ -32,9 +32,10 @@ cdef class Taker:
     cdef int flat  # as in `Spec.structure`: 1 a bare leaf, 2 a plain tuple of leaves, 0 anything else
     cdef uint32_t rows
     cdef uint32_t left     # batches that may be taken
-    cdef uint32_t recalls  # so that who has waited knows what is still his
+    cdef readonly uint32_t recalls  # so that who has waited, or would lend, knows what has come in between
     cdef int64_t turn
     cdef int64_t patience_ns
+    cdef int64_t until_ns  # 0: as long as it takes
     cdef int64_t waited_ns
     cdef int64_t batches
     cdef int64_t samples
@@ -52,11 +53,17 @@ cdef class Taker:
         elif structure[0] == "tuple" and structure[1] is None and all(child[0] == "leaf" for child in structure[2]):
             self.flat = 2
 
-    def lend(self, int64_t turn, uint32_t batches, int64_t patience_ns):
-        """Let so many batches of this turn be taken, each waited for up to `patience_ns`."""
+    def lend(self, int64_t turn, uint32_t batches, int64_t patience_ns, uint32_t recalls, int64_t until_ns=0):
+        """Let so many batches of this turn be taken, each waited for up to `patience_ns`; none from `until_ns` on.
+
+        Nothing is lent where the ring has been recalled more often than `recalls` times.
+        """
+        if recalls != self.recalls:
+            return
         self.turn = turn
         self.patience_ns = patience_ns
-        self.left = batches
+        self.until_ns = until_ns
+        self.left = 0 if self.ring is None else batches  # who stops an engine need not wait for who is in it
 
     def recall(self):
         """Have the ring back; returns the ns that the last caller has waited in vain."""
@@ -67,7 +74,7 @@ cdef class Taker:
         return waited_ns
 
     def let_go(self):
-        """Keep the ring no longer: iterators outlive it. Nothing may be lent afterwards."""
+        """Keep the ring no longer: iterators outlive it. Nothing is lent afterwards."""
         self.recall()
         self.ring = None
 
@@ -81,6 +88,8 @@ cdef class Taker:
         if not self.left or turn != self.turn or watched:
             return False
         cdef Ring ring = self.ring  # held by this call, too: somebody may let go of it during the wait
+        if self.until_ns and ring.is_past(self.until_ns):
+            return False
         answer = ring.take_ready(lease)
         if answer == c.RF_PENDING and self.wait(ring, lock):
             answer = ring.take_ready(lease)

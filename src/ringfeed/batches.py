@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from copy import copy
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ringfeed._ring import Lease
 from ringfeed._taker import Batches
 from ringfeed.errors import ClosedError, RingfeedError
+from ringfeed.lending import OvertakenError
 from ringfeed.lifetime import Exit
 
 if TYPE_CHECKING:
@@ -39,7 +41,9 @@ class BatchIterator(Batches):
         if self._finished:
             raise StopIteration
         try:
-            return self._loader._next(self.turn, form, patient=self._patient)  # noqa: SLF001 - the loader's other half
+            while True:
+                with suppress(OvertakenError):
+                    return self._loader._next(self.turn, form, patient=self._patient)  # noqa: SLF001 - as above
         except StopIteration:
             self._finished = True
             raise

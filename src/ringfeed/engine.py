@@ -19,7 +19,7 @@ from ringfeed.cuda import start_driver
 from ringfeed.diagnosis import sample_failed, slots_held, source_ended, stalled
 from ringfeed.errors import ClosedError
 from ringfeed.failure import Kind, kind_of
-from ringfeed.lending import Lending
+from ringfeed.lending import Lending, OvertakenError
 from ringfeed.lifetime import Forks
 from ringfeed.limits import usable_cpus
 from ringfeed.origins import Debug, Origins
@@ -190,10 +190,12 @@ class Engine:
             self._lending.to_feed(feed, turn, self._in_stride(batches), self._timeout_ns())
         return self._epoch is not None or self._waiting > 0 or self._ended_by is not None
 
-    def _lend_on(self, turn: int) -> None:
-        """Let the iterator take by itself what needs no more than to be there."""
+    def _lend_on(self, turn: int, recalls: int) -> None:
+        """Let the iterator take by itself what needs no more than to be there, and until the tuner is to look."""
         plain = not self._settings.copy and self._ended_by is None
-        self._lending.to_iterator(turn, self._in_stride(self._to_lend()) if plain else 0, self._timeout_ns())
+        batches = self._in_stride(self._to_lend()) if plain else 0
+        until_ns = 0 if self._sizing is None else self._sizing.due_ns
+        self._lending.to_iterator(turn, batches, self._timeout_ns(), recalls, until_ns)
 
     def _to_lend(self) -> int:
         """Return how many batches others may take: those during which there is nothing to plan or to fill here."""
@@ -204,7 +206,7 @@ class Engine:
         return batches if self._sizing is None else min(batches, self._sizing.stride)
 
     def _recall(self) -> None:
-        """Have the ring back from others."""
+        """Have the ring back from others, and count what they have taken."""
         self._lending.recall()
         self._count_lent()
 
@@ -218,21 +220,21 @@ class Engine:
     # ---- batches ----
 
     def next(self, form: Form | None = None, *, patient: bool = False, turn: int = 0) -> Any:
-        """Return the next batch, as arrays or as what ``form`` makes of it; StopIteration at the end of the epoch.
+        """Return the next batch, as arrays or as what ``form`` makes of it; lend those behind it to this ``turn``.
 
-        Those behind it are lent to the iterator of this ``turn``.
+        StopIteration at the end of the epoch. OvertakenError where somebody else has had the ring during a wait.
         """
-        self._recall()
+        recalls = self._lending.recall()  # counted later: who counts may be in a signal's handler that waits for us
         if self._sizing is not None:
             self._sizing.look()
-        while self._ended_by is not None or (taken := self._take(patient=patient)) is None:
+        while self._ended_by is not None or (taken := self._take(recalls, patient=patient)) is None:
             self._raise_end()
         lease, rows = taken
         self.stats.batches += 1
         self.stats.samples += rows
         if Debug.since_ns:
             self.origins.note(lease.slot, max(self.ring.held_since_ns()))  # the newest is this one's
-        self._lend_on(turn)
+        self._lend_on(turn, recalls)
         if form is not None:
             return form(lease, rows)
         leaves = self._fields.views(lease, rows)
@@ -240,14 +242,17 @@ class Engine:
             leaves = [leaf.copy() for leaf in leaves]
         return self._recipe.spec.unflatten(leaves)
 
-    def _take(self, *, patient: bool) -> tuple[_ring.Lease, int] | None:
+    def _take(self, recalls: int, *, patient: bool) -> tuple[_ring.Lease, int] | None:
         """Take a batch and say how many rows it has; None where it has none, and its slot is free again."""
         if self._epoch is not None and self.ring.room > self._much_room:
             self._top_up()
-        if self.ring.look() != _ring.TAKEABLE and not self._wait(patient=patient):
-            self._count_time(over=True)
-            raise StopIteration
-        lease = self.ring.take()
+        while (lease := self.ring.take()) is None:
+            ready = self._wait(patient=patient)
+            if self.taker.recalls != recalls:
+                raise OvertakenError
+            if not ready:
+                self._count_time(over=True)
+                raise StopIteration
         rows = min(lease.rows, self._layout.rows)
         if not lease.failed:
             return lease, rows

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 PATIENCE_NS = 50_000_000  # in one call, before the engine is asked what may be wrong
 
 
+class OvertakenError(Exception):
+    """Whoever waited must ask anew, if he may still: somebody else has had the ring since, a signal's handler say."""
+
+
 class _Taking(Protocol):
     def tally(self) -> tuple[int, int, int]: ...
 
@@ -55,19 +59,23 @@ class Lending:
         self._is_out = True
         feed.lend(self._ring, turn, batches, timeout_ns)
 
-    def to_iterator(self, turn: int, batches: int, timeout_ns: int) -> None:
-        """Let the iterator of this turn take so many, without a call of Python's."""
+    def to_iterator(self, turn: int, batches: int, timeout_ns: int, recalls: int, until_ns: int) -> None:
+        """Let the iterator of this turn take so many, without a call of Python's; see `Taker.lend`."""
         self._waited_ns = 0
-        self._taker.lend(turn, batches, min(PATIENCE_NS, timeout_ns))
+        self._taker.lend(turn, batches, min(PATIENCE_NS, timeout_ns), recalls, until_ns)
 
-    def recall(self) -> None:
-        """Have the ring back; only then may anything be planned, taken or cancelled by others."""
+    def recall(self) -> int:
+        """Have the ring back; only then may anything be planned, taken or cancelled by others.
+
+        Returns how often that has been done.
+        """
         waited_ns = self._taker.recall()
         if self._is_out and self._feed is not None:
             _, waited_ns = self._feed.recall()
             self._is_out = False
         if waited_ns:
             self._waited_ns = waited_ns
+        return self._taker.recalls
 
     def count(self, stats: Stats) -> None:
         """Count what was taken since the last look."""

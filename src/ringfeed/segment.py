@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ringfeed import _pages, _ring
 from ringfeed.budget import show_bytes, worker_ids
-from ringfeed.errors import PlanError
+from ringfeed.errors import ClosedError, PlanError
 from ringfeed.limits import check_futex, show_limit
 
 if TYPE_CHECKING:
@@ -147,7 +147,10 @@ class Segment:
         return self.control_size, self.slots_size
 
     def reserve_slot(self, slot: int) -> None:
-        """Have the kernel set a slot's memory aside, or raise PlanError."""
+        """Have the kernel set a slot's memory aside, or raise PlanError; ClosedError once it is closed."""
+        if self.slots_fd < 0:
+            message = "the loader was closed while a slot was to be opened"
+            raise ClosedError(message)
         if slot not in self.reserved:
             _allocate(self.slots_fd, slot * self.slot_size, self.slot_size)
             self.reserved.add(slot)

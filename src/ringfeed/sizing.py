@@ -53,13 +53,13 @@ class Sizing:
         self._pool = pool
         self._count = count
         self._seen = _Totals.of(count())
-        self._due_ns = _ring.now_ns() + LOOK_NS
+        self.due_ns = _ring.now_ns() + LOOK_NS  # when to look again
         self.stride = 1  # batches that come between two looks
         ring.set_open(tuner.setting.slots)
 
     def look(self) -> None:
         """Move, if it is time to look and the tuner wants to."""
-        if _ring.now_ns() >= self._due_ns:
+        if _ring.now_ns() >= self.due_ns:
             self._make_do()
             self._ask(all_held=False)
 
@@ -87,9 +87,9 @@ class Sizing:
     def _ask(self, *, all_held: bool) -> None:
         now_ns, totals = _ring.now_ns(), _Totals.of(self._count())
         window = Window(**totals.since(self._seen), all_held=all_held)
-        stride = int(window.batches * LOOK_NS / max(now_ns - self._due_ns + LOOK_NS, 1))
+        stride = int(window.batches * LOOK_NS / max(now_ns - self.due_ns + LOOK_NS, 1))
         self.stride = max(1, min(stride, MOST_STRIDE))
-        self._seen, self._due_ns = totals, now_ns + LOOK_NS
+        self._seen, self.due_ns = totals, now_ns + LOOK_NS
         move = self._tuner.look(window)
         if move is not None:
             self._make(move)

@@ -169,8 +169,13 @@ class DatasetLoader(Loader):
     def changed(self) -> None:
         """Have the workers look at the dataset anew, in the midst of a pass too: one of its hooks has run."""
         self._stale = self._hooked and self._settings.workers > 0
-        if self._stale and self._engine is not None:
-            self._engine.taker.recall()  # else batches come that `_next` does not see
+        self._recall_stale()
+
+    def _recall_stale(self) -> None:
+        """Have no batches come that `_next` does not see, as long as it is to bind them anew."""
+        engine = self._engine
+        if self._stale and engine is not None:
+            engine.taker.recall()
 
     def _next(self, turn: int, form: Form | None, *, patient: bool) -> Any:
         if self._stale:
@@ -182,6 +187,8 @@ class DatasetLoader(Loader):
             took = isinstance(error, (SpecError, WorkerError)) and self._engine is not None
             self._failed_at = self._taken() - 1 if took else before
             raise
+        finally:
+            self._recall_stale()  # a hook may have run meanwhile, in another thread
 
     def _resume(self, turn: int) -> None:
         """Bind what is not taken yet anew, over the dataset as it is now."""
