@@ -13,7 +13,7 @@ _Atomic int wake_count;
 
 static void act_once(void (**hook)(struct rf_ring *ring))
 {
-    void (*action)(struct rf_ring * ring) = *hook;
+    void (*action)(struct rf_ring *ring) = *hook;
     if (!action)
         return;
     *hook = NULL;
