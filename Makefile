@@ -159,10 +159,11 @@ test-weak: ## the C core under a weak memory model, where Relacy's headers (Debi
 # warns, and a warning fails a test. The others are the core, and run on every Python.
 FRAMEWORKS := adapters bench demo examples jax keras readme standins_frameworks tensorflow tf_keras torch
 FRAMEWORK_TESTS = $(foreach name,$(FRAMEWORKS),$(wildcard tests/test_$(name).py tests/test_$(name)_*.py))
-# Those of them that do nearly all in programs that they start: one half of the work.
+# Those of them that do nearly all in programs that they start; a third of the work, and TensorFlow's own another.
 PROGRAMS := bench bench_* demo examples keras_backends keras_cast keras_exit keras_own_tests keras_processes
 PROGRAM_TESTS = $(wildcard $(PROGRAMS:%=tests/test_%.py))
-INSIDE_TESTS = $(filter-out $(PROGRAM_TESTS),$(FRAMEWORK_TESTS))
+INSIDE_TESTS = $(filter-out $(PROGRAM_TESTS) $(TENSORFLOW_TESTS),$(FRAMEWORK_TESTS))
+TENSORFLOW_TESTS = $(wildcard tests/test_tensorflow*.py)
 # These take most of a processor, limit what a user may have, or look at what a user has; they go on below Python, and
 # the main one is enough.
 ALONE := consumer crash fuzz leftovers many scarce
@@ -180,8 +181,9 @@ $(1):
 	@echo "== $(1)"
 	@timeout --foreground --kill-after=60 3600 $(2)/bin/python -m pytest -q $$($(3))
 endef
-FRAMEWORK_PARTS := programs frameworks
+FRAMEWORK_PARTS := programs tensorflow frameworks
 $(eval $(call part,programs,.venv,PROGRAM_TESTS))
+$(eval $(call part,tensorflow,.venv,TENSORFLOW_TESTS))
 $(eval $(call part,frameworks,.venv,INSIDE_TESTS))
 CORE_PARTS := $(ALL:%=core-%)
 say-pythons = @echo "== the core on Python $(ALL); not found: $(or $(filter-out $(FOUND),$(VERSIONS)),none)"
