@@ -1,4 +1,4 @@
-"""The worker: claims tickets and fills them, in a process of its own, in a thread, or in the consumer itself.
+"""A worker process: its guard, the dataset it is sent, and its last words. How it fills tickets stands in `source`.
 
 A spawned process runs `main`, which starts the guard before the slow imports, then waits for its hello message.
 """
