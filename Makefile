@@ -166,11 +166,12 @@ INSIDE_TESTS = $(filter-out $(PROGRAM_TESTS) $(TENSORFLOW_TESTS),$(FRAMEWORK_TES
 TENSORFLOW_TESTS = $(wildcard tests/test_tensorflow*.py)
 # These take most of a processor, limit what a user may have, or look at what a user has; they go on below Python, and
 # the main one is enough.
-ALONE := consumer crash fuzz leftovers many scarce
+ALONE := consumer crash fuzz interrupts leftovers many scarce
 ALONE_TESTS = $(ALONE:%=tests/test_%.py)
 CORE_TESTS = $(filter-out $(FRAMEWORK_TESTS) $(ALONE_TESTS),$(wildcard tests/test_*.py))
-# Arithmetic, and long walks over what other tests try on every Python: the main one is enough.
-ONCE := inputs machine permutation sampler tuning
+# Arithmetic, what the C core does by itself, and long walks over what other tests try on every Python: the main one is
+# enough.
+ONCE := forked_views given inputs kernel machine modules opened permutation room sampler scribbling tuning
 OFTEN_TESTS = $(filter-out $(ONCE:%=tests/test_%.py),$(CORE_TESTS))
 
 # A part of the tests is one pytest. $(1): its name, $(2): its venv, $(3): its tests. Each test has its own limit, in

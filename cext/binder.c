@@ -6,6 +6,7 @@
 
 #define TICKET_NS 200000 /* work worth a ticket: long against its 3 us of protocol, short against a batch */
 #define LEAST_NS 4000    /* less work is not worth one, however many workers there are */
+#define WINDOW_SIZE (UINT64_C(1) << 20) /* bytes of the indices of batches without a slot; one batch may need more */
 
 /* ---- the lock: of one process, tried by releases, waited for only by breaks and reaps ---- */
 
@@ -37,10 +38,13 @@ static void collect_released(struct rf_ring *ring)
 /* Whether no worker is in the slot any more. What is AVAIL is cancelled on the way, so that nobody comes in. */
 static bool is_drained(struct rf_ring *ring, uint32_t slot)
 {
+    const struct rf_binding *binding = rf_binding_of(ring, slot);
     bool drained = true;
-    for (uint32_t cell = 0; cell < ring->records[slot].tickets; cell++) {
+    for (uint32_t cell = 0; cell < binding->tickets; cell++) {
         struct rf_cell *place = rf_cell_of(ring, slot, cell);
         uint64_t word = atomic_load_explicit(&place->word, memory_order_seq_cst);
+        if (!rf_is_possible(ring, binding, cell, word))
+            rf_note_damage(ring, RF_DAMAGED_CELL, slot, cell); /* or it might never drain, or while it is written to */
         while (rf_word_state(word) == RF_AVAIL) {
             uint64_t cancelled = (word & ~UINT64_C(0xf)) | RF_CANCELLED;
             if (atomic_compare_exchange_weak_explicit(&place->word, &word, cancelled, memory_order_seq_cst,
@@ -54,7 +58,7 @@ static bool is_drained(struct rf_ring *ring, uint32_t slot)
 
 static void empty_cells(struct rf_ring *ring, uint32_t slot)
 {
-    for (uint32_t cell = 0; cell < ring->records[slot].tickets; cell++) {
+    for (uint32_t cell = 0; cell < rf_binding_of(ring, slot)->tickets; cell++) {
         struct rf_cell *place = rf_cell_of(ring, slot, cell);
         uint64_t word = atomic_load_explicit(&place->word, memory_order_relaxed);
         atomic_store_explicit(&place->word, word & ~UINT64_C(0xf), memory_order_relaxed); /* B orders the rebind */
@@ -67,6 +71,8 @@ static void collect_drained(struct rf_ring *ring)
     for (uint32_t slot = 0; binder->draining > 0 && slot < ring->geometry.slots; slot++) {
         if (rf_slot_state(ring, slot) != RF_SLOT_DRAINING || !is_drained(ring, slot))
             continue;
+        if (rf_is_damaged(ring))
+            return;
         empty_cells(ring, slot);
         rf_set_free(ring, slot);
         binder->draining -= 1;
@@ -90,50 +96,130 @@ static uint32_t rows_per_ticket(const struct rf_ring *ring, uint32_t rows)
     return wanted < least ? least : wanted;
 }
 
-static void write_record(struct rf_ring *ring, uint32_t slot, uint64_t batch, const struct rf_planned *planned,
-                         const int64_t *indices)
+bool rf_keep_indices(struct rf_ring *ring, uint32_t slot)
 {
-    struct rf_record *record = &ring->records[slot];
-    uint32_t per_ticket = rows_per_ticket(ring, planned->rows);
-    record->batch = batch;
-    record->epoch = planned->epoch;
-    record->version = planned->version;
-    record->rows = planned->rows;
-    record->rows_per_ticket = per_ticket;
-    record->tickets = (planned->rows + per_ticket - 1) / per_ticket;
-    record->lane = planned->lane;
-    uint8_t *base = rf_slot_base(ring, slot);
-    memcpy(base + ring->geometry.indices_at, indices, planned->rows * sizeof *indices);
-    memset(base + ring->geometry.marks_at, RF_ROW_OK, planned->rows);
-    if (ring->binder->holds[slot].blamed) {
-        uint64_t rows = ring->geometry.rows;
-        memset(ring->binder->deaths + slot * rows, 0, rows * sizeof *ring->binder->deaths);
-        ring->binder->holds[slot].blamed = false;
+    struct rf_binder *binder = ring->binder;
+    uint64_t batch = atomic_load_explicit(&binder->plan_read, memory_order_relaxed);
+    uint64_t bound = atomic_load_explicit(&binder->plan_bound, memory_order_relaxed);
+    for (; batch < bound; batch++) {
+        struct rf_planned *planned = &binder->planned[batch % binder->capacity];
+        if (planned->source != slot || planned->saved)
+            continue;
+        planned->saved = malloc(planned->rows * sizeof *planned->saved);
+        if (!planned->saved)
+            return false;
+        memcpy(planned->saved, rf_indices_of(ring, slot), planned->rows * sizeof *planned->saved);
     }
+    return true;
 }
 
-/* Give the next planned batch this slot; returns how many workers to wake. */
-static uint32_t bind_batch(struct rf_ring *ring, uint32_t slot)
+/* A free slot for the batch: the one that its indices stand in, if it was bound before. */
+static uint32_t choose_slot(struct rf_binder *binder, const struct rf_planned *planned)
+{
+    uint32_t *last = &binder->free_slots[--binder->free_count];
+    for (uint32_t place = 0; planned->source != RF_NO_SLOT && place < binder->free_count; place++)
+        if (binder->free_slots[place] == planned->source) {
+            binder->free_slots[place] = *last;
+            *last = planned->source;
+        }
+    return *last;
+}
+
+/* Write the batch's indices into its slot, and what they sum up to, ticket by ticket. False where they are not those that
+ * they were when it was bound before. */
+static bool write_indices(struct rf_ring *ring, uint32_t slot, uint64_t read, struct rf_planned *planned)
+{
+    struct rf_binder *binder = ring->binder;
+    struct rf_binding *binding = &binder->bindings[slot];
+    bool again = planned->source != RF_NO_SLOT;
+    const int64_t *from = &binder->indices[read % binder->window * ring->geometry.rows];
+    int64_t *to = rf_indices_of(ring, slot);
+    uint64_t sum = 0;
+    if (again)
+        from = planned->saved ? planned->saved : rf_indices_of(ring, planned->source);
+    if (from != to)
+        memcpy(to, from, planned->rows * sizeof *to);
+    for (uint32_t cell = 0; cell < binding->tickets; cell++) { /* of private memory, the first time */
+        uint32_t first = cell * binding->rows_per_ticket;
+        binding->sum[cell] = rf_sum_indices((again ? to : from) + first, first, rf_rows_of(binding, cell));
+        sum += binding->sum[cell];
+    }
+    if (again && sum != planned->sum)
+        return false;
+    planned->sum = sum;
+    planned->source = slot;
+    free(planned->saved);
+    planned->saved = NULL;
+    return true;
+}
+
+static void write_record(struct rf_ring *ring, uint32_t slot)
+{
+    struct rf_record *record = &ring->records[slot];
+    const struct rf_binding *binding = rf_binding_of(ring, slot);
+    record->batch = binding->batch;
+    record->epoch = binding->epoch;
+    record->version = binding->version;
+    record->rows = binding->rows;
+    record->rows_per_ticket = binding->rows_per_ticket;
+    record->tickets = binding->tickets;
+    record->lane = binding->lane;
+    memset(rf_slot_base(ring, slot) + ring->geometry.marks_at, RF_ROW_OK, binding->rows);
+    if (ring->binder->holds[slot].blamed)
+        rf_forget_deaths(ring->binder, slot);
+}
+
+static uint32_t add(uint32_t some, uint32_t more) { return some > RF_ALL - more ? RF_ALL : some + more; }
+
+static void write_binding(const struct rf_ring *ring, struct rf_binding *binding, uint64_t batch,
+                          const struct rf_planned *planned)
+{
+    uint32_t per_ticket = rows_per_ticket(ring, planned->rows);
+    binding->batch = batch;
+    binding->epoch = planned->epoch;
+    binding->version = planned->version;
+    binding->rows = planned->rows;
+    binding->rows_per_ticket = per_ticket;
+    binding->tickets = (planned->rows + per_ticket - 1) / per_ticket;
+    binding->lane = planned->lane;
+}
+
+/* Give the next planned batch a slot, and say how many workers to wake for it; false where that cannot be now. */
+static bool bind_batch(struct rf_ring *ring, uint32_t *wakes)
 {
     struct rf_binder *binder = ring->binder;
     struct rf_control *control = ring->control;
     uint64_t read = atomic_load_explicit(&binder->plan_read, memory_order_relaxed);
-    uint64_t place = read % binder->capacity;
-    uint64_t batch = atomic_load_explicit(&control->bound, memory_order_relaxed);
-    write_record(ring, slot, batch, &binder->planned[place], &binder->indices[place * ring->geometry.rows]);
-    uint32_t tickets = ring->records[slot].tickets, lane = ring->records[slot].lane;
+    struct rf_planned *planned = &binder->planned[read % binder->capacity];
+    uint64_t batch = rf_bound(ring);
+    uint32_t slot = choose_slot(binder, planned), lane = planned->lane;
+    if (planned->source != slot && !rf_keep_indices(ring, slot)) {
+        binder->free_count += 1;
+        return false;
+    }
+    write_binding(ring, &binder->bindings[slot], batch, planned);
+    uint32_t tickets = binder->bindings[slot].tickets;
+    if (!write_indices(ring, slot, read, planned)) {
+        rf_note_damage(ring, RF_DAMAGED_INDICES, slot, RF_MAX_CELLS);
+        return false;
+    }
+    write_record(ring, slot);
     rf_set_state(ring, slot, RF_SLOT_BOUND);
+    binder->slot_of[batch % ring->geometry.slots] = slot;
     atomic_store_explicit(&ring->slot_of[batch % ring->geometry.slots], (uint64_t)tickets << 32 | slot,
                           memory_order_relaxed);
     for (uint32_t cell = 0; cell < tickets; cell++) /* B: release, pairs with C in rf_claim_next() */
         atomic_store_explicit(&rf_cell_of(ring, slot, cell)->word,
                               rf_word(batch * ring->geometry.cells + cell, 0, lane, RF_AVAIL), memory_order_release);
+    /* Its place in the window is free; before `bound`, so that the thread that has taken all finds room. */
+    if (read == atomic_load_explicit(&binder->plan_bound, memory_order_relaxed))
+        atomic_store_explicit(&binder->plan_bound, read + 1, memory_order_release); /* pairs with rf_plan_room() */
+    atomic_store_explicit(&binder->bound, batch + 1, memory_order_release);         /* pairs with rf_bound() */
     atomic_store_explicit(&control->bound, batch + 1, memory_order_seq_cst);
     atomic_store_explicit(&binder->plan_read, read + 1, memory_order_relaxed); /* read under the lock */
-    return lane ? RF_ALL : tickets; /* a sleeper of another lane is no help */
+    *wakes = add(*wakes, lane ? RF_ALL : tickets); /* a sleeper of another lane is no help */
+    return true;
 }
-
-static uint32_t add(uint32_t some, uint32_t more) { return some > RF_ALL - more ? RF_ALL : some + more; }
 
 /* Everything that can be done under the lock; returns how many workers to wake. */
 static uint32_t bind_all(struct rf_ring *ring)
@@ -143,9 +229,11 @@ static uint32_t bind_all(struct rf_ring *ring)
     collect_released(ring);
     if (binder->draining)
         collect_drained(ring);
-    while (binder->free_count && atomic_load_explicit(&binder->plan_write, memory_order_acquire) !=
-                                     atomic_load_explicit(&binder->plan_read, memory_order_relaxed))
-        wakes = add(wakes, bind_batch(ring, binder->free_slots[--binder->free_count]));
+    while (binder->free_count && !rf_is_damaged(ring) &&
+           atomic_load_explicit(&binder->plan_write, memory_order_acquire) !=
+               atomic_load_explicit(&binder->plan_read, memory_order_relaxed))
+        if (!bind_batch(ring, &wakes))
+            break;
     return wakes;
 }
 
@@ -169,18 +257,34 @@ void rf_bind(struct rf_ring *ring)
 
 /* ---- planning ---- */
 
+static uint32_t window_of(uint32_t capacity, uint32_t rows)
+{
+    uint64_t window = WINDOW_SIZE / sizeof(int64_t) / rows;
+    return window < 1 ? 1 : window < capacity ? (uint32_t)window : capacity;
+}
+
+uint64_t rf_window_size(uint32_t capacity, uint32_t rows)
+{
+    return (uint64_t)window_of(capacity, rows) * rows * sizeof(int64_t);
+}
+
+uint32_t rf_planned(const struct rf_ring *ring)
+{
+    const struct rf_binder *binder = ring->binder;
+    return (uint32_t)(atomic_load_explicit(&binder->plan_write, memory_order_relaxed) -
+                      atomic_load_explicit(&binder->plan_taken, memory_order_relaxed));
+}
+
+bool rf_is_planned(const struct rf_ring *ring) { return rf_planned(ring) != 0; }
+
 uint32_t rf_plan_room(const struct rf_ring *ring)
 {
     const struct rf_binder *binder = ring->binder;
-    return binder->capacity - (uint32_t)(atomic_load_explicit(&binder->plan_write, memory_order_relaxed) -
-                                         atomic_load_explicit(&binder->plan_taken, memory_order_relaxed));
-}
-
-bool rf_is_planned(const struct rf_ring *ring)
-{
-    const struct rf_binder *binder = ring->binder;
-    return atomic_load_explicit(&binder->plan_taken, memory_order_relaxed) !=
-           atomic_load_explicit(&binder->plan_write, memory_order_relaxed);
+    /* Acquire: the place in the window has been read. */
+    uint32_t slotless = (uint32_t)(atomic_load_explicit(&binder->plan_write, memory_order_relaxed) -
+                                   atomic_load_explicit(&binder->plan_bound, memory_order_acquire));
+    uint32_t room = binder->capacity - rf_planned(ring), window = binder->window - slotless;
+    return room < window ? room : window;
 }
 
 bool rf_plan(struct rf_ring *ring, const int64_t *indices, uint32_t rows, uint64_t epoch, uint32_t version)
@@ -190,9 +294,9 @@ bool rf_plan(struct rf_ring *ring, const int64_t *indices, uint32_t rows, uint64
         return false;
     uint64_t write = atomic_load_explicit(&binder->plan_write, memory_order_relaxed);
     uint64_t place = write % binder->capacity;
-    binder->planned[place] =
-        (struct rf_planned){.epoch = epoch, .rows = rows, .version = version, .lane = binder->lane};
-    memcpy(&binder->indices[place * ring->geometry.rows], indices, rows * sizeof *indices);
+    binder->planned[place] = (struct rf_planned){
+        .epoch = epoch, .rows = rows, .version = version, .lane = binder->lane, .source = RF_NO_SLOT};
+    memcpy(&binder->indices[write % binder->window * ring->geometry.rows], indices, rows * sizeof *indices);
     atomic_store_explicit(&binder->plan_write, write + 1, memory_order_release); /* pairs with bind_all() */
     return true;
 }
@@ -241,15 +345,14 @@ static void drain_bound(struct rf_ring *ring)
 {
     struct rf_control *control = ring->control;
     struct rf_binder *binder = ring->binder;
-    uint64_t head = atomic_load_explicit(&control->head, memory_order_relaxed);
-    uint64_t bound = atomic_load_explicit(&control->bound, memory_order_relaxed);
-    atomic_store_explicit(&control->cancel_upto, bound * ring->geometry.cells, memory_order_seq_cst);
-    for (uint64_t batch = head; batch < bound; batch++) {
-        uint32_t slot =
-            (uint32_t)atomic_load_explicit(&ring->slot_of[batch % ring->geometry.slots], memory_order_relaxed);
-        rf_set_state(ring, slot, RF_SLOT_DRAINING);
+    uint64_t bound = rf_bound(ring);
+    binder->cancel_upto = bound * ring->geometry.cells;
+    atomic_store_explicit(&control->cancel_upto, binder->cancel_upto, memory_order_seq_cst);
+    for (uint64_t batch = rf_head(ring); batch < bound; batch++) {
+        rf_set_state(ring, rf_slot_of(ring, batch), RF_SLOT_DRAINING);
         binder->draining += 1;
     }
+    atomic_store_explicit(&binder->head, bound, memory_order_relaxed);
     atomic_store_explicit(&control->head, bound, memory_order_seq_cst);
 }
 
@@ -261,7 +364,12 @@ void rf_cancel(struct rf_ring *ring)
     rf_lock(binder);
     drain_bound(ring);
     uint64_t write = atomic_load_explicit(&binder->plan_write, memory_order_relaxed);
+    for (uint32_t place = 0; place < binder->capacity; place++) {
+        free(binder->planned[place].saved);
+        binder->planned[place].saved = NULL;
+    }
     atomic_store_explicit(&binder->plan_read, write, memory_order_relaxed);
+    atomic_store_explicit(&binder->plan_bound, write, memory_order_relaxed);
     atomic_store_explicit(&binder->plan_taken, write, memory_order_relaxed);
     rf_unlock(ring); /* sweeps, and collects what nobody is in */
 }
@@ -292,6 +400,7 @@ void rf_stop(struct rf_ring *ring)
 {
     if (rf_is_copy(ring))
         return;
+    atomic_store_explicit(&ring->binder->stop, 1, memory_order_seq_cst);
     atomic_store_explicit(&ring->control->stop, 1, memory_order_seq_cst);
     rf_wake_workers(ring, RF_ALL);
     rf_wake_consumer(ring);
@@ -305,15 +414,18 @@ int rf_become_consumer(struct rf_ring *ring, uint32_t capacity, uint32_t max_att
         return ENOMEM;
     ring->binder = binder; /* freed with the ring, also when half made */
     binder->capacity = capacity;
-    binder->max_attempts = max_attempts < UINT16_MAX ? max_attempts : UINT16_MAX; /* what `deaths` can count */
+    binder->window = window_of(capacity, ring->geometry.rows);
+    binder->max_attempts = max_attempts;
     binder->cpus = rf_cpus();
     binder->released = RF_NO_SLOT;
     binder->holds = calloc(slots, sizeof *binder->holds);
     binder->free_slots = calloc(slots, sizeof *binder->free_slots);
-    binder->deaths = calloc((size_t)slots * ring->geometry.rows, sizeof *binder->deaths);
+    binder->bindings = calloc(slots, sizeof *binder->bindings);
+    binder->slot_of = calloc(slots, sizeof *binder->slot_of);
     binder->planned = calloc(capacity, sizeof *binder->planned);
-    binder->indices = calloc((size_t)capacity * ring->geometry.rows, sizeof *binder->indices);
-    if (!binder->holds || !binder->free_slots || !binder->deaths || !binder->planned || !binder->indices)
+    binder->indices = calloc(1, rf_window_size(capacity, ring->geometry.rows));
+    if (!binder->holds || !binder->free_slots || !binder->bindings || !binder->slot_of || !binder->planned ||
+        !binder->indices)
         return ENOMEM;
     atomic_store_explicit(&binder->open, slots, memory_order_relaxed);
     atomic_store_explicit(&ring->control->open_slots, slots, memory_order_relaxed);
@@ -322,5 +434,6 @@ int rf_become_consumer(struct rf_ring *ring, uint32_t capacity, uint32_t max_att
         binder->free_slots[binder->free_count] = slots - 1 - binder->free_count;
         binder->free_count += 1;
     }
+    rf_enlist(ring);
     return 0;
 }

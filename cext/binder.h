@@ -12,6 +12,21 @@
 struct rf_planned {
     uint64_t epoch;
     uint32_t rows, version, lane;
+    uint32_t source; /* the slot its indices stand in, as long as it is to be bound again; RF_NO_SLOT: see `indices` */
+    uint64_t sum;    /* of its indices */
+    int64_t *saved;  /* they themselves, where another batch was given that slot */
+};
+
+/* What a slot was bound to: the consumer's own copy of what workers are told. Written under the lock before `bound`, and
+ * as it is until the slot is free again. */
+struct rf_binding {
+    uint64_t batch, epoch;
+    uint32_t version, rows, rows_per_ticket, tickets, lane;
+    uint64_t sum[RF_MAX_CELLS]; /* of each ticket's indices */
+};
+
+struct rf_death { /* of workers in one row of a bound batch */
+    uint32_t slot, row, count;
 };
 
 struct rf_hold {
@@ -23,6 +38,7 @@ struct rf_hold {
 };
 
 struct rf_binder {
+    struct rf_ring *next;      /* of the consumers of this process: for fork.c */
     _Atomic uint32_t lock;     /* taken by exchange; held for microseconds, never while sleeping or in Python */
     _Atomic uint32_t released; /* top of a stack: pushed by anybody, popped whole by the binder */
     _Atomic uint32_t alarm;
@@ -32,8 +48,16 @@ struct rf_binder {
     uint32_t *free_slots;
     uint32_t free_count;
     uint32_t draining;
-    uint16_t *deaths; /* a count a row of each slot */
+    struct rf_death *deaths;
+    uint32_t death_count, death_room;
     uint32_t max_attempts;
+    uint64_t cancel_upto; /* as in struct rf_control, like the next four */
+    struct rf_binding *bindings;
+    uint32_t *slot_of;      /* of the batch, modulo the slots */
+    _Atomic uint64_t head;  /* written by the thread that takes */
+    _Atomic uint64_t bound; /* written under the lock */
+    _Atomic uint32_t stop;
+    _Atomic uint64_t damage; /* what of the shared memory is not as it was left; 0: nothing was found, see damage.c */
 
     _Atomic uint32_t open; /* slots from this one on are parked; written under the lock */
     _Atomic uint32_t crew; /* workers that are not to leave */
@@ -41,12 +65,14 @@ struct rf_binder {
     uint64_t called;       /* the head when rf_wake_another() last woke somebody; of the thread that takes */
 
     /* Planned batches, a queue with one writer (the thread that takes) and one reader (under the lock). A batch keeps
-     * its place until it is taken, so that it can be bound again. */
+     * its place until it is taken, so that it can be bound again. Its indices are here until it is bound for the first
+     * time, `window` batches of them; then they stand in its slot. */
     struct rf_planned *planned;
     int64_t *indices;
-    uint32_t capacity;
+    uint32_t capacity, window;
     uint32_t lane;                          /* of what is planned now; of the thread that takes */
     _Atomic uint64_t plan_write, plan_read; /* plan_read: the next to be bound */
+    _Atomic uint64_t plan_bound;            /* all before it have been bound once; written under the lock */
     _Atomic uint64_t plan_taken;            /* the next to be taken; written by the thread that takes */
 
     _Atomic uint64_t row_ns; /* running mean of the work a row takes; written by the thread that takes */
@@ -98,7 +124,63 @@ static inline struct rf_cell *rf_cell_of(const struct rf_ring *ring, uint32_t sl
     return &ring->cells[(uint64_t)slot * ring->geometry.cells + cell];
 }
 
-/* Slot and tickets of a batch; of another one, if it has moved on: then no cell has the ticket that is looked for. */
+/* ---- by the consumer: what is bound, as it knows it ---- */
+
+static inline uint64_t rf_head(const struct rf_ring *ring)
+{
+    return atomic_load_explicit(&ring->binder->head, memory_order_relaxed);
+}
+
+/* Acquire: what is below it has its binding. */
+static inline uint64_t rf_bound(const struct rf_ring *ring)
+{
+    return atomic_load_explicit(&ring->binder->bound, memory_order_acquire);
+}
+
+static inline uint32_t rf_slot_of(const struct rf_ring *ring, uint64_t batch)
+{
+    return ring->binder->slot_of[batch % ring->geometry.slots];
+}
+
+static inline const struct rf_binding *rf_binding_of(const struct rf_ring *ring, uint32_t slot)
+{
+    return &ring->binder->bindings[slot];
+}
+
+/* Whether some ticket of the head batch, which is ready, has failed. */
+bool rf_head_has_failed(const struct rf_ring *ring);
+
+/* How many rows the ticket of this cell has. */
+static inline uint32_t rf_rows_of(const struct rf_binding *binding, uint32_t cell)
+{
+    uint32_t left = binding->rows - cell * binding->rows_per_ticket;
+    return left < binding->rows_per_ticket ? left : binding->rows_per_ticket;
+}
+
+static inline int64_t *rf_indices_of(const struct rf_ring *ring, uint32_t slot)
+{
+    return (int64_t *)(rf_slot_base(ring, slot) + ring->geometry.indices_at);
+}
+
+/* Note what was found; only the first counts. `cell`: RF_MAX_CELLS where it is none in particular. */
+void rf_note_damage(struct rf_ring *ring, enum rf_damage what, uint32_t slot, uint32_t cell);
+static inline bool rf_is_damaged(const struct rf_ring *ring)
+{
+    return atomic_load_explicit(&ring->binder->damage, memory_order_relaxed) != 0;
+}
+/* Whether a published ticket of a bound slot is what its worker has left; its failure is looked at as well. */
+bool rf_is_sound(struct rf_ring *ring, uint32_t slot, uint32_t cell, uint64_t word, uint32_t rows);
+/* Whether a word can stand in this cell of a bound or draining slot. */
+bool rf_is_possible(const struct rf_ring *ring, const struct rf_binding *binding, uint32_t cell, uint64_t word);
+/* Under the lock. */
+struct rf_death *rf_deaths_of(struct rf_binder *binder, uint32_t slot, uint32_t row);
+void rf_forget_deaths(struct rf_binder *binder, uint32_t slot);
+
+/* Keep the indices that stand in a free slot, if a batch is to be bound again from them; false without memory. */
+bool rf_keep_indices(struct rf_ring *ring, uint32_t slot);
+
+/* ---- by a worker: slot and tickets of a batch; of another one, if it has moved on: then no cell has the ticket ---- */
+
 static inline uint64_t rf_entry_of(const struct rf_ring *ring, uint64_t batch)
 {
     return atomic_load_explicit(&ring->slot_of[batch % ring->geometry.slots], memory_order_relaxed);
@@ -106,6 +188,10 @@ static inline uint64_t rf_entry_of(const struct rf_ring *ring, uint64_t batch)
 
 /* Map all pages of a slot at this process's first use of it, in one call instead of a fault a page. */
 void rf_populate_slot(struct rf_ring *ring, uint32_t slot);
+
+/* Have the children that this process forks see the ring as it was at the fork, in private copies: see fork.c. */
+void rf_enlist(struct rf_ring *ring);
+void rf_delist(struct rf_ring *ring);
 
 /* Whether this is a forked child's copy of its parent's ring. */
 static inline bool rf_is_copy(const struct rf_ring *ring) { return ring->generation != rf_fork_generation(); }

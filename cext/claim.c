@@ -3,14 +3,17 @@
 
 #include <string.h>
 
-static void fill_claim(struct rf_ring *ring, uint32_t worker, uint64_t ticket, uint32_t slot, uint32_t cell,
+/* Whether the rows are there; if not, the record or slot_of was overwritten. */
+static bool fill_claim(struct rf_ring *ring, uint32_t worker, uint64_t ticket, uint32_t slot, uint32_t cell,
                        uint32_t attempt, struct rf_claim *claim)
 {
     const struct rf_record *record = &ring->records[slot];
     uint8_t *base = rf_slot_base(ring, slot);
-    uint32_t first = cell * record->rows_per_ticket;
-    uint32_t left = record->rows - first;
-    uint32_t rows = left < record->rows_per_ticket ? left : record->rows_per_ticket;
+    uint32_t all = record->rows, each = record->rows_per_ticket;
+    uint64_t start = (uint64_t)cell * each;
+    if (all > ring->geometry.rows || start >= all)
+        return false;
+    uint32_t first = (uint32_t)start, rows = all - first < each ? all - first : each;
     *claim = (struct rf_claim){.ticket = ticket,
                                .batch = record->batch,
                                .epoch = record->epoch,
@@ -30,6 +33,7 @@ static void fill_claim(struct rf_ring *ring, uint32_t worker, uint64_t ticket, u
                                .claimed_ns = rf_now_ns(),
                                .rows_delivered = rows};
     claim->failure->size = 0;
+    claim->failure->seal = 0;
     for (uint32_t row = 0; attempt && row < rows; row++) /* what an earlier attempt saw fail is run again */
         if (claim->marks[row] == RF_ROW_RAISED)
             claim->marks[row] = RF_ROW_OK;
@@ -38,6 +42,7 @@ static void fill_claim(struct rf_ring *ring, uint32_t worker, uint64_t ticket, u
     atomic_store_explicit(&line->attempt, attempt, memory_order_relaxed);
     atomic_store_explicit(&line->since_ns, (uint64_t)claim->claimed_ns, memory_order_relaxed);
     atomic_fetch_add_explicit(&line->tickets, 1, memory_order_relaxed);
+    return true;
 }
 
 /* C: claim and owner in one step, so that a death between two steps cannot lose a ticket. */
@@ -55,7 +60,12 @@ static bool try_claim(struct rf_ring *ring, uint32_t worker, uint32_t lane, uint
     uint64_t mine = rf_word(ticket, attempt, worker, RF_CLAIMED);
     if (!atomic_compare_exchange_strong_explicit(&place->word, &word, mine, memory_order_acq_rel, memory_order_relaxed))
         return false;
-    fill_claim(ring, worker, ticket, slot, cell, attempt, claim);
+    if (!fill_claim(ring, worker, ticket, slot, cell, attempt, claim)) { /* the consumer sees that it has no seal */
+        place->seal = 0;
+        atomic_store_explicit(&place->word, rf_word(ticket, attempt, worker, RF_FAILED), memory_order_seq_cst);
+        rf_wake_consumer(ring);
+        return false;
+    }
     rf_populate_slot(ring, slot);
     return true;
 }
@@ -68,10 +78,15 @@ bool rf_claim_next(struct rf_ring *ring, uint32_t worker, struct rf_cursor *curs
     uint64_t head = atomic_load_explicit(&control->head, memory_order_acquire);
     if (reaps != cursor->reaps || cursor->batch < head)
         *cursor = (struct rf_cursor){.batch = head, .reaps = reaps, .lane = cursor->lane};
+    if (head <= bound && bound - head > ring->geometry.slots)
+        return false; /* they were overwritten, which the consumer finds */
     for (; cursor->batch < bound; cursor->batch++, cursor->cell = 0) {
         uint64_t entry = rf_entry_of(ring, cursor->batch);
-        while (cursor->cell < (uint32_t)(entry >> 32))
-            if (try_claim(ring, worker, cursor->lane, cursor->batch, (uint32_t)entry, cursor->cell++, claim))
+        uint32_t slot = (uint32_t)entry, tickets = (uint32_t)(entry >> 32);
+        if (slot >= ring->geometry.slots || tickets > ring->geometry.cells)
+            continue; /* the same */
+        while (cursor->cell < tickets)
+            if (try_claim(ring, worker, cursor->lane, cursor->batch, slot, cursor->cell++, claim))
                 return true;
     }
     return false;
@@ -138,13 +153,17 @@ void rf_publish(struct rf_ring *ring, const struct rf_claim *claim, bool cancell
         if (claim->marks[row] != RF_ROW_OK)
             state = RF_FAILED;
     uint64_t busy_ns = (uint64_t)(rf_now_ns() - claim->claimed_ns);
+    uint64_t final = rf_word(claim->ticket, claim->attempt, claim->worker, state);
+    uint64_t sum = cancelled ? 0 : rf_sum_indices(claim->indices, claim->first_row, claim->rows);
+    if (state == RF_FAILED)
+        sum = rf_sum_bytes(sum, claim->marks, claim->rows);
     place->busy_ns = busy_ns;
     place->rows = claim->rows_delivered;
+    place->seal = rf_seal(final, claim->rows_delivered, claim->epoch, claim->version, sum);
     rf_blame_none(claim);
     atomic_store_explicit(&claim->line->since_ns, 0, memory_order_relaxed);
     atomic_fetch_add_explicit(&claim->line->busy_ns, busy_ns, memory_order_relaxed);
     atomic_fetch_add_explicit(&claim->line->samples, claim->rows, memory_order_relaxed);
-    uint64_t final = rf_word(claim->ticket, claim->attempt, claim->worker, state);
     /* P: pairs with T in rf_take(). It fails only if we are taken for dead just now. */
     if (!atomic_compare_exchange_strong_explicit(&place->word, &mine, final, memory_order_seq_cst,
                                                  memory_order_relaxed))
@@ -163,4 +182,5 @@ void rf_fail(const struct rf_claim *claim, uint32_t row, const void *payload, ui
     claim->failure->row = claim->first_row + row;
     claim->failure->size = kept;
     memcpy(claim->failure->payload, payload, kept);
+    claim->failure->seal = rf_seal_failure(claim->ticket, claim->failure, claim->failure->payload);
 }

@@ -85,6 +85,8 @@ static bool wait_head(struct rf_feed *feed)
     int64_t until_ns = began_ns + (left_ns < RF_SLICE_NS ? left_ns : RF_SLICE_NS);
     enum rf_answer answer = rf_wait_head(feed->ring, until_ns);
     int64_t now_ns = rf_now_ns();
+    if (answer == RF_PENDING)
+        rf_check(feed->ring);
     atomic_fetch_add_explicit(&feed->stall_ns, now_ns - began_ns, memory_order_relaxed);
     rf_note_stall(feed->ring, now_ns - began_ns);
     feed->waited_ns = answer == RF_TAKEABLE ? 0 : feed->waited_ns + now_ns - began_ns;
@@ -92,20 +94,12 @@ static bool wait_head(struct rf_feed *feed)
     return answer == RF_PENDING && now_ns >= until_ns && feed->waited_ns < feed->timeout_ns && !is_recalled(feed);
 }
 
-static bool head_has_failed(const struct rf_ring *ring)
-{
-    uint64_t entry = rf_entry_of(ring, atomic_load_explicit(&ring->control->head, memory_order_relaxed));
-    for (uint32_t cell = 0; cell < (uint32_t)(entry >> 32); cell++) {
-        uint64_t word = atomic_load_explicit(&rf_cell_of(ring, (uint32_t)entry, cell)->word, memory_order_relaxed);
-        if (rf_word_state(word) == RF_FAILED)
-            return true;
-    }
-    return false;
-}
-
-static void take_head(struct rf_feed *feed, struct rf_handout *handout)
+/* False where Python is to say what is damaged. */
+static bool take_head(struct rf_feed *feed, struct rf_handout *handout)
 {
     struct rf_taken taken = rf_take(feed->ring);
+    if (taken.damaged)
+        return false;
     rf_reference(feed->ring);
     handout->ring = feed->ring;
     handout->slot = taken.slot;
@@ -115,6 +109,7 @@ static void take_head(struct rf_feed *feed, struct rf_handout *handout)
     uint32_t rows = taken.rows < feed->rows ? taken.rows : feed->rows;
     atomic_fetch_add_explicit(&feed->batches, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&feed->samples, rows, memory_order_relaxed);
+    return true;
 }
 
 enum step { TAKEN, STOPPED, ASK };
@@ -134,10 +129,8 @@ static enum step take_lent(struct rf_feed *feed, int64_t turn, struct rf_handout
         enum rf_answer answer = rf_look(feed->ring);
         if (answer == RF_STOPPED)
             step = STOPPED;
-        if (answer == RF_TAKEABLE && feed->left > 0 && !head_has_failed(feed->ring)) {
-            take_head(feed, handout);
+        if (answer == RF_TAKEABLE && feed->left > 0 && !rf_head_has_failed(feed->ring) && take_head(feed, handout))
             step = TAKEN;
-        }
     }
     pthread_mutex_unlock(&feed->lock);
     return step;

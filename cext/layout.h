@@ -4,7 +4,11 @@
  * processes synchronise on; the *slots* hold batches. This header is the only description of either.
  *
  *   control:  header | consumer's lines | worker lines | slot records | slot_of | cells
- *   slot:     fields (each at a multiple of 64) | indices | row marks | failure records
+ *   slot:     fields (each at a multiple of 64) | failure records | indices | row marks
+ *
+ * Any worker can write anywhere, by mistake. So the consumer decides nothing by what stands here alone: it keeps what it
+ * wrote, and compares; what workers tell it, they seal. A write past the last field meets the failure records first,
+ * which are sealed one by one, and then the indices, which every ticket's seal covers.
  *
  * States of a cell (a cell is the word that holds the state and owner of one ticket):
  *
@@ -27,7 +31,7 @@
 #include <stdint.h>
 
 #define RF_MAGIC UINT64_C(0x64656566676e6972) /* "ringfeed" */
-#define RF_ABI 2u
+#define RF_ABI 3u
 #define RF_LINE 128       /* two cache lines: x86 prefetches them in pairs, some Arm cores have 128-byte lines */
 #define RF_FIELD_ALIGN 64 /* below it TensorFlow and JAX copy, or abort */
 #define RF_PAGE 4096u     /* what the kernel reserves at a time */
@@ -67,7 +71,8 @@ static inline bool rf_word_final(uint64_t word) { return rf_word_state(word) >= 
 struct rf_cell {
     _Alignas(RF_LINE) _Atomic uint64_t word;
     /* Written by the owner between claim and publish; read by the consumer once the word is final. */
-    uint64_t busy_ns; /* time from claim to publish */
+    uint64_t busy_ns; /* time from claim to publish; nothing but the pace depends on it */
+    uint64_t seal;    /* rf_seal() of the final word and of what the worker went by */
     uint32_t rows;    /* rows that the ticket delivered: those it covers, or the length of a whole batch */
 };
 
@@ -93,7 +98,8 @@ struct rf_worker {
 
 /* ---- a slot's record ---- */
 
-/* Written by the consumer before the slot's cells become AVAIL; read by a worker only after its claim. */
+/* Written by the consumer before the slot's cells become AVAIL; read by a worker only after its claim. The consumer goes
+ * by its own copy, struct rf_binding. */
 struct rf_record {
     _Alignas(64) uint64_t batch;
     uint64_t epoch;
@@ -113,8 +119,48 @@ enum rf_mark { RF_ROW_OK = 0, RF_ROW_RAISED = 1, RF_ROW_KILLED = 2 }; /* row mar
 struct rf_failure { /* the first failure of a ticket; payload is whatever the worker's language pickles */
     uint32_t row;   /* in the batch */
     uint32_t size;
-    uint8_t payload[RF_FAILURE_SIZE - 8];
+    uint64_t seal; /* rf_seal_failure(); 0: there is none */
+    uint8_t payload[RF_FAILURE_SIZE - 16];
 };
+
+/* ---- seals: what was overwritten by mistake does not have them, but for odds of 2^-64 ---- */
+
+#define RF_SEAL_FACTOR UINT64_C(0x9e3779b97f4a7c15)
+
+static inline uint64_t rf_mix(uint64_t sum, uint64_t value)
+{
+    sum = (sum ^ value) * RF_SEAL_FACTOR;
+    return sum ^ sum >> 32;
+}
+
+/* Of the indices of `rows` rows from `first` on: sums of parts add up to that of the whole. A row's factor is odd, so that
+ * no single index changes unseen, and differs from all others, so that no two change places. */
+static inline uint64_t rf_sum_indices(const int64_t *indices, uint32_t first, uint32_t rows)
+{
+    uint64_t sum = 0, factor = RF_SEAL_FACTOR * (2 * (uint64_t)first + 1);
+    for (uint32_t row = 0; row < rows; row++, factor += 2 * RF_SEAL_FACTOR)
+        sum += (uint64_t)indices[row] * factor;
+    return sum;
+}
+
+static inline uint64_t rf_sum_bytes(uint64_t sum, const uint8_t *bytes, uint32_t size)
+{
+    for (uint32_t byte = 0; byte < size; byte++)
+        sum = (sum ^ bytes[byte]) * RF_SEAL_FACTOR;
+    return rf_mix(sum, size);
+}
+
+/* Of a published ticket. `sum`: of its indices, and, where it FAILED, of its marks. */
+static inline uint64_t rf_seal(uint64_t word, uint32_t rows, uint64_t epoch, uint32_t version, uint64_t sum)
+{
+    return rf_mix(rf_mix(rf_mix(sum, word), epoch), (uint64_t)version << 32 | rows);
+}
+
+static inline uint64_t rf_seal_failure(uint64_t ticket, const struct rf_failure *failure, const uint8_t *payload)
+{
+    uint64_t seal = rf_mix(rf_mix(ticket, RF_MAGIC), (uint64_t)failure->row << 32 | failure->size);
+    return rf_sum_bytes(seal, payload, failure->size) | 1;
+}
 
 /* ---- the control block ---- */
 
@@ -136,6 +182,7 @@ struct rf_control {
     uint32_t abi;
     uint32_t control_size;
     struct rf_geometry geometry;
+    uint64_t seal; /* rf_seal_geometry(), of the above */
 
     _Alignas(RF_LINE) _Atomic uint64_t
         head;                          /* the next batch to take; this and what follows: written by the consumer only */
@@ -165,6 +212,21 @@ _Static_assert(RF_MAX_IDS <= RF_OWNER_MASK, "every worker id fits the owner bits
 _Static_assert(RF_MAX_WORKERS <= RF_OWNER_MASK, "every lane fits the owner bits");
 _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2 && ATOMIC_INT_LOCK_FREE == 2,
                "a lock in shared memory dies with its holder");
+
+static inline uint64_t rf_seal_geometry(const struct rf_geometry *geometry)
+{
+    const uint64_t words[] = {(uint64_t)geometry->slots << 32 | geometry->cells,
+                              (uint64_t)geometry->workers << 32 | geometry->rows,
+                              (uint64_t)geometry->ids << 32 | geometry->spin_ns,
+                              geometry->slot_size,
+                              geometry->indices_at,
+                              geometry->marks_at,
+                              geometry->failures_at};
+    uint64_t seal = RF_MAGIC;
+    for (uint32_t word = 0; word < sizeof words / sizeof *words; word++)
+        seal = rf_mix(seal, words[word]);
+    return seal;
+}
 
 static inline uint64_t rf_round_up(uint64_t size, uint64_t step) { return (size + step - 1) / step * step; }
 

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stddef.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -92,6 +93,56 @@ bool rf_reserve_huge(int fd, uint64_t offset, uint64_t size)
             break;
     munmap(address, huge);
     return at == huge;
+}
+
+/* ---- copies for a forked child ---- */
+
+static uint8_t *first_page(const void *address) { return (uint8_t *)address - (uintptr_t)address % page_size(); }
+
+static uint64_t page_bytes(const void *address, uint64_t size)
+{
+    uint64_t page = page_size();
+    return ((uintptr_t)address % page + size + page - 1) / page * page;
+}
+
+/* As the kernel copies pages at a fork, which no race detector sees either. */
+__attribute__((no_sanitize("thread"))) static void copy_words(uint64_t *to, const volatile uint64_t *from,
+                                                              uint64_t size)
+{
+    for (uint64_t word = 0; word < size / sizeof *to; word++)
+        to[word] = from[word];
+}
+
+void *rf_copy_pages(const void *address, uint64_t size, bool changing)
+{
+    uint64_t whole = page_bytes(address, size);
+    void *copy = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (copy == MAP_FAILED)
+        return NULL;
+    if (changing)
+        copy_words(copy, (const void *)first_page(address), whole);
+    else
+        memcpy(copy, first_page(address), whole);
+    return copy;
+}
+
+void rf_drop_copy(void *copy, const void *address, uint64_t size)
+{
+    if (copy)
+        munmap(copy, page_bytes(address, size));
+}
+
+void rf_move_copy(void *copy, void *address, uint64_t size)
+{
+    uint64_t whole = page_bytes(address, size);
+    if (copy) /* where it fails, the address stays forbidden */
+        (void)mremap(copy, whole, whole, MREMAP_MAYMOVE | MREMAP_FIXED, first_page(address));
+}
+
+bool rf_forbid_pages(void *address, uint64_t size)
+{
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
+    return mmap(address, size, PROT_NONE, flags, -1, 0) == address;
 }
 
 /* ---- mappings ---- */

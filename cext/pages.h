@@ -29,6 +29,16 @@ bool rf_reserve_huge(int fd, uint64_t offset, uint64_t size);
 void *rf_map(int fd, uint64_t size, int inherit);
 void rf_unmap(void *address, uint64_t size);
 
+/* A private copy of the whole pages that `size` bytes at `address` touch; NULL without memory. `changing`: others write
+ * there meanwhile, and each word is copied as it was before or after. */
+void *rf_copy_pages(const void *address, uint64_t size, bool changing);
+/* Unmap such a copy, of these bytes; NULL: nothing. */
+void rf_drop_copy(void *copy, const void *address, uint64_t size);
+/* Move such a copy to where those bytes are, whose pages this process loses; NULL: nothing. Only in a forked child. */
+void rf_move_copy(void *copy, void *address, uint64_t size);
+/* Take a mapping from this process, and keep its addresses: each access is a SIGSEGV. False where the kernel refuses. */
+bool rf_forbid_pages(void *address, uint64_t size);
+
 /* Map all of a file for reading and writing, privately: nobody else sees what is written, and a page is copied when it
  * first is, 4 KiB of a huge one, whose others this process then maps one by one. NULL with errno on failure; EPROTO where
  * the file is empty or shorter than `least`. `size`: set also then. */

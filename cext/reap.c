@@ -2,27 +2,71 @@
 
 #include "binder.h"
 
-#include <string.h>
+#include <stdlib.h>
+
+/* ---- deaths: few, so that they are looked for one by one ---- */
+
+struct rf_death *rf_deaths_of(struct rf_binder *binder, uint32_t slot, uint32_t row)
+{
+    for (uint32_t place = 0; place < binder->death_count; place++)
+        if (binder->deaths[place].slot == slot && binder->deaths[place].row == row)
+            return &binder->deaths[place];
+    return NULL;
+}
+
+void rf_forget_deaths(struct rf_binder *binder, uint32_t slot)
+{
+    uint32_t kept = 0;
+    for (uint32_t place = 0; place < binder->death_count; place++)
+        if (binder->deaths[place].slot != slot)
+            binder->deaths[kept++] = binder->deaths[place];
+    binder->death_count = kept;
+    binder->holds[slot].blamed = false;
+}
+
+static struct rf_death *add_death(struct rf_binder *binder, uint32_t slot, uint32_t row)
+{
+    struct rf_death *death = rf_deaths_of(binder, slot, row);
+    if (death)
+        return death;
+    if (binder->death_count == binder->death_room) {
+        uint32_t room = binder->death_room ? 2 * binder->death_room : 16;
+        struct rf_death *deaths = realloc(binder->deaths, room * sizeof *deaths);
+        if (!deaths)
+            return NULL;
+        binder->deaths = deaths;
+        binder->death_room = room;
+    }
+    death = &binder->deaths[binder->death_count++];
+    *death = (struct rf_death){.slot = slot, .row = row};
+    return death;
+}
+
+/* ---- reaping ---- */
 
 /* Whose fault a death was. The line counts only if its ticket and attempt are the cell's: otherwise the worker
  * died between its claim and its first row. */
 static void blame_row(struct rf_ring *ring, const struct rf_worker *line, uint32_t slot, uint64_t ticket,
                       uint32_t attempt, struct rf_reaped *reaped)
 {
+    const struct rf_binding *binding = rf_binding_of(ring, slot);
     uint32_t row = atomic_load_explicit(&line->row, memory_order_relaxed);
-    if (row == 0 || row > ring->geometry.rows || atomic_load_explicit(&line->ticket, memory_order_relaxed) != ticket ||
+    if (row == 0 || row > binding->rows || (row - 1) / binding->rows_per_ticket != ticket % ring->geometry.cells ||
+        atomic_load_explicit(&line->ticket, memory_order_relaxed) != ticket ||
         atomic_load_explicit(&line->attempt, memory_order_relaxed) != attempt)
         return;
     struct rf_binder *binder = ring->binder;
-    uint16_t *deaths = &binder->deaths[(uint64_t)slot * ring->geometry.rows + row - 1];
+    struct rf_death *death = add_death(binder, slot, row - 1);
+    if (!death)
+        return; /* no memory to count it in: it is tried again */
     binder->holds[slot].blamed = true;
-    *deaths += 1;
-    reaped->deaths = *deaths;
+    death->count += 1;
+    reaped->deaths = death->count;
     reaped->row = row - 1;
-    reaped->batch = ring->records[slot].batch;
-    reaped->epoch = ring->records[slot].epoch;
-    reaped->index = (int64_t)atomic_load_explicit(&line->index, memory_order_relaxed);
-    reaped->given_up = *deaths >= binder->max_attempts;
+    reaped->batch = binding->batch;
+    reaped->epoch = binding->epoch;
+    reaped->index = rf_indices_of(ring, slot)[row - 1];
+    reaped->given_up = death->count >= binder->max_attempts;
     if (reaped->given_up)
         rf_slot_base(ring, slot)[ring->geometry.marks_at + row - 1] = RF_ROW_KILLED; /* B: visible with AVAIL below */
 }
@@ -34,13 +78,13 @@ static void take_back(struct rf_ring *ring, uint32_t slot, uint32_t cell, uint32
     uint64_t word = atomic_load_explicit(&place->word, memory_order_acquire);
     if (rf_word_state(word) != RF_CLAIMED || rf_word_owner(word) != worker)
         return;
-    uint64_t ticket = ring->records[slot].batch * ring->geometry.cells + cell;
+    uint64_t ticket = rf_binding_of(ring, slot)->batch * ring->geometry.cells + cell;
     uint32_t attempt = rf_word_attempt(word);
     if (blame)
         blame_row(ring, &ring->workers[worker], slot, ticket, attempt, reaped);
-    bool cancelled = ticket < atomic_load_explicit(&ring->control->cancel_upto, memory_order_relaxed);
+    bool cancelled = ticket < ring->binder->cancel_upto;
     uint32_t next = attempt < RF_ATTEMPT_MAX ? attempt + 1 : attempt; /* must not spill into the ticket */
-    uint64_t back = rf_word(ticket, next, ring->records[slot].lane, cancelled ? RF_CANCELLED : RF_AVAIL);
+    uint64_t back = rf_word(ticket, next, rf_binding_of(ring, slot)->lane, cancelled ? RF_CANCELLED : RF_AVAIL);
     /* B: release, pairs with the claim's acquire. No compare-exchange: its only other writer is dead. */
     atomic_store_explicit(&place->word, back, memory_order_seq_cst);
     reaped->claims += 1;
@@ -65,7 +109,7 @@ struct rf_reaped rf_reap(struct rf_ring *ring, uint32_t worker, bool blame)
         enum rf_slot_state state = rf_slot_state(ring, slot);
         if (state != RF_SLOT_BOUND && state != RF_SLOT_DRAINING)
             continue;
-        for (uint32_t cell = 0; cell < ring->records[slot].tickets; cell++)
+        for (uint32_t cell = 0; cell < rf_binding_of(ring, slot)->tickets; cell++)
             take_back(ring, slot, cell, worker, blame, &reaped);
     }
     forget_line(ring, worker);

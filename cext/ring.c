@@ -17,6 +17,7 @@ void rf_format(struct rf_control *control, const struct rf_geometry *geometry)
 {
     control->geometry = *geometry;
     control->control_size = (uint32_t)rf_control_size(geometry->slots, geometry->cells, geometry->ids);
+    control->seal = rf_seal_geometry(geometry);
     control->abi = RF_ABI;
     control->magic = RF_MAGIC;
 }
@@ -30,7 +31,7 @@ static bool fits(const struct rf_geometry *geometry, uint64_t control_size, uint
         geometry->ids < geometry->workers || geometry->ids > RF_MAX_IDS)
         return false;
     uint64_t size = geometry->slot_size;
-    if (size % RF_FIELD_ALIGN || geometry->indices_at % sizeof(int64_t) || geometry->failures_at % sizeof(uint32_t))
+    if (size % RF_FIELD_ALIGN || geometry->indices_at % sizeof(int64_t) || geometry->failures_at % sizeof(uint64_t))
         return false;
     return rf_control_size(geometry->slots, geometry->cells, geometry->ids) <= control_size &&
            size <= slots_size / geometry->slots &&
@@ -52,9 +53,14 @@ static void place(struct rf_ring *ring)
 static void destroy(struct rf_ring *ring)
 {
     if (ring->binder) {
+        rf_delist(ring);
         free(ring->binder->holds);
         free(ring->binder->free_slots);
         free(ring->binder->deaths);
+        free(ring->binder->bindings);
+        free(ring->binder->slot_of);
+        for (uint32_t place = 0; ring->binder->planned && place < ring->binder->capacity; place++)
+            free(ring->binder->planned[place].saved);
         free(ring->binder->planned);
         free(ring->binder->indices);
         free(ring->binder);
@@ -88,7 +94,8 @@ struct rf_ring *rf_open(int control_fd, int slots_fd, uint64_t control_size, uin
     ring->geometry = ring->control->geometry;
     *why = EPROTO;
     if (ring->control->magic != RF_MAGIC || ring->control->abi != RF_ABI ||
-        ring->control->control_size != control_size || !fits(&ring->geometry, control_size, slots_size))
+        ring->control->control_size != control_size || ring->control->seal != rf_seal_geometry(&ring->geometry) ||
+        !fits(&ring->geometry, control_size, slots_size))
         goto failed;
     ring->slots = rf_map(slots_fd, slots_size, inherit);
     *why = errno;
@@ -146,6 +153,11 @@ void rf_populate_slot(struct rf_ring *ring, uint32_t slot)
 
 int rf_give_back(struct rf_ring *ring, uint32_t slot)
 {
+    rf_lock(ring->binder);
+    bool kept = rf_keep_indices(ring, slot);
+    rf_unlock(ring);
+    if (!kept)
+        return ENOMEM;
     atomic_store_explicit(&ring->populated[slot], 0, memory_order_relaxed);
     return rf_unpopulate(rf_slot_base(ring, slot), ring->geometry.slot_size);
 }
@@ -156,9 +168,9 @@ int rf_give_back(struct rf_ring *ring, uint32_t slot)
  * is done, the others mostly are, and the consumer is woken once a batch. */
 static struct rf_cell *unfinished(const struct rf_ring *ring, uint64_t batch, uint32_t *number)
 {
-    uint64_t entry = rf_entry_of(ring, batch);
-    for (uint32_t cell = (uint32_t)(entry >> 32); cell-- > 0;) {
-        struct rf_cell *place = rf_cell_of(ring, (uint32_t)entry, cell);
+    uint32_t slot = rf_slot_of(ring, batch);
+    for (uint32_t cell = rf_binding_of(ring, slot)->tickets; cell-- > 0;) {
+        struct rf_cell *place = rf_cell_of(ring, slot, cell);
         if (!rf_word_final(atomic_load_explicit(&place->word, memory_order_acquire))) { /* T: pairs with P */
             *number = cell;
             return place;
@@ -177,6 +189,19 @@ bool rf_has_room(const struct rf_ring *ring)
     return false;
 }
 
+bool rf_leaves_room(const struct rf_ring *ring, bool lets_go)
+{
+    uint32_t room = 0, held = 0;
+    for (uint32_t slot = 0; slot < ring->geometry.slots; slot++) {
+        enum rf_slot_state state = rf_slot_state(ring, slot);
+        room += state == RF_SLOT_FREE || state == RF_SLOT_BOUND;
+        held += state == RF_SLOT_HELD;
+        if (room > 1)
+            return true;
+    }
+    return lets_go && held == 1;
+}
+
 static bool all_held(const struct rf_ring *ring)
 {
     for (uint32_t slot = 0; slot < ring->geometry.slots; slot++)
@@ -185,16 +210,11 @@ static bool all_held(const struct rf_ring *ring)
     return true; /* the first is never parked */
 }
 
-static bool is_bound(const struct rf_ring *ring)
-{
-    return atomic_load_explicit(&ring->control->head, memory_order_relaxed) <
-           atomic_load_explicit(&ring->control->bound, memory_order_seq_cst);
-}
+static bool is_bound(const struct rf_ring *ring) { return rf_head(ring) < rf_bound(ring); }
 
 uint32_t rf_head_lane(const struct rf_ring *ring)
 {
-    uint64_t head = atomic_load_explicit(&ring->control->head, memory_order_relaxed);
-    return is_bound(ring) ? ring->records[(uint32_t)rf_entry_of(ring, head)].lane : 0;
+    return is_bound(ring) ? rf_binding_of(ring, rf_slot_of(ring, rf_head(ring)))->lane : 0;
 }
 
 enum rf_answer rf_look(struct rf_ring *ring)
@@ -202,9 +222,11 @@ enum rf_answer rf_look(struct rf_ring *ring)
     uint32_t cell;
     if (!is_bound(ring))
         rf_bind(ring);
-    if (is_bound(ring) && !unfinished(ring, atomic_load_explicit(&ring->control->head, memory_order_relaxed), &cell))
+    if (rf_is_damaged(ring))
+        return RF_DAMAGED;
+    if (is_bound(ring) && !unfinished(ring, rf_head(ring), &cell))
         return RF_TAKEABLE;
-    if (atomic_load_explicit(&ring->control->stop, memory_order_seq_cst))
+    if (atomic_load_explicit(&ring->binder->stop, memory_order_seq_cst))
         return RF_STOPPED;
     if (atomic_load_explicit(&ring->binder->alarm, memory_order_seq_cst))
         return RF_ALARMED;
@@ -223,7 +245,7 @@ enum purpose { FOR_HEAD, FOR_SLOT, FOR_ROOM }; /* of a sleep; FOR_SLOT: only whi
 static bool has_news(struct rf_ring *ring, const struct rf_cell *place, enum purpose purpose)
 {
     if (atomic_load_explicit(&ring->binder->alarm, memory_order_seq_cst) ||
-        atomic_load_explicit(&ring->control->stop, memory_order_seq_cst))
+        atomic_load_explicit(&ring->binder->stop, memory_order_seq_cst))
         return true;
     if (place)
         return rf_word_final(atomic_load_explicit(&place->word, memory_order_seq_cst));
@@ -236,7 +258,7 @@ static bool has_news(struct rf_ring *ring, const struct rf_cell *place, enum pur
 static int sleep_once(struct rf_ring *ring, enum purpose purpose, int64_t deadline_ns)
 {
     struct rf_control *control = ring->control;
-    uint64_t head = atomic_load_explicit(&control->head, memory_order_relaxed);
+    uint64_t head = rf_head(ring);
     uint32_t cell = 0;
     bool bound = is_bound(ring);
     struct rf_cell *place = bound ? unfinished(ring, head, &cell) : NULL;
@@ -283,7 +305,7 @@ enum rf_answer rf_wait_slot(struct rf_ring *ring, int64_t deadline_ns)
 /* Relaxed: what woke us has been seen in has_news(). */
 static bool is_disturbed(const struct rf_ring *ring)
 {
-    return atomic_load_explicit(&ring->control->stop, memory_order_relaxed) ||
+    return atomic_load_explicit(&ring->binder->stop, memory_order_relaxed) ||
            atomic_load_explicit(&ring->binder->alarm, memory_order_relaxed);
 }
 
@@ -295,14 +317,14 @@ bool rf_wait_room(struct rf_ring *ring, int64_t deadline_ns)
     return true;
 }
 
-static void learn_pace(struct rf_ring *ring, uint64_t busy_ns, const struct rf_record *record)
+static void learn_pace(struct rf_ring *ring, uint64_t busy_ns, const struct rf_binding *binding)
 {
     struct rf_binder *binder = ring->binder;
-    uint64_t now = busy_ns / record->rows + 1; /* never 0, which means unknown */
+    uint64_t now = busy_ns / binding->rows + 1; /* never 0, which means unknown */
     uint64_t mean = atomic_load_explicit(&binder->row_ns, memory_order_relaxed);
     mean = mean ? (3 * mean + now) / 4 : now;
     atomic_store_explicit(&binder->row_ns, mean, memory_order_relaxed);
-    uint64_t ticket_ns = mean * record->rows_per_ticket;
+    uint64_t ticket_ns = mean * binding->rows_per_ticket;
     uint32_t brisk = !ring->geometry.spin_ns || ticket_ns >= BRISK_NS ? 0 : ticket_ns < LIGHT_NS ? RF_LIGHT : RF_BRISK;
     if (brisk != atomic_load_explicit(&ring->control->brisk, memory_order_relaxed)) /* a store takes the line away */
         atomic_store_explicit(&ring->control->brisk, brisk, memory_order_relaxed);
@@ -318,23 +340,33 @@ static void count_up(_Atomic uint64_t *count, uint64_t more)
 struct rf_taken rf_take(struct rf_ring *ring)
 {
     struct rf_control *control = ring->control;
-    uint64_t batch = atomic_load_explicit(&control->head, memory_order_relaxed), busy_ns = 0;
-    uint32_t slot = (uint32_t)rf_entry_of(ring, batch);
-    const struct rf_record *record = &ring->records[slot];
-    struct rf_taken taken = {.batch = batch, .epoch = record->epoch, .slot = slot, .tickets = record->tickets};
-    for (uint32_t cell = 0; cell < record->tickets; cell++) {
+    uint64_t batch = rf_head(ring), busy_ns = 0;
+    uint32_t slot = rf_slot_of(ring, batch);
+    const struct rf_binding *binding = rf_binding_of(ring, slot);
+    struct rf_taken taken = {.batch = batch,
+                             .epoch = binding->epoch,
+                             .slot = slot,
+                             .tickets = binding->tickets,
+                             .rows_per_ticket = binding->rows_per_ticket};
+    for (uint32_t cell = 0; cell < binding->tickets; cell++) {
         struct rf_cell *place = rf_cell_of(ring, slot, cell);
         uint64_t word = atomic_load_explicit(&place->word, memory_order_acquire); /* T: pairs with P in rf_publish() */
-        taken.failed |= rf_word_state(word) == RF_FAILED;
-        taken.rows += place->rows;
+        uint32_t rows = place->rows;
+        if (!rf_is_sound(ring, slot, cell, word, rows)) {
+            taken.damaged = true;
+            return taken;
+        }
+        taken.failed_cells |= (uint64_t)(rf_word_state(word) == RF_FAILED) << cell;
+        taken.rows += rows;
         busy_ns += place->busy_ns;
         atomic_store_explicit(&place->word, word & ~UINT64_C(0xf),
                               memory_order_relaxed); /* EMPTY; B orders the rebind */
     }
-    learn_pace(ring, busy_ns, record);
+    taken.failed = taken.failed_cells != 0;
+    learn_pace(ring, busy_ns, binding);
     struct rf_hold *hold = &ring->binder->holds[slot];
     int64_t now_ns = rf_now_ns();
-    atomic_store_explicit(&hold->count, 1, memory_order_relaxed);
+    atomic_store_explicit(&hold->count, 1, memory_order_release); /* H: pairs with S in fork.c */
     atomic_store_explicit(&hold->since_ns, now_ns, memory_order_relaxed);
     if (RF_STATISTICS)
         atomic_store_explicit(&ring->records[slot].held_ns, (uint64_t)now_ns, memory_order_relaxed);
@@ -343,16 +375,17 @@ struct rf_taken rf_take(struct rf_ring *ring)
     count_up(&control->samples, taken.rows);
     uint64_t place = atomic_load_explicit(&ring->binder->plan_taken, memory_order_relaxed);
     atomic_store_explicit(&ring->binder->plan_taken, place + 1, memory_order_relaxed);
+    atomic_store_explicit(&ring->binder->head, batch + 1, memory_order_relaxed);
     atomic_store_explicit(&control->head, batch + 1, memory_order_release);
     rf_populate_slot(ring, slot);
     return taken;
 }
 
-static bool has_failed(const struct rf_ring *ring)
+bool rf_head_has_failed(const struct rf_ring *ring)
 {
-    uint64_t entry = rf_entry_of(ring, atomic_load_explicit(&ring->control->head, memory_order_relaxed));
-    for (uint32_t cell = 0; cell < (uint32_t)(entry >> 32); cell++) {
-        const struct rf_cell *place = rf_cell_of(ring, (uint32_t)entry, cell);
+    uint32_t slot = rf_slot_of(ring, rf_head(ring));
+    for (uint32_t cell = 0; cell < rf_binding_of(ring, slot)->tickets; cell++) {
+        const struct rf_cell *place = rf_cell_of(ring, slot, cell);
         if (rf_word_state(atomic_load_explicit(&place->word, memory_order_relaxed)) == RF_FAILED)
             return true;
     }
@@ -361,14 +394,15 @@ static bool has_failed(const struct rf_ring *ring)
 
 enum rf_answer rf_take_ready(struct rf_ring *ring, struct rf_taken *taken)
 {
-    if (rf_is_copy(ring) || atomic_load_explicit(&ring->control->stop, memory_order_relaxed))
+    if (rf_is_copy(ring) || atomic_load_explicit(&ring->binder->stop, memory_order_relaxed))
         return RF_STOPPED;
     enum rf_answer answer = rf_look(ring);
-    if (answer == RF_TAKEABLE && has_failed(ring))
+    if (answer != RF_TAKEABLE)
+        return answer;
+    if (rf_head_has_failed(ring))
         return RF_ALARMED;
-    if (answer == RF_TAKEABLE)
-        *taken = rf_take(ring);
-    return answer;
+    *taken = rf_take(ring);
+    return taken->damaged ? RF_DAMAGED : RF_TAKEABLE;
 }
 
 /* ---- looking on ---- */

@@ -7,6 +7,7 @@
  *   - only the consumer process writes head, bound, EMPTY and AVAIL (its reaper included);
  *   - each slot is in exactly one of {free, bound, draining, held, parked};
  *   - slot_of[batch % slots], written before `bound`, tells where a batch's cells are;
+ *   - the consumer goes by its own copies (binder.h) of all that it has written, and delivers what is sealed;
  *   - a worker reads a slot's record only after its claim; one live writer per row; READY means all rows are there;
  *   - nobody leaves CLAIMED(w) but w, or the reaper of w;
  *   - each batch is taken once, in order; a held slot is never written; a cancelled batch is never delivered;
@@ -16,6 +17,7 @@
  *   B -> C  bind stores the cell AVAIL; claim compare-exchanges it: the record and the indices are visible.
  *   P -> T  publish compare-exchanges the cell to a final state; take loads it: the rows are visible.
  *   R -> F  release pushes the slot; the binder pops it: all reads of the old views are over before the rebind.
+ *   H -> S  take stores the first hold; a fork in another thread adds one: the rows that it copies are visible.
  * Pairs of store-then-load, both sides sequentially consistent, so that one side always sees the other:
  *   consumer: consumer_wait, then news_seq, then the cell,  publisher, releaser, alarm, stop: that, then news_seq (all
  *   the binder, the alarm and stop                          but a publisher), then consumer_wait
@@ -54,14 +56,19 @@ struct rf_ring *rf_open(int control_fd, int slots_fd, uint64_t control_size, uin
                         int *why);
 /* Make this process the consumer, planning at most `capacity` batches ahead. 0, or ENOMEM. */
 int rf_become_consumer(struct rf_ring *ring, uint32_t capacity, uint32_t max_attempts);
-/* Drop the mappings with the last reference. In a forked child this, rf_drop(), rf_cancel(), rf_requeue(), rf_alarm() and
- * rf_stop() do nothing: its copy of the loader must not end its parent's. */
+/* Drop the mappings with the last reference. A forked child has private copies of the control block and of the slots that
+ * were held, as they were at the fork, and no access to the others: see fork.c. In it this, rf_drop(), rf_cancel(),
+ * rf_requeue(), rf_alarm() and rf_stop() do nothing: its copy of the loader must not end its parent's. */
 void rf_reference(struct rf_ring *ring);
 void rf_unreference(struct rf_ring *ring);
 
 /* ---- the consumer: planning and binding ---- */
 
+/* Bytes of the indices that a consumer keeps, `capacity` batches of `rows` being planned ahead. */
+uint64_t rf_window_size(uint32_t capacity, uint32_t rows);
+/* How many more batches can be planned; how many are planned or bound, and not taken. */
 uint32_t rf_plan_room(const struct rf_ring *ring);
+uint32_t rf_planned(const struct rf_ring *ring);
 /* Plan one batch; false when there is no room. Only by the thread that takes. */
 bool rf_plan(struct rf_ring *ring, const int64_t *indices, uint32_t rows, uint64_t epoch, uint32_t version);
 /* Have the batches planned from now on be claimed by the workers of one lane only; 0: by anybody. Lanes are for what
@@ -93,12 +100,14 @@ enum rf_answer {
     RF_PENDING,  /* the deadline passed, or a signal came */
     RF_STOPPED,
     RF_ALARMED, /* rf_alarm() was called */
+    RF_DAMAGED, /* what is shared was overwritten: see rf_damage_of() */
 };
 
 struct rf_taken {
     uint64_t batch, epoch;
-    uint32_t slot, rows, tickets;
-    bool failed;
+    uint32_t slot, rows, tickets, rows_per_ticket;
+    bool failed, damaged;  /* damaged: nothing was taken, and nothing more can be */
+    uint64_t failed_cells; /* a bit a ticket */
 };
 
 enum rf_answer rf_look(struct rf_ring *ring);
@@ -109,10 +118,13 @@ enum rf_answer rf_wait_slot(struct rf_ring *ring, int64_t deadline_ns);
 uint32_t rf_head_lane(const struct rf_ring *ring);
 /* Whether some slot is left to be filled: free, or bound. One that drains may be in quarantine, and never come back. */
 bool rf_has_room(const struct rf_ring *ring);
+/* Whether some slot besides the head batch's is left to be filled. With `lets_go` one that is held alone counts as one:
+ * the caller drops it for the head batch. */
+bool rf_leaves_room(const struct rf_ring *ring, bool lets_go);
 /* Sleep until there is room, an alarm or the stop; false when the deadline or a signal came first. Only by the thread that
  * takes. */
 bool rf_wait_room(struct rf_ring *ring, int64_t deadline_ns);
-/* Only after RF_TAKEABLE, by the same thread. The slot is held, with a count of one. */
+/* Only after RF_TAKEABLE, by the same thread. The slot is held, with a count of one, unless it is damaged. */
 struct rf_taken rf_take(struct rf_ring *ring);
 /* Take the head batch if that needs nobody's judgement: it is ready, no row of it has failed, the ring has not been
  * stopped, and is our own. RF_TAKEABLE where it was taken; RF_PENDING where waiting may help; else anything. */
@@ -121,12 +133,37 @@ enum rf_answer rf_take_ready(struct rf_ring *ring, struct rf_taken *taken);
 void rf_alarm(struct rf_ring *ring);
 void rf_alarm_clear(struct rf_ring *ring);
 
+/* ---- the consumer: damage ---- */
+
+enum rf_damage { /* a worker has written where nothing was its own: this is not as it was left */
+                 RF_INTACT,
+                 RF_DAMAGED_HEADER,  /* the control block's first lines */
+                 RF_DAMAGED_RECORD,  /* of a slot: or slot_of */
+                 RF_DAMAGED_CELL,    /* its word, or what its worker sealed */
+                 RF_DAMAGED_INDICES, /* of a batch */
+                 RF_DAMAGED_FAILURE, /* the marks or the failure record of a ticket that failed */
+};
+
+struct rf_damage_report {
+    enum rf_damage what;
+    uint64_t batch, epoch;
+    uint32_t slot, first_row, rows; /* whose ticket it is; rows 0: that is not known */
+    bool indices;                   /* what stands in the slot are still their indices */
+};
+
+/* Compare all that is bound with what was bound. Only by the thread that takes: after a wait that brought nothing. */
+void rf_check(struct rf_ring *ring);
+/* What was found first. Only by the thread that takes. */
+struct rf_damage_report rf_damage_of(const struct rf_ring *ring);
+
 /* ---- the consumer: holds ---- */
 
 uint8_t *rf_slot_base(const struct rf_ring *ring, uint32_t slot);
 const uint8_t *rf_slot_marks(const struct rf_ring *ring, uint32_t slot);
 const int64_t *rf_slot_indices(const struct rf_ring *ring, uint32_t slot);
 const struct rf_failure *rf_slot_failure(const struct rf_ring *ring, uint32_t slot, uint32_t cell);
+/* Copy a failure record of a slot that is held or bound; false where it is none of its ticket's. */
+bool rf_read_failure(const struct rf_ring *ring, uint32_t slot, uint32_t cell, struct rf_failure *failure);
 void rf_hold(struct rf_ring *ring, uint32_t slot);
 /* The last drop frees the slot. From any thread, without the GIL; in a forked child it does nothing. */
 void rf_drop(struct rf_ring *ring, uint32_t slot);

@@ -9,6 +9,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -98,6 +99,18 @@ uint32_t rf_fork_generation(void)
 {
     pthread_once(&watch_forks, start_watching);
     return atomic_load_explicit(&generation, memory_order_relaxed);
+}
+
+/* ---- the end of a child ---- */
+
+void rf_end_child(int pid)
+{
+    const struct timespec pause = {.tv_sec = 0, .tv_nsec = NAP_NS};
+    for (int attempt = 0; attempt < 1000 && waitpid(pid, NULL, WNOHANG) == 0; attempt++) {
+        kill(-pid, SIGKILL);
+        kill(pid, SIGKILL); /* it leads no group yet */
+        nanosleep(&pause, NULL);
+    }
 }
 
 /* ---- the heap ---- */

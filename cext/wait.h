@@ -32,6 +32,10 @@ uint32_t rf_cpus(void);
 /* A process-local number that differs in every forked child. */
 uint32_t rf_fork_generation(void);
 
+/* SIGKILL a child of this process with its group, and wait for its end: a second at most. Nothing happens where it is no
+ * child of ours, or has been waited for. */
+void rf_end_child(int pid);
+
 /* Start a thread which SIGKILLs this process's group as soon as `parent` (a pidfd) becomes readable or the
  * other end of `lifeline` (a pipe) is closed. Either may be -1. Returns 0 or an errno. */
 int rf_guard_start(int parent, int lifeline);

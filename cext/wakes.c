@@ -20,13 +20,11 @@ static uint32_t count_asleep(const struct rf_ring *ring)
 /* Tickets that are bound and AVAIL. Relaxed: what another thread is binding right now, it wakes workers for itself. */
 static uint32_t count_unclaimed(const struct rf_ring *ring)
 {
-    uint64_t batch = atomic_load_explicit(&ring->control->head, memory_order_relaxed);
-    uint64_t bound = atomic_load_explicit(&ring->control->bound, memory_order_relaxed);
     uint32_t unclaimed = 0;
-    for (; batch < bound; batch++) {
-        uint64_t entry = rf_entry_of(ring, batch);
-        for (uint32_t cell = 0; cell < (uint32_t)(entry >> 32); cell++) {
-            const struct rf_cell *place = rf_cell_of(ring, (uint32_t)entry, cell);
+    for (uint64_t batch = rf_head(ring), bound = rf_bound(ring); batch < bound; batch++) {
+        uint32_t slot = rf_slot_of(ring, batch);
+        for (uint32_t cell = 0; cell < rf_binding_of(ring, slot)->tickets; cell++) {
+            const struct rf_cell *place = rf_cell_of(ring, slot, cell);
             uint64_t word = atomic_load_explicit(&place->word, memory_order_relaxed);
             unclaimed += rf_word_state(word) == RF_AVAIL;
         }
@@ -70,7 +68,7 @@ void rf_wake_another(struct rf_ring *ring)
 {
     struct rf_binder *binder = ring->binder;
     uint32_t brisk = brisk_of(ring);
-    uint64_t head = atomic_load_explicit(&ring->control->head, memory_order_relaxed);
+    uint64_t head = rf_head(ring);
     if (!brisk || head - binder->called < (brisk == RF_LIGHT ? RARELY : OFTEN))
         return;
     uint32_t asleep = count_asleep(ring);

@@ -74,7 +74,7 @@ struct rf_consumer_report rf_read_consumer(const struct rf_control *control)
 static bool fits(const struct rf_geometry *geometry, uint64_t size)
 {
     return geometry->slots && geometry->cells && geometry->cells <= RF_MAX_CELLS && geometry->rows &&
-           geometry->workers && geometry->ids >= geometry->workers && geometry->indices_at <= geometry->slot_size &&
+           geometry->workers && geometry->ids >= geometry->workers && geometry->failures_at <= geometry->slot_size &&
            rf_control_size(geometry->slots, geometry->cells, geometry->ids) == size;
 }
 
@@ -87,7 +87,7 @@ int rf_watch_open(struct rf_watch *watch, int fd)
     *watch = (struct rf_watch){.control = control, .size = size, .geometry = control->geometry};
     atomic_signal_fence(memory_order_seq_cst); /* the copy is what is used: another process may change the original */
     if (now64(&control->magic) != RF_MAGIC || now32(&control->abi) != RF_ABI || now32(&control->control_size) != size ||
-        !fits(&watch->geometry, size)) {
+        now64(&control->seal) != rf_seal_geometry(&watch->geometry) || !fits(&watch->geometry, size)) {
         rf_watch_close(watch);
         return EPROTO;
     }

@@ -184,6 +184,7 @@ def train_with_ringfeed(options: argparse.Namespace, training: Crops, held_out: 
             validation_data=held.to_keras(),
             epochs=options.epochs,
             callbacks=[stopwatch, watch],
+            shuffle=False,  # the crops are random, and the photographs take turns
             verbose=0,
         )
         bytes_taken = {"planned": loader.memory + held.memory, "used": bytes_in_use()}

@@ -72,6 +72,8 @@ ENDINGS: dict[str, tuple[str, int, str]] = {
     "an exception": ("raise OSError('no more')", 1, "OSError: no more"),
     "Ctrl-C": ("os.kill(os.getpid(), signal.SIGINT); time.sleep(200)", -2, "KeyboardInterrupt"),
     "os._exit": ("os._exit(7)", 7, ""),
+    "a closed loader": ("import json; json.kept = dict(globals()); loader.close()", 0, ""),
+    "garbage in a cycle": ("kept = [dict(globals())]; kept.append(kept); del kept, loader, batches", 0, ""),
 }
 """What a script does with an iterator and a batch in its hands; its status, and the last line of its errors."""
 

@@ -26,6 +26,7 @@ import leftovers
 import ringfeed
 from datasets import Oracle, check, flat, told
 from ringfeed import launch, segment
+from ringfeed.attach import Target, processes
 from watching import pids, run_script
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ MB = 10**6
 NUMBERS = {  # of the system calls that are refused
     "x86_64": {
         "futex": 202,
+        "fallocate": 285,
         "madvise": 28,
         "sched_getaffinity": 204,
         "eventfd2": 290,
@@ -44,6 +46,7 @@ NUMBERS = {  # of the system calls that are refused
     },
     "aarch64": {
         "futex": 98,
+        "fallocate": 47,
         "madvise": 233,
         "sched_getaffinity": 123,
         "eventfd2": 19,
@@ -254,6 +257,22 @@ def _try(dataset: Any, settings: dict[str, Any]) -> str:
     return "right"
 
 
+def looks_without_proc() -> list[Any]:
+    """Return what a copy-on-write map of a file gives without /proc, and what is said of loaders of other processes."""
+    path = Path(np.__file__)  # any file
+    mapped = np.memmap(path, np.uint8, "c", shape=(8, 4))
+    mapped[0] = 7
+    with _covered("/proc"):
+        with ringfeed.Loader((mapped,), batch_size=8, workers=1, start_method="spawn") as loader:
+            same = all((batch == mapped).all() for (batch,) in loader)
+        said = []
+        for ask in (processes, lambda: Target(os.getpid())):
+            with pytest.raises(ringfeed.RingfeedError) as caught:
+                ask()
+            said.append(str(caught.value))
+        return [same, *said]
+
+
 @contextmanager
 def _covered(place: str) -> Iterator[None]:
     _mount("tmpfs", place, "tmpfs", 0)
@@ -292,6 +311,35 @@ def outcome_of_a_death(**settings: Any) -> list[str]:
     return [said, f"{total} samples"]
 
 
+def tuned_without_room(**settings: Any) -> list[Any]:
+    """Return what becomes of a tuner's wish for two more slots in mid-run, when the kernel answers ENOSPC.
+
+    Whether all samples came in order; slots open, reserved and wanted at the end; why slots were moved.
+    """
+    with ringfeed.Loader(Oracle(400, sleep_s=0.001), batch_size=4, slots="auto", **settings) as loader:
+        iterator = iter(loader)
+        seen = check(next(iterator))
+        tuner, engine = loader._tuner, loader._engine
+        assert tuner is not None
+        assert engine is not None
+        refuse("ENOSPC", "fallocate", argument=(1, 0xFFFFFFFF, 0))
+        with monkeypatched(tuner, look=lambda _: tuner._go(tuner.setting.having("slots", 4), "four slots")):
+            while len(tuner.history) < 2:
+                seen += check(next(iterator))
+        seen += flat(map(check, iterator))
+        slots = [engine.ring.open_slots, len(engine.segment.reserved), tuner.setting.slots]
+        return [seen == list(range(400)), slots, [step.why for step in loader.stats().tuning]]
+
+
+@contextmanager
+def monkeypatched(what: object, **names: Any) -> Iterator[None]:
+    """Put other things in the place of attributes."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in names.items():
+            patch.setattr(what, name, value)
+        yield
+
+
 def wait_without_futex() -> tuple[list[int], float]:
     """Return what a wait of some two seconds gives once futexes are refused, and the processor time it costs."""
     loader = ringfeed.Loader(Oracle(8, sleep_s=1.0), batch_size=1, workers=1, slots=2)
@@ -312,8 +360,8 @@ def descriptors_of(**settings: Any) -> list[Any]:
 
 
 def as_another_user() -> list[Any]:
-    """Return the modes of the segments, and whether we and another user can open them through /proc."""
-    with ringfeed.Loader(Oracle(8), batch_size=2, workers=0) as loader:
+    """Return the modes of segment, dataset and stack, and whether we and another user can open them through /proc."""
+    with ringfeed.Loader(Oracle(8), batch_size=2, workers=1, start_method="spawn") as loader:
         next(iter(loader))
         mine = [fd for fd, what, _ in descriptors() if "memfd:ringfeed" in what]
         modes = [os.fstat(fd).st_mode & 0o777 for fd in mine]

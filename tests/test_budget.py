@@ -18,28 +18,29 @@ IMAGE = Spec((Array((224, 224, 3), "float32"), Array((), "int64")))
 
 
 def test_fields_start_at_multiples_of_64() -> None:
-    """Fields, in the spec's order, do not overlap and are aligned; indices, marks and failures follow."""
+    """Fields, in the spec's order, do not overlap and are aligned; failures, indices and marks follow."""
     spec = Spec((Array((3,), "uint8"), Array((5, 7), "float64"), Array((), "bool"), Array((0,), "int8")))
     layout = Layout.of(spec, 11, 11, 4)
     assert layout.offsets == (0, 64, 64 + 3136, 64 + 3136 + 64)
-    assert layout.indices_at == layout.offsets[-1]
+    assert layout.failures_at == layout.offsets[-1] == 3264
+    assert layout.indices_at == layout.failures_at + 4 * 4096
     assert layout.marks_at == layout.indices_at + 88
-    assert layout.failures_at == 3392
     assert layout.slot_size == 20480
 
 
 def test_shapes_stand_before_their_fields() -> None:
     """Where the shape varies, 64 bits an axis are reserved before the field, which starts at a multiple of 64."""
     fixed = Layout.of(Spec((Array((3, 4), "uint8"), Array((1,) * 9, "uint8"))), 10, 1, 1)
-    assert (fixed.offsets, fixed.indices_at) == ((0, 128), 192)
+    assert (fixed.offsets, fixed.failures_at) == ((0, 128), 192)
     arrays = Array((3, 4), "uint8", variable=(0,)), Array((1,) * 9, "uint8", variable=True)
     varying = Layout.of(Spec(arrays), 10, 1, 1)
-    assert (varying.offsets, varying.indices_at) == ((64, 64 + 128 + 128), 64 + 128 + 128 + 64)
+    assert (varying.offsets, varying.failures_at) == ((64, 64 + 128 + 128), 64 + 128 + 128 + 64)
 
 
 def test_the_plan_counts_all() -> None:
-    """The total is slots times slot size, the control block, and the dataset's copies."""
+    """The total is slots times slot size, the control block, and the dataset's copies; indices come on top."""
     made = make_plan(IMAGE, 64, 64, workers=2, slots=4, dataset_shared=1000, dataset_per_worker=10)
+    assert made.planned_size == 2 * (16384 // 64) * 64 * 8
     assert made.total == 4 * made.slot_size + made.control_size + 1020
     assert made.slot_size - 64 * (224 * 224 * 3 * 4 + 8) < 70_000
     assert made.control_size <= 2**20

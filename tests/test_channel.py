@@ -28,6 +28,18 @@ def test_a_message_arrives_whole_with_its_descriptors() -> None:
         os.close(fd)
 
 
+def test_a_long_message_is_its_users_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memfd in which it travels can be opened by no other user."""
+    modes: list[int] = []
+    monkeypatch.setattr(
+        "ringfeed._ring.send", lambda _end, _packet, fds: modes.append(os.fstat(fds[0]).st_mode & 0o777)
+    )
+    ours, theirs = channels.pair()
+    with ours, theirs:
+        channels.send(ours, "b" * 100_000)
+    assert modes == [0o600]
+
+
 def test_the_last_words_of_a_peer_that_never_listened() -> None:
     """What a peer has sent arrives also if it ended without having read what was sent to it."""
     ours, theirs = channels.pair()

@@ -20,7 +20,7 @@ import pytest
 import leftovers
 import ringfeed
 from datasets import Oracle, check, drain
-from watching import pids, wait_until
+from watching import pids, run_script, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,7 +48,7 @@ def tell(*loaders):
 
 def loader_of(method, dataset=None, spec=Oracle.SPEC):
     dataset = dataset or Misbehaving("sleeps", at=21)  # one worker is stuck in it, the other asleep
-    return ringfeed.Loader(dataset, batch_size=4, workers=2, slots=3, start_method=method, spec=spec)
+    return ringfeed.Loader(dataset, batch_size=4, workers=2, slots=4, start_method=method, spec=spec)
 """
 
 
@@ -425,3 +425,21 @@ def test_the_thread_that_started_the_workers_ends(method: Any) -> None:
         assert seen + drain(iterator) == list(range(200))
         assert drain(loader) == list(range(200))
         assert (pids(loader), loader.stats().restarts) == (before, 0)
+
+
+# A module from before ours outlives them, as a framework's may: Python has set their names to None by then.
+LATE = """
+import shelve, sys
+import fakedevice, ringfeed
+loader = fakedevice.oracle(workers={workers})
+shelve.kept = iter({epochs})
+next(shelve.kept)
+sys.kept = [*sys.modules.values()]
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("epochs", ["loader", "fakedevice.epochs_of(loader, fakedevice.FakeDevice())"])
+def test_an_unfinished_iterator_is_quiet_at_the_end(epochs: str, workers: int) -> None:
+    """An iterator, over slots or over a device's copies, that dies after the modules it came from says nothing."""
+    assert run_script(LATE.format(epochs=epochs, workers=workers)) == ("", "", 0)

@@ -26,6 +26,8 @@ from watching import PATIENCE_S, pids, run_script, wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ringfeed.tether import Worker
+
 METHODS = ("spawn", "fork", "forkserver")
 ALL = tuple(DEATHS)
 FEW = (("SIGKILL", "SIGSEGV"), ("SIGABRT",), ("exit 0", "exit 3"))  # of three in a row before any work, the run ends
@@ -409,6 +411,31 @@ def test_workers_that_always_end_in_start_up(method: str, tmp_path: Path) -> Non
         "3 workers in a row ended before they filled anything; the last exited with status 3; look at its output "
         "above, or try workers=0"
     )
+
+
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize("sleep_s", [0.001, 0.2], ids=["quick samples", "slow samples"])
+@pytest.mark.parametrize("method", METHODS)
+def test_deaths_in_start_up_beside_one_that_works(method: Any, sleep_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as one worker fills batches, others may end before they fill anything, more than three times in a row."""
+    launch, doomed_ones = Processes._launch, [True] * 7
+
+    def end_at_once(self: Processes) -> Worker:
+        found = launch(self)
+        if doomed_ones.pop():
+            found.kill()
+        return found
+
+    dataset = Oracle(16 if sleep_s > 0.1 else 4000, sleep_s=sleep_s)
+    with open_loader(dataset, method) as loader:
+        iterator = iter(loader)
+        batches = [check(next(iterator))]
+        doomed_ones.insert(0, False)  # the last
+        monkeypatch.setattr(Processes, "_launch", end_at_once)
+        os.kill(pids(loader)[1], signal.SIGKILL)
+        assert batches + [check(batch) for batch in iterator] == whole_epoch(dataset.length)
+        wait_until(lambda: not doomed_ones)
+        assert loader.stats().restarts == 8
 
 
 # ---- Ctrl-C, and how long a death takes ----

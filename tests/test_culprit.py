@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 WAYS_OUT = (
     "and cannot be sent to a worker process; "
-    "create it lazily inside __getitem__ (on first use in the worker), "
-    'or use backend="thread" or start_method="fork"'
+    "create it on first use in __getitem__, in each worker, "
+    "and leave it out in __getstate__ if this process reads the dataset too"
 )
 LOCK = threading.Lock()
 

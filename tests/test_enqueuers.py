@@ -32,7 +32,7 @@ from enqueued import (
     numbers,
 )
 from ringfeed.adapters.enqueuers import GeneratorEnqueuer, OrderedEnqueuer, SequenceEnqueuer
-from ringfeed.errors import ClosedError, SlotsHeldError
+from ringfeed.errors import ClosedError, SlotsHeldWarning
 from ringfeed.failure import RemoteTraceback
 
 if TYPE_CHECKING:
@@ -437,15 +437,16 @@ def test_batches_are_the_callers_own() -> None:
 
 
 def test_views_hold_their_slots() -> None:
-    """With copy=False a batch keeps its slot for as long as it is referenced, and no longer."""
+    """With copy=False a batch keeps its slot for as long as it is referenced, but never the last one."""
     enqueuer = started(Batched(7), max_queue_size=2, copy=False)
     batches = enqueuer.get()
     assert numbers(batches, 7) == [*range(7)]
     kept = [next(batches), next(batches)]
-    with pytest.raises(SlotsHeldError, match=r"^all 2 slots are held"):
-        next(batches)
-    assert [number_of(batch) for batch in kept] == [0, 1]
-    assert not enqueuer.is_running()
+    with pytest.warns(SlotsHeldWarning, match=r"^1 of 2 slots are held"):
+        kept += itertools.islice(batches, 5)
+    assert [number_of(batch) for batch in kept] == [*range(7)]
+    assert [array.flags.owndata for batch in kept for array in batch[:1]] == [False, *[True] * 6]
+    enqueuer.stop()
 
 
 @pytest.mark.parametrize(("asked", "slots"), [(1, 2), (2, 2), (4, 4), (0, 5), (-1, 5)])

@@ -19,6 +19,7 @@ from ringfeed.batches import BatchIterator
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+pytestmark = pytest.mark.filterwarnings("ignore::ringfeed.SlotsHeldWarning")  # rounds hold as many slots as they like
 SEED = 20_260_000
 SLICE_S = 6.0
 

@@ -25,9 +25,10 @@ def grown(workers: int = 2, max_restarts: int | None = None) -> Headcount:
     return headcount
 
 
-def dies(headcount: Headcount, epitaph: str = FAILED, *, at: str = "start", asked: bool = False) -> None:
+def dies(headcount: Headcount, epitaph: str = FAILED, *, at: str = "start", **more: bool) -> None:
     """Have a worker die at its start, in its first sample, or later."""
-    headcount.count_death(epitaph, starting=at == "start", fresh=at != "later", asked=asked)
+    whole = {"asked": False, "progress": False, **more}
+    headcount.count_death(epitaph, starting=at == "start", fresh=at != "later", **whole)
 
 
 def test_who_was_there_from_the_start_is_not_spare() -> None:
@@ -53,6 +54,25 @@ def test_three_early_deaths_of_spare_workers_make_fewer_wanted() -> None:
         assert headcount.early_deaths == 0
         assert headcount.declined == (headcount.wanted, THREE)
     assert (headcount.wanted, headcount.restarts) == (1, 4)
+
+
+def test_progress_breaks_the_row() -> None:
+    """Early deaths are an error only where no other worker fills anything in between."""
+    headcount = Headcount(2, None)
+    for _ in range(5):
+        dies(headcount, progress=True)
+    dies(headcount)
+    with pytest.raises(WorkerError) as caught:
+        dies(headcount)
+    assert str(caught.value) == THREE
+
+
+def test_progress_makes_no_spare_worker_wanted() -> None:
+    """One that ends three times before it fills anything is done without, while another works."""
+    headcount = grown()
+    for _ in range(3):
+        dies(headcount, progress=True)
+    assert headcount.declined == (1, THREE)
 
 
 def test_a_later_death_breaks_the_row() -> None:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 import ringfeed
 from datasets import Oracle
+from ringfeed import memory
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.mark.usefixtures("nothing_left")
@@ -42,3 +49,61 @@ def test_the_verdict_is_of_these_statistics() -> None:
         stats = loader.stats()
         stats.elapsed_s = 10.0
         assert loader.stats().verdict.startswith("in this process: ")
+
+
+class Slow(Oracle):
+    """Takes its time to arrive in a worker."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        time.sleep(2.5)
+        self.__dict__.update(state)
+
+
+START = "s before the first batch: workers start and read the dataset"
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_start_up_is_said_apart() -> None:
+    """What training waits for workers to start is part of no share, and no reason for more slots."""
+    with ringfeed.Loader(Slow(96), batch_size=8, workers=1) as loader:
+        for _ in loader:
+            time.sleep(0.1)
+        stats = loader.stats()
+    assert 2 <= stats.startup_s <= stats.stall_s <= stats.elapsed_s
+    assert "raise slots=" not in stats.verdict
+    assert "; start-up took " in stats.verdict
+    assert stats.verdict.endswith(START)
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_start_up_ends_with_the_first_batch() -> None:
+    """Later waits are not part of it, nor are those of later epochs; without workers there is none."""
+    with ringfeed.Loader(Oracle(40, sleep_s=0.01), batch_size=8, workers=1, slots=2) as loader:
+        next(batches := iter(loader))
+        started_s = loader.stats().startup_s
+        assert 0 < started_s <= loader.stats().stall_s
+        assert all(map(len, batches))
+        assert all(map(len, loader))
+        assert loader.stats().startup_s == started_s < loader.stats().stall_s
+    with ringfeed.Loader(Oracle(40), batch_size=8, workers=0) as loader:
+        assert all(map(len, loader))
+        assert loader.stats().startup_s == 0
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_before_the_first_batch() -> None:
+    """Another thread that asks meanwhile is told that there is no batch yet, and what workers do."""
+    with ringfeed.Loader(Slow(8), batch_size=8, workers=1) as loader, ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(lambda: (time.sleep(1.5), loader.stats().verdict)[1])
+        next(iter(loader))
+    assert re.fullmatch(r"no batch in [\d.]+ s: workers start and read the dataset", asked.result(60))
+
+
+def test_imports_of_workers_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The libraries that worker processes map tell which frameworks they import."""
+    monkeypatch.setattr(memory, "PROC", tmp_path)
+    monkeypatch.setattr(memory, "_pids", lambda _engine: [7, 8, 9])
+    for pid, lines in {7: "/a/torch/lib/libtorch.so\n/b/libc.so\n", 8: "/a/jaxlib/x.so.1\n/a/torch/x.so\n"}.items():
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "maps").write_text(lines)
+    assert memory.frameworks_in_workers(cast("Any", None)) == ["jax", "torch"]

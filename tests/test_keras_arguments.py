@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,10 +13,26 @@ import ringfeed
 pytest.importorskip("tensorflow")
 keras = pytest.importorskip("keras", minversion="3.7")
 
+import ringfeed.keras  # noqa: E402 - imports Keras
 from training import CLASS_WEIGHT, WEIGHTS, Pairs, X, Y, history, make, over_arrays, small_model  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+class Whole:
+    """Whole batches, as of a PyDataset."""
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        return X[32 * index : 32 * index + 32], Y[32 * index : 32 * index + 32]
+
+
+class Batches(Whole, keras.utils.PyDataset):  # type: ignore[misc]  # keras has no types
+    """The same as Keras' own."""
+
 
 # ---- class weights ----
 
@@ -115,6 +132,79 @@ def test_validation_split_is_refused() -> None:
     """Keras itself refuses to split an adapter."""
     with pytest.raises(ValueError, match="`validation_split` is only supported for tensors or NumPy arrays"):
         history(make().to_keras(), validation_split=0.2)
+
+
+# ---- the order ----
+
+UNSHUFFLED = (
+    "fit(shuffle=True), Keras' default, shuffles a PyDataset and arrays but cannot shuffle a loader, and this one "
+    "hands out every epoch in the order of the dataset; give shuffle=True to ringfeed.Loader or feed(), or "
+    "shuffle=False to fit() if that order is wanted"
+)
+
+
+def warnings_of(call: Callable[[], Any]) -> list[warnings.WarningMessage]:
+    """Return what a call warns of, every time it does."""
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        call()
+    return [one for one in seen if "shuffle" in str(one.message)]
+
+
+@pytest.mark.parametrize("settings", [{}, {"shuffle": True}], ids=["by default", "told"])
+@pytest.mark.parametrize(
+    "feeds",
+    [
+        lambda: make().to_keras(),
+        lambda: ringfeed.Loader(Whole(), batch_size=None, workers=0).to_keras(),
+        lambda: ringfeed.keras.feed(Whole(), workers=0),
+    ],
+    ids=["samples", "whole batches", "feed"],
+)
+def test_fit_that_cannot_shuffle_warns_once(settings: dict[str, Any], feeds: Callable[[], Any]) -> None:
+    """Where `fit` is to shuffle and the loader keeps the order, one warning at the user's line says both ways out."""
+    model, fed = small_model(), feeds()
+    seen = warnings_of(lambda: model.fit(fed, epochs=2, verbose=0, **settings))
+    assert [(str(one.message), one.filename, one.category) for one in seen] == [(UNSHUFFLED, __file__, UserWarning)]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"shuffle": True}, {"sampler": [*range(X.shape[0])][::-1]}, {"sampler": lambda _epoch: range(X.shape[0])}],
+    ids=["shuffled", "a list", "a function"],
+)
+def test_fit_over_a_chosen_order_warns_of_nothing(settings: dict[str, Any]) -> None:
+    """A loader that shuffles or has a sampler of the user's keeps its order without a word."""
+    with make(**settings) as made:
+        assert not warnings_of(lambda: history(made.to_keras(), epochs=1))
+
+
+def test_only_training_warns_of_the_order() -> None:
+    """`fit(shuffle=False)`, validation, `evaluate` and `predict` do not shuffle, and warn of nothing."""
+    model = small_model()
+    with make() as made, make(shuffle=True) as shuffled:
+        fed = made.to_keras()
+        assert not warnings_of(lambda: model.fit(fed, epochs=1, verbose=0, shuffle=False))
+        assert not warnings_of(lambda: model.fit(shuffled.to_keras(), validation_data=fed, epochs=1, verbose=0))
+        assert not warnings_of(lambda: model.evaluate(fed, verbose=0))
+        assert not warnings_of(lambda: model.predict(fed, verbose=0))
+
+
+def test_a_shuffled_feed_warns_of_nothing() -> None:
+    """`feed` that shuffles, and `install`, which does as Keras does, warn of nothing."""
+    with ringfeed.keras.feed(Whole(), workers=0, shuffle=True) as fed:
+        assert not warnings_of(lambda: history(fed, epochs=1))
+    with ringfeed.keras.install():
+        assert not warnings_of(lambda: history(Batches(), epochs=1))
+
+
+def test_an_iterable_warns_of_no_order() -> None:
+    """An iterable cannot be shuffled by its loader either."""
+    with ringfeed.Loader(lambda: zip(X, Y, strict=True), workers=1, backend="thread") as made:
+        assert not warnings_of(lambda: history(made.to_keras(), epochs=1))
+
+
+# ---- what cannot be weighted ----
 
 
 @pytest.mark.parametrize(

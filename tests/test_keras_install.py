@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import random
 import re
 import subprocess
@@ -24,6 +25,7 @@ from training import CLASS_WEIGHT, X, Y, small_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # or each worker would import Keras
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -208,6 +210,34 @@ def test_workers_are_those_of_the_dataset(said: list[str]) -> None:
         small_model().evaluate(dataset, verbose=0)
         assert len(small_model().predict(dataset, verbose=0)) == len(X)
     assert [line.partition(" slots")[0] for line in said] == ["Digits runs over ringfeed: 2 worker processes, 4"]
+
+
+class Opening(Digits):
+    """Opens its file on first use."""
+
+    def __init__(self, path: Any, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.path = path
+        self.file: Any = None
+
+    def __getitem__(self, index: int) -> Any:
+        self.file = self.file or self.path.open("rb")
+        row = X.itemsize * X.shape[1]
+        self.file.seek(16 * index * row)
+        return np.frombuffer(self.file.read(16 * row), X.dtype).reshape(-1, X.shape[1]), Y[16 * index : 16 * index + 16]
+
+
+def test_processes_open_their_own_files(said: list[str], tmp_path: Path) -> None:
+    """A file that is opened on first use, here for batch 0, is opened by each worker, and the dataset is not left."""
+    (tmp_path / "rows").write_bytes(X.tobytes())
+    make = functools.partial(Opening, tmp_path / "rows", workers=2, use_multiprocessing=True)
+    expected = trained(_as_digits(own := make()))
+    own.file.close()
+    with ringfeed.keras.install():
+        assert trained(make()) == expected
+    assert [line.partition(" slots")[0] for line in said] == ["Opening runs over ringfeed: 2 worker processes, 4"]
+    with ringfeed.keras.feed(make(), shuffle=False) as data:
+        small_model().fit(data, epochs=2, verbose=0)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ import ringfeed
 from datasets import Oracle, Witness, check, drain, told
 from ringfeed import channel as channels
 from ringfeed import launch, nursery
+from ringfeed._ring import Descriptor
 from ringfeed.launch import Forker, Spawner
 from ringfeed.limits import show_limit
 from ringfeed.tether import Tether, Worker
@@ -185,7 +186,7 @@ def test_a_process_that_cannot_die_is_not_waited_for(tether: Tether) -> None:
     worker = Spawner(tether).start()
     waiting: list[str] = []
     status = lambda: waiting.append(threading.current_thread().name)  # noqa: E731 - one line
-    stuck = Worker(worker.pid, os.dup(worker.pidfd), worker.channel, status, is_child=True)
+    stuck = Worker(worker.pid, Descriptor(os.dup, worker.pidfd), worker.channel, status, is_child=True)
     assert stuck.epitaph() == "ended"
     wait_until(lambda: waiting == ["ringfeed-undertaker"])
     worker.kill()
@@ -235,7 +236,7 @@ def test_a_nursery_holds_no_loaders_lifeline() -> None:
     settings: Any = {"workers": 1, "start_method": "fork", "batch_size": 4}
     with ringfeed.Loader(Oracle(8), **settings) as one, ringfeed.Loader(Oracle(8), **settings) as other:
         assert len([*iter(one)]) == len([*iter(other)]) == 2
-        writers = {os.fstat(pool_of(loader)._tether.writer_fd).st_ino for loader in (one, other)}
+        writers = {os.fstat(pool_of(loader)._tether.writer.fileno()).st_ino for loader in (one, other)}
         for loader in (one, other):
             for pid in (pool_of(loader)._launcher._nursery.pid, *pids(loader)):
                 assert not writers & written_by(pid)
@@ -292,10 +293,9 @@ def test_a_nursery_killed_before_it_can_answer(monkeypatch: pytest.MonkeyPatch, 
 
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("method", FORKS)
-def test_a_nursery_that_does_not_answer(method: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_nursery_that_does_not_answer(method: Any) -> None:
     """A stopped nursery does not keep close() waiting."""
-    monkeypatch.setattr(launch, "NURSERY_TIMEOUT_S", 600.0)
-    loader = ringfeed.Loader(Oracle(40), batch_size=4, workers=1, start_method=method)
+    loader = ringfeed.Loader(Oracle(40), batch_size=4, workers=1, start_method=method, timeout_s=600)
     check(next(iter(loader)))
     pool = pool_of(loader)
     os.kill(pool._launcher._nursery.pid, signal.SIGSTOP)

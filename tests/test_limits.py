@@ -165,6 +165,29 @@ def test_a_thread_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> Non
     assert str(caught.value) == f"no thread can be started: {why}"
 
 
+def test_an_interrupted_start_of_a_thread_is_no_shortage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C in the midst of Thread.start() is Ctrl-C, also where a lock that it has undone complains."""
+
+    def interrupted(_: threading.Thread) -> None:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            threading.RLock().release()
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        limits.start_thread(threading.Thread())
+
+
+def test_a_thread_that_was_started_is_no_shortage() -> None:
+    """What Python says of anything else comes out as it is."""
+    thread = threading.Thread()
+    limits.start_thread(thread)
+    thread.join(120)
+    with pytest.raises(RuntimeError, match=r"^threads can only be started once$"):
+        limits.start_thread(thread)
+
+
 def test_a_python_without_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """A Python that was built where a system call was unknown is named."""
     monkeypatch.delattr(os, "pidfd_open")

@@ -199,7 +199,7 @@ def test_a_dataset_that_changes_between_epochs(how: dict[str, Any]) -> None:
 @pytest.mark.parametrize("how", BACKENDS, ids=str)
 def test_views_stay_valid_while_referenced(how: dict[str, Any]) -> None:
     """A held batch, and a slice of one, is never overwritten, and stays readable after close()."""
-    loader = ringfeed.Loader(Oracle(200), batch_size=4, slots=4, **how)
+    loader = ringfeed.Loader(Oracle(200), batch_size=4, slots=5, **how)
     iterator = iter(loader)
     kept = next(iterator)
     piece = next(iterator)[0][1:3, 2]
@@ -237,24 +237,6 @@ def test_batches_are_writable_and_aligned() -> None:
             assert leaf.ctypes.data % 64 == 0
         batch[0][...] = 1
         assert memoryview(batch[0].base)[:3].tolist() == [1, 1, 1]
-
-
-def test_holding_every_slot_is_an_error() -> None:
-    """Keeping all batches raises SlotsHeldError, with the ways out, instead of hanging."""
-    with ringfeed.Loader(Oracle(80), batch_size=2, slots=3, workers=1) as loader:
-        iterator = iter(loader)
-        kept = [next(iterator) for _ in range(3)]
-        with pytest.raises(ringfeed.SlotsHeldError) as caught:
-            next(iterator)
-        text = str(caught.value)
-        ages = text.partition("(taken ")[2].partition(" s ago")[0]
-        assert len(ages.split(", ")) == 3
-        assert text.replace(ages, "AGES") == (
-            "all 3 slots are held by arrays that are still referenced (taken AGES s ago; ringfeed.debug() says where), "
-            "so no batch can be filled; copy what you keep, raise slots=, or give copy=True"
-        )
-        del kept[0]
-        assert check(next(iterator)) == [6, 7]
 
 
 def test_copies_hold_no_slot() -> None:
@@ -478,19 +460,24 @@ def test_a_hook_that_raises_is_called_once() -> None:
             assert dataset.ended == epoch
 
 
+def in_the_slot(lease: Any, rows: int) -> Any:
+    """Return the batch of a form that makes no copies."""
+    return np.frombuffer(lease, np.int64)[:rows]
+
+
 def test_a_slot_that_another_thread_lets_go_of_is_filled_here() -> None:
     """Without workers a patient wait ends with the release, since nobody else would fill the slot."""
     with ringfeed.Loader((np.arange(8),), batch_size=2, workers=0, slots=2, timeout_s=120) as loader:
-        batches = loader.batches(patient=True)
+        batches = loader.batches(in_the_slot, patient=True)
         held = [next(batches), next(batches)]
         threading.Timer(0.2, held.clear).start()
-        assert next(batches)[0].tolist() == [4, 5]
+        assert next(batches).tolist() == [4, 5]
 
 
 def test_a_slot_that_the_garbage_collector_lets_go_of_is_filled_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """So it is when the slot comes back just before the wait begins."""
     with ringfeed.Loader((np.arange(8),), batch_size=2, workers=0, slots=2, timeout_s=None) as loader:
-        batches = loader.batches(patient=True)
+        batches = loader.batches(in_the_slot, patient=True)
         held = [next(batches), next(batches)]
         monkeypatch.setattr(gc, "collect", held.clear)
-        assert next(batches)[0].tolist() == [4, 5]
+        assert next(batches).tolist() == [4, 5]

@@ -7,6 +7,7 @@ import gc
 import importlib
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -315,7 +316,7 @@ def test_the_text_of_a_loader_that_runs() -> None:
     assert found.resident == 21_600_000
     assert str(found) == (
         f"planned    {show_bytes(plan.total)}: 2 slots of 12.7 MB, {show_bytes(plan.control_size)} of control, "
-        "30.0 MB of the dataset, 2.0 kB more in each of 2 workers\n"
+        "30.0 MB of the dataset, 2.0 kB more in each of 2 workers; and 262.1 kB of indices in this process\n"
         "reserved   55.3 MB\n"
         "touched    25.3 MB by this process\n"
         "held       2 of 2 slots, for 12.3, 0.1 s: 1 from train.py:41 in step, 1 from C code\n"
@@ -327,8 +328,26 @@ def test_the_text_of_a_loader_that_does_not_run() -> None:
     """The plan, and zeros."""
     plan = make_plan(Spec(Array((256, 256, 3), "uint8")), 64, 64, workers=2, slots=2)
     assert str(Memory(plan, 0, Pages(0, 0), (), ())) == (
-        f"planned    {show_bytes(plan.total)}: 2 slots of 12.7 MB, {show_bytes(plan.control_size)} of control\n"
+        f"planned    {show_bytes(plan.total)}: 2 slots of 12.7 MB, {show_bytes(plan.control_size)} of control; and "
+        "262.1 kB of indices in this process\n"
         "reserved   0 bytes\n"
         "touched    0 bytes by this process\n"
         "held       0 of 2 slots"
     )
+
+
+def test_the_planned_indices_are_all_that_is_kept_of_large_batches() -> None:
+    """However many slots there are, the consumer keeps the indices of one large batch, as the plan says."""
+    rows, slots = 250_000, 32
+
+    def anonymous() -> int:
+        status = Path("/proc/self/status").read_text()
+        return int(re.search(r"RssAnon:\s+(\d+) kB", status)[1]) * 1024  # type: ignore[index] - Linux has it
+
+    data = np.zeros(rows * slots, np.uint8)
+    with ringfeed.Loader((data,), batch_size=rows, slots=slots, workers=1, shuffle=True) as loader:
+        assert loader.plan.planned_size == 2 * rows * 8
+        before, most = anonymous(), 0
+        for _ in loader:
+            most = max(most, anonymous() - before)
+        assert most < loader.plan.planned_size + 8 * 10**6

@@ -57,6 +57,15 @@ def test_from_the_start_to_the_first_sample(ring: Ring, patience: Patience) -> N
     assert (patience.is_starting(1), patience.is_fresh(1)) == (True, True)
 
 
+def test_progress_is_a_sample_more_or_one_in_the_making(ring: Ring, patience: Patience) -> None:
+    """Of any worker since the last call; or of one of those that are named, at this moment."""
+    assert not patience.progress([0, 1])
+    ring.samples[2] += 1
+    assert (patience.progress([0, 1]), patience.progress([0, 1])) == (True, False)
+    ring.since_ns[1] = 5000
+    assert (patience.progress([0, 1]), patience.progress([0, 2])) == (True, False)
+
+
 def test_those_inside_a_sample_are_due(ring: Ring, patience: Patience) -> None:
     """From their claim on, and nobody else as long as there are any."""
     ring.since_ns[1] = 5000

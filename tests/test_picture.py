@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from looks import MS, S, look, slot, worker
 from ringfeed.attach import Geometry, Look
 from ringfeed.picture import LETTERS, STYLES, Pair, picture
+from ringfeed.top import _History
 
 GEOMETRY = Geometry(slots=4, slot_size=38_500_000, fields_size=38_000_000, rows=32, workers=2)
 WORKED = {"busy_ns": 5 * S, "samples": 1000, "tickets": 100, "timed": 100, "read_ns": 90 * MS, "write_ns": 10 * MS}
@@ -72,16 +73,17 @@ def test_the_whole_picture() -> None:
 
 def test_a_worker_that_is_stopped() -> None:
     """Who waits for it, how long it has been at its ticket, and in what: all of the wait counts, though it goes on."""
-    before = look(10 * S, [slot()], [worker(7, since_ns=S, tickets=1), worker()], wait_ns=2 * S)
+    before = look(10 * S, [slot()], [worker(7, since_ns=S, tickets=1), worker()], wait_ns=2 * S, batches=2)
     after = look(
         20 * S,
         [slot("filling", 3, claimed=1, over=7)],
         [worker(7, since_ns=S, tickets=1, inside=17), worker()],
         {7: "stopped"},
         wait_ns=2 * S,
+        batches=2,
     )
     assert drawn(before, after, geometry=GEOMETRY._replace(slots=1)) == (
-        "loader 1   1 slot of 38.5 MB   1 worker   epoch 2   0 batches so far\n"
+        "loader 1   1 slot of 38.5 MB   1 worker   epoch 2   2 batches so far\n"
         "  stall 100% waits       0.0 batches/s           0 samples/s    0 bytes/s\n"
         "  training has waited 18.0 s for the next batch\n"
         "  slots  F\n"
@@ -163,12 +165,12 @@ def test_in_the_consumer_itself() -> None:
 
 def big() -> tuple[Look, Look]:
     """Two looks at a loader of 130 slots and 32 workers."""
-    before = look(10 * S, [slot()] * 130, [worker()] * 64)
+    before = look(10 * S, [slot()] * 130, [worker()] * 64, batches=1, samples=32)
     slots = [slot(("held", "ready", "filling")[number % 3], number, held_ns=10 * S) for number in range(130)]
     workers = [
         worker(100 + number, tickets=1, since_ns=(NOW - 20 * S if number == 30 else NOW - MS)) for number in range(32)
     ]
-    return before, look(NOW, slots, [*workers, *[worker()] * 32], batches=1, samples=32)
+    return before, look(NOW, slots, [*workers, *[worker()] * 32], batches=2, samples=64)
 
 
 def test_a_terminal_of_80_by_24() -> None:
@@ -203,6 +205,44 @@ def test_what_is_below_the_verdict_stays(height: int) -> None:
         drawn(BEFORE, after, width=60, height=height).splitlines().index("  slots  HRF.") for after in (AFTER, quiet)
     ]
     assert places == [5, 5]
+
+
+@pytest.mark.parametrize(("width", "height"), [(1, 1), (2, 5), (0, 0), (3, -1), (2, None)])
+def test_hardly_any_terminal(width: int, height: int | None) -> None:
+    """However few columns and lines there are, there is a picture of no more lines than that."""
+    lines = drawn(*big(), width=width, height=height).splitlines()
+    assert height is None or len(lines) <= max(height, 0)
+
+
+# ---- starting ----
+
+
+@pytest.mark.parametrize(
+    ("workers", "why"), [(2, "first batch: workers start and read the dataset"), (1, "next batch")]
+)
+def test_before_the_first_batch(workers: int, why: str) -> None:
+    """What training waits for workers that start is told as such; where it fills by itself there are none."""
+    looks = [look(at * S, [slot()], [worker() for _ in range(workers)], wait_ns=2 * S) for at in (10, 20)]
+    assert f"  training has waited 18.0 s for the {why}\n" in drawn(
+        *looks, geometry=GEOMETRY._replace(slots=1, workers=workers)
+    )
+
+
+def test_in_the_first_interval() -> None:
+    """The interval of the first batch is one of starting, and says nothing."""
+    looks = [look(at * S, [slot()], [worker(), worker()], batches=at - 10) for at in (10, 13)]
+    assert "  too early to say: 3 batches so far\n" in drawn(*looks, geometry=GEOMETRY._replace(slots=1))
+
+
+def test_the_verdict_begins_at_the_first_batch() -> None:
+    """Looks from before the first batch are forgotten once there are two after it."""
+    history = _History(cast("Any", None))
+    for at, batches in enumerate([0, 0, 0, 5, 9, 12]):
+        history.looks.append(look(at * S, [slot()], [worker()], batches=batches))
+        history.forget()
+        if at == 2:
+            assert len(history.looks) == 3
+    assert [one.consumer.batches for one in history.looks] == [5, 9, 12]
 
 
 # ---- styles ----

@@ -126,3 +126,36 @@ def test_refusals(arguments: dict[str, Any], text: str) -> None:
     with pytest.raises((ValueError, ringfeed.PlanError)) as caught:
         plan(**arguments)
     assert str(caught.value) == text
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind", "text"),
+    [
+        ({"batch_size": True}, TypeError, "batch_size=True must be an int"),
+        ({"batch_size": [64, "5"]}, TypeError, "batch_size='5' must be an int"),
+        ({"batch_size": 0}, ValueError, "batch_size=0 must be at least 1"),
+        ({"batch_size": 2**64}, ValueError, f"batch_size={2**64} must be at most {2**63 - 1}"),
+        ({"slots": "5"}, TypeError, "slots='5' must be an int"),
+        ({"slots": [2, 2.5]}, TypeError, "slots=2.5 must be an int"),
+        ({"workers": -1}, ValueError, "workers=-1 must be at least 0"),
+        ({"workers": 2**64}, ValueError, f"workers={2**64} must be at most 256"),
+        ({"workers": "5"}, TypeError, "workers='5' must be an int"),
+        (
+            {"memory": -1},
+            ValueError,
+            "memory=-1 is no amount of memory; write it as in '512MB', '2GiB' or a number of bytes",
+        ),
+        (
+            {"shape": 5},
+            ringfeed.SpecError,
+            "Array has shape 5 and dtype 'uint8', expected a tuple of ints and what np.dtype takes; write it as "
+            "((224, 224, 3), 'uint8')",
+        ),
+    ],
+    ids=str,
+)
+def test_numbers_that_are_refused(settings: dict[str, Any], kind: type[Exception], text: str) -> None:
+    """A number that no loader would take is refused as the loader refuses it."""
+    with pytest.raises(kind) as caught:
+        plan(**{"shape": (3,), "workers": 1, **settings})
+    assert str(caught.value) == text

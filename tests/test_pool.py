@@ -161,8 +161,8 @@ def test_ctrl_c_while_it_closes(method: Any, monkeypatch: pytest.MonkeyPatch) ->
     loader = ringfeed.Loader(Misbehaving("sleeps", at=0), batch_size=4, workers=1, **settings)
     iterator = iter(loader)
     wait_until(lambda: loader._engine.ring.report(0)[0] == 0)  # type: ignore[union-attr]
-    bury = processes.Processes._bury_all
-    monkeypatch.setattr(processes.Processes, "_bury_all", lambda pool: (ctrl_c(), bury(pool)))
+    bury, presses = processes.Processes._bury_all, [ctrl_c]
+    monkeypatch.setattr(processes.Processes, "_bury_all", lambda pool: (presses and presses.pop()(), bury(pool)))
     with pytest.raises(KeyboardInterrupt):
         loader.close()
     loader.close()
@@ -519,8 +519,8 @@ def test_a_dataset_that_cannot_be_packed_any_more(method: Any) -> None:
     with pytest.raises(ringfeed.ShipError) as caught:
         iter(loader)
     assert str(caught.value) == (
-        "dataset.lock is a lock and cannot be sent to a worker process; create it lazily inside __getitem__ (on first "
-        'use in the worker), or use backend="thread" or start_method="fork"'
+        "dataset.lock is a lock and cannot be sent to a worker process; create it on first use in __getitem__, in each "
+        "worker, and leave it out in __getstate__ if this process reads the dataset too"
     )
     del dataset.lock  # type: ignore[attr-defined]
     assert drain(loader) == list(range(20))

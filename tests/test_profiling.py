@@ -116,3 +116,21 @@ def test_refusals(dataset: Any, error: type[Exception], text: str) -> None:
     with pytest.raises(error) as caught:
         profile(dataset)
     assert str(caught.value) == text
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"batch_size": "5"}, "batch_size='5' must be an int"),
+        ({"workers": True}, "workers=True must be an int"),
+        ({"seed": "5"}, "seed is '5', expected an integer of 0 or more"),
+        ({"seconds": "5"}, "seconds='5' must be a number of seconds, the time for which samples are read"),
+        ({"seconds": -1}, "seconds=-1 must be positive, the time for which samples are read"),
+    ],
+    ids=str,
+)
+def test_numbers_that_are_refused(settings: dict[str, Any], text: str) -> None:
+    """A number that means nothing is refused before anything is read."""
+    with pytest.raises((TypeError, ValueError)) as caught:
+        profile([np.zeros(3)] * 8, **settings)
+    assert str(caught.value) == text

@@ -218,11 +218,30 @@ def test_no_proc() -> None:
     assert live("have_own_mounts()", *trials(WAYS, ", covered='/proc'")) == ["right"] * 5
 
 
+def test_what_needs_proc_says_so() -> None:
+    """A private map of a file travels by value, as it may have been written to; `ringfeed top` is refused."""
+    refusal = "loaders are found through /proc, which is not here: mount it (mount -t proc proc /proc)"
+    assert live("have_own_mounts()", "looks_without_proc()") == [[True, refusal, refusal]]
+
+
 def test_a_file_system_that_is_full() -> None:
     """Pages are had before anybody writes to them: too few are an error, not a SIGBUS."""
     refusal = "PlanError: cannot reserve 64.1 MB of shared memory: No space left on device; use fewer slots, or memory="
     poverty = "cover('/dev/shm', 'size=1m'); put_slots_in('/dev/shm')"
     assert live(poverty, *trials(["workers=0", "workers=2"], ", size=4 * MB")) == [refusal] * 2
+
+
+@pytest.mark.parametrize("way", ["workers=1", "workers=1, backend='thread'"])
+def test_a_machine_that_is_full_in_mid_run(way: str) -> None:
+    """With slots="auto" training goes on with the slots there are, loses nothing, and stats().tuning says why."""
+    whole, slots, whys = live("", f"tuned_without_room({way})")[0]
+    assert whole
+    assert slots == [2, 2, 2]
+    assert [said(why) for why in whys[:2]] == [
+        "four slots",
+        "cannot reserve 20.5 kB of shared memory: No space left on device; use fewer slots, or memory=",
+    ]
+    assert not any("3 slots" in why or "4 slots" in why for why in whys)
 
 
 # ---- the memory of a cgroup ----
@@ -278,11 +297,11 @@ def test_no_exec_keeps_what_is_ours(method: str) -> None:
     assert [each for each in consumer + worker if each[0] > 2 and each[2]] == []
 
 
-def test_no_other_user_can_open_a_segment() -> None:
-    """Another user can neither open the descriptors of a process, nor would the memfds let him."""
+def test_no_other_user_can_open_a_memfd() -> None:
+    """Another user can neither open the descriptors of a process, nor would the memfds let that user."""
     modes, own, others = live("", "as_another_user()")[0]
     if others is None:
         pytest.skip("only root can become another user")
-    assert modes == [0o600, 0o600]
-    assert own == ["opened", "opened"]
-    assert others == ["PermissionError", "PermissionError"]
+    assert modes == [0o600] * 4
+    assert own == ["opened"] * 4
+    assert others == ["PermissionError"] * 4

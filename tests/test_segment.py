@@ -55,7 +55,8 @@ def test_a_mapping_outlives_the_descriptors() -> None:
 @pytest.mark.usefixtures("nothing_left")
 def test_every_page_is_there_before_it_is_written() -> None:
     """What is reserved has all its blocks, is all zero, is its owner's alone, and can be neither grown nor cut."""
-    fd = reserve("ringfeed-test", 100_000)
+    memfd = reserve("ringfeed-test", 100_000)
+    fd = memfd.fileno()
     found = os.fstat(fd)
     assert found.st_blocks * 512 >= found.st_size == 100_000
     assert found.st_mode & 0o777 == 0o600
@@ -63,7 +64,7 @@ def test_every_page_is_there_before_it_is_written() -> None:
     for size in (99_999, 100_001):
         with pytest.raises(PermissionError):
             os.ftruncate(fd, size)
-    os.close(fd)
+    memfd.close()
 
 
 # ---- who attaches to what ----
@@ -139,7 +140,7 @@ def _no_segment(kind: str, size: int, place: Path) -> tuple[int, ...]:
     elif kind == "unsealed memfd":
         fd = os.memfd_create("ringfeed-test", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     else:
-        return (reserve("ringfeed-test", size if kind == "another memfd" else 1),)
+        return (reserve("ringfeed-test", size if kind == "another memfd" else 1).detach(),)
     os.ftruncate(fd, size)
     return (fd,)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import random
 import sys
@@ -153,7 +154,26 @@ def test_what_is_refused(dataset: Any, settings: dict[str, Any], kind: type[Exce
         ),
         ({"on_stall": "cry"}, ValueError, "on_stall='cry'; choose one of 'raise', 'restart'"),
         ({"on_error": "hide"}, ValueError, "on_error='hide'; choose one of 'raise', 'skip'"),
-        ({"timeout_s": 0}, ValueError, "timeout_s=0 must be positive, or None to wait for ever"),
+        *(
+            (
+                {"timeout_s": one},
+                ValueError,
+                f"timeout_s={one!r} must be positive, or None to wait for ever",
+            )
+            for one in (0, -1, math.nan, np.float32("nan"))
+        ),
+        *(
+            ({"timeout_s": one}, TypeError, f"timeout_s={one!r} must be a number of seconds, or None to wait for ever")
+            for one in ("5", True, np.True_, np.array([1, 2]))
+        ),
+        ({"max_restarts": 2**64}, ValueError, f"max_restarts={2**64} must be at most {2**63 - 1}"),
+        ({"seed": True}, TypeError, "seed is True, expected an integer of 0 or more"),
+        ({"seed": np.array([1, 2])}, TypeError, "seed is array([1, 2]), expected an integer of 0 or more"),
+        (
+            {"memory": -1},
+            ValueError,
+            "memory=-1 is no amount of memory; write it as in '512MB', '2GiB' or a number of bytes",
+        ),
         ({"max_attempts": 0}, ValueError, "max_attempts=0 must be at least 1"),
         (
             {"reseed": True, "backend": "thread"},
@@ -250,12 +270,51 @@ def test_numbers_that_do_not_fit(sample: Any, spec: str) -> None:
         batches([sample] * 2, batch_size=2, spec=ringfeed.Array((), spec))
 
 
-def test_padding_arrives_too() -> None:
-    """What lies between the fields of a structured dtype comes from the sample, not from an older batch in its slot."""
+class Packed:
+    """Samples of a structured dtype with padding, given in each of the ways there are."""
+
+    DTYPE = np.dtype([("a", "u1"), ("in", np.dtype([("x", "f8"), ("y", "u1")], align=True), 2)], align=True)
+
+    def __init__(self, way: str) -> None:
+        self.way = way
+        self.rows = np.full((6, 4, self.DTYPE.itemsize), 255, np.uint8).view(self.DTYPE)[..., 0]
+        if way == "read_into":
+            self.read_into = self.write
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> Any:
+        rows = self.rows[index]
+        return rows[0] if self.way == "scalar" else rows[::2] if self.way == "strided" else rows
+
+    def write(self, index: int, out: Any) -> None:
+        """Fill the fields, as NumPy does it: one by one."""
+        out[...] = self.rows[index]
+
+
+@pytest.mark.parametrize("way", ["scalar", "strided", "whole", "read_into", "batches", "arrays"])
+def test_padding_is_zeros_in_all_kinds_of_dataset(way: str) -> None:
+    """Only fields are handed out, also from slots in which something else lay before."""
+    dataset = Packed(way)
+    given = dataset.rows if way == "arrays" else dataset
+    with ringfeed.Loader(given, batch_size=None if way == "batches" else 2, workers=0, slots=2) as loader:
+        for _ in range(2):
+            for batch in loader:
+                padding = batch.view(np.uint8).reshape(*batch.shape, Packed.DTYPE.itemsize).copy()
+                padding[..., [0, *range(8, 17), *range(24, 33)]] = 0
+                assert not padding.any()
+                assert (np.frombuffer(batch["in"]["y"].tobytes(), np.uint8) == 255).all()
+                batch.view(np.uint8)[...] = 77  # for the next in this slot
+
+
+def test_padding_is_zeros() -> None:
+    """What lies between the fields of a structured dtype is neither the sample's nor an older batch's in its slot."""
     dtype = np.dtype([("a", "u1"), ("b", "f8")], align=True)
     samples = [np.full((4, dtype.itemsize), index, np.uint8).view(dtype)[:, 0] for index in range(2)]
     with ringfeed.Loader([samples[0][:2], samples[1][::2]], batch_size=1, slots=2, workers=0) as loader:
-        assert [set(batch.tobytes()) for batch in loader] == [{0}, {1}]
+        assert [set(batch["b"].tobytes() + batch["a"].tobytes()) for batch in loader] == [{0}, {1}]
+        assert [batch.view((np.uint8, dtype.itemsize))[..., 1:8].any() for batch in loader] == [False, False]
 
 
 class Views(Batches):
@@ -287,7 +346,8 @@ def test_whole_batches_of_any_stride() -> None:
         (
             (np.zeros(6, np.int32), np.zeros((6, 3), np.float32)),
             "dataset[2]: batch[1] has rows of shape (3,), expected (2,); every sample must have the shape of the spec: "
-            "crop, pad or resize it in __getitem__",
+            "crop, pad or resize it in __getitem__; or have batches of many shapes by spec= with variable= and "
+            "max_batch_size=",
         ),
         (
             (np.zeros(6, np.int32), np.zeros((6, 2))),
@@ -556,14 +616,30 @@ def test_a_file_that_is_cut_short_costs_its_rows_alone(tmp_path: Path) -> None:
         assert loader.stats().skipped == [23]
 
 
+def test_numbers_of_numpy_are_numbers() -> None:
+    """Settings take NumPy's integers and floats as Python's own."""
+    given = {"batch_size": np.int64(8), "workers": np.uint8(0), "seed": np.int32(3), "timeout_s": np.float32(5)}
+    with ringfeed.Loader(Oracle(16), slots=np.int16(2), max_attempts=np.int64(1), **given) as loader:
+        loader.set_epoch(np.int64(2**63 - 1))
+        for batch in loader:
+            assert len(batch[0] if isinstance(batch, tuple) else batch) == 8
+    with ringfeed.Loader(Oracle(16), memory=np.int64(10**6), workers=0) as loader:
+        assert loader.plan.total <= 10**6
+
+
 @pytest.mark.parametrize(
-    ("dataset", "path", "kind"),
-    [({"x": np.zeros(3), "y": [0, 1, 2]}, "dataset['y']", "list"), ({"x": (np.zeros(3), 5)}, "dataset['x'][1]", "int")],
+    ("epoch", "kind", "text"),
+    [
+        (2**64, ValueError, f"epoch={2**64} must be at most {2**63 - 1}"),
+        (-1, ValueError, "epoch=-1 must be at least 0"),
+        (None, TypeError, "epoch=None must be an int"),
+        (True, TypeError, "epoch=True must be an int"),
+        ("5", TypeError, "epoch='5' must be an int"),
+        (math.nan, TypeError, "epoch=nan must be an int"),
+    ],
 )
-def test_a_dict_of_columns_that_are_no_arrays_is_refused(dataset: Any, path: str, kind: str) -> None:
-    """The text says which of them is none."""
-    with pytest.raises(ringfeed.SpecError) as caught:
-        probe(dataset, 2)
-    assert str(caught.value) == (
-        f"{path} is of type {kind}, expected an array like all in a dict of arrays; give numpy.asarray() of it"
-    )
+def test_epochs_that_are_refused(epoch: Any, kind: type[Exception], text: str) -> None:
+    """The number of an epoch is refused where it is given, not where the epoch begins."""
+    with ringfeed.Loader(Oracle(16), workers=0) as loader, pytest.raises(kind) as caught:
+        loader.set_epoch(epoch)
+    assert str(caught.value) == text

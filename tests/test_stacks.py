@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import ringfeed
+from datasets import FOREVER_S, Oracle
 from ringfeed import stacks
 from ringfeed.stacks import Stacks
+from watching import lose_patience, pids, pool_of, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
 class Writer:
-    """Stands in for a worker process; writes when it is asked."""
+    """Stands in for a worker process, which is this one; writes when it is asked."""
+
+    pid = os.getpid()
 
     def __init__(self, fd: int, text: bytes) -> None:
         self.text = text
@@ -31,7 +38,9 @@ class Writer:
 def files() -> Iterator[Stacks]:
     """Files that are closed afterwards."""
     found = Stacks()
+    before = signal.signal(signal.SIGUSR1, lambda *_: None)
     yield found
+    signal.signal(signal.SIGUSR1, before)
     found.close()
 
 
@@ -56,3 +65,53 @@ def test_each_worker_has_its_own_file(files: Stacks) -> None:
     """Two ids never share a file; one keeps its own."""
     assert files.fd_of(0) != files.fd_of(1)
     assert files.fd_of(0) == files.fd_of(0)
+
+
+@pytest.mark.parametrize("disposition", [signal.SIG_DFL, signal.SIG_IGN])
+def test_a_worker_that_the_signal_would_end_is_not_asked(files: Stacks, disposition: signal.Handlers) -> None:
+    """One whose dataset has reset SIGUSR1 goes on, and the reason stands in the place of its stack."""
+    signal.signal(signal.SIGUSR1, disposition)
+    worker: Any = Writer(files.fd_of(0), b"a stack")
+    assert files.read(0, worker) == ("no stack: the dataset has taken away the handler of SIGUSR1, which asks for it")
+    assert worker.asked == []
+
+
+def test_a_worker_of_which_proc_says_nothing_is_not_asked(files: Stacks) -> None:
+    """Without /proc, or where it hides other processes, nobody knows what the signal would do."""
+    worker: Any = Writer(files.fd_of(0), b"a stack")
+    worker.pid = 2**22 + 1  # beyond any process
+    assert files.read(0, worker) == (
+        "no stack: /proc/4194305/status does not say whether the worker catches SIGUSR1, which asks for it"
+    )
+    assert worker.asked == []
+
+
+class Resets(Oracle):
+    """Resets the signal that asks for a stack, and sleeps."""
+
+    def __getitem__(self, index: int) -> Any:
+        """Do so at sample 0."""
+        if index == 0:
+            signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+            time.sleep(FOREVER_S)
+        return super().__getitem__(index)
+
+
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
+def test_a_dataset_that_resets_the_signal_lives(method: Any) -> None:
+    """The StallError says why there is no stack, and the worker that it names is not ended by it."""
+    with ringfeed.Loader(Resets(8), batch_size=4, workers=1, start_method=method, spec=Oracle.SPEC) as loader:
+        batches = iter(loader)
+        pid = pids(loader)[0]
+        wait_until(lambda: pool_of(loader)._crew.ring.report(0)[0] == 0)
+        wait_until(lambda: stacks._why_not(pid).startswith("no stack: the dataset"))
+        lose_patience(loader, 0.1)
+        with pytest.raises(ringfeed.StallError) as caught:
+            next(batches)
+        first, second, third = str(caught.value).splitlines()
+        assert first == "no batch for 0.1 s: 1 of 1 workers inside dataset[i] (i = 0); raise timeout_s or look there"
+        assert second.startswith(f"worker 0 (pid {pid}): inside dataset[0], has been at it for ")
+        assert third == "    no stack: the dataset has taken away the handler of SIGUSR1, which asks for it"
+        assert pids(loader) == [pid]
+        assert not pool_of(loader)._workers[0].is_dead()

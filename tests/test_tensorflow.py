@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import importlib
 import re
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 
 import ringfeed
+from forking import Child
 
 tf = pytest.importorskip("tensorflow")
 op = importlib.import_module("ringfeed.adapters.tensorflow_op")
@@ -225,6 +227,16 @@ def test_kept_elements_are_not_overwritten(workers: int) -> None:
         del kept
         gc.collect()
         assert "held" not in loader.slot_states()
+
+
+def test_a_tensor_in_a_forked_child_is_private() -> None:
+    """A child that the user forks has each tensor as it was, though the parent goes on."""
+    with make((np.zeros((ROWS, 4096), np.float32), Y), workers=1, slots=3) as loader:
+        x, y = next(iter(loader.to_tf_dataset()))
+        slot = x.numpy()  # the tensor's own memory
+        child = Child(lambda: (np.testing.assert_array_equal(x.numpy(), 0), y.numpy().tolist().index(31)))
+        ctypes.memset(slot.ctypes.data, 255, slot.nbytes)
+        assert child.go() == 0
 
 
 # ---- pipelines ----

@@ -391,8 +391,8 @@ def test_stall_says_who_is_stuck() -> None:
 def test_an_iterator_of_the_loader_takes_over_from_a_waiting_op() -> None:
     """Who begins an epoch elsewhere does not wait for a batch that the op waits for."""
     stuck = Stuck()
-    # Four slots: two are held by tensors until the walk ends, and the third drains for as long as its worker is stuck.
-    with ringfeed.Loader(stuck, batch_size=4, workers=2, backend="thread", slots=4, timeout_s=WAIT_S) as loader:
+    # Five slots: two are held by tensors until the walk ends, and the third drains for as long as its worker is stuck.
+    with ringfeed.Loader(stuck, batch_size=4, workers=2, backend="thread", slots=5, timeout_s=WAIT_S) as loader:
         errors: list[str] = []
 
         def walk() -> None:

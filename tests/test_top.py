@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pty
 import re
 import select
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from typing import TYPE_CHECKING
 
@@ -233,9 +236,38 @@ def test_in_a_terminal(trainer: Trainer) -> None:
         os.close(fd)
 
 
-def _in_terminal(pid: int) -> tuple[subprocess.Popen[bytes], int]:
+@pytest.mark.usefixtures("nothing_left")
+def test_in_a_tiny_terminal_that_changes(trainer: Trainer) -> None:
+    """Whatever rows and columns a terminal has or shrinks to, it is drawn on, and no line is wrapped."""
+    pytest.importorskip("rich", reason="the live display needs rich")
+    process, fd = _in_terminal(trainer.pid, (1, 1))
+    seen = bytearray()
+    try:
+        for rows, columns in [(1, 1), (2, 2), (0, 0), (1, 80), (24, 1), (24, 2), (24, 3), (3, 40), (24, 80)]:
+            _resize(fd, rows, columns)
+            for _ in range(2):  # one may have been drawn for the size before
+                before = len(seen)
+                wait_until(lambda before=before: _read(fd, seen) and len(seen) > before)
+            assert process.poll() is None, seen.decode(errors="replace")
+        wait_until(lambda: _read(fd, seen) and b"longest held" in seen)
+        process.send_signal(signal.SIGINT)
+        wait_until(lambda: _read(fd, seen) and b"\x1b[?1049l" in seen)
+        assert process.wait(PATIENCE_S) == 0
+        assert b"Traceback" not in seen
+    finally:
+        process.kill()
+        process.wait()
+        os.close(fd)
+
+
+def _resize(fd: int, rows: int, columns: int) -> None:
+    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+
+def _in_terminal(pid: int, size: tuple[int, int] = (24, 80)) -> tuple[subprocess.Popen[bytes], int]:
     """Start `ringfeed top` in a pseudo terminal of its own; return it, and the terminal's other end."""
     ours, theirs = pty.openpty()
+    _resize(ours, *size)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TERM": "xterm-256color"}
     command = [sys.executable, "-m", "ringfeed", "top", str(pid), "--interval", "0.05"]
     process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)

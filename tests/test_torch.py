@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import ringfeed
+from forking import Child
 from frameworks import (
     DTYPES,
     ENDINGS,
@@ -150,6 +151,16 @@ def test_a_tensor_outlives_its_loader() -> None:
     assert x[0, 0] == X[0, 0] + 1
 
 
+def test_a_tensor_in_a_forked_child_is_private() -> None:
+    """A child that the user forks has each tensor as it was, whatever the parent does with the slot."""
+    with make((X, Y), batch_size=4) as loader:
+        x, _ = next(iter(loader.to_torch()))
+        content = x.numpy().copy()
+        child = Child(lambda: np.testing.assert_array_equal(x.numpy(), content))
+        x.zero_()
+        assert child.go() == 0
+
+
 def test_what_backward_needs_is_kept() -> None:
     """A loss that is alive keeps the batch that its gradient is computed from."""
     with make() as loader:
@@ -163,19 +174,41 @@ def test_what_backward_needs_is_kept() -> None:
         torch.testing.assert_close(weights.grad, expected)
 
 
-def test_keeping_all_is_an_error_after_a_second() -> None:
-    """It comes without a timeout_s, and names the slots and the ways out, torch's own among them; all goes on then."""
-    with make(slots=2, timeout_s=None) as loader:
-        kept = []
+@pytest.mark.parametrize("slots", [2, 3])
+def test_all_can_be_kept(slots: int) -> None:
+    """What takes the last slot is a private copy, and one warning names the slots and the ways out, torch's own too."""
+    with make(slots=slots, timeout_s=None) as loader:
+        with pytest.warns(ringfeed.SlotsHeldWarning) as seen:
+            kept = list(loader.to_torch())
+        assert [held_text(warning.message) for warning in seen] == [
+            f"{slots - 1} of {slots} slots are held by arrays that are still referenced (taken "
+            f"{', '.join(['T'] * (slots - 1))} s ago; ringfeed.debug() says where), so batches are handed out as "
+            "private copies until a slot comes back; copy what you keep, raise slots=, or give copy=True "
+            "(a tensor is copied by .clone())"
+        ]
+        assert seen[0].filename == __file__
+        assert torch.equal(torch.cat([x for x, _ in kept]), torch.from_numpy(X))
+        del kept
+        assert [len(y) for _, y in loader.to_torch()] == [32, 32, 32, 4]
+
+
+def test_keeping_both_slots_too_late_is_an_error_after_a_second() -> None:
+    """Of two slots, after batches that were let go; it comes without a timeout_s, and all goes on then."""
+    with make(slots=2, timeout_s=None, batch_size=10) as loader:
+        batches, kept = iter(loader.to_torch()), []
+        for _ in range(6):
+            batch = next(batches)
+        kept += [batch, next(batches)]
+        del batch
         with pytest.raises(ringfeed.SlotsHeldError) as caught:
-            kept.extend(loader.to_torch())  # extend() keeps what came before the error
+            next(batches)
         assert held_text(caught.value) == (
             "all 2 slots are held by arrays that are still referenced (taken T, T s ago; ringfeed.debug() says where), "
             "so no batch can be filled; copy what you keep, raise slots=, or give copy=True "
             "(a tensor is copied by .clone())"
         )
         del kept, caught
-        assert [len(y) for _, y in loader.to_torch()] == [32, 32, 32, 4]
+        assert [len(y) for _, y in loader.to_torch()] == [10] * 10
 
 
 def test_copies_hold_no_slots() -> None:

@@ -15,6 +15,7 @@ sets = torch.utils.data
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 ROWS = 20
 X = torch.arange(ROWS * 3, dtype=torch.float32).reshape(ROWS, 3)
@@ -137,7 +138,7 @@ def test_a_worker_computes_in_one_thread() -> None:
 def test_tensors_that_are_no_arrays_are_refused(sample: Any, text: str) -> None:
     """What torch itself does not make an array of is refused with torch's reason."""
     with pytest.raises(ringfeed.SpecError) as caught:
-        ringfeed.Loader([sample], workers=0)
+        ringfeed.Loader([sample] * 2, workers=0)
     assert str(caught.value) == text
 
 
@@ -213,3 +214,44 @@ def test_nothing_is_warned_of_a_dataset_without_torch() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert len(loaded(Plain(), spec=(ringfeed.Array((3,), "float32"), ringfeed.Array((), "int64")))) == 3
+
+
+class Opening(Pairs):
+    """Opens its file on first use, as torch's documents advise."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+        self.file: Any = None
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        self.file = self.file or self.path.open("rb")
+        self.file.seek(12 * index)
+        return np.frombuffer(self.file.read(12), np.float32), index
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_subset_of_a_dataset_that_opens_its_file(method: str, tmp_path: Path) -> None:
+    """The file that reading sample 0 has opened, two datasets below, does not keep it from travelling."""
+    (tmp_path / "rows").write_bytes(X.numpy().tobytes())
+    halves = sets.random_split(Opening(tmp_path / "rows"), [12, 8], torch.Generator().manual_seed(1))
+    assert rows(loaded(halves[0], workers=2, start_method=method)) == list(halves[0].indices)
+
+
+def test_tensors_given_whole_are_columns() -> None:
+    """A tuple of two tensors of one shape is no dataset of two samples; a list of them is refused."""
+    (batch,) = loaded((X, -X), batch_size=ROWS)
+    assert torch.equal(batch[0], X)
+    assert torch.equal(batch[1], -X)
+    (batch,) = loaded((X, torch.arange(ROWS)), batch_size=ROWS)
+    assert rows([batch]) == list(range(ROWS))
+    with pytest.raises(ringfeed.SpecError, match=r"^the dataset is a list of 2 arrays of length 20, expected a tuple"):
+        ringfeed.Loader([X, -X])
+    with pytest.raises(ringfeed.SpecError, match=r"^dataset\[1\] is a torch.Tensor, of which NumPy can make no array"):
+        ringfeed.Loader((X, torch.ones(ROWS, requires_grad=True)))
+
+
+def test_a_dataloader_is_no_dataset() -> None:
+    """It makes batches itself."""
+    with pytest.raises(TypeError, match=r"^a DataLoader makes batches itself, expected a dataset of samples; give"):
+        ringfeed.Loader(sets.DataLoader(Pairs(), batch_size=8), shuffle=True)

@@ -11,6 +11,7 @@ import pytest
 
 import ringfeed
 from ringfeed.randomness import SampleContext, reseed, scatter
+from watching import run_script
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
@@ -43,6 +44,30 @@ def test_workers_draw_different_numbers(method: Any) -> None:
     assert len({*drawn}) == 16
 
 
+LAZY = """
+import numpy as np, ringfeed, time
+class Lazy:
+    def __len__(self): return 16
+    def __getitem__(self, index):
+        import torch
+        time.sleep(0.01)
+        return np.int64(torch.randint(2**40, ()).item())
+found = []
+for workers in (0, 1, 3):
+    how = dict(workers=workers, start_method={method!r}, reseed=True, spec=ringfeed.Array((), "int64"))
+    with ringfeed.Loader(Lazy(), batch_size=8, **how) as loader:
+        found.append([number for batch in loader for number in batch.tolist()])
+print(found[0] == found[1], found[0] == found[2], len({{*found[0]}}))
+"""
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_reseeded_numbers_do_not_depend_on_the_workers(method: str) -> None:
+    """Every sample's number is the same however many processes import torch in their first sample, this one too."""
+    out, _, status = run_script(LAZY.format(method=method))
+    assert (out, status) == ("True True 16\n", 0)
+
+
 def test_reseeding_seeds_torch() -> None:
     """The same sample draws the same, after any others."""
     before = torch.random.get_rng_state()
@@ -69,6 +94,17 @@ def test_scattered_workers_differ() -> None:
         assert len({*found}) == 4
     finally:
         torch.random.set_rng_state(before)
+
+
+def test_the_sample_that_imports_torch_is_reseeded() -> None:
+    """Also without workers, where nothing is scattered, it draws what it draws when torch is here already."""
+    script = (
+        "import sys; from ringfeed.randomness import SampleContext, reseed\n"
+        "reseed(SampleContext(1, 2, 3)); reseed(SampleContext(1, 2, 4)); assert 'torch' not in sys.modules\n"
+        "import torch; first = torch.randint(2**31, (3,)).tolist()\n"
+        "reseed(SampleContext(1, 2, 4)); assert torch.randint(2**31, (3,)).tolist() == first"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=240)
 
 
 def test_it_is_never_imported_for_this() -> None:

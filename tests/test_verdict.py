@@ -15,8 +15,32 @@ FORM = {"workers": 4, "slots": 4, "slot_size": 38_500_000, "cpus": 4}
 @pytest.mark.parametrize(
     ("times", "form", "text"),
     [
-        ({"batches": 0, "elapsed_s": 9.0}, {}, "too early to say: 0 batches in 9.0 s"),
+        ({"batches": 0, "elapsed_s": 9.0}, {}, "no batch in 9.0 s: workers start and read the dataset"),
+        ({"batches": 0, "elapsed_s": 9.0}, {"workers": 0}, "too early to say: 0 batches in 9.0 s"),
         ({"elapsed_s": 0.4}, {}, "too early to say: 100 batches in 0.4 s"),
+        (
+            {"batches": 0, "elapsed_s": 9.0},
+            {"imported": ["tensorflow"]},
+            "no batch in 9.0 s: workers import tensorflow",
+        ),
+        (
+            {"stall_s": 9.8, "startup_s": 9.8, "elapsed_s": 10.0},
+            {},
+            "too early to say: 100 batches in 0.2 s; start-up took 9.8 s before the first batch: workers start and "
+            "read the dataset",
+        ),
+        (
+            {"stall_s": 9.84, "startup_s": 9.8, "elapsed_s": 19.8, "busy_s": 6.0},
+            {"imported": ["jax", "tensorflow"]},
+            "compute-bound: training waited 0.4% of the time; workers are 15% busy: 1 worker would do, 2 slots would "
+            "do, saving 77.0 MB; start-up took 9.8 s before the first batch: workers import jax, tensorflow",
+        ),
+        (
+            {"stall_s": 0.94, "startup_s": 0.9, "elapsed_s": 10.9, "busy_s": 6.0},
+            {},
+            "compute-bound: training waited 0.4% of the time; workers are 15% busy: 1 worker would do, 2 slots would "
+            "do, saving 77.0 MB",
+        ),
         (
             {"stall_s": 6.3, "busy_s": 39.2},
             {},
@@ -79,3 +103,13 @@ def test_the_whole_text(times: dict[str, Any], form: dict[str, int], text: str) 
     """Who waits for whom, how much, and what to change."""
     stats = Stats(**{"batches": 100, "samples": 3200, "elapsed_s": 10.0, **times})
     assert verdict(stats, **{**FORM, **form}) == text
+
+
+def test_work_before_the_first_batch_is_not_of_the_run() -> None:
+    """Workers that import in their first dataset[i] are not busier afterwards for it."""
+    stats = Stats(batches=100, samples=3200, stall_s=5.04, startup_s=5.0, elapsed_s=15.0, busy_s=26.0)
+    stats.startup_busy_s = 20.0
+    assert verdict(stats, **FORM) == (
+        "compute-bound: training waited 0.4% of the time; workers are 15% busy: 1 worker would do, 2 slots would do, "
+        "saving 77.0 MB; start-up took 5.0 s before the first batch: workers start and read the dataset"
+    )

@@ -46,7 +46,7 @@ def look_at(segment: Segment) -> Watch:
 def test_a_fresh_ring(made: Segment) -> None:
     """All is free and idle before there is a consumer, and the geometry is the plan's."""
     watch = look_at(made)
-    fields_size = PLAN.layout.indices_at
+    fields_size = PLAN.layout.failures_at
     assert watch.geometry == (3, PLAN.layout.slot_size, fields_size, 4, 2)
     assert watch.slots() == [FREE] * 3
     assert watch.workers() == [IDLE] * 4
@@ -136,7 +136,7 @@ def test_what_is_no_control_block(made: Segment, tmp_path: Path, kind: str) -> N
     elif kind == "slots":
         fds = (os.dup(made.slots_fd),)
     else:
-        fds = (reserve("ringfeed-test", {"empty": 1, "zeros": size, "longer": size + 4096}[kind]),)
+        fds = (reserve("ringfeed-test", {"empty": 1, "zeros": size, "longer": size + 4096}[kind]).detach(),)
         if kind == "longer":
             os.pwrite(fds[0], os.pread(made.control_fd, size, 0), 0)
     with pytest.raises(ValueError, match="no loader") as caught:

@@ -100,6 +100,7 @@ def test_nothing_but_none(how: dict[str, Any]) -> None:
         assert outcomes(loader) == []
 
 
+@pytest.mark.filterwarnings("ignore::ringfeed.SlotsHeldWarning")
 @pytest.mark.parametrize("how", HERE, ids=str)
 def test_held_batches_stay_as_they_are(how: dict[str, Any]) -> None:
     """A long run of None goes through the one slot that is left, and what is held is not written."""
@@ -201,7 +202,7 @@ def pictures(**settings: Any) -> ringfeed.Loader:
 @pytest.mark.parametrize("how", BACKENDS, ids=str)
 def test_each_batch_has_its_own_shape(how: dict[str, Any]) -> None:
     """What comes is what was given, in its very shape, contiguous, and aligned in the slot."""
-    with pictures(**how) as loader:
+    with pictures(slots=3, **how) as loader:
         seen = 0
         for index, batch in enumerate(loader):
             for name, expected in batch_of(index).items():

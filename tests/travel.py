@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -72,4 +73,18 @@ def ask_loaded(subject: object, question: Callable[[Any], Any]) -> Any:
             answer = question(subject)
         return answer, ship.frameworks_loaded(), [str(warning.message) for warning in caught]
 
-    return ask(subject, both)
+    answer, loaded, warned = ask(subject, both)
+    return answer, loaded, list(map(without_figures, warned))
+
+
+def without_figures(text: str) -> str:
+    """The same with N for what was measured, and for the number of a line."""
+    return re.sub(r"(?<=line )\d+|\d+(\.\d+)?(?= s and | MB )", "N", text)
+
+
+def warning_of(line: str, roots: str) -> str:
+    """What a worker says of the import that a line of the user's makes, without the figures."""
+    return (
+        f"{line} makes the workers import {roots}, which took N s and N MB in this one; use NumPy there or leave it to "
+        f"the model, keep the import out of the dataset's module, or give workers=0 or backend='thread'"
+    )

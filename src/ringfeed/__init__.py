@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         RingfeedError,
         ShipError,
         SlotsHeldError,
+        SlotsHeldWarning,
         SpecError,
         StallError,
         SupersededError,
@@ -39,6 +40,15 @@ if sys.platform != "linux":
     message = f"ringfeed needs Linux (memfd, futex, pidfd); this is {sys.platform}"
     raise ImportError(message)
 
+archive = getattr(__spec__ and __spec__.loader, "archive", None)
+if archive is not None:
+    message = (
+        f"ringfeed cannot run from the archive {archive}: no system loads extension modules from one; install ringfeed "
+        f"in a folder (pip install --target FOLDER ringfeed), and put that on sys.path before the archive"
+    )
+    raise ImportError(message)
+del archive
+
 __version__ = "0.1.0"
 
 _HOMES = {
@@ -52,6 +62,7 @@ _HOMES = {
     "RingfeedError": "errors",
     "ShipError": "errors",
     "SlotsHeldError": "errors",
+    "SlotsHeldWarning": "errors",
     "Spec": "spec",
     "SpecError": "errors",
     "StallError": "errors",
@@ -73,6 +84,7 @@ __all__ = [
     "RingfeedError",
     "ShipError",
     "SlotsHeldError",
+    "SlotsHeldWarning",
     "Spec",
     "SpecError",
     "StallError",

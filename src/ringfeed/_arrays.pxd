@@ -16,6 +16,9 @@ cdef struct Field:
     cnp.npy_intp shape[33]  # [0] is for the rows; 32 axes were NumPy's limit when this was written
     bint varies             # a batch's own shape stands before the field
     uint8_t may_be_less[33]  # by axis
+    size_t itemsize
+    size_t gap_count         # stretches of padding in an element, which are zeros in a slot
+    size_t *gaps             # where each begins, and how long it is
 
 
 cdef struct Given:  # what the dataset gives for a leaf
@@ -32,6 +35,8 @@ cdef class Fields:
     cdef list dtypes
 
     cdef describe(self, Py_ssize_t number, leaf, uint64_t offset)
+    cdef note_gaps(self, Field *field, dtype)
+    cdef void clear_gaps(self, Py_ssize_t number, uint8_t *target, size_t size) noexcept nogil
     cdef cnp.ndarray wrap(self, Py_ssize_t number, uint8_t *base, cnp.npy_intp first, cnp.npy_intp rows, owner)
 
 
@@ -46,6 +51,7 @@ cdef class FieldWriter:
     cdef describe(self, Given *given, leaf)
     cdef int put(self, cnp.ndarray array, uint8_t *target, size_t size, Py_ssize_t number, uint8_t *base,
                  cnp.npy_intp first, cnp.npy_intp rows) except -1
+    cdef void clear_row(self, Py_ssize_t number, uint8_t *base, Py_ssize_t row) noexcept
     cdef int convert(self, cnp.ndarray array, float *target, size_t size, Py_ssize_t number,
                      cnp.npy_intp rows) except -1
     cdef int write(self, Py_ssize_t number, value, uint8_t *base, Py_ssize_t row, int64_t index) except -1

@@ -9,11 +9,13 @@ from cpython.ref cimport Py_INCREF, PyTypeObject
 from libc.math cimport isinf
 from libc.stdint cimport int64_t, uint8_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 
 from ringfeed cimport _cring as c
 
 import numpy as np
+
+from ringfeed.leaf import gaps_in
 
 cnp.import_array()
 
@@ -104,9 +106,35 @@ cdef class Fields:
         for axis in leaf.variable:
             field.varies = True
             field.may_be_less[axis] = True
+        self.note_gaps(field, leaf.dtype)
+
+    cdef note_gaps(self, Field *field, dtype):
+        gaps = gaps_in(dtype)
+        field.itemsize = dtype.itemsize
+        field.gaps = <size_t *>calloc(2 * len(gaps) + 1, sizeof(size_t))
+        if field.gaps == NULL:
+            raise MemoryError
+        for start, length in gaps:
+            field.gaps[2 * field.gap_count] = start
+            field.gaps[2 * field.gap_count + 1] = length
+            field.gap_count += 1
 
     def __dealloc__(self):
+        cdef Py_ssize_t number
+        if self.fields != NULL:
+            for number in range(self.count):
+                free(self.fields[number].gaps)
         free(self.fields)
+
+    cdef void clear_gaps(self, Py_ssize_t number, uint8_t *target, size_t size) noexcept nogil:
+        """Fill the padding of elements with zeros: what else lies there is no part of a sample."""
+        cdef Field *field = &self.fields[number]
+        cdef size_t element, gap
+        if not field.gap_count:
+            return
+        for element in range(size // field.itemsize):
+            for gap in range(field.gap_count):
+                memset(target + element * field.itemsize + field.gaps[2 * gap], 0, field.gaps[2 * gap + 1])
 
     cdef cnp.ndarray wrap(self, Py_ssize_t number, uint8_t *base, cnp.npy_intp first, cnp.npy_intp rows, owner):
         """Rows `first`, … of a field as an array that keeps `owner`; `rows` < 0: one row, without the row axis."""
@@ -262,7 +290,14 @@ cdef class FieldWriter:
                 rf_copy(target, source, size, self.stream)
                 if self.stream:
                     rf_stream_end()
+        if self.fields.fields[number].gap_count:
+            self.fields.clear_gaps(number, target, size)
         return 0
+
+    cdef void clear_row(self, Py_ssize_t number, uint8_t *base, Py_ssize_t row) noexcept:
+        """Clear the padding of what a dataset has written into a row itself."""
+        cdef Field *field = &self.fields.fields[number]
+        self.fields.clear_gaps(number, base + field.offset + row * field.row_size, field.row_size)
 
     cdef int convert(self, cnp.ndarray array, float *target, size_t size, Py_ssize_t number,
                      cnp.npy_intp rows) except -1:
@@ -318,5 +353,6 @@ cdef class FieldWriter:
         with nogil:
             if given.conversion == NULL:
                 rf_gather(target, source, stride, field.row_size, indices, rows, self.stream)
+                self.fields.clear_gaps(number, target, rows * field.row_size)
             else:
                 rf_convert(given.conversion, <float *>target, source, stride, indices, rows, given.nbytes)

@@ -88,7 +88,7 @@ def _in_file(array: np.ndarray[Any, Any]) -> Any:
     if root is None or array.size == 0 or not root.filename or not Path(root.filename).exists():
         return None
     low, high = _bounds(array)
-    if root.mode == "c" and _written(low, high):
+    if root.mode == "c" and _may_be_written(low, high):
         return None
     start = root.offset + low - _address(root)
     mode = "r+" if root.mode == "w+" else root.mode  # w+ would empty the file
@@ -123,14 +123,17 @@ def _bounds(array: np.ndarray[Any, Any]) -> tuple[int, int]:
     return low, _address(array) + sum(max(0, step) for step in reach) + array.itemsize
 
 
-def _written(low: int, high: int) -> bool:
-    """Whether this process has written to a private mapping between two addresses: its file lacks that."""
+def _may_be_written(low: int, high: int) -> bool:
+    """Whether this process has written to a private mapping between two addresses, or may have: its file lacks that."""
     inside = False
-    with Path("/proc/self/smaps").open() as smaps:
-        for line in smaps:
-            area = re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line)
-            if area:
-                inside = int(area[1], 16) < high and int(area[2], 16) > low
-            elif inside and re.match(r"(Anonymous|Swap): +[1-9]", line):
-                return True
+    try:
+        lines = Path("/proc/self/smaps").read_text().splitlines()
+    except OSError:  # no /proc
+        return True
+    for line in lines:
+        area = re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line)
+        if area:
+            inside = int(area[1], 16) < high and int(area[2], 16) > low
+        elif inside and re.match(r"(Anonymous|Swap): +[1-9]", line):
+            return True
     return False

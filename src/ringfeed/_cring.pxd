@@ -23,7 +23,8 @@ cdef extern from "layout.h" nogil:
     struct rf_failure:
         uint32_t row
         uint32_t size
-        uint8_t payload[4088]
+        uint64_t seal
+        uint8_t payload[4080]
 
     struct rf_geometry:
         uint32_t slots
@@ -146,6 +147,7 @@ cdef extern from "ring.h" nogil:
         RF_PENDING
         RF_STOPPED
         RF_ALARMED
+        RF_DAMAGED
 
     struct rf_taken:
         uint64_t batch
@@ -153,7 +155,22 @@ cdef extern from "ring.h" nogil:
         uint32_t slot
         uint32_t rows
         uint32_t tickets
+        uint32_t rows_per_ticket
         rf_bool failed
+        rf_bool damaged
+        uint64_t failed_cells
+
+    enum rf_damage:
+        RF_INTACT
+
+    struct rf_damage_report:
+        rf_damage what
+        uint64_t batch
+        uint64_t epoch
+        uint32_t slot
+        uint32_t first_row
+        uint32_t rows
+        rf_bool indices
 
     uint64_t rf_control_size(uint32_t slots, uint32_t cells, uint32_t ids)
     void rf_format(rf_control *control, const rf_geometry *geometry)
@@ -162,7 +179,9 @@ cdef extern from "ring.h" nogil:
     void rf_reference(rf_ring *ring)
     void rf_unreference(rf_ring *ring)
 
+    uint64_t rf_window_size(uint32_t capacity, uint32_t rows)
     uint32_t rf_plan_room(const rf_ring *ring)
+    uint32_t rf_planned(const rf_ring *ring)
     rf_bool rf_plan(rf_ring *ring, const int64_t *indices, uint32_t rows, uint64_t epoch, uint32_t version)
     void rf_set_lane(rf_ring *ring, uint32_t lane)
     void rf_bind(rf_ring *ring)
@@ -178,16 +197,19 @@ cdef extern from "ring.h" nogil:
     rf_answer rf_wait_slot(rf_ring *ring, int64_t deadline_ns)
     uint32_t rf_head_lane(const rf_ring *ring)
     rf_bool rf_has_room(const rf_ring *ring)
+    rf_bool rf_leaves_room(const rf_ring *ring, rf_bool lets_go)
     rf_bool rf_wait_room(rf_ring *ring, int64_t deadline_ns)
     rf_taken rf_take(rf_ring *ring)
     rf_answer rf_take_ready(rf_ring *ring, rf_taken *taken)
+    void rf_check(rf_ring *ring)
+    rf_damage_report rf_damage_of(const rf_ring *ring)
     void rf_alarm(rf_ring *ring)
     void rf_alarm_clear(rf_ring *ring)
 
     uint8_t *rf_slot_base(const rf_ring *ring, uint32_t slot)
     const uint8_t *rf_slot_marks(const rf_ring *ring, uint32_t slot)
     const int64_t *rf_slot_indices(const rf_ring *ring, uint32_t slot)
-    const rf_failure *rf_slot_failure(const rf_ring *ring, uint32_t slot, uint32_t cell)
+    rf_bool rf_read_failure(const rf_ring *ring, uint32_t slot, uint32_t cell, rf_failure *failure)
     void rf_hold(rf_ring *ring, uint32_t slot)
     void rf_drop(rf_ring *ring, uint32_t slot)
     rf_slot_state rf_slot_state_of "rf_slot_state" (const rf_ring *ring, uint32_t slot)
@@ -297,8 +319,24 @@ cdef extern from "pages.h" nogil:
     void rf_unmap(void *address, uint64_t size)
 
 
+cdef extern from "descriptors.h" nogil:
+    enum:
+        RF_MAX_FDS
+
+    struct rf_received:
+        size_t size
+        unsigned count
+        int truncated
+        int fds[RF_MAX_FDS]
+
+    int rf_send(int end, const void *packet, size_t size, const int *fds, unsigned count)
+    int rf_receive(int end, void *packet, size_t size, rf_received *received)
+
+
 cdef extern from "wait.h" nogil:
     int64_t rf_now_ns()
+    uint32_t rf_fork_generation()
+    void rf_end_child(int pid)
     int rf_futex_error()
     int rf_guard_start(int parent, int lifeline)
     int rf_keep_heap(int trim, int mmap)

@@ -10,11 +10,11 @@ import copyreg
 import functools
 import io
 from itertools import islice
-from types import CodeType, FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType
+from types import FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from ringfeed._buffers import PROTOCOL
-from ringfeed._pickler import failure
+from ringfeed._pickler import failure, names_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -25,7 +25,8 @@ MAX_CHILDREN = 1_000_000  # of one object
 SHOWN_KEY = 40  # characters of a dict's key
 
 _WAYS_OUT = (
-    'create it lazily inside __getitem__ (on first use in the worker), or use backend="thread" or start_method="fork"'
+    "create it on first use in __getitem__, in each worker, and leave it out in __getstate__ "
+    "if this process reads the dataset too"
 )
 _WORDS = {
     "builtins.generator": "a generator",
@@ -52,11 +53,11 @@ def explain(obj: object, name: str, error: Exception) -> str:
         )
     labels, culprit = _Search().from_root(obj)
     reason = failure(culprit) or error
-    where = name + _joined(labels)
-    return f"{where} is {_words(culprit, reason)} and cannot be sent to a worker process; {_WAYS_OUT}"
+    where = name + joined(labels)
+    return f"{where} is {words(culprit, reason)} and cannot be sent to a worker process; {_WAYS_OUT}"
 
 
-def _joined(labels: Iterable[str]) -> str:
+def joined(labels: Iterable[str]) -> str:
     """Join the steps of a path; the name of a variable is quoted together with what follows it."""
     path, end = "", ""
     for label in labels:
@@ -66,7 +67,8 @@ def _joined(labels: Iterable[str]) -> str:
     return path + end
 
 
-def _words(culprit: object, reason: Exception) -> str:
+def words(culprit: object, reason: Exception | None = None) -> str:
+    """Say what an object is that a worker process cannot have."""
     kind = type(culprit)
     full_name = f"{kind.__module__}.{kind.__qualname__}"
     if isinstance(culprit, io.IOBase):
@@ -75,7 +77,7 @@ def _words(culprit: object, reason: Exception) -> str:
         return _WORDS[full_name]
     if kind.__module__.partition(".")[0] == "h5py":
         return f"an h5py object ({kind.__name__})"
-    return f"a {full_name} object ({type(reason).__name__}: {reason})"
+    return f"a {full_name} object" + (f" ({type(reason).__name__}: {reason})" if reason is not None else "")
 
 
 class _Search:
@@ -125,11 +127,11 @@ class _Search:
 
 def _children(obj: Any) -> Iterable[Step]:
     """What pickling ``obj`` pickles besides."""
-    parts = _PARTS.get(type(obj))
+    parts = PARTS.get(type(obj))
     if parts is not None:
         return parts(obj)
     if isinstance(obj, type):
-        return _parts_of_class(obj)
+        return parts_of_class(obj)
     if isinstance(obj, tuple) and hasattr(obj, "_fields"):
         return [(f".{field}", value) for field, value in zip(obj._fields, obj, strict=False)]
     return _parts_of_instance(obj)
@@ -147,14 +149,15 @@ def _elements(elements: Iterable[Any]) -> Iterator[Step]:
     return ((f"[{number}]", element) for number, element in enumerate(elements))
 
 
-def _parts_of_function(function: FunctionType) -> Iterator[Step]:
+def parts_of_function(function: FunctionType) -> Iterator[Step]:
+    """The variables, globals, defaults and attributes of a function."""
     code = function.__code__
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         try:
             yield f": variable '{name}", cell.cell_contents
         except ValueError:  # not assigned yet
             continue
-    for name in sorted(_names(code) & function.__globals__.keys()):
+    for name in sorted(names_in(code) & function.__globals__.keys()):
         yield f": global '{name}", function.__globals__[name]
     positional = reversed(code.co_varnames[: code.co_argcount])
     last_first = zip(positional, reversed(function.__defaults__ or ()), strict=False)
@@ -163,13 +166,8 @@ def _parts_of_function(function: FunctionType) -> Iterator[Step]:
     yield from ((f".{name}", value) for name, value in vars(function).items())
 
 
-def _names(code: CodeType) -> set[str]:
-    """The names that a function and the functions inside it may look up among its globals."""
-    inner = (_names(constant) for constant in code.co_consts if isinstance(constant, CodeType))
-    return set(code.co_names).union(*inner)
-
-
-def _parts_of_class(cls: type) -> Iterator[Step]:
+def parts_of_class(cls: type) -> Iterator[Step]:
+    """The members and bases of a class."""
     for name, member in vars(cls).items():
         # Made anew with the class, and never pickled.
         if name != "_abc_impl" and not isinstance(member, GetSetDescriptorType | MemberDescriptorType):
@@ -197,13 +195,13 @@ def _parts_of_instance(obj: Any) -> Iterator[Step]:
     yield from ((f".__reduce__()[1]{label}", argument) for label, argument in _elements(arguments))
 
 
-_PARTS: dict[type, Callable[[Any], Iterable[Step]]] = {
+PARTS: dict[type, Callable[[Any], Iterable[Step]]] = {
     dict: lambda table: _entries(table.items()),
     list: _elements,
     tuple: _elements,
     set: _elements,
     frozenset: _elements,
-    FunctionType: _parts_of_function,
+    FunctionType: parts_of_function,
     MethodType: lambda method: [(".__self__", method.__self__), ("", method.__func__)],
     staticmethod: lambda method: [("", method.__func__)],
     classmethod: lambda method: [("", method.__func__)],

@@ -24,7 +24,7 @@ cdef class Lease:
         return c.rf_slot_base(self.ring, self.taken.slot)
 
     def __getbuffer__(self, Py_buffer *view, int flags):
-        PyBuffer_FillInfo(view, self, c.rf_slot_base(self.ring, self.taken.slot), self.ring.geometry.indices_at, 0,
+        PyBuffer_FillInfo(view, self, c.rf_slot_base(self.ring, self.taken.slot), self.ring.geometry.failures_at, 0,
                           flags)
 
     @property
@@ -44,7 +44,7 @@ cdef class Lease:
         for axis, length in enumerate(shape):
             field.shape[axis] = length
             size *= <uint64_t>length
-        if offset + size > self.ring.geometry.indices_at:
+        if offset + size > self.ring.geometry.failures_at:
             raise ValueError(f"an array of {size} bytes at {offset} does not lie within the slot's fields")
         cdef void *export
         if versioned:
@@ -104,17 +104,19 @@ cdef class Lease:
         cdef const int64_t *indices = c.rf_slot_indices(self.ring, self.taken.slot)
         cdef uint32_t row
         return [(row, indices[row], marks[row]) for row in range(min(rows, self.ring.geometry.rows))
-                if marks[row] != c.RF_ROW_OK]
+                if self.has_failed(row // self.taken.rows_per_ticket) and marks[row] != c.RF_ROW_OK]
+
+    cdef bint has_failed(self, uint32_t cell) noexcept:
+        return cell < self.taken.tickets and self.taken.failed_cells >> cell & 1
 
     def failures(self):
         """Return (row, payload) of the first failure of each ticket that has one."""
-        cdef const c.rf_failure *failure
+        cdef c.rf_failure failure
         cdef uint32_t cell
         found = []
         for cell in range(self.taken.tickets):
-            failure = c.rf_slot_failure(self.ring, self.taken.slot, cell)
-            if failure.size:
-                found.append((failure.row, <bytes>failure.payload[:min(failure.size, sizeof(failure.payload))]))
+            if self.has_failed(cell) and c.rf_read_failure(self.ring, self.taken.slot, cell, &failure):
+                found.append((failure.row, <bytes>failure.payload[:failure.size]))
         return found
 
 

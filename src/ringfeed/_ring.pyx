@@ -8,12 +8,13 @@ cimport cython
 from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New
-from libc.errno cimport EPROTO
+from libc.errno cimport EPROTO, errno
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
 
 from ringfeed cimport _cring as c
 
 import os
+from _thread import RLock
 
 ABI = c.RF_ABI
 FIELD_ALIGN = c.RF_FIELD_ALIGN
@@ -30,6 +31,7 @@ HELD = c.RF_HELD
 PENDING = c.RF_PENDING
 STOPPED = c.RF_STOPPED
 ALARMED = c.RF_ALARMED
+DAMAGED = c.RF_DAMAGED
 
 ROW_OK = c.RF_ROW_OK
 ROW_RAISED = c.RF_ROW_RAISED
@@ -38,6 +40,8 @@ ROW_KILLED = c.RF_ROW_KILLED
 # However long a wait is, it comes up this often: a signal that arrives just before the sleep is seen then.
 cdef int64_t SLICE_NS = 100_000_000
 
+# As in enum rf_damage.
+cdef tuple DAMAGES = ("", "header", "record", "cell", "indices", "failure")
 cdef tuple SLOT_STATES = ("free", "filling", "draining", "held", "parked")
 
 feed_calls = &c.rf_feed_calls_here
@@ -46,6 +50,11 @@ feed_calls = &c.rf_feed_calls_here
 def control_size(uint32_t slots, uint32_t cells, uint32_t ids):
     """Return the bytes of a control block with lines for so many worker ids."""
     return c.rf_control_size(slots, cells, ids)
+
+
+def window_size(uint32_t capacity, uint32_t rows):
+    """Return the bytes of the indices that a consumer keeps, `capacity` batches of `rows` being planned ahead."""
+    return c.rf_window_size(capacity, rows)
 
 
 def now_ns():
@@ -127,6 +136,11 @@ cdef class Ring:
         """How many more batches can be planned."""
         return c.rf_plan_room(self.ring)
 
+    @property
+    def planned(self):
+        """How many batches are planned or bound, and not taken."""
+        return c.rf_planned(self.ring)
+
     def plan(self, const int64_t[::1] indices, uint32_t rows, uint64_t epoch, uint32_t version, uint32_t lane=0):
         """Plan batches of `rows` indices each, the last one perhaps shorter; bind what can be bound.
 
@@ -178,6 +192,8 @@ cdef class Ring:
                     answer = c.rf_wait_slot(self.ring, min(deadline, now + SLICE_NS))
                 else:
                     answer = c.rf_wait_head(self.ring, min(deadline, now + SLICE_NS))
+            if answer == c.RF_PENDING:
+                c.rf_check(self.ring)
             now = c.rf_now_ns()
             stall_ns[0] = now - began
             PyErr_CheckSignals()
@@ -196,6 +212,8 @@ cdef class Ring:
             return None
         cdef Lease lease = Lease.__new__(Lease)
         lease.taken = c.rf_take(self.ring)
+        if lease.taken.damaged:
+            return None
         c.rf_reference(self.ring)
         lease.ring = self.ring
         return lease
@@ -204,6 +222,10 @@ cdef class Ring:
         """Whether this time has come; here, where the clock is."""
         return c.rf_now_ns() >= time_ns
 
+    cdef bint leaves_room(self, bint lets_go) noexcept:
+        """Whether taking the head batch leaves a slot to be filled: see rf_leaves_room()."""
+        return c.rf_leaves_room(self.ring, lets_go)
+
     cdef c.rf_answer take_ready(self, Lease lease):
         """Take the head batch into a fresh lease if nothing is to be judged: see rf_take_ready()."""
         cdef c.rf_answer answer = c.rf_take_ready(self.ring, &lease.taken)
@@ -211,6 +233,20 @@ cdef class Ring:
             c.rf_reference(self.ring)
             lease.ring = self.ring
         return answer
+
+    def damage(self):
+        """Say what was overwritten: (what, batch, first row, rows, their indices); None if nothing was.
+
+        ``what`` is header, record, cell, indices or failure; the indices are empty where they are not known.
+        """
+        c.rf_check(self.ring)
+        cdef c.rf_damage_report report = c.rf_damage_of(self.ring)
+        cdef const int64_t *indices = c.rf_slot_indices(self.ring, report.slot)
+        cdef uint32_t row
+        if report.what == c.RF_INTACT:
+            return None
+        known = [indices[report.first_row + row] for row in range(report.rows)] if report.indices else []
+        return DAMAGES[<int>report.what], report.batch, report.first_row, report.rows, known
 
     # ---- more or less of it, while it runs ----
 
@@ -322,5 +358,6 @@ cdef class Ring:
         c.rf_note_stall(self.ring, stall_ns)
 
 
+include "_owners.pxi"
 include "_lease.pxi"
 include "_worker_end.pxi"

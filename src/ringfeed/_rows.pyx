@@ -90,6 +90,8 @@ cdef class RowWriter:
             raise TypeError(f"read_into returned a {type(answer).__name__}, expected None; write the sample into out")
         if self.flat < 0:
             self.check_out(given, out, index)
+        for number in range(self.count):
+            self.writer.clear_row(number, claim.base, claim.first_row + row)
 
     cdef check_out(self, given, list out, int64_t index):
         """Refuse an `out` whose arrays were replaced in place of being written into: the row would stay as it was."""

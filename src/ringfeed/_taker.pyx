@@ -36,6 +36,7 @@ cdef class Taker:
     cdef int64_t turn
     cdef int64_t patience_ns
     cdef int64_t until_ns  # 0: as long as it takes
+    cdef bint lets_go      # the caller drops a batch for the next
     cdef int64_t waited_ns
     cdef int64_t batches
     cdef int64_t samples
@@ -53,16 +54,19 @@ cdef class Taker:
         elif structure[0] == "tuple" and structure[1] is None and all(child[0] == "leaf" for child in structure[2]):
             self.flat = 2
 
-    def lend(self, int64_t turn, uint32_t batches, int64_t patience_ns, uint32_t recalls, int64_t until_ns=0):
+    def lend(self, int64_t turn, uint32_t batches, int64_t patience_ns, uint32_t recalls, int64_t until_ns=0,
+             bint lets_go=True):
         """Let so many batches of this turn be taken, each waited for up to `patience_ns`; none from `until_ns` on.
 
-        Nothing is lent where the ring has been recalled more often than `recalls` times.
+        Nothing is lent where the ring has been recalled more often than `recalls` times. None is taken that would leave
+        no slot to be filled; with `lets_go` the caller's one held slot counts as free, since it is dropped at once.
         """
         if recalls != self.recalls:
             return
         self.turn = turn
         self.patience_ns = patience_ns
         self.until_ns = until_ns
+        self.lets_go = lets_go
         self.left = 0 if self.ring is None else batches  # who stops an engine need not wait for who is in it
 
     def recall(self):
@@ -89,6 +93,8 @@ cdef class Taker:
             return False
         cdef Ring ring = self.ring  # held by this call, too: somebody may let go of it during the wait
         if self.until_ns and ring.is_past(self.until_ns):
+            return False
+        if not ring.leaves_room(self.lets_go):
             return False
         answer = ring.take_ready(lease)
         if answer == c.RF_PENDING and self.wait(ring, lock):

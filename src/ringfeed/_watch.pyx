@@ -33,7 +33,7 @@ cdef class Watch:
     def geometry(self):
         """(slots, slot_size, bytes of a slot's fields, rows, workers): at most so many workers, and rows a slot."""
         geometry = self.watch.geometry
-        return geometry.slots, geometry.slot_size, geometry.indices_at, geometry.rows, geometry.workers
+        return geometry.slots, geometry.slot_size, geometry.failures_at, geometry.rows, geometry.workers
 
     def slots(self):
         """Return, for each slot: (a word, batch, epoch, rows, tickets, of these claimed, over; held_ns).

@@ -114,6 +114,7 @@ class Target:
 
     def __init__(self, pid: int) -> None:
         """RingfeedError where there is no such process, or it may not be looked at."""
+        _check_proc()
         self.pid = pid
         self.refusal = ""  # why a control block that is there could not be mapped
         self._attached: dict[int, Attached] = {}  # by inode
@@ -187,6 +188,7 @@ def processes() -> list[tuple[int, int, str]]:
 
     A process that was forked may have its parent's descriptors; the parent alone is meant.
     """
+    _check_proc()
     owners = {pid: files for pid in _own_pids() if (files := _files_or_none(pid))}
     found = []
     for pid, files in sorted(owners.items()):
@@ -195,6 +197,12 @@ def processes() -> list[tuple[int, int, str]]:
         if count:
             found.append((pid, count, _command_of(pid)))
     return found
+
+
+def _check_proc() -> None:
+    if not Path("/proc/self").exists():
+        message = "loaders are found through /proc, which is not here: mount it (mount -t proc proc /proc)"
+        raise RingfeedError(message)
 
 
 def _own_pids() -> Iterator[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from copy import copy
@@ -26,6 +27,8 @@ class BatchIterator(Batches):
 
     A batch that is there is taken by the base class, in one call; `otherwise` does all else.
     """
+
+    _finished = True  # until it has begun, if Ctrl-C lets it
 
     def __init__(self, loader: Loader, taker: Taker, turn: int, form: Form | None, *, patient: bool) -> None:
         """Iterate as the ``turn``-th iterator of ``loader``."""
@@ -63,7 +66,7 @@ class BatchIterator(Batches):
             Exit.park()
             raise
 
-    def __del__(self) -> None:
-        """Break the epoch off, unless it is over."""
-        if not self._finished:
+    def __del__(self, is_exiting: Callable[[], bool] = sys.is_finalizing) -> None:
+        """Break the epoch off, unless it is over, or the interpreter ends: globals may be None then."""
+        if not is_exiting() and not self._finished:
             self._loader._break_off(self.turn)  # noqa: SLF001 - the loader's other half

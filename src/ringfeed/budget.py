@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from numbers import Integral
 from typing import TYPE_CHECKING, NamedTuple
 
 from ringfeed import _ring
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 PAGE = 4096
 INDEX_SIZE = 8
 SHAPE_SIZE = 8  # an axis
+PLANNED_INDICES = 16384  # as many are planned ahead, or two batches a slot
 MIN_SLOTS = 2
 DEFAULT_SLOTS = 4
 MOST_AUTO_SLOTS = 32  # several workers fill one slot together, so that far fewer keep many of them busy
@@ -39,11 +41,12 @@ def _round_up(size: int, step: int) -> int:
 
 @dataclass(frozen=True)
 class Layout:
-    """One slot: fields, then the batch's indices, a mark a row, and a failure record a cell.
+    """One slot: fields, then a failure record a cell, the batch's indices, and a mark a row.
 
     ``rows`` is what the fields hold, ``indices`` how many dataset indices make a batch: the same number, but for
     datasets of whole batches, where one index gives many rows. Offsets and sizes are in bytes. Where the shape of a
-    leaf varies, that of the batch stands right before its field, as 64 bits an axis.
+    leaf varies, that of the batch stands right before its field, as 64 bits an axis. What writes past the last row of
+    the last field meets the failure records first, 4 KiB a cell, which are sealed one by one.
     """
 
     offsets: tuple[int, ...]
@@ -64,10 +67,10 @@ class Layout:
                 end += _round_up(len(leaf.shape) * SHAPE_SIZE, _ring.FIELD_ALIGN)
             offsets.append(end)
             end = _round_up(end + rows * leaf.nbytes, _ring.FIELD_ALIGN)
-        marks_at = end + indices * INDEX_SIZE
-        failures_at = _round_up(marks_at + indices, _ring.FIELD_ALIGN)
-        slot_size = _round_up(failures_at + cells * _ring.FAILURE_SIZE, PAGE)
-        return cls(tuple(offsets), rows, indices, cells, end, marks_at, failures_at, slot_size)
+        indices_at = end + cells * _ring.FAILURE_SIZE
+        marks_at = indices_at + indices * INDEX_SIZE
+        slot_size = _round_up(marks_at + indices, PAGE)
+        return cls(tuple(offsets), rows, indices, cells, indices_at, marks_at, end, slot_size)
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,19 @@ class Plan:
         return self.layout.slot_size
 
     @property
+    def lookahead(self) -> int:
+        """Batches that may be planned and not taken."""
+        return max(2 * self.slots, PLANNED_INDICES // self.layout.indices)
+
+    @property
+    def planned_size(self) -> int:
+        """Bytes of the consumer's own memory: indices of batches without a slot, and those being asked of the sampler.
+
+        Apart from ``total``, as interpreters are.
+        """
+        return 2 * _ring.window_size(self.lookahead, self.layout.indices)
+
+    @property
     def total(self) -> int:
         """Bytes of the slots, the control block, and the dataset's copies for the workers."""
         dataset = self.dataset_shared + self.workers * self.dataset_per_worker
@@ -95,8 +111,8 @@ class Plan:
 
 def parse_memory(memory: int | str) -> int:
     """Return the bytes that ``512MB``, ``1.5GiB`` or a plain number mean (MB = 10**6, MiB = 2**20)."""
-    if isinstance(memory, int) and not isinstance(memory, bool):
-        return memory
+    if isinstance(memory, Integral) and not isinstance(memory, bool) and memory >= 0:
+        return int(memory)
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", memory) if isinstance(memory, str) else None
     units = {unit.lower(): size for unit, size in _UNITS.items()}
     if match is None or match[2].lower() not in units or float(match[1]) == float("inf"):

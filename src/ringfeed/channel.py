@@ -5,16 +5,18 @@ Batches never travel here. A message is one SEQPACKET packet, so it arrives whol
 
 from __future__ import annotations
 
-import array
 import errno
 import os
 import pickle
-import socket
-from typing import Any
+import select
+from typing import TYPE_CHECKING, Any
 
-PACKET = 1 << 16  # a longer message goes beside it, in a memfd: what a socket takes at once is not ours to say
-MOST_FDS = 250  # the kernel's limit is 253
-FD_SIZE = array.array("i").itemsize
+from ringfeed import _ring
+from ringfeed._ring import PACKET, Descriptor
+
+if TYPE_CHECKING:
+    from _typeshed import HasFileno
+
 ELSEWHERE = b"memfd"  # in place of a message that is in the last descriptor
 
 
@@ -22,51 +24,52 @@ class PeerGoneError(EOFError):
     """The other process has ended, or closed its end."""
 
 
-def pair() -> tuple[socket.socket, socket.socket]:
+def pair() -> tuple[Descriptor, Descriptor]:
     """Return the two ends of a new channel."""
-    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    for end in ends:
-        end.setblocking(True)  # noqa: FBT003 - the name says it; socket.setdefaulttimeout() is not for us
-    return ends
+    return _ring.socket_pair()
 
 
-def send(end: socket.socket, message: object, fds: tuple[int, ...] = ()) -> None:
+def send(end: HasFileno, message: object, fds: tuple[int, ...] = ()) -> None:
     """Send a message at once: a dead peer is an OSError, a peer that does not read a BlockingIOError."""
     packet = pickle.dumps(message)
     if len(packet) <= PACKET:
-        _send(end, packet, fds)
+        _ring.send(end.fileno(), packet, fds)
         return
-    with open(os.memfd_create("ringfeed-message", os.MFD_CLOEXEC), "wb") as file:  # noqa: PTH123 - a descriptor
-        file.write(packet)
-        file.flush()
-        _send(end, ELSEWHERE, (*fds, file.fileno()))
+    with Descriptor(os.memfd_create, "ringfeed-message", os.MFD_CLOEXEC) as memfd:
+        os.fchmod(memfd.fileno(), 0o600)  # as the segment's
+        with open(memfd.fileno(), "wb", closefd=False) as file:
+            file.write(packet)
+        _ring.send(end.fileno(), ELSEWHERE, (*fds, memfd.fileno()))
 
 
-def _send(end: socket.socket, packet: bytes, fds: tuple[int, ...]) -> None:
-    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
-    # Not socket.send_fds: it drops its flags before Python 3.12.
-    end.sendmsg([packet], rights, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+def receive(end: HasFileno) -> tuple[Any, list[int]]:
+    """Return the next message with its descriptors, which are the caller's; PeerGoneError once the peer is gone."""
+    message, fds = receive_owned(end)
+    return message, [fd.detach() for fd in fds]
 
 
-def _receive(end: socket.socket) -> tuple[bytes, list[tuple[int, int, bytes]], int, Any]:
-    # Not socket.recv_fds: it drops its flags, and between it and a later fcntl() another thread may exec.
-    return end.recvmsg(PACKET, socket.CMSG_LEN(MOST_FDS * FD_SIZE), socket.MSG_CMSG_CLOEXEC)
-
-
-def receive(end: socket.socket) -> tuple[Any, list[int]]:
-    """Return the next message with its descriptors; PeerGoneError once the peer is gone."""
-    try:
-        packet, rights, flags, _ = _receive(end)
-    except ConnectionResetError:  # said once of a peer that has left messages unread, before what it had sent
-        packet, rights, flags, _ = _receive(end)
-    fds = [fd for _, _, some in rights for fd in array.array("i", some)]
-    if flags & socket.MSG_CTRUNC:
+def receive_owned(end: HasFileno, timeout_s: float | None = None) -> tuple[Any, list[Descriptor]]:
+    """Return the next message as `receive` does, but descriptors that close by themselves; TimeoutError: none came."""
+    packet, fds, truncated = _next_packet(end, timeout_s)
+    if truncated:
         for fd in fds:
-            os.close(fd)
+            fd.close()
         raise OSError(errno.EMFILE, "no room for the descriptors of a message")
     if not packet:
         raise PeerGoneError
     if packet == ELSEWHERE:
-        with open(fds.pop(), "rb") as file:  # noqa: PTH123 - a descriptor
-            packet = os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0)
+        with fds.pop() as memfd:
+            packet = os.pread(memfd.fileno(), os.fstat(memfd.fileno()).st_size, 0)
     return pickle.loads(packet), fds  # noqa: S301 - from our own process
+
+
+def _next_packet(end: HasFileno, timeout_s: float | None) -> tuple[bytes, list[Descriptor], bool]:
+    poller = select.poll()
+    poller.register(end.fileno(), select.POLLIN)
+    while True:
+        if not poller.poll(None if timeout_s is None else timeout_s * 1000):
+            raise TimeoutError
+        try:
+            return _ring.receive(end.fileno())
+        except ConnectionResetError:  # said once of a peer that has left messages unread, before what it had sent
+            continue

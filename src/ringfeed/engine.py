@@ -6,6 +6,7 @@ The loader decides when an epoch begins and ends; the engine runs it. Not thread
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
@@ -16,9 +17,10 @@ from ringfeed import _ring
 from ringfeed._arrays import Fields
 from ringfeed._taker import Taker
 from ringfeed.cuda import start_driver
-from ringfeed.diagnosis import sample_failed, slots_held, source_ended, stalled
+from ringfeed.diagnosis import overwritten, sample_failed, slots_held, source_ended, stalled
 from ringfeed.errors import ClosedError
 from ringfeed.failure import Kind, kind_of
+from ringfeed.leaf import copy_of
 from ringfeed.lending import Lending, OvertakenError
 from ringfeed.lifetime import Forks
 from ringfeed.limits import usable_cpus
@@ -26,12 +28,15 @@ from ringfeed.origins import Debug, Origins
 from ringfeed.pins import Pins
 from ringfeed.pool import Crew, InProcess, Pool, Threads
 from ringfeed.processes import Processes
+from ringfeed.room import SOON_NS, Keeper, Room
 from ringfeed.rotation import RotationEpoch
 from ringfeed.segment import Segment
 from ringfeed.sizing import Sizing
 from ringfeed.tuning import Setting
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ringfeed._feed import Feed
     from ringfeed.batches import Form
     from ringfeed.budget import Plan
@@ -45,9 +50,7 @@ if TYPE_CHECKING:
     from ringfeed.stats import Stats
     from ringfeed.tuning import Tuner
 
-PLANNED_INDICES = 16384  # indices asked of a pure sampler at a time
 HELD_NS = 10**9  # patience with views that hold every slot
-SOON_NS = 10**7  # what a step may take to let go of its batch
 FOREVER_NS = 2**62
 SPIN_NS = 20_000
 
@@ -60,13 +63,13 @@ class Engine:
     ) -> None:
         """Reserve the plan's memory, or with a tuner as much of it as it begins with; nothing runs yet."""
         layout = plan.layout
+        self._forks = Forks.count
         self.stats = stats
         self.flight = flight
         self._settings = settings
         self._recipe = recipe
         self._layout = layout
-        self._capacity = max(2 * plan.slots, PLANNED_INDICES // layout.indices)
-        self._much_room = self._capacity - plan.slots  # beyond it fewer batches are planned than there are slots
+        self._capacity = plan.lookahead
         self._fields = Fields(recipe.spec, layout.offsets)
         spin = settings.workers > 0 and settings.backend == "process" and usable_cpus() > 1
         self._at_first = tuner.setting if tuner else Setting(settings.workers, plan.slots)
@@ -87,11 +90,13 @@ class Engine:
         self._ended_by: RingfeedError | None = None  # what has ended an iterable, not raised yet
         self.taker = Taker(self.ring, self._fields, recipe.spec, layout.rows)
         self._lending = Lending(self.ring, self.taker)
+        self._is_starting = settings.workers > 0  # no batch yet
         self._since_ns = 0  # when time was last counted in the epoch under way; 0: there is none
         self.origins = Origins()
-        self._forks = Forks.count
         self._counting = threading.RLock()  # held for a few steps: statistics are asked for by any thread
         self._sizing = Sizing(tuner, self.segment, self.ring, self.pool, self.count) if tuner else None
+        self._room = Room(self.ring, self.origins, self._sizing, self._timeout_ns())
+        self._taken: tuple[_ring.Lease, int] | None = None  # a batch and its rows, until it is handed out
 
     def _make_pool(self) -> Pool:
         settings = self._settings
@@ -104,6 +109,7 @@ class Engine:
             settings.max_restarts,
             settings.max_attempts,
             self._at_first.workers,
+            settings.timeout_s,
         )
         return _POOLS[settings.backend](crew) if settings.workers else InProcess(crew)
 
@@ -124,6 +130,7 @@ class Engine:
         self._number = number
         self._ended_by = None
         self._since_ns = _ring.now_ns()
+        self._room.begin()
         self._ahead = self._capacity if pure else self.ring.slots
         self._top_up()
 
@@ -135,9 +142,13 @@ class Engine:
             self.ring.cancel()
         self._lending.waited_ns()  # for a batch of an epoch that is over
         self._epoch = None
+        self._taken = None
 
     def stop(self) -> None:
-        """End the workers and close the segment; views stay valid, copies to devices have passed."""
+        """End the workers and close the segment; views stay valid, copies to devices have passed.
+
+        What an interrupted call has left is done by the next.
+        """
         with ExitStack() as ends:  # the last to be named is the first; each comes about whatever the others raise
             ends.callback(self.segment.close)
             ends.callback(self.taker.let_go)
@@ -149,9 +160,15 @@ class Engine:
             ends.callback(self._count_time, over=True)
             self.pool.stop()
 
+    def __del__(self, is_exiting: Callable[[], bool] = sys.is_finalizing) -> None:
+        """Have the workers leave, where an interrupted `stop` has not come so far; at the exit they end anyway."""
+        pool = None if is_exiting() else getattr(self, "pool", None)
+        if pool is not None and self._forks == Forks.count:
+            pool.dismiss()
+
     def _top_up(self) -> None:
         """Plan ahead: as far as a pure sampler gives indices in one go, or a slot's worth a slot."""
-        while self._epoch is not None and self._waiting < self.ring.slots:
+        while self._epoch is not None and self._waiting < self.ring.slots and self.ring.room:
             batches = min(self._ahead - self._waiting, self.ring.room)
             rows = self._layout.indices
             indices = self._epoch.take(batches * rows)
@@ -173,7 +190,7 @@ class Engine:
     @property
     def _waiting(self) -> int:
         """Batches planned or bound, and not taken. By the ring's own count: Ctrl-C may end any call of it unheard."""
-        return self._capacity - self.ring.room
+        return self.ring.planned
 
     # ---- others who take ----
 
@@ -185,17 +202,18 @@ class Engine:
         self._recall()
         batches = self._to_lend() - (self._epoch is None)
         if batches > 0:
+            self._is_starting = False  # C code does not tell the wait for the first batch from others
             if self._sizing is not None:
                 self._sizing.look()
             self._lending.to_feed(feed, turn, self._in_stride(batches), self._timeout_ns())
         return self._epoch is not None or self._waiting > 0 or self._ended_by is not None
 
-    def _lend_on(self, turn: int, recalls: int) -> None:
+    def _lend_on(self, turn: int, recalls: int, *, lets_go: bool) -> None:
         """Let the iterator take by itself what needs no more than to be there, and until the tuner is to look."""
         plain = not self._settings.copy and self._ended_by is None
         batches = self._in_stride(self._to_lend()) if plain else 0
         until_ns = 0 if self._sizing is None else self._sizing.due_ns
-        self._lending.to_iterator(turn, batches, self._timeout_ns(), recalls, until_ns)
+        self._lending.to_iterator(turn, batches, self._timeout_ns(), recalls, until_ns, lets_go=lets_go)
 
     def _to_lend(self) -> int:
         """Return how many batches others may take: those during which there is nothing to plan or to fill here."""
@@ -227,24 +245,29 @@ class Engine:
         recalls = self._lending.recall()  # counted later: who counts may be in a signal's handler that waits for us
         if self._sizing is not None:
             self._sizing.look()
-        while self._ended_by is not None or (taken := self._take(recalls, patient=patient)) is None:
+        while self._taken is None:
             self._raise_end()
-        lease, rows = taken
+            self._taken = self._take(recalls, patient=patient)
+        keeps = not self._settings.copy and (form is None or isinstance(form, Keeper))
+        private = keeps and not self._room.is_left(self._taken[0], form if isinstance(form, Keeper) else None)
+        if self.taker.recalls != recalls or self._taken is None:
+            raise OvertakenError
+        (lease, rows), self._taken = self._taken, None
         self.stats.batches += 1
         self.stats.samples += rows
         if Debug.since_ns:
             self.origins.note(lease.slot, max(self.ring.held_since_ns()))  # the newest is this one's
-        self._lend_on(turn, recalls)
+        self._lend_on(turn, recalls, lets_go=self._room.lets_go or not keeps)
         if form is not None:
-            return form(lease, rows)
+            return form.private(lease, rows) if private and isinstance(form, Keeper) else form(lease, rows)
         leaves = self._fields.views(lease, rows)
-        if self._settings.copy:
-            leaves = [leaf.copy() for leaf in leaves]
+        if self._settings.copy or private:
+            leaves = [*map(copy_of, leaves)]
         return self._recipe.spec.unflatten(leaves)
 
     def _take(self, recalls: int, *, patient: bool) -> tuple[_ring.Lease, int] | None:
         """Take a batch and say how many rows it has; None where it has none, and its slot is free again."""
-        if self._epoch is not None and self.ring.room > self._much_room:
+        if self._epoch is not None and self.ring.planned < self.ring.slots:
             self._top_up()
         while (lease := self.ring.take()) is None:
             ready = self._wait(patient=patient)
@@ -253,6 +276,9 @@ class Engine:
             if not ready:
                 self._count_time(over=True)
                 raise StopIteration
+        if self._is_starting:
+            self._is_starting = False
+            self.stats.startup_busy_s += self._busy_s()
         rows = min(lease.rows, self._layout.rows)
         if not lease.failed:
             return lease, rows
@@ -274,6 +300,7 @@ class Engine:
         finally:
             stall_ns = _ring.now_ns() - began_ns
             self.stats.stall_s += stall_ns / 1e9
+            self.stats.startup_s += self._is_starting * stall_ns / 1e9
             self.ring.note_stall(stall_ns)
 
     def _timeout_ns(self) -> int:
@@ -308,6 +335,7 @@ class Engine:
             gc.collect()  # tens of milliseconds beside a framework
             answer = self.ring.wait(patience_ns, held=True)
         if answer == _ring.HELD:
+            self._room.distrust()
             raise slots_held(self.ring, self.origins)
         return answer
 
@@ -316,7 +344,9 @@ class Engine:
         if answer == _ring.STOPPED:
             message = "the loader was closed while this iterator waited"
             raise ClosedError(message)
-        if answer == _ring.ALARMED and self.pool.failure is not None:
+        if damage := self.ring.damage():  # first: it may be why workers do not start, or are stuck
+            self.pool.failure = overwritten(damage, self._recipe)
+        if answer in (_ring.ALARMED, _ring.DAMAGED) and self.pool.failure is not None:
             raise self.pool.failure
 
     # ---- what went wrong ----
@@ -383,10 +413,14 @@ class Engine:
                 self.stats.elapsed_s += (now_ns - self._since_ns) / 1e9
                 self._since_ns = 0 if over else now_ns
 
+    def _busy_s(self) -> float:
+        """Return what the workers have spent on filling."""
+        return sum(self.ring.report(number)[2] for number in range(self.ring.ids)) / 1e9
+
     def _count_work(self) -> None:
         reports = [self.ring.report(number) for number in range(self.ring.ids)]
         busy_s, back_pressure_s, restarts = self._before
-        self.stats.busy_s = busy_s + sum(report[2] for report in reports) / 1e9
+        self.stats.busy_s = busy_s + self._busy_s()
         self.stats.back_pressure_s = back_pressure_s + sum(report[3] for report in reports) / 1e9
         self.stats.restarts = restarts + self.pool.restarts
         timings = [self.ring.timings(number) for number in range(self.ring.ids)]

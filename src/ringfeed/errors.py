@@ -4,11 +4,16 @@ RingfeedError
 ├── SpecError        (ValueError)    a sample, a batch or a spec does not fit
 ├── PlanError        (MemoryError)   the memory asked for is not there, or a budget is too small
 ├── ShipError        (TypeError)     a dataset cannot travel to its workers
-├── WorkerError      (RuntimeError)  dataset[i] raised or killed its worker; workers that never start
+├── WorkerError      (RuntimeError)  dataset[i] raised, killed its worker, or wrote where it must not; workers that
+│                                    never start
 ├── StallError       (TimeoutError)  no batch within ``timeout_s``
-├── SlotsHeldError   (BufferError)   every slot is held by views the caller keeps
+├── SlotsHeldError   (BufferError)   every slot is held by views the caller keeps, and none is left to copy from
 ├── SupersededError  (RuntimeError)  a newer iterator of the same loader has taken over
 └── ClosedError      (ValueError)    the loader is closed
+
+and one warning of its own:
+
+SlotsHeldWarning     (UserWarning)   every slot but one is held, so that batches are handed out as private copies
 """
 
 from __future__ import annotations
@@ -31,7 +36,7 @@ class ShipError(RingfeedError, TypeError):
 
 
 class WorkerError(RingfeedError, RuntimeError):
-    """A sample raised in its worker or killed it, or workers die before they start to work.
+    """A sample raised in its worker or killed it or wrote over shared memory, or workers die before they start to work.
 
     When ``dataset[i]`` raised, ``__cause__`` is that exception, with the worker's traceback as its own cause.
     """
@@ -42,7 +47,18 @@ class StallError(RingfeedError, TimeoutError):
 
 
 class SlotsHeldError(RingfeedError, BufferError):
-    """Every slot is held by views the caller keeps alive, so that no batch can be filled."""
+    """Every slot is held by views the caller keeps alive, so that no batch can be filled.
+
+    Only where a loop of two slots let go of each batch at first and then keeps two; otherwise see `SlotsHeldWarning`.
+    """
+
+
+class SlotsHeldWarning(UserWarning):
+    """Every slot but one is held by views the caller keeps alive: from here on batches may be private copies.
+
+    Given once a loader, at the caller's line. ``warnings.simplefilter("error", ringfeed.SlotsHeldWarning)`` makes it an
+    error, after which the next ``next()`` gives the batch that was to come.
+    """
 
 
 class SupersededError(RingfeedError, RuntimeError):

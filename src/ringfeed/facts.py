@@ -73,6 +73,11 @@ class Facts:
         return self._shuffle
 
     @property
+    def is_in_order(self) -> bool:
+        """Whether every epoch is 0, 1, 2, ..., though the dataset could be read in another order."""
+        return isinstance(self._sampler, Sequential) and self._sampler.length is not None
+
+    @property
     def on_error(self) -> str:
         """What becomes of a failed sample: "raise" or "skip"."""
         return self._settings.on_error

@@ -9,12 +9,14 @@ END       the epoch ends before this row; those before it are delivered
 
 from __future__ import annotations
 
+import io
 import pickle
+import sys
 import traceback
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-LIMIT = 4088  # of a record; what is longer loses the middle of its traceback first
+LIMIT = 4080  # of a record; what is longer loses the middle of its traceback first
 CUT = "\n  ... (shortened)\n"
 
 
@@ -119,6 +121,9 @@ def _safe_text(error: BaseException) -> str:
 
 def _pickle(error: BaseException) -> bytes | None:
     """Pickle the exception where its class can be found again, by value where it lives in the user's script."""
+    parts = sys.modules.get("ringfeed._parts")
+    if parts is not None and parts.were_sent():  # pickle would import a module of which parts were sent
+        return _by_name(error, parts)
     for dumps in (pickle.dumps, _cloudpickle):
         try:
             pickled = dumps(error)
@@ -127,6 +132,24 @@ def _pickle(error: BaseException) -> bytes | None:
             continue
         return pickled
     return None
+
+
+def _by_name(error: BaseException, parts: Any) -> bytes | None:
+    """Name the classes of modules of which parts were sent: the consumer has them."""
+    import cloudpickle  # noqa: PLC0415 - the parts have brought it in
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+        def reducer_override(self, obj: Any) -> Any:
+            if issubclass(type(obj), type) and parts.was_sent(obj):
+                return parts.named, (obj.__module__, obj.__qualname__)
+            return super().reducer_override(obj)
+
+    stream = io.BytesIO()
+    try:
+        Pickler(stream).dump(error)
+    except BaseException:  # noqa: BLE001 - then by its name and text
+        return None
+    return stream.getvalue()
 
 
 def _cloudpickle(error: BaseException) -> bytes:

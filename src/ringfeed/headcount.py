@@ -42,11 +42,14 @@ class Headcount:
         self.declined = self.wanted, why
         return True
 
-    def count_death(self, epitaph: str, *, starting: bool, fresh: bool, asked: bool) -> None:
+    def count_death(self, epitaph: str, *, starting: bool, fresh: bool, asked: bool, progress: bool) -> None:
         """Count a worker that nobody has sent away; raise WorkerError for one too many.
 
-        ``starting``: it had claimed nothing; ``fresh``: it had filled nothing; ``asked``: we have ended it ourselves.
+        ``starting``: it had claimed nothing; ``fresh``: it had filled nothing; ``asked``: we have ended it ourselves;
+        ``progress``: another worker fills slots, so that training goes on.
         """
+        if progress and self.wanted <= self._proved:  # a spare worker that cannot start is not wanted all the same
+            self.early_deaths = 0
         self.early_deaths = self.early_deaths + 1 if starting and not asked else 0  # who was too slow may get there
         if epitaph == FOR_WANT_OF_MEMORY and not asked:  # the kernel takes the largest, which need not be the newest
             scarce = self.decline(f"a worker {epitaph} while another was to start, as it happens when memory is short")

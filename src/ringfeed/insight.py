@@ -6,13 +6,13 @@ import weakref
 from typing import TYPE_CHECKING
 
 from ringfeed.limits import usable_cpus
-from ringfeed.memory import look
+from ringfeed.memory import frameworks_in_workers, look
 from ringfeed.trace import Trace
-from ringfeed.verdict import verdict
+from ringfeed.verdict import STARTUP_S, verdict
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from ringfeed.budget import Plan
     from ringfeed.engine import Engine
@@ -34,6 +34,7 @@ class Insight:
     """Statistics, the slots, and a timeline. Safe from any thread."""
 
     _engine: Engine | None
+    _imports: Sequence[str] = ()
     _plan: Plan
     _settings: Settings
     _stats: Stats
@@ -58,8 +59,18 @@ class Insight:
             slot_size=plan.slot_size,
             cpus=usable_cpus(),
             tuned="" if tuner is None else tuner.why,
+            imported=self._imported(),
         )
         return self._stats
+
+    def _imported(self) -> Sequence[str]:
+        """Return the frameworks that workers import, where their start takes long."""
+        stats = self._stats
+        started = self._settings.start_method != "fork"  # a forked worker maps what this process has imported
+        slow = stats.startup_s >= STARTUP_S or not stats.batches
+        if self._engine is not None and started and slow and not self._imports:
+            self._imports = frameworks_in_workers(self._engine)
+        return self._imports
 
     def _memory(self) -> Callable[[], Memory]:
         """Return what looks at this loader's memory, and keeps only its plan once it is gone."""

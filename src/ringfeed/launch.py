@@ -8,8 +8,11 @@ Both answer `start()` with a `Worker`: its pidfd proves its death, whoever its p
 
 from __future__ import annotations
 
-import json
+import marshal
+import math
 import os
+import resource
+import signal
 import subprocess
 import sys
 import time
@@ -20,20 +23,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ringfeed import channel as channels
+from ringfeed._ring import Child, Descriptor
 from ringfeed.errors import WorkerError
 from ringfeed.failure import decode
 from ringfeed.limits import is_shortage, reason
-from ringfeed.nursery import end_group, fork, nurse, pidfd_of
+from ringfeed.nursery import end_group, fork, nurse
+from ringfeed.popens import close_pipes, pipes_of_launches
+from ringfeed.segment import STDERR
 from ringfeed.standins import frameworks_loaded
 from ringfeed.tether import Tether, Worker
 
 if TYPE_CHECKING:
-    import socket
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from ringfeed.ship import Shipment
 
-NURSERY_TIMEOUT_S = 60.0
 LOOK_S = 0.1  # between two looks at whether we still want what we wait for
 BURIAL_S = 1.0
 _ONE_THREAD = (
@@ -43,10 +47,24 @@ _ONE_THREAD = (
     "NUMEXPR_NUM_THREADS",
     "OPENCV_FOR_THREADS_NUM",
 )
-_CODE = (
-    "import sys, json; order = json.loads(sys.argv.pop()); sys.path[:] = order['path']; "
-    "import importlib; importlib.import_module(order['module']).main(*order['fds'])"
-)
+# Until sys.path is the consumer's, only what is built into the interpreter is imported. Whatever that path has now, a
+# module that the consumer has from the standard library comes from there.
+_CODE = """
+import sys, marshal, posix
+from _frozen_importlib_external import PathFinder
+with open(int(sys.argv.pop()), "rb") as file:
+    order = marshal.load(file)
+class Library:
+    def find_spec(name, path=None, target=None):
+        return PathFinder.find_spec(name, order["library"]) if path is None and name in order["names"] else None
+sys.meta_path.insert(0, Library)
+sys.path[:] = order["path"]
+order["lost"] and posix.chdir("/")
+for fd in order["inherited"]:
+    posix.close(fd)
+__import__(order["module"], fromlist=["main"]).main(*order["fds"])
+"""
+_NO_FOLDER_FIRST = ("-P",) if sys.version_info >= (3, 11) else ()  # Python 3.13 imports modules before it runs _CODE
 
 
 class Spawner:
@@ -80,24 +98,9 @@ def _explained() -> Iterator[None]:
 def spawn(module: str, tether: Tether) -> Worker:
     """Run ``module.main(channel, parent, lifeline)`` in a fresh interpreter with this one's path and flags."""
     ours, theirs = channels.pair()
-    try:
-        with theirs:
-            process = _popen(module, (theirs.fileno(), *tether.fds))
-        try:
-            return Worker(process.pid, os.pidfd_open(process.pid), ours, partial(_wait_for, process), is_child=True)
-        except BaseException:
-            process.kill()
-            process.wait()
-            raise
-    except BaseException:
-        ours.close()
-        raise
-
-
-def _wait_for(process: subprocess.Popen[bytes]) -> int:
-    """Wait for a dead child, after whatever it had started."""
-    end_group(process.pid)
-    return process.wait()
+    with theirs:
+        process = _popen(module, (theirs.fileno(), *tether.fds))
+    return Worker(process.pid, process.pidfd, ours, process.wait, is_child=True)
 
 
 def _here() -> str:
@@ -107,64 +110,114 @@ def _here() -> str:
     return ""
 
 
-def _popen(module: str, fds: tuple[int, ...]) -> subprocess.Popen[bytes]:
+def _popen(module: str, fds: tuple[int, ...]) -> Child:
+    """Start an interpreter. Not by Popen, which can lose it to Ctrl-C and waits for copies of its pipe in others."""
     if not sys.executable:
         message = "sys.executable does not say which Python runs here, so no worker can be started; set it"
         raise WorkerError(message)
     here = _here()
-    path = [entry or here for entry in sys.path if isinstance(entry, str)]
-    order = json.dumps({"path": [entry for entry in path if entry], "module": module, "fds": fds})
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001 - as multiprocessing
     environment = {**dict.fromkeys(_ONE_THREAD, "1"), **os.environ}
-    return subprocess.Popen(  # noqa: S603 - our own interpreter
-        [sys.executable, *flags, "-c", _CODE, order],
-        stdin=subprocess.DEVNULL,
-        pass_fds=fds,
-        env=environment,
-        cwd=None if here else "/",  # Python 3.13.0 cannot import NumPy in a directory that is gone
-        start_new_session=True,  # so that Ctrl-C does not reach it before it can say that it wants none
-    )
+    inherited = {*_inherited()} - {*fds}
+    beyond = [
+        fd for fd in inherited if fd >= resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    ]  # posix_spawn refuses these
+    with Descriptor(os.memfd_create, "ringfeed-order", os.MFD_CLOEXEC) as file:  # an argument is at most 128 KiB
+        os.fchmod(file.fileno(), 0o600)
+        os.pwrite(file.fileno(), _order(module, fds, beyond, here), 0)
+        return Child(
+            os.posix_spawn,
+            sys.executable,
+            [sys.executable, *flags, *_NO_FOLDER_FIRST, "-c", _CODE, str(file.fileno())],
+            environment,
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                *((os.POSIX_SPAWN_DUP2, fd, fd) for fd in (*fds, file.fileno())),  # to the same number: it is inherited
+                *((os.POSIX_SPAWN_CLOSE, fd) for fd in inherited.difference(beyond)),
+            ],
+            setsid=True,  # so that Ctrl-C does not reach it before it can say that it wants none
+            setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),  # which Python ignores
+        )
+
+
+def _order(module: str, fds: tuple[int, ...], inherited: list[int], here: str) -> bytes:
+    """Return what `_CODE` reads: what to run, which descriptors to close, and where modules come from."""
+    path = [str.__str__(entry) or here for entry in sys.path if isinstance(entry, str)]
+    library = os.path.dirname(os.__file__)  # noqa: PTH120 - as it stands on sys.path
+    folders = [library, os.path.join(library, "lib-dynload")]  # noqa: PTH118 - likewise
+    names = [name for name in sys.stdlib_module_names & sys.modules.keys() if _folder_of(name) in folders]
+    order = {"path": [entry for entry in path if entry], "library": folders, "names": names, "lost": not here}
+    return marshal.dumps({**order, "module": module, "fds": fds, "inherited": inherited})
+
+
+def _folder_of(name: str) -> str:
+    """Return the folder from which a module was imported; "" where it comes from none."""
+    module = sys.modules.get(name)  # another thread may have removed it meanwhile
+    file = getattr(module, "__file__", None) or ""
+    return os.path.dirname(os.path.dirname(file) if hasattr(module, "__path__") else file)  # noqa: PTH120 - as above
+
+
+def _inherited() -> Iterator[int]:
+    """Yield the descriptors, but for the standard ones, that a program started here would be given."""
+    with suppress(FileNotFoundError):  # no /proc
+        for fd in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208 - names are enough
+            with suppress(OSError):  # closed meanwhile
+                if fd > STDERR and os.get_inheritable(fd):
+                    yield fd
 
 
 class Forker:
     """Starts workers by order to a nursery, which is made anew when it has died."""
 
-    def __init__(self, tether: Tether, dataset: Any = None, shipment: Shipment | None = None) -> None:
-        """Fork from this process, which holds ``dataset``, or from a spawned nursery, which is sent ``shipment``."""
+    def __init__(
+        self,
+        tether: Tether,
+        dataset: Any = None,
+        shipment: Shipment | None = None,
+        tensors: frozenset[str] | None = None,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Fork from this process, which holds ``dataset``, or from a spawned nursery, which is sent ``shipment``.
+
+        ``tensors``: the frameworks whose tensors the samples hold; a spawned nursery imports them for all workers.
+        """
+        self._tensors = tensors
         self._tether = tether
+        self._timeout_s = math.inf if timeout_s is None else timeout_s
         self._dataset = dataset
         self._shipment = shipment
         self._statuses: dict[int, int] = {}
         self._nursery: Worker | None = None
         self._abandoned = False
         if shipment is None:
+            from ringfeed.opened import refuse_to_share  # noqa: PLC0415 - of no use but here
+
+            refuse_to_share(dataset)  # also what was opened since the loader was made
             _warn_of_threads()
 
     def _open(self) -> Worker:
         if self._shipment is None:
             return self._fork()
         nursery = spawn("ringfeed.nursery", self._tether)
-        channels.send(nursery.channel, {"manifest": self._shipment.manifest()}, self._shipment.fds)
+        hello = {"manifest": self._shipment.manifest(), "tensors": self._tensors}
+        channels.send(nursery.channel, hello, self._shipment.fds)
         return nursery
 
     @_explained()
     def _fork(self) -> Worker:
         ours, theirs = channels.pair()
         with theirs:
-            try:
-                pid = fork()
-                if pid == 0:
-                    self._be_a_nursery(ours, theirs)
-                return Worker(pid, pidfd_of(pid), ours, partial(_status_of_child, pid), is_child=True)
-            except BaseException:
-                ours.close()
-                raise
+            child = fork(partial(self._be_a_nursery, theirs, pipes_of_launches()))
+        pipes = pipes_of_launches()  # a call of Popen may have begun before the fork, and is held up by it now
+        if pipes:
+            channels.send(ours, {"pipes": pipes})
+        return Worker(child.pid, child.pidfd, ours, child.wait, is_child=True)
 
-    def _be_a_nursery(self, ours: socket.socket, theirs: socket.socket) -> NoReturn:
+    def _be_a_nursery(self, theirs: Descriptor, pipes: Iterable[int]) -> NoReturn:
         """In the forked child: never come back to what the consumer was doing."""
         try:
-            ours.close()
-            Tether.close_writers()
+            self._tether.close_others(theirs)
+            close_pipes(pipes)
             os.environ.update({**dict.fromkeys(_ONE_THREAD, "1"), **os.environ})
             nurse(theirs, *self._tether.fds, self._dataset)
         finally:
@@ -195,29 +248,30 @@ class Forker:
                 channels.send(self._nursery.channel, {}, (theirs.fileno(), *self._tether.fds))
                 pid, pidfd = self._answer(self._nursery)
             except BaseException as error:
-                ours.close()
                 if not isinstance(error, (OSError, EOFError, WorkerError)):
                     self._bury()  # Ctrl-C: its answer would pass for that to the next order
                 raise
         return Worker(pid, pidfd, ours, partial(self._status_of, pid, self._nursery))
 
-    def _answer(self, nursery: Worker) -> tuple[int, int]:
+    def _answer(self, nursery: Worker) -> tuple[int, Descriptor]:
         """Return the pid and the pidfd of the forked worker."""
-        deadline = time.monotonic() + NURSERY_TIMEOUT_S
-        nursery.channel.settimeout(LOOK_S)
+        deadline = time.monotonic() + self._timeout_s
         while time.monotonic() < deadline and not self._abandoned:
-            try:
-                message, fds = channels.receive(nursery.channel)
-            except TimeoutError:
-                continue
-            if "pid" in message:
-                return message["pid"], fds[0]
-            self._note(message)
-        raise TimeoutError
+            with suppress(TimeoutError):
+                message, fds = channels.receive_owned(nursery.channel, LOOK_S)
+                if "pid" in message:
+                    return message["pid"], fds[0]
+                self._note(message)
+        if self._abandoned:
+            raise EOFError
+        self._bury()
+        at = "unpickle the dataset and " if self._shipment is not None else ""
+        text = f"the process that is to {at}fork workers has not answered for {self._timeout_s:g} s; raise timeout_s"
+        raise WorkerError(text)
 
     def _note(self, message: dict[str, Any]) -> None:
         if "ended" in message:
-            self._statuses[message["ended"]] = os.waitstatus_to_exitcode(message["status"])
+            self._statuses[message["ended"]] = message["status"]
         elif "broken" in message:
             failure = decode(message["broken"])
             if isinstance(failure.error, WorkerError):
@@ -232,9 +286,8 @@ class Forker:
         """Return a dead worker's exit code; None when its nursery died before it could tell."""
         deadline = time.monotonic() + BURIAL_S
         while pid not in self._statuses and self._nursery is nursery and time.monotonic() < deadline:
-            nursery.channel.settimeout(LOOK_S)
             try:
-                message, _ = channels.receive(nursery.channel)
+                message, _ = channels.receive_owned(nursery.channel, LOOK_S)
             except TimeoutError:
                 continue
             except (OSError, EOFError):
@@ -272,7 +325,7 @@ def _status_of_child(pid: int) -> int | None:
 
 
 def _warn_of_threads() -> None:
-    live = frameworks_loaded()
+    live = [name for name in frameworks_loaded() if name != "torch"]  # it computes in one thread there
     if live:
         warnings.warn(
             f"start_method='fork' after {', '.join(live)} was imported: its threads do not survive the fork, and a "

@@ -28,6 +28,7 @@ MAX_SHOWN = 220  # characters of each part of an error, so that it is whole when
 USER_DTYPE = 2  # what dtype.isbuiltin is for dtypes that others registered, such as bfloat16
 CONTAINERS = (tuple, list, dict)
 CHW_AXES = 3
+X87_BITS, X87_BYTES = 63, 10  # of a number of Intel's 80 bits, of which NumPy makes 12 or 16 bytes
 UINT8, FLOAT32 = np.dtype("uint8"), np.dtype("float32")
 
 AnyDtype: TypeAlias = "np.dtype[Any]"
@@ -154,6 +155,34 @@ def check_array(shape: tuple[int, ...], dtype: AnyDtype, where: str) -> None:
         raise error_of(where, f"has shape {shape}", "axes of 0 or more", "write every axis out")
 
 
+def copy_of(array: AnyArray) -> AnyArray:
+    """Return a private copy, byte for byte: NumPy's own leaves the padding of structured dtypes undefined."""
+    plain = array.dtype.names is None
+    copied: AnyArray = array.copy() if plain else np.ndarray(array.shape, array.dtype, bytearray(array.tobytes()))
+    return copied
+
+
+def gaps_in(dtype: AnyDtype) -> list[tuple[int, int]]:
+    """Return where an element has padding: the offset and the length of each stretch, in bytes."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[True], _is_meant(dtype), [True]])))
+    return [(int(start), int(end - start)) for start, end in edges.reshape(-1, 2)]
+
+
+def _is_meant(dtype: AnyDtype) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Return for each byte of an element whether it is part of a value."""
+    if dtype.subdtype is not None:
+        return np.tile(_is_meant(dtype.base), math.prod(dtype.shape))
+    found = np.full(dtype.itemsize, dtype.names is None)
+    if dtype.char in "gG" and np.finfo(np.longdouble).nmant == X87_BITS:
+        parts = found.reshape(-1, np.dtype("g").itemsize)
+        parts[:, X87_BYTES:] = False
+        found = found if dtype.isnative else parts[:, ::-1].reshape(-1)
+    for name in dtype.names or ():
+        field, offset = dtype.fields[name][:2]  # type: ignore[index]
+        found[offset : offset + field.itemsize] |= _is_meant(field)
+    return found
+
+
 def _checked_axes(variable: bool | Sequence[SupportsIndex], shape: tuple[int, ...]) -> tuple[int, ...]:  # noqa: FBT001
     """Return the numbers of the axes that ``variable`` names."""
     every = range(len(shape))
@@ -276,8 +305,11 @@ def matching(found: AnyArray, shape: tuple[int, ...], leaf: Leaf, where: str) ->
             remedy = "return uint8 from __getitem__, or leave scale=, offset=, mean=, std= and layout= out of spec="
         raise error_of(where, f"has dtype {found.dtype}", expected_of(leaf, str(leaf.dtype)), remedy)
     if shape != leaf.given_shape and (fault := _fault(shape, leaf)):
-        got = f"has {'rows of ' if found.ndim > len(shape) else ''}shape {shape}"
-        raise error_of(where, got, *fault)
+        whole = found.ndim > len(shape)
+        expected, remedy = fault
+        if whole and leaf.cast is None and not leaf.variable and len(shape) == len(leaf.shape):
+            remedy = f"{remedy}; or have batches of many shapes by spec= with variable= and max_batch_size="
+        raise error_of(where, f"has {'rows of ' if whole else ''}shape {shape}", expected, remedy)
     return found
 
 

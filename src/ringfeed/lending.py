@@ -59,10 +59,12 @@ class Lending:
         self._is_out = True
         feed.lend(self._ring, turn, batches, timeout_ns)
 
-    def to_iterator(self, turn: int, batches: int, timeout_ns: int, recalls: int, until_ns: int) -> None:
+    def to_iterator(  # noqa: PLR0913 - as `Taker.lend` has them
+        self, turn: int, batches: int, timeout_ns: int, recalls: int, until_ns: int, *, lets_go: bool
+    ) -> None:
         """Let the iterator of this turn take so many, without a call of Python's; see `Taker.lend`."""
         self._waited_ns = 0
-        self._taker.lend(turn, batches, min(PATIENCE_NS, timeout_ns), recalls, until_ns)
+        self._taker.lend(turn, batches, min(PATIENCE_NS, timeout_ns), recalls, until_ns, lets_go)
 
     def recall(self) -> int:
         """Have the ring back; only then may anything be planned, taken or cancelled by others.

@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
 
 from ringfeed import _ring
+from ringfeed._ring import Descriptor
 from ringfeed.errors import WorkerError
 
 if TYPE_CHECKING:
@@ -130,14 +131,11 @@ def check_processes(workers: int) -> None:
     _check_descriptors(workers)
     call, release = "pidfd_open", "5.3"
     try:
-        pidfd = os.pidfd_open(os.getpid())
-        try:
+        with Descriptor(os.pidfd_open, os.getpid()) as pidfd:
             call, release = "pidfd_send_signal", "5.1"
-            signal.pidfd_send_signal(pidfd, 0)  # no signal: it only looks
-        finally:
-            os.close(pidfd)
+            signal.pidfd_send_signal(pidfd.fileno(), 0)  # no signal: it only looks
         call, release = "eventfd2", "2.6.27"
-        os.close(os.eventfd(0))
+        Descriptor(os.eventfd, 0).close()
     except (OSError, AttributeError) as error:
         why = error.strerror if isinstance(error, OSError) else "this Python was built without it"
         raise WorkerError(
@@ -181,7 +179,11 @@ def start_thread(thread: threading.Thread) -> None:
     """Start a thread; WorkerError where there is no room for one."""
     try:
         thread.start()
-    except RuntimeError as error:  # all that Python says of it
+    except RuntimeError as error:
+        if isinstance(error.__context__, KeyboardInterrupt):  # it has undone what start() was in the middle of
+            raise error.__context__ from None
+        if "can't start new thread" not in str(error):  # all that Python says of a shortage
+            raise
         raise WorkerError(f"no thread can be started: {reason(OSError(errno.EAGAIN, str(error)))}") from error
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import threading
 import weakref
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,6 +18,7 @@ from ringfeed.engine import Engine
 from ringfeed.errors import ClosedError, RingfeedError, SupersededError
 from ringfeed.facts import Facts
 from ringfeed.flight import Flight
+from ringfeed.given import settled
 from ringfeed.insight import Insight
 from ringfeed.iterables import is_iterator, iterables_of, keep
 from ringfeed.lifetime import Exit, Forks
@@ -24,13 +26,14 @@ from ringfeed.outlets import Outlets
 from ringfeed.probe import batches_in, has_hook, probe
 from ringfeed.rotation import Rotation
 from ringfeed.sampler import check_seed, make_sampler
-from ringfeed.settings import Settings, check_count
+from ringfeed.settings import MOST, Settings, check_count
 from ringfeed.ship import pack
 from ringfeed.source import Recipe
 from ringfeed.stats import Stats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from contextlib import AbstractContextManager
 
     from typing_extensions import Self
 
@@ -43,28 +46,34 @@ class Loader(Facts, Insight, Outlets):
     """Feeds batches of a dataset, filled by workers straight into preallocated shared memory.
 
     ``for batch in loader`` is one epoch. A batch mirrors the structure of a sample, in writable ndarrays over the
-    slot itself: a view is valid as long as it is referenced, and its slot comes back when the last view dies. With
-    the same seed every batch is bit-identical whatever the number of workers, slots and the start method, if
-    ``dataset[i]`` depends only on ``i`` and `ringfeed.rng()`. A worker that dies, at any instruction, is replaced
-    and its rows run again: nothing is lost, doubled or reordered.
+    slot itself: a view is valid as long as it is referenced, and its slot comes back when the last view dies. Where
+    views hold every slot but one, the next batch is a private copy, with one `SlotsHeldWarning`. With the same seed
+    every batch is bit-identical whatever the number of workers, slots and the start method, if ``dataset[i]`` depends
+    only on ``i`` and `ringfeed.rng()`. A worker that dies, at any instruction, is replaced and its rows run again:
+    nothing is lost, doubled or reordered.
 
     dataset: anything with ``__len__`` and ``__getitem__`` that gives an array, a number, or nested tuples, lists,
-        dicts or NamedTuples of them; a tuple or dict of equally long arrays; with ``batch_size=None``, a dataset of
-        whole batches such as a Keras ``PyDataset``. Or an iterable: an object with ``__iter__`` and no ``__getitem__``,
-        or a function without arguments that returns an iterable, which one worker reads in order, anew in each epoch
-        (a replacement starts anew and skips what was read), up to ``slots`` batches ahead; an iterator, such as a
-        generator or a file, which a thread of this process reads, for one epoch; several by `Interleave`. The first
-        element is read to learn the spec, unless it is given. ``read_into(index, out)`` and ``__getitems__(indices)``
-        are used where a dataset has them. ``on_epoch_begin()`` and ``on_epoch_end()`` run in this process, and what
-        they change reaches the workers.
+        dicts or NamedTuples of them; a tuple or dict of equally long arrays, tensors or Series (a list holds samples;
+        of up to 8 arrays that are longer than it is refused, as they may be columns); with ``batch_size=None``, a
+        dataset of whole batches such as a Keras ``PyDataset``. Or an iterable: an object with ``__iter__`` and no
+        ``__getitem__``, or a function without arguments that returns an iterable, which one worker reads in order,
+        anew in each epoch (a replacement starts anew and skips what was read), up to ``slots`` batches ahead; an
+        iterator, such as a generator or a file, which a thread of this process reads, for one epoch; several by
+        `Interleave`. The first element is read to learn the spec, unless it is given. ``read_into(index, out)`` and
+        ``__getitems__(indices)`` are used where a dataset has them. What ``__getitem__`` opens on first use, each
+        worker process opens for itself: if reading sample 0 here leaves something in the dataset that cannot be
+        pickled, the dataset gets back the attributes it had. ``on_epoch_begin()`` and ``on_epoch_end()`` run in this
+        process, and what they change reaches the workers.
     batch_size: samples a batch; None where ``dataset[i]`` is a whole batch.
     shuffle, seed: a new order each epoch, a pure function of (seed, epoch).
     sampler: an iterable of dataset indices, instead of ``shuffle``.
     drop_remainder: leave out a last batch that would be shorter.
     workers: None for as many as this process may use CPUs; 0 to fill in this process, when a batch is asked for;
         "auto" to begin with one and go on by who waits for whom, up to four a CPU (`stats` says what it came to).
-    backend: "process", or "thread" for datasets that release the GIL or cannot be pickled.
+    backend: "process", or "thread" for datasets that release the GIL or cannot be pickled. Threads share what the
+        dataset has open: with one file and its position, rows come out wrong unless the dataset has a lock.
     start_method: "spawn" (a fresh interpreter, which never imports the user's main module), "fork", "forkserver".
+        A fork shares open files: where they are seen in the dataset, it is refused.
     slots, memory: how many batches exist at once, being filled, ready and in the caller's hands; or the bytes that
         all shared memory may take ("512MB"), which picks the slots. Default: 4 slots, or workers + 2 with
         ``batch_size=None``. ``slots="auto"`` begins with 2 and opens others as they help, within ``memory`` or else a
@@ -72,7 +81,7 @@ class Loader(Facts, Insight, Outlets):
     spec: what a sample looks like, as in ``{"image": ringfeed.Array((224, 224, 3), "uint8")}``; else sample 0 tells. An
         Array with ``scale=``, ``mean=`` and the like converts uint8 samples to float32.
     max_batch_size: with ``batch_size=None``, the most rows a batch has; else batch 0 tells.
-    copy: hand out copies, so that keeping batches holds no slots.
+    copy: hand out copies, so that keeping batches holds no slots and is never warned of.
     pin: register the slots with the CUDA driver, so that a GPU copies from them by itself (see `to_torch`). PlanError
         without one. Copies of your own must have passed before the loader is closed.
     reseed: also seed ``random`` and ``numpy.random``, of whichever process fills, for each sample (12 us a sample).
@@ -112,8 +121,6 @@ class Loader(Facts, Insight, Outlets):
         """Check everything, read sample 0 unless ``spec`` is given, and make the plan; nothing is reserved yet."""
         self._batch_size = check_count("batch_size", batch_size, 1)
         iterables = iterables_of(dataset)
-        if iterables:
-            _check_order(shuffle=shuffle, sampler=sampler)
         self._allowance = Allowance.of(workers, slots, memory, whole=batch_size is None, iterables=len(iterables))
         if any(map(is_iterator, iterables)):
             backend = "thread"  # it is here, and cannot be anywhere else
@@ -138,26 +145,36 @@ class Loader(Facts, Insight, Outlets):
             message = "reseed=True seeds states that all threads share; use backend='process', or ringfeed.rng()"
             raise ValueError(message)
         self._dataset = dataset
-        self._fed = keep(dataset)
+        self._fed = keep(settled(dataset, self._batch_size, sent=self._sends, spec=spec))
+        if iterables:
+            _check_order(shuffle=shuffle, sampler=sampler)
         self._shuffle = shuffle
         self._seed = check_seed(seed)
         self._custom_sampler = sampler
-        self._probe = probe(
-            self._fed,
-            self._batch_size,
-            spec=spec,
-            max_batch_size=max_batch_size,
-            length=self._dataset_length(),
-            seed=self._seed,
-            reseed=reseed,
-        )
+        with self._as_before():
+            self._probe = probe(
+                self._fed,
+                self._batch_size,
+                spec=spec,
+                max_batch_size=max_batch_size,
+                length=self._dataset_length(),
+                seed=self._seed,
+                reseed=reseed,
+                on_error=on_error,
+            )
         self._sampler = self._make_sampler()
         self._plan = self._make_plan()
         self._tuner = self._allowance.tuner(self._plan)
         self._settings = replace(self._settings, workers=self._plan.workers)
         self._check_memory()
         self._recipe = Recipe(
-            self._probe.kind, self._probe.spec, self._plan.layout, self._seed, reseed, self._probe.readers
+            self._probe.kind,
+            self._probe.spec,
+            self._plan.layout,
+            self._seed,
+            reseed,
+            self._probe.readers,
+            self._probe.tensors,
         )
         self._engine: Engine | None = None
         self._stats = Stats()
@@ -169,6 +186,7 @@ class Loader(Facts, Insight, Outlets):
         self._ended = 0  # of the newest that came to its end
         self._next_epoch = 0
         self._closed = False
+        self._unended: Engine | None = None  # the last there was, until it has ended
         self._finalizer: weakref.finalize[[Engine], Loader] | None = None
 
     def _dataset_length(self) -> int | None:
@@ -193,9 +211,26 @@ class Loader(Facts, Insight, Outlets):
             return Rotation(iterables_of(self._dataset), 1 if self._batch_size is None else self._batch_size)
         return make_sampler(self._probe.length, shuffle=self._shuffle, seed=self._seed, sampler=self._custom_sampler)
 
+    @property
+    def _sends(self) -> bool:
+        """Whether other processes read the dataset."""
+        return self._settings.workers > 0 and self._settings.backend == "process"
+
+    def _as_before(self) -> AbstractContextManager[None]:
+        """Have what is read here, in the place of workers, leave nothing open in the dataset that is sent to them."""
+        if not self._sends:
+            return nullcontext()
+        from ringfeed.opened import as_before  # noqa: PLC0415 - it imports what pickles datasets
+
+        return as_before(self._fed)
+
     def _make_plan(self) -> Plan:
         start_method = self._settings.start_method
-        sent = self._settings.workers > 0 and self._settings.backend == "process" and start_method != "fork"
+        if self._sends and start_method == "fork":
+            from ringfeed.opened import refuse_to_share  # noqa: PLC0415 - as above
+
+            refuse_to_share(self._fed)
+        sent = self._sends and start_method != "fork"
         parcel = pack(self._fed, weigh=start_method == "spawn") if sent else None
         return self._allowance.plan(self._probe, self._batch_size or 1, parcel, copied=start_method == "spawn")
 
@@ -215,7 +250,7 @@ class Loader(Facts, Insight, Outlets):
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next ``iter()`` the epoch of this number: its order and its random numbers."""
-        self._next_epoch = check_count("epoch", epoch, 0) or 0
+        self._next_epoch = check_count("epoch", epoch, 0, MOST, none=False) or 0
 
     def __iter__(self) -> BatchIterator:
         """Begin the next epoch; an older iterator raises SupersededError at its next ``next()``."""
@@ -257,22 +292,25 @@ class Loader(Facts, Insight, Outlets):
             return
         getattr(self._dataset, name)()
         if self._probe.length is not None:
-            length = len(self._dataset) if self._batch_size is not None else batches_in(self._dataset)
+            with self._as_before():
+                length = len(self._dataset) if self._batch_size is not None else batches_in(self._dataset)
             self._probe = replace(self._probe, length=length)
             self._sampler = self._make_sampler()
 
     def _start(self) -> None:
+        self._stop_engine()  # if Ctrl-C has kept the last from it
         self._check_memory()
         engine = Engine(self._plan, self._recipe, self._settings, self._stats, self._flight, tuner=self._tuner)
-        self._finalizer = weakref.finalize(self, Engine.stop, engine)
-        atexit.unregister(Exit.note)
-        atexit.register(Exit.note)  # the last to be registered is the first to run
         try:
+            self._unended = engine
+            self._finalizer = weakref.finalize(self, Engine.stop, engine)
+            atexit.unregister(Exit.note)
+            atexit.register(Exit.note)  # the last to be registered is the first to run
             engine.start(self._fed)
             self._check_open()
             self._engine = engine
         except BaseException:
-            self._finalizer()
+            self._stop_engine()
             raise
 
     def _check_turn(self, turn: int) -> None:
@@ -332,10 +370,14 @@ class Loader(Facts, Insight, Outlets):
             raise ClosedError(message)
 
     def _stop_engine(self) -> None:
-        engine, self._engine = self._engine, None
-        if engine is not None and self._finalizer is not None:
-            self._stats = engine.stats
-            self._finalizer()
+        """End the engine. What Ctrl-C keeps it from is done by the next call, or at the loader's end."""
+        self._engine = None
+        if self._unended is not None:
+            self._stats = self._unended.stats
+            self._unended.stop()
+            if self._finalizer is not None:
+                self._finalizer.detach()
+            self._unended = None
 
     def dismiss(self) -> None:
         """Begin to close: whoever waits for a batch gives up. At once, from any thread."""

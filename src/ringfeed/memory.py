@@ -37,6 +37,7 @@ _MAPPING = re.compile(
     rb"^[0-9a-f]+-[0-9a-f]+ \S+ \S+ \S+ (\d+) +/memfd:ringfeed-.*\n(?:[A-Z].*\n)*?Rss: +(\d+) kB\nPss: +(\d+) kB$",
     re.MULTILINE,
 )
+_LIBRARY = re.compile(rb"/(tensorflow|torch|jax)(?:lib)?/\S*\.so")
 _FIELD = re.compile(rb"^(Pss|Private_\w+): +(\d+) kB$", re.MULTILINE)
 
 
@@ -129,7 +130,7 @@ class Memory:
             parts.append(f"{show_bytes(plan.dataset_shared)} of the dataset")
         if plan.dataset_per_worker:
             parts.append(f"{show_bytes(plan.dataset_per_worker)} more in each of {plan.workers} workers")
-        return ", ".join(parts)
+        return f"{', '.join(parts)}; and {show_bytes(plan.planned_size)} of indices in this process"
 
     def _held(self) -> str:
         count = f"{len(self.held)} of {self.plan.slots} slots"
@@ -150,6 +151,14 @@ def look(plan: Plan, engine: Engine | None) -> Memory:
     )
     workers = tuple(worker for pid in _pids(engine) if (worker := _worker(pid, files)))
     return Memory(plan, sum(files.values()), _pages("self", files), held, workers)
+
+
+def frameworks_in_workers(engine: Engine) -> list[str]:
+    """Return the frameworks whose libraries the worker processes have mapped; none where /proc does not say."""
+    found: set[bytes] = set()
+    for pid in _pids(engine):
+        found.update(_LIBRARY.findall(_read(pid, "maps")))
+    return sorted(name.decode() for name in found)
 
 
 # ---- what is the loader's ----

@@ -6,6 +6,7 @@ runs user code beyond unpickling the dataset, so that what it forks is quiet.
 
 from __future__ import annotations
 
+import importlib
 import os
 import select
 import signal
@@ -13,22 +14,30 @@ import socket
 import sys
 import warnings
 from contextlib import suppress
-from typing import Any, NoReturn
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from ringfeed import _imports, _ring
 from ringfeed import channel as channels
+from ringfeed._ring import Child
 from ringfeed.limits import reason
 from ringfeed.worker import become_worker, flush_output, report_and_leave, work
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ringfeed._ring import Descriptor
 
 
 class Nursery:
     """The loop of a nursery process."""
 
-    def __init__(self, channel: socket.socket, dataset: Any) -> None:
+    def __init__(self, channel: socket.socket | Descriptor, dataset: Any) -> None:
         """Fork on the orders that come through ``channel``."""
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if inherited, SIG_IGN would bury our children
         self._channel = channel
         self._dataset = dataset
-        self._children: dict[int, int] = {}  # pidfd -> pid
+        self._children: dict[int, Child] = {}  # by pidfd
 
     def run(self) -> None:
         """Fork workers and report their ends, until the consumer closes the channel."""
@@ -45,18 +54,20 @@ class Nursery:
     def _obey(self) -> bool:
         fds: list[int] = []
         try:
-            _, fds = channels.receive(self._channel)
-            pid = fork()
-            if pid == 0:
-                self._let_live(*fds)
-            pidfd = pidfd_of(pid)
+            message, fds = channels.receive(self._channel)
+            if "pipes" in message:
+                from ringfeed.popens import close_pipes  # noqa: PLC0415 - it is loaded where pipes were found
+
+                close_pipes(message["pipes"])
+                return True
+            child = fork(partial(self._let_live, *fds))
         except EOFError:
             return False
         except OSError as error:
             channels.send(self._channel, {"refused": reason(error)})
         else:
-            self._children[pidfd] = pid
-            channels.send(self._channel, {"pid": pid}, (pidfd,))
+            self._children[child.pidfd.fileno()] = child
+            channels.send(self._channel, {"pid": child.pid}, (child.pidfd.fileno(),))
         finally:
             for fd in fds:
                 os.close(fd)
@@ -65,8 +76,8 @@ class Nursery:
     def _let_live(self, channel_fd: int, parent_fd: int, lifeline_fd: int) -> NoReturn:
         try:
             self._channel.close()
-            for pidfd in self._children:
-                os.close(pidfd)
+            for child in self._children.values():
+                child.pidfd.close()
             become_worker(parent_fd, lifeline_fd)
             work(channel_fd, self._dataset)
         except BaseException:  # noqa: BLE001 - reported, whatever it is
@@ -75,12 +86,10 @@ class Nursery:
             os._exit(1)
 
     def _bury(self, pidfd: int) -> None:
-        pid = self._children.pop(pidfd)
-        os.close(pidfd)
-        end_group(pid)
-        _, status = os.waitpid(pid, 0)
+        child = self._children.pop(pidfd)
+        status = child.wait()
         with suppress(OSError):
-            channels.send(self._channel, {"ended": pid, "status": status})
+            channels.send(self._channel, {"ended": child.pid, "status": status})
 
 
 def end_group(pid: int) -> None:
@@ -90,32 +99,15 @@ def end_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def fork() -> int:
-    """Fork a process that will become a worker; until it has, no signal runs the consumer's handlers in it.
+def fork(live: Callable[[], NoReturn]) -> Child:
+    """Fork a process that becomes a worker or a nursery in ``live()``; until then no signal runs our handlers in it.
 
-    Python's warning about threads is given by whoever chose to fork, in better words.
+    Python's warning about threads is given by `launch`, in better words.
     """
     flush_output()  # or the child would write it again
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    pid = -1
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
-            pid = os.fork()
-    finally:
-        if pid:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    return pid
-
-
-def pidfd_of(pid: int) -> int:
-    """Return a pidfd of a child that was just forked; if there is no room for one, the child is ended."""
-    try:
-        return os.pidfd_open(pid)  # no race: nobody else can wait for our child
-    except OSError:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        raise
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return Child(_ring.fork, live)
 
 
 def forget_the_consumer() -> None:
@@ -131,11 +123,12 @@ def forget_the_consumer() -> None:
     sys.stdin = open(0, closefd=False)  # noqa: SIM115 - the old one may hold lines that are the consumer's
 
 
-def nurse(channel: socket.socket, parent_fd: int, lifeline_fd: int, dataset: Any) -> None:
+def nurse(channel: Descriptor, parent_fd: int, lifeline_fd: int, dataset: Any) -> None:
     """Be a nursery that was forked from the consumer, to the end of this process."""
     try:
         forget_the_consumer()
         become_worker(parent_fd, lifeline_fd)
+        _calm_torch()
         Nursery(channel, dataset).run()
         os._exit(0)
     except BaseException:  # noqa: BLE001 - reported, whatever it is
@@ -144,8 +137,18 @@ def nurse(channel: socket.socket, parent_fd: int, lifeline_fd: int, dataset: Any
         os._exit(1)
 
 
+def _calm_torch() -> None:
+    """Have torch compute in one thread: those of its pool are not here, and it would wait for them."""
+    set_num_threads = getattr(sys.modules.get("torch"), "set_num_threads", None)  # None: still being imported
+    if set_num_threads is not None:
+        set_num_threads(1)
+
+
 def main(channel_fd: int, parent_fd: int, lifeline_fd: int) -> None:
-    """Run a spawned nursery: unpickle the dataset once, for all workers."""
+    """Run a spawned nursery: import what the samples need, and unpickle the dataset, once for all workers.
+
+    The import of a framework starts no thread, so that what is forked afterwards is whole.
+    """
     channel = socket.socket(fileno=channel_fd)
     try:
         become_worker(parent_fd, lifeline_fd)
@@ -153,6 +156,9 @@ def main(channel_fd: int, parent_fd: int, lifeline_fd: int) -> None:
         from ringfeed.source import Source  # noqa: F401, PLC0415 - what each worker needs, imported once
 
         hello, fds = channels.receive(channel)
+        _imports.expect(hello["tensors"], silent=False)
+        for framework in hello["tensors"] or ():
+            importlib.import_module(framework)
         dataset = unpack(hello["manifest"], fds)
         for fd in fds:
             os.close(fd)

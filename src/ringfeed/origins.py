@@ -1,4 +1,4 @@
-"""Where the batches were taken that are still held: noted with `debug`, told by `SlotsHeldError` and `Stats.memory`."""
+"""Where batches were taken that are still held: noted with `debug`, told by `SlotsHeldWarning` and `Stats.memory`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ class Debug:
 def debug(*, on: bool = True) -> None:
     """Note from now on, for every loader of this process, where each batch is taken: some microseconds a batch.
 
-    `SlotsHeldError` and ``loader.stats().memory`` then name file, line and function for each batch that is still held.
+    `SlotsHeldWarning`, `SlotsHeldError` and ``loader.stats().memory`` then name file, line and function for each batch
+    that is still held.
     Where a framework asks for batches, that is the call into it, such as that of ``fit``; in a thread of the
     framework's, its own line. ``on=False`` ends it.
     """
@@ -60,19 +61,28 @@ def callers_place() -> Place | None:
     Other threads' lines are not looked at: where C code calls this package there is none.
     """
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - traceback.walk_stack() takes several times as long
-    last_resort = None
+    found, _ = _users_frame(frame)
+    return None if found is None else Place(found.f_code.co_filename, found.f_lineno, found.f_code.co_name)
+
+
+def callers_depth() -> int:
+    """Return the ``stacklevel`` with which the function that calls this warns at that line."""
+    _, depth = _users_frame(sys._getframe(1))  # noqa: SLF001 - as above
+    return depth
+
+
+def _users_frame(frame: FrameType | None) -> tuple[FrameType | None, int]:
+    """Return the frame that `callers_place` tells of, and which one it is, counted from 1."""
+    last_resort: tuple[FrameType | None, int] = None, 1
+    depth = 1
     while frame is not None:
         root = str(frame.f_globals.get("__name__")).partition(".")[0]
         if root not in NOT_THE_USERS:
-            return _place_of(frame)
-        if root != "ringfeed" and last_resort is None:
-            last_resort = _place_of(frame)
-        frame = frame.f_back
+            return frame, depth
+        if root != "ringfeed" and last_resort[0] is None:
+            last_resort = frame, depth
+        frame, depth = frame.f_back, depth + 1
     return last_resort
-
-
-def _place_of(frame: FrameType) -> Place:
-    return Place(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
 
 
 class Origins:

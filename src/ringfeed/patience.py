@@ -21,6 +21,7 @@ class Patience:
         self._told_ns = [0] * ring.ids  # when each was sent its hello
         self._slow_starts = [0] * ring.ids  # in a row: workers ended because they took too long to start
         self._before = [(0, 0)] * ring.ids  # samples and claims of those who had the id before
+        self._filled = 0  # samples of all workers, when `progress` was asked last
 
     def begin(self, number: int) -> None:
         """Note that a worker is told to start."""
@@ -34,6 +35,11 @@ class Patience:
     def is_fresh(self, number: int) -> bool:
         """Whether a worker has filled nothing yet, or had not when it died."""
         return bool(self._ring.report(number)[-2] == self._before[number][0])
+
+    def progress(self, working: Iterable[int]) -> bool:
+        """Whether samples were filled since the last call, or one of the workers ``working`` is filling some now."""
+        before, self._filled = self._filled, sum(self._ring.report(number)[-2] for number in range(self._ring.ids))
+        return self._filled != before or any(self._ring.report(number)[1] for number in working)
 
     def suspect(self, numbers: Iterable[int]) -> None:
         """Note who is ended for being stuck."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ringfeed.budget import show_bytes
 from ringfeed.stats import Stats, show_s
-from ringfeed.verdict import verdict
+from ringfeed.verdict import STARTS, verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -84,7 +84,7 @@ def picture(  # noqa: PLR0913 - what it is made of
     """
     look = now.after
     crew = crew_of(geometry, look)
-    said = textwrap.wrap(_verdict(geometry, past, len(crew), cpus), width - 2)
+    said = textwrap.wrap(_verdict(geometry, past, len(crew), cpus), max(width - 2, 1))
     if height is not None:
         said += [""] * (VERDICT_LINES - len(said))  # what is below stays where it is
     top = [
@@ -101,7 +101,7 @@ def picture(  # noqa: PLR0913 - what it is made of
     if room < len(workers):
         kept = max(room - 1, 0)
         workers = [*workers[:kept], _others(crew[kept:], now)]
-    return [*top, *slots, _WORKERS_HEAD, *workers][:height]
+    return [*top, *slots, _WORKERS_HEAD, *workers][: None if height is None else max(height, 0)]
 
 
 def crew_of(geometry: Geometry, look: Look) -> list[int]:
@@ -144,9 +144,13 @@ def _verdict(geometry: Geometry, past: Pair, workers: int, cpus: int) -> str:
     look = past.after
     if not past.batches:
         waited_s = _age_ns(look, look.consumer.wait_ns) / 1e9
+        if waited_s and not look.consumer.batches and not _in_process(look):
+            return f"training has waited {show_s(waited_s)} for the first batch: {STARTS}"
         if waited_s:
             return f"training has waited {show_s(waited_s)} for the next batch"
         return f"no batch was taken for {show_s(past.seconds)}: training is at something else"
+    if not past.before.consumer.batches and not _in_process(look):
+        return f"too early to say: {past.batches} batches so far"
     rows = range(len(look.workers))
     timed, read_ns, write_ns = (
         sum(getattr(look.workers[row], name) - getattr(past.before.workers[row], name) for row in rows)

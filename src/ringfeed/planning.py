@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from ringfeed.errors import PlanError
 from ringfeed.iterables import is_iterator, iterables_of
 from ringfeed.limits import usable_cpus
 from ringfeed.loader import Loader
+from ringfeed.settings import MOST, check_count
 from ringfeed.spec import Array, Spec
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-T = TypeVar("T")
 Shape = tuple[int, ...]
 
 WIDTH = 100  # of the notes, in characters
@@ -129,24 +129,30 @@ def plan(  # noqa: PLR0913 - the loader's own parameters
     if batch_size is None and dataset is None:
         message = "batch_size=None is for a dataset of whole batches; give it, or a batch_size"
         raise ValueError(message)
-    count = min(usable_cpus(), _ring.MAX_WORKERS) if workers is None else workers
+    count = check_count("workers", workers, 0, _ring.MAX_WORKERS)
+    count = min(usable_cpus(), _ring.MAX_WORKERS) if count is None else count
     whole = batch_size is None
+    sizes = [] if whole else _counts("batch_size", batch_size, 1)
+    counts: Sequence[int | None] = (
+        [None] if memory is not None else _counts("slots", DEFAULT_SLOTS if slots is None else slots, 0)
+    )
     subjects = _described(shape, dtype) if shape is not None else [_subject(dataset, spec, count, whole=whole)]
     budget = None if memory is None else parse_memory(memory)
-    counts = _each(DEFAULT_SLOTS if slots is None else slots) if budget is None else [None]
-    sizes = _each(batch_size or subjects[0].rows or 1)
-    settings = product(subjects, sizes, counts)
+    settings = product(subjects, sizes or [subjects[0].rows or 1], counts)
     rows = [_row(subject, size, number, budget, count) for subject, size, number in settings]
     notes = [*_fits(subjects, budget, count), *_casts(subjects), _workers_note(count)]
     return Comparison(tuple(rows), tuple(notes))
 
 
-def _each(value: T | Sequence[T]) -> Sequence[T]:
-    return value if isinstance(value, list | tuple) else [value]  # type: ignore[list-item]
+def _counts(name: str, value: object, least: int) -> list[int]:
+    """Return one count, or those of a list."""
+    each = value if isinstance(value, list | tuple) else [value]
+    return [check_count(name, one, least, MOST, none=False) or 0 for one in each]
 
 
 def _described(shape: Sequence[Any], dtype: Any) -> list[_Subject]:
-    shapes = shape if shape and isinstance(shape[0], list | tuple) else [shape]
+    many = isinstance(shape, list | tuple) and shape and isinstance(shape[0], list | tuple)
+    shapes = shape if many else [shape]
     dtypes = dtype if isinstance(dtype, list) else [dtype]
     arrays = [Array(axes, kind) for axes, kind in product(shapes, dtypes)]
     return [_Subject(f"{_show_shape(array.shape)} {array.dtype}", Spec(array)) for array in arrays]

@@ -47,6 +47,7 @@ class Crew:
     max_restarts: int | None = None
     max_attempts: int = 3
     at_first: int = 0  # of the workers; the others come when they are wanted
+    timeout_s: float | None = None
 
 
 class Pool(Protocol):

@@ -6,16 +6,15 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ringfeed.errors import SpecError
 from ringfeed.iterables import ahead_of, iterables_of
 from ringfeed.randomness import SampleContext, enter
 from ringfeed.source import leaf_arrays
 from ringfeed.spec import Spec
+from ringfeed.standins import of_framework
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import numpy as np
 
 MAX_ROWS = 2**32 - 1  # of a batch: the shared memory counts them in 32 bits
 MAX_NOTHING = 1000  # batches of None that are read to find one that is none
@@ -32,6 +31,8 @@ class Probe:
     readers: int = 0
     has_gaps: bool = False
     """Whether some whole batch was found to be None."""
+    tensors: frozenset[str] | None = None
+    """The frameworks whose tensors the samples hold; None where no sample was read."""
 
     def __post_init__(self) -> None:
         """Raise what 32 bits of rows, or 64 of elements, do not hold; what memory does not is the plan's to say."""
@@ -57,9 +58,11 @@ def probe(  # noqa: PLR0913 - what the user may say of a dataset
     length: int | None = None,
     seed: int = 0,
     reseed: bool = False,
+    on_error: str = "raise",
 ) -> Probe:
     """Find out what a dataset is, reading sample 0 where the spec is not given.
 
+    What sample 0 raises comes out as it is, or, where ``on_error`` is "skip", as a SpecError that asks for a spec.
     Raises TypeError for what is no dataset, ValueError for settings that do not fit it, SpecError for its samples.
     """
     if max_batch_size is not None and batch_size is not None:
@@ -72,13 +75,13 @@ def probe(  # noqa: PLR0913 - what the user may say of a dataset
     if iterables:
         return _probe_iterables(iterables, batch_size, spec, max_batch_size, seed)
     _check_indexable(dataset)
-    _refuse_mixed(dataset)
     if length is None and isinstance(dataset, tuple | dict):
         length = len(dataset)  # of samples, as it turned out
     given = None if spec is None else spec if isinstance(spec, Spec) else Spec(spec)
     _refuse_variable(given, batch_size)
+    read = _Explained(dataset, batch_size) if on_error == "skip" else dataset
     if batch_size is None:
-        return _probe_batches(dataset, given, max_batch_size, length, seed)
+        return _probe_batches(read, given, max_batch_size, length, seed)
     _refuse_keras_batches(dataset, batch_size)
     # A class may take what it inherits back by setting it to None.
     kind = "read_into" if callable(getattr(dataset, "read_into", None)) else "samples"
@@ -86,9 +89,10 @@ def probe(  # noqa: PLR0913 - what the user may say of a dataset
         kind = "bulk"
     if kind == "read_into":
         _refuse_cast(given)
-    if given is None:
-        given = Spec.infer(_first(dataset, length, seed), 0)
-    return Probe(kind, length, given, batch_size)
+    if given is not None:
+        return Probe(kind, length, given, batch_size)
+    first = _first(read, length, seed)
+    return Probe(kind, length, Spec.infer(first, 0), batch_size, tensors=tensors_in(first))
 
 
 def _probe_iterables(
@@ -100,11 +104,11 @@ def _probe_iterables(
         found = _probe_batches(first, given, max_batch_size, None, seed)
         return replace(found, readers=len(iterables))
     if spec is None:
-        inferred = Spec.infer(_first(first, None, seed), 0)
-    else:
-        inferred = spec if isinstance(spec, Spec) else Spec(spec)
-    _refuse_variable(inferred, batch_size)
-    return Probe("samples", None, inferred, batch_size, len(iterables))
+        element = _first(first, None, seed)
+        return Probe("samples", None, Spec.infer(element, 0), batch_size, len(iterables), tensors=tensors_in(element))
+    given = spec if isinstance(spec, Spec) else Spec(spec)
+    _refuse_variable(given, batch_size)
+    return Probe("samples", None, given, batch_size, len(iterables))
 
 
 class _Ahead:
@@ -120,6 +124,25 @@ class _Ahead:
             found = f"gives None in the place of all its {index} batches" if index else "is empty"
             message = f"the iterable {found}, so there is no element to infer the spec from; give spec="
             raise SpecError(message) from None
+
+
+class _Explained:
+    """A dataset whose errors say what it was read for."""
+
+    def __init__(self, dataset: Any, batch_size: int | None) -> None:
+        self._dataset = dataset
+        self._remedy = "spec= and max_batch_size=" if batch_size is None else "spec="
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            return self._dataset[index]
+        except Exception as error:
+            raised = f"{type(error).__name__}: {error}".removesuffix(": ")
+            message = (
+                f"dataset[{index}], read for the spec, raised {raised}; on_error='skip' cannot leave it out before the "
+                f"spec is known: give {self._remedy}"
+            )
+            raise SpecError(message) from error
 
 
 def _check_indexable(dataset: Any) -> None:
@@ -151,24 +174,6 @@ def _refuse_cast(given: Spec | None) -> None:
                 f"there and leave scale=, offset=, mean=, std= and layout= out, or take read_into out of the dataset"
             )
             raise SpecError(message)
-
-
-def _refuse_mixed(dataset: Any) -> None:
-    """Refuse a dict of columns that are not all arrays, and would be asked for its sample 0."""
-    if type(dataset) is dict and not any(isinstance(key, int) for key in dataset):
-        for path, kind in _no_arrays(dataset, "dataset"):
-            message = (
-                f"{path} is of type {kind}, expected an array like all in a dict of arrays; give numpy.asarray() of it"
-            )
-            raise SpecError(message)
-
-
-def _no_arrays(branch: Any, path: str) -> Iterator[tuple[str, str]]:
-    if isinstance(branch, tuple | dict):
-        for key, child in branch.items() if isinstance(branch, dict) else enumerate(branch):
-            yield from _no_arrays(child, f"{path}[{key!r}]")
-    elif not isinstance(branch, np.ndarray):
-        yield path, type(branch).__name__
 
 
 def _refuse_keras_batches(dataset: Any, batch_size: int) -> None:
@@ -221,7 +226,16 @@ def _probe_batches(
     if max_batch_size is not None and max_batch_size < rows:
         message = f"max_batch_size={max_batch_size}, but batch {index} has {rows} rows; raise it"
         raise ValueError(message)
-    return Probe("batches", length, inferred, max_batch_size or max(rows, 1), has_gaps=index > 0)
+    most = max_batch_size or max(rows, 1)
+    return Probe("batches", length, inferred, most, has_gaps=index > 0, tensors=tensors_in(batch))
+
+
+def tensors_in(sample: object) -> frozenset[str]:
+    """Name the frameworks whose tensors a sample holds."""
+    if isinstance(sample, tuple | list | dict):
+        return frozenset().union(*map(tensors_in, sample.values() if isinstance(sample, dict) else sample))
+    module = type(sample).__module__
+    return frozenset((module.partition(".")[0],)) if of_framework(module) else frozenset()
 
 
 def batches_in(dataset: Any) -> int | None:

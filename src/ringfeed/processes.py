@@ -10,6 +10,7 @@ from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from ringfeed._ring import Descriptor
 from ringfeed.errors import RingfeedError, WorkerError
 from ringfeed.headcount import Headcount
 from ringfeed.launch import Forker, Spawner
@@ -49,16 +50,10 @@ class Processes:
         self._deaths: dict[tuple[int, int], str] = {}
         self._bars: list[tuple[int, int]] = []  # epoch and number of elements of iterables that were given up
         self._stopping = False
-        self._closed = False
         self._lock = threading.RLock()  # workers, versions and starts change together
-        self._waking = threading.RLock()  # held for a moment only
         check_processes(crew.at_first)
         self._tether = Tether()
-        try:
-            self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        except BaseException:
-            self._tether.close()
-            raise
+        self._wake_fd: Descriptor | None = Descriptor(os.eventfd, 0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._watcher = threading.Thread(target=self._watch, name="ringfeed-watcher", daemon=True)
 
     # ---- starting ----
@@ -75,14 +70,15 @@ class Processes:
                 else:
                     if self._crew.start_method == "forkserver":
                         self._shipment = ship(pack(dataset))
-                    self._launcher = Forker(self._tether, dataset, self._shipment)
+                    tensors, timeout_s = self._crew.recipe.tensors, self._crew.timeout_s
+                    self._launcher = Forker(self._tether, dataset, self._shipment, tensors, timeout_s)
                     self._launch_all()
                 for number in self._workers:
                     self._introduce(number)
+            start_thread(self._watcher)
         except BaseException:
             self.stop()
             raise
-        start_thread(self._watcher)
 
     def _launch_all(self) -> None:
         for number in range(self._headcount.wanted):
@@ -122,7 +118,7 @@ class Processes:
 
     def update(self, dataset: Any) -> int:
         """Send every worker what has changed in the dataset; it arrives before the first batch that asks for it."""
-        shipment = ship(pack(dataset), self._shipment)
+        shipment = ship(pack(dataset, previous=self._shipment), self._shipment)
         if shipment is None:
             return self._version
         with self._lock:
@@ -171,12 +167,14 @@ class Processes:
         with self._lock:
             watched = () if self.failure is not None else (*self._workers.items(), *self._fenced.items())
             pidfds = {worker.pidfd: number for number, worker in watched}
+        wake_fd = self._wake_fd
+        assert wake_fd is not None
         poller = select.poll()
-        for fd in (self._wake_fd, *pidfds):
+        for fd in (wake_fd.fileno(), *pidfds):
             poller.register(fd, select.POLLIN)
         found = poller.poll()
         with suppress(BlockingIOError):
-            os.eventfd_read(self._wake_fd)
+            os.eventfd_read(wake_fd.fileno())
         if not self._stopping:
             self._replace([pidfds[fd] for fd, _ in found if fd in pidfds])
 
@@ -219,7 +217,8 @@ class Processes:
         asked = number in self._patience.suspects
         self._patience.suspects.discard(number)
         starting, fresh = self._patience.is_starting(number), self._patience.is_fresh(number)
-        self._headcount.count_death(epitaph, starting=starting, fresh=fresh, asked=asked)
+        progress = self._patience.progress(self._workers)
+        self._headcount.count_death(epitaph, starting=starting, fresh=fresh, asked=asked, progress=progress)
 
     def _note_at_work(self) -> None:
         staying = self._workers.keys() - self._leaving
@@ -336,9 +335,9 @@ class Processes:
 
     def _wake(self) -> None:
         """Have the watcher look again."""
-        with self._waking:  # against the watcher, which closes it
-            if self._wake_fd >= 0:
-                os.eventfd_write(self._wake_fd, 1)
+        wake_fd = self._wake_fd  # it stays open for as long as this refers to it
+        if wake_fd is not None:
+            os.eventfd_write(wake_fd.fileno(), 1)
 
     # ---- stopping ----
 
@@ -357,24 +356,20 @@ class Processes:
         self.dismiss()
         if self._home != os.getpid():
             return
-        if self._watcher.ident is None:
+        if self._watcher is not threading.current_thread():  # as when the garbage collector ends a loader in there
+            with suppress(RuntimeError):  # it does not run yet: it will find everything closed
+                self._watcher.join()
             self._close()
-        elif self._watcher is not threading.current_thread():  # as when the garbage collector ends a loader in there
-            self._watcher.join()
 
     def _close(self) -> None:
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
+        """Close everything; what an interrupted call has left is done by the next."""
+        with self._lock:  # the watcher and `stop` may both come here
             self._bury_all()
-        with self._waking:
-            os.close(self._wake_fd)
-            self._wake_fd = -1
-        self._stacks.close()
-        if self._shipment is not None:
-            self._shipment.close()
-        self._tether.close()
+            self._wake_fd = None
+            self._stacks.close()
+            if self._shipment is not None:
+                self._shipment.close()
+            self._tether.close()
 
     def _bury_all(self) -> None:
         bury([*self._workers.values(), *self._fenced.values()], STOP_S)

@@ -15,7 +15,8 @@ from ringfeed.budget import show_bytes
 from ringfeed.limits import usable_cpus
 from ringfeed.probe import probe
 from ringfeed.randomness import SampleContext, enter
-from ringfeed.sampler import make_sampler
+from ringfeed.sampler import check_seed, make_sampler
+from ringfeed.settings import check_count, check_seconds
 from ringfeed.stats import show_s
 
 if TYPE_CHECKING:
@@ -120,6 +121,10 @@ def profile(  # noqa: PLR0913 - what a user may set
     Raises what ``dataset[i]`` raises, TypeError for what is no dataset, ValueError for one that is empty or has no
     length.
     """
+    check_count("batch_size", batch_size, 1)
+    check_count("workers", workers, 0)
+    check_seconds("seconds", seconds, "the time for which samples are read")
+    seed = check_seed(seed)
     length = len(dataset) if hasattr(type(dataset), "__len__") and not isinstance(dataset, tuple | dict) else None
     found = probe(dataset, batch_size, spec=None, max_batch_size=None, length=length, seed=seed, reseed=False)
     if found.kind == "arrays":

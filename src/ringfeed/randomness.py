@@ -25,11 +25,10 @@ from __future__ import annotations
 
 import sys
 import threading
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
@@ -120,7 +119,7 @@ def reseed(context: SampleContext) -> None:
     state = derive("legacy", (context.seed, context.epoch, context.index), 32)
     np.random.seed(np.frombuffer(state[:16], "<u4"))  # noqa: NPY002  (what users' code still draws from)
     random.seed(int.from_bytes(state[16:], "little"))
-    _seed_torch(context.seed, context.epoch, int(context.index))
+    _Torch.seed_with(context.seed, context.epoch, int(context.index))
 
 
 def scatter(seed: int, worker: int, start: int) -> None:
@@ -136,37 +135,45 @@ def scatter(seed: int, worker: int, start: int) -> None:
         np.random.seed(np.frombuffer(state[:16], "<u4"))  # noqa: NPY002
     if "random" in sys.modules:
         sys.modules["random"].seed(int.from_bytes(state[16:], "little"))
-    if "torch" in sys.modules:
-        _seed_torch(seed, worker, start)
-    else:
-        sys.meta_path.insert(0, _Torch(partial(_seed_torch, seed, worker, start)))
-
-
-def _seed_torch(*numbers: int) -> None:
-    """Seed torch's generator for the CPU where it is imported; unlike ``torch.manual_seed()``, no GPU's."""
-    generator = getattr(sys.modules.get("torch"), "default_generator", None)
-    if generator is not None:
-        generator.manual_seed(int.from_bytes(derive("torch", numbers, 7), "little"))
+    _Torch.seed_with(seed, worker, start)
 
 
 class _Torch:
-    """Seeds torch as soon as it is imported: nobody else does, and all workers would draw the same."""
+    """Seeds torch's generator for the CPU; unlike ``torch.manual_seed()``, no GPU's. Nothing is imported for this.
 
-    def __init__(self, seed: Callable[[], None]) -> None:
-        self._seed = seed
+    Torch that is not here yet is seeded as soon as it is imported: in the midst of a sample, say.
+    """
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:  # noqa: ARG002
+    numbers: tuple[int, ...] = ()  # the newest to seed with
+
+    @classmethod
+    def seed_with(cls, *numbers: int) -> None:
+        """Seed torch, now or when it comes."""
+        cls.numbers = numbers
+        if "torch" in sys.modules:
+            cls._seed()
+        elif cls not in sys.meta_path:
+            sys.meta_path.insert(0, cls)
+
+    @classmethod
+    def _seed(cls) -> None:
+        generator = getattr(sys.modules.get("torch"), "default_generator", None)
+        if generator is not None:
+            generator.manual_seed(int.from_bytes(derive("torch", cls.numbers, 7), "little"))
+
+    @classmethod
+    def find_spec(cls, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:  # noqa: ARG003
         """Find nothing but torch, as it would be found without this."""
-        if name != "torch" or self not in sys.meta_path:
+        if name != "torch" or cls not in sys.meta_path:
             return None
-        sys.meta_path.remove(self)
+        sys.meta_path.remove(cls)
         found = next((spec for finder in sys.meta_path if (spec := finder.find_spec(name, None)) is not None), None)
         if found is not None and found.loader is not None:
             execute = found.loader.exec_module
 
             def execute_and_seed(module: ModuleType) -> None:
                 execute(module)
-                self._seed()
+                cls._seed()
 
             found.loader.exec_module = execute_and_seed  # type: ignore[method-assign]
         return found

@@ -228,6 +228,8 @@ def _name(value: object) -> str:
 
 
 def _checked_array(order: object) -> NDArray[Any]:
+    if isinstance(order, np.ma.MaskedArray):
+        raise TypeError("sampler is a masked array, expected a plain one; .compressed() leaves masked numbers out")
     numbers = np.asarray(order)
     if numbers.dtype.kind not in "iu":
         mask = "; np.flatnonzero turns a mask into sample numbers" if numbers.dtype.kind == "b" else ""
@@ -270,9 +272,13 @@ def _refuse(chunk: Sequence[int], position: int, dataset_length: int | None) -> 
 
 def check_seed(seed: object) -> int:
     """Return ``seed`` as a Python int; TypeError or ValueError unless it is an integer of 0 or more."""
-    if not hasattr(seed, "__index__"):
+    try:
+        number = operator.index(seed)  # type: ignore[arg-type]
+    except TypeError:
+        number = None
+    if number is None or isinstance(seed, bool):
         raise TypeError(f"seed is {seed!r}, expected an integer of 0 or more")
-    if (number := operator.index(seed)) < 0:
+    if number < 0:
         raise ValueError(f"seed is {number}, expected an integer of 0 or more")
     return number
 

@@ -9,6 +9,7 @@ import resource
 from typing import TYPE_CHECKING
 
 from ringfeed import _pages, _ring
+from ringfeed._ring import Descriptor
 from ringfeed.budget import show_bytes, worker_ids
 from ringfeed.errors import ClosedError, PlanError
 from ringfeed.limits import check_futex, show_limit
@@ -26,12 +27,11 @@ _WAYS = {errno.ENOSYS: _NO_CALL, errno.EPERM: _NO_CALL, errno.EACCES: _NO_CALL, 
 
 def keep_standard_descriptors() -> None:
     """Open /dev/null for each closed standard stream: C code would print into a memfd that got its number."""
-    while (fd := os.open(os.devnull, os.O_RDWR)) <= STDERR:
-        os.set_inheritable(fd, True)  # noqa: FBT003 - the name says it
-    os.close(fd)
+    while (opened := Descriptor(os.open, os.devnull, os.O_RDWR)).fileno() <= STDERR:
+        os.set_inheritable(opened.detach(), True)  # noqa: FBT003 - the name says it
 
 
-def reserve(name: str, size: int, at_first: int | None = None) -> int:
+def reserve(name: str, size: int, at_first: int | None = None) -> Descriptor:
     """Return a memfd of ``size`` zeroed bytes, whose size nobody can change any more.
 
     All of them are reserved, or as many as ``at_first`` says: the others before they are used.
@@ -41,10 +41,11 @@ def reserve(name: str, size: int, at_first: int | None = None) -> int:
         message = f"RLIMIT_FSIZE (ulimit -f) is {limit} bytes, and {show_bytes(size)} of shared memory are needed"
         raise PlanError(f"{message}; raise it, use fewer slots, or memory=")
     try:
-        fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        memfd = Descriptor(os.memfd_create, name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     except OSError as error:
         message = f"cannot create shared memory: memfd_create: {error.strerror}"
         raise PlanError(message + _WAYS.get(error.errno or 0, "")) from error
+    fd = memfd.fileno()
     try:
         os.fchmod(fd, 0o600)  # or another user whom /proc shows our descriptors could open it
         os.ftruncate(fd, size)
@@ -53,9 +54,9 @@ def reserve(name: str, size: int, at_first: int | None = None) -> int:
         _allocate(fd, 0, size if at_first is None else at_first)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
     except BaseException:
-        os.close(fd)
+        memfd.close()  # now: the error's traceback keeps what this frame refers to
         raise
-    return fd
+    return memfd
 
 
 def _allocate(fd: int, offset: int, size: int) -> None:
@@ -110,16 +111,26 @@ class Segment:
         keep_standard_descriptors()
         self.control_size = plan.control_size
         self.slots_size = plan.slots * plan.slot_size
-        self.control_fd = reserve("ringfeed-control", self.control_size)
+        self._control = reserve("ringfeed-control", self.control_size)
         try:
             self._format(plan, spin_ns)
             self.slot_size = plan.slot_size
             self.reserved = set(range(plan.slots if open_slots is None else open_slots))
             at_first = None if open_slots is None else open_slots * plan.slot_size
-            self.slots_fd = reserve("ringfeed-slots", self.slots_size, at_first)
+            self._slots = reserve("ringfeed-slots", self.slots_size, at_first)
         except BaseException:
-            os.close(self.control_fd)
+            self._control.close()
             raise
+
+    @property
+    def control_fd(self) -> int:
+        """The descriptor of the control block; -1 once it is closed."""
+        return self._control.fileno()
+
+    @property
+    def slots_fd(self) -> int:
+        """The descriptor of the slots; -1 once it is closed."""
+        return self._slots.fileno()
 
     def _format(self, plan: Plan, spin_ns: int) -> None:
         layout = plan.layout
@@ -166,8 +177,5 @@ class Segment:
 
     def close(self) -> None:
         """Close the descriptors; once."""
-        for name in ("control_fd", "slots_fd"):
-            fd = getattr(self, name)
-            setattr(self, name, -1)
-            if fd >= 0:
-                os.close(fd)
+        self._control.close()
+        self._slots.close()

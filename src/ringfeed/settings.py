@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass
+from numbers import Real
 
 from ringfeed import _ring
 
 AUTO = "auto"
+MOST = 2**63 - 1  # that C counts to
 
 
 @dataclass(frozen=True)
@@ -34,10 +36,8 @@ class Settings:
         check_choice("on_error", self.on_error, ("raise", "skip"))
         check_count("workers", self.workers, 0, _ring.MAX_WORKERS)
         check_count("max_attempts", self.max_attempts, 1, 1000)
-        check_count("max_restarts", self.max_restarts, 0)
-        if self.timeout_s is not None and not self.timeout_s > 0:
-            message = f"timeout_s={self.timeout_s!r} must be positive, or None to wait for ever"
-            raise ValueError(message)
+        check_count("max_restarts", self.max_restarts, 0, MOST)
+        check_seconds("timeout_s", self.timeout_s, "or None to wait for ever")
 
 
 def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
@@ -55,9 +55,21 @@ def is_auto(name: str, value: object) -> bool:
     return isinstance(value, str)
 
 
-def check_count(name: str, value: object, least: int, most: int | None = None) -> int | None:
-    """Return an int from ``least`` to ``most``, or None for None."""
+def check_seconds(name: str, value: object, otherwise: str) -> None:
+    """Raise TypeError or ValueError unless it is None or a time above 0; ``otherwise`` says what else may be given."""
     if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, Real):
+        message = f"{name}={value!r} must be a number of seconds, {otherwise}"
+        raise TypeError(message)
+    if not float(value) > 0:
+        message = f"{name}={value!r} must be positive, {otherwise}"
+        raise ValueError(message)
+
+
+def check_count(name: str, value: object, least: int, most: int | None = None, *, none: bool = True) -> int | None:
+    """Return an int from ``least`` to ``most``, or None for None where that is allowed."""
+    if value is None and none:
         return None
     try:
         count = operator.index(value)  # type: ignore[arg-type]

@@ -22,11 +22,14 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringfeed import _pages
+from ringfeed._imports import frameworks_loaded, watched
+from ringfeed._ring import Descriptor
 from ringfeed.errors import PlanError, ShipError
-from ringfeed.standins import frameworks_loaded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from ringfeed._pickler import Parts
 
 __all__ = ["Parcel", "Shipment", "frameworks_loaded", "pack", "ship", "unpack"]
 
@@ -46,10 +49,19 @@ _ADVICE = (
 class Parcel:
     """A pickled dataset that is not yet in shared memory; keeps the buffers it refers to alive."""
 
-    def __init__(self, name: str, stream: memoryview, buffers: Iterable[memoryview], unpickled: int = 0) -> None:
+    def __init__(
+        self,
+        name: str,
+        stream: memoryview,
+        buffers: Iterable[memoryview],
+        unpickled: int = 0,
+        parts: Parts | None = None,
+    ) -> None:
         self.name = name
         self.stream = stream
-        self.buffers = tuple(buffers)
+        self.parts = parts  # of the user's modules: they come before the buffers
+        self.part_count = len(parts.streams) if parts is not None else 0
+        self.buffers = (*(parts.streams if parts is not None else ()), *buffers)
         self.in_band = stream.nbytes  # bytes that every worker unpickles for itself
         self.out_of_band = sum(buffer.nbytes for buffer in self.buffers)  # bytes that all workers share
         self.unpickled = unpickled  # bytes that each worker makes of what is in band, if they were asked for
@@ -62,22 +74,23 @@ class Parcel:
         return _round_up(pieces + len(sizes) * PIECE_SIZE, mmap.PAGESIZE)
 
 
-def pack(obj: object, name: str = "dataset", *, weigh: bool = False) -> Parcel:
+def pack(obj: object, name: str = "dataset", *, weigh: bool = False, previous: Shipment | None = None) -> Parcel:
     """Pickle ``obj`` without copying its contiguous buffers; ``weigh``: also say what it takes in each worker.
 
+    What ``previous`` has sent of the user's modules stays as it was, as modules do that were imported.
     ShipError gives the path, from ``name``, to what cannot travel, and the ways out.
     """
     from ringfeed import _culprit, _pickler, _weight  # noqa: PLC0415 - no worker needs them
 
-    buffers: list[memoryview] = []
     visited: list[object] | None = [] if weigh else None
+    known = previous.parts if previous is not None else None
     try:
-        stream = _pickler.dump(obj, buffers, visited)
+        parts, stream, buffers = _pickler.take_apart(obj, visited, known or _pickler.NO_PARTS)
     except MemoryError:
         raise
     except Exception as error:
         raise ShipError(_culprit.explain(obj, name, error)) from error
-    return Parcel(name, stream, buffers, _weight.weigh(visited) if visited else 0)
+    return Parcel(name, stream, buffers, _weight.weigh(visited) if visited else 0, parts)
 
 
 class Piece(NamedTuple):
@@ -91,21 +104,30 @@ class Piece(NamedTuple):
 class Shipment:
     """A parcel in sealed memfds, whose descriptors it owns until ``close()``."""
 
-    def __init__(self, fds: Iterable[int], pieces: Iterable[Piece], table: Piece, size: int) -> None:
-        self.fds = tuple(fds)
+    def __init__(
+        self, files: Iterable[Descriptor], pieces: Iterable[Piece], table: Piece, size: int, parcel: Parcel
+    ) -> None:
+        self._files = tuple(files)
+        self.parts = parcel.parts
+        self._part_count = parcel.part_count
         self.pieces = tuple(pieces)
         self.table = table
         self.size = size  # bytes newly reserved for this version
 
+    @property
+    def fds(self) -> tuple[int, ...]:
+        """The descriptors, none once it is closed."""
+        return tuple(file.fileno() for file in self._files)
+
     def manifest(self) -> bytes:
         """What ``unpack`` needs besides ``fds``, in their order: a few bytes."""
-        return array("Q", self.table).tobytes()
+        return array("Q", (*self.table, self._part_count)).tobytes()
 
     def close(self) -> None:
         """Close the descriptors; the memory itself stays until no worker maps it any more."""
-        fds, self.fds = self.fds, ()
-        for fd in fds:
-            os.close(fd)
+        files, self._files = self._files, ()
+        for file in files:
+            file.close()
 
 
 def ship(parcel: Parcel, previous: Shipment | None = None) -> Shipment | None:
@@ -137,12 +159,18 @@ def unpack(manifest: bytes, fds: Sequence[int]) -> Any:
     Its buffers are shared with all other workers until this one writes to them: then a page is copied, 4 KiB also where
     the kernel has huge ones.
     """
-    table = Piece(*array("Q", manifest))
+    *table_fields, part_count = array("Q", manifest)
+    table = Piece(*table_fields)
     numbers = array("Q", bytes(_mapped(fds, [table])[0]))
     pieces = [Piece(*numbers[at : at + 3]) for at in range(0, len(numbers), 3)]
     stream = _mapped(fds, pieces[:1])[0]  # apart, so that a nursery, which reads no more, keeps no page mapped
     buffers = _mapped(fds, pieces[1:])
-    return pickle.loads(stream, buffers=buffers)  # noqa: S301 - the consumer pickled it
+    with watched():
+        if part_count:
+            from ringfeed import _parts  # noqa: PLC0415 - for some datasets only
+
+            _parts.load(buffers[0], buffers[1:part_count])
+        return pickle.loads(stream, buffers=buffers[part_count:])  # noqa: S301 - the consumer pickled it
 
 
 def _mapped(fds: Sequence[int], pieces: Sequence[Piece]) -> list[memoryview]:
@@ -212,24 +240,26 @@ def _load(parcel: Parcel, stay: dict[int, Piece], groups: list[list[int]], kept:
     where = Piece(len(kept) + len(sizes) - 1, sizes[-1], table.nbytes)
     contents = [[(pieces[number].offset, sources[number]) for number in group] for group in groups]
     contents[-1].append((where.offset, table))
-    fds: list[int] = []
+    files: list[Descriptor] = []
     try:
         # extend() keeps what it was given before an exception, which the clean-up then sees.
-        fds.extend(os.dup(fd) for fd in kept)
-        fds.extend(_sealed_memfd(parcel, content) for content in contents)
+        files.extend(Descriptor(os.dup, fd) for fd in kept)
+        files.extend(_sealed_memfd(parcel, content) for content in contents)
     except BaseException:
-        for fd in fds:
-            os.close(fd)
+        for file in files:
+            file.close()
         raise
-    return Shipment(fds, in_order, where, sum(os.fstat(fd).st_size for fd in fds[len(kept) :]))
+    return Shipment(files, in_order, where, sum(os.fstat(file.fileno()).st_size for file in files[len(kept) :]), parcel)
 
 
-def _sealed_memfd(parcel: Parcel, content: Sequence[tuple[int, memoryview]]) -> int:
+def _sealed_memfd(parcel: Parcel, content: Sequence[tuple[int, memoryview]]) -> Descriptor:
     """A memfd with each source at its offset, which nobody can write to or resize any more."""
     end = max(offset + source.nbytes for offset, source in content)
     size = _round_up(end, mmap.PAGESIZE)
-    fd = os.memfd_create("ringfeed-dataset", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    memfd = Descriptor(os.memfd_create, "ringfeed-dataset", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    fd = memfd.fileno()
     try:
+        os.fchmod(fd, 0o600)  # as the segment's
         os.ftruncate(fd, size)
         _pages.reserve_huge(fd, size)
         os.posix_fallocate(fd, 0, size)
@@ -237,11 +267,11 @@ def _sealed_memfd(parcel: Parcel, content: Sequence[tuple[int, memoryview]]) -> 
             _write(fd, source, offset)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
     except BaseException as error:
-        os.close(fd)
+        memfd.close()  # now: the error's traceback keeps what this frame refers to
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
             raise PlanError(_no_room(parcel, size, error)) from error
         raise
-    return fd
+    return memfd
 
 
 def _write(fd: int, source: memoryview, offset: int) -> None:

@@ -47,6 +47,7 @@ class Recipe:
     seed: int
     reseed: bool
     readers: int = 0  # how many iterables there are; 0: the dataset has an index
+    tensors: frozenset[str] | None = None  # the frameworks whose tensors the samples hold; None: no sample was read
 
     def place(self, index: int) -> str:
         """Say which sample an index means."""

@@ -3,32 +3,30 @@
     class DS(keras.utils.PyDataset)      ->  class DS(standins.PyDataset)
     class DS(torch.utils.data.Dataset)   ->  class DS(standins.Dataset)
     the global ``tf`` of a method        ->  LazyModule("tensorflow")
-    the global ``load_img`` of a method  ->  LazyObject("keras.src.utils.image_utils:load_img")
+    the global ``load_img`` of a method  ->  LazyObject("keras.src.utils.image_utils:load_img"); when it is called,
+                                             `_helpers` answers, if it can
 
-A worker imports this module for nearly every dataset: it stays light and imports nothing of ringfeed.
+A worker imports this module for nearly every dataset: it stays light, and so does all that it imports.
 """
 
 from __future__ import annotations
 
 import functools
 import sys
-import warnings
 from abc import ABCMeta
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from ringfeed._imports import FRAMEWORKS, frameworks_loaded, watched
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-FRAMEWORKS = ("tensorflow", "tf_keras", "keras", "torch", "jax", "jaxlib", "flax")
+__all__ = ["FRAMEWORKS", "frameworks_loaded"]
+
 _KERAS_MODULES = ("py_dataset_adapter", "data_utils")
 
 T_co = TypeVar("T_co", covariant=True)
-
-
-def frameworks_loaded() -> list[str]:
-    """The root packages of the frameworks that this process has imported."""
-    return [root for root in FRAMEWORKS if root in sys.modules]
 
 
 def of_framework(name: object) -> bool:
@@ -39,16 +37,13 @@ def of_framework(name: object) -> bool:
 def resolve(path: str) -> object:
     """The real object behind ``package.module`` or ``package.module:name``, imported now.
 
-    Where that imports a framework, one warning names the cost.
+    Where that imports a framework, one warning in the process names the cost.
     """
     # pkgutil costs a worker a millisecond that only frameworks should pay.
     import pkgutil  # noqa: PLC0415
 
-    root = path.partition(":")[0].partition(".")[0]
-    if root in FRAMEWORKS and root not in sys.modules:
-        cost = "importing it takes seconds and hundreds of MB in each worker"
-        warnings.warn(f"dataset uses {root} inside a worker: {cost}", RuntimeWarning, stacklevel=3)
-    found: object = pkgutil.resolve_name(path)
+    with watched():
+        found: object = pkgutil.resolve_name(path)
     return found
 
 
@@ -163,11 +158,40 @@ _STANDIN_PATHS: dict[str, type] = {
     **{f"{place}.utils.{name}": PyDataset for place in _KERAS_PLACES for name in ("PyDataset", "Sequence")},
 }
 
+_IMAGES = ("load_img", "img_to_array")
+_HELPERS: dict[str, str] = {  # the functions that `_helpers` knows, by every name they have
+    f"{place}.{module}.{name}": name
+    for place in ("keras", "keras._tf_keras.keras", "tensorflow.keras")
+    for module, names in (
+        ("utils", (*_IMAGES, "to_categorical", "pad_sequences")),
+        ("preprocessing.image", _IMAGES),
+        ("preprocessing.sequence", ("pad_sequences",)),
+    )
+    for name in names
+} | {
+    f"keras.src.utils.{module}:{name}": name
+    for module, names in (
+        ("image_utils", _IMAGES),
+        ("numerical_utils", ("to_categorical",)),
+        ("sequence_utils", ("pad_sequences",)),
+    )
+    for name in names
+}
+_DTYPES: dict[str, str] = {  # what NumPy takes for a dtype, as it has a ``dtype``
+    f"jax.numpy{colon}{name}": name.rstrip("_")
+    for colon in ".:"
+    for name in ("bool_", *(f"{kind}{bits}" for kind in ("int", "uint", "float") for bits in (8, 16, 32, 64)))
+    if name != "float8"
+}
+_PASSED = {known.rpartition(".")[0] for known in (*_STANDIN_PATHS, *_HELPERS, *_DTYPES) if ":" not in known}
+_PASSED |= {known.rpartition(".")[0] for known in _PASSED}
+
 
 class LazyModule(ModuleType):
     """A framework's module, imported when an attribute is first asked for.
 
-    On the way to a dataset base (``keras.utils.PyDataset``) it answers with the stand-in and imports nothing.
+    On the way to a dataset base (``keras.utils.PyDataset``) it answers with the stand-in and imports nothing; so it
+    does for Keras' helpers and JAX's dtypes.
     """
 
     def __getattr__(self, name: str) -> object:
@@ -175,8 +199,10 @@ class LazyModule(ModuleType):
         path = f"{self.__name__}.{name}"
         if path in _STANDIN_PATHS:
             return _STANDIN_PATHS[path]
-        if any(known.startswith(path + ".") for known in _STANDIN_PATHS):
+        if path in _PASSED:
             return LazyModule(path)
+        if path in _HELPERS or path in _DTYPES:
+            return LazyObject(path)
         return getattr(resolve(self.__name__), name)
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -208,10 +234,21 @@ class LazyObject:
             return object.__getattribute__(self, name)
         if name == "__isabstractmethod__":
             return False
+        if name in ("dtype", "__numpy_dtype__") and self._path in _DTYPES:
+            import numpy as np  # noqa: PLC0415 - which the caller has
+
+            return np.dtype(_DTYPES[self._path])
         return getattr(resolve(self._path), name)
 
     def __call__(self, *args: object, **kwargs: object) -> object:
-        """Call the real one."""
+        """Call the real one, unless it is a helper whose answer is known."""
+        helper = _HELPERS.get(self._path)
+        if helper is not None and "keras" not in sys.modules:
+            from ringfeed import _helpers  # noqa: PLC0415 - imports NumPy
+
+            answer: object = _helpers.answer(helper, args, kwargs)
+            if answer is not NotImplemented:
+                return answer
         return resolve(self._path)(*args, **kwargs)  # type: ignore[operator]
 
     def __getitem__(self, parameters: object) -> object:

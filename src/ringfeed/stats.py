@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 class Stats:
     """Counts and times since the loader was made; times in seconds.
 
-    ``stall_s`` is what the consumer waited for batches, ``back_pressure_s`` what all workers together waited for
+    ``stall_s`` is what the consumer waited for batches, ``startup_s`` the part of it before workers that had just been
+    started gave their first batch, ``back_pressure_s`` what all workers together waited for
     free slots, ``busy_s`` what they spent on filling. Of a sample, ``read_s`` is the mean time inside ``dataset[i]``
     and ``write_s`` that of writing it into its slot, by one row of each ticket. ``elapsed_s`` is the time in which an
     epoch was under way, and ``verdict`` says in words what these times mean. ``skipped`` lists the dataset indices that
@@ -28,6 +29,7 @@ class Stats:
     batches: int = 0
     samples: int = 0
     stall_s: float = 0.0
+    startup_s: float = 0.0
     busy_s: float = 0.0
     back_pressure_s: float = 0.0
     read_s: float = 0.0
@@ -42,6 +44,7 @@ class Stats:
     def __post_init__(self) -> None:
         """Know of no loader yet."""
         self._look: Callable[[], Memory] | None = None  # no field: it means nothing in another process
+        self.startup_busy_s = 0.0  # no field: the part of busy_s during startup_s, for the verdict
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the loader behind: what is copied or pickled is of the past."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import select
 import signal
-import socket
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
+from ringfeed import _ring
 from ringfeed import channel as channels
+from ringfeed._ring import Descriptor
 from ringfeed.errors import RingfeedError, WorkerError
 from ringfeed.failure import decode
 
@@ -22,50 +23,49 @@ if TYPE_CHECKING:
 class Tether:
     """What ties processes to this one: they die when it does, or when the pipe's only writer is closed."""
 
-    _open: ClassVar[set[Tether]] = set()
-
     def __init__(self) -> None:
         """Open a pidfd of this process and a pipe."""
-        self.lifeline_fd, self.writer_fd = os.pipe()
-        try:
-            self.parent_fd = os.pidfd_open(os.getpid())
-        except BaseException:
-            os.close(self.lifeline_fd)
-            os.close(self.writer_fd)
-            raise
-        self._open.add(self)
+        self._lifeline, self.writer = _ring.pipe()
+        self._parent = Descriptor(os.pidfd_open, os.getpid())
 
     @property
     def fds(self) -> tuple[int, int]:
         """What a child is given."""
-        return self.parent_fd, self.lifeline_fd
+        return self._parent.fileno(), self._lifeline.fileno()
 
     def close(self) -> None:
         """Let go of whatever is still tied."""
-        self._open.discard(self)
-        for fd in (self.parent_fd, self.lifeline_fd, self.writer_fd):
-            os.close(fd)
+        for end in (self._parent, self._lifeline, self.writer):
+            end.close()
 
-    @classmethod
-    def close_writers(cls) -> None:
-        """In a forked child: close its copies of the writers, other loaders' too, or the pipes would never break."""
-        for tether in cls._open:
-            os.close(tether.writer_fd)
-        cls._open.clear()  # their numbers are soon another's
+    def close_others(self, channel: Descriptor) -> None:
+        """In a forked child: close all but what ties it, and its channel: no pipe breaks that it holds a writer of."""
+        _ring.close_others(self._parent, self._lifeline, channel)
 
 
 class Worker:
     """A worker process, seen from the consumer."""
 
     def __init__(
-        self, pid: int, pidfd: int, channel: socket.socket, status: Callable[[], int | None], *, is_child: bool = False
+        self,
+        pid: int,
+        pidfd: Descriptor,
+        channel: Descriptor,
+        status: Callable[[], int | None],
+        *,
+        is_child: bool = False,
     ) -> None:
         """Know a process by its pid and pidfd; ``status`` gives its exit code once it is dead, if anyone knows it."""
         self.pid = pid
-        self.pidfd = pidfd
+        self._pidfd = pidfd
         self.channel = channel
         self._status = status
         self._is_child = is_child
+
+    @property
+    def pidfd(self) -> int:
+        """A descriptor that becomes readable at its end."""
+        return self._pidfd.fileno()
 
     def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
         """Send a signal; nothing happens when the process is dead."""
@@ -74,12 +74,16 @@ class Worker:
 
     def is_dead(self, timeout_s: float = 0.0) -> bool:
         """Wait for the end of the process."""
+        if self.pidfd < 0:
+            return True  # and buried
         poller = select.poll()
         poller.register(self.pidfd, select.POLLIN)
         return bool(poller.poll(timeout_s * 1000))
 
     def epitaph(self) -> str:
         """Say how a dead process ended, and forget it; one that cannot even be killed is waited for in a thread."""
+        if self.pidfd < 0:
+            return "ended"
         try:
             dead = self.is_dead()
             code = self._status() if dead else None
@@ -87,7 +91,7 @@ class Worker:
                 with suppress(RuntimeError):  # no room for a thread, or the interpreter's end: a zombie is left
                     threading.Thread(target=self._status, name="ringfeed-undertaker", daemon=True).start()
         finally:
-            os.close(self.pidfd)
+            self._pidfd.close()
             self.channel.close()
         if code is None:
             return "ended"
@@ -102,9 +106,8 @@ class Worker:
 
     def last_words(self) -> WorkerError | None:
         """Return what it has said, when dead, of an error outside any sample."""
-        self.channel.setblocking(False)  # noqa: FBT003 - the name says it
         try:
-            message, _ = channels.receive(self.channel)
+            message, _ = channels.receive_owned(self.channel, 0)
         except (OSError, EOFError):
             return None
         failure = decode(message["broken"])
@@ -117,8 +120,7 @@ class Worker:
 
     def hang_up(self) -> None:
         """End the channel, also where a process forked from this one holds a copy of our end."""
-        with suppress(OSError):
-            self.channel.shutdown(socket.SHUT_RDWR)
+        self.channel.hang_up()
 
 
 def bury(workers: list[Worker], patience_s: float) -> None:

@@ -71,8 +71,19 @@ class _History:
 
     def look(self) -> None:
         self.looks.append(self.loader.look())
-        while len(self.looks) > 2 and self.looks[-1].at_ns - self.looks[1].at_ns > VERDICT_S * 1e9:  # noqa: PLR2004
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop looks that are too old, or from before the first batch where there are two since."""
+        while len(self.looks) > 2 and (self._is_old() or self._is_startup()):  # noqa: PLR2004
             self.looks.popleft()
+
+    def _is_old(self) -> bool:
+        return self.looks[-1].at_ns - self.looks[1].at_ns > VERDICT_S * 1e9
+
+    def _is_startup(self) -> bool:
+        """Whether the first look was before the first batch, at which the verdict begins."""
+        return self.looks[0].consumer.batches == 0 < self.looks[-2].consumer.batches
 
     def picture(self, cpus: int, width: int, height: int | None) -> list[Line]:
         past, now = Pair(self.looks[0], self.looks[-1]), Pair(self.looks[-2], self.looks[-1])
@@ -115,7 +126,7 @@ class _Session:
         lines: list[Line] = [[(f"ringfeed top   process {self.target.pid}   {self.target.command}"[:width], "reverse")]]
         for history in shown:
             lines += [[], *history.picture(self.target.cpus(), width, each)]
-        return lines
+        return lines[:height]
 
 
 def _follow(session: _Session, screen: _Screen, interval_s: float, *, once: bool) -> str:

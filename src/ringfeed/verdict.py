@@ -9,32 +9,55 @@ from ringfeed.budget import MIN_SLOTS, show_bytes
 from ringfeed.stats import show_s
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ringfeed.stats import Stats
 
 EARLY_S = 0.5  # before that shares of the time say more of the start than of the run
 WAITED = 0.05  # of the time, from which training counts as held up by its input
+STARTUP_S = 1.0  # before the first batch, from which it is worth a word
 COPIES = 0.3  # of a sample's cost, from which the copy is worth a word
+STARTS = "workers start and read the dataset"
 BUSY = 0.8  # of the workers' time, from which they have no more to give
 HEADROOM = 1.25  # of workers, so that one slow sample holds up nothing
 
 
 def verdict(  # noqa: PLR0913 - what a loader is
-    stats: Stats, *, workers: int, slots: int, slot_size: int, cpus: int, tuned: str = ""
+    stats: Stats,
+    *,
+    workers: int,
+    slots: int,
+    slot_size: int,
+    cpus: int,
+    tuned: str = "",
+    imported: Sequence[str] = (),
 ) -> str:
     """Say who waits for whom, and what to change.
 
-    ``workers`` of 0 fill in the consumer, so that all of the filling is waiting. Shares are of ``stats.elapsed_s``.
-    ``tuned``: why what is "auto" is as it is.
+    ``workers`` of 0 fill in the consumer, so that all of the filling is waiting. Shares are of the time
+    since the first batch. ``tuned``: why what is "auto" is as it is; ``imported``: frameworks that workers import.
     """
-    if not stats.batches or stats.elapsed_s < EARLY_S:
-        return f"too early to say: {stats.batches} batches in {stats.elapsed_s:.1f} s"
-    waited = stats.stall_s / stats.elapsed_s
+    why = f"workers import {', '.join(imported)}" if imported else STARTS
+    if workers and not stats.batches and stats.elapsed_s >= STARTUP_S:
+        return f"no batch in {show_s(stats.elapsed_s)}: {why}"
+    told = _since_first_batch(stats, workers, slots, slot_size, cpus, tuned)
+    started = f"; start-up took {show_s(stats.startup_s)} before the first batch: {why}"
+    return told + started * (stats.startup_s >= STARTUP_S)
+
+
+def _since_first_batch(  # noqa: PLR0913, PLR0917 - as above
+    stats: Stats, workers: int, slots: int, slot_size: int, cpus: int, tuned: str
+) -> str:
+    elapsed_s = stats.elapsed_s - stats.startup_s
+    if not stats.batches or elapsed_s < EARLY_S:
+        return f"too early to say: {stats.batches} batches in {elapsed_s:.1f} s"
+    waited = (stats.stall_s - stats.startup_s) / elapsed_s
     cost = _cost(stats)
     if not workers:
         return (
             f"in this process: {waited:.0%} of the time went into filling batches, {cost}; workers= would do it beside"
         )
-    busy = stats.busy_s / (workers * stats.elapsed_s)
+    busy = (stats.busy_s - stats.startup_busy_s) / (workers * elapsed_s)
     if waited >= WAITED:
         advice = f"auto: {tuned}" if tuned else _shortage(busy, cost, workers, slots, cpus)
         return f"input-bound: training waited {waited:.0%} of the time; {advice}"

@@ -7,15 +7,21 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import socket
 import sys
-import warnings
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ringfeed import _ring
+from ringfeed import _imports, _ring
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import NoReturn
+
+    from _typeshed import HasFileno
+
     from ringfeed.source import Recipe, Source
 
 KEPT_HEAP = 64 * 1024 * 1024
@@ -41,10 +47,9 @@ class Process:
         os.close(slots_fd)
         self._end = _ring.WorkerEnd(self._ring, self._number, hello["lane"])
         self._register_stack_dump(fds[2])
+        _imports.expect(self._recipe.tensors, silent=self._number > 0 or hello["start"] > 0)  # one of them says it
         self._version: int = hello["version"]
         self._dataset = self._unpack(hello["manifest"], fds[3:]) if hello["manifest"] is not None else dataset
-        if hello["manifest"] is not None and self._number == 0 and hello["start"] == 0:  # one of them says it
-            _warn_of_frameworks()
         self._bars: list[tuple[int, int]] = hello["bars"]
         self._scatter(hello["seed"], hello["start"])
         self._source = self._open()
@@ -94,21 +99,7 @@ class Process:
         self._source = self._open()
 
 
-def _warn_of_frameworks() -> None:
-    """Name the frameworks that unpickling the dataset has brought in, and what they cost."""
-    from ringfeed.standins import frameworks_loaded  # noqa: PLC0415 - loaded with the dataset
-
-    loaded = frameworks_loaded()
-    if loaded:
-        warnings.warn(
-            f"unpickling the dataset imported {', '.join(loaded)} in each worker, which takes seconds and hundreds of "
-            f"MB; define its class in a module that does not import it, or in the script itself",
-            RuntimeWarning,
-            stacklevel=2,
-        )
-
-
-def report_and_leave(channel: socket.socket) -> None:
+def report_and_leave(channel: HasFileno) -> None:
     """Tell the consumer what went wrong outside any sample, and exit."""
     from ringfeed import channel as channels  # noqa: PLC0415 - in a process that is about to end
     from ringfeed.failure import encode  # noqa: PLC0415
@@ -137,6 +128,8 @@ def become_worker(parent_fd: int, lifeline_fd: int) -> None:
     for fd in (parent_fd, lifeline_fd):
         os.set_inheritable(fd, False)  # noqa: FBT003 - what the dataset starts has no part in them
     _start_guard(parent_fd, lifeline_fd)
+    for name in ("execv", "execve"):  # all functions of os that put another program in this one's place end in these
+        setattr(os, name, partial(_execute, getattr(os, name), os.getpid(), parent_fd, lifeline_fd))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the kernel sends it to stopped orphans, when a nursery dies
     signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())  # whatever thread of the consumer started us
@@ -152,6 +145,35 @@ def _start_guard(parent_fd: int, lifeline_fd: int) -> None:
         from ringfeed.limits import reason  # noqa: PLC0415 - the guard comes before all that takes time
 
         raise WorkerError(f"the thread that guards a worker cannot be started: {reason(error)}") from error
+
+
+def _execute(
+    execute: Callable[..., NoReturn], home: int, parent_fd: int, lifeline_fd: int, *arguments: Any
+) -> NoReturn:
+    """Put another program in this one's place. No thread survives that: another process guards it in the same way."""
+    if os.getpid() != home:  # a child of the dataset's: it is in the guarded group
+        execute(*arguments)
+    from ringfeed.nursery import fork  # noqa: PLC0415 - it imports this module
+
+    myself = os.pidfd_open(home)
+    guard = fork(partial(_guard_program, parent_fd, lifeline_fd, myself))
+    try:
+        execute(*arguments)
+    finally:  # there is no such program
+        os.close(myself)
+        signal.pidfd_send_signal(guard.pidfd.fileno(), signal.SIGKILL)
+        guard.wait()
+
+
+def _guard_program(parent_fd: int, lifeline_fd: int, program: int) -> NoReturn:
+    """Kill a program, which was a worker, and its group when the consumer ends; end with it."""
+    poller = select.poll()
+    for fd in (parent_fd, lifeline_fd, program):
+        poller.register(fd, select.POLLIN)
+    if program not in dict(poller.poll()):
+        signal.pidfd_send_signal(program, signal.SIGKILL)
+        os.killpg(0, signal.SIGKILL)
+    os._exit(0)
 
 
 def work(channel_fd: int, dataset: Any = None) -> None:

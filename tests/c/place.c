@@ -17,15 +17,15 @@ int memfd_of(uint64_t size)
 
 struct rf_geometry geometry_of(uint32_t slots, uint32_t cells, uint32_t workers, uint32_t rows, uint32_t row_size)
 {
-    uint64_t indices_at = rf_round_up((uint64_t)rows * row_size, RF_FIELD_ALIGN);
+    uint64_t failures_at = rf_round_up((uint64_t)rows * row_size, RF_FIELD_ALIGN);
+    uint64_t indices_at = failures_at + (uint64_t)cells * RF_FAILURE_SIZE;
     uint64_t marks_at = indices_at + rows * sizeof(int64_t);
-    uint64_t failures_at = rf_round_up(marks_at + rows, RF_FIELD_ALIGN);
     return (struct rf_geometry){.slots = slots,
                                 .cells = cells,
                                 .workers = workers,
                                 .ids = workers,
                                 .rows = rows,
-                                .slot_size = rf_round_up(failures_at + (uint64_t)cells * RF_FAILURE_SIZE, 4096),
+                                .slot_size = rf_round_up(marks_at + rows, RF_PAGE),
                                 .indices_at = indices_at,
                                 .marks_at = marks_at,
                                 .failures_at = failures_at};
@@ -91,10 +91,22 @@ void place_word(struct rf_ring *ring, uint32_t slot, uint32_t cell, uint64_t wor
     atomic_store(&rf_cell_of(ring, slot, cell)->word, word);
 }
 
+void place_published(struct rf_ring *ring, uint32_t slot, uint32_t cell, enum rf_state state)
+{
+    const struct rf_binding *binding = rf_binding_of(ring, slot);
+    struct rf_cell *place = rf_cell_of(ring, slot, cell);
+    uint64_t word = rf_word(binding->batch * ring->geometry.cells + cell, 0, 0, state);
+    place->rows = rf_rows_of(binding, cell);
+    place->seal = rf_seal(word, place->rows, binding->epoch, binding->version, binding->sum[cell]);
+    place_word(ring, slot, cell, word);
+}
+
 void place_batches(struct rf_ring *ring, uint64_t batches)
 {
     atomic_store(&ring->control->head, batches);
     atomic_store(&ring->control->bound, batches);
+    atomic_store(&ring->binder->head, batches);
+    atomic_store(&ring->binder->bound, batches);
 }
 
 int64_t soon_ns(int64_t milliseconds) { return rf_now_ns() + milliseconds * 1000000; }

@@ -29,6 +29,8 @@ uint32_t fill_all(struct rf_ring *ring, uint32_t worker);
 uint64_t word_at(const struct rf_ring *ring, uint32_t slot, uint32_t cell);
 void place_word(struct rf_ring *ring, uint32_t slot, uint32_t cell, uint64_t word);
 /* As if so many batches had been bound and taken before. */
+/* As a worker would leave it that has filled the ticket. */
+void place_published(struct rf_ring *ring, uint32_t slot, uint32_t cell, enum rf_state state);
 void place_batches(struct rf_ring *ring, uint64_t batches);
 
 int64_t soon_ns(int64_t milliseconds); /* a deadline */

@@ -5,21 +5,24 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { PART = 8192 }; /* bytes for each of the binder's arrays */
+enum { PART = 8192, PARTS = 9 }; /* bytes for each of the binder's arrays */
 
 struct scene scene;
 
 static void share_binder(void)
 {
     scene.own = scene.ring->binder;
-    scene.shared = mmap(NULL, 8 * PART, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    scene.shared = mmap(NULL, PARTS * PART, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     struct rf_binder *binder = (struct rf_binder *)(void *)scene.shared;
     memcpy((void *)binder, (const void *)scene.own, sizeof *binder);
     binder->holds = memcpy(scene.shared + PART, (const void *)scene.own->holds, SLOTS * sizeof *binder->holds);
     binder->free_slots = memcpy(scene.shared + 2 * PART, scene.own->free_slots, SLOTS * sizeof(uint32_t));
-    binder->deaths = (uint16_t *)(void *)(scene.shared + 3 * PART);
+    binder->deaths = (struct rf_death *)(void *)(scene.shared + 3 * PART);
+    binder->death_room = PART / sizeof *binder->deaths;
     binder->planned = memcpy(scene.shared + 4 * PART, scene.own->planned, PLACE_CAPACITY * sizeof *binder->planned);
     binder->indices = memcpy(scene.shared + 5 * PART, scene.own->indices, PLACE_CAPACITY * sizeof(int64_t));
+    binder->bindings = memcpy(scene.shared + 7 * PART, scene.own->bindings, SLOTS * sizeof *binder->bindings);
+    binder->slot_of = memcpy(scene.shared + 8 * PART, scene.own->slot_of, SLOTS * sizeof *binder->slot_of);
     scene.asleep = (_Atomic uint32_t *)(void *)(scene.shared + 6 * PART);
     scene.ring->binder = binder;
 }
@@ -28,25 +31,26 @@ static void share_binder(void)
 static void save_scene(void)
 {
     struct rf_ring *ring = scene.ring;
-    scene.saved = malloc(8 * PART + ring->control_size + ring->slots_size);
+    scene.saved = malloc(PARTS * PART + ring->control_size + ring->slots_size);
     if (!scene.saved)
         abort();
-    memcpy(scene.saved, scene.shared, 8 * PART);
-    memcpy(scene.saved + 8 * PART, (const void *)ring->control, ring->control_size);
-    memcpy(scene.saved + 8 * PART + ring->control_size, ring->slots, ring->slots_size);
+    memcpy(scene.saved, scene.shared, PARTS * PART);
+    memcpy(scene.saved + PARTS * PART, (const void *)ring->control, ring->control_size);
+    memcpy(scene.saved + PARTS * PART + ring->control_size, ring->slots, ring->slots_size);
 }
 
 void restore_scene(void)
 {
     struct rf_ring *ring = scene.ring;
-    memcpy(scene.shared, scene.saved, 8 * PART);
-    memcpy((void *)ring->control, scene.saved + 8 * PART, ring->control_size);
-    memcpy(ring->slots, scene.saved + 8 * PART + ring->control_size, ring->slots_size);
+    memcpy(scene.shared, scene.saved, PARTS * PART);
+    memcpy((void *)ring->control, scene.saved + PARTS * PART, ring->control_size);
+    memcpy(ring->slots, scene.saved + PARTS * PART + ring->control_size, ring->slots_size);
 }
 
 void begin_scene(void (*set)(void))
 {
     set();
+    rf_delist(scene.ring); /* the traced children share it */
     share_binder();
     save_scene();
 }
@@ -55,7 +59,7 @@ void end_scene(void)
 {
     scene.ring->binder = scene.own;
     rf_unreference(scene.ring);
-    munmap(scene.shared, 8 * PART);
+    munmap(scene.shared, PARTS * PART);
     free(scene.saved);
     scene = (struct scene){0};
 }

@@ -30,6 +30,7 @@ static void work(struct rf_ring *ring, uint32_t number, bool fails)
 static struct rf_ring *bound_ring(void)
 {
     struct rf_ring *ring = ring_of(2, 2, 2, ROWS);
+    rf_delist(ring); /* the traced children share it */
     bind_batches(ring, 1, ROWS);
     atomic_store(&ring->control->consumer_wait, 2); /* for the second ticket */
     return ring;
@@ -43,7 +44,6 @@ struct replica {
     struct rf_binder binder;
     struct rf_hold holds[2];
     uint32_t free_slots[2];
-    uint16_t deaths[2 * ROWS];
 };
 
 static struct replica replica_made(void)
@@ -53,7 +53,6 @@ static struct replica replica_made(void)
     memcpy((void *)&replica.binder, (const void *)binder, sizeof replica.binder);
     memcpy((void *)replica.holds, (const void *)binder->holds, sizeof replica.holds);
     memcpy(replica.free_slots, binder->free_slots, sizeof replica.free_slots);
-    memcpy(replica.deaths, binder->deaths, sizeof replica.deaths);
     return replica;
 }
 
@@ -61,10 +60,11 @@ static struct replica replica_made(void)
 static void replicate(struct replica *replica, const struct rf_ring *ring)
 {
     struct rf_binder *binder = replica->ring->binder;
+    replica->binder.deaths = binder->deaths; /* none is counted there, but it grows */
+    replica->binder.death_room = binder->death_room;
     memcpy((void *)binder, (const void *)&replica->binder, sizeof *binder);
     memcpy((void *)binder->holds, (const void *)replica->holds, sizeof replica->holds);
     memcpy(binder->free_slots, replica->free_slots, sizeof replica->free_slots);
-    memcpy(binder->deaths, replica->deaths, sizeof replica->deaths);
     memcpy((void *)replica->ring->control, (const void *)ring->control, ring->control_size);
     memcpy(replica->ring->slots, ring->slots, ring->slots_size);
     atomic_store(&replica->ring->control->consumer_wait, RF_WAIT_NONE);

@@ -357,6 +357,7 @@ void stress_begin(struct stress *stress, int argc, char **argv)
     stress->ring = open_as(&geometry, &why);
     if (!stress->ring || rf_become_consumer(stress->ring, STRESS_CAPACITY, 3) != 0)
         abort();
+    rf_delist(stress->ring); /* forked workers write into the very slots */
     stress->given_up = mmap(NULL, STRESS_INDICES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     stress->end_ns = rf_now_ns() + (int64_t)(seconds * 1e9);
 }

@@ -7,10 +7,10 @@ static void batches_are_taken_in_order(void)
 {
     struct rf_ring *ring = ring_of(3, 1, 1, 2);
     bind_batches(ring, 3, 2);
-    place_word(ring, 2, 0, rf_word(2, 0, 0, RF_READY));
-    place_word(ring, 1, 0, rf_word(1, 0, 0, RF_READY));
+    place_published(ring, 2, 0, RF_READY);
+    place_published(ring, 1, 0, RF_READY);
     CHECK_EQ(rf_look(ring), RF_PENDING);
-    place_word(ring, 0, 0, rf_word(0, 0, 0, RF_READY));
+    place_published(ring, 0, 0, RF_READY);
     for (uint64_t batch = 0; batch < 3; batch++) {
         CHECK_EQ(rf_look(ring), RF_TAKEABLE);
         CHECK_EQ(rf_take(ring).batch, batch);
@@ -78,6 +78,34 @@ static void look_answers_in_the_order_of_urgency(void)
     rf_unreference(ring);
 }
 
+/* Beside the head's slot another must be free or bound; one held alone counts only for those who let go of it. */
+static void room_is_left_besides_the_head(void)
+{
+    struct rf_ring *ring = ring_of(3, 1, 1, 1);
+    bind_batches(ring, 3, 1);
+    CHECK(rf_leaves_room(ring, false));
+    fill_all(ring, 0);
+    uint32_t first = rf_take(ring).slot;
+    CHECK(rf_leaves_room(ring, false)); /* 1 held, 2 bound */
+    uint32_t second = rf_take(ring).slot;
+    CHECK(!rf_leaves_room(ring, false));
+    CHECK(!rf_leaves_room(ring, true)); /* 2 held */
+    rf_drop(ring, first);
+    CHECK(rf_leaves_room(ring, false)); /* 1 held, 1 bound, 1 free */
+    rf_drop(ring, second);
+    rf_unreference(ring);
+
+    ring = ring_of(2, 1, 1, 1);
+    bind_batches(ring, 2, 1);
+    fill_all(ring, 0);
+    rf_take(ring);
+    CHECK(!rf_leaves_room(ring, false));
+    CHECK(rf_leaves_room(ring, true));
+    rf_take(ring);
+    CHECK(!rf_leaves_room(ring, true));
+    rf_unreference(ring);
+}
+
 /* What needs no judgement is taken in one step; a failure, the stop and another's ring leave the batch where it is. */
 static void only_what_is_plain_is_taken_at_once(void)
 {
@@ -86,20 +114,20 @@ static void only_what_is_plain_is_taken_at_once(void)
     CHECK_EQ(rf_take_ready(ring, &taken), RF_DRY);
     bind_batches(ring, 4, 4);
     CHECK_EQ(rf_take_ready(ring, &taken), RF_PENDING);
-    place_word(ring, 0, 0, rf_word(0, 0, 0, RF_READY));
+    place_published(ring, 0, 0, RF_READY);
     CHECK_EQ(rf_take_ready(ring, &taken), RF_PENDING);
     CHECK_EQ(taken.batch, 77);
-    place_word(ring, 0, 1, rf_word(1, 0, 0, RF_READY));
+    place_published(ring, 0, 1, RF_READY);
     rf_alarm(ring);
     CHECK_EQ(rf_take_ready(ring, &taken), RF_TAKEABLE);
     CHECK_EQ(taken.batch, 0);
     CHECK_EQ(rf_slot_state(ring, taken.slot), RF_SLOT_HELD);
     rf_alarm_clear(ring);
-    place_word(ring, 1, 0, rf_word(2, 0, 0, RF_READY));
+    place_published(ring, 1, 0, RF_READY);
     place_word(ring, 1, 1, rf_word(3, 0, 0, RF_FAILED));
     CHECK_EQ(rf_take_ready(ring, &taken), RF_ALARMED);
     CHECK_EQ(rf_look(ring), RF_TAKEABLE);
-    place_word(ring, 1, 1, rf_word(3, 0, 0, RF_READY));
+    place_published(ring, 1, 1, RF_READY);
     ring->generation += 1;
     CHECK_EQ(rf_take_ready(ring, &taken), RF_STOPPED);
     ring->generation -= 1;
@@ -116,7 +144,7 @@ static void slot_is_ready_when_its_tickets_are_final(void)
     struct rf_ring *ring = ring_of(2, 4, 2, 4);
     bind_batches(ring, 1, 4); /* two tickets, two cells unused */
     CHECK(!rf_slot_ready(ring, 0));
-    place_word(ring, 0, 0, rf_word(0, 0, 0, RF_READY));
+    place_published(ring, 0, 0, RF_READY);
     CHECK(!rf_slot_ready(ring, 0));
     place_word(ring, 0, 1, rf_word(1, 0, 0, RF_FAILED));
     CHECK(rf_slot_ready(ring, 0));
@@ -130,6 +158,7 @@ int main(void)
     RUN(take_tells_of_the_batch);
     RUN(take_counts_the_rows_delivered);
     RUN(look_answers_in_the_order_of_urgency);
+    RUN(room_is_left_besides_the_head);
     RUN(only_what_is_plain_is_taken_at_once);
     RUN(slot_is_ready_when_its_tickets_are_final);
     return check_end("test_take");

@@ -79,7 +79,7 @@ static void less_ids(void) { spoilt->geometry.ids = 1; }
 static void more_ids(void) { spoilt->geometry.ids = RF_MAX_IDS; }
 static void many_ids(void) { spoilt->geometry.ids = UINT32_MAX; }
 static void no_rows(void) { spoilt->geometry.rows = 0; }
-static void far_indices(void) { spoilt->geometry.indices_at = UINT64_MAX; }
+static void far_failures(void) { spoilt->geometry.failures_at = UINT64_MAX; }
 
 /* So many of all that their size, counted in 64 bits, is that of the file. */
 static void wrapped(void)
@@ -97,9 +97,9 @@ static void wrapped(void)
 /* A header of another program, version or size is refused. */
 static void open_refuses_headers_that_do_not_fit(void)
 {
-    void (*const spoils[])(void) = {magic,    abi,        size,        no_slots,   more_slots, many_slots,
-                                    no_cells, many_cells, more_cells,  no_workers, less_ids,   more_ids,
-                                    many_ids, no_rows,    far_indices, wrapped};
+    void (*const spoils[])(void) = {magic,    abi,        size,         no_slots,   more_slots, many_slots,
+                                    no_cells, many_cells, more_cells,   no_workers, less_ids,   more_ids,
+                                    many_ids, no_rows,    far_failures, wrapped};
     for (uint32_t number = 0; number < sizeof spoils / sizeof *spoils; number++) {
         int fd = control_of(whole(), SEALED);
         spoilt = rf_map(fd, whole(), 0);

@@ -181,6 +181,42 @@ static void leave_hole(struct state *s)
     s->slot_of[place_of(s->bound++)] = (struct entry){.slot = NO_SLOT};
 }
 
+/* choose_slot: the one in which the batch's indices stand, if it is free. */
+static uint8_t choose_slot(struct state *s, unsigned plan)
+{
+    uint8_t *last = &s->free_slots[--s->free_count], slot;
+    for (unsigned place = 0; place < s->free_count; place++)
+        if (s->slot[s->free_slots[place]].indices == plan + 1) {
+            slot = s->free_slots[place];
+            s->free_slots[place] = *last;
+            *last = slot;
+        }
+    slot = *last;
+    *last = NO_SLOT;
+    return slot;
+}
+
+/* write_indices, rf_keep_indices: a batch that was bound before has its indices in its old slot, or they are kept. */
+static void write_indices(struct state *s, const struct thread *thread)
+{
+    struct slot *slot = &s->slot[thread->slot];
+    unsigned plan = thread->plan, others = slot->indices ? slot->indices - 1u : plan;
+    bool found = plan >= s->plan_bound || s->saved >> plan & 1;
+    for (unsigned number = 0; number < configuration->slots; number++)
+        if (s->slot[number].indices == plan + 1) {
+            found = true;
+            s->slot[number].indices = 0;
+        }
+    if (!found)
+        wrong("a batch is bound again, and its indices are gone");
+    if (others > plan && others < s->plan_bound && !broken(FENCE_LOSES_INDICES))
+        s->saved |= (uint8_t)(1u << others);
+    s->saved &= (uint8_t)~(1u << plan);
+    slot->indices = (uint8_t)(plan + 1);
+    if (plan >= s->plan_bound)
+        s->plan_bound = (uint8_t)(plan + 1); /* before `bound`: a taker that has taken all has room to plan */
+}
+
 static void find_batch(struct state *s, struct thread *thread)
 {
     bool moves = s->homeless != NO_BATCH && !(broken(LATE_SLOT_CHOICE) && s->plan_read != s->plan_write);
@@ -190,10 +226,10 @@ static void find_batch(struct state *s, struct thread *thread)
     }
     if (broken(LATE_SLOT_CHOICE) && !moves && s->homeless == NO_BATCH && s->plan_write - s->plan_read > 1)
         leave_hole(s);
-    thread->slot = s->free_slots[--s->free_count];
-    s->free_slots[s->free_count] = NO_SLOT;
+    unsigned next = moves ? s->homeless_plan : s->plan_read;
+    thread->slot = choose_slot(s, next);
     thread->batch = moves ? s->homeless : s->bound;
-    thread->plan = moves ? s->homeless_plan : s->plan_read;
+    thread->plan = (uint8_t)next;
     thread->flag = moves;
     thread->step = bind_order(BIND_NEXT, moves);
 }
@@ -205,6 +241,7 @@ static void write_record(struct state *s, const struct thread *thread)
     forget_rows(slot);
     slot->batch = thread->batch;
     slot->plan = thread->plan;
+    write_indices(s, thread);
 }
 
 static void write_entry(struct state *s, const struct thread *thread)

@@ -3,13 +3,21 @@
 
 /* ---- breaking off ---- */
 
+static void drop_plan(struct state *s)
+{
+    s->plan_read = s->plan_bound = s->plan_write;
+    s->saved = 0;
+    for (unsigned slot = 0; slot < configuration->slots; slot++)
+        s->slot[slot].indices = 0;
+}
+
 /* `flag`: not a break, but a fence: what is bound is to be filled anew. */
 static void cancel_plan(struct state *s, struct thread *thread)
 {
     if (thread->flag && !broken(FENCE_KEEPS_PLAN))
         s->plan_read = s->expected;
     else if (!thread->flag && !broken(BREAK_KEEPS_PLAN))
-        s->plan_read = s->plan_write;
+        drop_plan(s);
     thread->then = thread->flag ? FENCE_DONE : BREAK_DONE;
     thread->flag = thread->tickets = 0;
     thread->step = broken(BREAK_WITHOUT_LOCK) ? BIND_TRY : BIND_COLLECT;

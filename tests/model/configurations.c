@@ -20,6 +20,8 @@ static const struct configuration configurations[] = {
      RING(2, 2, 2, 2), WORK(1, 2, 2), ONE, TRIES(2)},
     {.name = "long", .about = "more batches than slots, of one ticket or two", .bounded = true,
      RING(1, 2, 2, 2), WORK(1, 4, 3), .tickets = {2, 1, 1, 2}, ONE, TRIES(2)},
+    {.name = "window", .about = "three batches, of which one may be planned without a slot", .bounded = true,
+     RING(1, 1, 1, 1), WORK(1, 3, 3), .window = 1, ONE, TRIES(2)},
     {.name = "kill", .about = "a worker is killed twice, at any step", .bounded = true,
      RING(1, 2, 1, 1), WORK(1, 2, 2), ONE, .kills = 2, TRIES(3)},
     {.name = "kill-2", .about = "one of two workers is killed, and replaced late or never", .bounded = true,

@@ -12,6 +12,7 @@ struct configuration {
     uint8_t spare;                         /* ids that nobody has at first: for those who replace fenced workers */
     uint8_t epochs, batches, tickets[4];   /* batches of an epoch; tickets of each, 0: as many as cells */
     uint8_t ahead;                         /* batches planned in one go */
+    uint8_t window;                        /* planned batches that may have no slot yet; 0: any number */
     uint8_t takers, releasers, exports;    /* exports: holds beside the lease's own */
     uint8_t kills, breaks, freezes, forks; /* how many may happen */
     uint8_t paces;                         /* how often tickets may become brisk, or long */

@@ -84,6 +84,8 @@
     X(QUARANTINE_TOO_SHORT, "quarantine-too-short", "quarantine",                                                     \
       "a suspect's slot is used again before it is dead")                                                             \
     X(FENCE_KEEPS_PLAN, "fence-keeps-plan", "quarantine", "a fence does not set the plan back to what is not taken")  \
+    X(FENCE_LOSES_INDICES, "fence-loses-indices", "quarantine",                                                       \
+      "a slot is bound although the indices of a batch to be bound again stand in it")                                \
     X(NO_GUARD, "no-guard", "death", "nobody kills the workers of a dead consumer")                                   \
     /* -- ends -- */                                                                                                  \
     X(STOP_WAKES_NO_WORKERS, "stop-wakes-no-workers", "stop", "a stop does not wake the workers")                     \

@@ -186,6 +186,7 @@ struct slot {
     uint8_t state, count, next; /* struct rf_hold */
     uint8_t views;              /* references that nobody has begun to drop */
     uint8_t batch, plan;        /* struct rf_record: the batch, and which of all planned ones it is */
+    uint8_t indices;            /* 1 + which planned batch's indices stand there; 0: nobody's that is not taken */
     struct cell cell[CELLS];
     uint8_t failure[CELLS]; /* 1 + the row of the failure record; 0: none */
     uint8_t content[ROWS], mark[ROWS], deaths[ROWS];
@@ -204,6 +205,7 @@ struct state {
     /* struct rf_binder */
     uint8_t lock, released, alarm, free_count, draining, free_slots[SLOTS];
     uint8_t plan_read, plan_write; /* a batch's place in the plan is its id */
+    uint8_t plan_bound, saved; /* what was bound once; a bit a batch to be bound again whose indices are kept elsewhere */
     uint8_t homeless;              /* only where a rule is broken: the batch that waits for a slot */
     uint8_t homeless_plan;
     /* the loader, under its own lock */

@@ -30,7 +30,8 @@ bool enter_loader(struct state *s)
 static void plan(struct state *s, struct thread *thread)
 {
     unsigned ahead = thread->flag ? configuration->ahead : configuration->slots;
-    if (s->planned < configuration->batches && s->waiting < ahead) {
+    bool room = !configuration->window || s->plan_write - s->plan_bound < configuration->window;
+    if (s->planned < configuration->batches && s->waiting < ahead && room) {
         s->planned++;
         s->waiting++;
         s->plan_write++;
@@ -246,6 +247,7 @@ static void take_head(struct state *s, struct thread *thread)
 {
     struct slot *slot = &s->slot[thread->slot];
     slot->views = (uint8_t)(1 + configuration->exports);
+    slot->indices = 0;
     forget_rows(slot);
     s->head++;
     s->expected++;

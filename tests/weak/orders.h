@@ -11,7 +11,8 @@
 /* -- a ticket: bound, claimed, published, taken, reaped -- */
 ORDER("bind_batch", "store", "&control->bound", ORDERED, "fill")
 ORDER("rf_claim_next", "load", "&control->bound", ORDERED, "fill")
-ORDER("is_bound", "load", "&ring->control->bound", ORDERED, "drops")
+ORDER("bind_batch", "store", "&binder->bound", ORDERED, "drops")
+ORDER("rf_bound", "load", "&ring->binder->bound", ORDERED, "drops")
 SPARE("bind_batch", "store", "&rf_cell_of(ring, slot, cell)->word", "",
       "a worker has loaded `bound` before, which brings the record too")
 ORDER("try_claim", "swap", "&place->word", ORDERED, "reap")
@@ -19,6 +20,7 @@ ORDER("rf_publish", "swap", "&place->word", SEQ_CST, "fill")
 SPARE("unfinished", "load", "&place->word", "T", "rf_take() loads it again")
 SPARE("rf_take", "load", "&place->word", "T", "unfinished() has loaded it before")
 TOGETHER('T', "fill")
+SPARE("rf_take", "store", "&hold->count", "", "a fork in another thread loads it, and none is played here")
 SPARE("rf_take", "store", "&control->head", "", "a head that is behind costs a worker a longer look")
 SPARE("drain_bound", "store", "&control->head", "", "a head that is behind costs a worker a longer look")
 SPARE("rf_claim_next", "load", "&control->head", "", "a head that is behind costs a worker a longer look")
@@ -34,6 +36,8 @@ SPARE("forget_line", "and", "&ring->control->sleepers[worker / 64]", "", "the bi
 /* -- the plan, the lock, releases -- */
 ORDER("rf_plan", "store", "&binder->plan_write", ORDERED, "plan")
 ORDER("bind_all", "load", "&binder->plan_write", ORDERED, "plan")
+ORDER("bind_batch", "store", "&binder->plan_bound", ORDERED, "window")
+ORDER("rf_plan_room", "load", "&binder->plan_bound", ORDERED, "window")
 ORDER("rf_try_lock", "exchange", "&binder->lock", ORDERED, "release")
 ORDER("rf_unlock", "store", "&binder->lock", ORDERED, "release")
 ORDER("rf_drop", "sub", "&ring->binder->holds[slot].count", ORDERED, "release")
@@ -57,9 +61,10 @@ SPARE("sleep_once", "load", "&control->news_seq", "SA", "has_news() looks at wha
 
 /* -- stop and alarm -- */
 SPARE("rf_stop", "store", "&ring->control->stop", "S", "the counts bumped after it bring it")
+SPARE("rf_stop", "store", "&ring->binder->stop", "S", "the counts bumped after it bring it")
 SPARE("is_over", "load", "&ring->control->stop", "S", "the count bumped after it brings it")
-SPARE("rf_look", "load", "&ring->control->stop", "S", "has_news() looks again")
-SPARE("has_news", "load", "&ring->control->stop", "S", "the count bumped after it brings it")
+SPARE("rf_look", "load", "&ring->binder->stop", "S", "has_news() looks again")
+SPARE("has_news", "load", "&ring->binder->stop", "S", "the count bumped after it brings it")
 TOGETHER('S', "stop")
 SPARE("rf_retire", "store", "&ring->workers[worker].leave", "L", "the count bumped after it brings it")
 SPARE("is_over", "load", "&ring->workers[worker].leave", "L", "the count bumped after it brings it")

@@ -104,6 +104,24 @@ static void plan_while_another_binds(void)
     rf_stop(ring);
 }
 
+/* The same, where there are more places than indices may stand in: that of the last is used again once it is bound. */
+static void plan_while_the_window_moves(void)
+{
+    plan(0);
+    rf_bind(ring);
+    hand_over(0, take(0));
+    plan(10);
+    bool moved = rf_plan_room(ring) > 0;
+    if (moved)
+        plan(20);
+    uint32_t slot = take(10);
+    if (!moved)
+        plan(20);
+    rf_drop(ring, slot);
+    (void)take(20);
+    rf_stop(ring);
+}
+
 /* The last batch is bound by the thread that drops the one before. */
 static void take_to_the_end(void)
 {
@@ -214,6 +232,7 @@ static void raise_alarm(void) { rf_alarm(ring); }
 #define TWO_SLOTS(w) {.slots = 2, .cells = 1, .workers = w, .rows = 1, .capacity = 4}
 #define TWO_TICKETS(w) {.slots = 1, .cells = 2, .workers = w, .rows = 2, .capacity = 4}
 #define ONE_PLANNED {.slots = 1, .cells = 1, .workers = 1, .rows = 1, .capacity = 1}
+#define ONE_IN_THE_WINDOW {.slots = 1, .cells = 1, .workers = 1, .rows = 1, .capacity = 4, .window = 1}
 #define BRISK {.slots = 1, .cells = 1, .workers = 2, .rows = 1, .capacity = 4, .spin_ns = 2}
 
 const struct scene scenes[] = {
@@ -229,6 +248,11 @@ const struct scene scenes[] = {
      4,
      {take_while_others_drop, work_as_0, drop_first, drop_second}},
     {"plan", "one thread plans, another binds", ONE_PLANNED, 3, {plan_while_another_binds, work_as_0, drop_first}},
+    {"window",
+     "and its indices make room for others",
+     ONE_IN_THE_WINDOW,
+     3,
+     {plan_while_the_window_moves, work_as_0, drop_first}},
     {"dry", "another thread binds the last batch", ONE_SLOT(1), 3, {take_to_the_end, work_as_0, drop_first}},
     {"break", "an epoch is broken off", ONE_SLOT(1), 2, {break_off, work_as_0}},
     {"break-2", "the same, two workers in two tickets", TWO_TICKETS(2), 3, {break_off, work_as_0, work_as_1}},

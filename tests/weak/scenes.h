@@ -10,8 +10,9 @@ extern "C" {
 
 enum { THREADS = 4 };
 
-struct stage { /* of the ring; `capacity`: batches planned ahead; `spin_ns`: how long to look again before a sleep */
-    uint32_t slots, cells, workers, rows, capacity, spin_ns;
+struct
+    stage { /* of the ring; `capacity`: batches planned ahead; `window`: of them without a slot, 0: as the core has it; `spin_ns`: how long to look again before a sleep */
+    uint32_t slots, cells, workers, rows, capacity, window, spin_ns;
 };
 
 struct scene {

@@ -12,6 +12,8 @@ uint32_t rf_fork_generation(void) { return 0; }
 void rf_populate(void *address, uint64_t size) { (void)address, (void)size; }
 int rf_unpopulate(void *address, uint64_t size) { return (void)address, (void)size, 0; }
 void rf_unmap(void *address, uint64_t size) { (void)address, (void)size; }
+void rf_enlist(struct rf_ring *ring) { (void)ring; }
+void rf_delist(struct rf_ring *ring) { (void)ring; }
 void *rf_map(int fd, uint64_t size, int inherit)
 {
     (void)size, (void)inherit;
@@ -68,8 +70,9 @@ static void watch_slot(uint32_t slot)
         struct rf_cell *place = rf_cell_of(ring, slot, cell);
         shim_atomic(&place->word, 8);
         shim_plain(&place->busy_ns, sizeof place->busy_ns, 8);
+        shim_plain(&place->seal, sizeof place->seal, 8);
         shim_plain(&place->rows, sizeof place->rows, 4);
-        shim_plain(rf_slot_failure(ring, slot, cell), 8, 4);
+        shim_plain(rf_slot_failure(ring, slot, cell), 16, 4);
     }
 }
 
@@ -89,13 +92,21 @@ static void watch_binder(void)
     shim_plain(&binder->draining, sizeof binder->draining, 4);
     shim_plain(binder->free_slots, slots * sizeof *binder->free_slots, 4);
     shim_plain(binder->planned, binder->capacity * sizeof *binder->planned, 4);
-    shim_plain(binder->indices, binder->capacity * rows * sizeof *binder->indices, 8);
-    shim_plain(binder->deaths, slots * rows * sizeof *binder->deaths, 2);
+    shim_plain(binder->indices, binder->window * rows * sizeof *binder->indices, 8);
+    shim_plain(binder->slot_of, slots * sizeof *binder->slot_of, 4);
+    shim_plain(&binder->cancel_upto, sizeof binder->cancel_upto, 8);
+    shim_atomic(&binder->head, 8);
+    shim_atomic(&binder->bound, 8);
+    shim_atomic(&binder->stop, 4);
+    shim_atomic(&binder->damage, 8);
+    shim_atomic(&binder->plan_bound, 8);
     for (uint32_t slot = 0; slot < slots; slot++) {
         shim_atomic(&binder->holds[slot].count, 4);
         shim_atomic(&binder->holds[slot].next, 4);
         shim_atomic(&binder->holds[slot].state, 4);
         shim_plain(&binder->holds[slot].blamed, 1, 1);
+        struct rf_binding *binding = &binder->bindings[slot];
+        shim_plain(binding, offsetof(struct rf_binding, sum) + ring->geometry.cells * sizeof *binding->sum, 4);
     }
 }
 
@@ -130,6 +141,8 @@ void stage_begin(const struct stage *stage)
     ring = rf_open(0, 1, control_size, slots_size, 0, &why);
     if (!ring || rf_become_consumer(ring, stage->capacity, 2))
         abort();
+    if (stage->window)
+        ring->binder->window = stage->window;
     watch_control();
     watch_binder();
     for (uint32_t slot = 0; slot < stage->slots; slot++)

@@ -11,6 +11,7 @@ which are short, and the last slot that is free is left to the workers: two slot
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -111,9 +112,10 @@ class Ahead:
         except Exception as error:  # noqa: BLE001 - the end of the epoch, too, and all that a dataset raises
             self._queue.append(error.with_traceback(None))  # which refers to the lease
 
-    def __del__(self) -> None:
-        """Give back the slots that the copies read."""
-        self._flight.wait()
+    def __del__(self, is_exiting: Callable[[], bool] = sys.is_finalizing) -> None:
+        """Give back the slots that the copies read; the end of the engine has done so at the interpreter's exit."""
+        if not is_exiting():
+            self._flight.wait()
 
 
 def _copied(

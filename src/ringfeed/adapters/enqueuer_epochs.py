@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from ringfeed._arrays import Fields
+from ringfeed.leaf import copy_of
 from ringfeed.loader import Loader
+from ringfeed.room import Keeper
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -152,7 +154,7 @@ class Batches:
             hook()
 
 
-class Maker:
+class Maker(Keeper):
     """Makes of a slot what is handed out, and remembers which batch it was."""
 
     def __init__(self, loader: Loader, *, copy: bool) -> None:
@@ -163,9 +165,15 @@ class Maker:
 
     def __call__(self, lease: Lease, rows: int) -> Any:
         """Return the batch, as copies or as views that hold the slot."""
-        leaves = self._fields.views(lease, rows)
+        if self._copy:
+            return self.private(lease, rows)
         self.batch = lease.batch
-        return self._unflatten([leaf.copy() for leaf in leaves] if self._copy else leaves)
+        return self._unflatten(self._fields.views(lease, rows))
+
+    def private(self, lease: Lease, rows: int) -> Any:
+        """Return the batch as copies."""
+        self.batch = lease.batch
+        return self._unflatten([*map(copy_of, self._fields.views(lease, rows))])
 
 
 class OrderedStream:

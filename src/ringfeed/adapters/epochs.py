@@ -4,42 +4,29 @@ from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ringfeed.errors import SlotsHeldError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ringfeed._ring import Lease
     from ringfeed.batches import BatchIterator
     from ringfeed.loader import Loader
-
-
-class Maker(Protocol):
-    """Makes the batches of one epoch, and knows how its framework holds on to them."""
-
-    copied_by: str
-    """How a user copies what is to be kept."""
-
-    def __call__(self, lease: Lease, rows: int) -> Any:
-        """Return the batch in the slot of the lease; it keeps the slot by itself."""
-
-    def lets_go_later(self, waited_s: float) -> bool:
-        """Whether the framework may still read a batch that the user has dropped, after so long without a slot."""
+    from ringfeed.room import Keeper
 
 
 class Epochs:
     """Every ``iter()`` is the loader's next epoch; as long as the loader."""
 
-    def __init__(self, loader: Loader, make: Callable[[], Maker]) -> None:
+    def __init__(self, loader: Loader, make: Callable[[], Keeper]) -> None:
         self._loader = loader
         self._make = make
 
     def __iter__(self) -> Iterator[Any]:
         """Begin the loader's next epoch; an older iterator raises SupersededError at its next ``next()``."""
         maker = self._make()
-        return FrameworkBatches(self._loader.batches(maker), maker, self._loader.timeout_s)
+        return FrameworkBatches(self._loader.batches(maker), maker, self._loader.plan.slots, self._loader.timeout_s)
 
     def __len__(self) -> int:
         """Return the batches of an epoch; TypeError where the loader does not know."""
@@ -49,9 +36,10 @@ class Epochs:
 class FrameworkBatches:
     """One epoch. Dropping it before the end breaks the epoch off."""
 
-    def __init__(self, batches: BatchIterator, maker: Maker, timeout_s: float | None) -> None:
+    def __init__(self, batches: BatchIterator, maker: Keeper, slots: int, timeout_s: float | None) -> None:
         self._batches = batches
         self._maker = maker
+        self._slots = slots
         self._timeout_s = math.inf if timeout_s is None else timeout_s
 
     def __iter__(self) -> FrameworkBatches:
@@ -66,5 +54,5 @@ class FrameworkBatches:
                 return next(self._batches)
             except SlotsHeldError as error:  # after a second
                 waited_s = time.monotonic() - began_s
-                if waited_s >= self._timeout_s or not self._maker.lets_go_later(waited_s):
+                if waited_s >= self._timeout_s or not self._maker.lets_go_later(waited_s, self._slots):
                     raise SlotsHeldError(f"{error} ({self._maker.copied_by})") from None

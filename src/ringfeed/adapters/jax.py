@@ -2,9 +2,9 @@
 
 JAX runs some 30 steps behind the program, and reads a batch long after the program has dropped it. The slot comes back
 when the runtime has let go, without Python: then the loader waits, up to its ``timeout_s``, and the run-ahead is
-bounded by the slots. Only where the program itself refers to an array in every slot can nobody but it let go, and a
-SlotsHeldError says so after a second; after ten, where JAX has nothing left to compute and the slots are held all the
-same, as by what other frameworks made of jax arrays through DLPack.
+bounded by the slots. Where the program itself refers to an array in every slot but one, waiting is in vain, and the
+next batch is a private copy, with a SlotsHeldWarning. The same after ten seconds in which JAX computed nothing
+and the slots stayed held, for example by what other frameworks made of jax arrays through DLPack.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ import numpy as np
 from ringfeed._arrays import Fields
 from ringfeed.adapters.ahead import DeviceEpochs
 from ringfeed.adapters.casts import apart, casts_of, in_numpy
+from ringfeed.adapters.copies import copy_aligned
 from ringfeed.adapters.epochs import Epochs
 from ringfeed.adapters.jax_cast import check_width, jax_casts, varying
 from ringfeed.adapters.jax_device import JaxDevice, find_device
 from ringfeed.errors import SpecError
 from ringfeed.exports import Exported, Exports
+from ringfeed.room import Keeper
 
 if TYPE_CHECKING:
     from ringfeed._ring import Lease
@@ -56,7 +58,7 @@ def to_jax(loader: Loader, device: jax.Device | str | None = None, cast: CastTre
 IN_FLIGHT_S = 10.0  # a step that nobody can see may take as long: one whose results are all dropped
 
 
-class _Arrays:
+class _Arrays(Keeper):
     """Makes the batches of one epoch, and remembers by weak references what the program has of each slot."""
 
     copied_by = "a jax array is copied by jax.numpy.array(x)"
@@ -77,7 +79,6 @@ class _Arrays:
         self._copied = {*self._narrow, *in_host}
         self._private = {*self._copied, *on_device}  # leaves with memory of their own
         self._copies = loader.copy
-        self._slots = loader.plan.slots
         self._handed_out: dict[int, list[weakref.ref[jax.Array]]] = {}  # by slot
 
     def __call__(self, lease: Lease, rows: int) -> Any:
@@ -85,6 +86,15 @@ class _Arrays:
         aliases = [array for number, array in enumerate(arrays) if number not in self._private]
         self._handed_out[lease.slot] = [] if self._copies else [weakref.ref(array) for array in aliases]
         return self._unflatten(arrays)
+
+    def private(self, lease: Lease, rows: int) -> Any:
+        self._handed_out.pop(lease.slot, None)
+        views, cpu = self._fields.views(lease, rows), jax.devices("cpu")[0]
+        arrays = [
+            self._narrowed(number, view) if number in self._copied else jax.device_put(copy_aligned(view), cpu)
+            for number, view in enumerate(views)
+        ]
+        return self._unflatten(self.finish(arrays))
 
     def anew(self) -> _Arrays:
         """The same for another epoch, with what JAX has compiled."""
@@ -101,10 +111,10 @@ class _Arrays:
             for number, capsule in enumerate(capsules)
         ]
 
-    def lets_go_later(self, waited_s: float) -> bool:
-        """Whether of some slot the program has no jax array any more, so that JAX may still read it in some step."""
+    def lets_go_later(self, waited_s: float, held: int) -> bool:
+        """Whether the program has no jax array of some held slot any more, so that JAX may still read it in a step."""
         in_hand = [slot for slot, arrays in self._handed_out.items() if any(map(_is_alive, arrays))]
-        return len(in_hand) < self._slots and (waited_s < IN_FLIGHT_S or _is_computing())
+        return len(in_hand) < held and (waited_s < IN_FLIGHT_S or _is_computing())
 
     def _over_slot(self, number: int, capsule: object) -> jax.Array:
         array = jax.dlpack.from_dlpack(Exported(capsule))

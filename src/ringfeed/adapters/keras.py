@@ -34,8 +34,9 @@ def to_keras(loader: Loader, *, class_weight: ClassWeight | None = None, cast: C
     the mapping), as Keras does for arrays; one-hot targets count as the class with the largest value.
 
     The loader's own ``shuffle`` and ``batch_size`` decide: ``fit(shuffle=True)``, Keras' default, changes
-    nothing. What cannot be honoured is refused with a ValueError: ``y`` and ``sample_weight`` beside the
-    adapter, another ``batch_size``, ``shuffle=False`` over a loader that shuffles.
+    nothing, and over a loader that keeps the dataset's order a warning says so. What cannot be honoured is refused
+    with a ValueError: ``y`` and ``sample_weight`` beside the adapter, another ``batch_size``, ``shuffle=False`` over
+    a loader that shuffles.
 
     ``cast`` makes floating point of uint8 after the hand-over: slots of uint8 are a quarter of slots of float32. Keras'
     backend does it before the step and on its device, reading each batch once and writing it once; a GPU is sent the

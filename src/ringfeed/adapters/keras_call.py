@@ -7,6 +7,8 @@ the callers, so that nothing is ignored in silence.
 
 from __future__ import annotations
 
+import sys
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from keras.src.trainers.epoch_iterator import EpochIterator
@@ -62,6 +64,24 @@ def check_call(making: FrameType, loader: Loader, x: Any) -> None:
         raise ValueError(
             "shuffle=False cannot be honoured beside to_keras(): the loader shuffles; set shuffle of ringfeed.Loader"
         )
+    if mine and given.get("shuffle") and loader.is_in_order:
+        _warn_unshuffled(call)
+
+
+def _warn_unshuffled(call: FrameType | None) -> None:
+    """Say that `fit` would have shuffled a PyDataset or arrays; the place is the first caller outside Keras."""
+    level = 2
+    while call is not None and call.f_globals.get("__name__", "").partition(".")[0] == "keras":
+        call = call.f_back
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - warnings count frames
+    while frame is not None and frame is not call:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(
+        "fit(shuffle=True), Keras' default, shuffles a PyDataset and arrays but cannot shuffle a loader, and this one "
+        "hands out every epoch in the order of the dataset; give shuffle=True to ringfeed.Loader or feed(), or "
+        "shuffle=False to fit() if that order is wanted",
+        stacklevel=level,
+    )
 
 
 def class_weight_of(making: FrameType, loader: Loader, own: ClassWeight | None) -> ClassWeight | None:

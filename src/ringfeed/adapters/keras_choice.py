@@ -14,6 +14,7 @@ from ringfeed._ring import MAX_WORKERS
 from ringfeed.adapters.keras_loader import DatasetLoader, form_of
 from ringfeed.budget import show_bytes
 from ringfeed.errors import SpecError
+from ringfeed.opened import as_before
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,11 +26,12 @@ PLAIN = (np.ndarray, np.generic, int, float)
 
 
 def look_unseen(dataset: Any) -> list[Any]:
-    """Batch 0, without the random numbers that it takes: the dataset would not draw them in Keras."""
+    """Batch 0, without the random numbers that it takes, or what it opens: the dataset would not do so in Keras."""
     states = random.getstate(), np.random.get_state()  # noqa: NPY002 - what datasets draw from
     own = [(draws, _state_of(draws)) for draws in getattr(dataset, "__dict__", {}).values() if isinstance(draws, DRAWS)]
     try:
-        return [dataset[0]]
+        with as_before(dataset):
+            return [dataset[0]]
     finally:
         random.setstate(states[0])
         np.random.set_state(states[1])  # noqa: NPY002

@@ -9,7 +9,7 @@ import keras
 from keras.src.trainers.epoch_iterator import EpochIterator
 
 from ringfeed.adapters.keras_adapter import LoaderAdapter
-from ringfeed.adapters.keras_loader import DatasetLoader, count_of, loader_for, run_hook
+from ringfeed.adapters.keras_loader import DatasetLoader, loader_for, run_hook
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -54,7 +54,7 @@ class DatasetAdapter(LoaderAdapter):
         run_hook(self._dataset_loader, "on_epoch_begin")
         owner = sys._getframe(1).f_locals.get("self")  # noqa: SLF001 - see keras_call
         if isinstance(owner, EpochIterator) and "_num_batches" in vars(owner):
-            owner._num_batches = count_of(self._dataset_loader.dataset)  # noqa: SLF001 - Keras asks once a call only
+            owner._num_batches = self._dataset_loader.count()  # noqa: SLF001 - Keras asks once a call only
 
     def on_epoch_end(self) -> None:
         """Run the dataset's hook in this process, and give back an epoch that was begun only to build the model."""
@@ -83,8 +83,8 @@ def feed(  # noqa: PLR0913 - the public parameters
     Keras says of an epoch that they made shorter that its data ran out.
 
     workers: None for the dataset's own ``workers`` if that is above 1, else for as many as this process may use CPUs.
-    shuffle, seed: a new order of batches each epoch, a pure function of (seed, epoch). ``shuffle`` of ``fit`` changes
-        nothing.
+    shuffle, seed: a new order of batches each epoch, a pure function of (seed, epoch). ``shuffle`` of ``fit``, Keras'
+        default, changes nothing, and a warning says so.
     max_batch_size: the most rows a batch has; else batch 0 and the dataset's attribute ``batch_size`` tell.
     class_weight: the weight of each class, as in ``fit``.
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ringfeed.errors import RingfeedError, SpecError, WorkerError
 from ringfeed.loader import Loader
+from ringfeed.opened import as_before
 from ringfeed.randomness import SampleContext, enter
 from ringfeed.sampler import Shuffled
 from ringfeed.spec import Spec
@@ -115,17 +116,27 @@ class DatasetLoader(Loader):
         return self._shuffles
 
     @property
+    def is_in_order(self) -> bool:
+        """Whether every pass comes in the dataset's own order, and has an end."""
+        return not self._shuffles and self._draw is None and count_of(self._dataset) is not None
+
+    @property
     def backend(self) -> str:
         """What the workers are: "process" or "thread"."""
         return self._settings.backend
 
     def __len__(self) -> int:
         """Return the batches of a pass over the dataset as it is now; TypeError where it has no end."""
-        count = count_of(self._dataset)
+        count = self.count()
         if count is None:
             message = "the length of this loader is unknown: its dataset has no end"
             raise TypeError(message)
         return count
+
+    def count(self) -> int | None:
+        """Return the batches of a pass over the dataset as it is now; None where it has no end."""
+        with self._as_before():
+            return count_of(self._dataset)
 
     def _dataset_length(self) -> int | None:
         return None  # it may change
@@ -139,7 +150,7 @@ class DatasetLoader(Loader):
         if self._resumed is not None:
             self._order, self._resumed = self._resumed, None
             return self._order
-        count = count_of(self._dataset)
+        count = self.count()
         if count is None:
             numbers: Any = None
         elif self._draw is not None:
@@ -212,12 +223,14 @@ def loader_for(dataset: Any, settings: dict[str, Any]) -> DatasetLoader:
                 f"{name}= is not for feed(): the dataset says what a batch is and how many there are; leave it out"
             )
             raise TypeError(message)
-    check_dataset(dataset)
+    with as_before(dataset):
+        check_dataset(dataset)
     workers, spec, most = (settings.pop(name) for name in ("workers", "spec", "max_batch_size"))
     if workers is None and getattr(dataset, "_workers", 1) > 1:
         workers = dataset.workers
     if spec is None:
-        spec, rows = form_of([_first_batch(dataset, settings["seed"])], dataset)
+        with as_before(dataset):
+            spec, rows = form_of([_first_batch(dataset, settings["seed"])], dataset)
         most = rows if most is None else most
     return DatasetLoader(dataset, workers=workers, spec=spec, max_batch_size=most, **settings)
 

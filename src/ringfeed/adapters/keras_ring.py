@@ -23,6 +23,7 @@ from keras.src.trainers.epoch_iterator import EpochIterator
 from ringfeed.adapters.keras_choice import check_leaves, look_unseen, ring_of, say_fed, say_left
 from ringfeed.adapters.keras_loader import check_dataset, run_hook
 from ringfeed.errors import RingfeedError
+from ringfeed.opened import as_before
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -200,12 +201,13 @@ class _Passes:
 
 def _look(dataset: Any) -> list[Any]:
     """The batches that Keras looks at itself before it trains, or one where it looks at none."""
-    check_dataset(dataset)
-    if keras.backend.backend() != "tensorflow":
-        return look_unseen(dataset)
-    count = dataset.num_batches
-    most = data_adapter_utils.NUM_BATCHES_FOR_TENSOR_SPEC
-    return [dataset[number] for number in range(most if count is None else min(most, count))]
+    with as_before(dataset):
+        check_dataset(dataset)
+        if keras.backend.backend() != "tensorflow":
+            return look_unseen(dataset)
+        count = dataset.num_batches
+        most = data_adapter_utils.NUM_BATCHES_FOR_TENSOR_SPEC
+        return [dataset[number] for number in range(most if count is None else min(most, count))]
 
 
 def _loader_of(dataset: Any, seen: list[Any], *, shuffle: bool) -> DatasetLoader:

@@ -17,6 +17,7 @@ from ringfeed.adapters.torch_cast import torch_casts
 from ringfeed.adapters.torch_cuda import CudaDevice
 from ringfeed.errors import SpecError
 from ringfeed.exports import Exports
+from ringfeed.room import Keeper
 
 if TYPE_CHECKING:
     from ringfeed._ring import Lease
@@ -42,7 +43,7 @@ def to_torch(loader: Loader, device: torch.device | str | None = None, cast: Cas
     return Epochs(loader, lambda: maker)
 
 
-class _Tensors:
+class _Tensors(Keeper):
     copied_by = "a tensor is copied by .clone()"
 
     def __init__(self, loader: Loader, casts: Casts | None = None) -> None:
@@ -56,21 +57,24 @@ class _Tensors:
         self._exports = Exports(loader.spec.leaves, loader.plan.layout.offsets)
         self._unflatten = loader.spec.unflatten
         self._cast = torch_casts(casts)
-        self._cloned = [n for n in range(len(loader.spec.leaves)) if loader.copy and n not in casts]
+        self._uncast = [number for number in range(len(loader.spec.leaves)) if number not in casts]
+        self._cloned = self._uncast if loader.copy else []
 
     def __call__(self, lease: Lease, rows: int) -> Any:
+        return self._tensors(lease, rows, self._cloned)
+
+    def private(self, lease: Lease, rows: int) -> Any:
+        return self._tensors(lease, rows, self._uncast)
+
+    def _tensors(self, lease: Lease, rows: int, cloned: list[int]) -> Any:
         tensors = self._cast(self.leaves(lease, rows))
-        for number in self._cloned:
+        for number in cloned:
             tensors[number] = tensors[number].clone()
         return self._unflatten(tensors)
 
     def leaves(self, lease: Lease, rows: int) -> list[torch.Tensor]:
         """The tensors over the slot, in the order of the spec."""
         return [torch.from_dlpack(capsule) for capsule in self._exports.capsules(lease, rows)]
-
-    def lets_go_later(self, _waited_s: float) -> bool:
-        """No: on the CPU torch has read a tensor when the call returns that was given it."""
-        return False
 
 
 def _check_device(device: torch.device) -> None:
