@@ -418,10 +418,12 @@ def test_close_ends_a_waiting_op() -> None:
     """Closing the loader ends the wait of an op at once, with an error that says so."""
     stuck = Stuck()
     loader = ringfeed.Loader(stuck, batch_size=4, workers=1, backend="thread", slots=3, timeout_s=None)
+    iterator = iter(loader.to_tf_dataset())
+    assert [next(iterator).numpy().tolist() for _ in range(2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
     closer = threading.Timer(0.5, loader.close)
     closer.start()
     with pytest.raises(tf.errors.OpError, match="ClosedError: the loader was closed while this iterator waited"):
-        list(loader.to_tf_dataset())
+        next(iterator)
     stuck.go_on.set()
     closer.join()
 
