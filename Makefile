@@ -68,7 +68,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONPATH # what is tested is what is installed
 PY := .venv/bin/python
 SOURCES := setup.py pyproject.toml MANIFEST.in README.md \
-    $(wildcard cext/*.[ch] src/ringfeed/*.p* src/ringfeed/adapters/*.p*)
+    $(wildcard cext/*.[ch] src/ringfeed/*.p* src/ringfeed/*/*.p* src/ringfeed/*/*/*.p*)
 
 # One for all: environments are made at once, and this writes beside the sources.
 build/sdist/made: $(SOURCES) | .venv/python-$(MAIN)
@@ -208,15 +208,17 @@ test-core: .venv/with-test $(OTHERS:%=.venv-%/with-test) ## the core on every Py
 	$(call at-once,$(CORE_PARTS))
 	@$(MAKE) alone
 
+EXTENSIONS = $(subst /,.,$(patsubst src/%.pyx,%,$(wildcard src/ringfeed/*/_*.pyx)))
 lint: .venv/with-lint ## style, spelling, types, and the stubs against the built extensions
 	$(PY) -m ruff check
 	$(PY) -m ruff format --check
 	PATH="$(CURDIR)/.venv/bin:$$PATH" cython-lint src
 	.venv/bin/clang-format --dry-run -Werror $(wildcard cext/*.[ch] tests/c/*.[ch])
 	.venv/bin/codespell
+	$(PY) tests/layers.py
 	$(PY) -m mypy
 	MYPYPATH=src $(PY) -m mypy.stubtest --concise --mypy-config-file pyproject.toml \
-	    --allowlist tests/typing/stubtest-allowlist ringfeed._ring ringfeed._feed ringfeed._pages ringfeed._watch ringfeed._arrays ringfeed._rows ringfeed._taker ringfeed._permute
+	    --allowlist tests/typing/stubtest-allowlist $(EXTENSIONS)
 
 format: .venv/with-lint ## rewrite Python and C in the house's style
 	$(PY) -m ruff format
@@ -259,6 +261,6 @@ develop: .venv/with-tensorflow ## an editable install with all tools; again afte
 
 clean: ## remove all that make, pip and the tests have made
 	rm -rf build dist .venv .venv-* src/*.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
-	rm -f src/ringfeed/*.so src/ringfeed/adapters/*.so $(foreach name,ring feed pages watch arrays rows taker permute,src/ringfeed/_$(name).c)
+	find src -name '*.so' -delete -o -name '_*.c' -delete
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	$(if $(wildcard tests/c/Makefile),$(MAKE) -C tests/c clean)

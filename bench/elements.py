@@ -60,7 +60,7 @@ def make_contenders(elements: int, slots: int) -> dict[str, Callable[[], Any]]:
     import tensorflow as tf  # noqa: PLC0415 - only the measuring process pays for it
 
     import ringfeed  # noqa: PLC0415
-    from ringfeed.adapters import tensorflow_op  # noqa: PLC0415
+    from ringfeed.frameworks.tensorflow import op as tensorflow_op  # noqa: PLC0415
 
     x, y = arrays(elements)
     signature = (tf.TensorSpec((None, WIDTH), tf.float32), tf.TensorSpec((None,), tf.int64))

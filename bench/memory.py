@@ -32,7 +32,7 @@ import numpy as np
 
 import ringfeed
 from machine import commit, machine, versions
-from ringfeed.budget import show_bytes
+from ringfeed._units import show_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

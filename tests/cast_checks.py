@@ -19,7 +19,7 @@ import pytest
 import ringfeed
 from keras_checks import BACKEND, JIT, batches_of, compiled, free_slots, in_a_slot, pointer, to_numpy
 from ringfeed import Cast
-from ringfeed.adapters.casts import Chosen, in_numpy
+from ringfeed.frameworks.cast import Chosen, in_numpy
 from training import CLASS_WEIGHT, ROWS, WEIGHTS, Y, history, make
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def check_on_keras_device() -> None:
     """With torch it is done where Keras computes, to which the uint8 goes."""
     if BACKEND != "torch":
         return
-    from ringfeed.adapters.torch_cast import _TorchCast  # noqa: PLC0415 - of this backend alone
+    from ringfeed.frameworks.torch_cast import _TorchCast  # noqa: PLC0415 - of this backend alone
 
     read: list[tuple[str, str]] = []
     real = _TorchCast.__call__

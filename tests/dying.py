@@ -18,7 +18,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from datasets import Oracle
-from ringfeed import _ring, worker
+from ringfeed.ring import _ring
+from ringfeed.workers import worker_main as worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

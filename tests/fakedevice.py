@@ -11,8 +11,8 @@ import numpy as np
 
 import ringfeed
 from datasets import Oracle, check
-from ringfeed._arrays import Fields
-from ringfeed.adapters.ahead import DeviceEpochs
+from ringfeed.frameworks.prefetch import DeviceEpochs
+from ringfeed.spec._fields import Fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

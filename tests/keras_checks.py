@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 import ringfeed
-from ringfeed.adapters import keras_memory
+from ringfeed.frameworks.keras import backends as keras_memory
 from training import CLASS_WEIGHT, ROWS, WEIGHTS, Poisoned, Unsized, X, Y, history, make, small_model
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 import ringfeed.keras
-from ringfeed.adapters import keras_choice
+from ringfeed.keras import choice as keras_choice
 
 if TYPE_CHECKING:
     import pytest

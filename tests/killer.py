@@ -13,7 +13,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from orders import SUSPECT_S
-from ringfeed import launch, processes
+from ringfeed.workers import launch, processes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ringfeed.attach import Consumer, Look, Slot, Worker
+from ringfeed.monitor.inspect import Consumer, Look, Slot, Worker
 
 MS = 10**6
 S = 10**9

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import ringfeed
-from ringfeed import worker
-from ringfeed.permutation import permute
+from ringfeed.data.permutation import permute
+from ringfeed.workers import worker_main as worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -25,8 +25,9 @@ import pytest
 import leftovers
 import ringfeed
 from datasets import Oracle, check, flat, told
-from ringfeed import launch, segment
-from ringfeed.attach import Target, processes
+from ringfeed.monitor.inspect import Target, processes
+from ringfeed.ring import segment
+from ringfeed.workers import launch
 from watching import pids, run_script
 
 if TYPE_CHECKING:

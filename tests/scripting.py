@@ -8,7 +8,7 @@ from typing import Any
 
 import ringfeed
 from datasets import Oracle
-from ringfeed.tuning import Move, Setting, Window
+from ringfeed.engine.autotune import Move, Setting, Window
 
 ROOM = {"workers": "auto", "slots": "auto"}
 

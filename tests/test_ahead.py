@@ -26,8 +26,8 @@ from fakedevice import (
     outcomes,
     until_ready,
 )
-from ringfeed import engine
-from ringfeed.adapters.ahead import AHEAD
+from ringfeed.engine import engine
+from ringfeed.frameworks.prefetch import AHEAD
 
 FILLED_BY = [{"workers": 0}, {"workers": 2, "backend": "thread"}, {"workers": 2}]
 

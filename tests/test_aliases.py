@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ringfeed.adapters.aliases import Memory, Outstanding
+from ringfeed.frameworks.zero_copy import Memory, Outstanding
 
 
 class Asked:

@@ -1,4 +1,4 @@
-"""`ringfeed.allowance`: what workers=, slots= and memory= mean together."""
+"""`ringfeed.engine.allowance`: what workers=, slots= and memory= mean together."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ import pytest
 
 import ringfeed
 from datasets import Batches, Oracle
-from ringfeed import _ring, allowance, budget
-from ringfeed.allowance import Allowance
-from ringfeed.budget import MIN_SLOTS, MOST_AUTO_SLOTS
-from ringfeed.tuning import Setting
+from ringfeed.engine import allowance
+from ringfeed.engine import plan as budget
+from ringfeed.engine.allowance import Allowance
+from ringfeed.engine.autotune import Setting
+from ringfeed.engine.plan import MOST_AUTO_SLOTS
+from ringfeed.ring import _ring
+from ringfeed.ring.segment import MIN_SLOTS
 
 CPUS = 3
 DEFAULTS: dict[str, Any] = {"workers": None, "slots": None, "memory": None, "whole": False, "iterables": 0}

@@ -1,4 +1,4 @@
-"""`ringfeed.attach`: the loaders of another process, found and looked at."""
+"""`ringfeed.monitor.inspect`: the loaders of another process, found and looked at."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import ringfeed
-from ringfeed import attach
-from ringfeed.attach import Attached, Target, processes
+from ringfeed.monitor import inspect as attach
+from ringfeed.monitor.inspect import Attached, Target, processes
 from trainer import Trainer
 from watching import run_script, wait_until
 
@@ -149,7 +149,7 @@ def test_no_such_process(pid: int) -> None:
 
 AS_ANOTHER = """
 import os
-from ringfeed.attach import Target, processes
+from ringfeed.monitor.inspect import Target, processes
 from ringfeed.errors import RingfeedError
 os.setresgid(65534, 65534, 65534)
 os.setresuid(65534, 65534, 65534)

@@ -10,9 +10,12 @@ import pytest
 
 import ringfeed
 from datasets import Oracle
-from ringfeed import _ring, budget
-from ringfeed.budget import Layout, make_plan, parse_memory, show_bytes
-from ringfeed.spec import Array, Spec
+from ringfeed._units import parse_memory, show_bytes
+from ringfeed.engine import plan as budget
+from ringfeed.engine.plan import make_plan
+from ringfeed.ring import _ring
+from ringfeed.spec.layout import Layout
+from ringfeed.spec.spec import Array, Spec
 
 IMAGE = Spec((Array((224, 224, 3), "float32"), Array((), "int64")))
 

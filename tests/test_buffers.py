@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import travel
-from ringfeed import ship
+from ringfeed.transport import shared_dataset as ship
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -205,7 +205,7 @@ _TENSORS = """
 import sys; sys.path[:0] = {path!r}
 import warnings
 import torch, travel
-from ringfeed import ship
+from ringfeed.transport import shared_dataset as ship
 
 parameter = torch.nn.Parameter(torch.ones(3))
 tensors = [

@@ -10,7 +10,7 @@ import pytest
 
 import ringfeed
 from ringfeed import Array, Cast, Spec
-from ringfeed.adapters.casts import Chosen, apart, casts_of, in_numpy, shape_after
+from ringfeed.frameworks.cast import Chosen, apart, casts_of, in_numpy, shape_after
 
 IMAGE = Array((4, 5, 3), "uint8")
 MASK = Array((4, 5), "uint8")

@@ -7,7 +7,7 @@ import resource
 
 import pytest
 
-from ringfeed import channel as channels
+from ringfeed.workers import channel as channels
 
 
 @pytest.mark.usefixtures("nothing_left")
@@ -32,7 +32,7 @@ def test_a_long_message_is_its_users_alone(monkeypatch: pytest.MonkeyPatch) -> N
     """The memfd in which it travels can be opened by no other user."""
     modes: list[int] = []
     monkeypatch.setattr(
-        "ringfeed._ring.send", lambda _end, _packet, fds: modes.append(os.fstat(fds[0]).st_mode & 0o777)
+        "ringfeed.ring._ring.send", lambda _end, _packet, fds: modes.append(os.fstat(fds[0]).st_mode & 0o777)
     )
     ours, theirs = channels.pair()
     with ours, theirs:

@@ -10,7 +10,7 @@ import pytest
 
 import ringfeed
 from ringfeed import plan
-from ringfeed.cli import load, main
+from ringfeed.cli.main import load, main
 
 if TYPE_CHECKING:
     from pathlib import Path

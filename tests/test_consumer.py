@@ -32,7 +32,7 @@ GONE_S = 60.0  # nobody ends by itself for ten minutes
 CONSUMER = """
 import json, os, re, signal, sys, threading, time
 import ringfeed
-from ringfeed import launch
+from ringfeed.workers import launch
 from datasets import Misbehaving, Oracle, Unhurried, Witness
 
 def tell(*loaders):

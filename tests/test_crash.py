@@ -20,13 +20,13 @@ import pytest
 import ringfeed
 from datasets import Oracle, check, drain
 from dying import DEATHS, ERRORS, FIRST, FUTEX_SYSCALL, IN_C, SPACING, WAKE_ENDS, Doomed, DoomedInto
-from ringfeed.processes import Processes
+from ringfeed.workers.processes import Processes
 from watching import PATIENCE_S, pids, run_script, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ringfeed.tether import Worker
+    from ringfeed.workers.process import Worker
 
 METHODS = ("spawn", "fork", "forkserver")
 ALL = tuple(DEATHS)

@@ -16,9 +16,9 @@ import fakecuda
 import ringfeed
 from datasets import Misbehaving, Oracle, check, drain
 from fakecuda import FakeCuda
-from ringfeed import cuda
-from ringfeed.cuda import Driver, Refusal
-from ringfeed.engine import Engine
+from ringfeed.engine.engine import Engine
+from ringfeed.frameworks import cuda
+from ringfeed.frameworks.cuda import Driver, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -374,7 +374,7 @@ def test_a_forked_child_unregisters_nothing(fake: FakeCuda) -> None:
 SCRIPT = """
 import atexit, json, sys
 from fakecuda import FakeCuda
-from ringfeed import cuda
+from ringfeed.frameworks import cuda
 import ringfeed
 from datasets import Oracle
 

@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pytest
 
-from ringfeed import _culprit, _pickler, errors, ship
+from ringfeed import errors
+from ringfeed.transport import pickler as _pickler
+from ringfeed.transport import shared_dataset as ship
+from ringfeed.transport import unpicklable as _culprit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -31,9 +31,9 @@ from enqueued import (
     number_of,
     numbers,
 )
-from ringfeed.adapters.enqueuers import GeneratorEnqueuer, OrderedEnqueuer, SequenceEnqueuer
 from ringfeed.errors import ClosedError, SlotsHeldWarning
-from ringfeed.failure import RemoteTraceback
+from ringfeed.keras.enqueuers import GeneratorEnqueuer, OrderedEnqueuer, SequenceEnqueuer
+from ringfeed.ring.failure import RemoteTraceback
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ringfeed.failure import CUT, LIMIT, End, Failure, Kind, Nothing, RemoteTraceback, decode, encode, kind_of
+from ringfeed.ring.failure import CUT, LIMIT, End, Failure, Kind, Nothing, RemoteTraceback, decode, encode, kind_of
 
 
 class TwoArguments(Exception):  # noqa: N818 - it stands for a user's

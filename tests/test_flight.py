@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from ringfeed.flight import Flight
+from ringfeed.frameworks.pending_copies import Flight
 
 
 class Stuck:

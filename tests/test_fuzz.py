@@ -13,8 +13,8 @@ import pytest
 import fuzz
 import orders
 import ringfeed
-from ringfeed import processes
-from ringfeed.batches import BatchIterator
+from ringfeed.engine.batches import BatchIterator
+from ringfeed.workers import processes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -11,7 +11,7 @@ import pytest
 
 import ringfeed
 from datasets import Oracle
-from ringfeed import memory
+from ringfeed.monitor import memory
 
 if TYPE_CHECKING:
     from pathlib import Path

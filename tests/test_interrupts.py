@@ -17,8 +17,8 @@ import pytest
 import interrupts
 import ringfeed
 from datasets import Oracle, check, drain
-from ringfeed.batches import BatchIterator
-from ringfeed.segment import Segment
+from ringfeed.engine.batches import BatchIterator
+from ringfeed.ring.segment import Segment
 from watching import pool_of
 
 PROGRAM = str(Path(interrupts.__file__))

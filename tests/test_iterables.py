@@ -15,8 +15,8 @@ import pytest
 
 import ringfeed
 from ringfeed import Array, Interleave, Loader
-from ringfeed.adapters.copies import PrivateEpoch
-from ringfeed.rotation import RotationEpoch
+from ringfeed.data.rotation import RotationEpoch
+from ringfeed.frameworks.copies import PrivateEpoch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

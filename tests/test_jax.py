@@ -33,7 +33,7 @@ from watching import wait_until
 
 jax = pytest.importorskip("jax", reason="jax is not installed")
 jnp = jax.numpy
-adapter = importlib.import_module("ringfeed.adapters.jax")
+adapter = importlib.import_module("ringfeed.frameworks.jax")
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -11,12 +11,12 @@ import pytest
 import ringfeed
 from frameworks import DTYPES, WIDE, make, of_dtype, with_lease
 from ringfeed import Cast
-from ringfeed.adapters.casts import FLOATS, casts_of, in_numpy
+from ringfeed.frameworks.cast import FLOATS, casts_of, in_numpy
 from watching import run_script, wait_until
 
 jax = pytest.importorskip("jax", reason="jax is not installed")
-adapter = importlib.import_module("ringfeed.adapters.jax")
-jax_cast = importlib.import_module("ringfeed.adapters.jax_cast")
+adapter = importlib.import_module("ringfeed.frameworks.jax")
+jax_cast = importlib.import_module("ringfeed.frameworks.jax_cast")
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -171,7 +171,7 @@ import os
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
 os.environ["JAX_PLATFORMS"] = "cpu"
 import jax, numpy as np, ringfeed
-from ringfeed.adapters.jax_device import JaxDevice
+from ringfeed.frameworks.jax_device import JaxDevice
 
 there, sent, copy = jax.devices()[1], [], JaxDevice.copy
 

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import ringfeed
-from ringfeed.adapters.aliases import Aliases, Memory, Outstanding
-from ringfeed.adapters.copies import Epoch
-from ringfeed.exports import Exported
+from ringfeed.frameworks.copies import Epoch
+from ringfeed.frameworks.zero_copy import Aliases, Memory, Outstanding
+from ringfeed.spec.dlpack import Exported
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

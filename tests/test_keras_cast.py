@@ -20,7 +20,7 @@ keras = pytest.importorskip("keras", minversion="3.7")
 
 from cast_checks import BYTES, CHECKS, FLOATS  # noqa: E402 - needs Keras
 from ringfeed import Cast  # noqa: E402
-from ringfeed.adapters.keras_older import LoaderDataset  # noqa: E402
+from ringfeed.keras.older import LoaderDataset  # noqa: E402
 from training import Y, history, make, small_model  # noqa: E402
 
 PATIENCE_S = 280

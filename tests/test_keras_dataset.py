@@ -13,7 +13,7 @@ import pytest
 
 import ringfeed
 import ringfeed.keras
-from ringfeed.adapters.keras_loader import DatasetLoader, Order
+from ringfeed.keras.pydataset import DatasetLoader, Order
 from training import X, Y, small_model
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # or each worker would import Keras

@@ -17,7 +17,7 @@ pytest.importorskip("keras")
 
 from keras.src.trainers.data_adapters import py_dataset_adapter as keras_3
 
-import ringfeed.adapters.enqueuers as ours
+import ringfeed.keras.enqueuers as ours
 from enqueued import Batched, Endless, Failing, Holed, Sequence, Shrinking, Unopened, number_of, numbers
 
 if TYPE_CHECKING:

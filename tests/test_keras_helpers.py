@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import travel
-from ringfeed import _helpers
+from ringfeed.transport import keras_helpers as _helpers
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,7 +20,9 @@ from keras.src.trainers.data_adapters import py_dataset_adapter
 
 import ringfeed
 import ringfeed.keras
-from ringfeed.adapters import keras_choice, keras_install, keras_ring
+from ringfeed.keras import choice as keras_choice
+from ringfeed.keras import fallback as keras_ring
+from ringfeed.keras import installing as keras_install
 from training import CLASS_WEIGHT, X, Y, small_model
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ keras = pytest.importorskip("keras")
 
 from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter  # noqa: E402
 
-from ringfeed.adapters.keras import TAKES_ADAPTERS  # noqa: E402
-from ringfeed.adapters.keras_older import LoaderDataset, _keras_weighs  # noqa: E402
+from ringfeed.frameworks.keras.door import TAKES_ADAPTERS  # noqa: E402
+from ringfeed.keras.older import LoaderDataset, _keras_weighs  # noqa: E402
 from training import (  # noqa: E402
     CLASS_WEIGHT,
     WEIGHTS,

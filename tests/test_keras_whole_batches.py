@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 import ringfeed
-from ringfeed.leaf import Array
+from ringfeed.spec.array import Array
 
 tf = pytest.importorskip("tensorflow")
 keras = pytest.importorskip("keras", minversion="3.7")
 
 from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter  # noqa: E402
 
-from ringfeed.adapters.keras_older import LoaderDataset  # noqa: E402
+from ringfeed.keras.older import LoaderDataset  # noqa: E402
 
 WORDS = 9
 LENGTHS = [5, 9, 0, 3, 9, 1]

@@ -16,12 +16,13 @@ import pytest
 import leftovers
 import ringfeed
 from datasets import Oracle, Witness, check, drain, told
-from ringfeed import channel as channels
-from ringfeed import launch, nursery
-from ringfeed._ring import Descriptor
-from ringfeed.launch import Forker, Spawner
-from ringfeed.limits import show_limit
-from ringfeed.tether import Tether, Worker
+from ringfeed.ring._ring import Descriptor
+from ringfeed.ring.machine import show_limit
+from ringfeed.workers import channel as channels
+from ringfeed.workers import forkserver as nursery
+from ringfeed.workers import launch
+from ringfeed.workers.launch import Forker, Spawner
+from ringfeed.workers.process import Tether, Worker
 from watching import pids, pool_of, run_script, start_script, wait_until
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def test_a_default_timeout_for_sockets(method: str) -> None:
     """socket.setdefaulttimeout() in the consumer does not hurry the workers' channels."""
     slow = "import time, socket; socket.setdefaulttimeout(0.05)\n"
     patch = (
-        "from ringfeed.processes import Processes\nold = Processes._introduce\n"
+        "from ringfeed.workers.processes import Processes\nold = Processes._introduce\n"
         "Processes._introduce = lambda *a: (time.sleep(0.2), old(*a))\n"
     )
     found = run_script(slow + patch + COUNT.format(method=method))
@@ -373,7 +374,7 @@ def test_orphans_of_a_nursery_are_buried() -> None:
 SLOW_NURSERY = """
 import os, ringfeed, sys, threading, time
 from datasets import Oracle, Unhurried
-from ringfeed import launch
+from ringfeed.workers import launch
 spawn = launch.spawn
 def told(*a):
     worker = spawn(*a); print(worker.pid, flush=True); return worker

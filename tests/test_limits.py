@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import ringfeed
-from ringfeed import limits
+from ringfeed.ring import machine as limits
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,8 @@ import pytest
 
 import lives
 import many
-from ringfeed import launch, segment
+from ringfeed.ring import segment
+from ringfeed.workers import launch
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""`ringfeed.memory`: the plan against what the kernel says."""
+"""`ringfeed.monitor.memory`: the plan against what the kernel says."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ import pytest
 
 import ringfeed
 from datasets import Oracle
-from ringfeed import memory
-from ringfeed.budget import make_plan, show_bytes
-from ringfeed.memory import Held, Memory, Pages, WorkerMemory
-from ringfeed.spec import Array, Spec
-from ringfeed.stats import Stats
+from ringfeed._units import show_bytes
+from ringfeed.engine.plan import make_plan
+from ringfeed.monitor import memory
+from ringfeed.monitor.memory import Held, Memory, Pages, WorkerMemory
+from ringfeed.monitor.stats import Stats
+from ringfeed.spec.spec import Array, Spec
 from watching import pids, wait_until
 
 BENCH = Path(__file__).parents[1] / "bench"

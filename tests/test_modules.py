@@ -17,8 +17,9 @@ import pytest
 
 import ringfeed
 import travel
-from ringfeed import _modules, ship
 from ringfeed.errors import ShipError
+from ringfeed.transport import modules as _modules
+from ringfeed.transport import shared_dataset as ship
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -304,7 +305,17 @@ def test_a_module_in_a_zip_file_travels_by_value(write: Any, tmp_path: Path, mon
 
 def test_installed_modules_are_never_by_value() -> None:
     """The standard library, site-packages and ringfeed itself are imported by name."""
-    names = ("json", "logging", "os", "numpy", "cloudpickle", "ringfeed", "ringfeed.ship", "__main__", "no_such_module")
+    names = (
+        "json",
+        "logging",
+        "os",
+        "numpy",
+        "cloudpickle",
+        "ringfeed",
+        "ringfeed.transport.shared_dataset",
+        "__main__",
+        "no_such_module",
+    )
     assert not any(map(_modules.by_value, names))
 
 
@@ -331,7 +342,7 @@ def test_the_classes_of_two_versions_are_the_same(write: Any) -> None:
     dataset = mine.Rich()
 
     def both(versions: Any) -> Any:
-        from ringfeed import ship  # noqa: PLC0415 - of the worker
+        from ringfeed.transport import shared_dataset as ship  # noqa: PLC0415 - of the worker
 
         first = ship.unpack(*versions[0])
         type(first).point = "kept"

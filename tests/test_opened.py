@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 import ringfeed
-from ringfeed.opened import as_before, refuse_to_share
+from ringfeed.transport.opened import as_before, refuse_to_share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

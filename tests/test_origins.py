@@ -1,4 +1,4 @@
-"""`ringfeed.origins`: where batches were taken, once `ringfeed.debug()` asks for it."""
+"""`ringfeed.monitor.lease_tracker`: where batches were taken, once `ringfeed.debug()` asks for it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 
 import ringfeed
 from datasets import Oracle
-from ringfeed import _ring
-from ringfeed.origins import Debug, Origins, Place, callers_place, show_ages, summed_up
+from ringfeed.monitor.lease_tracker import Debug, Origins, Place, callers_place, show_ages, summed_up
+from ringfeed.ring import _ring
 from watching import wait_until
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def here(mark: str, function: str) -> str:
 
 def test_the_users_own_line_is_the_place() -> None:
     """Frames of this package and of frameworks are passed over, however many."""
-    deep = calling("keras.src.trainers", calling("tensorflow.python", calling("ringfeed.engine", callers_place)))
+    deep = calling("keras.src.trainers", calling("tensorflow.python", calling("ringfeed.engine.engine", callers_place)))
     assert deep() == Place(__file__, line_of("the user's"), "test_the_users_own_line_is_the_place")  # the user's
 
 
@@ -85,7 +85,7 @@ def test_in_a_thread_of_a_framework_its_line_is_the_place() -> None:
 def test_where_only_c_code_asks_there_is_no_place() -> None:
     """A thread that C code made has no line but this package's own."""
     found: list[Any] = []
-    _thread.start_new_thread(calling("ringfeed.feed", callers_place, found), ())
+    _thread.start_new_thread(calling("ringfeed.frameworks.tensorflow.feed", callers_place, found), ())
     wait_until(lambda: bool(found))
     assert found == [None]
 

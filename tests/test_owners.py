@@ -12,8 +12,8 @@ from typing import NoReturn
 import pytest
 
 import leftovers
-from ringfeed import _ring
-from ringfeed._ring import Child, Descriptor
+from ringfeed.ring import _ring
+from ringfeed.ring._ring import Child, Descriptor
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 

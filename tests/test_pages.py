@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from ringfeed import _pages
+from ringfeed.ring import _pages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""`ringfeed.patience`: who has begun, who has filled something, and when each has been at it for too long."""
+"""`ringfeed.workers.watchdog`: who has begun, who has filled something, and when each has been at it for too long."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ringfeed.patience import Patience
+from ringfeed.workers.watchdog import Patience
 
 HOUR_NS = 3600 * 10**9
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringfeed._permute import MAX_LENGTH, ROUNDS, walk
-from ringfeed.permutation import MAX_SORTED_LENGTH, permute
-from ringfeed.randomness import derive
+from ringfeed.data._permute import MAX_LENGTH, ROUNDS, walk
+from ringfeed.data.permutation import MAX_SORTED_LENGTH, permute
+from ringfeed.data.rng import derive
 
 MULTIPLIER = 0xD2B74407B1CE6E93
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import travel
-from ringfeed import _pickler
+from ringfeed.transport import pickler as _pickler
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""`ringfeed.picture`: two looks at a loader as lines of text, whole."""
+"""`ringfeed.cli.render`: two looks at a loader as lines of text, whole."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any, cast
 import pytest
 
 from looks import MS, S, look, slot, worker
-from ringfeed.attach import Geometry, Look
-from ringfeed.picture import LETTERS, STYLES, Pair, picture
-from ringfeed.top import _History
+from ringfeed.cli.render import LETTERS, STYLES, Pair, picture
+from ringfeed.cli.top import _History
+from ringfeed.monitor.inspect import Geometry, Look
 
 GEOMETRY = Geometry(slots=4, slot_size=38_500_000, fields_size=38_000_000, rows=32, workers=2)
 WORKED = {"busy_ns": 5 * S, "samples": 1000, "tickets": 100, "timed": 100, "read_ns": 90 * MS, "write_ns": 10 * MS}

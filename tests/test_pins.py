@@ -8,8 +8,8 @@ import ringfeed
 from datasets import check, flat
 from fakecuda import FakeCuda
 from fakedevice import LENGTH, ROWS, FakeDevice, epochs_of, oracle, outcomes
-from ringfeed import cuda
-from ringfeed.cuda import Refusal
+from ringfeed.frameworks import cuda
+from ringfeed.frameworks.cuda import Refusal
 
 
 class Registrar:

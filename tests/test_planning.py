@@ -1,4 +1,4 @@
-"""`ringfeed.planning`: the memory of many settings, before there is a loader."""
+"""`ringfeed.cli.plan_table`: the memory of many settings, before there is a loader."""
 
 from __future__ import annotations
 

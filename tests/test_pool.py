@@ -18,16 +18,16 @@ import pytest
 import leftovers
 import ringfeed
 from datasets import FOREVER_S, Misbehaving, Oracle, Unhurried, check, drain
-from ringfeed import channel as channels
-from ringfeed import launch, processes
-from ringfeed.launch import Spawner
+from ringfeed.workers import channel as channels
+from ringfeed.workers import launch, processes
+from ringfeed.workers.launch import Spawner
 from watching import pids, pool_of, run_script, wait_until, while_it_waits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from ringfeed.tether import Worker
+    from ringfeed.workers.process import Worker
 
 METHODS = ["spawn", "fork", "forkserver"]
 

@@ -1,4 +1,4 @@
-"""`ringfeed.profiling`: where a sample's time goes. Times are made up; what is said of them is compared whole."""
+"""`ringfeed.cli.profile`: where a sample's time goes. Times are made up; what is said of them is compared whole."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ringfeed
-from ringfeed.profiling import Called, Profile, Timed, profile
+from ringfeed.cli.profile import Called, Profile, Timed, profile
 
 
 class Rows:

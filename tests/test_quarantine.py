@@ -21,9 +21,9 @@ import pytest
 import leftovers
 import ringfeed
 from datasets import FOREVER_S
-from ringfeed import processes
-from ringfeed.tether import Worker
-from ringfeed.tuning import Setting
+from ringfeed.engine.autotune import Setting
+from ringfeed.workers import processes
+from ringfeed.workers.process import Worker
 from watching import lose_patience, pids, pool_of, wait_until
 
 if TYPE_CHECKING:

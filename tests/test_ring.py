@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from ringfeed import _ring
-from ringfeed.budget import make_plan
-from ringfeed.segment import Segment
-from ringfeed.spec import Array, Spec
+from ringfeed.engine.plan import make_plan
+from ringfeed.ring import _ring
+from ringfeed.ring.segment import Segment
+from ringfeed.spec.spec import Array, Spec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

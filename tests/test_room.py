@@ -1,4 +1,4 @@
-"""`ringfeed.room`: the caller keeps batches, and the workers keep a slot to fill."""
+"""`ringfeed.engine.room`: the caller keeps batches, and the workers keep a slot to fill."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 import ringfeed
 from datasets import Misbehaving, Oracle, check, flat
-from ringfeed._ring import Lease
+from ringfeed.ring._ring import Lease
 
 HOW: list[dict[str, Any]] = [{"workers": 0}, {"workers": 2}, {"workers": 2, "backend": "thread"}]
 Warned = ringfeed.SlotsHeldWarning
@@ -202,7 +202,7 @@ def test_garbage_is_collected_before_a_copy() -> None:
 
 def test_another_thread_that_lets_go_soon_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch that is in another thread's hands for a moment is no reason to warn."""
-    monkeypatch.setattr("ringfeed.room.SOON_NS", 20 * 10**9)
+    monkeypatch.setattr("ringfeed.engine.room.SOON_NS", 20 * 10**9)
     with ringfeed.Loader(Oracle(40), batch_size=2, slots=3, workers=1) as loader:
         batches = iter(loader)
         kept = [next(batches), next(batches)]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ringfeed
-from ringfeed import source
+from ringfeed.data import source
 
 if TYPE_CHECKING:
     from pathlib import Path

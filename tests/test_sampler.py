@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ringfeed
-from ringfeed._permute import MAX_LENGTH
-from ringfeed.permutation import permute
-from ringfeed.sampler import (
+from ringfeed.data._permute import MAX_LENGTH
+from ringfeed.data.permutation import permute
+from ringfeed.data.sampler import (
     CHUNK,
     Custom,
     Epoch,

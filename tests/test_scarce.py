@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ringfeed import limits
+from ringfeed.ring import machine as limits
 from scarcity import MB, live
 
 if TYPE_CHECKING:

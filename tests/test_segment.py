@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 import ringfeed
-from ringfeed import segment
-from ringfeed.budget import make_plan, show_bytes
-from ringfeed.limits import show_limit
-from ringfeed.segment import Segment, open_ring, reserve
-from ringfeed.spec import Array, Spec
+from ringfeed._units import show_bytes
+from ringfeed.engine.plan import make_plan
+from ringfeed.ring import segment
+from ringfeed.ring.machine import show_limit
+from ringfeed.ring.segment import Segment, open_ring, reserve
+from ringfeed.spec.spec import Array, Spec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

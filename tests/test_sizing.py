@@ -14,9 +14,10 @@ import pytest
 
 import ringfeed
 from datasets import Oracle, check, drain, flat
-from ringfeed import sizing, source
+from ringfeed.data import source
+from ringfeed.engine import resizer as sizing
+from ringfeed.engine.autotune import Setting
 from ringfeed.errors import PlanError, WorkerError
-from ringfeed.tuning import Setting
 from scripting import ROOM, Slowly, scripted
 from watching import pids, pool_of, wait_until
 

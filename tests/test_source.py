@@ -14,8 +14,8 @@ import pytest
 
 import ringfeed
 from datasets import Batches, Bulk, Oracle, ReadInto, check
-from ringfeed.probe import probe
-from ringfeed.spec import Spec
+from ringfeed.data.probe import probe
+from ringfeed.spec.spec import Spec
 
 if TYPE_CHECKING:
     from pathlib import Path

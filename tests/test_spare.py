@@ -12,10 +12,10 @@ import pytest
 
 import ringfeed
 from datasets import check, drain, flat
-from ringfeed import sizing
+from ringfeed.engine import resizer as sizing
+from ringfeed.engine.autotune import Setting
 from ringfeed.errors import WorkerError
-from ringfeed.processes import Processes
-from ringfeed.tuning import Setting
+from ringfeed.workers.processes import Processes
 from scripting import ROOM, Slowly, scripted
 from watching import pids, pool_of, wait_until
 

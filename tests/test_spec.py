@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringfeed.errors import SpecError
-from ringfeed.failure import decode, encode
-from ringfeed.spec import Array, Leaf, Spec
+from ringfeed.ring.failure import decode, encode
+from ringfeed.spec.spec import Array, Leaf, Spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable

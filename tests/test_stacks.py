@@ -11,8 +11,8 @@ import pytest
 
 import ringfeed
 from datasets import FOREVER_S, Oracle
-from ringfeed import stacks
-from ringfeed.stacks import Stacks
+from ringfeed.workers import stacks
+from ringfeed.workers.stacks import Stacks
 from watching import lose_patience, pids, pool_of, wait_until
 
 if TYPE_CHECKING:

@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 
 import travel
-from ringfeed import ship, standins
+from ringfeed.transport import framework_stubs as standins
+from ringfeed.transport import shared_dataset as ship
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -147,7 +148,7 @@ def test_bases_combine_with_abc_generic_dataclass_and_other_metaclasses(packages
 
     for kind in (WithABC, WithGeneric, WithFields):
         question = lambda dataset: type(dataset).__mro__[1].__module__  # noqa: E731
-        assert travel.ask_loaded(kind(), question) == ("ringfeed.standins", [], [])
+        assert travel.ask_loaded(kind(), question) == ("ringfeed.transport.framework_stubs", [], [])
     assert travel.ask_loaded(WithMeta(), lambda dataset: type(dataset).__mro__[1].__module__) == (
         "tf_keras.src.utils.data_utils",
         ["tf_keras"],
@@ -313,7 +314,7 @@ def test_frameworks_loaded_names_their_roots() -> None:
 def test_the_cheap_half_stays_cheap() -> None:
     """Importing what a worker needs to unpack imports neither NumPy nor cloudpickle."""
     script = (
-        f"import sys; sys.path[:0] = {sys.path!r}; from ringfeed import ship; "
+        f"import sys; sys.path[:0] = {sys.path!r}; from ringfeed.transport import shared_dataset as ship; "
         "sys.exit(bool({'numpy', 'cloudpickle', 'dataclasses'} & set(sys.modules)))"
     )
     run = subprocess.run([sys.executable, "-c", script], timeout=travel.TIMEOUT_S, check=False)
@@ -325,7 +326,7 @@ def test_arrays_alone_need_no_cloudpickle() -> None:
     shipment = ship.ship(ship.pack(np.arange(5000)))
     assert shipment
     script = (
-        f"import sys; sys.path[:0] = {sys.path!r}; from ringfeed import ship; "
+        f"import sys; sys.path[:0] = {sys.path!r}; from ringfeed.transport import shared_dataset as ship; "
         f"assert ship.unpack({shipment.manifest()!r}, {shipment.fds})[7] == 7; "
         "sys.exit('cloudpickle' in sys.modules)"
     )

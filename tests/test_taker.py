@@ -14,8 +14,8 @@ import pytest
 
 import ringfeed
 from datasets import FOREVER_S, Oracle, check
-from ringfeed import lending
-from ringfeed._taker import Batches
+from ringfeed.engine import lending
+from ringfeed.engine._iterator import Batches
 from watching import wait_until
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ import pytest
 
 import ringfeed
 from datasets import FOREVER_S
-from ringfeed.adapters.keras_loader import DatasetLoader, run_hook
-from ringfeed.engine import Engine
+from ringfeed.engine.engine import Engine
+from ringfeed.keras.pydataset import DatasetLoader, run_hook
 from watching import wait_until
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ import ringfeed
 from forking import Child
 
 tf = pytest.importorskip("tensorflow")
-op = importlib.import_module("ringfeed.adapters.tensorflow_op")
-copies = importlib.import_module("ringfeed.adapters.copies")
+op = importlib.import_module("ringfeed.frameworks.tensorflow.op")
+copies = importlib.import_module("ringfeed.frameworks.copies")
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

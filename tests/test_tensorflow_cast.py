@@ -14,12 +14,12 @@ import pytest
 import ringfeed
 from frameworks import DTYPES, WIDE, make, of_dtype
 from ringfeed import Cast
-from ringfeed.adapters.casts import in_numpy
+from ringfeed.frameworks.cast import in_numpy
 from watching import run_script, wait_until
 
 tf = pytest.importorskip("tensorflow")
-op = importlib.import_module("ringfeed.adapters.tensorflow_op")
-tensorflow_cast = importlib.import_module("ringfeed.adapters.tensorflow_cast")
+op = importlib.import_module("ringfeed.frameworks.tensorflow.op")
+tensorflow_cast = importlib.import_module("ringfeed.frameworks.tensorflow.cast")
 
 ROWS = 20  # two batches of 8 and one of 4
 IMAGES = np.random.default_rng(0).integers(0, 256, (ROWS, 6, 5, 3)).astype(np.uint8)
@@ -164,7 +164,7 @@ def test_refused_at_the_call() -> None:
 ELSEWHERE = """
 import numpy as np, tensorflow as tf, ringfeed
 from ringfeed import Cast
-from ringfeed.adapters.tensorflow_cast import TensorFlowCasts
+from ringfeed.frameworks.tensorflow.cast import TensorFlowCasts
 
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)

@@ -23,8 +23,8 @@ import ringfeed
 from datasets import Oracle, check
 
 tf = pytest.importorskip("tensorflow")
-adapter = importlib.import_module("ringfeed.adapters.tensorflow")
-op = importlib.import_module("ringfeed.adapters.tensorflow_op")
+adapter = importlib.import_module("ringfeed.frameworks.tensorflow.dataset")
+op = importlib.import_module("ringfeed.frameworks.tensorflow.op")
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -532,8 +532,8 @@ SCRIPT = """
 
 LEAVE = """
     import threading, time
-    import ringfeed, ringfeed.feed
-    from ringfeed import _feed
+    import ringfeed, ringfeed.frameworks.tensorflow.feed
+    from ringfeed.ring import _feed
 
     class Numbers:
         def __iter__(self):
@@ -553,7 +553,7 @@ LEAVE = """
     next(iterator), next(iterator)
     threading.Thread(target=lambda: next(iterator), daemon=True).start()
     time.sleep(0.5)
-    ringfeed.feed._leave(0)
+    ringfeed.frameworks.tensorflow.feed._leave(0)
     print(_feed.leave(), flush=True)
 """
 

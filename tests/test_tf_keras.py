@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 import ringfeed.keras
-from ringfeed.adapters import keras_choice
+from ringfeed.keras import choice as keras_choice
 
 tf_keras = pytest.importorskip("tf_keras", reason="tf_keras is not installed")
 
 from tf_keras.src.engine.data_adapter import KerasSequenceAdapter  # noqa: E402 - if it is installed
 
-from ringfeed.adapters import keras_two  # noqa: E402
+from ringfeed.keras import keras_two  # noqa: E402
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # or each worker would import all of the above
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ringfeed.cli import main
-from ringfeed.top import running, top
+from ringfeed.cli.main import main
+from ringfeed.cli.top import running, top
 from trainer import Trainer
 from watching import PATIENCE_S, wait_until
 
@@ -95,7 +95,7 @@ def test_the_list(trainer: Trainer) -> None:
 
 def test_an_empty_list(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Where nothing runs, that is no error."""
-    monkeypatch.setattr("ringfeed.top.processes", list)
+    monkeypatch.setattr("ringfeed.cli.top.processes", list)
     assert main(["top"]) == 0
     assert capsys.readouterr().out == "no process of yours has a running loader\n"
 
@@ -140,7 +140,7 @@ def test_another_version(trainer: Trainer, monkeypatch: pytest.MonkeyPatch, caps
     def refuse(*_: object, **__: object) -> None:
         raise ValueError(refusal)
 
-    monkeypatch.setattr("ringfeed.attach.Watch", refuse)
+    monkeypatch.setattr("ringfeed.monitor.inspect.Watch", refuse)
     assert main(["top", str(trainer.pid)]) == 2
     assert capsys.readouterr().err == (
         f"ringfeed top: process {trainer.pid}: {refusal}; run the ringfeed of its own environment\n"

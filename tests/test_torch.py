@@ -30,7 +30,7 @@ from frameworks import (
 )
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-adapter = importlib.import_module("ringfeed.adapters.torch")
+adapter = importlib.import_module("ringfeed.frameworks.torch")
 
 FREE = ["free"] * 3
 

@@ -11,10 +11,10 @@ import pytest
 import ringfeed
 from frameworks import DTYPES, WIDE, make, of_dtype, slot_bytes, with_lease
 from ringfeed import Cast
-from ringfeed.adapters.casts import FLOATS, Chosen, casts_of, in_numpy
+from ringfeed.frameworks.cast import FLOATS, Chosen, casts_of, in_numpy
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-adapter = importlib.import_module("ringfeed.adapters.torch")
+adapter = importlib.import_module("ringfeed.frameworks.torch")
 
 ROWS = 20  # two batches of 8 and one of 4
 IMAGES = np.random.default_rng(0).integers(0, 256, (ROWS, 6, 5, 3)).astype(np.uint8)
@@ -158,7 +158,7 @@ def test_numbers_follow_the_tensor_to_its_device() -> None:
     """Means of the channels are put once where the first batch is."""
     with torch.device("meta"):
         elsewhere = torch.empty((2, 6, 5, 3), dtype=torch.uint8)
-    caster = importlib.import_module("ringfeed.adapters.torch_cast")._TorchCast(FULL)
+    caster = importlib.import_module("ringfeed.frameworks.torch_cast")._TorchCast(FULL)
     found = caster(elsewhere)
     assert (found.device.type, found.dtype, tuple(found.shape)) == ("meta", torch.float32, (2, 3, 6, 5))
     assert {number.device.type for _, number in caster._steps} == {"meta"}

@@ -16,10 +16,10 @@ import pytest
 import fakecuda
 import ringfeed
 from datasets import Oracle, check, flat
-from ringfeed import cuda
+from ringfeed.frameworks import cuda
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-adapter = importlib.import_module("ringfeed.adapters.torch_cuda")
+adapter = importlib.import_module("ringfeed.frameworks.torch_cuda")
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""`ringfeed.trace`: a timeline, from looks at a ring that are made up, and of a loader that runs."""
+"""`ringfeed.monitor.trace`: a timeline, from looks at a ring that are made up, and of a loader that runs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import pytest
 import ringfeed
 from datasets import Oracle
 from looks import MS, look, slot, worker
-from ringfeed.trace import Trace
+from ringfeed.monitor.trace import Trace
 from watching import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ringfeed.attach import Slot
+    from ringfeed.monitor.inspect import Slot
 
 
 def events(path: Path) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""`ringfeed.tuning`: settings chosen from who waits for whom, against a simulated loader (queueing.py)."""
+"""`ringfeed.engine.autotune`: settings chosen from who waits for whom, against a simulated loader (queueing.py)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from queueing import Job, Queue, throughput, tune
-from ringfeed import tuning
-from ringfeed.tuning import Bounds, Move, Setting, Tuner, Window
+from ringfeed.engine import autotune as tuning
+from ringfeed.engine.autotune import Bounds, Move, Setting, Tuner, Window
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -1,4 +1,4 @@
-"""`ringfeed.verdict`: statistics in words."""
+"""`ringfeed.monitor.bottleneck`: statistics in words."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from ringfeed.stats import Stats
-from ringfeed.verdict import verdict
+from ringfeed.monitor.bottleneck import verdict
+from ringfeed.monitor.stats import Stats
 
 FORM = {"workers": 4, "slots": 4, "slot_size": 38_500_000, "cpus": 4}
 

@@ -1,4 +1,4 @@
-"""`ringfeed._watch`: a control block looked at from outside. The C tests place the states beneath."""
+"""`ringfeed.ring._snapshot`: a control block looked at from outside. The C tests place the states beneath."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from ringfeed import _ring
-from ringfeed._watch import Watch
-from ringfeed.budget import make_plan
-from ringfeed.segment import Segment, reserve
-from ringfeed.spec import Array, Spec
+from ringfeed.engine.plan import make_plan
+from ringfeed.ring import _ring
+from ringfeed.ring._snapshot import Watch
+from ringfeed.ring.segment import Segment, reserve
+from ringfeed.spec.spec import Array, Spec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""`ringfeed._weight`: what a dataset takes in a worker once it is unpickled."""
+"""`ringfeed.transport.object_size`: what a dataset takes in a worker once it is unpickled."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import ringfeed
-from ringfeed import _weight
-from ringfeed.ship import pack
+from ringfeed.transport import object_size as _weight
+from ringfeed.transport.shared_dataset import pack
 from watching import wait_until
 
 COUNT = 100_000

@@ -20,15 +20,15 @@ import pytest
 import leftovers
 import ringfeed
 from datasets import Misbehaving, Oracle, check, drain
-from ringfeed import _ring
-from ringfeed import channel as channels
-from ringfeed.budget import make_plan
-from ringfeed.launch import Spawner
-from ringfeed.probe import probe
-from ringfeed.segment import Segment
-from ringfeed.ship import pack, ship
-from ringfeed.source import Recipe, Source
-from ringfeed.tether import Tether
+from ringfeed.data.probe import probe
+from ringfeed.data.source import Recipe, Source
+from ringfeed.engine.plan import make_plan
+from ringfeed.ring import _ring
+from ringfeed.ring.segment import Segment
+from ringfeed.transport.shared_dataset import pack, ship
+from ringfeed.workers import channel as channels
+from ringfeed.workers.launch import Spawner
+from ringfeed.workers.process import Tether
 from travel import without_figures
 from watching import pool_of, run_script, start_script, wait_until
 
@@ -572,7 +572,7 @@ def test_a_dataset_that_brings_a_framework_in_is_named(
 def test_rng_is_the_function_whatever_was_imported_first() -> None:
     """No submodule hides a public name."""
     script = (
-        "import ringfeed.loader, ringfeed.randomness, ringfeed.source, ringfeed; print(ringfeed.rng().random() < 1)"
+        "import ringfeed.loader, ringfeed.data.rng, ringfeed.data.source, ringfeed; print(ringfeed.rng().random() < 1)"
     )
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=240, check=False)
     assert (found.stdout, found.stderr) == ("True\n", "")

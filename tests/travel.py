@@ -12,7 +12,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
-from ringfeed import ship
+from ringfeed.transport import shared_dataset as ship
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +21,7 @@ TIMEOUT_S = 240
 
 _WORKER = """
 import ast, sys
-from ringfeed import ship
+from ringfeed.transport import shared_dataset as ship
 manifest, fds = ast.literal_eval(sys.argv[1])
 subject, ask = ship.unpack(manifest, fds)
 print(repr(ask(subject)))

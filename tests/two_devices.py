@@ -20,8 +20,8 @@ import numpy as np
 import fakecuda
 import ringfeed
 from datasets import Oracle, check, flat
-from ringfeed import cuda
-from ringfeed.adapters.jax_device import JaxDevice, JaxRegistrar
+from ringfeed.frameworks import cuda
+from ringfeed.frameworks.jax_device import JaxDevice, JaxRegistrar
 
 LENGTH, ROWS = 60, 8
 left: list[Any] = []

@@ -15,8 +15,10 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ringfeed.budget import Plan
-    from ringfeed.casting import Cast
+    from ringfeed.cli.plan_table import plan
+    from ringfeed.data.iterables import Interleave
+    from ringfeed.data.rng import rng
+    from ringfeed.engine.plan import Plan
     from ringfeed.errors import (
         ClosedError,
         PlanError,
@@ -29,12 +31,10 @@ if TYPE_CHECKING:
         SupersededError,
         WorkerError,
     )
-    from ringfeed.iterables import Interleave
     from ringfeed.loader import Loader
-    from ringfeed.origins import debug
-    from ringfeed.planning import plan
-    from ringfeed.randomness import rng
-    from ringfeed.spec import Array, Spec
+    from ringfeed.monitor.lease_tracker import debug
+    from ringfeed.spec.conversion import Cast
+    from ringfeed.spec.spec import Array, Spec
 
 if sys.platform != "linux":
     message = f"ringfeed needs Linux (memfd, futex, pidfd); this is {sys.platform}"
@@ -52,25 +52,25 @@ del archive
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Array": "spec",
-    "Cast": "casting",
+    "Array": "spec.spec",
+    "Cast": "spec.conversion",
     "ClosedError": "errors",
-    "Interleave": "iterables",
+    "Interleave": "data.iterables",
     "Loader": "loader",
-    "Plan": "budget",
+    "Plan": "engine.plan",
     "PlanError": "errors",
     "RingfeedError": "errors",
     "ShipError": "errors",
     "SlotsHeldError": "errors",
     "SlotsHeldWarning": "errors",
-    "Spec": "spec",
+    "Spec": "spec.spec",
     "SpecError": "errors",
     "StallError": "errors",
     "SupersededError": "errors",
     "WorkerError": "errors",
-    "debug": "origins",
-    "plan": "planning",
-    "rng": "randomness",
+    "debug": "monitor.lease_tracker",
+    "plan": "cli.plan_table",
+    "rng": "data.rng",
 }
 
 __all__ = [
@@ -98,6 +98,8 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     """Import a public name on its first use (PEP 562)."""
+    if name == "keras":  # so that `import ringfeed` is enough for `ringfeed.keras.feed`
+        return importlib.import_module("ringfeed.keras")
     if name not in _HOMES:
         message = f"module 'ringfeed' has no attribute {name!r}"
         raise AttributeError(message)
@@ -108,4 +110,4 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     """List the public names."""
-    return sorted([*__all__, "__version__"])
+    return sorted([*__all__, "__version__", "keras"])

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ringfeed.sampler import Sequential, batch_count
+from ringfeed.data.sampler import Sequential, batch_count
 
 if TYPE_CHECKING:
-    from ringfeed.budget import Plan
-    from ringfeed.probe import Probe
-    from ringfeed.sampler import Sampler
-    from ringfeed.settings import Settings
-    from ringfeed.spec import Spec
-    from ringfeed.stats import Stats
+    from ringfeed.data.probe import Probe
+    from ringfeed.data.sampler import Sampler
+    from ringfeed.engine.options import Settings
+    from ringfeed.engine.plan import Plan
+    from ringfeed.monitor.stats import Stats
+    from ringfeed.spec.spec import Spec
 
 
 class Facts:

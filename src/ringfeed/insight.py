@@ -5,21 +5,21 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING
 
-from ringfeed.limits import usable_cpus
-from ringfeed.memory import frameworks_in_workers, look
-from ringfeed.trace import Trace
-from ringfeed.verdict import STARTUP_S, verdict
+from ringfeed.monitor.bottleneck import STARTUP_S, verdict
+from ringfeed.monitor.memory import frameworks_in_workers, look
+from ringfeed.monitor.trace import Trace
+from ringfeed.ring.machine import usable_cpus
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Sequence
 
-    from ringfeed.budget import Plan
-    from ringfeed.engine import Engine
-    from ringfeed.memory import Memory
-    from ringfeed.settings import Settings
-    from ringfeed.stats import Stats
-    from ringfeed.tuning import Tuner
+    from ringfeed.engine.autotune import Tuner
+    from ringfeed.engine.engine import Engine
+    from ringfeed.engine.options import Settings
+    from ringfeed.engine.plan import Plan
+    from ringfeed.monitor.memory import Memory
+    from ringfeed.monitor.stats import Stats
 
 
 _in_use: weakref.WeakSet[Insight] = weakref.WeakSet()

@@ -9,27 +9,27 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from ringfeed import _ring
-from ringfeed.allowance import Allowance
-from ringfeed.batches import BatchIterator
-from ringfeed.budget import Plan, check_available
-from ringfeed.cuda import start_driver
-from ringfeed.engine import Engine
+from ringfeed._process import Exit, Forks
+from ringfeed.data.given import settled
+from ringfeed.data.iterables import is_iterator, iterables_of, keep
+from ringfeed.data.probe import batches_in, has_hook, probe
+from ringfeed.data.rotation import Rotation
+from ringfeed.data.sampler import check_seed, make_sampler
+from ringfeed.data.source import Recipe
+from ringfeed.engine.allowance import Allowance
+from ringfeed.engine.batches import BatchIterator
+from ringfeed.engine.engine import Engine
+from ringfeed.engine.options import MOST, Settings, check_count
+from ringfeed.engine.plan import Plan, check_available
 from ringfeed.errors import ClosedError, RingfeedError, SupersededError
 from ringfeed.facts import Facts
-from ringfeed.flight import Flight
-from ringfeed.given import settled
+from ringfeed.frameworks.cuda import start_driver
+from ringfeed.frameworks.pending_copies import Flight
 from ringfeed.insight import Insight
-from ringfeed.iterables import is_iterator, iterables_of, keep
-from ringfeed.lifetime import Exit, Forks
+from ringfeed.monitor.stats import Stats
 from ringfeed.outlets import Outlets
-from ringfeed.probe import batches_in, has_hook, probe
-from ringfeed.rotation import Rotation
-from ringfeed.sampler import check_seed, make_sampler
-from ringfeed.settings import MOST, Settings, check_count
-from ringfeed.ship import pack
-from ringfeed.source import Recipe
-from ringfeed.stats import Stats
+from ringfeed.ring import _ring
+from ringfeed.transport.shared_dataset import pack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from ringfeed._feed import Feed
-    from ringfeed.batches import Form
-    from ringfeed.sampler import Sampler
+    from ringfeed.data.sampler import Sampler
+    from ringfeed.engine.batches import Form
+    from ringfeed.ring._feed import Feed
 
 
 class Loader(Facts, Insight, Outlets):
@@ -220,14 +220,14 @@ class Loader(Facts, Insight, Outlets):
         """Have what is read here, in the place of workers, leave nothing open in the dataset that is sent to them."""
         if not self._sends:
             return nullcontext()
-        from ringfeed.opened import as_before  # noqa: PLC0415 - it imports what pickles datasets
+        from ringfeed.transport.opened import as_before  # noqa: PLC0415 - it imports what pickles datasets
 
         return as_before(self._fed)
 
     def _make_plan(self) -> Plan:
         start_method = self._settings.start_method
         if self._sends and start_method == "fork":
-            from ringfeed.opened import refuse_to_share  # noqa: PLC0415 - as above
+            from ringfeed.transport.opened import refuse_to_share  # noqa: PLC0415 - as above
 
             refuse_to_share(self._fed)
         sent = self._sends and start_method != "fork"

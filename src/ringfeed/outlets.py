@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     import torch
     from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 
-    from ringfeed.adapters.casts import CastTree
-    from ringfeed.adapters.epochs import Epochs
+    from ringfeed.frameworks.cast import CastTree
+    from ringfeed.frameworks.epochs import Epochs
     from ringfeed.loader import Loader
 
 
@@ -33,7 +33,7 @@ class Outlets:
 
         Raises SpecError for what cannot be cast so.
         """
-        from ringfeed.adapters.keras import to_keras  # noqa: PLC0415 - imports Keras
+        from ringfeed.frameworks.keras.door import to_keras  # noqa: PLC0415 - imports Keras
 
         return to_keras(typing.cast("Loader", self), class_weight=class_weight, cast=cast)
 
@@ -45,7 +45,7 @@ class Outlets:
         TensorFlow copies to a GPU itself: ahead of the step with, as the last step of a pipeline,
         ``.apply(tf.data.experimental.prefetch_to_device("/GPU:0"))``, and from the slot itself with ``pin=True``.
         """
-        from ringfeed.adapters.tensorflow import to_tf_dataset  # noqa: PLC0415 - imports TensorFlow
+        from ringfeed.frameworks.tensorflow.dataset import to_tf_dataset  # noqa: PLC0415 - imports TensorFlow
 
         return to_tf_dataset(typing.cast("Loader", self), cast)
 
@@ -56,7 +56,7 @@ class Outlets:
         comes back when the copy has passed. With ``pin=True`` the GPU copies beside what it computes. ``cast``: as for
         `to_keras`; done on the device.
         """
-        from ringfeed.adapters.torch import to_torch  # noqa: PLC0415 - imports torch
+        from ringfeed.frameworks.torch import to_torch  # noqa: PLC0415 - imports torch
 
         return to_torch(typing.cast("Loader", self), device, cast)
 
@@ -68,6 +68,6 @@ class Outlets:
         own client where it can (``dma_map``), since it puts what others registered through a buffer of its own.
         ``cast``: as for `to_keras`; done on the device.
         """
-        from ringfeed.adapters.jax import to_jax  # noqa: PLC0415 - imports JAX
+        from ringfeed.frameworks.jax import to_jax  # noqa: PLC0415 - imports JAX
 
         return to_jax(typing.cast("Loader", self), device, cast)

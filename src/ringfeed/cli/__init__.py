@@ -1,0 +1,1 @@
+"""The command `ringfeed`: plan (memory), profile (where a sample's time goes), top (a running loader, live)."""

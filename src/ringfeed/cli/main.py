@@ -1,0 +1,194 @@
+"""The command ``ringfeed``: what the package knows, for the terminal.
+
+ringfeed plan --shape 256,256,3 --dtype uint8,float32 --batch-size 64,128 --slots 2,4
+ringfeed plan mymodule:dataset --batch-size 128 --memory 2GB
+ringfeed profile mymodule:dataset --batch-size 128
+ringfeed top 4242
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import math
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from ringfeed import __version__
+from ringfeed.errors import RingfeedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+FAILED = 2  # the exit status of argparse's own refusals
+LEAST_S, MOST_S = 0.05, 3600.0  # between two looks
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit status. What cannot be done is one line on standard error."""
+    parser = _parser()
+    chosen = parser.parse_args(arguments)
+    try:
+        chosen.run(chosen)
+    except (RingfeedError, ValueError, TypeError, ImportError, AttributeError) as error:
+        sys.stderr.write(f"ringfeed {chosen.command}: {error}\n")
+        return FAILED
+    except BrokenPipeError:  # whoever reads has had enough; what is still to be written is for nobody
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="ringfeed", description="Feed a training loop at memory speed.")
+    parser.add_argument("--version", action="version", version=f"ringfeed {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    _add_plan(commands.add_parser("plan", help="the memory that a loader will take, before there is one"))
+    _add_profile(commands.add_parser("profile", help="where the time of a sample goes, before workers are added"))
+    _add_top(commands.add_parser("top", help="what a running loader of another process is at"))
+    return parser
+
+
+# ---- plan ----
+
+
+def _add_plan(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Several values, with commas between, give a line each."
+    parser.add_argument("dataset", nargs="?", help="module:name of a dataset, or of a function that returns it")
+    parser.add_argument("--shape", action="append", type=_ints, help="of a sample, as 256,256,3; may be repeated")
+    parser.add_argument("--dtype", type=_words, default=["uint8"], help="of a sample, as uint8,float32")
+    parser.add_argument("--batch-size", type=_sizes, default=[32], help="as 64,128; none for whole batches")
+    parser.add_argument("--slots", type=_ints, help="batches that exist at once, as 2,4,10")
+    parser.add_argument("--memory", help="instead of --slots, what all may take, as 2GB")
+    parser.add_argument("--workers", type=int, help="default: the CPUs that this process may use")
+    parser.set_defaults(run=_plan)
+
+
+def _plan(chosen: argparse.Namespace) -> None:
+    from ringfeed.cli.plan_table import plan  # noqa: PLC0415 - NumPy takes longer than all else here
+
+    _say(
+        plan(
+            None if chosen.dataset is None else load(chosen.dataset),
+            shape=chosen.shape,
+            dtype=chosen.dtype,
+            batch_size=chosen.batch_size,
+            slots=chosen.slots,
+            memory=chosen.memory,
+            workers=chosen.workers,
+        )
+    )
+
+
+# ---- profile ----
+
+
+def _add_profile(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Reads samples in this process for some seconds, half of them under cProfile."
+    parser.add_argument("dataset", help="module:name of a dataset, or of a function that returns it")
+    parser.add_argument("--batch-size", type=_count, default=32, help="samples a batch; none for whole batches")
+    parser.add_argument("--workers", type=int, help="for the forecast; default: the CPUs that this process may use")
+    parser.add_argument("--seconds", type=float, default=10.0, help="how long to measure (default: 10)")
+    parser.set_defaults(run=_profile)
+
+
+def _profile(chosen: argparse.Namespace) -> None:
+    from ringfeed.cli.profile import profile  # noqa: PLC0415 - see _plan()
+
+    _say(
+        profile(
+            load(chosen.dataset),
+            chosen.dataset,
+            batch_size=chosen.batch_size,
+            workers=chosen.workers,
+            seconds=chosen.seconds,
+        )
+    )
+
+
+# ---- top ----
+
+
+def _add_top(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Looks at the shared memory of a running loader, without disturbing it: slots, workers, stall, rates, live in "
+        "the terminal until Ctrl-C. Without a process, lists yours that have a running loader."
+    )
+    parser.add_argument("pid", nargs="?", type=_above_zero, help="the process that trains")
+    parser.add_argument("--interval", type=_seconds, default=1.0, help="seconds between two looks (default: 1)")
+    parser.add_argument("--loader", type=_above_zero, help="one of several in the process, from 1 on; default: all")
+    parser.add_argument("--once", action="store_true", help="write one picture as plain text")
+    parser.set_defaults(run=_top)
+
+
+def _top(chosen: argparse.Namespace) -> None:
+    from ringfeed.cli.top import running, top  # noqa: PLC0415 - of no use to the other commands
+
+    if chosen.pid is None:
+        _say(running())
+    elif ending := top(chosen.pid, interval_s=chosen.interval, number=chosen.loader, once=chosen.once):
+        _say(ending)
+
+
+# ---- what is written in the terminal ----
+
+
+def _say(text: object) -> None:
+    sys.stdout.write(f"{text}\n")
+
+
+def load(place: str) -> Any:
+    """Return the dataset that ``module:name`` names, calling it if it is a function or a class without indices.
+
+    The current directory is looked at first, as ``python -m`` does.
+    """
+    module_name, _, path = place.partition(":")
+    if not path:
+        message = f"{place!r} names no dataset; write module:name, as in mymodule:dataset"
+        raise ValueError(message)
+    if os.getcwd() not in sys.path and "" not in sys.path:  # noqa: PTH109 - sys.path holds strings
+        sys.path.insert(0, os.getcwd())  # noqa: PTH109
+    found: Any = importlib.import_module(module_name)
+    for name in path.split("."):
+        found = getattr(found, name)
+    is_maker = isinstance(found, type) or (callable(found) and not hasattr(type(found), "__getitem__"))
+    return found() if is_maker else found
+
+
+def _ints(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        message = f"{text!r} is no list of whole numbers; write them as 64,128"
+        raise argparse.ArgumentTypeError(message) from None
+
+
+def _sizes(text: str) -> list[int] | None:
+    return None if text == "none" else _ints(text)
+
+
+def _count(text: str) -> int | None:
+    return None if text == "none" else int(text)
+
+
+def _above_zero(text: str) -> int:
+    number = int(text) if text.isdecimal() else 0
+    if not number:
+        message = f"{text!r} is no whole number above 0"
+        raise argparse.ArgumentTypeError(message)
+    return number
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not LEAST_S <= seconds <= MOST_S:
+        message = f"{text!r} is no time from {LEAST_S:g} to {MOST_S:g} seconds"
+        raise argparse.ArgumentTypeError(message)
+    return seconds
+
+
+def _words(text: str) -> list[str]:
+    return text.split(",")

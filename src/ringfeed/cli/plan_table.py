@@ -1,0 +1,233 @@
+"""The memory of many settings side by side, before any loader is made: `ringfeed.plan` and the command of its name."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex
+
+import numpy as np
+
+from ringfeed._units import parse_memory, show_bytes
+from ringfeed.data.iterables import is_iterator, iterables_of
+from ringfeed.engine.options import MOST, check_count
+from ringfeed.engine.plan import DEFAULT_SLOTS, Plan, make_plan
+from ringfeed.errors import PlanError
+from ringfeed.loader import Loader
+from ringfeed.ring import _ring
+from ringfeed.ring.machine import usable_cpus
+from ringfeed.ring.segment import MIN_SLOTS
+from ringfeed.spec.spec import Array, Spec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+Shape = tuple[int, ...]
+
+WIDTH = 100  # of the notes, in characters
+MOST_ROWS = 2**40  # where the search for the largest batch ends
+CAST = (
+    "keep uint8 in the slots, and cast on the device: keras.layers.Rescaling(1 / 255) as the first layer, "
+    "or images.float() / 255 in torch"
+)
+
+
+class PlannedRow(NamedTuple):
+    """One line of the table: a setting and its plan; ``fits`` is False where the memory holds not even that."""
+
+    what: str
+    batch_size: int
+    plan: Plan
+    fits: bool
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The line's text, column by column."""
+        total = show_bytes(self.plan.total) + ("" if self.fits else ": too much")
+        return self.what, f"{self.batch_size:,}", f"{self.plan.slots:,}", show_bytes(self.plan.slot_size), total
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Plans of several settings; ``str()`` gives the table, ``rows`` the figures behind it."""
+
+    rows: tuple[PlannedRow, ...]
+    notes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """Return the table and what follows from it, as text."""
+        lines = [("sample", "batch size", "slots", "one slot", "in all"), *(row.cells for row in self.rows)]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        table = [_line(cells, widths) for cells in lines]
+        table.insert(1, "-" * len(table[0]))
+        return "\n".join([*table, "", *(textwrap.fill(note, WIDTH) for note in self.notes)])
+
+    __repr__ = __str__
+
+
+def _line(cells: tuple[str, ...], widths: Sequence[int]) -> str:
+    first, *others = zip(cells, widths, strict=True)
+    return "  ".join([first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others)])
+
+
+class _Subject(NamedTuple):
+    """What is planned for: samples of one spec, and what their dataset takes."""
+
+    what: str
+    spec: Spec
+    shared: int = 0
+    per_worker: int = 0
+    rows: int | None = None  # of a dataset of whole batches, which decides itself
+
+    def plan(self, rows: int, workers: int, *, slots: int | None = None, memory: int | None = None) -> Plan:
+        """Return the plan of a loader with these settings."""
+        return make_plan(
+            self.spec,
+            rows,
+            rows if self.rows is None else 1,
+            workers=workers,
+            slots=slots,
+            memory=memory,
+            dataset_shared=self.shared,
+            dataset_per_worker=self.per_worker,
+        )
+
+
+def plan(  # noqa: PLR0913 - the loader's own parameters
+    dataset: Any = None,
+    *,
+    shape: Sequence[SupportsIndex] | Sequence[Sequence[SupportsIndex]] | None = None,
+    dtype: npt.DTypeLike | Sequence[npt.DTypeLike] = "uint8",
+    batch_size: int | Sequence[int] | None = 32,
+    slots: int | Sequence[int] | None = None,
+    memory: int | str | None = None,
+    workers: int | None = None,
+    spec: object = None,
+) -> Comparison:
+    """Return the bytes that a loader would take, for every combination of what is given; nothing is reserved.
+
+        print(ringfeed.plan(shape=(256, 256, 3), dtype=["uint8", "float32"], batch_size=[64, 128], slots=[2, 4]))
+        print(ringfeed.plan(dataset, batch_size=128, memory="2GB"))
+
+    dataset: as for `Loader`; its sample 0 is read for the spec (unless ``spec`` is given), and what it takes itself
+        is counted. Without one, ``shape`` and ``dtype`` say what a sample is: one each, or a list of them.
+    batch_size, slots: one, or a list. Default: 32 samples, and 4 slots. ``batch_size=None`` for a dataset of whole
+        batches.
+    memory: instead of ``slots``, the bytes that all may take ("2GB"): the slots that fit, and the largest batch.
+    workers: as for `Loader`. Their interpreters come on top, and so does what they hold in their hands.
+
+    The figures are those of `Loader.plan`. Raises ValueError for both or neither of dataset and shape, or of slots and
+    memory; SpecError for what is no sample.
+    """
+    if (dataset is None) == (shape is None):
+        message = "give a dataset, or the shape of a sample: one of them says what is planned for"
+        raise ValueError(message)
+    if slots is not None and memory is not None:
+        message = "give slots= or memory=, not both: each decides the other"
+        raise ValueError(message)
+    if batch_size is None and dataset is None:
+        message = "batch_size=None is for a dataset of whole batches; give it, or a batch_size"
+        raise ValueError(message)
+    count = check_count("workers", workers, 0, _ring.MAX_WORKERS)
+    count = min(usable_cpus(), _ring.MAX_WORKERS) if count is None else count
+    whole = batch_size is None
+    sizes = [] if whole else _counts("batch_size", batch_size, 1)
+    counts: Sequence[int | None] = (
+        [None] if memory is not None else _counts("slots", DEFAULT_SLOTS if slots is None else slots, 0)
+    )
+    subjects = _described(shape, dtype) if shape is not None else [_subject(dataset, spec, count, whole=whole)]
+    budget = None if memory is None else parse_memory(memory)
+    settings = product(subjects, sizes or [subjects[0].rows or 1], counts)
+    rows = [_row(subject, size, number, budget, count) for subject, size, number in settings]
+    notes = [*_fits(subjects, budget, count), *_casts(subjects), _workers_note(count)]
+    return Comparison(tuple(rows), tuple(notes))
+
+
+def _counts(name: str, value: object, least: int) -> list[int]:
+    """Return one count, or those of a list."""
+    each = value if isinstance(value, list | tuple) else [value]
+    return [check_count(name, one, least, MOST, none=False) or 0 for one in each]
+
+
+def _described(shape: Sequence[Any], dtype: Any) -> list[_Subject]:
+    many = isinstance(shape, list | tuple) and shape and isinstance(shape[0], list | tuple)
+    shapes = shape if many else [shape]
+    dtypes = dtype if isinstance(dtype, list) else [dtype]
+    arrays = [Array(axes, kind) for axes, kind in product(shapes, dtypes)]
+    return [_Subject(f"{_show_shape(array.shape)} {array.dtype}", Spec(array)) for array in arrays]
+
+
+def _show_shape(shape: Shape) -> str:
+    return " x ".join(map(str, shape)) or "one"
+
+
+def _subject(dataset: Any, spec: object, workers: int, *, whole: bool) -> _Subject:
+    if spec is None and any(map(is_iterator, iterables_of(dataset))):
+        message = "plan() would read the first element of an iterator, and its epoch would lack it; give spec="
+        raise ValueError(message)
+    found = Loader(dataset, batch_size=None if whole else 1, slots=MIN_SLOTS, workers=workers, spec=spec)
+    leaves = [f"{_show_shape(leaf.shape)} {leaf.dtype}" for leaf in found.spec.leaves]
+    rows = found.max_rows if whole else None
+    return _Subject(" + ".join(leaves), found.spec, found.plan.dataset_shared, found.plan.dataset_per_worker, rows)
+
+
+def _row(subject: _Subject, rows: int, slots: int | None, budget: int | None, workers: int) -> PlannedRow:
+    if budget is None:
+        return PlannedRow(subject.what, rows, subject.plan(rows, workers, slots=slots), fits=True)
+    least = subject.plan(rows, workers, slots=MIN_SLOTS)
+    if least.total > budget:
+        return PlannedRow(subject.what, rows, least, fits=False)
+    return PlannedRow(subject.what, rows, subject.plan(rows, workers, memory=budget), fits=True)
+
+
+# ---- what follows ----
+
+
+def _fits(subjects: Sequence[_Subject], budget: int | None, workers: int) -> list[str]:
+    """Say the largest batch that the budget allows."""
+    if budget is None:
+        return []
+    lines = []
+    for subject in subjects:
+        if subject.rows is not None:
+            continue
+        most = _largest_batch(subject, DEFAULT_SLOTS, budget, workers)
+        held = f"batches of up to {most:,} samples" if most else "no batch of even one sample"
+        lines.append(f"With {DEFAULT_SLOTS} slots, {show_bytes(budget)} hold {held} of {subject.what}.")
+    return lines
+
+
+def _largest_batch(subject: _Subject, slots: int, budget: int, workers: int) -> int:
+    """Return the most samples a batch may have within the budget; 0 where it holds none."""
+    low, high = 0, 1
+    while high < MOST_ROWS and _fit(subject, high, slots, budget, workers):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if _fit(subject, middle, slots, budget, workers) else (low, middle)
+    return low
+
+
+def _fit(subject: _Subject, rows: int, slots: int, budget: int, workers: int) -> bool:
+    try:
+        return subject.plan(rows, workers, slots=slots).total <= budget
+    except PlanError:
+        return False
+
+
+def _casts(subjects: Sequence[_Subject]) -> list[str]:
+    """Say what uint8 saves over float32, where there are arrays of either."""
+    kinds = {leaf.dtype for subject in subjects for leaf in subject.spec.leaves if leaf.shape}
+    if not kinds & {np.dtype("uint8"), np.dtype("float32")}:
+        return []
+    return [f"Pictures in uint8 take a quarter of the memory of float32: {CAST}."]
+
+
+def _workers_note(workers: int) -> str:
+    if not workers:
+        return "No workers: batches are filled in the consumer."
+    each = "1 worker is an interpreter" if workers == 1 else f"{workers} workers are interpreters"
+    return f"Besides, {each} of about 25 MB each, with what your dataset imports."

@@ -1,0 +1,214 @@
+"""Where the time of a sample goes, before anyone adds workers: the command ``ringfeed profile``."""
+
+from __future__ import annotations
+
+import cProfile
+import pstats
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ringfeed._units import show_bytes, show_s
+from ringfeed.data.probe import probe
+from ringfeed.data.rng import SampleContext, enter
+from ringfeed.data.sampler import check_seed, make_sampler
+from ringfeed.engine.options import check_count, check_seconds
+from ringfeed.ring.machine import usable_cpus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ringfeed.spec.spec import Spec
+
+MOST_SAMPLES = 100_000
+LEAST_SAMPLES = 3
+SLOWEST_SHOWN = 5
+FUNCTIONS_SHOWN = 8
+LEAST_SHARE = 0.01  # of the time, for a function to be shown
+WAITING = 0.2  # of the time off the processor, from which threads are worth a thought
+WIDTH = 60  # of a function's place, in characters
+
+
+@dataclass(frozen=True)
+class Timed:
+    """One sample: seconds in ``dataset[i]``, how many of them on a processor, and in the write to its row."""
+
+    index: int
+    read_s: float
+    cpu_s: float
+    write_s: float
+
+
+class Called(NamedTuple):
+    """One function that ``dataset[i]`` has called, or that those have: its share of the time, without its callees."""
+
+    place: str
+    share: float
+    calls: int
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What was measured; ``str()`` is the report."""
+
+    name: str
+    batch_size: int | None
+    workers: int
+    sample_size: int  # bytes
+    samples: tuple[Timed, ...]
+    functions: tuple[Called, ...]
+
+    def __str__(self) -> str:
+        """Return the report as text."""
+        return "\n".join([*self._times(), "", *self._forecast(), "", *self._slowest(), "", *self._functions()])
+
+    def _times(self) -> Iterator[str]:
+        each = np.array([sample.read_s + sample.write_s for sample in self.samples])
+        read_s, write_s = self._sum("read_s"), self._sum("write_s")
+        waiting = max(0.0, 1 - self._sum("cpu_s") / read_s)
+        word = "sample" if self.batch_size else "batch"
+        plural = "samples" if self.batch_size else "batches"
+        yield f"{len(each):,} {plural} of {self.name}, one after another in this process"
+        median, late = np.quantile(each, [0.5, 0.95])
+        yield f"a {word}        {show_s(each.mean())} (median {show_s(median)}, 95 % within {show_s(late)})"
+        yield f"  dataset[i]  {read_s / (read_s + write_s):5.1%}, {waiting:.0%} of it waiting rather than computing"
+        rate = show_bytes(int(self.sample_size * len(each) / max(write_s, 1e-9)))
+        yield f"  the write   {write_s / (read_s + write_s):5.1%}, {show_bytes(self.sample_size)} at {rate} a second"
+
+    def _forecast(self) -> Iterator[str]:
+        each_s = (self._sum("read_s") + self._sum("write_s")) / len(self.samples)
+        rows = self.batch_size or 1
+        workers = self.workers
+        many = "1 worker" if workers == 1 else f"{workers} workers"
+        yield (
+            f"a batch{f' of {rows}' if self.batch_size else ''}: {show_s(rows * each_s)} with one worker, at best "
+            f"{show_s(rows * each_s / workers)} with {many} ({workers / each_s:,.0f} a second)"
+        )
+        if self._sum("cpu_s") < (1 - WAITING) * self._sum("read_s"):
+            yield "much of it is waiting, so more workers than CPUs help, and so may backend='thread'"
+
+    def _slowest(self) -> Iterator[str]:
+        ordered = sorted(self.samples, key=lambda sample: -sample.read_s)[:SLOWEST_SHOWN]
+        yield "slowest: " + ", ".join(f"dataset[{sample.index}] {show_s(sample.read_s)}" for sample in ordered)
+
+    def _functions(self) -> Iterator[str]:
+        yield "where dataset[i] spends it, callees apart"
+        for called in self.functions:
+            yield f"  {called.share:4.0%}  {called.place}  ({called.calls:,} calls)"
+
+    def _sum(self, field: str) -> float:
+        return float(sum(getattr(sample, field) for sample in self.samples))
+
+
+def profile(  # noqa: PLR0913 - what a user may set
+    dataset: Any,
+    name: str = "the dataset",
+    *,
+    batch_size: int | None = 32,
+    workers: int | None = None,
+    seconds: float = 10.0,
+    seed: int = 0,
+) -> Profile:
+    """Read samples in a shuffled order for about ``seconds``, half of them under cProfile, and say where the time goes.
+
+    Nothing is shared and no worker started: what is measured is what one worker would do. Under cProfile Python's own
+    calls cost more than they do, so its shares are right for what is slow and rough for what is quick.
+
+    Raises what ``dataset[i]`` raises, TypeError for what is no dataset, ValueError for one that is empty or has no
+    length.
+    """
+    check_count("batch_size", batch_size, 1)
+    check_count("workers", workers, 0)
+    check_seconds("seconds", seconds, "the time for which samples are read")
+    seed = check_seed(seed)
+    length = len(dataset) if hasattr(type(dataset), "__len__") and not isinstance(dataset, tuple | dict) else None
+    found = probe(dataset, batch_size, spec=None, max_batch_size=None, length=length, seed=seed, reseed=False)
+    if found.kind == "arrays":
+        message = "a dataset of arrays has no __getitem__ to look into: its rows are copied by ringfeed itself"
+        raise ValueError(message)
+    if not found.length:
+        message = f"{name} has no length, so there are no indices to try"
+        raise ValueError(message)
+    order = make_sampler(found.length, shuffle=True, seed=seed, sampler=None).epoch(0)
+    indices = [int(index) for index in order.take(min(found.length, MOST_SAMPLES))]
+    before = enter(context := SampleContext(seed))
+    try:
+        reader = _Reader(dataset, found.spec, context, whole=batch_size is None)
+        samples = reader.timed(indices, seconds / 2)
+        functions = reader.called(indices[: len(samples)], seconds / 2)
+    finally:
+        enter(before)
+    size = sum(leaf.nbytes for leaf in found.spec.leaves) * (found.rows if batch_size is None else 1)
+    return Profile(name, batch_size, workers or usable_cpus(), size, samples, functions)
+
+
+class _Reader:
+    """Reads samples as a worker does: gets one, checks it, writes it into its row."""
+
+    def __init__(self, dataset: Any, spec: Spec, context: SampleContext, *, whole: bool) -> None:
+        self._dataset = dataset
+        self._spec = spec
+        self._context = context
+        self._whole = whole
+        self._rows: list[np.ndarray[Any, Any]] = []
+
+    def timed(self, indices: list[int], seconds: float) -> tuple[Timed, ...]:
+        self.read(indices[0])  # imports, caches and the first faults are not the sample's
+        until = time.perf_counter() + seconds
+        samples: list[Timed] = []
+        for index in indices:
+            samples.append(self.read(index))
+            if time.perf_counter() > until and len(samples) >= LEAST_SAMPLES:
+                break
+        return tuple(samples)
+
+    def read(self, index: int) -> Timed:
+        self._context.index = index
+        began, began_cpu = time.perf_counter(), time.thread_time()
+        sample = self._dataset[index]
+        cpu_s, read = time.thread_time() - began_cpu, time.perf_counter()
+        self._write(self._spec.flatten(sample, index), index)
+        return Timed(index, read - began, cpu_s, time.perf_counter() - read)
+
+    def _write(self, leaves: list[object], index: int) -> None:
+        for number, value in enumerate(leaves):
+            array = np.asarray(value) if self._whole else self._spec.array(number, value, index)
+            if len(self._rows) <= number:
+                self._rows.append(np.empty_like(array))
+            row = self._rows[number]
+            if row.shape != array.shape:  # a shorter batch
+                row = self._rows[number] = np.empty_like(array)
+            np.copyto(row, array)
+
+    def called(self, indices: list[int], seconds: float) -> tuple[Called, ...]:
+        profiler = cProfile.Profile()
+        until = time.perf_counter() + seconds
+        get = self._dataset.__getitem__
+        for index in indices:
+            self._context.index = index
+            profiler.runcall(get, index)
+            if time.perf_counter() > until:
+                break
+        return _largest(pstats.Stats(profiler))
+
+
+def _largest(stats: pstats.Stats) -> tuple[Called, ...]:
+    table: dict[tuple[str, int, str], tuple[int, int, float, float, Any]] = stats.stats  # type: ignore[attr-defined]
+    total_s = sum(own_s for _, _, own_s, _, _ in table.values()) or 1e-9
+    found = [
+        Called(_place(*function), own_s / total_s, calls)
+        for function, (_, calls, own_s, _, _) in table.items()
+        if own_s / total_s >= LEAST_SHARE
+    ]
+    return tuple(sorted(found, key=lambda called: -called.share)[:FUNCTIONS_SHOWN])
+
+
+def _place(file: str, line: int, function: str) -> str:
+    """Return a function's name with the end of its file's path; built-in ones have none."""
+    if file == "~":
+        return function
+    place = f"{Path(*Path(file).parts[-2:])}:{line} {function}"
+    return place if len(place) <= WIDTH else f"...{place[3 - WIDTH :]}"

@@ -1,0 +1,83 @@
+"""The order in which iterables are read: a batch of each in turn, for as long as it has any."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ringfeed.data.iterables import is_iterator
+
+if TYPE_CHECKING:
+    from ringfeed.data.permutation import Indices
+
+
+class Rotation:
+    """The sampler of a dataset of iterables, whose numbers have no end: only reading shows where it is."""
+
+    def __init__(self, iterables: tuple[Any, ...], rows: int) -> None:
+        """Give each of the iterables ``rows`` numbers a batch."""
+        self._iterables = iterables
+        self._rows = rows
+        self._read_by: int | None = None  # the epoch that has read what can be read once
+        self.pure = len(iterables) == 1  # the more is planned, the more is in vain when one ends
+
+    @property
+    def length(self) -> int | None:
+        """What ``len`` says of a single iterable; None where it says nothing."""
+        try:
+            return len(self._iterables[0]) if len(self._iterables) == 1 else None
+        except (TypeError, NotImplementedError):
+            return None
+
+    def epoch(self, number: int) -> RotationEpoch:
+        """Return the numbers of an epoch; ValueError when an iterator would be read again."""
+        once = next((iterable for iterable in self._iterables if is_iterator(iterable)), None)
+        if once is not None and self._read_by is not None:
+            message = (
+                f"the dataset is an iterator ({type(once).__name__}) that epoch {self._read_by} has read, and cannot "
+                f"be read again for epoch {number}; give a function that makes a new one, or an object whose "
+                f"__iter__ does"
+            )
+            raise ValueError(message)
+        self._read_by = number
+        return RotationEpoch(len(self._iterables), self._rows)
+
+
+class RotationEpoch:
+    """One pass over all iterables, from which those that have ended are taken out."""
+
+    def __init__(self, readers: int, rows: int) -> None:
+        """Begin with the first batch of the first."""
+        self._readers = readers
+        self._rows = rows
+        self._read = [0] * readers  # elements of each
+        self._turn = [*range(readers)]  # those that have not ended, the next one in front
+
+    def take(self, count: int) -> Indices:
+        """Return the numbers of the next batches; ``count`` is a multiple of a batch's rows."""
+        if not self._turn:
+            return np.empty(0, np.int64)
+        if len(self._turn) == 1:
+            return self._next(count)
+        return np.concatenate([self._next(self._rows) for _ in range(count // self._rows)] or [self._next(0)])
+
+    def _next(self, rows: int) -> Indices:
+        reader = self._turn.pop(0)
+        self._turn.append(reader)
+        first, self._read[reader] = self._read[reader], self._read[reader] + rows
+        numbers: Indices = np.arange(first, first + rows, dtype=np.int64) * self._readers + reader
+        return numbers
+
+    def end(self, number: int) -> bool:
+        """Take out the iterable that the element of this number would be of; False where it has left before."""
+        reader = number % self._readers
+        if reader not in self._turn:
+            return False
+        self._turn.remove(reader)
+        return True
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all have ended."""
+        return not self._turn

@@ -1,0 +1,112 @@
+"""What went wrong with an epoch, in the words of the error that says so."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+from ringfeed.errors import RingfeedError, SlotsHeldError, SpecError, StallError, WorkerError
+from ringfeed.monitor.lease_tracker import show_ages, summed_up
+from ringfeed.ring import _ring
+from ringfeed.ring.failure import Kind, decode
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ringfeed.data.source import Recipe
+    from ringfeed.engine.options import Settings
+    from ringfeed.monitor.lease_tracker import Origins
+    from ringfeed.workers.pool import Pool
+
+WAYS_OUT = "copy what you keep, raise slots=, or give copy=True"
+_NAMED = 4  # samples
+_CAUSE = (
+    "the likely cause is a read_into, or a C extension that the dataset calls, which writes past its own row: "
+    "look there"
+)
+Failed: TypeAlias = list[tuple[int, int, int]]  # row, index and mark of each
+
+
+def slots_held(ring: _ring.Ring, origins: Origins) -> SlotsHeldError:
+    """Return the error for slots that are all held."""
+    since_ns = sorted(ring.held_since_ns())
+    return SlotsHeldError(f"all {_held(since_ns, origins)}, so no batch can be filled; {WAYS_OUT}")
+
+
+def slots_kept(ring: _ring.Ring, origins: Origins) -> str:
+    """Say that all slots are held but the one of the batch just taken, and since when."""
+    since_ns = sorted(ring.held_since_ns())[:-1]
+    held = f"{len(since_ns)} of {_held(since_ns, origins, ring.open_slots)}"
+    return f"{held}, so batches are handed out as private copies until a slot comes back; {WAYS_OUT}"
+
+
+def _held(since_ns: list[int], origins: Origins, slots: int | None = None) -> str:
+    """Say for how long views have held slots and, with `debug`, where they were taken."""
+    now_ns = _ring.now_ns()
+    ages = show_ages([(now_ns - taken_ns) / 1e9 for taken_ns in since_ns])
+    places = [place for taken_ns in since_ns if (place := origins.told(taken_ns))]
+    where = f": {summed_up(places)}" if places else "; ringfeed.debug() says where"
+    count = len(since_ns) if slots is None else slots
+    return f"{count} slots are held by arrays that are still referenced (taken {ages} s ago{where})"
+
+
+def stalled(ring: _ring.Ring, recipe: Recipe, lines: Sequence[str], timeout_s: float | None) -> StallError:
+    """Say in which samples the workers are; ``lines`` describe each of them."""
+    at = [ring.report(number)[0] for number in range(ring.ids)]
+    inside = [index for index in at if index is not None]
+    who = f"{len(inside)} of {len(lines)} workers" if inside else "no worker"
+    message = f"no batch for {timeout_s:g} s: {who} inside {recipe.places(inside)}; raise timeout_s or look there"
+    return StallError("\n".join([message, *lines]))
+
+
+_DAMAGES = {
+    "header": "the control block was overwritten: its first lines",
+    "record": "the control block was overwritten: the record of the slot of {where}",
+    "cell": "the control block was overwritten: the word or the seal of {where}",
+    "indices": "the slot was overwritten: the indices of {where}",
+    "failure": "the slot was overwritten: the failures of {where}",
+}
+
+
+def overwritten(damage: tuple[str, int, int, int, list[int]], recipe: Recipe) -> WorkerError:
+    """Say what of the shared memory a worker has written over, and near which samples; see `Ring.damage`."""
+    what, batch, first, rows, indices = damage
+    near = f" ({', '.join(map(recipe.place, indices[:_NAMED]))}" if indices else ""
+    more = f" and {rows - _NAMED} more)" if len(indices) > _NAMED else ")" if indices else ""
+    which = f"row {first}" if rows == 1 else f"rows {first} to {first + rows - 1}"
+    thing = _DAMAGES[what].format(where=f"{which} of batch {batch}{near}{more}")
+    return WorkerError(
+        f"{thing} are not as they were left; {_CAUSE}; what was not delivered is lost, and the next epoch begins with "
+        f"fresh memory"
+    )
+
+
+def sample_failed(lease: _ring.Lease, failed: Failed, recipe: Recipe, pool: Pool, settings: Settings) -> RingfeedError:
+    """Return the first failure of a batch as an error."""
+    row, index, mark = failed[0]
+    place = recipe.place(index)
+    more = f" ({len(failed) - 1} more of this batch failed)" if len(failed) > 1 else ""
+    if mark == _ring.ROW_KILLED:
+        death = pool.death_of(lease.batch, row)
+        workers = "its worker" if settings.max_attempts == 1 else f"{settings.max_attempts} workers"
+        return WorkerError(f"{place} ended {workers}{more}; the last one {death}; try it with workers=0")
+    record = dict(lease.failures()).get(row)
+    if record is None:
+        return WorkerError(
+            f"the slot was overwritten: {place} is marked as failed, and no worker has said why; {_CAUSE}"
+        )
+    failure = decode(record)
+    if isinstance(failure.error, SpecError):
+        error: RingfeedError = SpecError(f"{failure.error}{more}")
+        error.__cause__ = failure.error.__cause__
+    else:
+        error = WorkerError(f"{place} raised {failure.summary}{more}")
+        error.__cause__ = failure.error
+    return error
+
+
+def source_ended(whose: str, record: bytes) -> WorkerError:
+    """Return the error that ended an iterable, from the record of its end."""
+    failure = decode(bytes([Kind.ERROR]) + record[1:])
+    error = WorkerError(f"{whose} was ended by {failure.summary}")
+    error.__cause__ = failure.error
+    return error

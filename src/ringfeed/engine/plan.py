@@ -1,0 +1,189 @@
+"""How much memory a loader takes: decided, and checked against the machine, before anything is reserved.
+
+Layout   one slot, byte by byte
+Plan     all that is shared, and what the dataset costs
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from ringfeed._units import parse_memory, show_bytes
+from ringfeed.errors import PlanError
+from ringfeed.ring import _ring
+from ringfeed.ring.machine import free_memory
+from ringfeed.ring.segment import MIN_SLOTS, worker_ids
+from ringfeed.spec.layout import Layout
+
+if TYPE_CHECKING:
+    from ringfeed.spec.spec import Spec
+
+PLANNED_INDICES = 16384  # as many are planned ahead, or two batches a slot
+DEFAULT_SLOTS = 4
+MOST_AUTO_SLOTS = 32  # several workers fill one slot together, so that far fewer keep many of them busy
+FREE_SHARE = 4  # the part of free memory that slots may take by themselves is one in so many
+MOST_SLOTS_BY_MEMORY = 256  # a budget for more is better left to the page cache
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a loader reserves, in bytes. ``total`` is all of it; interpreters come on top."""
+
+    layout: Layout
+    slots: int
+    workers: int
+    control_size: int
+    dataset_shared: int = 0
+    dataset_per_worker: int = 0
+
+    @property
+    def slot_size(self) -> int:
+        """Bytes of one slot."""
+        return self.layout.slot_size
+
+    @property
+    def lookahead(self) -> int:
+        """Batches that may be planned and not taken."""
+        return max(2 * self.slots, PLANNED_INDICES // self.layout.indices)
+
+    @property
+    def planned_size(self) -> int:
+        """Bytes of the consumer's own memory: indices of batches without a slot, and those being asked of the sampler.
+
+        Apart from ``total``, as interpreters are.
+        """
+        return 2 * _ring.window_size(self.lookahead, self.layout.indices)
+
+    @property
+    def total(self) -> int:
+        """Bytes of the slots, the control block, and the dataset's copies for the workers."""
+        dataset = self.dataset_shared + self.workers * self.dataset_per_worker
+        return self.slots * self.slot_size + self.control_size + dataset
+
+
+def _control_size(slots: int, cells: int, workers: int) -> int:
+    slots = min(slots, _ring.CONTROL_MAX)  # so many are too many already, and still fit 32 bits
+    return _ring.control_size(slots, cells, worker_ids(workers))
+
+
+def _cells(indices: int, slots: int, workers: int) -> int:
+    """Return how many tickets a batch may be cut into: several a worker, as the control block's bound allows."""
+    cells = min(indices, _ring.MAX_CELLS, max(16, 4 * workers))
+    while cells > 1 and _control_size(slots, cells, workers) > _ring.CONTROL_MAX:
+        cells //= 2
+    if _control_size(slots, cells, workers) > _ring.CONTROL_MAX:
+        message = f"slots={slots} with {workers} workers needs a control block of more than 1 MiB; use fewer slots"
+        raise PlanError(message)
+    return cells
+
+
+def make_plan(  # noqa: PLR0913 - every figure of the plan
+    spec: Spec,
+    rows: int,
+    indices: int,
+    *,
+    workers: int,
+    slots: int | None = None,
+    memory: int | str | None = None,
+    dataset_shared: int = 0,
+    dataset_per_worker: int = 0,
+) -> Plan:
+    """Return the plan for ``slots``, or for as many slots as ``memory`` holds.
+
+    Raises PlanError when the budget is under two slots, ValueError when both or nonsense are given.
+    """
+    if slots is not None and memory is not None:
+        message = "give slots= or memory=, not both: each decides the other"
+        raise ValueError(message)
+    dataset = _Dataset(workers, dataset_shared, dataset_per_worker)
+    if memory is None:
+        slots = DEFAULT_SLOTS if slots is None else slots
+        if slots < MIN_SLOTS:
+            message = f"slots={slots}: at least {MIN_SLOTS} are needed, one to fill while one is in use"
+            raise PlanError(message)
+        return _with_slots(spec, rows, indices, slots, dataset)
+    budget = parse_memory(memory)
+    for count in range(MOST_SLOTS_BY_MEMORY, MIN_SLOTS - 1, -1):
+        plan = _with_slots(spec, rows, indices, count, dataset)
+        if plan.total <= budget:
+            return plan
+    rest = plan.total - plan.slots * plan.slot_size - plan.control_size
+    message = (
+        f"memory={memory!r} is {show_bytes(budget)}, but {MIN_SLOTS} slots of {show_bytes(plan.slot_size)}, the "
+        f"control block of {show_bytes(plan.control_size)} and the dataset's {show_bytes(rest)} need "
+        f"{show_bytes(plan.total)}; allow that much, or make batch_size smaller"
+    )
+    raise PlanError(message)
+
+
+def make_auto_plan(  # noqa: PLR0913 - as `make_plan`
+    spec: Spec,
+    rows: int,
+    indices: int,
+    *,
+    workers: int,
+    slots: int | None = None,
+    memory: int | str | None = None,
+    tune_workers: bool,
+    tune_slots: bool,
+    dataset_shared: int = 0,
+    dataset_per_worker: int = 0,
+) -> Plan:
+    """Return the plan of the most that a loader which tunes itself may take.
+
+    ``workers`` and ``slots`` are the most there may be of them; fewer, where ``memory`` holds no more: of the workers
+    first, down to one. Without ``memory`` slots that are tuned may take a quarter of what is free.
+    """
+    figures = {"dataset_shared": dataset_shared, "dataset_per_worker": dataset_per_worker}
+    if tune_slots and memory is None:
+        least = make_plan(spec, rows, indices, workers=workers, slots=MIN_SLOTS, **figures).total
+        memory = max(least, min(free for free, _ in free_memory()) // FREE_SHARE)
+    while True:
+        try:
+            plan = make_plan(spec, rows, indices, workers=workers, slots=slots, memory=memory, **figures)
+            break
+        except PlanError:
+            if not tune_workers or workers <= 1:
+                raise
+            workers //= 2
+    if tune_slots and plan.slots > MOST_AUTO_SLOTS:
+        plan = make_plan(spec, rows, indices, workers=workers, slots=MOST_AUTO_SLOTS, **figures)
+    return plan
+
+
+class _Dataset(NamedTuple):
+    """What the workers hold of the dataset."""
+
+    workers: int
+    shared: int
+    per_worker: int
+
+
+def _with_slots(spec: Spec, rows: int, indices: int, slots: int, dataset: _Dataset) -> Plan:
+    workers = dataset.workers
+    cells = _cells(indices, slots, workers)
+    layout = Layout.of(spec, rows, indices, cells)
+    return Plan(layout, slots, workers, _control_size(slots, cells, workers), dataset.shared, dataset.per_worker)
+
+
+def check_available(plan: Plan) -> None:
+    """Raise PlanError unless the machine, and every cgroup around this process, has the plan's bytes free.
+
+    Past these limits the kernel kills instead of refusing, so it has to be asked before.
+    """
+    slots = f"{plan.slots} slots of {show_bytes(plan.slot_size)}"
+    _check_free(plan.total, f"the plan needs {show_bytes(plan.total)} ({slots})")
+
+
+def check_room(slot_size: int) -> None:
+    """Raise PlanError unless there is room for another slot; see `check_available`."""
+    _check_free(slot_size, f"another slot needs {show_bytes(slot_size)}")
+
+
+def _check_free(needed: int, what: str) -> None:
+    for free, whose in free_memory():
+        if needed > free:
+            has = f"{whose} {show_bytes(max(free, 0))} free"
+            message = f"{what}, but {has}; use fewer slots, a smaller batch_size, or memory="
+            raise PlanError(message)

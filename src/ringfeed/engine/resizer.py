@@ -1,0 +1,119 @@
+"""Slots opened and parked, workers started and sent away, while the ring runs: what the tuner decides, done."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ringfeed.engine.autotune import Window
+from ringfeed.engine.plan import check_room
+from ringfeed.errors import RingfeedError
+from ringfeed.ring import _ring
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ringfeed.engine.autotune import Move, Tuner
+    from ringfeed.monitor.stats import Stats
+    from ringfeed.ring.segment import Segment
+    from ringfeed.workers.pool import Pool
+
+LOOK_NS = 10**8  # between two looks, which take microseconds
+MOST_STRIDE = 100  # batches: training may become slow at any moment
+
+
+class _Totals(NamedTuple):
+    """What the statistics count, at one moment."""
+
+    elapsed_s: float
+    stall_s: float
+    busy_s: float
+    back_pressure_s: float
+    batches: int
+    samples: int
+
+    @classmethod
+    def of(cls, stats: Stats) -> _Totals:
+        return cls(*(getattr(stats, name) for name in cls._fields))
+
+    def since(self, before: _Totals) -> dict[str, Any]:
+        return {name: getattr(self, name) - getattr(before, name) for name in self._fields}
+
+
+class Sizing:
+    """The slots and workers of one running ring, as a `Tuner` would have them."""
+
+    def __init__(
+        self, tuner: Tuner, segment: Segment, ring: _ring.Ring, pool: Pool, count: Callable[[], Stats]
+    ) -> None:
+        """Open as many slots as the tuner begins with; ``count`` brings the statistics up to date."""
+        self._tuner = tuner
+        self._segment = segment
+        self._ring = ring
+        self._pool = pool
+        self._count = count
+        self._seen = _Totals.of(count())
+        self.due_ns = _ring.now_ns() + LOOK_NS  # when to look again
+        self.stride = 1  # batches that come between two looks
+        ring.set_open(tuner.setting.slots)
+
+    def look(self) -> None:
+        """Move, if it is time to look and the tuner wants to."""
+        if _ring.now_ns() >= self.due_ns:
+            self._make_do()
+            self._ask(all_held=False)
+
+    def open_another(self) -> bool:
+        """Open a slot, if that is allowed, because whoever is fed holds all there are."""
+        before = self._ring.open_slots
+        self._ask(all_held=True)
+        return self._ring.open_slots > before
+
+    def replace_lost(self) -> bool:
+        """Open a slot, if that is allowed, where none that is open can be filled, because of who cannot be ended."""
+        before = self._ring.open_slots
+        if {*self._ring.slot_states()[:before]} <= {"draining", "held"}:
+            move = self._tuner.replace_lost()
+            if move is not None:
+                self._make(move)
+        return self._ring.open_slots > before
+
+    def _make_do(self) -> None:
+        """Have the tuner know of workers that could not be had."""
+        declined = self._pool.declined
+        if declined is not None and declined[0] < self._tuner.setting.workers:
+            self._make(self._tuner.make_do(*declined))
+
+    def _ask(self, *, all_held: bool) -> None:
+        now_ns, totals = _ring.now_ns(), _Totals.of(self._count())
+        window = Window(**totals.since(self._seen), all_held=all_held)
+        stride = int(window.batches * LOOK_NS / max(now_ns - self.due_ns + LOOK_NS, 1))
+        self.stride = max(1, min(stride, MOST_STRIDE))
+        self._seen, self.due_ns = totals, now_ns + LOOK_NS
+        move = self._tuner.look(window)
+        if move is not None:
+            self._make(move)
+        self._give_back()
+
+    def _make(self, move: Move) -> None:
+        slots, workers = move.setting.slots, move.setting.workers
+        try:
+            for slot in range(self._ring.open_slots, slots):
+                check_room(self._segment.slot_size)
+                self._segment.reserve_slot(slot)
+            self._ring.set_open(slots)
+            self._pool.resize(workers)
+        except RingfeedError as error:  # the machine has no more to give: training goes on with what there is
+            self._tuner.refuse(str(error))
+            self._ring.set_open(self._tuner.setting.slots)
+            self._pool.resize(self._tuner.setting.workers)
+
+    def _give_back(self) -> None:
+        """Return the memory of slots that are parked by now."""
+        beyond = [slot for slot in self._segment.reserved if slot >= self._ring.open_slots]
+        if beyond:
+            states = self._ring.slot_states()
+            for slot in beyond:
+                if states[slot] == "parked":
+                    with suppress(OSError):  # locked in memory, say: it stays reserved
+                        self._segment.give_back(self._ring, slot)

@@ -1,0 +1,144 @@
+"""A loader's epochs as leaves, and what every adapter needs to know of a loader; no framework is imported here.
+
+A framework lets go of memory when it likes. Where that cannot be waited for, each leaf is copied here, and the
+slot comes back before the framework sees the batch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from ringfeed.errors import RingfeedError
+from ringfeed.spec._fields import Fields
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from ringfeed.engine.batches import Form
+    from ringfeed.loader import Loader
+    from ringfeed.ring._ring import Lease
+
+    AnyArray: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
+    Extra: TypeAlias = Callable[[list[AnyArray]], list[AnyArray]]
+    Own: TypeAlias = Mapping[int, Callable[[AnyArray], AnyArray]]
+
+ALIGNMENT = 64
+"""Bytes. TensorFlow and JAX copy an array that starts elsewhere."""
+
+
+def copy_aligned(array: Any) -> AnyArray:
+    """A C-contiguous copy in the machine's byte order that starts at a multiple of `ALIGNMENT`."""
+    room = np.empty(array.nbytes + ALIGNMENT - 1, np.uint8)
+    start = -room.__array_interface__["data"][0] % ALIGNMENT
+    native = array.dtype.newbyteorder("=")
+    copy: AnyArray = room[start : start + array.nbytes].view(native).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
+def makers(loader: Loader, own: Own | None) -> list[Callable[[AnyArray], AnyArray]]:
+    """What makes a private array of the view of each leaf: a copy, but for those that have a way of their ``own``."""
+    return [(own or {}).get(number, copy_aligned) for number in range(len(loader.spec.leaves))]
+
+
+class Epoch:
+    """The loader's next epoch, begun by the first ``next()``, which gives what ``form`` makes of a batch.
+
+    An error of the loader does not end the epoch: the next ``next()`` goes on as the loader does. The form must not
+    refer to the epoch, which breaks off where it is dropped.
+    """
+
+    def __init__(self, loader: Loader, form: Form) -> None:
+        self._loader = loader
+        self._form = form
+        self._batches: Iterator[Any] | None = None
+        self._number = -1
+        self._left: int | None = None
+
+    def __iter__(self) -> Epoch:
+        return self
+
+    def __next__(self) -> Any:
+        if self._batches is None:
+            self._number = self._loader.epoch
+            self._batches = self._loader.batches(self._form, patient=True)
+            # An iterable may give more than it says, or raise instead of ending: either is what comes next.
+            self._left = None if self._loader.iterated else batch_count(self._loader)
+        if self._left is not None:
+            self._left -= 1
+        try:
+            leaves = next(self._batches)
+        except RingfeedError as error:
+            self._explain(error)
+            raise
+        if self._left == 0:
+            # Callers that know the length never ask past the end, where the loader closes its epoch.
+            next(self._batches, None)
+        return leaves
+
+    def _explain(self, error: RingfeedError) -> None:
+        """Add to an error what its caller would lose of it."""
+
+    def give_back(self) -> None:
+        """Let the next epoch be this one again, unless another was begun since."""
+        if self._batches is not None and self._loader.epoch == self._number + 1:
+            self._loader.set_epoch(self._number)
+
+
+class Copies:
+    """Makes private copies of the leaves of a batch, and after them the extra leaves that are made of these."""
+
+    def __init__(self, loader: Loader, extra: Extra | None = None, own: Own | None = None) -> None:
+        self._fields = Fields(loader.spec, loader.plan.layout.offsets)
+        self._extra = extra
+        self._makers = makers(loader, own)
+
+    def __call__(self, lease: Lease, rows: int) -> list[AnyArray]:
+        """Return the leaves."""
+        views = self._fields.views(lease, rows)
+        extra = [] if self._extra is None else self._extra(views)
+        return [*(make(view) for make, view in zip(self._makers, views, strict=True)), *extra]
+
+
+class PrivateEpoch(Epoch):
+    """An epoch whose leaves are private copies."""
+
+    def __init__(self, loader: Loader, extra: Extra | None = None) -> None:
+        super().__init__(loader, Copies(loader, extra))
+
+
+def batch_count(loader: Loader) -> int | None:
+    """The batches of one epoch, or None where the loader cannot know; fewer where all rows of one failed.
+
+    Fewer as well where whole batches are None: Keras is content with that, and tf.data is told `sure_count`.
+    """
+    try:
+        return len(loader)
+    except TypeError:
+        return None
+
+
+def sure_count(loader: Loader) -> int | None:
+    """The same, but None where there may be fewer: samples are skipped, batches None, or only reading shows the end."""
+    return None if _skips(loader) or loader.has_gaps or loader.iterated else batch_count(loader)
+
+
+def row_axis(loader: Loader) -> int | None:
+    """The rows of every batch, or None where they may differ."""
+    fixed = loader.drop_remainder and loader.batch_size is not None and not _skips(loader)
+    return loader.max_rows if fixed else None
+
+
+def _skips(loader: Loader) -> bool:
+    return loader.on_error == "skip"
+
+
+def without_lists(tree: Any) -> Any:
+    """The tree with tuples in the place of lists, which TensorFlow would stack into one tensor."""
+    if isinstance(tree, dict):
+        return {key: without_lists(branch) for key, branch in tree.items()}
+    if hasattr(tree, "_fields"):
+        return type(tree)(*map(without_lists, tree))
+    return tuple(map(without_lists, tree)) if isinstance(tree, (list, tuple)) else tree

@@ -1,0 +1,58 @@
+"""What `to_torch` and `to_jax` return: the epochs of a loader, each batch in a framework's own arrays."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TYPE_CHECKING, Any
+
+from ringfeed.errors import SlotsHeldError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ringfeed.engine.batches import BatchIterator
+    from ringfeed.engine.room import Keeper
+    from ringfeed.loader import Loader
+
+
+class Epochs:
+    """Every ``iter()`` is the loader's next epoch; as long as the loader."""
+
+    def __init__(self, loader: Loader, make: Callable[[], Keeper]) -> None:
+        self._loader = loader
+        self._make = make
+
+    def __iter__(self) -> Iterator[Any]:
+        """Begin the loader's next epoch; an older iterator raises SupersededError at its next ``next()``."""
+        maker = self._make()
+        return FrameworkBatches(self._loader.batches(maker), maker, self._loader.plan.slots, self._loader.timeout_s)
+
+    def __len__(self) -> int:
+        """Return the batches of an epoch; TypeError where the loader does not know."""
+        return len(self._loader)
+
+
+class FrameworkBatches:
+    """One epoch. Dropping it before the end breaks the epoch off."""
+
+    def __init__(self, batches: BatchIterator, maker: Keeper, slots: int, timeout_s: float | None) -> None:
+        self._batches = batches
+        self._maker = maker
+        self._slots = slots
+        self._timeout_s = math.inf if timeout_s is None else timeout_s
+
+    def __iter__(self) -> FrameworkBatches:
+        """Return itself."""
+        return self
+
+    def __next__(self) -> Any:
+        """Return the next batch, in the structure of a sample."""
+        began_s = time.monotonic()
+        while True:
+            try:
+                return next(self._batches)
+            except SlotsHeldError as error:  # after a second
+                waited_s = time.monotonic() - began_s
+                if waited_s >= self._timeout_s or not self._maker.lets_go_later(waited_s, self._slots):
+                    raise SlotsHeldError(f"{error} ({self._maker.copied_by})") from None

@@ -1,0 +1,1 @@
+"""`Loader.to_keras()`: fit, evaluate and predict on TensorFlow, JAX and torch."""

@@ -1,0 +1,147 @@
+"""A loader behind the interface of Keras' data adapters, which Keras 3.7 and later take as they are."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from keras.src.trainers.data_adapters import data_adapter_utils
+from keras.src.trainers.data_adapters.data_adapter import DataAdapter
+from keras.src.trainers.epoch_iterator import EpochIterator
+
+from ringfeed.frameworks.copies import batch_count, sure_count
+from ringfeed.frameworks.keras.arguments import check_call, check_targets, class_weight_of, iterator_in_the_making
+from ringfeed.frameworks.keras.backends import jax_memory, tensorflow_memory, torch_memory
+from ringfeed.frameworks.keras.cast import KerasCasts
+from ringfeed.frameworks.keras.feed import Feed
+from ringfeed.frameworks.zero_copy import Outstanding
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import FrameType
+
+    from ringfeed.frameworks.cast import CastTree, Chosen
+    from ringfeed.frameworks.copies import Own
+    from ringfeed.frameworks.keras.feed import ClassWeight
+    from ringfeed.frameworks.zero_copy import Memory
+    from ringfeed.loader import Loader
+
+
+@dataclass(frozen=True)
+class _Epochs:
+    """A new epoch for each `iter`."""
+
+    begin: Callable[[], Iterator[Any]]
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.begin()
+
+
+class LoaderAdapter(DataAdapter):  # type: ignore[misc]  # keras has no types
+    """A loader as Keras' data; made by `to_keras`. One may serve several calls of Keras at a time."""
+
+    def __init__(self, loader: Loader, class_weight: ClassWeight | None, cast: CastTree = None) -> None:
+        """Refuse what cannot be fed, weighted or cast now, not in fit."""
+        Feed(loader, class_weight)
+        self._casts = KerasCasts(loader.spec, cast)
+        self._loader = loader
+        self._class_weight = class_weight
+        self._outstanding = Outstanding(loader.plan.slots)
+        # What each call of Keras asked for, and its newest feed.
+        self._asked: weakref.WeakKeyDictionary[EpochIterator, ClassWeight] = weakref.WeakKeyDictionary()
+        self._feeds: weakref.WeakKeyDictionary[EpochIterator, Feed] = weakref.WeakKeyDictionary()
+
+    # ---- what it is ----
+
+    @property
+    def copied(self) -> int:
+        """Batches that were handed out as copies so far, because every other slot was held."""
+        return self._outstanding.copied
+
+    @property
+    def num_batches(self) -> int | None:
+        """The batches of one epoch, or None where the loader cannot know."""
+        making = iterator_in_the_making(sys._getframe(1))  # noqa: SLF001 - see keras_call
+        if making is not None:
+            self._listen(making)
+        return batch_count(self._loader)
+
+    @property
+    def batch_size(self) -> int:
+        """The rows of a full batch."""
+        return self._loader.max_rows
+
+    @property
+    def has_partial_batch(self) -> None:
+        """None, as for a tf.data.Dataset: not known beforehand."""
+
+    @property
+    def partial_batch_size(self) -> None:
+        """None, as for a tf.data.Dataset: not known beforehand."""
+
+    # ---- one epoch ----
+
+    def get_tf_dataset(self) -> Any:
+        """A dataset that Keras walks in Python, and a distribution strategy in TensorFlow's graph."""
+        from ringfeed.frameworks.keras.tensorflow import EagerDataset  # noqa: PLC0415
+        from ringfeed.frameworks.tensorflow import dataset as adapter  # noqa: PLC0415 - other backends run without it
+
+        feed = self._feed(sys._getframe(1))  # noqa: SLF001
+        specs = adapter.leaf_specs(self._loader, feed.extra)
+        cast = self._casts.in_tensorflow(specs)
+        batches = adapter.Batches(feed.arrays, sure_count(self._loader), specs, feed.pack, cast)
+        memory = tensorflow_memory()
+        return EagerDataset(batches, lambda: feed.tensors(memory, self._outstanding))
+
+    def get_numpy_iterator(self) -> Iterator[Any]:
+        """One epoch in NumPy arrays of their own."""
+        feed = self._feed(sys._getframe(1))  # noqa: SLF001
+        return map(feed.pack, feed.arrays(self._casts.in_numpy))
+
+    def get_jax_iterator(self) -> Iterator[Any]:
+        """One epoch in JAX's arrays, or in NumPy's where Keras puts them on devices."""
+        return self._walk(self._feed(sys._getframe(1)), jax_memory(), *self._casts.in_jax())  # noqa: SLF001
+
+    def get_torch_dataloader(self) -> Any:
+        """A torch DataLoader in tensors on Keras' device."""
+        feed = self._feed(sys._getframe(1))  # noqa: SLF001
+        memory = torch_memory()
+        return data_adapter_utils.get_torch_dataloader(
+            _Epochs(lambda: self._walk(feed, memory, *self._casts.in_torch()))
+        )
+
+    def on_epoch_end(self) -> None:
+        """Give back an epoch that was begun only to build the model.
+
+        Keras takes one batch to see its shapes, and then resets. What comes next is the first epoch to train
+        on, and must be the loader's first, or that of its ``set_epoch``.
+        """
+        self._leave(sys._getframe(1))  # noqa: SLF001
+
+    def _leave(self, caller: FrameType) -> None:
+        owner = caller.f_locals.get("self")
+        if isinstance(owner, EpochIterator) and owner in self._feeds:
+            self._feeds[owner].leave(trained=caller.f_code is not EpochIterator.reset.__code__)
+
+    # ---- who asks ----
+
+    def _walk(self, feed: Feed, memory: Memory | None, own: Own, cast: Chosen) -> Iterator[Any]:
+        leaves = feed.arrays(own) if memory is None else feed.tensors(memory, self._outstanding, own)
+        return map(feed.pack, map(cast, leaves) if cast.numbers else leaves)
+
+    def _feed(self, caller: FrameType) -> Feed:
+        owner = caller.f_locals.get("self")
+        if not isinstance(owner, EpochIterator):
+            return Feed(self._loader, self._class_weight)
+        feed = self._feeds[owner] = Feed(self._loader, self._asked.get(owner, self._class_weight))
+        return feed
+
+    def _listen(self, making: FrameType) -> None:
+        """Read what the EpochIterator in the making was given, or refuse it."""
+        check_targets(making)
+        check_call(making, self._loader, self)
+        class_weight = class_weight_of(making, self._loader, self._class_weight)
+        if class_weight is not None:
+            self._asked[making.f_locals["self"]] = class_weight

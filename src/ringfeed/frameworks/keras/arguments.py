@@ -1,0 +1,94 @@
+"""What else `fit`, `evaluate` or `predict` was given beside a loader, and the refusal of what cannot be honoured.
+
+What Keras is given as ``x`` is not told the other arguments: class weights, targets, a batch size. All of them stand
+in the `EpochIterator` that Keras makes for each call, and in the call itself. They are read there, in the frames of
+the callers, so that nothing is ignored in silence.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from keras.src.trainers.epoch_iterator import EpochIterator
+
+from ringfeed.frameworks.keras.feed import Feed
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from ringfeed.frameworks.keras.feed import ClassWeight
+    from ringfeed.loader import Loader
+
+IN_THE_BATCH = {
+    "y": "the loader's batches carry the targets: return (x, y) from __getitem__",
+    "sample_weight": "the loader's batches carry the weights: return (x, y, sample_weight) from __getitem__",
+}
+"""What Keras would ignore beside an adapter, and where it belongs."""
+DETOURS = 4
+
+
+def iterator_in_the_making(caller: FrameType) -> FrameType | None:
+    """The frame in which Keras makes an EpochIterator, if it called ``caller``, itself or by a property or two."""
+    frame: FrameType | None = caller
+    for _ in range(DETOURS):
+        if frame is None or frame.f_code is EpochIterator.__init__.__code__:
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def check_targets(making: FrameType) -> None:
+    """Refuse targets and weights beside the batches."""
+    for name, reason in IN_THE_BATCH.items():
+        if making.f_locals.get(name) is not None:
+            raise ValueError(f"{name}= cannot be honoured beside to_keras(): {reason}")
+
+
+def check_call(making: FrameType, loader: Loader, x: Any) -> None:
+    """Refuse another batch size than the loader's, and an order that it does not keep; ``x`` is what Keras has."""
+    call: FrameType | None = making
+    while call is not None and call.f_code.co_name == "__init__":
+        call = call.f_back
+    given = {} if call is None else call.f_locals  # of fit, evaluate or predict
+    mine = given.get("x") is x  # otherwise this is the validation of a fit over something else
+    name = "batch_size" if mine else "validation_batch_size"
+    rows = given.get(name)
+    if rows is not None and rows != loader.max_rows:
+        raise ValueError(
+            f"{name}={rows} cannot be honoured beside to_keras(): the loader makes batches of "
+            f"{loader.max_rows} rows; set batch_size of ringfeed.Loader"
+        )
+    if mine and given.get("shuffle") is False and loader.shuffle:
+        raise ValueError(
+            "shuffle=False cannot be honoured beside to_keras(): the loader shuffles; set shuffle of ringfeed.Loader"
+        )
+    if mine and given.get("shuffle") and loader.is_in_order:
+        _warn_unshuffled(call)
+
+
+def _warn_unshuffled(call: FrameType | None) -> None:
+    """Say that `fit` would have shuffled a PyDataset or arrays; the place is the first caller outside Keras."""
+    level = 2
+    while call is not None and call.f_globals.get("__name__", "").partition(".")[0] == "keras":
+        call = call.f_back
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - warnings count frames
+    while frame is not None and frame is not call:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(
+        "fit(shuffle=True), Keras' default, shuffles a PyDataset and arrays but cannot shuffle a loader, and this one "
+        "hands out every epoch in the order of the dataset; give shuffle=True to ringfeed.Loader or feed(), or "
+        "shuffle=False to fit() if that order is wanted",
+        stacklevel=level,
+    )
+
+
+def class_weight_of(making: FrameType, loader: Loader, own: ClassWeight | None) -> ClassWeight | None:
+    """The class weights that `fit` was given, refused where they cannot be applied, or are ``own`` already."""
+    class_weight: ClassWeight | None = making.f_locals.get("class_weight")
+    if class_weight is not None and own is not None:
+        raise ValueError("class_weight was given to to_keras() and to fit(); give it to one of them")
+    if class_weight is not None:
+        Feed(loader, class_weight)
+    return class_weight

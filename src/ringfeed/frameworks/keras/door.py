@@ -1,0 +1,57 @@
+"""A loader as what Keras' `fit`, `evaluate` and `predict` take, on any backend: the way in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import keras
+
+if TYPE_CHECKING:
+    from ringfeed.frameworks.cast import CastTree
+    from ringfeed.frameworks.keras.feed import ClassWeight
+    from ringfeed.loader import Loader
+
+TAKES_ADAPTERS = (3, 7)
+"""The first Keras that takes a data adapter as it is."""
+
+
+def to_keras(loader: Loader, *, class_weight: ClassWeight | None = None, cast: CastTree = None) -> Any:
+    """What ``model.fit``, ``evaluate`` and ``predict`` take in the place of arrays, on any Keras 3 backend.
+
+    Batches are ``x``, ``(x, y)`` or ``(x, y, sample_weight)``, each an array or a structure of arrays; lists
+    become tuples. Every epoch of Keras is an epoch of the loader, begun with its first batch; where
+    ``steps_per_epoch`` is below the loader's length, an epoch of the loader goes on over several of Keras',
+    as with a tf.data.Dataset.
+
+    The step reads the memory that the workers filled: TensorFlow, JAX on the CPU and torch get tensors over the
+    slot, which comes back when the framework lets go of them. Where it holds all slots but one, as `predict` does
+    with ``steps_per_execution`` above the slots, the next batch is a private copy; ``copied`` counts these. `fit` has
+    none from three slots on. Copied as well: leaves whose dtype the framework does not take from others (64 bits in JAX
+    unless enabled, unsigned ones above 8 bits in torch), every batch for a distribution strategy, or for JAX on other
+    devices than the CPU.
+
+    ``class_weight``, here or in ``fit``, gives each row the weight of its class (1 where the class is not in
+    the mapping), as Keras does for arrays; one-hot targets count as the class with the largest value.
+
+    The loader's own ``shuffle`` and ``batch_size`` decide: ``fit(shuffle=True)``, Keras' default, changes
+    nothing, and over a loader that keeps the dataset's order a warning says so. What cannot be honoured is refused
+    with a ValueError: ``y`` and ``sample_weight`` beside the adapter, another ``batch_size``, ``shuffle=False`` over
+    a loader that shuffles.
+
+    ``cast`` makes floating point of uint8 after the hand-over: slots of uint8 are a quarter of slots of float32. Keras'
+    backend does it before the step and on its device, reading each batch once and writing it once; a GPU is sent the
+    uint8. What is cast does not hold its slot. TensorFlow casts by an eager op, which runs where TensorFlow places it
+    (on a GPU if there is one), or by a function compiled by XLA where the cast has steps; JAX by one compiled function.
+    These may round the last bits of steps differently from NumPy and from each other. For a distribution strategy, for
+    `keras.distribution` and before Keras 3.7 the CPU does it. The other way is a layer: without ``cast`` the model is
+    given the uint8, and `keras.layers.Rescaling(1 / 255)` at its beginning casts and scales within the compiled step.
+
+    Before 3.7 Keras takes no adapters, and gets a `keras.utils.PyDataset` of private copies: see `LoaderDataset`.
+    """
+    if tuple(map(int, keras.__version__.split(".")[:2])) < TAKES_ADAPTERS:
+        from ringfeed.keras.older import LoaderDataset  # noqa: PLC0415 - not on newer ones
+
+        return LoaderDataset(loader, class_weight, cast)
+    from ringfeed.frameworks.keras.adapter import LoaderAdapter  # noqa: PLC0415 - not on older ones
+
+    return LoaderAdapter(loader, class_weight, cast)

@@ -1,0 +1,70 @@
+"""Casts by TensorFlow: where its eager ops run, or in a graph.
+
+A plain cast is one op. What has steps or another layout is compiled by XLA, since TensorFlow's own ops would go over
+the floats once for each step (20 times slower on a CPU); not where shapes vary, for each of which XLA compiles anew.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from ringfeed.frameworks.cast import TO_CHW, Chosen, shape_after, steps_of
+from ringfeed.spec.conversion import Cast
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ringfeed.frameworks.cast import Casts
+
+
+class TensorFlowCasts(Chosen):
+    """Casts some of the leaves of each batch; made for the specs of all of them."""
+
+    def __init__(self, casts: Casts, specs: Sequence[tf.TensorSpec]) -> None:
+        casters = [_caster(cast, specs[number]) for number, cast in casts.items()]
+        super().__init__(
+            list(casts), lambda tensors: [caster(tensor) for caster, tensor in zip(casters, tensors, strict=True)]
+        )
+        self._casts = casts
+
+    def specs_after(self, specs: Sequence[tf.TensorSpec]) -> list[tf.TensorSpec]:
+        """The form of each leaf when this has cast them."""
+        return [
+            _spec_after(spec, self._casts[number]) if number in self._casts else spec
+            for number, spec in enumerate(specs)
+        ]
+
+
+def _spec_after(spec: tf.TensorSpec, cast: Cast) -> tf.TensorSpec:
+    return tf.TensorSpec(shape_after(spec.shape, cast), tf.as_dtype(cast.dtype))
+
+
+def _caster(cast: Cast, spec: tf.TensorSpec) -> Callable[[tf.Tensor], tf.Tensor]:
+    if cast == Cast(cast.dtype):
+        dtype = tf.as_dtype(cast.dtype)
+        return lambda tensor: tf.raw_ops.Cast(x=tensor, DstT=dtype)
+    return _compiled(cast, spec)
+
+
+@cache
+def _compiled(cast: Cast, spec: tf.TensorSpec) -> Callable[[tf.Tensor], tf.Tensor]:
+    """One function for all who want the same: TensorFlow never forgets what XLA has compiled."""
+    dtype = tf.as_dtype(cast.dtype)
+    steps = steps_of(cast)
+
+    def ringfeed_cast(tensor: tf.Tensor) -> tf.Tensor:
+        found: Any = tf.cast(tf.transpose(tensor, TO_CHW) if cast.layout else tensor, dtype)
+        for operate, number in steps:
+            found = operate(found, tf.constant(number, dtype))
+        return found
+
+    found: Callable[[tf.Tensor], tf.Tensor] = tf.function(
+        ringfeed_cast,
+        input_signature=[spec],
+        autograph=False,
+        jit_compile=spec.shape[1:].is_fully_defined() or None,
+    )
+    return found

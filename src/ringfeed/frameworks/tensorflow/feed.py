@@ -1,0 +1,138 @@
+"""A loader's epochs for the C code of frameworks, which takes batches without the GIL (cext/feed.h says how).
+
+What that code cannot do by itself it asks here: begin an epoch, plan more, take the last batch or one with failed rows.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import time
+import weakref
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ringfeed._process import Forks
+from ringfeed.errors import RingfeedError, SupersededError
+from ringfeed.ring import _feed
+
+if TYPE_CHECKING:
+    from ringfeed.engine.batches import BatchIterator
+    from ringfeed.loader import Loader
+    from ringfeed.ring._ring import Lease
+
+EXIT_S = 2.0
+
+
+class LoaderFeed:
+    """The epochs of one loader, which C code finds under ``number`` for as long as this object lives."""
+
+    def __init__(self, loader: Loader, count: int | None) -> None:
+        """Begin nothing yet; each epoch has ``count`` batches, or None where that is not known."""
+        layout = loader.plan.layout
+        leaves = zip(layout.offsets, loader.spec.leaves, strict=True)
+        parts = [(offset, leaf.nbytes, leaf.shape) for offset, leaf in leaves]
+        self._feed = _feed.Feed(parts, layout.rows, weakref.ref(self))
+        self._loader = loader
+        self._count = count
+        self._lock = threading.Lock()
+        self._batches: BatchIterator | None = None
+        self._all_taken = False
+        self._untold: Exception | None = None  # of a hook, after the last batch
+        _live.add(self)
+
+    @property
+    def number(self) -> int:
+        """What C code knows it by."""
+        return self._feed.number
+
+    def begin(self) -> int:
+        """Begin the loader's next epoch, whose turn takes over from the one before."""
+        self._tell()
+        with self._lock:
+            batches = self._loader.batches(partial(_hand_over, self._loader, self._feed), patient=True)
+            self._batches, self._all_taken = batches, False
+        self._loader.lend(self._feed)
+        return batches.turn
+
+    def take(self, turn: int) -> tuple[Lease, int] | None:
+        """Take the next batch and its rows; None at the end of an epoch whose length nobody knew."""
+        self._tell()
+        batches = self._batches
+        if batches is None or batches.turn != turn:
+            raise SupersededError(
+                "a newer iteration over this dataset has taken over the loader, which serves one at a time; "
+                "end the first before you begin the second, or give each a loader of its own"
+            )
+        taken = next(batches, None)
+        if taken is None:
+            self._check_end(batches)
+            return None
+        lease, rows, goes_on = taken
+        if not goes_on:
+            self._close_epoch(batches)
+        return lease, rows
+
+    def rest(self, step: int) -> int | None:
+        """Return the newest turn if it has batches left, though ``step`` was the last of its iteration.
+
+        Raises what the end of the epoch raised, if nobody has been told.
+        """
+        self._tell()
+        batches = self._batches
+        if batches is None or self._all_taken or self._count is None or step + 1 < self._count:
+            return None
+        return batches.turn
+
+    def _close_epoch(self, batches: BatchIterator) -> None:
+        """Have the loader end its epoch: who knows the length does not ask past it. What it raises comes after."""
+        self._all_taken = True
+        try:
+            next(batches, None)
+        except Exception as error:  # noqa: BLE001 - a hook of the user's may raise anything
+            self._untold = error
+
+    def _tell(self) -> None:
+        error, self._untold = self._untold, None
+        if error is not None:
+            raise error
+
+    def _check_end(self, batches: BatchIterator) -> None:
+        if batches.failure is not None:
+            raise batches.failure
+        if self._count is not None:
+            raise RingfeedError(
+                f"the epoch ended before its {self._count} batches, which was len(loader) when the dataset was made; "
+                "call to_tf_dataset() again: the length has changed, or some batches are None"
+            )
+
+    def dismiss(self) -> None:
+        """Have whoever waits for a batch give up."""
+        self._loader.dismiss()
+
+    def __del__(self) -> None:
+        """Have Python print what nobody was told."""
+        self._tell()
+
+
+def _hand_over(loader: Loader, feed: _feed.Feed, lease: Lease, rows: int) -> tuple[Lease, int, bool]:
+    """Have C code take what comes after this batch; also says whether anything does."""
+    return lease, rows, loader.lend(feed)
+
+
+_live: weakref.WeakSet[LoaderFeed] = weakref.WeakSet()
+
+
+def _leave(forks: int) -> None:
+    """See that no thread of a framework is in Python when the interpreter ends: it would end too, and abort."""
+    if forks != Forks.count:
+        return  # a forked child does not have those threads
+    if _feed.leave():
+        for feed in [*_live]:
+            feed.dismiss()
+    deadline = time.monotonic() + EXIT_S
+    while _feed.leave() and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+atexit.register(_leave, Forks.count)

@@ -1,0 +1,110 @@
+"""Batches for TensorFlow's graph by an op in C (cext/tf_op.c): without Python, the GIL or a copy."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tensorflow as tf
+
+from ringfeed.frameworks.tensorflow.feed import LoaderFeed
+from ringfeed.ring import _feed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import TypeAlias
+
+    from ringfeed.loader import Loader
+
+    Tensors: TypeAlias = Sequence[tf.Tensor]
+    Pack: TypeAlias = Callable[[Sequence[Any]], Any]
+
+LIBRARY = "ringfeed.frameworks.tensorflow._tf_op"
+NEW, REST = np.int64(-1), np.int64(-2)
+"""States of an iteration at its first step, and after its last (cext/feed.h)."""
+
+
+@cache
+def load_ops() -> Any:
+    """TensorFlow's Python functions of the ops; an ImportError that says why where there are none."""
+    found = find_spec(LIBRARY)
+    if found is None or found.origin is None:
+        raise ImportError("this build of ringfeed has no library of ops")
+    try:
+        ops = tf.load_op_library(found.origin)
+    except (tf.errors.OpError, RuntimeError) as error:
+        raise ImportError(f"TensorFlow cannot open {found.origin}: {error}") from error
+    connect = ctypes.CDLL(found.origin).ringfeed_connect
+    connect.argtypes, connect.restype = [ctypes.c_void_p], ctypes.c_char_p
+    why_not = connect(_feed.calls_address()).decode()
+    if why_not:
+        raise ImportError(why_not)
+    return ops
+
+
+class OpTurns:
+    """What the graph of one dataset calls, all of it in C; see `tensorflow._Turns` for the same in Python."""
+
+    def __init__(
+        self, ops: Any, loader: Loader, count: int | None, leaves: Sequence[tf.TensorSpec], pack: Pack
+    ) -> None:
+        self._ops = ops
+        self._feed = LoaderFeed(loader, count)
+        self._leaves = leaves
+        self._pack = pack
+
+    def elements(self, steps: tf.data.Dataset) -> tf.data.Dataset:
+        """A batch for each step."""
+        return steps.scan(NEW, self._element)
+
+    def elements_or_end(self, steps: tf.data.Dataset) -> tf.data.Dataset:
+        """For each step whether the epoch goes on, and a batch if it does."""
+        return steps.scan(NEW, self._element_or_end)
+
+    def rest_or_end(self, steps: tf.data.Dataset) -> tf.data.Dataset:
+        """The same for what is left of the newest epoch when its steps are done: those brought errors, not batches."""
+        return steps.map(self._rest_or_end)
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def _element(self, state: tf.Tensor, step: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        turn, tensors = self._call(state, step, self._leaves)
+        return turn, self._pack(tensors)
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def _element_or_end(self, state: tf.Tensor, step: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        turn, (goes_on, *tensors) = self._call(state, step, [tf.TensorSpec((), tf.bool), *self._leaves])
+        return turn, (goes_on, self._pack(tensors))
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def _rest_or_end(self, step: tf.Tensor) -> Any:
+        return self._element_or_end(REST, step)[1]
+
+    def _turn(self, state: tf.Tensor, step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        turn, waits = self._ops.ringfeed_turn(state=state, step=step, feed=self._feed.number)
+        turn.set_shape(())
+        waits.set_shape(())
+        return turn, waits
+
+    def _wait(self, turn: tf.Tensor, waits: tf.Tensor) -> tf.Tensor:
+        """False, when there is something to take. TensorFlow ends the loop when it gives the iteration up."""
+
+        def wait(_waits: tf.Tensor) -> tf.Tensor:
+            waits = self._ops.ringfeed_wait(turn=turn, feed=self._feed.number)
+            waits.set_shape(())
+            return waits
+
+        (waits,) = tf.while_loop(lambda waits: waits, wait, [waits], parallel_iterations=1)
+        return waits
+
+    def _call(self, state: tf.Tensor, step: tf.Tensor, specs: Sequence[tf.TensorSpec]) -> tuple[tf.Tensor, Tensors]:
+        """The turn of this iteration, drawn at its first step, and the tensors of its next batch."""
+        types = [spec.dtype for spec in specs]
+        turn, waits = self._turn(state, step)
+        with tf.control_dependencies([self._wait(turn, waits)]):
+            tensors = self._ops.ringfeed_batch(turn=turn, feed=self._feed.number, types=types)
+        for tensor, spec in zip(tensors, specs, strict=True):
+            tensor.set_shape(spec.shape)
+        return turn, tensors

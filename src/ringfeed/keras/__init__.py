@@ -1,0 +1,48 @@
+"""Keras' own loading machinery over a ring, drop-in.
+
+    model.fit(ringfeed.keras.feed(dataset, workers=4), epochs=10)     # one PyDataset
+
+    with ringfeed.keras.install():                                    # every PyDataset, with no other change
+        model.fit(dataset, validation_data=other, epochs=10)
+
+Names are imported on first use: the enqueuers need no Keras, everything else imports it. The only package, with `cli`,
+that makes a Loader of its own.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ringfeed.keras.enqueuers import GeneratorEnqueuer, OrderedEnqueuer, SequenceEnqueuer
+    from ringfeed.keras.feeding import feed
+    from ringfeed.keras.installing import install, uninstall
+    from ringfeed.keras.monitor import Monitor
+
+_HOMES = {
+    "GeneratorEnqueuer": "enqueuers",
+    "Monitor": "monitor",
+    "OrderedEnqueuer": "enqueuers",
+    "SequenceEnqueuer": "enqueuers",
+    "feed": "feeding",
+    "install": "installing",
+    "uninstall": "installing",
+}
+
+__all__ = ["GeneratorEnqueuer", "Monitor", "OrderedEnqueuer", "SequenceEnqueuer", "feed", "install", "uninstall"]
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name on its first use (PEP 562)."""
+    if name not in _HOMES:
+        message = f"module 'ringfeed.keras' has no attribute {name!r}"
+        raise AttributeError(message)
+    found = getattr(importlib.import_module(f"ringfeed.keras.{_HOMES[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    """List the public names."""
+    return sorted(__all__)

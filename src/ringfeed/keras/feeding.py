@@ -1,0 +1,124 @@
+"""A Keras dataset over a ring: what `ringfeed.keras.feed` gives to `fit`, `evaluate` and `predict`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import keras
+from keras.src.trainers.epoch_iterator import EpochIterator
+
+from ringfeed.frameworks.keras.adapter import LoaderAdapter
+from ringfeed.keras.pydataset import DatasetLoader, loader_for, run_hook
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from typing_extensions import Self
+
+    from ringfeed.frameworks.keras.feed import ClassWeight
+
+
+class DatasetAdapter(LoaderAdapter):
+    """A Keras dataset as data of Keras, filled by workers into slots; made by `feed`.
+
+    It may serve any number of calls, one after another; its workers stay until `close`, or until it is dropped.
+    """
+
+    def __init__(self, loader: DatasetLoader, class_weight: ClassWeight | None) -> None:
+        """Refuse what cannot be fed or weighted."""
+        super().__init__(loader, class_weight)
+        self._dataset_loader = loader
+
+    @property
+    def loader(self) -> DatasetLoader:
+        """The loader that runs: its ``stats()``, ``plan``, ``memory``."""
+        return self._dataset_loader
+
+    def close(self) -> None:
+        """End the workers and give the memory back."""
+        self._dataset_loader.close()
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        """Close it."""
+        self.close()
+
+    # ---- the hooks, where Keras calls them ----
+
+    def on_epoch_begin(self) -> None:
+        """Run the dataset's hook in this process, and tell Keras how long the dataset is now."""
+        run_hook(self._dataset_loader, "on_epoch_begin")
+        owner = sys._getframe(1).f_locals.get("self")  # noqa: SLF001 - see keras_call
+        if isinstance(owner, EpochIterator) and "_num_batches" in vars(owner):
+            owner._num_batches = self._dataset_loader.count()  # noqa: SLF001 - Keras asks once a call only
+
+    def on_epoch_end(self) -> None:
+        """Run the dataset's hook in this process, and give back an epoch that was begun only to build the model."""
+        caller: FrameType = sys._getframe(1)  # noqa: SLF001
+        self._leave(caller)
+        run_hook(self._dataset_loader, "on_epoch_end")
+
+
+def feed(  # noqa: PLR0913 - the public parameters
+    dataset: Any,
+    *,
+    workers: int | None = None,
+    shuffle: bool = False,
+    seed: int = 0,
+    spec: object = None,
+    max_batch_size: int | None = None,
+    class_weight: ClassWeight | None = None,
+    **settings: Any,
+) -> Any:
+    """Return a Keras dataset as what ``fit``, ``evaluate`` and ``predict`` take as ``x``, filled by workers.
+
+    ``dataset[i]`` is a whole batch: ``x``, ``(x,)``, ``(x, y)`` or ``(x, y, sample_weight)``, each an array or a
+    structure of arrays. It is a `keras.utils.PyDataset`, or anything that has ``__getitem__`` and ``num_batches``
+    (None: without end) or ``__len__``. ``on_epoch_begin`` and ``on_epoch_end`` run in this process, when and as often
+    as Keras calls them; what they change, the length included, reaches all workers. Batches of None are left out, and
+    Keras says of an epoch that they made shorter that its data ran out.
+
+    workers: None for the dataset's own ``workers`` if that is above 1, else for as many as this process may use CPUs.
+    shuffle, seed: a new order of batches each epoch, a pure function of (seed, epoch). ``shuffle`` of ``fit``, Keras'
+        default, changes nothing, and a warning says so.
+    max_batch_size: the most rows a batch has; else batch 0 and the dataset's attribute ``batch_size`` tell.
+    class_weight: the weight of each class, as in ``fit``.
+
+    A ``Sequence`` of `tf_keras` (Keras 2) becomes a Sequence of private copies for its models: see `FedSequence`.
+
+    All other parameters are those of `ringfeed.Loader`, ``backend`` and ``slots`` among them: worker processes and
+    workers + 2 slots unless told otherwise. ``use_multiprocessing`` and ``max_queue_size`` of the dataset are for
+    Keras' own way, and mean nothing here.
+    """
+    given = {"workers": workers, "shuffle": shuffle, "seed": seed, "spec": spec, "max_batch_size": max_batch_size}
+    if is_keras_two(dataset):
+        from ringfeed.keras.keras_two import FedSequence  # noqa: PLC0415 - imports tf_keras
+
+        if class_weight is not None:
+            message = "class_weight= is for Keras 3; give it to fit() of the tf_keras model"
+            raise TypeError(message)
+        return FedSequence(loader_for(dataset, given | settings | {"copy": True}))
+    check_takes_adapters("feed()")
+    return DatasetAdapter(loader_for(dataset, given | settings), class_weight)
+
+
+def is_keras_two(dataset: object) -> bool:
+    """Whether the dataset is a Sequence of `tf_keras`, which then has been imported."""
+    return any(base.__module__.partition(".")[0] == "tf_keras" for base in type(dataset).__mro__)
+
+
+def check_takes_adapters(what: str) -> None:
+    """Refuse a Keras that takes no data adapters."""
+    from ringfeed.frameworks.keras.door import TAKES_ADAPTERS  # noqa: PLC0415 - it may import this
+
+    if tuple(map(int, keras.__version__.split(".")[:2])) < TAKES_ADAPTERS:
+        least = ".".join(map(str, TAKES_ADAPTERS))
+        message = (
+            f"{what} needs Keras {least} or later, which takes data adapters, and this is {keras.__version__}; update "
+            f"Keras, or use ringfeed.Loader(dataset, batch_size=None).to_keras()"
+        )
+        raise ImportError(message)

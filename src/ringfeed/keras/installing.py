@@ -1,0 +1,91 @@
+"""Every PyDataset over a ring: `install` puts `RingAdapter` where Keras looks for its own adapter, `uninstall` back."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+import keras
+from keras.src.trainers import data_adapters
+from keras.src.trainers.data_adapters import py_dataset_adapter
+
+from ringfeed.keras.feeding import check_takes_adapters
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+NAME = "PyDatasetAdapter"
+PLACES = (data_adapters, py_dataset_adapter)
+"""The modules in which Keras has its adapter by name."""
+
+_lock = threading.Lock()
+_wanted: set[Installed] = set()
+
+
+class Installed:
+    """What `install` returns. As a context manager it takes back, at its end, this one installation."""
+
+    def __enter__(self) -> Self:
+        """Return itself; the installation is in force since `install`."""
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        """Take the installation back; others stay in force."""
+        with _lock:
+            _wanted.discard(self)
+            _settle()
+
+
+def install() -> Installed:
+    """Have every ``PyDataset`` in ``fit``, ``evaluate`` and ``predict`` run over ringfeed, with no other change.
+
+    It is in force at once, until `uninstall`, or to the end of a ``with`` statement: ``with install(): ...``. These may
+    be nested; the last one to end ends it. Calls of Keras that are under way go on as they began.
+
+    A dataset has the workers it asks for: threads, or processes with ``use_multiprocessing=True``, each of which gets
+    its own copy. Batches come in Keras' order, with the same seed of ``random``; the hooks run when Keras runs them.
+    For each dataset one line of the logger ``ringfeed.keras`` says how it runs, or why it is left to Keras: batches
+    that are no plain arrays, or that differ in shape, or a dataset that cannot be sent to processes. Keras goes on amid
+    an epoch, too, from the batch that does not fit or whose workers fail.
+
+    Sequences of `tf_keras` (Keras 2) as well, if it has been imported before this call.
+
+    ImportError where this Keras has not the place to install to.
+    """
+    check_takes_adapters("install()")
+    from ringfeed.keras.fallback import OWN, RingAdapter  # noqa: PLC0415 - older ones cannot
+
+    with _lock:
+        for place in PLACES:
+            if getattr(place, NAME, None) not in (OWN, RingAdapter):
+                message = (
+                    f"install() finds no {NAME} of Keras' own in {place.__name__} of Keras {keras.__version__}; give "
+                    f"each dataset to ringfeed.keras.feed() instead"
+                )
+                raise ImportError(message)
+        installed = Installed()
+        _wanted.add(installed)
+        _settle()
+        return installed
+
+
+def uninstall() -> None:
+    """Take every installation back, also those of ``with`` statements that have not ended."""
+    with _lock:
+        _wanted.clear()
+        _settle()
+
+
+def _settle() -> None:
+    """Have Keras' names mean what is wanted."""
+    from ringfeed.keras.fallback import OWN, RingAdapter  # noqa: PLC0415 - see install
+
+    before, after = (OWN, RingAdapter) if _wanted else (RingAdapter, OWN)
+    for place in PLACES:
+        if getattr(place, NAME, None) is before:
+            setattr(place, NAME, after)
+    if "tf_keras" in sys.modules:
+        from ringfeed.keras import keras_two  # noqa: PLC0415 - imports tf_keras
+
+        keras_two.settle(wanted=bool(_wanted))

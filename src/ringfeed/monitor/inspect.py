@@ -1,0 +1,266 @@
+"""The loaders of another process of this user, found through /proc and looked at without disturbing them.
+
+A control block is opened for reading only, through /proc/PID/fd, and no lock is shared: what is looked at does not
+notice.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from ringfeed.errors import RingfeedError
+from ringfeed.ring._ring import now_ns
+from ringfeed.ring._snapshot import Watch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from typing_extensions import Self
+
+CONTROL = "/memfd:ringfeed-control (deleted)"
+CONDITIONS = {"T": "stopped", "t": "traced", "Z": "dead"}  # by the letter in /proc/PID/stat
+
+
+class Geometry(NamedTuple):
+    """What never changes of a loader; sizes in bytes, ``rows`` of a slot, at most so many workers."""
+
+    slots: int
+    slot_size: int
+    fields_size: int
+    rows: int
+    workers: int
+
+
+class Slot(NamedTuple):
+    """What a slot is at; of its tickets some are claimed, some over."""
+
+    state: str
+    batch: int
+    epoch: int
+    rows: int
+    tickets: int
+    claimed: int
+    over: int
+    held_ns: int
+
+
+class Worker(NamedTuple):
+    """What a worker is at, and its totals; ``inside`` is the index of the sample it is in."""
+
+    pid: int
+    inside: int | None
+    since_ns: int
+    busy_ns: int
+    wait_ns: int
+    samples: int
+    tickets: int
+    timed: int
+    read_ns: int
+    write_ns: int
+    leave: bool
+
+
+class Consumer(NamedTuple):
+    """What was taken so far; ``wait_ns`` is when the wait began that is not in ``stall_ns`` yet, or 0."""
+
+    batches: int
+    samples: int
+    stall_ns: int
+    wait_ns: int
+    open_slots: int
+    stopped: bool
+
+
+@dataclass(frozen=True)
+class Look:
+    """All of a loader at one moment; ``conditions`` are those of workers' processes that do not run, by pid."""
+
+    at_ns: int
+    slots: tuple[Slot, ...]
+    workers: tuple[Worker, ...]
+    consumer: Consumer
+    conditions: dict[int, str]
+
+
+class Attached:
+    """One loader of another process. Its memory stays for as long as this is kept."""
+
+    def __init__(self, number: int, fd: int, *, sees_pids: bool) -> None:
+        """Map the control block ``fd``; the workers' pids mean something here where this process ``sees_pids``."""
+        self.number = number
+        self._watch = Watch(fd)
+        self._sees_pids = sees_pids
+        self.geometry = Geometry(*self._watch.geometry)
+
+    def look(self) -> Look:
+        """Look once."""
+        workers = tuple(Worker(*fields) for fields in self._watch.workers())
+        pids = [worker.pid for worker in workers if worker.pid and self._sees_pids]
+        return Look(
+            now_ns(),
+            tuple(Slot(*fields) for fields in self._watch.slots()),
+            workers,
+            Consumer(*self._watch.consumer()),
+            {pid: CONDITIONS[letter] for pid in pids if (letter := _letter(pid)) in CONDITIONS},
+        )
+
+
+class Target:
+    """A process that may have loaders. Also a context manager."""
+
+    def __init__(self, pid: int) -> None:
+        """RingfeedError where there is no such process, or it may not be looked at."""
+        _check_proc()
+        self.pid = pid
+        self.refusal = ""  # why a control block that is there could not be mapped
+        self._attached: dict[int, Attached] = {}  # by inode
+        self._count = 0
+        try:
+            self._pidfd = os.pidfd_open(pid)
+        except (OSError, OverflowError):
+            message = f"there is no process {pid}; `ringfeed top` alone lists those that have a running loader"
+            raise RingfeedError(message) from None
+        self.command = _command_of(pid)
+        self._sees_pids = _pid_namespace(pid) == _pid_namespace(os.getpid())
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let go of the process and of its loaders."""
+        self._attached.clear()
+        os.close(self._pidfd)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for so long, or until the process ends; returns whether it has."""
+        poller = select.poll()
+        poller.register(self._pidfd, select.POLLIN)
+        return bool(poller.poll(timeout_s * 1e3))
+
+    def cpus(self) -> int:
+        """Return how many CPUs the process may use."""
+        try:
+            return len(os.sched_getaffinity(self.pid))
+        except OSError:
+            return os.cpu_count() or 1
+
+    def loaders(self) -> list[Attached]:
+        """Return the loaders that run now; each keeps the number that it was first seen with, from 1 on."""
+        try:
+            files = _control_files(self.pid)
+        except PermissionError:
+            message = f"process {self.pid} may not be looked at: it belongs to another user, or hides from its own"
+            raise RingfeedError(message) from None
+        except (FileNotFoundError, ProcessLookupError):
+            files = {}  # it has just ended
+        before = self._attached
+        found = {inode: before.get(inode) or self._attach(path) for inode, path in files.items()}
+        self._attached = {inode: loader for inode, loader in found.items() if loader is not None}
+        return [loader for loader in self._attached.values() if not loader.look().consumer.stopped]
+
+    def _attach(self, path: str) -> Attached | None:
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:  # closed meanwhile, or it belongs to another user than the process
+            self.refusal = str(error)
+            return None
+        try:
+            found = Attached(self._count + 1, fd, sees_pids=self._sees_pids)
+        except ValueError as error:  # or it is being made: the next look tells
+            self.refusal = f"{error}; run the ringfeed of its own environment"
+            return None
+        finally:
+            os.close(fd)
+        self._count += 1
+        return found
+
+
+# ---- /proc ----
+
+
+def processes() -> list[tuple[int, int, str]]:
+    """Return (pid, number of loaders, command) for each process of this user that has a running loader.
+
+    A process that was forked may have its parent's descriptors; the parent alone is meant.
+    """
+    _check_proc()
+    owners = {pid: files for pid in _own_pids() if (files := _files_or_none(pid))}
+    found = []
+    for pid, files in sorted(owners.items()):
+        above = [owners[parent] for parent in _ancestors(pid) if parent in owners]
+        count = sum(not any(inode in theirs for theirs in above) for inode in files)
+        if count:
+            found.append((pid, count, _command_of(pid)))
+    return found
+
+
+def _check_proc() -> None:
+    if not Path("/proc/self").exists():
+        message = "loaders are found through /proc, which is not here: mount it (mount -t proc proc /proc)"
+        raise RingfeedError(message)
+
+
+def _own_pids() -> Iterator[int]:
+    for name in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208 - names are what is wanted
+        try:
+            if Path(f"/proc/{name}").stat().st_uid == os.getuid():
+                yield int(name)
+        except FileNotFoundError:  # it ended meanwhile
+            continue
+
+
+def _files_or_none(pid: int) -> dict[int, str]:
+    try:
+        return _control_files(pid)
+    except OSError:  # it ended meanwhile, or is not to be looked at
+        return {}
+
+
+def _control_files(pid: int) -> dict[int, str]:
+    """Return where a process has control blocks open: a path for each, by inode."""
+    found: dict[int, str] = {}
+    for name in sorted(os.listdir(f"/proc/{pid}/fd"), key=int):  # noqa: PTH208 - names are what is wanted
+        path = Path(f"/proc/{pid}/fd/{name}")
+        try:
+            if str(path.readlink()) == CONTROL:
+                found.setdefault(path.stat().st_ino, str(path))
+        except (FileNotFoundError, ProcessLookupError):  # closed meanwhile
+            continue
+    return found
+
+
+def _fields_of(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat from the state on; none where the process is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    except OSError:
+        return []
+
+
+def _ancestors(pid: int) -> Iterator[int]:
+    while (fields := _fields_of(pid)) and (pid := int(fields[1])):
+        yield pid
+
+
+def _letter(pid: int) -> str:
+    return next(iter(_fields_of(pid)), "")
+
+
+def _command_of(pid: int) -> str:
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return ""
+    return "".join(letter if letter.isprintable() else " " for letter in " ".join(words).strip())
+
+
+def _pid_namespace(pid: int) -> str:
+    try:
+        return str(Path(f"/proc/{pid}/ns/pid").readlink())
+    except OSError:
+        return f"unknown of {pid}"

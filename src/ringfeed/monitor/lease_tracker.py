@@ -1,0 +1,118 @@
+"""Where batches were taken that are still held: noted with `debug`, told by `SlotsHeldWarning` and `Stats.memory`."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from ringfeed.engine._iterator import watch
+from ringfeed.ring import _ring
+from ringfeed.transport.framework_stubs import FRAMEWORKS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from types import FrameType
+
+AGES_SHOWN = 8
+IN_C = "C code"
+BEFORE = "before ringfeed.debug()"
+NOT_THE_USERS = frozenset({"ringfeed", "threading", "concurrent", *FRAMEWORKS})
+
+
+class Debug:
+    """Since when this process notes where batches are taken."""
+
+    since_ns = 0  # 0: it does not
+
+
+def debug(*, on: bool = True) -> None:
+    """Note from now on, for every loader of this process, where each batch is taken: some microseconds a batch.
+
+    `SlotsHeldWarning`, `SlotsHeldError` and ``loader.stats().memory`` then name file, line and function for each batch
+    that is still held.
+    Where a framework asks for batches, that is the call into it, such as that of ``fit``; in a thread of the
+    framework's, its own line. ``on=False`` ends it.
+    """
+    Debug.since_ns = (Debug.since_ns or _ring.now_ns()) if on else 0
+    watch(on)
+
+
+class Place(NamedTuple):
+    """A line of a program."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        """Return it as people write it; a file below the working directory by its path from there."""
+        try:
+            file = str(Path(self.file).relative_to(Path.cwd()))
+        except (OSError, ValueError):  # the directory is gone, or the file is elsewhere
+            file = self.file
+        return f"{file}:{self.line} in {self.function}"
+
+
+def callers_place() -> Place | None:
+    """Return the innermost line of the user's own code, else of a framework's; None where there is only this package's.
+
+    Other threads' lines are not looked at: where C code calls this package there is none.
+    """
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - traceback.walk_stack() takes several times as long
+    found, _ = _users_frame(frame)
+    return None if found is None else Place(found.f_code.co_filename, found.f_lineno, found.f_code.co_name)
+
+
+def callers_depth() -> int:
+    """Return the ``stacklevel`` with which the function that calls this warns at that line."""
+    _, depth = _users_frame(sys._getframe(1))  # noqa: SLF001 - as above
+    return depth
+
+
+def _users_frame(frame: FrameType | None) -> tuple[FrameType | None, int]:
+    """Return the frame that `callers_place` tells of, and which one it is, counted from 1."""
+    last_resort: tuple[FrameType | None, int] = None, 1
+    depth = 1
+    while frame is not None:
+        root = str(frame.f_globals.get("__name__")).partition(".")[0]
+        if root not in NOT_THE_USERS:
+            return frame, depth
+        if root != "ringfeed" and last_resort[0] is None:
+            last_resort = frame, depth
+        frame, depth = frame.f_back, depth + 1
+    return last_resort
+
+
+class Origins:
+    """Where the batches of one ring were taken; a batch is known by the time of its take, which no other shares."""
+
+    def __init__(self) -> None:
+        """Know of none."""
+        self._places: dict[int, tuple[int, Place | None]] = {}  # by slot: the last that was noted
+
+    def note(self, slot: int, taken_ns: int) -> None:
+        """Note who takes the batch in this slot now."""
+        self._places[slot] = taken_ns, callers_place()
+
+    def told(self, taken_ns: int) -> str:
+        """Say where the batch was taken that was taken at this time; nothing without `debug`."""
+        if not Debug.since_ns:
+            return ""
+        places = dict(list(self._places.values()))  # in one step: other threads ask, too
+        if taken_ns not in places:  # what Python takes is noted
+            return IN_C if taken_ns >= Debug.since_ns else BEFORE
+        return str(places[taken_ns] or IN_C)
+
+
+def show_ages(ages_s: Sequence[float]) -> str:
+    """Return ``3.2, 0.1``: how many seconds each of the first has been held."""
+    shown = ", ".join(f"{age_s:.1f}" for age_s in ages_s[:AGES_SHOWN])
+    return shown + (", …" if len(ages_s) > AGES_SHOWN else "")
+
+
+def summed_up(places: Iterable[str]) -> str:
+    """Return ``2 from train.py:41 in step, 1 from C code``, the most frequent first."""
+    counts = Counter(place if place == BEFORE else f"from {place}" for place in places)
+    return ", ".join(f"{count} {place}" for place, count in counts.most_common())

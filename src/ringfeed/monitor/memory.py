@@ -1,0 +1,250 @@
+"""The memory of a running loader: what was planned, and what the kernel says of it now.
+
+    planned     the plan, made before anything was there
+    reserved    what the kernel has given to the memfds: of the plan all that is shared
+    resident    what processes have touched of it
+
+A page of a slot lies in the page tables of several processes. The kernel's Pss divides it among them, so that the
+shares of all processes add up to what there is; Rss counts it in each that has touched it. Processes are looked at one
+after another: where workers touch new pages meanwhile, the sum is off by those.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from ringfeed._units import show_bytes
+from ringfeed.monitor.lease_tracker import show_ages, summed_up
+from ringfeed.ring import _ring
+from ringfeed.workers.processes import Processes
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from ringfeed.engine.engine import Engine
+    from ringfeed.engine.plan import Plan
+
+BLOCK = 512  # bytes of a block, whatever the file system's own are
+KILOBYTE = 1024  # what /proc means by kB
+PROC = Path("/proc")
+_MAPPING = re.compile(
+    rb"^[0-9a-f]+-[0-9a-f]+ \S+ \S+ \S+ (\d+) +/memfd:ringfeed-.*\n(?:[A-Z].*\n)*?Rss: +(\d+) kB\nPss: +(\d+) kB$",
+    re.MULTILINE,
+)
+_LIBRARY = re.compile(rb"/(tensorflow|torch|jax)(?:lib)?/\S*\.so")
+_FIELD = re.compile(rb"^(Pss|Private_\w+): +(\d+) kB$", re.MULTILINE)
+
+
+class Held(NamedTuple):
+    """A slot that views hold: for how long, and with `debug` where its batch was taken."""
+
+    age_s: float
+    place: str = ""
+
+
+class Pages(NamedTuple):
+    """What one process has of the slots, the control block and the dataset's memfds in its page tables, in bytes.
+
+    ``touched`` counts a page in full (Rss), ``share`` divided by the processes that have it, too (Pss). The kernel
+    gives both in whole kB for each mapping.
+    """
+
+    touched: int
+    share: int
+
+
+@dataclass(frozen=True)
+class WorkerMemory:
+    """A worker process: its pages of the loader, and all it has, in bytes; None: /proc does not say."""
+
+    pid: int
+    pages: Pages | None
+    pss: int | None
+    private: int | None
+
+    def __str__(self) -> str:
+        """Return one line."""
+        if self.pages is None or self.pss is None or self.private is None:
+            return f"worker {self.pid}: unknown, {PROC}/{self.pid} cannot be read"
+        touched, pss, private = map(show_bytes, (self.pages.touched, self.pss, self.private))
+        return f"worker {self.pid}: touched {touched}; with its interpreter {pss}, of which {private} are its own"
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The memory of a loader at one moment, in bytes; ``str()`` gives it as text.
+
+    plan: what was planned, part by part; ``planned`` is its total.
+    reserved: what the kernel has given for the slots, the control block and the dataset that was sent to workers: 0
+        before the first epoch and after `close`, though what views still hold then stays where it is.
+    pages: of them, what this process has touched; None where /proc does not say.
+    held: the slots that views hold, the oldest first.
+    workers: the worker processes, if there are any.
+    """
+
+    plan: Plan
+    reserved: int
+    pages: Pages | None
+    held: tuple[Held, ...]
+    workers: tuple[WorkerMemory, ...]
+
+    @property
+    def planned(self) -> int:
+        """Bytes of the plan, as `Loader.memory`."""
+        return self.plan.total
+
+    @property
+    def touched(self) -> int | None:
+        """What this process has in its page tables of what is reserved."""
+        return None if self.pages is None else self.pages.touched
+
+    @property
+    def resident(self) -> int | None:
+        """What this process and all workers have in their page tables of what is reserved, each page counted once."""
+        shares = [pages.share for pages in (self.pages, *(worker.pages for worker in self.workers)) if pages]
+        return sum(shares) if len(shares) == 1 + len(self.workers) else None
+
+    def __str__(self) -> str:
+        """Return what a person wants to know, in lines."""
+        unknown = f"unknown: {PROC}/self/smaps cannot be read"
+        touched = unknown if self.touched is None else f"{show_bytes(self.touched)} by this process"
+        lines = [
+            f"planned    {show_bytes(self.planned)}: {self._parts()}",
+            f"reserved   {show_bytes(self.reserved)}",
+            f"touched    {touched}",
+            f"held       {self._held()}",
+            *map(str, self.workers),
+        ]
+        return "\n".join(lines)
+
+    def _parts(self) -> str:
+        plan = self.plan
+        parts = [f"{plan.slots} slots of {show_bytes(plan.slot_size)}", f"{show_bytes(plan.control_size)} of control"]
+        if plan.dataset_shared:
+            parts.append(f"{show_bytes(plan.dataset_shared)} of the dataset")
+        if plan.dataset_per_worker:
+            parts.append(f"{show_bytes(plan.dataset_per_worker)} more in each of {plan.workers} workers")
+        return f"{', '.join(parts)}; and {show_bytes(plan.planned_size)} of indices in this process"
+
+    def _held(self) -> str:
+        count = f"{len(self.held)} of {self.plan.slots} slots"
+        places = summed_up(held.place for held in self.held if held.place)
+        ages = f", for {show_ages([held.age_s for held in self.held])} s" if self.held else ""
+        return count + ages + (f": {places}" if places else "")
+
+
+def look(plan: Plan, engine: Engine | None) -> Memory:
+    """Ask the kernel; at any moment, from any thread. Beside a framework, which maps much, it takes milliseconds."""
+    if engine is None:
+        return Memory(plan, 0, Pages(0, 0), (), ())
+    files = _memfds(engine)
+    now_ns = _ring.now_ns()
+    held = tuple(
+        Held((now_ns - taken_ns) / 1e9, engine.origins.told(taken_ns))
+        for taken_ns in sorted(engine.ring.held_since_ns())
+    )
+    workers = tuple(worker for pid in _pids(engine) if (worker := _worker(pid, files)))
+    return Memory(plan, sum(files.values()), _pages("self", files), held, workers)
+
+
+def frameworks_in_workers(engine: Engine) -> list[str]:
+    """Return the frameworks whose libraries the worker processes have mapped; none where /proc does not say."""
+    found: set[bytes] = set()
+    for pid in _pids(engine):
+        found.update(_LIBRARY.findall(_read(pid, "maps")))
+    return sorted(name.decode() for name in found)
+
+
+# ---- what is the loader's ----
+
+
+def _pids(engine: Engine) -> list[int]:
+    """Return the worker processes, those that SIGKILL could not end among them."""
+    pool = engine.pool
+    if not isinstance(pool, Processes):
+        return []
+    # Without the pool's lock, which is held while a worker is ended; list() of a dict's view is one step.
+    return [worker.pid for worker in (*list(pool._workers.values()), *list(pool._fenced.values()))]  # noqa: SLF001
+
+
+def _memfds(engine: Engine) -> dict[int, int]:
+    """Return the bytes that the kernel has given to each memfd of the loader, by its inode."""
+    while True:
+        fds = _descriptors(engine)
+        found = {}
+        for fd in fds:
+            with suppress(OSError):  # closed meanwhile
+                status = os.fstat(fd)
+                if stat.S_ISREG(status.st_mode):
+                    found[status.st_ino] = status.st_blocks * BLOCK
+        # Who closes a descriptor forgets its number first: if all are known still, none has been another file's.
+        if fds == _descriptors(engine):
+            return found
+
+
+def _descriptors(engine: Engine) -> list[int]:
+    segment, pool = engine.segment, engine.pool
+    shipment = pool._shipment if isinstance(pool, Processes) else None  # noqa: SLF001 - as in _pids()
+    fds = (segment.control_fd, segment.slots_fd, *(shipment.fds if shipment is not None else ()))
+    return [fd for fd in fds if fd >= 0]
+
+
+# ---- what /proc says ----
+
+
+def _worker(pid: int, files: Collection[int]) -> WorkerMemory | None:
+    """Return what a worker has; None for one that has ended."""
+    pages, totals = _pages(pid, files), _totals(pid)
+    if (pages is None or totals is None) and not _lives(pid):
+        return None
+    pss, private = totals or (None, None)
+    return WorkerMemory(pid, pages, pss, private)
+
+
+def _lives(pid: int) -> bool:
+    """Whether a process of which /proc says nothing is there all the same, hidden from this one."""
+    state = _read(pid, "stat").rpartition(b") ")[2][:1]
+    if state:
+        return state not in b"ZX"
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def _read(process: int | str, name: str) -> bytes:
+    """Return a file of /proc; nothing where it cannot be read, or the process is dead."""
+    try:
+        return (PROC / str(process) / name).read_bytes()
+    except OSError:
+        return b""
+
+
+def _pages(process: int | str, files: Collection[int]) -> Pages | None:
+    """Return what a process has of these inodes in its page tables."""
+    text = _read(process, "smaps")
+    if not text:
+        return None
+    found = [match.groups() for match in _MAPPING.finditer(text) if int(match[1]) in files]
+    return Pages(_bytes(rss for _, rss, _ in found), _bytes(pss for *_, pss in found))
+
+
+def _totals(pid: int) -> tuple[int, int] | None:
+    """Return Pss and private bytes of a whole process."""
+    fields = _FIELD.findall(_read(pid, "smaps_rollup"))
+    if not fields:
+        return None
+    return _bytes(kb for name, kb in fields if name == b"Pss"), _bytes(kb for name, kb in fields if name != b"Pss")
+
+
+def _bytes(kilobytes: Iterable[bytes]) -> int:
+    return KILOBYTE * sum(map(int, kilobytes))

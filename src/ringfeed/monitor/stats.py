@@ -1,0 +1,66 @@
+"""What a loader has done so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ringfeed.engine.autotune import Step
+    from ringfeed.monitor.memory import Memory
+
+
+@dataclass
+class Stats:
+    """Counts and times since the loader was made; times in seconds.
+
+    ``stall_s`` is what the consumer waited for batches, ``startup_s`` the part of it before workers that had just been
+    started gave their first batch, ``back_pressure_s`` what all workers together waited for
+    free slots, ``busy_s`` what they spent on filling. Of a sample, ``read_s`` is the mean time inside ``dataset[i]``
+    and ``write_s`` that of writing it into its slot, by one row of each ticket. ``elapsed_s`` is the time in which an
+    epoch was under way, and ``verdict`` says in words what these times mean. ``skipped`` lists the dataset indices that
+    were left out, ``none_batches`` counts the whole batches of None, which are left out without an error. ``tuning``:
+    the moves of what is "auto", each with the batches before it, the setting and the reason. ``memory`` is looked up
+    when it is asked for.
+    """
+
+    batches: int = 0
+    samples: int = 0
+    stall_s: float = 0.0
+    startup_s: float = 0.0
+    busy_s: float = 0.0
+    back_pressure_s: float = 0.0
+    read_s: float = 0.0
+    write_s: float = 0.0
+    elapsed_s: float = 0.0
+    restarts: int = 0
+    skipped: list[int] = field(default_factory=list)
+    none_batches: int = 0
+    tuning: list[Step] = field(default_factory=list)
+    verdict: str = ""
+
+    def __post_init__(self) -> None:
+        """Know of no loader yet."""
+        self._look: Callable[[], Memory] | None = None  # no field: it means nothing in another process
+        self.startup_busy_s = 0.0  # no field: the part of busy_s during startup_s, for the verdict
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the loader behind: what is copied or pickled is of the past."""
+        return {**self.__dict__, "_look": None}
+
+    def look_with(self, look: Callable[[], Memory]) -> None:
+        """Have ``memory`` ask the loader whose statistics these are."""
+        self._look = look
+
+    @property
+    def memory(self) -> Memory:
+        """What the loader's memory is like now: planned, reserved, touched, held by views, and in each worker.
+
+        The kernel is asked each time, which takes milliseconds. AttributeError for a copy, which has no loader.
+        """
+        if self._look is None:
+            message = "these statistics are a copy, which has no loader to look at; ask loader.stats().memory"
+            raise AttributeError(message)
+        return self._look()

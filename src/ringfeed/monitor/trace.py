@@ -1,0 +1,249 @@
+"""A timeline of a running loader, for chrome://tracing and ui.perfetto.dev.
+
+A thread looks at the control block every millisecond or so: the hot path carries nothing for it. When a batch was
+taken, and for how long it had been waited for, the ring knows by itself, and when a worker claimed its ticket, and for
+how long it was at the one before; the other states of slots are right to the interval. Tickets that come and go between
+two looks are drawn as one.
+
+The file is in the Trace Event Format ("JSON Object Format", Google, 2016): complete events, times in microseconds.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ringfeed.monitor.inspect import Attached
+from ringfeed.ring import _ring
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable
+
+    from typing_extensions import Self
+
+    from ringfeed.engine.engine import Engine
+    from ringfeed.monitor.inspect import Look, Slot, Worker
+
+EVERY_S = 0.001
+# Each kind is drawn as a process, its lines as threads; 0 would be the idle thread of a CPU.
+KINDS = {1: "consumer", 2: "workers", 3: "slots"}
+CONSUMER, WORKER, SLOT = 1, 2, 3
+LINES = 1000  # a kind
+
+
+class _State(NamedTuple):
+    """What a slot is at, and since when."""
+
+    name: str = ""
+    since_ns: int = 0
+    detail: tuple[int, int] = (0, 0)  # batch, epoch
+
+
+@dataclass
+class _Ticket:
+    """What a worker was at by the last look, and had done."""
+
+    name: str = ""
+    since_ns: int = 0
+    busy_ns: int = 0
+    tickets: int = 0
+
+
+@dataclass
+class _Step:
+    """What the consumer was at by the last look."""
+
+    name: str = ""
+    since_ns: int = 0
+    stall_ns: int = 0  # all that was counted
+    waited_ns: int = 0  # of it, what belongs to a batch that is not taken yet
+
+
+class Trace:
+    """Draws until `stop`, which writes the file. Also a context manager."""
+
+    def __init__(
+        self, engine: Callable[[], Engine | None], path: str | os.PathLike[str], every_s: float = EVERY_S
+    ) -> None:
+        """Begin to look. ``engine`` returns the engine that runs now, or None; OSError if there can be no such file."""
+        self._engine = engine
+        self._path = Path(path)
+        self._path.touch()
+        self._every_s = every_s
+        self._began_ns = _ring.now_ns()
+        self._events: list[dict[str, Any]] = []
+        self._names: dict[tuple[int, int], str] = {}
+        self._attached: tuple[int, Attached] | None = None  # to the engine of this id
+        self._looked_ns = self._began_ns
+        self._step = _Step()
+        self._tickets: dict[int, _Ticket] = {}
+        self._states: dict[int, _State] = {}
+        attached = self._attach()
+        if attached is not None:
+            self._skip(attached.look())
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ringfeed-trace", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop, and write the file."""
+        self.stop()
+
+    def stop(self) -> None:
+        """Write the file; once. OSError where that cannot be done."""
+        if self._ended.is_set():
+            return
+        self._ended.set()
+        self._thread.join()
+        self._attached = None
+        self._finish(_ring.now_ns())
+        self._path.write_text(json.dumps({"traceEvents": [*self._titles(), *self._events], "displayTimeUnit": "ms"}))
+
+    # ---- looking ----
+
+    def _run(self) -> None:
+        while not self._ended.wait(self._every_s):
+            attached = self._attach()
+            if attached is not None:
+                self.look(attached.look())
+            self._looked_ns = _ring.now_ns()
+
+    def _attach(self) -> Attached | None:
+        """Return what the engine that runs now is looked at through."""
+        engine = self._engine()
+        if engine is None:
+            return None
+        if self._attached is None or self._attached[0] != id(engine):
+            try:
+                attached = Attached(0, engine.segment.control_fd, sees_pids=False)
+            except (OSError, ValueError):
+                return None  # closed just now
+            self._finish(self._looked_ns)
+            self._attached = id(engine), attached
+        return self._attached[1]
+
+    def _skip(self, look: Look) -> None:
+        """Begin with this look: nothing of what was before is drawn."""
+        self._step = _Step("", look.at_ns, look.consumer.stall_ns)
+        for number, worker in enumerate(look.workers):
+            self._tickets[number] = _Ticket("", 0, worker.busy_ns, worker.tickets - bool(worker.since_ns))
+
+    def look(self, look: Look) -> None:
+        """Draw what has changed since the last look."""
+        self._consumer(look)
+        for number, worker in enumerate(look.workers):
+            self._worker(number, worker, look.at_ns)
+        for number, slot in enumerate(look.slots):
+            self._slot(number, slot, look.at_ns)
+
+    def _finish(self, now_ns: int) -> None:
+        """Draw what is under way, and begin anew: whatever another engine has done comes after this."""
+        self._take("", now_ns)
+        for number, ticket in self._tickets.items():
+            if ticket.since_ns:
+                self._event(WORKER, number, ticket.name, ticket.since_ns, now_ns)
+        for number, state in self._states.items():
+            self._change(number, state, _State("", now_ns))
+        self._step, self._tickets, self._states = _Step("", now_ns), {}, {}
+
+    # ---- the consumer ----
+
+    def _consumer(self, look: Look) -> None:
+        self._name(CONSUMER, 0, "consumer")
+        step = self._step
+        step.waited_ns += look.consumer.stall_ns - step.stall_ns  # counted when the wait is over
+        step.stall_ns = look.consumer.stall_ns
+        for slot in sorted(look.slots, key=lambda slot: slot.held_ns):
+            if slot.held_ns > step.since_ns:
+                self._take(f"step {slot.batch}" if slot.state == "held" else "step", slot.held_ns)
+
+    def _take(self, name: str, at_ns: int) -> None:
+        """Draw the step before this moment, and the wait at its end; another one begins."""
+        step = self._step
+        waited_ns = min(step.waited_ns, max(at_ns - step.since_ns, 0))
+        self._event(CONSUMER, 0, step.name, step.since_ns, at_ns - waited_ns)
+        self._event(CONSUMER, 0, "stall", at_ns - waited_ns, at_ns)
+        self._step = _Step(name, at_ns, step.stall_ns, step.waited_ns - waited_ns)
+
+    # ---- workers ----
+
+    def _worker(self, number: int, worker: Worker, now_ns: int) -> None:
+        if not worker.tickets:
+            return  # an id that is not in use
+        self._name(WORKER, number, f"worker {number}")
+        seen = self._tickets.setdefault(number, _Ticket())
+        over = worker.tickets - seen.tickets + bool(seen.since_ns) - bool(worker.since_ns)
+        if over > 0:
+            self._draw_tickets(number, seen, over, worker.busy_ns, worker.since_ns or now_ns)
+        if worker.since_ns != seen.since_ns:
+            seen.name = "ticket" if worker.inside is None else f"dataset[{worker.inside}]"
+        seen.since_ns, seen.busy_ns, seen.tickets = worker.since_ns, worker.busy_ns, worker.tickets
+
+    def _draw_tickets(self, number: int, seen: _Ticket, over: int, busy_ns: int, until_ns: int) -> None:
+        """Draw the ticket that was seen, if there was none since, by the ring's times; else all of them as one."""
+        spent_ns = busy_ns - seen.busy_ns
+        if seen.since_ns and over == 1:
+            self._event(WORKER, number, seen.name, seen.since_ns, seen.since_ns + spent_ns)
+            return
+        name = f"{over} tickets" if over > 1 else "ticket"
+        began_ns = max(until_ns - spent_ns, seen.since_ns)
+        self._event(WORKER, number, name, began_ns, until_ns, detail={"busy_us": spent_ns / 1e3})
+
+    # ---- slots ----
+
+    def _slot(self, number: int, slot: Slot, now_ns: int) -> None:
+        self._name(SLOT, number, f"slot {number}")
+        state = self._states.setdefault(number, _State("", now_ns))
+        if slot.state in ("free", "parked"):
+            now = _State("" if slot.state == "free" else slot.state, now_ns)
+        else:
+            since_ns = slot.held_ns if slot.state == "held" else now_ns
+            now = _State(f"{slot.state} {slot.batch}", max(since_ns, state.since_ns), (slot.batch, slot.epoch))
+        if now.name != state.name:
+            self._change(number, state, now)
+
+    def _change(self, number: int, state: _State, now: _State) -> None:
+        """Draw the state that is over."""
+        batch, epoch = state.detail
+        self._event(SLOT, number, state.name, state.since_ns, now.since_ns, detail={"batch": batch, "epoch": epoch})
+        self._states[number] = now
+
+    # ---- drawing ----
+
+    def _name(self, kind: int, number: int, name: str) -> None:
+        self._names[kind, number] = name
+
+    def _titles(self) -> list[dict[str, Any]]:
+        """Return the names of all lines, and their order."""
+        titles = []
+        for kind in sorted({kind for kind, _ in self._names}):
+            titles += [
+                {"ph": "M", "name": "process_name", "pid": kind, "args": {"name": f"ringfeed {KINDS[kind]}"}},
+                {"ph": "M", "name": "process_sort_index", "pid": kind, "args": {"sort_index": kind}},
+            ]
+        for (kind, number), name in sorted(self._names.items()):
+            line = {"ph": "M", "pid": kind, "tid": kind * LINES + number}
+            titles += [
+                {**line, "name": "thread_name", "args": {"name": name}},
+                {**line, "name": "thread_sort_index", "args": {"sort_index": number}},
+            ]
+        return titles
+
+    def _event(  # noqa: PLR0913 - what is drawn
+        self, kind: int, number: int, name: str, began_ns: int, ended_ns: int, *, detail: dict[str, Any] | None = None
+    ) -> None:
+        """Draw one thing, if it has a name, as far as it lies after the beginning."""
+        began_ns = max(began_ns, self._began_ns)
+        if not name or ended_ns <= began_ns:
+            return
+        times = {"ts": (began_ns - self._began_ns) / 1e3, "dur": (ended_ns - began_ns) / 1e3}
+        line = {"pid": kind, "tid": kind * LINES + number}
+        self._events.append({"ph": "X", "name": name, **line, **times, "args": detail or {}})

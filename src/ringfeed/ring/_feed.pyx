@@ -1,0 +1,264 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
+"""A feed, held for Python: C code of frameworks takes batches there, and asks Python where it cannot."""
+
+cimport cython
+from cpython.exc cimport PyErr_SetInterrupt
+from libc.stdint cimport int64_t, uint32_t, uintptr_t
+from libc.string cimport strdup
+
+from ringfeed.ring cimport _cring as c
+from ringfeed.ring._ring cimport Lease, Ring, feed_calls
+
+import signal
+import sys
+import threading
+
+from ringfeed.errors import ClosedError
+
+cdef extern from *:
+    """
+    #include <signal.h>
+    #include <stdatomic.h>
+
+    #if PY_VERSION_HEX >= 0x030D0000
+    #define ringfeed_is_ending() (!Py_IsInitialized() || Py_IsFinalizing())
+    #else
+    #define ringfeed_is_ending() (!Py_IsInitialized() || _Py_IsFinalizing())
+    #endif
+
+    static _Atomic uint32_t ringfeed_heard; /* times that Ctrl-C has come */
+    static _Atomic uint32_t ringfeed_met;   /* of these, those that the main thread is past */
+    static PyOS_sighandler_t ringfeed_python_hears;
+
+    static unsigned long ringfeed_main; /* thread */
+    static int (*ringfeed_meet)(void *heard);
+
+    /* Within a signal: nothing that may wait. Who has not the GIL is not where pending calls are locked. */
+    static void ringfeed_hear(int number)
+    {
+        uint32_t heard = atomic_fetch_add(&ringfeed_heard, 1) + 1;
+        if (PyThread_get_thread_ident() != ringfeed_main || PyGILState_Check() ||
+            Py_AddPendingCall(ringfeed_meet, (void *)(uintptr_t)heard))
+            atomic_store(&ringfeed_met, heard); /* it runs Python, which answers at once */
+        ringfeed_python_hears(number);
+    }
+
+    /* Hear of Ctrl-C before Python does, unless somebody else has come between. */
+    static void ringfeed_listen(unsigned long main, int (*meet)(void *heard))
+    {
+        PyOS_sighandler_t now = PyOS_getsig(SIGINT);
+        ringfeed_main = main;
+        ringfeed_meet = meet;
+        if (!ringfeed_python_hears)
+            ringfeed_python_hears = now;
+        if (now == ringfeed_python_hears)
+            PyOS_setsig(SIGINT, ringfeed_hear);
+    }
+
+    static uint32_t ringfeed_heard_now(void) { return atomic_load(&ringfeed_heard); }
+    static uint32_t ringfeed_met_now(void) { return atomic_load(&ringfeed_met); }
+    static void ringfeed_note_met(uint32_t heard) { atomic_store(&ringfeed_met, heard); }
+    """
+    bint is_ending "ringfeed_is_ending" () nogil
+    void listen "ringfeed_listen" (unsigned long main, int (*meet)(void *heard) except -1)
+    uint32_t heard_now "ringfeed_heard_now" () nogil
+    uint32_t met_now "ringfeed_met_now" () nogil
+    void note_met "ringfeed_note_met" (uint32_t heard) nogil
+
+# What the main thread may take to come to a signal, if it runs Python at all.
+cdef int64_t PROMPT_NS = 50_000_000
+cdef uint32_t seen = 0  # the last Ctrl-C that somebody has seen who waits
+cdef int64_t seen_ns = 0
+cdef uint32_t broken = 0  # the last Ctrl-C for which a wait was broken off
+
+
+def calls_address():
+    """Return where the table of the feed's functions lies, for libraries that call them."""
+    return <uintptr_t>feed_calls
+
+
+def leave():
+    """Have no more calls come from feeds: the interpreter is about to end. Return how many are in Python."""
+    return feed_calls.leave()
+
+
+@cython.final
+cdef class Feed:
+    """Where C code takes a loader's batches. What it cannot do it asks of another object, to which it holds no more
+    than a weak reference: whoever has lent the ring keeps the feed, and must not keep its loader.
+    """
+
+    cdef c.rf_feed *feed
+    cdef object asked
+
+    def __cinit__(self, list parts not None, uint32_t rows, asked):
+        """Batches of at most `rows` rows, for each leaf (offset, bytes a row, shape of a row).
+
+        `asked()` gives an object whose `begin()` returns the turn of a new epoch, whose `take(turn)` the lease and the
+        rows of its next batch, or None at its end, and whose `rest(step)` the newest turn if it has batches left after
+        its last step, or None; or it gives None, if that object is gone.
+        """
+        cdef c.rf_part *part
+        self.asked = asked
+        self.feed = feed_calls.make(&ASKS, <void *>self, rows, <uint32_t>len(parts))
+        if self.feed == NULL:
+            raise MemoryError
+        for number, (offset, row_size, shape) in enumerate(parts):
+            if len(shape) >= <Py_ssize_t>c.RF_MAX_AXES:
+                raise ValueError(f"a leaf of {len(shape)} axes, at most {c.RF_MAX_AXES - 1} are supported")
+            part = feed_calls.part(self.feed, number)
+            part.offset = offset
+            part.row_size = row_size
+            part.axes = len(shape)
+            for axis, length in enumerate(shape):
+                part.shape[axis] = length
+
+    def __dealloc__(self):
+        if self.feed != NULL:
+            feed_calls.end(self.feed)
+
+    @property
+    def number(self):
+        """The number by which C code finds this feed."""
+        return feed_calls.number(self.feed)
+
+    def lend(self, Ring ring not None, int64_t turn, uint32_t batches, int64_t timeout_ns):
+        """Let C code take so many batches of this turn, each waited for up to `timeout_ns`."""
+        feed_calls.lend(self.feed, ring.ring, turn, batches, timeout_ns)
+
+    def recall(self):
+        """Have the ring back: (batches taken since it was lent, ns that the last caller has waited in vain)."""
+        cdef int64_t waited_ns = 0
+        cdef uint32_t taken
+        if feed_calls.is_idle(self.feed):
+            taken = feed_calls.recall(self.feed, &waited_ns)
+        else:
+            with nogil:
+                taken = feed_calls.recall(self.feed, &waited_ns)
+        return taken, waited_ns
+
+    def tally(self):
+        """Return all that C code took by itself: (batches, samples, stall_ns)."""
+        cdef c.rf_tally tally = feed_calls.tally(self.feed)
+        return tally.batches, tally.samples, tally.stall_ns
+
+
+cdef char *text_of(object error) noexcept:
+    """Return the error as text, and pass Ctrl-C on to the main thread, which this text does not stop."""
+    try:
+        if isinstance(error, KeyboardInterrupt):
+            PyErr_SetInterrupt()
+        return strdup(f"{type(error).__name__}: {error}".encode(errors="replace"))
+    except BaseException:
+        return strdup("RingfeedError: an error without a text")
+
+
+cdef object asked_by(c.rf_feed *feed):
+    """Return whom a feed asks, or say that he is gone."""
+    cdef void *owner = feed_calls.owner(feed)
+    asked = None if owner == NULL else (<Feed>owner).asked()
+    if asked is None:
+        raise ClosedError("the loader of this dataset is gone; keep the dataset for as long as you iterate over it")
+    return asked
+
+
+cdef int meet(void *heard) except -1:
+    """Called by the main thread between two steps of Python, where it first does what signals ask for.
+
+    There KeyboardInterrupt may come while TensorFlow makes the exception of the wait that was broken off for it. Of the
+    two it makes a RuntimeError.
+    """
+    note_met(<uint32_t><uintptr_t>heard)
+    error = sys.exc_info()[1]
+    if broken == met_now() and isinstance(error, RuntimeError) and "KeyboardInterrupt" in str(error):
+        raise KeyboardInterrupt from None
+    return 0
+
+
+cdef bint raises_interrupt() noexcept with gil:
+    """Whether Ctrl-C raises KeyboardInterrupt; a handler of the user's own may not raise anything."""
+    try:
+        return signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    except BaseException:
+        return False
+
+
+cdef c.rf_reply begin_in_python(c.rf_feed *feed, int64_t *turn, char **error) noexcept with gil:
+    try:
+        if raises_interrupt():
+            listen(threading.main_thread().ident, meet)
+        turn[0] = asked_by(feed).begin()
+        return c.RF_REPLY_BATCH
+    except BaseException as caught:
+        error[0] = text_of(caught)
+        return c.RF_REPLY_ERROR
+
+
+cdef c.rf_reply take_in_python(c.rf_feed *feed, int64_t turn, c.rf_handout *handout, char **error) noexcept with gil:
+    cdef Lease lease
+    try:
+        taken = asked_by(feed).take(turn)
+        if taken is None:
+            return c.RF_REPLY_END
+        lease, rows = taken
+        feed_calls.give(handout, lease.ring, lease.taken.slot, rows)
+        return c.RF_REPLY_BATCH
+    except BaseException as caught:
+        error[0] = text_of(caught)
+        return c.RF_REPLY_ERROR
+
+
+cdef c.rf_reply rest_in_python(c.rf_feed *feed, int64_t step, int64_t *turn, char **error) noexcept with gil:
+    try:
+        rest = asked_by(feed).rest(step)
+        turn[0] = c.RF_OVER if rest is None else rest
+        return c.RF_REPLY_BATCH
+    except BaseException as caught:
+        error[0] = text_of(caught)
+        return c.RF_REPLY_ERROR
+
+
+cdef c.rf_reply ask_begin(c.rf_feed *feed, int64_t *turn, char **error) noexcept nogil:
+    # A thread that asks for the GIL now would be ended by it, with TensorFlow's frames on its stack.
+    if is_ending():
+        error[0] = strdup("ClosedError: the interpreter is about to end")
+        return c.RF_REPLY_ERROR
+    return begin_in_python(feed, turn, error)
+
+
+cdef c.rf_reply ask_take(c.rf_feed *feed, int64_t turn, c.rf_handout *handout, char **error) noexcept nogil:
+    if is_ending():
+        error[0] = strdup("ClosedError: the interpreter is about to end")
+        return c.RF_REPLY_ERROR
+    return take_in_python(feed, turn, handout, error)
+
+
+cdef c.rf_reply ask_rest(c.rf_feed *feed, int64_t step, int64_t *turn, char **error) noexcept nogil:
+    if is_ending():
+        error[0] = strdup("ClosedError: the interpreter is about to end")
+        return c.RF_REPLY_ERROR
+    return rest_in_python(feed, step, turn, error)
+
+
+cdef uint32_t ask_interrupted(uint32_t told, int64_t now_ns) noexcept nogil:
+    # Python raises KeyboardInterrupt only between two steps of the main thread. If that waits in C for a batch, it must
+    # have an error instead. Whether it does it shows by what else it would do there, a pending call.
+    global seen, seen_ns, broken
+    cdef uint32_t heard = heard_now()
+    if heard == told or heard == met_now() or is_ending():
+        return told
+    if seen != heard:
+        seen = heard
+        seen_ns = now_ns
+        return told
+    if now_ns - seen_ns < PROMPT_NS or not raises_interrupt():
+        return told
+    broken = heard
+    return heard
+
+
+cdef c.rf_asks ASKS
+ASKS.begin = ask_begin
+ASKS.next = ask_take
+ASKS.rest = ask_rest
+ASKS.interrupted = ask_interrupted

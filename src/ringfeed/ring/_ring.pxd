@@ -1,0 +1,25 @@
+"""What other extensions of ringfeed see of the ring: its classes, and the table of the feed's functions."""
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t
+
+from ringfeed.ring cimport _cring as c
+
+cdef const c.rf_feed_calls *feed_calls
+
+
+cdef class Lease:
+    cdef c.rf_ring *ring
+    cdef c.rf_taken taken
+
+    cdef uint8_t *base(self)
+    cdef bint has_failed(self, uint32_t cell) noexcept
+
+
+cdef class Ring:
+    cdef c.rf_ring *ring
+
+    cdef bint is_past(self, int64_t time_ns) noexcept
+    cdef bint leaves_room(self, bint lets_go) noexcept
+    cdef c.rf_answer take_ready(self, Lease lease)
+    cdef c.rf_answer wait_past(self, c.rf_answer first, int64_t timeout_ns, int64_t *stall_ns) except *
+    cdef c.rf_answer wait_head(self, int64_t timeout_ns, int64_t *stall_ns) except *

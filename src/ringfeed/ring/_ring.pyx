@@ -1,0 +1,363 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
+"""The ring and the lease, held for Python: lifetimes, the GIL and signals; every decision is made elsewhere.
+
+Nothing here imports NumPy, so that a worker can start its guard before the slow imports.
+"""
+
+cimport cython
+from cpython.buffer cimport PyBuffer_FillInfo
+from cpython.exc cimport PyErr_CheckSignals
+from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New
+from libc.errno cimport EPROTO, errno
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
+
+from ringfeed.ring cimport _cring as c
+
+import os
+from _thread import RLock
+
+ABI = c.RF_ABI
+FIELD_ALIGN = c.RF_FIELD_ALIGN
+CONTROL_MAX = c.RF_CONTROL_MAX
+MAX_WORKERS = c.RF_MAX_WORKERS
+MAX_IDS = c.RF_MAX_IDS
+MAX_CELLS = c.RF_MAX_CELLS
+FAILURE_SIZE = c.RF_FAILURE_SIZE
+ATTEMPT_MAX = c.RF_ATTEMPT_MAX
+
+TAKEABLE = c.RF_TAKEABLE
+DRY = c.RF_DRY
+HELD = c.RF_HELD
+PENDING = c.RF_PENDING
+STOPPED = c.RF_STOPPED
+ALARMED = c.RF_ALARMED
+DAMAGED = c.RF_DAMAGED
+
+ROW_OK = c.RF_ROW_OK
+ROW_RAISED = c.RF_ROW_RAISED
+ROW_KILLED = c.RF_ROW_KILLED
+
+# However long a wait is, it comes up this often: a signal that arrives just before the sleep is seen then.
+cdef int64_t SLICE_NS = 100_000_000
+
+# As in enum rf_damage.
+cdef tuple DAMAGES = ("", "header", "record", "cell", "indices", "failure")
+cdef tuple SLOT_STATES = ("free", "filling", "draining", "held", "parked")
+
+feed_calls = &c.rf_feed_calls_here
+
+
+def control_size(uint32_t slots, uint32_t cells, uint32_t ids):
+    """Return the bytes of a control block with lines for so many worker ids."""
+    return c.rf_control_size(slots, cells, ids)
+
+
+def window_size(uint32_t capacity, uint32_t rows):
+    """Return the bytes of the indices that a consumer keeps, `capacity` batches of `rows` being planned ahead."""
+    return c.rf_window_size(capacity, rows)
+
+
+def now_ns():
+    """Return CLOCK_MONOTONIC in nanoseconds, the clock of all times in the segment."""
+    return c.rf_now_ns()
+
+
+def futex_error():
+    """Return 0, or the errno with which the kernel refuses the C library's own locks."""
+    return c.rf_futex_error()
+
+
+def start_guard(int parent, int lifeline):
+    """SIGKILL this process's group when `parent` (a pidfd) ends or the other end of `lifeline` closes."""
+    cdef int error = c.rf_guard_start(parent, lifeline)
+    if error:
+        raise OSError(error, os.strerror(error))
+
+
+def keep_heap(int trim, int mmap):
+    """Make malloc keep freed memory: `trim` bytes at most, blocks up to `mmap` bytes. False where it cannot."""
+    return c.rf_keep_heap(trim, mmap) == 0
+
+
+def format_control(int fd, uint64_t size, uint32_t slots, uint32_t cells, uint32_t workers, uint32_t rows,
+                   uint32_t ids, uint64_t slot_size, uint64_t indices_at, uint64_t marks_at, uint64_t failures_at,
+                   uint32_t spin_ns):
+    """Write a fresh control block into the zeroed file `fd`."""
+    cdef c.rf_geometry geometry = c.rf_geometry(slots, cells, workers, rows, ids, slot_size, indices_at, marks_at,
+                                                failures_at, spin_ns)
+    cdef void *address = c.rf_map(fd, size, 0)
+    if address == NULL:
+        raise MemoryError(f"cannot map the control block of {size} bytes")
+    c.rf_format(<c.rf_control *>address, &geometry)
+    c.rf_unmap(address, size)
+
+
+@cython.final
+cdef class Ring:
+    """One process's hold on a segment. Views, leases and worker ends keep it mapped, also after `close`."""
+
+    def __cinit__(self, int control_fd, int slots_fd, uint64_t control_size, uint64_t slots_size, bint inherit=False):
+        cdef int why = 0
+        self.ring = c.rf_open(control_fd, slots_fd, control_size, slots_size, inherit, &why)
+        if self.ring != NULL:
+            return
+        if why == EPROTO:
+            raise ValueError("this is no segment of this version of ringfeed: magic, ABI or sizes differ")
+        raise OSError(why, os.strerror(why))
+
+    def __dealloc__(self):
+        if self.ring != NULL:
+            c.rf_unreference(self.ring)
+
+    def become_consumer(self, uint32_t capacity, uint32_t max_attempts):
+        """Plan, bind, take and reap from this process, with at most `capacity` batches planned ahead."""
+        if c.rf_become_consumer(self.ring, capacity, max_attempts):
+            raise MemoryError(f"cannot plan {capacity} batches ahead")
+
+    @property
+    def slots(self):
+        """The number of slots."""
+        return self.ring.geometry.slots
+
+    @property
+    def address(self):
+        """Where the first slot starts, in this process; the others follow without a gap."""
+        return <uintptr_t>c.rf_slot_base(self.ring, 0)
+
+    @property
+    def ids(self):
+        """How many ids workers may have, those of fenced ones included."""
+        return self.ring.geometry.ids
+
+    # ---- planning ----
+
+    @property
+    def room(self):
+        """How many more batches can be planned."""
+        return c.rf_plan_room(self.ring)
+
+    @property
+    def planned(self):
+        """How many batches are planned or bound, and not taken."""
+        return c.rf_planned(self.ring)
+
+    def plan(self, const int64_t[::1] indices, uint32_t rows, uint64_t epoch, uint32_t version, uint32_t lane=0):
+        """Plan batches of `rows` indices each, the last one perhaps shorter; bind what can be bound.
+
+        Of a `lane`, only workers of that lane claim them.
+        """
+        if lane > c.RF_MAX_WORKERS:
+            raise ValueError(f"lane {lane}, at most {c.RF_MAX_WORKERS}")
+        c.rf_set_lane(self.ring, lane)
+        cdef Py_ssize_t first = 0, count = indices.shape[0]
+        cdef uint32_t some
+        while first < count:
+            some = rows if count - first >= rows else <uint32_t>(count - first)
+            if not c.rf_plan(self.ring, &indices[first], some, epoch, version):
+                raise ValueError(f"no room to plan a batch of {some} rows")
+            first += some
+        c.rf_bind(self.ring)
+
+    # ---- taking ----
+
+    @property
+    def head_lane(self):
+        """The lane of the batch to be taken next; 0 where it is anybody's to fill, or has no slot."""
+        return c.rf_head_lane(self.ring)
+
+    def look(self):
+        """Answer at once what `wait` would wait for."""
+        return c.rf_look(self.ring)
+
+    def wait(self, int64_t timeout_ns, bint held=False):
+        """Wait without the GIL for as long as `look` answers PENDING, or HELD, or `timeout_ns`. Answers signals.
+
+        ``held``: only where it is HELD, since what is PENDING may be the caller's own to fill.
+        """
+        cdef c.rf_answer first = c.rf_look(self.ring)
+        cdef int64_t stall_ns = 0
+        if first != c.RF_HELD and (held or first != c.RF_PENDING):
+            return first
+        return self.wait_past(first, timeout_ns, &stall_ns)
+
+    cdef c.rf_answer wait_past(self, c.rf_answer first, int64_t timeout_ns, int64_t *stall_ns) except *:
+        """Wait as long as a look answers as the first did; tells how long that was, whatever ends it."""
+        cdef c.rf_answer answer = first
+        cdef int64_t began = c.rf_now_ns()
+        cdef int64_t now = began
+        cdef int64_t deadline = began + timeout_ns
+        while answer == first and now < deadline:
+            with nogil:
+                if first == c.RF_HELD:
+                    answer = c.rf_wait_slot(self.ring, min(deadline, now + SLICE_NS))
+                else:
+                    answer = c.rf_wait_head(self.ring, min(deadline, now + SLICE_NS))
+            if answer == c.RF_PENDING:
+                c.rf_check(self.ring)
+            now = c.rf_now_ns()
+            stall_ns[0] = now - began
+            PyErr_CheckSignals()
+        return answer
+
+    cdef c.rf_answer wait_head(self, int64_t timeout_ns, int64_t *stall_ns) except *:
+        """Wait for the head batch, which was PENDING, and tell onlookers how long."""
+        try:
+            return self.wait_past(c.RF_PENDING, timeout_ns, stall_ns)
+        finally:
+            c.rf_note_stall(self.ring, stall_ns[0])
+
+    def take(self):
+        """Take the head batch; None where it is not ready."""
+        if c.rf_look(self.ring) != c.RF_TAKEABLE:
+            return None
+        cdef Lease lease = Lease.__new__(Lease)
+        lease.taken = c.rf_take(self.ring)
+        if lease.taken.damaged:
+            return None
+        c.rf_reference(self.ring)
+        lease.ring = self.ring
+        return lease
+
+    cdef bint is_past(self, int64_t time_ns) noexcept:
+        """Whether this time has come; here, where the clock is."""
+        return c.rf_now_ns() >= time_ns
+
+    cdef bint leaves_room(self, bint lets_go) noexcept:
+        """Whether taking the head batch leaves a slot to be filled: see rf_leaves_room()."""
+        return c.rf_leaves_room(self.ring, lets_go)
+
+    cdef c.rf_answer take_ready(self, Lease lease):
+        """Take the head batch into a fresh lease if nothing is to be judged: see rf_take_ready()."""
+        cdef c.rf_answer answer = c.rf_take_ready(self.ring, &lease.taken)
+        if answer == c.RF_TAKEABLE:
+            c.rf_reference(self.ring)
+            lease.ring = self.ring
+        return answer
+
+    def damage(self):
+        """Say what was overwritten: (what, batch, first row, rows, their indices); None if nothing was.
+
+        ``what`` is header, record, cell, indices or failure; the indices are empty where they are not known.
+        """
+        c.rf_check(self.ring)
+        cdef c.rf_damage_report report = c.rf_damage_of(self.ring)
+        cdef const int64_t *indices = c.rf_slot_indices(self.ring, report.slot)
+        cdef uint32_t row
+        if report.what == c.RF_INTACT:
+            return None
+        known = [indices[report.first_row + row] for row in range(report.rows)] if report.indices else []
+        return DAMAGES[<int>report.what], report.batch, report.first_row, report.rows, known
+
+    # ---- more or less of it, while it runs ----
+
+    @property
+    def open_slots(self):
+        """How many slots are open; the others are parked, or on their way there."""
+        return c.rf_open_slots(self.ring)
+
+    def set_open(self, uint32_t slots):
+        """Open the lowest `slots` slots, whose memory must be reserved, and park the others."""
+        with nogil:
+            c.rf_set_open(self.ring, slots)
+
+    def give_back(self, uint32_t slot):
+        """Return a parked slot's memory to the kernel."""
+        cdef int error
+        if slot >= self.ring.geometry.slots or c.rf_slot_state_of(self.ring, slot) != c.RF_SLOT_PARKED:
+            raise ValueError(f"slot {slot} is not parked")
+        with nogil:
+            error = c.rf_give_back(self.ring, slot)
+        if error:
+            raise OSError(error, os.strerror(error))
+
+    def set_crew(self, uint32_t workers):
+        """Reckon with so many workers from now on."""
+        c.rf_set_crew(self.ring, workers)
+
+    def retire(self, uint32_t worker):
+        """Have a worker leave when it has published what it is at."""
+        if worker >= self.ring.geometry.ids:
+            raise ValueError(f"worker {worker} of {self.ring.geometry.ids}")
+        c.rf_retire(self.ring, worker)
+
+    # ---- ends ----
+
+    def cancel(self):
+        """Break the epoch off: nothing planned or bound is delivered any more."""
+        with nogil:
+            c.rf_cancel(self.ring)
+
+    def requeue(self):
+        """Fence: bind anew, in other slots, all that is bound and not taken; the old slots drain."""
+        with nogil:
+            c.rf_requeue(self.ring)
+
+    def stop(self):
+        """Answer STOPPED to everybody who waits, for ever."""
+        c.rf_stop(self.ring)
+
+    def alarm(self):
+        """Make `wait` answer ALARMED until `clear_alarm`."""
+        c.rf_alarm(self.ring)
+
+    def clear_alarm(self):
+        """End the alarm."""
+        c.rf_alarm_clear(self.ring)
+
+    def reap(self, uint32_t worker, bint blame=True):
+        """Take back what a proven-dead worker had claimed: (claims, index, deaths, epoch, batch, row, given_up)."""
+        cdef c.rf_reaped reaped
+        if worker >= self.ring.geometry.ids:
+            raise ValueError(f"worker {worker} of {self.ring.geometry.ids}")
+        with nogil:
+            reaped = c.rf_reap(self.ring, worker, blame)
+        return (reaped.claims, reaped.index, reaped.deaths, reaped.epoch, reaped.batch, reaped.row,
+                reaped.given_up)
+
+    # ---- looking on ----
+
+    def slot_states(self):
+        """Return a word a slot: free, filling, ready, held, draining or parked."""
+        cdef uint32_t slot
+        states = []
+        for slot in range(self.ring.geometry.slots):
+            state = c.rf_slot_state_of(self.ring, slot)
+            ready = state == c.RF_SLOT_BOUND and c.rf_slot_ready(self.ring, slot)
+            states.append("ready" if ready else SLOT_STATES[<int>state])
+        return states
+
+    def held_since_ns(self):
+        """Return, for each slot that views hold, when its batch was taken."""
+        cdef uint32_t slot
+        return [c.rf_held_since_ns(self.ring, slot) for slot in range(self.ring.geometry.slots)
+                if c.rf_slot_state_of(self.ring, slot) == c.RF_SLOT_HELD]
+
+    def report(self, uint32_t worker):
+        """Return (index or None, since_ns, busy_ns, wait_ns, samples, tickets) of one worker."""
+        if worker >= self.ring.geometry.ids:
+            raise ValueError(f"worker {worker} of {self.ring.geometry.ids}")
+        cdef c.rf_worker_report report = c.rf_report(self.ring, worker)
+        return (report.index if report.in_row else None, report.since_ns, report.busy_ns, report.wait_ns,
+                report.samples, report.tickets)
+
+    def timings(self, uint32_t worker):
+        """Return (rows, read_ns, write_ns): of so many rows of this worker, the time in dataset[i] and in the write."""
+        if worker >= self.ring.geometry.ids:
+            raise ValueError(f"worker {worker} of {self.ring.geometry.ids}")
+        cdef c.rf_worker_report report = c.rf_report(self.ring, worker)
+        return report.timed, report.read_ns, report.write_ns
+
+    def note_pid(self, uint32_t worker, uint32_t pid):
+        """Tell onlookers which process a worker is."""
+        if worker >= self.ring.geometry.ids:
+            raise ValueError(f"worker {worker} of {self.ring.geometry.ids}")
+        c.rf_note_pid(self.ring, worker, pid)
+
+    def note_stall(self, int64_t stall_ns):
+        """Tell onlookers how long the consumer has waited."""
+        c.rf_note_stall(self.ring, stall_ns)
+
+
+include "_owners.pxi"
+include "_lease.pxi"
+include "_worker_end.pxi"

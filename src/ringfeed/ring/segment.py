@@ -1,0 +1,187 @@
+"""The shared memory of one loader: two sealed memfds without a name, so that nothing can be left behind."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import resource
+from typing import TYPE_CHECKING
+
+from ringfeed._units import show_bytes
+from ringfeed.errors import ClosedError, PlanError
+from ringfeed.ring import _pages, _ring
+from ringfeed.ring._ring import Descriptor
+from ringfeed.ring.machine import check_futex, show_limit
+
+if TYPE_CHECKING:
+    from ringfeed.engine.plan import Plan
+
+
+MIN_SLOTS = 2  # one to fill while one is in use
+STDERR = 2
+SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+_NO_CALL = "; ringfeed needs Linux 3.17 or newer, and a container whose seccomp profile allows memfd_create"
+_NO_DESCRIPTOR = "; raise RLIMIT_NOFILE (ulimit -n), or close what keeps descriptors open"
+_WAYS = {errno.ENOSYS: _NO_CALL, errno.EPERM: _NO_CALL, errno.EACCES: _NO_CALL, errno.EMFILE: _NO_DESCRIPTOR}
+
+
+def worker_ids(workers: int) -> int:
+    """How many ids there are for workers: one each, and one more each for a worker that is fenced meanwhile."""
+    return min(2 * workers, _ring.MAX_IDS) or 1  # without workers the consumer takes the place of one
+
+
+def keep_standard_descriptors() -> None:
+    """Open /dev/null for each closed standard stream: C code would print into a memfd that got its number."""
+    while (opened := Descriptor(os.open, os.devnull, os.O_RDWR)).fileno() <= STDERR:
+        os.set_inheritable(opened.detach(), True)  # noqa: FBT003 - the name says it
+
+
+def reserve(name: str, size: int, at_first: int | None = None) -> Descriptor:
+    """Return a memfd of ``size`` zeroed bytes, whose size nobody can change any more.
+
+    All of them are reserved, or as many as ``at_first`` says: the others before they are used.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if limit != resource.RLIM_INFINITY and size > limit:  # asked, as the kernel's answer may be SIGXFSZ
+        message = f"RLIMIT_FSIZE (ulimit -f) is {limit} bytes, and {show_bytes(size)} of shared memory are needed"
+        raise PlanError(f"{message}; raise it, use fewer slots, or memory=")
+    try:
+        memfd = Descriptor(os.memfd_create, name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    except OSError as error:
+        message = f"cannot create shared memory: memfd_create: {error.strerror}"
+        raise PlanError(message + _WAYS.get(error.errno or 0, "")) from error
+    fd = memfd.fileno()
+    try:
+        os.fchmod(fd, 0o600)  # or another user whom /proc shows our descriptors could open it
+        os.ftruncate(fd, size)
+        if at_first is None:
+            _pages.reserve_huge(fd, size)
+        _allocate(fd, 0, size if at_first is None else at_first)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
+    except BaseException:
+        memfd.close()  # now: the error's traceback keeps what this frame refers to
+        raise
+    return memfd
+
+
+def _allocate(fd: int, offset: int, size: int) -> None:
+    try:
+        os.posix_fallocate(fd, offset, size)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
+            raise
+        message = f"cannot reserve {show_bytes(size)} of shared memory: {error.strerror}; use fewer slots, or memory="
+        raise PlanError(message) from error
+
+
+def open_ring(control_fd: int, slots_fd: int, sizes: tuple[int, int], *, inherit: bool = False) -> _ring.Ring:
+    """Map a segment into this process, and into its forked children if they ``inherit``.
+
+    Raises ValueError for what is no segment of this version, PlanError where there is no room for it.
+    """
+    for fd in (control_fd, slots_fd):
+        if _seals(fd) & SEALS != SEALS:
+            message = "this is no segment of ringfeed: its size is not sealed, so that reading it could be a SIGBUS"
+            raise ValueError(message)
+    try:
+        return _ring.Ring(control_fd, slots_fd, *sizes, inherit=inherit)
+    except OSError as error:
+        raise PlanError(_no_map(sum(sizes), error.strerror)) from error
+
+
+def _seals(fd: int) -> int:
+    try:
+        return fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+    except OSError:  # no memfd
+        return 0
+
+
+def _no_map(size: int, why: str | None) -> str:
+    return (
+        f"cannot map {show_bytes(size)} of shared memory: {why}; RLIMIT_AS (ulimit -v) is "
+        f"{show_limit(resource.RLIMIT_AS)}; raise it, use fewer slots, or memory="
+    )
+
+
+class Segment:
+    """The control block and the slots that a plan describes. Mappings outlive ``close``, its descriptors do not."""
+
+    def __init__(self, plan: Plan, spin_ns: int = 0, open_slots: int | None = None) -> None:
+        """Reserve and format everything, or raise PlanError and leave nothing.
+
+        ``spin_ns``: how long a waiter looks again before it sleeps, while batches come quicker than that.
+        ``open_slots``: how many to begin with, None for all; the others are reserved by `reserve_slot`.
+        """
+        check_futex()
+        keep_standard_descriptors()
+        self.control_size = plan.control_size
+        self.slots_size = plan.slots * plan.slot_size
+        self._control = reserve("ringfeed-control", self.control_size)
+        try:
+            self._format(plan, spin_ns)
+            self.slot_size = plan.slot_size
+            self.reserved = set(range(plan.slots if open_slots is None else open_slots))
+            at_first = None if open_slots is None else open_slots * plan.slot_size
+            self._slots = reserve("ringfeed-slots", self.slots_size, at_first)
+        except BaseException:
+            self._control.close()
+            raise
+
+    @property
+    def control_fd(self) -> int:
+        """The descriptor of the control block; -1 once it is closed."""
+        return self._control.fileno()
+
+    @property
+    def slots_fd(self) -> int:
+        """The descriptor of the slots; -1 once it is closed."""
+        return self._slots.fileno()
+
+    def _format(self, plan: Plan, spin_ns: int) -> None:
+        layout = plan.layout
+        try:
+            _ring.format_control(
+                self.control_fd,
+                self.control_size,
+                plan.slots,
+                layout.cells,
+                max(plan.workers, 1),
+                layout.indices,
+                worker_ids(plan.workers),
+                layout.slot_size,
+                layout.indices_at,
+                layout.marks_at,
+                layout.failures_at,
+                spin_ns,
+            )
+        except MemoryError as error:
+            raise PlanError(_no_map(self.control_size, os.strerror(errno.ENOMEM))) from error
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Bytes of the control block and of all slots."""
+        return self.control_size, self.slots_size
+
+    def reserve_slot(self, slot: int) -> None:
+        """Have the kernel set a slot's memory aside, or raise PlanError; ClosedError once it is closed."""
+        if self.slots_fd < 0:
+            message = "the loader was closed while a slot was to be opened"
+            raise ClosedError(message)
+        if slot not in self.reserved:
+            _allocate(self.slots_fd, slot * self.slot_size, self.slot_size)
+            self.reserved.add(slot)
+
+    def give_back(self, ring: _ring.Ring, slot: int) -> None:
+        """Return a parked slot's memory to the kernel."""
+        self.reserved.discard(slot)  # first: what is interrupted in between is reserved again before it is used
+        ring.give_back(slot)
+
+    def open(self) -> _ring.Ring:
+        """Return a mapping of the segment for this process, which its forked children inherit."""
+        return open_ring(self.control_fd, self.slots_fd, self.sizes, inherit=True)
+
+    def close(self) -> None:
+        """Close the descriptors; once."""
+        self._control.close()
+        self._slots.close()

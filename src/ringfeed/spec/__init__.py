@@ -1,0 +1,9 @@
+"""What a sample is, and how it lies in a slot.
+
+    sample ──▶ Spec (a tree of Array leaves) ──▶ Layout (offsets in a slot)
+                                                   ├── _rows    samples into the rows of a claim
+                                                   ├── _fields  the fields of a slot as NumPy arrays
+                                                   └── dlpack   the fields of a slot for frameworks
+
+`conversion` turns uint8 into floating point on the way. Imports only `ring`.
+"""

@@ -1,0 +1,21 @@
+from collections.abc import Sequence
+from typing import Any, TypeAlias, final
+
+import numpy as np
+from typing_extensions import Self
+
+from ringfeed.ring._ring import Lease, Ring
+from ringfeed.spec.spec import Spec
+
+_Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+
+def shape_of(lease: Lease, offset: int, most: tuple[int, ...]) -> tuple[int, ...]: ...
+
+@final
+class Fields:
+    def __new__(cls, spec: Spec, offsets: Sequence[int]) -> Self: ...
+    def views(self, lease: Lease, rows: int) -> list[_Array]: ...
+
+@final
+class FieldWriter:
+    def __new__(cls, spec: Spec, offsets: Sequence[int], owner: Ring) -> Self: ...

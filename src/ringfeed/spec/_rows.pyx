@@ -1,0 +1,266 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""Fills what a worker has claimed, row by row, in bulk or as whole batches, and takes the time of it."""
+
+cimport cython
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
+
+from ringfeed.ring cimport _cring as c
+from ringfeed.spec._fields cimport FieldWriter
+
+from ringfeed.errors import SpecError
+from ringfeed.ring.failure import Nothing
+
+
+cdef extern from "copy.h" nogil:
+    bint rf_streams(const c.rf_claim *claim, uint64_t beyond)
+
+
+cdef extern from "times.h" nogil:
+    uint32_t rf_timed_row(const c.rf_claim *claim)
+    void rf_note_times(const c.rf_claim *claim, uint64_t rows, int64_t read_ns, int64_t write_ns)
+
+
+cdef void blame_nobody(c.rf_claim *claim, uint32_t row) noexcept:
+    """Tell that the worker is at a row and those behind it, without a blame for any of them."""
+    cdef c.rf_claim beside = claim[0]
+    beside.first_row = 0xfffffffe - row  # no row of a batch: a death here says only that the next try goes row by row
+    c.rf_blame(&beside, row)
+
+
+@cython.final
+cdef class RowWriter:
+    """Writes samples into the rows of a claimed ticket.
+
+    One row of each ticket is timed, or all where they are read or written together. Rows go past the caches where the
+    open slots are of `beyond` bytes together, or more.
+    """
+
+    cdef FieldWriter writer
+    cdef object spec, owner
+    cdef uint64_t beyond   # caches: bytes of slots
+    cdef Py_ssize_t count  # of leaves
+    cdef Py_ssize_t flat   # as many, of a flat tuple; 0: a bare leaf; -1: anything else
+
+    def __cinit__(self, spec, offsets, owner, uint64_t beyond):
+        self.writer = FieldWriter(spec, offsets, owner)
+        self.spec = spec
+        self.owner = owner
+        self.beyond = beyond
+        self.count = len(spec.leaves)
+        structure = spec.structure
+        self.flat = -1
+        if structure[0] == "leaf":
+            self.flat = 0
+        elif structure[0] == "tuple" and structure[1] is None and all(child[0] == "leaf" for child in structure[2]):
+            self.flat = self.count
+
+    cdef int write(self, sample, uint8_t *base, Py_ssize_t row, int64_t index) except -1:
+        cdef Py_ssize_t number
+        if self.flat == 0:
+            return self.writer.write(0, sample, base, row, index)
+        if self.flat < 0 or type(sample) is not tuple or len(<tuple>sample) != self.flat:
+            sample = tuple(self.spec.flatten(sample, index))
+        for number in range(self.count):
+            self.writer.write(number, (<tuple>sample)[number], base, row, index)
+        return 0
+
+    cdef int fill_row(self, c.rf_claim *claim, uint32_t row, function, bint in_place, bint timed) except -1:
+        cdef int64_t began_ns = c.rf_now_ns() if timed else 0, read_ns = 0
+        index = claim.indices[row]
+        if in_place:
+            self.fill_in_place(claim, row, function, index)
+            if timed:
+                rf_note_times(claim, 1, c.rf_now_ns() - began_ns, 0)
+            return 0
+        sample = function(index)
+        if timed:
+            read_ns = c.rf_now_ns()
+        self.write(sample, claim.base, claim.first_row + row, index)
+        if timed:
+            rf_note_times(claim, 1, read_ns - began_ns, c.rf_now_ns() - read_ns)
+        return 0
+
+    cdef fill_in_place(self, c.rf_claim *claim, uint32_t row, function, index):
+        """Have a row filled by the dataset itself."""
+        out = [self.writer.fields.wrap(number, claim.base, claim.first_row + row, -1, self.owner)
+               for number in range(self.count)]
+        given = self.spec.unflatten(out)
+        answer = function(index, given)
+        if answer is not None and answer is not given:
+            raise TypeError(f"read_into returned a {type(answer).__name__}, expected None; write the sample into out")
+        if self.flat < 0:
+            self.check_out(given, out, index)
+        for number in range(self.count):
+            self.writer.clear_row(number, claim.base, claim.first_row + row)
+
+    cdef check_out(self, given, list out, int64_t index):
+        """Refuse an `out` whose arrays were replaced in place of being written into: the row would stay as it was."""
+        leaves = list(given.values()) if type(given) is dict else list(given)
+        if len(leaves) != len(out) or any(leaf is not field for leaf, field in zip(leaves, out)):
+            leaves = self.spec.flatten(given, index, "out")
+        for leaf, field, place in zip(leaves, out, self.spec.leaves):
+            if leaf is not field:
+                where = place.path.replace("sample", "out", 1)
+                raise SpecError(f"dataset[{index}]: {where} was replaced, expected to be written into; use "
+                                f"{where}[...] = in read_into")
+
+    cdef bint fill_rows(self, c.rf_claim *claim, function, bint in_place, context, on_error) except -1:
+        cdef uint32_t row
+        cdef uint32_t timed = rf_timed_row(claim)
+        self.writer.stream = rf_streams(claim, self.beyond)
+        for row in range(claim.rows):
+            if c.rf_cancelled(claim):
+                return False
+            if claim.marks[row] == c.RF_ROW_KILLED:
+                continue
+            context.index = claim.indices[row]
+            c.rf_blame(claim, row)
+            try:
+                self.fill_row(claim, row, function, in_place, row == timed)
+            except BaseException as error:
+                on_error(row, claim.indices[row], error)
+        return True
+
+    def samples(self, uintptr_t claim_address, getitem, context, on_error):
+        """Fill the claim with getitem(index), row by row; False when the claim was cancelled.
+
+        on_error(row, index, error) is told of each row that fails, counted in the ticket.
+        """
+        return self.fill_rows(<c.rf_claim *>claim_address, getitem, False, context, on_error)
+
+    def rows(self, uintptr_t claim_address, read_into, context, on_error):
+        """Fill the claim with read_into(index, out): `out` has the sample's structure and lies in the slot."""
+        return self.fill_rows(<c.rf_claim *>claim_address, read_into, True, context, on_error)
+
+    def bulk(self, uintptr_t claim_address, getitems, context, on_error):
+        """Fill the claim with getitems(indices), many samples at once.
+
+        If that fails, or kills a worker, one at a time: the sample at fault is found and blamed, the others are saved.
+        """
+        cdef c.rf_claim *claim = <c.rf_claim *>claim_address
+        cdef uint32_t row
+        rows = [row for row in range(claim.rows) if claim.marks[row] != c.RF_ROW_KILLED]
+        self.writer.stream = rf_streams(claim, self.beyond)
+        context.index = None  # many samples at once: rng() has none to belong to
+        if not rows or c.rf_cancelled(claim):
+            return not rows
+        if claim.attempt == 0 and self.many(claim, rows, getitems, on_error, len(rows) == 1):
+            return True
+        for row in rows:
+            if c.rf_cancelled(claim):
+                return False
+            self.many(claim, [row], getitems, on_error, True)
+        return True
+
+    cdef bint many(self, c.rf_claim *claim, list rows, getitems, on_error, bint last_try) except -1:
+        """Fill some rows; False where they are to be tried one at a time."""
+        cdef uint32_t row
+        cdef Py_ssize_t count = 0
+        cdef int64_t began_ns = c.rf_now_ns(), write_ns = 0, since_ns = 0
+        cdef bint lazily  # samples are read while they are asked for, one after another
+        indices = [claim.indices[row] for row in rows]
+        faults = []
+        if last_try:
+            c.rf_blame(claim, rows[0])
+        else:
+            blame_nobody(claim, rows[0])
+        try:
+            samples = getitems(list(indices))
+            lazily = type(samples) is not list and type(samples) is not tuple
+            since_ns = c.rf_now_ns()
+            for sample in samples:  # one by one: a generator may fill the same buffer again
+                if lazily:
+                    since_ns = c.rf_now_ns()
+                if count == len(rows):
+                    raise ValueError(f"__getitems__ returned more than {len(rows)} samples for as many indices")
+                try:
+                    self.write(sample, claim.base, claim.first_row + <uint32_t>rows[count], indices[count])
+                except BaseException as error:
+                    faults.append((rows[count], indices[count], error))
+                if lazily:
+                    write_ns += c.rf_now_ns() - since_ns
+                count += 1
+            if not lazily:
+                write_ns = c.rf_now_ns() - since_ns
+            rf_note_times(claim, count, c.rf_now_ns() - began_ns - write_ns, write_ns)
+            if count != len(rows):
+                raise ValueError(f"__getitems__ returned {count} samples for {len(rows)} indices")
+        except BaseException as error:
+            if not last_try and not isinstance(error, KeyboardInterrupt):
+                return False
+            faults = [(row, claim.indices[row], error) for row in rows]
+        for row, index, error in faults:
+            on_error(row, index, error)
+        return True
+
+    def gather(self, uintptr_t claim_address, list arrays, on_error):
+        """Fill the claim from resident arrays, an array a leaf, without the GIL.
+
+        After a death (a mapped file that was cut short, say) row by row, so that only the row to blame is blamed.
+        """
+        cdef c.rf_claim *claim = <c.rf_claim *>claim_address
+        cdef int64_t length = min(len(array) for array in arrays), began_ns = c.rf_now_ns()
+        cdef uint32_t row
+        self.writer.stream = rf_streams(claim, self.beyond)
+        if c.rf_cancelled(claim):
+            return False
+        if claim.attempt == 0 and self.lie_within(claim, length):
+            self.gather_rows(claim, arrays, 0, claim.rows)
+            rf_note_times(claim, claim.rows, 0, c.rf_now_ns() - began_ns)
+            return True
+        for row in range(claim.rows):
+            if claim.marks[row] == c.RF_ROW_KILLED:
+                continue
+            c.rf_blame(claim, row)
+            if 0 <= claim.indices[row] < length:
+                self.gather_rows(claim, arrays, row, 1)
+            else:
+                on_error(row, claim.indices[row],
+                         IndexError(f"index {claim.indices[row]} is out of range for arrays of {length} rows"))
+        return True
+
+    cdef bint lie_within(self, c.rf_claim *claim, int64_t length):
+        cdef uint32_t row
+        for row in range(claim.rows):
+            if claim.indices[row] < 0 or claim.indices[row] >= length:
+                return False
+        return True
+
+    cdef gather_rows(self, c.rf_claim *claim, list arrays, uint32_t first, uint32_t rows):
+        cdef Py_ssize_t number
+        for number in range(self.count):
+            self.writer.gather(number, arrays[number], claim.base, claim.first_row + first, claim.indices + first, rows)
+
+    def batch(self, uintptr_t claim_address, getitem, uint32_t most, context, on_error):
+        """Fill the whole slot with the batch getitem(index) of at most `most` rows."""
+        cdef c.rf_claim *claim = <c.rf_claim *>claim_address
+        cdef int64_t began_ns = c.rf_now_ns(), read_ns
+        self.writer.stream = rf_streams(claim, self.beyond)
+        claim.rows_delivered = 0
+        if c.rf_cancelled(claim):
+            return False
+        if claim.marks[0] == c.RF_ROW_KILLED:
+            return True
+        index = claim.indices[0]
+        context.index = index
+        c.rf_blame(claim, 0)
+        try:
+            batch = getitem(index)
+            read_ns = c.rf_now_ns()
+            claim.rows_delivered = self.write_batch(batch, claim.base, index, most)
+            rf_note_times(claim, claim.rows_delivered, read_ns - began_ns, c.rf_now_ns() - read_ns)
+        except BaseException as error:
+            on_error(0, index, error)
+        return True
+
+    cdef uint32_t write_batch(self, batch, uint8_t *base, int64_t index, uint32_t most) except? 0xffffffff:
+        cdef Py_ssize_t number, rows = -1
+        if batch is None:
+            raise Nothing
+        if self.flat == 0:
+            batch = (batch,)
+        elif self.flat < 0 or type(batch) is not tuple or len(<tuple>batch) != self.flat:
+            batch = tuple(self.spec.flatten(batch, index, "batch"))
+        for number in range(self.count):
+            rows = self.writer.write_batch(number, (<tuple>batch)[number], base, rows, most, index)
+        return <uint32_t>rows

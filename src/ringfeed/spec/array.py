@@ -1,0 +1,337 @@
+"""What one leaf of a sample is, and whether a value fits it.
+
+Every refusal is a SpecError that says where, what came, what was expected and what to do.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, TypeAlias, TypeGuard
+
+import numpy as np
+
+from ringfeed.errors import SpecError
+from ringfeed.spec.conversion import STEPS, Cast
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+MAX_BYTES = 2**62  # of one leaf, so that a signed 64-bit integer counts them with room to spare
+MAX_AXES = 32  # as many as the writer of slots describes
+MAX_SHOWN_BITS = 128  # of an int in an error: Python refuses to print ints of thousands of digits
+MAX_SHOWN = 220  # characters of each part of an error, so that it is whole when it comes from a worker
+USER_DTYPE = 2  # what dtype.isbuiltin is for dtypes that others registered, such as bfloat16
+CONTAINERS = (tuple, list, dict)
+CHW_AXES = 3
+X87_BITS, X87_BYTES = 63, 10  # of a number of Intel's 80 bits, of which NumPy makes 12 or 16 bytes
+UINT8, FLOAT32 = np.dtype("uint8"), np.dtype("float32")
+
+AnyDtype: TypeAlias = "np.dtype[Any]"
+AnyArray: TypeAlias = "np.ndarray[Any, AnyDtype]"
+
+
+class Leaf(NamedTuple):
+    """One leaf of a spec: where it stands, its shape and dtype, and the bytes of ONE sample of it.
+
+    ``variable``: the axes of ``shape`` along which a whole batch may be smaller. ``cast``: how uint8 becomes what the
+    other fields say; None where the dataset gives just that.
+    """
+
+    path: str
+    shape: tuple[int, ...]
+    dtype: AnyDtype
+    nbytes: int
+    variable: tuple[int, ...] = ()
+    cast: Cast | None = None
+
+    @property
+    def given_shape(self) -> tuple[int, ...]:
+        """The shape of what the dataset gives."""
+        turned = self.cast is not None and self.cast.layout is not None
+        return (*self.shape[1:], self.shape[0]) if turned else self.shape
+
+    @property
+    def given_dtype(self) -> AnyDtype:
+        """The dtype of what the dataset gives."""
+        return self.dtype if self.cast is None else UINT8
+
+
+@dataclass(frozen=True, slots=True, init=False, repr=False)
+class Array:
+    """Shape and dtype of one array of a sample, as in ``Array((224, 224, 3), "uint8")``.
+
+    ``dtype`` is anything that ``np.dtype`` takes, byte order included, except None. Refused with SpecError:
+    dtypes that hold Python objects or have no width, negative axes, more than 32 axes or 2**62 bytes.
+
+    ``variable`` is for datasets of whole batches, which may be smaller than ``shape`` along all axes (True), or along
+    these, as in ``Array((512, 512, 3), "uint8", variable=(0, 1))``: a slot reserves the whole shape, and each batch
+    is handed out in its own. All rows of one batch have one shape.
+
+    Any of ``scale``, ``offset``, ``mean``, ``std`` and ``layout`` makes a float32 array of the uint8 that the dataset
+    gives, while it is written into the slot; see `Cast`. ``shape`` is that in the slot: with ``layout="CHW"`` the
+    sample of ``Array((3, 224, 224), "float32", layout="CHW")`` has shape (224, 224, 3).
+    """
+
+    shape: tuple[int, ...]
+    dtype: AnyDtype
+    variable: tuple[int, ...]
+    cast: Cast | None
+
+    def __init__(  # noqa: PLR0913 - and those of its Cast
+        self,
+        shape: Sequence[SupportsIndex],
+        dtype: npt.DTypeLike,
+        *,
+        variable: bool | Sequence[SupportsIndex] = False,
+        scale: float | None = None,
+        offset: float | None = None,
+        mean: float | Sequence[float] | None = None,
+        std: float | Sequence[float] | None = None,
+        layout: str | None = None,
+    ) -> None:
+        try:
+            axes = tuple(operator.index(axis) for axis in shape)
+            found = np.dtype(dtype or object)  # np.dtype(None) would be float64
+        except (TypeError, ValueError, SyntaxError):
+            got, remedy = f"has shape {shape!r} and dtype {dtype!r}", "write it as ((224, 224, 3), 'uint8')"
+            raise error_of("Array", got, "a tuple of ints and what np.dtype takes", remedy) from None
+        check_array(axes, found, "Array")
+        object.__setattr__(self, "shape", axes)
+        object.__setattr__(self, "dtype", found)
+        object.__setattr__(self, "variable", _checked_axes(variable, axes))
+        cast = Cast(scale=scale, offset=offset, mean=mean, std=std, layout=layout)  # type: ignore[arg-type]
+        object.__setattr__(self, "cast", None if cast == Cast() else _checked_cast(cast, self))
+
+    def __repr__(self) -> str:
+        name = str(self.dtype)
+        all_vary = len(self.variable) == len(self.shape)
+        more = f", variable={True if all_vary else self.variable}" if self.variable else ""
+        for step in (*STEPS, "layout"):
+            if (value := getattr(self.cast, step, None)) is not None:
+                more += f", {step}={value!r}"
+        return f"Array({self.shape}, {name if self.dtype.names else repr(name)}{more})"
+
+
+def fields_of(value: object) -> tuple[str, ...] | None:
+    """Return the field names of a NamedTuple, None for anything else."""
+    fields = getattr(value, "_fields", None) if isinstance(value, tuple) and hasattr(value, "_make") else None
+    return fields if isinstance(fields, tuple) and len(fields) == len(value) else None  # type: ignore[arg-type]
+
+
+def shown(value: object) -> str:
+    """Say what a value is; containers are shown alike exactly if they match, but for the keys of dicts."""
+    if (fields := fields_of(value)) is not None:
+        return f"the NamedTuple {type(value).__name__}({', '.join(map(str, fields))})"
+    if isinstance(value, (tuple, list)):
+        return f"a {'tuple' if isinstance(value, tuple) else 'list'} of {len(value)}"
+    if isinstance(value, dict):
+        return "a dict"
+    return "None" if value is None else f"of type {type(value).__name__}"
+
+
+def error_of(where: str, got: str, expected: object, remedy: str) -> SpecError:
+    """Return the refusal of what stands at ``where``."""
+    parts = where, got, str(expected)
+    where, got, expected = [part if len(part) <= MAX_SHOWN else f"{part[:90]} ... {part[-90:]}" for part in parts]
+    return SpecError(f"{where} {got}, expected {expected}; {remedy}")
+
+
+def check_array(shape: tuple[int, ...], dtype: AnyDtype, where: str) -> None:
+    """Refuse what no slot can hold."""
+    if dtype.hasobject or dtype.subdtype is not None or not dtype.itemsize:
+        expected = "one of fixed width, without Python objects and without a shape of its own"
+        raise error_of(where, f"has dtype {dtype}", expected, "choose one such as 'uint8' or 'S16'")
+    if len(shape) > MAX_AXES:
+        raise error_of(where, f"has {len(shape)} axes", f"at most {MAX_AXES}", "merge some with reshape")
+    # Of absolute values, and before a shape is printed, for the reason of MAX_SHOWN_BITS.
+    if math.prod(abs(axis) or 1 for axis in shape) * dtype.itemsize > MAX_BYTES:
+        raise error_of(where, "has more than 2**62 bytes", "a shape that fits in memory", "make it smaller")
+    if any(axis < 0 for axis in shape):
+        raise error_of(where, f"has shape {shape}", "axes of 0 or more", "write every axis out")
+
+
+def copy_of(array: AnyArray) -> AnyArray:
+    """Return a private copy, byte for byte: NumPy's own leaves the padding of structured dtypes undefined."""
+    plain = array.dtype.names is None
+    copied: AnyArray = array.copy() if plain else np.ndarray(array.shape, array.dtype, bytearray(array.tobytes()))
+    return copied
+
+
+def gaps_in(dtype: AnyDtype) -> list[tuple[int, int]]:
+    """Return where an element has padding: the offset and the length of each stretch, in bytes."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[True], _is_meant(dtype), [True]])))
+    return [(int(start), int(end - start)) for start, end in edges.reshape(-1, 2)]
+
+
+def _is_meant(dtype: AnyDtype) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Return for each byte of an element whether it is part of a value."""
+    if dtype.subdtype is not None:
+        return np.tile(_is_meant(dtype.base), math.prod(dtype.shape))
+    found = np.full(dtype.itemsize, dtype.names is None)
+    if dtype.char in "gG" and np.finfo(np.longdouble).nmant == X87_BITS:
+        parts = found.reshape(-1, np.dtype("g").itemsize)
+        parts[:, X87_BYTES:] = False
+        found = found if dtype.isnative else parts[:, ::-1].reshape(-1)
+    for name in dtype.names or ():
+        field, offset = dtype.fields[name][:2]  # type: ignore[index]
+        found[offset : offset + field.itemsize] |= _is_meant(field)
+    return found
+
+
+def _checked_axes(variable: bool | Sequence[SupportsIndex], shape: tuple[int, ...]) -> tuple[int, ...]:  # noqa: FBT001
+    """Return the numbers of the axes that ``variable`` names."""
+    every = range(len(shape))
+    if isinstance(variable, bool):
+        return tuple(every) if variable else ()
+    try:
+        axes = {operator.index(axis) for axis in variable}
+    except TypeError:
+        axes = {-1}
+    if not axes <= set(every):
+        expected = f"True, or numbers of axes of {shape}, which count from 0"
+        raise error_of("Array", f"has variable={variable!r}", expected, "write it as in variable=(0, 1)")
+    return tuple(sorted(axes))
+
+
+def _checked_cast(cast: Cast, array: Array) -> Cast:
+    """Return the cast, or refuse one that its Array has no place for."""
+    shape, varies = array.shape, f"variable={array.variable}"
+    if array.dtype != FLOAT32:
+        remedy = "make it 'float32', or leave scale=, offset=, mean=, std= and layout= out"
+        raise error_of("Array", f"has dtype {array.dtype}", "float32, the one that uint8 is converted to", remedy)
+    if cast.layout not in (None, "CHW"):
+        remedy = "leave layout= out for what stays as it is"
+        raise error_of("Array", f"has layout={cast.layout!r}", "'CHW' or None", remedy)
+    if cast.layout is not None and len(shape) != CHW_AXES:
+        expected = "the axes (channels, height, width)"
+        raise error_of("Array", f"has layout='CHW' and shape {shape}", expected, "leave layout= out, or reshape it")
+    if cast.layout is not None and array.variable:
+        remedy = "give the one or the other, and turn the batch round in __getitem__"
+        raise error_of("Array", f"has layout='CHW' and {varies}", "the same shape for all batches", remedy)
+    axis = 0 if cast.layout is not None else len(shape) - 1
+    channels = shape[axis] if shape else 1
+    if cast.channels is not None and axis in array.variable:
+        expected = "the same channels in all batches, as mean= and std= have a number for each"
+        raise error_of("Array", f"has {varies}", expected, "leave that axis out of variable=")
+    if cast.channels not in {None, channels}:
+        got, expected = f"has {cast.channels} numbers in mean= or std=", f"{channels}, one a channel of {shape}"
+        raise error_of("Array", got, expected, "give one for each, or one number for all")
+    return cast
+
+
+# --- Values: from what a dataset returns to ndarrays ---
+
+_KINDS = {  # of Python numbers: the dtype inferred for one, and where it may go
+    bool: (np.dtype("bool"), "bool only"),
+    int: (np.dtype("int64"), "an integer or float dtype that holds it exactly"),
+    float: (np.dtype("float32"), "float32 or float64, if it is in range"),
+}
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether it is one of Python's own numbers."""
+    # NumPy scalars such as np.float64 are floats too, but have a dtype of their own and keep it.
+    return isinstance(value, (int, float)) and not isinstance(value, np.generic)
+
+
+def _may_go(value: float, dtype: AnyDtype) -> bool:
+    if isinstance(value, bool):
+        return dtype.kind == "b"
+    if isinstance(value, float):
+        return dtype.kind == "f" and dtype.itemsize in {4, 8}
+    return dtype.kind in "iuf" or dtype.isbuiltin == USER_DTYPE
+
+
+def from_number(value: float, dtype: AnyDtype | None, where: str) -> AnyArray:
+    """Return a number as an array of the dtype (None: the one inferred); only a float may be rounded."""
+    kind = next(kind for kind in _KINDS if isinstance(value, kind))
+    inferred, goes_into = _KINDS[kind]
+    dtype = inferred if dtype is None else dtype
+    if _may_go(value, dtype):
+        # Out of range means one of these errors or another value, as each dtype likes.
+        with suppress(TypeError, ValueError, OverflowError), np.errstate(all="ignore"):
+            found = np.array(value, dtype)
+            kept = np.isinf(found) <= math.isinf(value) if kind is float else int(found) == value
+            if kept:
+                return found
+    bits = value.bit_length() if isinstance(value, int) else 0
+    got = f"is an int of {bits} bits" if bits > MAX_SHOWN_BITS else f"is the {kind.__name__} {value!r}"
+    remedy = "convert it in __getitem__, or give another dtype in spec="
+    rule = f"a Python {kind.__name__} goes into {goes_into}"
+    raise error_of(where, got, f"a value for dtype {dtype}", f"{rule}: {remedy}")
+
+
+def from_array(value: object, where: str) -> AnyArray | None:
+    """Return an array or array-like as a plain ndarray, sharing memory if it can; None for other types."""
+    if isinstance(value, np.ndarray) and type(value) is not np.ndarray and isinstance(value, np.ma.MaskedArray):
+        raise error_of(where, "is a masked array", "a plain array", "return value.filled(...) in its place")
+    # Asked of the type, because a PIL image converts its picture when it is asked itself.
+    protocols = ("__array__", "__array_interface__", "__array_struct__")
+    if isinstance(value, CONTAINERS) or not any(hasattr(type(value), name) for name in protocols):
+        return None
+    try:
+        return np.asarray(value)
+    except Exception as error:
+        got = f"is {shown(value)}, whose conversion raised {type(error).__name__}: {error}"
+        raise error_of(where, got, "an array", "return a NumPy array from __getitem__") from error
+
+
+def with_rows(value: object, where: str) -> AnyArray:
+    """Return a leaf of a whole batch as an array, or refuse it."""
+    found = None if is_number(value) else from_array(value, where)
+    if found is None or not found.ndim:
+        got = f"is {shown(value)}" if found is None else "has shape ()"
+        remedy = "return whole batches of arrays, or set batch_size for a dataset of single samples"
+        raise error_of(where, got, "an array with a leading row axis", remedy)
+    return found
+
+
+def rows_error(rows: int, expected: int, where: str) -> SpecError:
+    """Return the refusal of a leaf that has not as many rows as those before it."""
+    remedy = "give all leaves of a batch the same number of rows"
+    return error_of(where, f"has {rows} rows", f"{expected} as in the leaves before it", remedy)
+
+
+def matching(found: AnyArray, shape: tuple[int, ...], leaf: Leaf, where: str) -> AnyArray:
+    """Return what was found if its dtype and ``shape``, that of one sample, are those that the leaf takes."""
+    if found.dtype != leaf.given_dtype:
+        remedy = "convert it in __getitem__, or give this dtype in spec="
+        if leaf.cast is not None:
+            remedy = "return uint8 from __getitem__, or leave scale=, offset=, mean=, std= and layout= out of spec="
+        raise error_of(where, f"has dtype {found.dtype}", expected_of(leaf, str(leaf.dtype)), remedy)
+    if shape != leaf.given_shape and (fault := _fault(shape, leaf)):
+        whole = found.ndim > len(shape)
+        expected, remedy = fault
+        if whole and leaf.cast is None and not leaf.variable and len(shape) == len(leaf.shape):
+            remedy = f"{remedy}; or have batches of many shapes by spec= with variable= and max_batch_size="
+        raise error_of(where, f"has {'rows of ' if whole else ''}shape {shape}", expected, remedy)
+    return found
+
+
+def expected_of(leaf: Leaf, otherwise: str) -> str:
+    """Say what the dataset is to give for a leaf that converts it."""
+    return otherwise if leaf.cast is None else f"uint8 of shape {leaf.given_shape}, which is converted to float32"
+
+
+def _fault(shape: tuple[int, ...], leaf: Leaf) -> tuple[str, str] | None:
+    """Return what was expected of a shape that is not the leaf's, and what to do; None if it may be smaller so."""
+    if not leaf.variable:
+        remedy = "every sample must have the shape of the spec: crop, pad or resize it in __getitem__"
+        if shape == leaf.shape:
+            remedy = "return (height, width, channels), which layout='CHW' turns round, or leave layout= out of spec="
+        return expected_of(leaf, str(leaf.shape)), remedy
+    all_vary = len(leaf.variable) == len(leaf.shape)
+    expected = f"{leaf.shape} or less" + ("" if all_vary else f" along the axes {leaf.variable}")
+    if len(shape) != len(leaf.shape):
+        return expected, "every batch must have the axes of the spec: reshape it in __getitem__"
+    pairs = list(zip(shape, leaf.shape, strict=True))
+    if any(got != most for axis, (got, most) in enumerate(pairs) if axis not in leaf.variable):
+        return expected, "crop, pad or resize it in __getitem__, or name the axis in variable= of spec="
+    if any(got > most for got, most in pairs):
+        return expected, "crop it in __getitem__, or give a larger shape in spec="
+    return None

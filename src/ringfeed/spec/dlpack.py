@@ -1,0 +1,91 @@
+"""The fields of a slot as DLPack capsules, which every framework takes without a copy.
+
+A capsule holds the slot by itself, in plain C: the framework gives it back from whatever thread it likes, without the
+GIL, also after the loader is closed. The type codes are those of dlpack.h
+(https://dmlc.github.io/dlpack/latest/c_api.html).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ringfeed.errors import SpecError
+from ringfeed.spec._fields import shape_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    import numpy as np
+
+    from ringfeed.ring._ring import Lease
+    from ringfeed.spec.spec import Leaf
+
+CPU = (1, 0)
+"""What `__dlpack_device__` says of memory on this machine."""
+_CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
+_BFLOAT = 4
+_WIDEST = {"c": 16}
+
+
+class Exports:
+    """Where leaves of a spec lie in a slot, and as what DLPack knows them."""
+
+    def __init__(self, leaves: Iterable[Leaf], offsets: Iterable[int]) -> None:
+        """Describe the leaves; SpecError for one whose dtype DLPack has no code for."""
+        leaves = list(leaves)
+        self._fields = [(offset, leaf.shape, *_type_of(leaf)) for leaf, offset in zip(leaves, offsets, strict=True)]
+        self._varying = [number for number, leaf in enumerate(leaves) if leaf.variable]
+        self._rows = -1  # for which `_forms` are what a lease takes: those of the last batch
+        self._forms: list[tuple[int, tuple[int, ...], int, int]] = []
+
+    def capsules(self, lease: Lease, rows: int, *, versioned: bool = False) -> list[object]:
+        """Return a capsule a leaf over the first ``rows`` rows; each holds the slot until whoever takes it lets go."""
+        if rows != self._rows:
+            self._forms = [(offset, (rows, *shape), code, bits) for offset, shape, code, bits in self._fields]
+            self._rows = rows
+        for number in self._varying:
+            offset, most, code, bits = self._fields[number]
+            self._forms[number] = offset, (rows, *shape_of(lease, offset, most)), code, bits
+        dlpack = lease.dlpack
+        return [dlpack(offset, shape, code, bits, versioned) for offset, shape, code, bits in self._forms]
+
+
+class Exported:
+    """One capsule behind the protocol, for a framework that takes an object and not a capsule. It can be taken once."""
+
+    def __init__(self, capsule: object) -> None:
+        """Hand out ``capsule``."""
+        self._capsule: object | None = capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Return the CPU's device type and number."""
+        return CPU
+
+    def __dlpack__(self, **unused: object) -> object:
+        """Return the capsule, whatever version or copy is asked for: a second call raises BufferError."""
+        capsule, self._capsule = self._capsule, None
+        if capsule is None:
+            raise BufferError("this capsule was taken already")
+        return capsule
+
+
+def can_be_exported(leaf: Leaf) -> bool:
+    """Whether DLPack knows the dtype of the leaf."""
+    try:
+        _type_of(leaf)
+    except SpecError:
+        return False
+    return True
+
+
+def _type_of(leaf: Leaf) -> tuple[int, int]:
+    """DLPack's type code, and the bits of one element."""
+    dtype: np.dtype[Any] = leaf.dtype
+    code = _BFLOAT if dtype.name == "bfloat16" else _CODES.get(dtype.kind)
+    if code is None or not dtype.isnative or dtype.itemsize > _WIDEST.get(dtype.kind, 8):
+        raise SpecError(
+            f"{leaf.path} has dtype {dtype}, of which frameworks have no tensors; convert it in __getitem__, as in "
+            "value.astype('float32')"
+        )
+    return code, 8 * dtype.itemsize

@@ -1,0 +1,260 @@
+"""What one sample of a dataset looks like: the structure around its leaves, and what each of them is.
+
+Containers are structure, all else is a leaf: ``[1, 2, 3]`` is a list of three int64 leaves, not an array.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections import namedtuple
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+
+from ringfeed.spec.array import (
+    CONTAINERS,
+    AnyArray,
+    AnyDtype,
+    Array,
+    Leaf,
+    check_array,
+    error_of,
+    fields_of,
+    from_array,
+    from_number,
+    is_number,
+    matching,
+    rows_error,
+    shown,
+    with_rows,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["AnyArray", "AnyDtype", "Array", "Leaf", "Spec"]
+
+MAX_LEAVES, MAX_DEPTH = 1000, 64
+
+Node: TypeAlias = tuple[Any, ...]  # see Spec.structure
+
+
+def _array_of(shape: tuple[int, ...], dtype: AnyDtype, where: str) -> Array:
+    check_array(shape, dtype, where)
+    return Array(shape, dtype)
+
+
+def _inferred(value: object, where: str) -> Array:
+    found = from_number(value, None, where) if is_number(value) else from_array(value, where)
+    if found is None:
+        expected = "an array or number, or a tuple, list or dict of them"
+        raise error_of(where, f"is {shown(value)}", expected, "return one of these from __getitem__")
+    return _array_of(found.shape, found.dtype, where)
+
+
+def _given(value: object, where: str) -> Array:
+    if not isinstance(value, Array):
+        expected = "a ringfeed.Array or a tuple, list or dict of them"
+        raise error_of(where, f"is {shown(value)}", expected, "write it as in Array((224, 224, 3), 'uint8')")
+    return value
+
+
+# --- Structure: from nested containers to nodes, and back ---
+
+
+def _parts(value: Any, where: str) -> list[tuple[str, object]]:
+    """Return the children of a container, each with where it stands; of an endless __iter__, one too many."""
+    if isinstance(value, dict):
+        return [(f"{where}[{key!r}]", child) for key, child in value.items()]
+    if (fields := fields_of(value)) is not None:
+        return [(f"{where}.{name}", child) for name, child in zip(fields, value, strict=True)]
+    return [(f"{where}[{number}]", child) for number, child in zip(range(len(value) + 1), value, strict=False)]
+
+
+class _Scan:
+    """One walk over a sample, a batch or a tree of Arrays: its structure, and an Array per leaf."""
+
+    def __init__(self, root: str, value: object, look: Callable[[Any, str], Array]) -> None:
+        self.root, self.look = root, look
+        self.arrays: list[Array] = []
+        self.paths: list[str] = []  # without the root
+        self.structure = self.walk(value, root, ())
+        if not self.arrays:
+            raise error_of(root, "has no leaves", "at least one array or number", "put something into it")
+        self.tree: Any = _rebuilder(self.structure)(self.arrays)
+
+    def walk(self, value: Any, where: str, above: tuple[int, ...]) -> Node:
+        leaf = not isinstance(value, CONTAINERS)
+        leaves = len(self.arrays) + (1 if leaf else len(value))
+        if id(value) in above:
+            raise error_of(where, "contains itself", "a finite structure", "take the cycle out")
+        if len(above) > MAX_DEPTH:
+            raise error_of(where, "is nested too deep", f"at most {MAX_DEPTH} levels", "flatten it")
+        if leaves > MAX_LEAVES:
+            remedy = "make one array of a list of numbers with np.asarray"
+            raise error_of(where, f"brings the leaves to {leaves}", f"at most {MAX_LEAVES}", remedy)
+        if leaf:
+            return self.leaf(value, where)
+        children = [self.walk(child, path, (*above, id(value))) for path, child in _parts(value, where)]
+        if isinstance(value, (dict, list)):
+            return ("dict", list(value), children) if isinstance(value, dict) else ("list", children)
+        return ("tuple", None if fields_of(value) is None else type(value), children)
+
+    def leaf(self, value: object, where: str) -> Node:
+        self.arrays.append(self.look(value, where))
+        self.paths.append(where.removeprefix(self.root))
+        return ("leaf", len(self.arrays) - 1)
+
+
+def _gather(model: Any, value: Any, where: str, leaves: list[object]) -> None:
+    """Append the leaves of a value to ``leaves``, in the order of the tree of Arrays ``model``."""
+    if isinstance(model, Array):
+        leaves.append(value)
+        return
+    if shown(value) != (expected := shown(model)):
+        raise error_of(where, f"is {shown(value)}", expected, "return the same structure for every index")
+    if isinstance(model, dict):
+        _check_keys(model, value, where)
+        value = {key: value[key] for key in model}
+    if len(below := _parts(model, "")) != len(parts := _parts(value, where)):
+        raise error_of(
+            where, f"is {expected}, but its __iter__ gives others", "as many", "return a plain list or tuple"
+        )
+    for (_, inner), (path, child) in zip(below, parts, strict=True):
+        _gather(inner, child, path, leaves)
+
+
+def _check_keys(model: dict[Any, object], value: dict[Any, object], where: str) -> None:
+    lacks, also = [key for key in model if key not in value], [key for key in value if key not in model]
+    if got := " and ".join([f"lacks {lacks}"] * bool(lacks) + [f"has also {also}"] * bool(also)):
+        raise error_of(where, got, f"the keys {list(model)}", "return the same keys for every index")
+
+
+def _wrapper(node: Node) -> Callable[[Any], object]:
+    """Return the function that makes the node's container of its children."""
+    if node[0] == "dict":
+        return lambda children: dict(zip(node[1], children, strict=True))
+    return list if node[0] == "list" else tuple if node[1] is None else node[1]._make
+
+
+def _rebuilder(node: Node) -> Callable[[Any], object]:
+    """Return the function that makes the node's value of all leaves of the spec."""
+    if node[0] == "leaf":
+        return operator.itemgetter(node[1])
+    wrap, parts = _wrapper(node), [_rebuilder(child) for child in node[-1]]
+    return lambda leaves: wrap([part(leaves) for part in parts])
+
+
+def _renamed(node: Node, to: Callable[[Any], object]) -> Node:
+    """Return the node with each NamedTuple class replaced by what ``to`` makes of it."""
+    if node[0] == "leaf":
+        return node
+    label = [to(part) if node[0] == "tuple" and part is not None else part for part in node[1:-1]]
+    return (node[0], *label, [_renamed(child, to) for child in node[-1]])
+
+
+def _restore(structure: Node, arrays: tuple[Array, ...]) -> Spec:
+    # Made anew, because a worker cannot import a class of the user's main module.
+    named = _renamed(structure, lambda label: namedtuple(*label, rename=True))  # noqa: PYI024
+    return Spec(_rebuilder(named)(arrays))
+
+
+def _leaf(path: str, array: Array) -> Leaf:
+    nbytes = math.prod(array.shape) * array.dtype.itemsize
+    return Leaf(path, array.shape, array.dtype, nbytes, array.variable, array.cast)
+
+
+class Spec:
+    """The structure of one sample, and shape and dtype of each of its leaves.
+
+    tree        the Arrays in the sample's structure
+    leaves      the Leafs, depth first; dicts in the order of their keys
+    structure   the same for compilers: ("leaf", number) | ("tuple", class or None, children) |
+                ("list", children) | ("dict", keys, children)
+
+    Equal are Specs of equal structure, order of leaves, shapes and dtypes; NamedTuples by name and fields.
+    """
+
+    __slots__ = ("_key", "_rebuild", "leaves", "structure", "tree")
+
+    def __init__(self, tree: object) -> None:
+        """Take an Array or a nested tuple, list, dict or NamedTuple of Arrays; refuse the rest."""
+        scan = _Scan("spec", tree, _given)
+        self.tree, self.structure = scan.tree, scan.structure
+        self.leaves = tuple(_leaf(f"sample{path}", array) for path, array in zip(scan.paths, scan.arrays, strict=True))
+        flat = scan.structure[-1] == [("leaf", number) for number in range(len(scan.arrays))]
+        self._rebuild = (_wrapper if flat else _rebuilder)(scan.structure)
+        self._key = _renamed(scan.structure, lambda cls: (cls.__name__, cls._fields)), tuple(scan.arrays)
+
+    @classmethod
+    def infer(cls, sample: object, index: int) -> Spec:
+        """Return the spec of one sample, ``dataset[index]``."""
+        return cls(_Scan(f"dataset[{index}]: sample", sample, _inferred).tree)
+
+    @classmethod
+    def infer_batch(cls, batch: object, index: int) -> tuple[Spec, int]:
+        """Return the spec of one sample of a whole batch, ``dataset[index]``, and the batch's rows."""
+        rows: list[int] = []
+
+        def look(value: object, where: str) -> Array:
+            found = with_rows(value, where)
+            rows.append(len(found))
+            if len(found) != rows[0]:
+                raise rows_error(len(found), rows[0], where)
+            return _array_of(found.shape[1:], found.dtype, where)
+
+        return cls(_Scan(f"dataset[{index}]: batch", batch, look).tree), rows[0]
+
+    def before_cast(self) -> Spec:
+        """Return the spec of what the dataset gives: the same, where no leaf is converted."""
+        given = (Array(leaf.given_shape, leaf.given_dtype, variable=leaf.variable) for leaf in self.leaves)
+        return self if not any(leaf.cast for leaf in self.leaves) else Spec(self.unflatten(list(given)))
+
+    def flatten(self, sample: object, index: int, root: str = "sample") -> list[object]:
+        """Return the leaves of a sample (``root``: or "batch") in order; only the structure is checked."""
+        leaves: list[object] = []
+        _gather(self.tree, sample, f"dataset[{index}]: {root}", leaves)
+        return leaves
+
+    def unflatten(self, leaves: Sequence[object]) -> Any:
+        """Return the sample's structure around new leaves, one for each of ``leaves`` (not checked)."""
+        return self._rebuild(leaves)
+
+    def array(self, number: int, value: object, index: int) -> AnyArray:
+        """Return a value for leaf ``number`` as an array of its very dtype and shape, of any strides."""
+        leaf = self.leaves[number]
+        where = f"dataset[{index}]: {leaf.path}"
+        if not leaf.shape and leaf.cast is None and is_number(value):
+            return from_number(value, leaf.dtype, where)
+        found = from_array(value, where)
+        if found is None:
+            expected = f"an array of shape {leaf.given_shape} and dtype {leaf.given_dtype}"
+            raise error_of(where, f"is {shown(value)}", expected, "make it one in __getitem__")
+        return matching(found, found.shape, leaf._replace(variable=()), where)
+
+    def batch_array(self, number: int, value: object, index: int, max_rows: int) -> AnyArray:
+        """Return the same of a whole batch: with a row axis of 0 to ``max_rows``, and smaller where it may be."""
+        leaf = self.leaves[number]
+        where = f"dataset[{index}]: {leaf.path.replace('sample', 'batch', 1)}"
+        found = with_rows(value, where)
+        if len(found) > max_rows:
+            remedy = "return smaller batches, or raise max_batch_size"
+            raise error_of(where, f"has {len(found)} rows", f"at most {max_rows}", remedy)
+        return matching(found, found.shape[1:], leaf, where)
+
+    def batch_rows(self, number: int, rows: int, expected: int, index: int) -> NoReturn:
+        """Refuse leaf ``number`` of a whole batch for having other rows than the leaves before it."""
+        path = self.leaves[number].path.replace("sample", "batch", 1)
+        raise rows_error(rows, expected, f"dataset[{index}]: {path}")
+
+    def __reduce__(self) -> tuple[Callable[..., Spec], tuple[Node, tuple[Array, ...]]]:
+        """Pickle without the NamedTuple classes; classes of the same name and fields come back."""
+        return _restore, self._key
+
+    def __eq__(self, other: object) -> bool:
+        return self._key == other._key if isinstance(other, Spec) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._key[1])
+
+    def __repr__(self) -> str:
+        return f"Spec({self.tree!r})"

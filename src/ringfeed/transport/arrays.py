@@ -1,0 +1,139 @@
+"""Arrays and CPU tensors, taken apart in the consumer (``reduce_…``) and made again in a worker.
+
+A worker imports this module when its dataset holds an array.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import pickle
+import re
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ringfeed.transport.framework_stubs import resolve
+
+PROTOCOL = 5
+LARGE = 4096  # bytes; a smaller buffer costs a worker less inside the stream than beside it
+
+
+class Stretch(NamedTuple):
+    """Bytes of a file, to be mapped."""
+
+    path: str
+    mode: Any
+    offset: int
+    length: int
+
+
+def make_array(buffer: Any, dtype: np.dtype[Any], shape: tuple[int, ...], order: Any) -> object:
+    """An array over a buffer of its bytes, writable if the buffer is."""
+    return np.ndarray(shape, dtype, buffer, order=order)
+
+
+def map_array(stretch: Stretch, layout: dict[str, Any], flags: dict[str, bool], attributes: Any) -> object:
+    """An array over a stretch of a file; ``layout`` is what np.ndarray takes.
+
+    It is a np.memmap where there are attributes for one, else a plain ndarray.
+    """
+    base: Any = np.memmap(stretch.path, np.uint8, stretch.mode, stretch.offset, (stretch.length,))
+    kind: type[Any] = np.ndarray if attributes is None else np.memmap
+    made: Any = np.ndarray.__new__(kind, buffer=base, **layout)
+    made.setflags(**flags)
+    if attributes is not None:
+        vars(made).update(vars(base), **attributes)
+    return made
+
+
+def make_tensor(flat: np.ndarray[Any, Any], dtype: str, shape: tuple[int, ...]) -> object:
+    """A CPU tensor over the bytes of ``flat``; imports torch."""
+    torch: Any = resolve("torch")
+    return torch.from_numpy(flat).view(getattr(torch, dtype)).reshape(shape)
+
+
+def reduce_tensor(tensor: Any) -> Any:
+    """Take a plain CPU tensor apart as its bytes, so that any dtype goes; others go torch's way."""
+    torch = sys.modules["torch"]
+    plain = tensor.layout is torch.strided and not (tensor.requires_grad or tensor.is_quantized)
+    if tensor.device.type != "cpu" or not plain or tensor.is_conj() or tensor.is_neg():
+        return NotImplemented
+    flat = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
+    return make_tensor, (flat, str(tensor.dtype).partition(".")[2], tuple(tensor.shape))
+
+
+def reduce_array(array: np.ndarray[Any, Any]) -> Any:
+    """Take an array apart as a place in a file, or as one contiguous buffer; objects go NumPy's way."""
+    in_file = _in_file(array)
+    if in_file is not None:
+        return in_file
+    plain = np.asarray(array)
+    if plain.dtype.hasobject or plain.dtype.itemsize == 0:
+        return NotImplemented
+    order = "F" if plain.flags.fnc else "C"
+    if not plain.flags.forc:
+        plain = plain.copy(order="C")
+        plain.flags.writeable = array.flags.writeable
+    # Bytes, as NumPy exports no buffer of dates or of dtypes that are not its own.
+    flat: Any = (plain.T if order == "F" else plain).reshape(-1).view(np.uint8)
+    return make_array, (pickle.PickleBuffer(flat), plain.dtype, plain.shape, order)
+
+
+def _in_file(array: np.ndarray[Any, Any]) -> Any:
+    """The reduce value of an array that lies in a mapped file, None for any other."""
+    root = _memmap_under(array)
+    if root is None or array.size == 0 or not root.filename or not Path(root.filename).exists():
+        return None
+    low, high = _bounds(array)
+    if root.mode == "c" and _may_be_written(low, high):
+        return None
+    start = root.offset + low - _address(root)
+    mode = "r+" if root.mode == "w+" else root.mode  # w+ would empty the file
+    layout = {
+        "shape": array.shape,
+        "dtype": array.dtype,
+        "offset": _address(array) - low,
+        "strides": array.strides,
+    }
+    stretch = Stretch(os.fspath(root.filename), mode, start, high - low)
+    attributes = {"offset": array.offset} if isinstance(array, np.memmap) else None
+    return map_array, (stretch, layout, {"write": array.flags.writeable}, attributes)
+
+
+def _memmap_under(array: Any) -> Any:
+    """The np.memmap that mapped the file an array lies in."""
+    while isinstance(array, np.ndarray):
+        if isinstance(array, np.memmap) and isinstance(array.base, mmap.mmap):
+            return array
+        array = array.base
+    return None
+
+
+def _address(array: np.ndarray[Any, Any]) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def _bounds(array: np.ndarray[Any, Any]) -> tuple[int, int]:
+    """The addresses of the first byte of an array that is not empty and of the one behind its last."""
+    reach = [(length - 1) * stride for length, stride in zip(array.shape, array.strides, strict=True)]
+    low = _address(array) + sum(min(0, step) for step in reach)
+    return low, _address(array) + sum(max(0, step) for step in reach) + array.itemsize
+
+
+def _may_be_written(low: int, high: int) -> bool:
+    """Whether this process has written to a private mapping between two addresses, or may have: its file lacks that."""
+    inside = False
+    try:
+        lines = Path("/proc/self/smaps").read_text().splitlines()
+    except OSError:  # no /proc
+        return True
+    for line in lines:
+        area = re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line)
+        if area:
+            inside = int(area[1], 16) < high and int(area[2], 16) > low
+        elif inside and re.match(r"(Anonymous|Swap): +[1-9]", line):
+            return True
+    return False

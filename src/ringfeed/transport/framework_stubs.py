@@ -1,0 +1,283 @@
+"""What takes a framework's place in a worker, so that no worker imports one unless its dataset uses it.
+
+    class DS(keras.utils.PyDataset)      ->  class DS(standins.PyDataset)
+    class DS(torch.utils.data.Dataset)   ->  class DS(standins.Dataset)
+    the global ``tf`` of a method        ->  LazyModule("tensorflow")
+    the global ``load_img`` of a method  ->  LazyObject("keras.src.utils.image_utils:load_img"); when it is called,
+                                             `_helpers` answers, if it can
+
+A worker imports this module for nearly every dataset: it stays light, and so does all that it imports.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from abc import ABCMeta
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from ringfeed.transport.imports import FRAMEWORKS, frameworks_loaded, watched
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["FRAMEWORKS", "frameworks_loaded"]
+
+_KERAS_MODULES = ("py_dataset_adapter", "data_utils")
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+def of_framework(name: object) -> bool:
+    """Whether a dotted module name lies in one of the frameworks."""
+    return isinstance(name, str) and name.partition(".")[0] in FRAMEWORKS
+
+
+def resolve(path: str) -> object:
+    """The real object behind ``package.module`` or ``package.module:name``, imported now.
+
+    Where that imports a framework, one warning in the process names the cost.
+    """
+    # pkgutil costs a worker a millisecond that only frameworks should pay.
+    import pkgutil  # noqa: PLC0415
+
+    with watched():
+        found: object = pkgutil.resolve_name(path)
+    return found
+
+
+class PyDataset(metaclass=ABCMeta):  # noqa: B024 - for its isinstance
+    """The framework-free base of a worker's copy of a Keras ``PyDataset`` or ``Sequence``.
+
+    Its three settings live where Keras keeps them, so that the state of an instance fits.
+    """
+
+    def __init__(
+        self,
+        workers: int = 1,
+        use_multiprocessing: bool = False,  # noqa: FBT001, FBT002 - as Keras has it
+        max_queue_size: int = 10,
+    ) -> None:
+        self._workers = workers
+        self._use_multiprocessing = use_multiprocessing
+        self._max_queue_size = max_queue_size
+
+    @classmethod
+    def __subclasshook__(cls, other: type) -> Any:
+        """Count classes on the real base too: they arrive where a user's own module imports Keras."""
+        return _stands_for(cls, PyDataset, other)
+
+    @property
+    def workers(self) -> int:
+        """How many workers Keras was told to use."""
+        return int(self.__dict__.get("_workers", 1))
+
+    @workers.setter
+    def workers(self, value: int) -> None:
+        self._workers = value
+
+    @property
+    def use_multiprocessing(self) -> bool:
+        """Whether Keras was told to use processes."""
+        return bool(self.__dict__.get("_use_multiprocessing", False))
+
+    @use_multiprocessing.setter
+    def use_multiprocessing(self, value: bool) -> None:
+        self._use_multiprocessing = value
+
+    @property
+    def max_queue_size(self) -> int:
+        """How many batches Keras was told to keep ready."""
+        return int(self.__dict__.get("_max_queue_size", 10))
+
+    @max_queue_size.setter
+    def max_queue_size(self, value: int) -> None:
+        self._max_queue_size = value
+
+    @property
+    def num_batches(self) -> int | None:
+        """The length, where the dataset has one."""
+        if hasattr(self, "__len__"):
+            return len(self)
+        raise NotImplementedError(f"{type(self).__name__} has neither __len__ nor num_batches; define one")
+
+    def __getitem__(self, index: int) -> object:
+        """To be defined by the dataset."""
+        raise NotImplementedError(f"{type(self).__name__} has no __getitem__; define it")
+
+    def on_epoch_begin(self) -> None:  # noqa: B027 - as with Keras, a dataset need not define it
+        """Do nothing: the place for a dataset's own hook."""
+
+    def on_epoch_end(self) -> None:  # noqa: B027 - likewise
+        """Do nothing: the place for a dataset's own hook."""
+
+
+class Dataset(Generic[T_co], metaclass=ABCMeta):
+    """The framework-free base of a worker's copy of a torch ``Dataset``."""
+
+    @classmethod
+    def __subclasshook__(cls, other: type) -> Any:
+        """Count classes on the real base too: they arrive where a user's own module imports torch."""
+        return _stands_for(cls, Dataset, other)
+
+    def __getitem__(self, index: int) -> T_co:
+        """To be defined by the dataset."""
+        raise NotImplementedError(f"{type(self).__name__} has no __getitem__; define it")
+
+
+def standin_for(original: type) -> type | None:
+    """The stand-in for one of the frameworks' dataset bases, None for any other class."""
+    module = original.__module__
+    if not of_framework(module):
+        return None
+    if original.__name__ in ("PyDataset", "Sequence") and module.rpartition(".")[2] in _KERAS_MODULES:
+        return PyDataset
+    return Dataset if (module, original.__name__) == ("torch.utils.data.dataset", "Dataset") else None
+
+
+def standin(name: str) -> type:
+    """The stand-in of that name; a pickle calls this where it would name the original."""
+    return {"PyDataset": PyDataset, "Dataset": Dataset}[name]
+
+
+def cached(function: Callable[..., Any], parameters: dict[str, Any]) -> object:
+    """Give ``function`` an empty cache of its own, as ``functools.lru_cache`` does."""
+    return functools.lru_cache(**parameters)(function)
+
+
+def _stands_for(asked: type, standin_class: type, other: type) -> Any:
+    if asked is standin_class and any(standin_for(base) is standin_class for base in other.__mro__):
+        return True
+    return NotImplemented  # the ordinary answer of an ABC
+
+
+_KERAS_PLACES = ("keras", "keras._tf_keras.keras", "tensorflow.keras", "tf_keras")
+_STANDIN_PATHS: dict[str, type] = {
+    "torch.utils.data.Dataset": Dataset,
+    **{f"{place}.utils.{name}": PyDataset for place in _KERAS_PLACES for name in ("PyDataset", "Sequence")},
+}
+
+_IMAGES = ("load_img", "img_to_array")
+_HELPERS: dict[str, str] = {  # the functions that `_helpers` knows, by every name they have
+    f"{place}.{module}.{name}": name
+    for place in ("keras", "keras._tf_keras.keras", "tensorflow.keras")
+    for module, names in (
+        ("utils", (*_IMAGES, "to_categorical", "pad_sequences")),
+        ("preprocessing.image", _IMAGES),
+        ("preprocessing.sequence", ("pad_sequences",)),
+    )
+    for name in names
+} | {
+    f"keras.src.utils.{module}:{name}": name
+    for module, names in (
+        ("image_utils", _IMAGES),
+        ("numerical_utils", ("to_categorical",)),
+        ("sequence_utils", ("pad_sequences",)),
+    )
+    for name in names
+}
+_DTYPES: dict[str, str] = {  # what NumPy takes for a dtype, as it has a ``dtype``
+    f"jax.numpy{colon}{name}": name.rstrip("_")
+    for colon in ".:"
+    for name in ("bool_", *(f"{kind}{bits}" for kind in ("int", "uint", "float") for bits in (8, 16, 32, 64)))
+    if name != "float8"
+}
+_PASSED = {known.rpartition(".")[0] for known in (*_STANDIN_PATHS, *_HELPERS, *_DTYPES) if ":" not in known}
+_PASSED |= {known.rpartition(".")[0] for known in _PASSED}
+
+
+class LazyModule(ModuleType):
+    """A framework's module, imported when an attribute is first asked for.
+
+    On the way to a dataset base (``keras.utils.PyDataset``) it answers with the stand-in and imports nothing; so it
+    does for Keras' helpers and JAX's dtypes.
+    """
+
+    def __getattr__(self, name: str) -> object:
+        """The attribute, a stand-in, or a further lazy module."""
+        path = f"{self.__name__}.{name}"
+        if path in _STANDIN_PATHS:
+            return _STANDIN_PATHS[path]
+        if path in _PASSED:
+            return LazyModule(path)
+        if path in _HELPERS or path in _DTYPES:
+            return LazyObject(path)
+        return getattr(resolve(self.__name__), name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Set on the real module."""
+        setattr(resolve(self.__name__), name, value)
+
+    def __dir__(self) -> list[str]:
+        return dir(resolve(self.__name__))
+
+    def __reduce__(self) -> tuple[type[LazyModule], tuple[str]]:
+        return LazyModule, (self.__name__,)
+
+
+class LazyObject:
+    """A framework's function or class, imported when it is first used.
+
+    ``isinstance`` against it needs no import: before the framework is here, nothing is an instance of it.
+    """
+
+    __slots__ = ("_path",)
+
+    def __init__(self, path: str) -> None:
+        """Stand for ``package.module:qualified.name``."""
+        self._path = path
+
+    def __getattribute__(self, name: str) -> Any:
+        """What the real one has, but for what pickle and class statements ask."""
+        if name in ("_path", "__class__", "__reduce__", "__reduce_ex__", "__mro_entries__"):
+            return object.__getattribute__(self, name)
+        if name == "__isabstractmethod__":
+            return False
+        if name in ("dtype", "__numpy_dtype__") and self._path in _DTYPES:
+            import numpy as np  # noqa: PLC0415 - which the caller has
+
+            return np.dtype(_DTYPES[self._path])
+        return getattr(resolve(self._path), name)
+
+    def __call__(self, *args: object, **kwargs: object) -> object:
+        """Call the real one, unless it is a helper whose answer is known."""
+        helper = _HELPERS.get(self._path)
+        if helper is not None and "keras" not in sys.modules:
+            from ringfeed.transport import keras_helpers as _helpers  # noqa: PLC0415 - imports NumPy
+
+            answer: object = _helpers.answer(helper, args, kwargs)
+            if answer is not NotImplemented:
+                return answer
+        return resolve(self._path)(*args, **kwargs)  # type: ignore[operator]
+
+    def __getitem__(self, parameters: object) -> object:
+        return resolve(self._path)[parameters]  # type: ignore[index]
+
+    def __instancecheck__(self, instance: object) -> bool:
+        return _is_here(self) and isinstance(instance, resolve(self._path))  # type: ignore[arg-type]
+
+    def __subclasscheck__(self, subclass: type) -> bool:
+        return _is_here(self) and issubclass(subclass, resolve(self._path))  # type: ignore[arg-type]
+
+    def __mro_entries__(self, bases: tuple[object, ...]) -> tuple[object, ...]:
+        """Let a class that is made in the worker derive from the real one."""
+        return (resolve(self._path),)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, LazyObject):
+            return self._path == other._path
+        return _is_here(self) and resolve(self._path) == other
+
+    def __hash__(self) -> int:
+        return hash(resolve(self._path))  # as the real one compares equal
+
+    def __reduce__(self) -> tuple[type[LazyObject], tuple[str]]:
+        return LazyObject, (self._path,)
+
+    def __repr__(self) -> str:
+        return f"<lazy {self._path}>"
+
+
+def _is_here(lazy: LazyObject) -> bool:
+    return lazy._path.partition(":")[0] in sys.modules  # noqa: SLF001 - the class answers for another

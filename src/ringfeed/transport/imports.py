@@ -1,0 +1,130 @@
+"""What it costs a worker to import a framework, and the line of the user's that asks for it: said in one warning.
+
+A worker imports this module for nearly every dataset: it stays light and imports nothing of ringfeed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import warnings
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
+FRAMEWORKS = ("tensorflow", "tf_keras", "keras", "torch", "jax", "jaxlib", "flax")
+MEGABYTE = 10**6
+_OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep  # noqa: PTH120 - a worker imports no pathlib for it
+_LIBRARIES = (
+    f"{os.sep}site-packages{os.sep}",
+    f"{os.sep}dist-packages{os.sep}",
+    os.path.dirname(os.__file__) + os.sep,  # noqa: PTH120 - see above
+)
+
+
+class Place(NamedTuple):
+    """A line that leads to the import of a framework."""
+
+    file: str
+    line: int
+    module: str
+
+    def __str__(self) -> str:
+        """Say which line it is, and what it says."""
+        import linecache  # noqa: PLC0415 - for the one warning
+
+        text = linecache.getline(self.file, self.line).strip()
+        return f"{os.path.basename(self.file)} line {self.line}" + (f" ({text})" if text else "")  # noqa: PTH119
+
+
+class _State:
+    """What this process may say."""
+
+    silent = False  # another worker says it
+    needed: frozenset[str] = frozenset()  # by the samples themselves, which are tensors
+    place: Place | None = None
+    watching = False
+
+
+def frameworks_loaded() -> list[str]:
+    """The root packages of the frameworks that this process has imported."""
+    return [root for root in FRAMEWORKS if root in sys.modules]
+
+
+def expect(tensors: frozenset[str] | None, *, silent: bool) -> None:
+    """Say nothing of frameworks whose tensors the samples are, and nothing at all if ``silent``.
+
+    None: no sample has been read. Then torch is not named either: its datasets mostly give tensors.
+    """
+    _State.needed, _State.silent = frozenset(("torch",)) if tensors is None else tensors, silent
+
+
+@contextmanager
+def watched() -> Iterator[None]:
+    """Warn of the frameworks that are imported inside, once in a process: what they cost, and what asked for them."""
+    if _State.watching or _State.silent:
+        yield
+        return
+    before, began_s, memory = set(frameworks_loaded()), time.monotonic(), _private_bytes()
+    _State.watching, _State.place = True, None
+    sys.meta_path.insert(0, _Finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(_Finder)
+        _State.watching = False
+    new = [root for root in frameworks_loaded() if root not in before]
+    if new and not _State.needed.intersection(new):
+        _State.silent = True
+        cost = f"{time.monotonic() - began_s:.1f} s"
+        if memory:
+            cost += f" and {max(0, _private_bytes() - memory) / MEGABYTE:.0f} MB"
+        _warn(_State.place, new, cost)
+
+
+def _warn(place: Place | None, roots: list[str], cost: str) -> None:
+    what = f"{place}" if place is not None else "what the dataset holds"
+    message = (
+        f"{what} makes the workers import {', '.join(roots)}, which took {cost} in this one; use NumPy there or leave "
+        f"it to the model, keep the import out of the dataset's module, or give workers=0 or backend='thread'"
+    )
+    file, line, module = place or Place("dataset", 1, "dataset")
+    warnings.warn_explicit(message, RuntimeWarning, file, line, module, {})
+
+
+class _Finder:
+    """Notes where the first framework is asked for; it finds nothing itself."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> None:  # noqa: ARG004 - importlib's
+        if _State.place is None and name in FRAMEWORKS:
+            _State.place = _place(sys._getframe(1))  # noqa: SLF001 - documented, and quicker than inspect
+
+
+def _place(frame: FrameType | None) -> Place | None:
+    """The innermost line of the user's that led here; else the outermost one of an installed package."""
+    installed: Place | None = None
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith((_OURS, "<frozen ")):
+            found = Place(file, frame.f_lineno, str(frame.f_globals.get("__name__")))
+            if not any(library in file for library in _LIBRARIES):
+                return found
+            if frame.f_code.co_name == "<module>":
+                installed = found
+        frame = frame.f_back
+    return installed
+
+
+def _private_bytes() -> int:
+    """The memory of this process that it shares with no other; 0 where /proc does not say."""
+    try:
+        with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 - see above
+            resident, shared = file.read().split()[1:3]
+    except (OSError, ValueError):
+        return 0
+    return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,68 @@
+"""What a dataset takes in a worker once it is unpickled: Python objects, several times as large as their pickles.
+
+A list of a million numbers has 5 MB in the stream, and 40 MB in each worker. Counted are the objects that pickle came
+to see, as the interpreter and its allocator lay them out; what a class of C code keeps to itself is not.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections import Counter
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from ringfeed.transport import arrays as _buffers
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# In bytes.
+GRAIN = 16  # every object takes a multiple of it
+NUMBER = 32  # an int or a float
+HEADER = 16  # the garbage collector's, before most objects
+ARRAY = 160  # an ndarray, its axes, and the head of the bytes it lies in
+ATTRIBUTES = sys.getsizeof({"name": None})  # an instance's own, beside the dict that the stream gives for them
+MEMO = 16  # by so many each object enlarges the unpickler's memo, which a worker's heap keeps
+POOLED = 512  # what is larger lies in the heap, and leaves a hole there when it grows
+
+CACHED = range(-5, 257)  # ints that are the same object everywhere
+_PLAIN = frozenset({str, bytes, bytearray, tuple, list, frozenset, complex})
+_FREE = frozenset({int, float, bool, type(None), pickle.PickleBuffer})  # counted elsewhere, or there anyway
+
+
+def weigh(visited: Sequence[object]) -> int:
+    """Return the bytes of these objects, as a worker will have made them anew.
+
+    ``visited`` has one entry for each mention: a string or list is made once, however often it is mentioned, and a
+    number each time.
+    """
+    kinds = Counter(map(type, visited))
+    numbers = kinds[float] + kinds[int] - sum(obj in CACHED for obj in visited if type(obj) is int)
+    objects = [obj for obj in visited if type(obj) not in _FREE]
+    ids = np.fromiter(map(id, objects), np.int64, len(objects))
+    once = np.unique(ids, return_index=True)[1].tolist()  # a dict of a million objects would take 100 MB for a moment
+    return NUMBER * numbers + sum(_size(objects[place]) for place in once)
+
+
+def _size(obj: object) -> int:
+    kind = type(obj)
+    if kind in _PLAIN:
+        size = sys.getsizeof(obj)
+    elif kind is dict or kind is set:
+        size = sys.getsizeof(obj)
+        size += size // 2 if size > POOLED else 0  # the table that it grew out of
+    elif issubclass(kind, type | ModuleType):  # never isinstance: a stand-in would import what it stands for
+        return 0
+    elif issubclass(kind, np.ndarray):
+        size = ARRAY + _in_band(cast("np.ndarray[Any, Any]", obj))
+    else:
+        size = kind.__basicsize__ + HEADER + (ATTRIBUTES if kind.__dictoffset__ else 0)
+    return MEMO + -(-size // GRAIN) * GRAIN
+
+
+def _in_band(array: np.ndarray[Any, Any]) -> int:
+    """Return the bytes that are not shared by all workers."""
+    return array.nbytes if array.nbytes < _buffers.LARGE or array.dtype.hasobject else 0

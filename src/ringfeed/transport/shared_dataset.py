@@ -1,0 +1,296 @@
+"""A dataset's way from the consumer to its workers: pickled once, its large buffers in shared memory.
+
+    pack(dataset)           -> Parcel    cloudpickle, protocol 5; large buffers by reference, nothing reserved
+    ship(parcel, previous)  -> Shipment  sealed memfds; what did not change stays in those of the last version
+    unpack(manifest, fds)   -> dataset   in the worker: maps the memfds privately, unpickles
+
+A shipment is a list of pieces, each at an offset of one of its memfds: piece 0 is the pickle stream, the
+others are its buffers in order. The table of pieces lies in the newest memfd, since a datagram to a worker
+may be too small for it; the manifest says where. Only what a worker needs too is imported at the top.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+import pickle
+from array import array
+from bisect import bisect_left
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ringfeed.errors import PlanError, ShipError
+from ringfeed.ring import _pages
+from ringfeed.ring._ring import Descriptor
+from ringfeed.transport.imports import frameworks_loaded, watched
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from ringfeed.transport.pickler import Parts
+
+__all__ = ["Parcel", "Shipment", "frameworks_loaded", "pack", "ship", "unpack"]
+
+ALIGNMENT = 64  # bytes; a buffer is then as usable in a worker as a fresh allocation
+COMPARED = 1 << 20  # bytes compared at a time: both sides stay in cache, and the first difference ends it
+MAX_TWINS = 4  # pieces of the same length that a buffer is compared with, at each place it may have come from
+PIECE_SIZE = 24  # bytes of a piece in the table
+MAX_FILES = 16  # memfds of one shipment: a message carries 253 descriptors, a process 1024 by default
+
+_SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+_ADVICE = (
+    "keep less in the dataset, read files on demand (a np.memmap travels as a file name), "
+    "or give the machine or its cgroup more memory"
+)
+
+
+class Parcel:
+    """A pickled dataset that is not yet in shared memory; keeps the buffers it refers to alive."""
+
+    def __init__(
+        self,
+        name: str,
+        stream: memoryview,
+        buffers: Iterable[memoryview],
+        unpickled: int = 0,
+        parts: Parts | None = None,
+    ) -> None:
+        self.name = name
+        self.stream = stream
+        self.parts = parts  # of the user's modules: they come before the buffers
+        self.part_count = len(parts.streams) if parts is not None else 0
+        self.buffers = (*(parts.streams if parts is not None else ()), *buffers)
+        self.in_band = stream.nbytes  # bytes that every worker unpickles for itself
+        self.out_of_band = sum(buffer.nbytes for buffer in self.buffers)  # bytes that all workers share
+        self.unpickled = unpickled  # bytes that each worker makes of what is in band, if they were asked for
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory that it will take: both, their table, and what rounding adds."""
+        sizes = [self.in_band, *(buffer.nbytes for buffer in self.buffers)]
+        pieces = sum(_round_up(size, ALIGNMENT) for size in sizes)
+        return _round_up(pieces + len(sizes) * PIECE_SIZE, mmap.PAGESIZE)
+
+
+def pack(obj: object, name: str = "dataset", *, weigh: bool = False, previous: Shipment | None = None) -> Parcel:
+    """Pickle ``obj`` without copying its contiguous buffers; ``weigh``: also say what it takes in each worker.
+
+    What ``previous`` has sent of the user's modules stays as it was, as modules do that were imported.
+    ShipError gives the path, from ``name``, to what cannot travel, and the ways out.
+    """
+    from ringfeed.transport import object_size as _weight  # noqa: PLC0415 - no worker needs them
+    from ringfeed.transport import pickler as _pickler  # noqa: PLC0415 - no worker needs them
+    from ringfeed.transport import unpicklable as _culprit  # noqa: PLC0415 - no worker needs them
+
+    visited: list[object] | None = [] if weigh else None
+    known = previous.parts if previous is not None else None
+    try:
+        parts, stream, buffers = _pickler.take_apart(obj, visited, known or _pickler.NO_PARTS)
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise ShipError(_culprit.explain(obj, name, error)) from error
+    return Parcel(name, stream, buffers, _weight.weigh(visited) if visited else 0, parts)
+
+
+class Piece(NamedTuple):
+    """Where a stream or a buffer lies."""
+
+    file: int  # index of its memfd in the shipment
+    offset: int  # bytes
+    length: int  # bytes
+
+
+class Shipment:
+    """A parcel in sealed memfds, whose descriptors it owns until ``close()``."""
+
+    def __init__(
+        self, files: Iterable[Descriptor], pieces: Iterable[Piece], table: Piece, size: int, parcel: Parcel
+    ) -> None:
+        self._files = tuple(files)
+        self.parts = parcel.parts
+        self._part_count = parcel.part_count
+        self.pieces = tuple(pieces)
+        self.table = table
+        self.size = size  # bytes newly reserved for this version
+
+    @property
+    def fds(self) -> tuple[int, ...]:
+        """The descriptors, none once it is closed."""
+        return tuple(file.fileno() for file in self._files)
+
+    def manifest(self) -> bytes:
+        """What ``unpack`` needs besides ``fds``, in their order: a few bytes."""
+        return array("Q", (*self.table, self._part_count)).tobytes()
+
+    def close(self) -> None:
+        """Close the descriptors; the memory itself stays until no worker maps it any more."""
+        files, self._files = self._files, ()
+        for file in files:
+            file.close()
+
+
+def ship(parcel: Parcel, previous: Shipment | None = None) -> Shipment | None:
+    """Put a parcel into sealed memfds; None where workers that have ``previous`` have all of it already.
+
+    What ``previous`` holds with the same content is not copied again: the new shipment refers to it by
+    descriptors of its own, so that ``previous`` may be closed. PlanError when there is no room.
+    """
+    sources = [parcel.stream, *parcel.buffers]
+    if previous is None:
+        return _load(parcel, {}, [list(range(len(sources)))], ())
+    twins = _twins(sources, _mapped(previous.fds, previous.pieces))
+    if twins == list(range(len(previous.pieces))):
+        return None
+    same = {n: previous.pieces[twin] for n, twin in enumerate(twins) if twin is not None}
+    files = _files_to_keep(previous.fds, same.values())
+    renumbered = {file: number for number, file in enumerate(files)}
+    stay = {n: p._replace(file=renumbered[p.file]) for n, p in same.items() if p.file in renumbered}
+    # Two new files, so that what changes in every epoch does not hold on to the memory of what never does.
+    moved = [n for n in same if n not in stay]
+    changed = [n for n in range(len(sources)) if n not in same]
+    groups = [moved, changed] if moved else [changed]
+    return _load(parcel, stay, groups, [previous.fds[file] for file in files])
+
+
+def unpack(manifest: bytes, fds: Sequence[int]) -> Any:
+    """The dataset of a shipment, in a worker; the descriptors may be closed afterwards.
+
+    Its buffers are shared with all other workers until this one writes to them: then a page is copied, 4 KiB also where
+    the kernel has huge ones.
+    """
+    *table_fields, part_count = array("Q", manifest)
+    table = Piece(*table_fields)
+    numbers = array("Q", bytes(_mapped(fds, [table])[0]))
+    pieces = [Piece(*numbers[at : at + 3]) for at in range(0, len(numbers), 3)]
+    stream = _mapped(fds, pieces[:1])[0]  # apart, so that a nursery, which reads no more, keeps no page mapped
+    buffers = _mapped(fds, pieces[1:])
+    with watched():
+        if part_count:
+            from ringfeed.transport import parts as _parts  # noqa: PLC0415 - for some datasets only
+
+            _parts.load(buffers[0], buffers[1:part_count])
+        return pickle.loads(stream, buffers=buffers[part_count:])  # noqa: S301 - the consumer pickled it
+
+
+def _mapped(fds: Sequence[int], pieces: Sequence[Piece]) -> list[memoryview]:
+    """The pieces as views of private mappings, which last as long as they do.
+
+    Private also where they are only read: before Linux 6.7 a write-sealed memfd cannot be mapped shared.
+    """
+    ends = [1] * len(fds)
+    for piece in pieces:
+        ends[piece.file] = max(ends[piece.file], piece.offset + piece.length)
+    maps = [memoryview(_pages.PrivateMapping(fd, end)) for fd, end in zip(fds, ends, strict=True)]
+    return [maps[piece.file][piece.offset : piece.offset + piece.length] for piece in pieces]
+
+
+def _twins(sources: Iterable[memoryview], old: Sequence[memoryview]) -> list[int | None]:
+    """For each source the number of an old piece with its content, or None; no piece is given twice.
+
+    Two equal buffers are two pieces: a worker that writes to one must not change the other.
+    """
+    by_length: defaultdict[int, list[int]] = defaultdict(list)
+    for number, piece in enumerate(old):
+        by_length[piece.nbytes].append(number)
+    twins: list[int | None] = []
+    after, shift = 0, 0  # behind the last twin; how far sources stand from their twins
+    for place, source in enumerate(sources):
+        numbers = by_length[source.nbytes]
+        starts = (bisect_left(numbers, after), bisect_left(numbers, place + shift), 0)
+        candidates = [number for start in starts for number in numbers[start : start + MAX_TWINS]]
+        twin = next((number for number in candidates if _same(source, old[number])), None)
+        if twin is not None:
+            numbers.remove(twin)
+            after, shift = twin + 1, twin - place
+        twins.append(twin)
+    return twins
+
+
+def _same(left: memoryview, right: memoryview) -> bool:
+    import numpy as np  # noqa: PLC0415 - a worker may not need it yet
+
+    a, b = np.frombuffer(left, np.uint8), np.frombuffer(right, np.uint8)
+    starts = range(0, len(a), COMPARED)
+    return all(np.array_equal(a[at : at + COMPARED], b[at : at + COMPARED]) for at in starts)
+
+
+def _files_to_keep(fds: Sequence[int], used: Iterable[Piece]) -> list[int]:
+    """The memfds worth referring to further: at least half in use, and not too many."""
+    live: defaultdict[int, int] = defaultdict(int)
+    for piece in used:
+        live[piece.file] += piece.length
+    fuller = [file for file in live if 2 * live[file] >= os.fstat(fds[file]).st_size]
+    return sorted(sorted(fuller, key=live.__getitem__)[-(MAX_FILES - 2) :])
+
+
+def _load(parcel: Parcel, stay: dict[int, Piece], groups: list[list[int]], kept: Sequence[int]) -> Shipment:
+    """A new memfd for each group of pieces, the table at the end of the last; the kept ones come before."""
+    sources = [parcel.stream, *parcel.buffers]
+    pieces = dict(stay)
+    sizes: list[int] = []
+    for group in groups:
+        offset = 0
+        for number in group:
+            pieces[number] = Piece(len(kept) + len(sizes), offset, sources[number].nbytes)
+            offset = _round_up(offset + sources[number].nbytes, ALIGNMENT)
+        sizes.append(offset)
+    in_order = [pieces[number] for number in range(len(sources))]
+    table = memoryview(array("Q", (field for piece in in_order for field in piece))).cast("B")
+    where = Piece(len(kept) + len(sizes) - 1, sizes[-1], table.nbytes)
+    contents = [[(pieces[number].offset, sources[number]) for number in group] for group in groups]
+    contents[-1].append((where.offset, table))
+    files: list[Descriptor] = []
+    try:
+        # extend() keeps what it was given before an exception, which the clean-up then sees.
+        files.extend(Descriptor(os.dup, fd) for fd in kept)
+        files.extend(_sealed_memfd(parcel, content) for content in contents)
+    except BaseException:
+        for file in files:
+            file.close()
+        raise
+    return Shipment(files, in_order, where, sum(os.fstat(file.fileno()).st_size for file in files[len(kept) :]), parcel)
+
+
+def _sealed_memfd(parcel: Parcel, content: Sequence[tuple[int, memoryview]]) -> Descriptor:
+    """A memfd with each source at its offset, which nobody can write to or resize any more."""
+    end = max(offset + source.nbytes for offset, source in content)
+    size = _round_up(end, mmap.PAGESIZE)
+    memfd = Descriptor(os.memfd_create, "ringfeed-dataset", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    fd = memfd.fileno()
+    try:
+        os.fchmod(fd, 0o600)  # as the segment's
+        os.ftruncate(fd, size)
+        _pages.reserve_huge(fd, size)
+        os.posix_fallocate(fd, 0, size)
+        for offset, source in content:
+            _write(fd, source, offset)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+    except BaseException as error:
+        memfd.close()  # now: the error's traceback keeps what this frame refers to
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
+            raise PlanError(_no_room(parcel, size, error)) from error
+        raise
+    return memfd
+
+
+def _write(fd: int, source: memoryview, offset: int) -> None:
+    """Write all of ``source``: the kernel takes at most 2 GB at a time."""
+    while source.nbytes:
+        written = os.pwrite(fd, source, offset)
+        source, offset = source[written:], offset + written
+
+
+def _no_room(parcel: Parcel, size: int, error: OSError) -> str:
+    from ringfeed._units import show_bytes  # noqa: PLC0415 - no worker needs it
+
+    return (
+        f"{parcel.name}: {show_bytes(size)} of shared memory cannot be reserved ({error.strerror}) for its "
+        f"{show_bytes(parcel.in_band)} in band and {show_bytes(parcel.out_of_band)} of buffers; {_ADVICE}"
+    )
+
+
+def _round_up(size: int, unit: int) -> int:
+    return -(-size // unit) * unit

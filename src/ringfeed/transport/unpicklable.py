@@ -1,0 +1,214 @@
+"""Which part of a dataset cannot be pickled: a walk along its references, after pickling has failed.
+
+A child that fails to pickle on its own is followed; an object that fails though its children travel is the
+culprit. Children are tried by halves, so that a list of a million costs two picklings and not a million.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import functools
+import io
+from itertools import islice
+from types import FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType
+from typing import TYPE_CHECKING, Any
+
+from ringfeed.transport.arrays import PROTOCOL
+from ringfeed.transport.pickler import failure, names_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+MAX_DEPTH = 40  # references followed from the dataset
+MAX_TRIES = 2000  # picklings
+MAX_CHILDREN = 1_000_000  # of one object
+SHOWN_KEY = 40  # characters of a dict's key
+
+_WAYS_OUT = (
+    "create it on first use in __getitem__, in each worker, and leave it out in __getstate__ "
+    "if this process reads the dataset too"
+)
+_WORDS = {
+    "builtins.generator": "a generator",
+    "builtins.coroutine": "a coroutine",
+    "builtins.async_generator": "an asynchronous generator",
+    "_thread.lock": "a lock",
+    "_thread.RLock": "a lock",
+    "_thread._local": "a thread local",
+    "_thread._localdummy": "a thread local",
+    "socket.socket": "a socket",
+    "sqlite3.Connection": "a database connection",
+    "sqlite3.Cursor": "a database cursor",
+}
+
+Step = tuple[str, Any]  # what to append to the path, and the child it leads to
+
+
+def explain(obj: object, name: str, error: Exception) -> str:
+    """Say which part of ``obj`` cannot travel, where it is, starting at ``name``, and the ways out."""
+    if isinstance(error, RecursionError) or isinstance(error.__cause__, RecursionError):
+        return (
+            f"{name} is nested too deeply to be pickled for a worker process; "
+            'keep its parts in a list or a dict, or use backend="thread" or start_method="fork"'
+        )
+    labels, culprit = _Search().from_root(obj)
+    reason = failure(culprit) or error
+    where = name + joined(labels)
+    return f"{where} is {words(culprit, reason)} and cannot be sent to a worker process; {_WAYS_OUT}"
+
+
+def joined(labels: Iterable[str]) -> str:
+    """Join the steps of a path; the name of a variable is quoted together with what follows it."""
+    path, end = "", ""
+    for label in labels:
+        if label.startswith(": "):
+            path, end = path + end, "'"
+        path += label
+    return path + end
+
+
+def words(culprit: object, reason: Exception | None = None) -> str:
+    """Say what an object is that a worker process cannot have."""
+    kind = type(culprit)
+    full_name = f"{kind.__module__}.{kind.__qualname__}"
+    if isinstance(culprit, io.IOBase):
+        return f"an open file ({getattr(culprit, 'name', None)!r})"
+    if full_name in _WORDS:
+        return _WORDS[full_name]
+    if kind.__module__.partition(".")[0] == "h5py":
+        return f"an h5py object ({kind.__name__})"
+    return f"a {full_name} object" + (f" ({type(reason).__name__}: {reason})" if reason is not None else "")
+
+
+class _Search:
+    """One search: what was visited, and how many picklings are left."""
+
+    def __init__(self) -> None:
+        self._visited: dict[int, object] = {}  # keeps the objects, or their ids would be used again
+        self._tries = MAX_TRIES
+
+    def from_root(self, obj: object) -> tuple[list[str], object]:
+        """The steps from ``obj`` to the culprit, and the culprit."""
+        return self._follow(obj, 0) or ([], obj)
+
+    def _follow(self, obj: object, depth: int) -> tuple[list[str], object] | None:
+        """The culprit at or below ``obj``; None if nothing fails there but what is being followed already."""
+        self._visited[id(obj)] = obj
+        steps = list(islice(_children(obj), MAX_CHILDREN)) if depth < MAX_DEPTH else []
+        at_fault = True
+        bad = self._first_bad(steps)
+        while bad is not None:
+            label, child = steps[bad]
+            steps = steps[bad + 1 :]
+            at_fault = False
+            found = None if id(child) in self._visited else self._follow(child, depth + 1)
+            if found is not None:
+                return [label, *found[0]], found[1]
+            bad = self._first_bad(steps)
+        return ([], obj) if at_fault else None
+
+    def _first_bad(self, steps: list[Step]) -> int | None:
+        """The number of the first child that cannot be pickled."""
+        if not self._fails(steps):
+            return None
+        low, high = 0, len(steps)  # the first bad one is in steps[low:high]
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self._fails(steps[low:middle]):
+                high = middle
+            else:
+                low = middle
+        return low
+
+    def _fails(self, steps: list[Step]) -> bool:
+        self._tries -= 1
+        return self._tries >= 0 and failure([child for _, child in steps]) is not None
+
+
+def _children(obj: Any) -> Iterable[Step]:
+    """What pickling ``obj`` pickles besides."""
+    parts = PARTS.get(type(obj))
+    if parts is not None:
+        return parts(obj)
+    if isinstance(obj, type):
+        return parts_of_class(obj)
+    if isinstance(obj, tuple) and hasattr(obj, "_fields"):
+        return [(f".{field}", value) for field, value in zip(obj._fields, obj, strict=False)]
+    return _parts_of_instance(obj)
+
+
+def _entries(pairs: Iterable[tuple[Any, Any]]) -> Iterator[Step]:
+    for key, value in pairs:
+        shown = repr(key)
+        shown = shown if len(shown) <= SHOWN_KEY else shown[: SHOWN_KEY - 1] + "…"
+        yield f".keys() {shown}", key
+        yield f"[{shown}]", value
+
+
+def _elements(elements: Iterable[Any]) -> Iterator[Step]:
+    return ((f"[{number}]", element) for number, element in enumerate(elements))
+
+
+def parts_of_function(function: FunctionType) -> Iterator[Step]:
+    """The variables, globals, defaults and attributes of a function."""
+    code = function.__code__
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            yield f": variable '{name}", cell.cell_contents
+        except ValueError:  # not assigned yet
+            continue
+    for name in sorted(names_in(code) & function.__globals__.keys()):
+        yield f": global '{name}", function.__globals__[name]
+    positional = reversed(code.co_varnames[: code.co_argcount])
+    last_first = zip(positional, reversed(function.__defaults__ or ()), strict=False)
+    for name, value in (*last_first, *(function.__kwdefaults__ or {}).items()):
+        yield f": default '{name}", value
+    yield from ((f".{name}", value) for name, value in vars(function).items())
+
+
+def parts_of_class(cls: type) -> Iterator[Step]:
+    """The members and bases of a class."""
+    for name, member in vars(cls).items():
+        # Made anew with the class, and never pickled.
+        if name != "_abc_impl" and not isinstance(member, GetSetDescriptorType | MemberDescriptorType):
+            yield f".{name}", member
+    yield from (("", base) for base in cls.__bases__)
+
+
+def _parts_of_instance(obj: Any) -> Iterator[Step]:
+    try:
+        reduce = copyreg.dispatch_table.get(type(obj))
+        reduced: Any = reduce(obj) if reduce else obj.__reduce_ex__(PROTOCOL)
+    except Exception:  # noqa: BLE001 - then it is at fault itself, whatever it raised
+        return
+    if isinstance(reduced, str):
+        return
+    arguments, state, elements, entries = [*reduced, None, None, None][1:5]
+    for part in state if isinstance(state, tuple) else (state,):
+        if isinstance(part, dict):
+            yield from ((f".{name}", value) for name, value in part.items())
+        else:
+            yield ".__getstate__()", part
+    yield from _elements(elements or ())
+    yield from _entries(entries or ())
+    yield "", type(obj)
+    yield from ((f".__reduce__()[1]{label}", argument) for label, argument in _elements(arguments))
+
+
+PARTS: dict[type, Callable[[Any], Iterable[Step]]] = {
+    dict: lambda table: _entries(table.items()),
+    list: _elements,
+    tuple: _elements,
+    set: _elements,
+    frozenset: _elements,
+    FunctionType: parts_of_function,
+    MethodType: lambda method: [(".__self__", method.__self__), ("", method.__func__)],
+    staticmethod: lambda method: [("", method.__func__)],
+    classmethod: lambda method: [("", method.__func__)],
+    property: lambda prop: [("", function) for function in (prop.fget, prop.fset, prop.fdel)],
+    functools.partial: lambda call: [
+        (".func", call.func),
+        (".args", call.args),
+        (".keywords", call.keywords),
+    ],
+}

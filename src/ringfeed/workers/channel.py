@@ -1,0 +1,75 @@
+"""Cold traffic between the consumer and one worker: small pickled messages and file descriptors.
+
+Batches never travel here. A message is one SEQPACKET packet, so it arrives whole or not at all.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+import select
+from typing import TYPE_CHECKING, Any
+
+from ringfeed.ring import _ring
+from ringfeed.ring._ring import PACKET, Descriptor
+
+if TYPE_CHECKING:
+    from _typeshed import HasFileno
+
+ELSEWHERE = b"memfd"  # in place of a message that is in the last descriptor
+
+
+class PeerGoneError(EOFError):
+    """The other process has ended, or closed its end."""
+
+
+def pair() -> tuple[Descriptor, Descriptor]:
+    """Return the two ends of a new channel."""
+    return _ring.socket_pair()
+
+
+def send(end: HasFileno, message: object, fds: tuple[int, ...] = ()) -> None:
+    """Send a message at once: a dead peer is an OSError, a peer that does not read a BlockingIOError."""
+    packet = pickle.dumps(message)
+    if len(packet) <= PACKET:
+        _ring.send(end.fileno(), packet, fds)
+        return
+    with Descriptor(os.memfd_create, "ringfeed-message", os.MFD_CLOEXEC) as memfd:
+        os.fchmod(memfd.fileno(), 0o600)  # as the segment's
+        with open(memfd.fileno(), "wb", closefd=False) as file:
+            file.write(packet)
+        _ring.send(end.fileno(), ELSEWHERE, (*fds, memfd.fileno()))
+
+
+def receive(end: HasFileno) -> tuple[Any, list[int]]:
+    """Return the next message with its descriptors, which are the caller's; PeerGoneError once the peer is gone."""
+    message, fds = receive_owned(end)
+    return message, [fd.detach() for fd in fds]
+
+
+def receive_owned(end: HasFileno, timeout_s: float | None = None) -> tuple[Any, list[Descriptor]]:
+    """Return the next message as `receive` does, but descriptors that close by themselves; TimeoutError: none came."""
+    packet, fds, truncated = _next_packet(end, timeout_s)
+    if truncated:
+        for fd in fds:
+            fd.close()
+        raise OSError(errno.EMFILE, "no room for the descriptors of a message")
+    if not packet:
+        raise PeerGoneError
+    if packet == ELSEWHERE:
+        with fds.pop() as memfd:
+            packet = os.pread(memfd.fileno(), os.fstat(memfd.fileno()).st_size, 0)
+    return pickle.loads(packet), fds  # noqa: S301 - from our own process
+
+
+def _next_packet(end: HasFileno, timeout_s: float | None) -> tuple[bytes, list[Descriptor], bool]:
+    poller = select.poll()
+    poller.register(end.fileno(), select.POLLIN)
+    while True:
+        if not poller.poll(None if timeout_s is None else timeout_s * 1000):
+            raise TimeoutError
+        try:
+            return _ring.receive(end.fileno())
+        except ConnectionResetError:  # said once of a peer that has left messages unread, before what it had sent
+            continue

@@ -1,0 +1,246 @@
+"""Who fills the slots: the consumer itself, its threads, or worker processes (see `processes`).
+
+Each pool answers the loader's few questions in the same words:
+
+    start(dataset)    begin to work
+    update(dataset)   the version of the dataset that batches bound from now on must name
+    resize(workers)   have more workers, or fewer
+    step()            do some work in the calling thread, if that is where it is done
+    failure           the error that ended the pool, or None
+    restarts          how many workers were started in the place of dead ones
+    declined          how many workers there may be and why, where more could not be had
+    outlived          how many workers SIGKILL could not end
+    stalled()         what the workers are doing, for a StallError
+    kill_stuck(ns)    end those that have been stuck for so long, and have their rows run again
+    dismiss()         have all of it end soon, without waiting
+    stop()            the same, and wait about a second
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import traceback
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ringfeed.data.source import Recipe, Source
+from ringfeed.ring import _ring
+from ringfeed.ring.machine import start_thread
+
+if TYPE_CHECKING:
+    from ringfeed.errors import RingfeedError
+    from ringfeed.ring.segment import Segment
+
+STOP_S = 1.0
+
+
+@dataclass(frozen=True)
+class Crew:
+    """What every pool is made of."""
+
+    ring: _ring.Ring
+    segment: Segment
+    recipe: Recipe
+    workers: int
+    start_method: str = "spawn"
+    max_restarts: int | None = None
+    max_attempts: int = 3
+    at_first: int = 0  # of the workers; the others come when they are wanted
+    timeout_s: float | None = None
+
+
+class Pool(Protocol):
+    """What the loader asks of its workers."""
+
+    failure: RingfeedError | None
+
+    @property
+    def restarts(self) -> int:
+        """How many workers were started in the place of dead ones."""
+
+    @property
+    def declined(self) -> tuple[int, str] | None:
+        """How many workers there may be and why, once more could not be had: `resize` stops there."""
+
+    @property
+    def outlived(self) -> int:
+        """How many workers SIGKILL could not end."""
+
+    def start(self, dataset: Any) -> None:
+        """Begin to work."""
+
+    def update(self, dataset: Any) -> int:
+        """Send the workers what has changed; returns the version that batches must name from now on, at first 0."""
+
+    def resize(self, workers: int) -> None:
+        """Have so many workers from now on; those who are sent away end what they are at."""
+
+    def step(self) -> bool:
+        """Work in the calling thread; False when there was nothing to do, or others do it."""
+
+    def death_of(self, batch: int, row: int) -> str:
+        """Say how the last worker died that tried this row."""
+
+    def stalled(self) -> list[str]:
+        """Describe each worker, with its Python stack."""
+
+    def kill_stuck(self, patience_ns: int) -> int:
+        """End the workers that are stuck for so long; returns when to look again, in ns, or 0: nobody can be ended."""
+
+    def dismiss(self) -> None:
+        """Have all workers leave; at once, from any thread, more than once."""
+
+    def stop(self) -> None:
+        """End all workers; in a forked child of the consumer, nobody: they are its parent's."""
+
+
+class InProcess:
+    """The consumer fills the batch it is about to take; the same code path, without other processes."""
+
+    def __init__(self, crew: Crew) -> None:
+        """Fill on demand."""
+        self.failure: RingfeedError | None = None
+        self.restarts = self.outlived = 0
+        self.declined: tuple[int, str] | None = None
+        self._crew = crew
+        self._end = _ring.WorkerEnd(crew.ring, 0)
+        self._source: Source
+
+    def resize(self, workers: int) -> None:
+        """There is nobody but the consumer."""
+
+    def start(self, dataset: Any) -> None:
+        """Keep the dataset."""
+        crew = self._crew
+        self._source = Source(dataset, crew.recipe, self._end, crew.ring, interruptible=True)
+
+    def update(self, dataset: Any) -> int:  # noqa: ARG002 - see below
+        """Nothing to send: the dataset is this process's own."""
+        return 0
+
+    def step(self) -> bool:
+        """Fill one ticket, if there is one."""
+        if self._end.claim(0) != _ring.TAKEABLE:
+            return False
+        try:
+            filled = self._source.fill()
+        except BaseException:
+            self._crew.ring.reap(0, blame=False)  # Ctrl-C: the ticket is nobody's fault, and will be run again
+            raise
+        self._end.publish(cancelled=not filled)
+        return True
+
+    def death_of(self, batch: int, row: int) -> str:  # noqa: ARG002 - nobody dies here
+        """Never asked."""
+        return ""
+
+    def stalled(self) -> list[str]:
+        """There are no workers to describe."""
+        return []
+
+    def kill_stuck(self, patience_ns: int) -> int:  # noqa: ARG002 - see below
+        """There is nobody to end."""
+        return 0
+
+    def dismiss(self) -> None:
+        """End the ring: nothing runs by itself."""
+        self._crew.ring.stop()
+
+    def stop(self) -> None:
+        """End the ring: nothing runs by itself."""
+        self._crew.ring.stop()
+
+
+class Threads:
+    """Worker threads of this process: for datasets that release the GIL, or cannot be pickled."""
+
+    def __init__(self, crew: Crew) -> None:
+        """Prepare ``crew.workers`` threads."""
+        self.failure: RingfeedError | None = None
+        self.restarts = self.outlived = 0
+        self.declined: tuple[int, str] | None = None
+        self._crew = crew
+        self._dataset: Any = None
+        self._threads: dict[int, threading.Thread] = {}
+        self._leaving: set[int] = set()  # of them
+
+    def start(self, dataset: Any) -> None:
+        """Start the threads; they never keep the interpreter alive."""
+        self._dataset = dataset
+        self.resize(self._crew.at_first)
+
+    def resize(self, workers: int) -> None:
+        """Have more threads or fewer; those that are sent away end what they are at."""
+        ring = self._crew.ring
+        there = threading.enumerate()  # also those that have not begun to run
+        for number in [number for number in self._leaving if self._threads[number] not in there]:
+            ring.reap(number, blame=False)  # so that its id is like new
+            self._leaving.discard(number)
+            del self._threads[number]
+        ring.set_crew(workers)
+        staying = sorted(self._threads.keys() - self._leaving)
+        self._leaving.update(staying[workers:])
+        for number in self._leaving:  # again, if Ctrl-C came in between
+            ring.retire(number)
+        ids = (number for number in range(ring.ids) if number not in self._threads)
+        for number in [*ids][: max(0, workers - len(staying))]:
+            self._run(number)
+
+    def _run(self, number: int) -> None:
+        end = _ring.WorkerEnd(self._crew.ring, number, lane=number + 1)
+        source = Source(self._dataset, self._crew.recipe, end, self._crew.ring)
+        thread = threading.Thread(target=source.serve, args=(0,), name=f"ringfeed-{number}", daemon=True)
+        self._threads[number] = thread
+        try:
+            start_thread(thread)
+        except BaseException:  # after Ctrl-C it may run all the same, and its id must not be another's meanwhile
+            self._leaving.add(number)
+            self._crew.ring.retire(number)
+            raise
+
+    def update(self, dataset: Any) -> int:  # noqa: ARG002 - see below
+        """Nothing to send: the threads see the same object."""
+        return 0
+
+    def step(self) -> bool:
+        """The threads work by themselves."""
+        return False
+
+    def death_of(self, batch: int, row: int) -> str:  # noqa: ARG002 - threads do not die
+        """Never asked."""
+        return ""
+
+    def stalled(self) -> list[str]:
+        """Describe each thread."""
+        frames = sys._current_frames()  # noqa: SLF001 - the only way to another thread's stack
+        lines = []
+        for number, thread in self._threads.items():
+            stack = traceback.format_stack(frames[thread.ident]) if thread.ident in frames else []
+            lines.append(describe(self._crew.ring, number, f"thread {thread.name}", "".join(stack)))
+        return lines
+
+    def kill_stuck(self, patience_ns: int) -> int:  # noqa: ARG002 - see below
+        """A thread cannot be ended."""
+        return 0
+
+    def dismiss(self) -> None:
+        """End the ring, and with it the threads."""
+        self._crew.ring.stop()
+
+    def stop(self) -> None:
+        """Wait a little for the threads; one inside a long sample ends after it."""
+        self._crew.ring.stop()
+        for thread in self._threads.values():
+            if thread.is_alive() and thread is not threading.current_thread():
+                thread.join(STOP_S / len(self._threads))
+
+
+def describe(ring: _ring.Ring, number: int, who: str, stack: str) -> str:
+    """Say what one worker is at, with its stack indented below."""
+    index, since_ns = ring.report(number)[:2]
+    seconds = (_ring.now_ns() - since_ns) / 1e9
+    doing = "waits for a slot" if not since_ns else f"has been at it for {seconds:.1f} s"
+    where = "" if index is None else f" inside dataset[{index}],"
+    indented = "".join(f"\n    {line}" for line in stack.strip().splitlines())
+    return f"worker {number} ({who}):{where} {doing}{indented}"

@@ -1,0 +1,144 @@
+"""What ties worker processes to this one, and what this one knows of each."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from ringfeed.errors import RingfeedError, WorkerError
+from ringfeed.ring import _ring
+from ringfeed.ring._ring import Descriptor
+from ringfeed.ring.failure import decode
+from ringfeed.workers import channel as channels
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Tether:
+    """What ties processes to this one: they die when it does, or when the pipe's only writer is closed."""
+
+    def __init__(self) -> None:
+        """Open a pidfd of this process and a pipe."""
+        self._lifeline, self.writer = _ring.pipe()
+        self._parent = Descriptor(os.pidfd_open, os.getpid())
+
+    @property
+    def fds(self) -> tuple[int, int]:
+        """What a child is given."""
+        return self._parent.fileno(), self._lifeline.fileno()
+
+    def close(self) -> None:
+        """Let go of whatever is still tied."""
+        for end in (self._parent, self._lifeline, self.writer):
+            end.close()
+
+    def close_others(self, channel: Descriptor) -> None:
+        """In a forked child: close all but what ties it, and its channel: no pipe breaks that it holds a writer of."""
+        _ring.close_others(self._parent, self._lifeline, channel)
+
+
+class Worker:
+    """A worker process, seen from the consumer."""
+
+    def __init__(
+        self,
+        pid: int,
+        pidfd: Descriptor,
+        channel: Descriptor,
+        status: Callable[[], int | None],
+        *,
+        is_child: bool = False,
+    ) -> None:
+        """Know a process by its pid and pidfd; ``status`` gives its exit code once it is dead, if anyone knows it."""
+        self.pid = pid
+        self._pidfd = pidfd
+        self.channel = channel
+        self._status = status
+        self._is_child = is_child
+
+    @property
+    def pidfd(self) -> int:
+        """A descriptor that becomes readable at its end."""
+        return self._pidfd.fileno()
+
+    def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
+        """Send a signal; nothing happens when the process is dead."""
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.pidfd, number)
+
+    def is_dead(self, timeout_s: float = 0.0) -> bool:
+        """Wait for the end of the process."""
+        if self.pidfd < 0:
+            return True  # and buried
+        poller = select.poll()
+        poller.register(self.pidfd, select.POLLIN)
+        return bool(poller.poll(timeout_s * 1000))
+
+    def epitaph(self) -> str:
+        """Say how a dead process ended, and forget it; one that cannot even be killed is waited for in a thread."""
+        if self.pidfd < 0:
+            return "ended"
+        try:
+            dead = self.is_dead()
+            code = self._status() if dead else None
+            if self._is_child and not dead:
+                with suppress(RuntimeError):  # no room for a thread, or the interpreter's end: a zombie is left
+                    threading.Thread(target=self._status, name="ringfeed-undertaker", daemon=True).start()
+        finally:
+            self._pidfd.close()
+            self.channel.close()
+        if code is None:
+            return "ended"
+        return f"exited with status {code}" if code >= 0 else f"was killed by {_name_of_signal(-code)}"
+
+    def tell(self, message: object, fds: tuple[int, ...]) -> None:
+        """Send a message. One that cannot be told, and would wait for it, is ended: its replacement knows."""
+        try:
+            channels.send(self.channel, message, fds)
+        except OSError:
+            self.kill()
+
+    def last_words(self) -> WorkerError | None:
+        """Return what it has said, when dead, of an error outside any sample."""
+        try:
+            message, _ = channels.receive_owned(self.channel, 0)
+        except (OSError, EOFError):
+            return None
+        failure = decode(message["broken"])
+        if isinstance(failure.error, RingfeedError):
+            error = WorkerError(f"a worker could not start: {failure.error}")
+        else:
+            error = WorkerError(f"a worker could not open the dataset: {failure.summary}; try workers=0")
+        error.__cause__ = failure.error
+        return error
+
+    def hang_up(self) -> None:
+        """End the channel, also where a process forked from this one holds a copy of our end."""
+        self.channel.hang_up()
+
+
+def bury(workers: list[Worker], patience_s: float) -> None:
+    """End the workers and forget them: those by SIGKILL that do not leave in time, which is given as long again."""
+    deadline = time.monotonic() + patience_s
+    for worker in workers:
+        worker.hang_up()  # ends one that still waits for its hello
+    for worker in workers:
+        if not worker.is_dead(max(0.0, deadline - time.monotonic())):
+            worker.kill()
+    deadline += patience_s
+    for worker in workers:
+        worker.is_dead(max(0.0, deadline - time.monotonic()))
+        worker.epitaph()
+
+
+def _name_of_signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"

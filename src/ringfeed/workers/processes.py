@@ -1,0 +1,379 @@
+"""Worker processes: watched by a thread, which reaps the dead and starts others in their place."""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+from collections import Counter
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from ringfeed.errors import RingfeedError, WorkerError
+from ringfeed.ring._ring import Descriptor
+from ringfeed.ring.machine import check_processes, start_thread
+from ringfeed.transport.shared_dataset import Shipment, pack, ship
+from ringfeed.workers.launch import Forker, Spawner
+from ringfeed.workers.pool import STOP_S, describe
+from ringfeed.workers.process import Tether, Worker, bury
+from ringfeed.workers.restart_policy import Headcount
+from ringfeed.workers.stacks import Stacks
+from ringfeed.workers.watchdog import Patience
+
+if TYPE_CHECKING:
+    from ringfeed.workers.pool import Crew
+
+KILL_S = 5.0  # what SIGKILL may take, which is milliseconds; who outlives it is fenced
+
+
+class Processes:
+    """Worker processes, watched by a thread that reaps the dead and starts others in their place."""
+
+    def __init__(self, crew: Crew) -> None:
+        """Prepare ``crew.workers`` processes."""
+        self.failure: RingfeedError | None = None
+        self._crew = crew
+        self._home = os.getpid()
+        self._launcher: Spawner | Forker | None = None
+        self._headcount = Headcount(crew.at_first, crew.max_restarts)
+        self._patience = Patience(crew.ring)
+        self._workers: dict[int, Worker] = {}
+        self._leaving: set[int] = set()  # of them: sent away, and not replaced
+        self._outlasted: Counter[int] = Counter()  # by sample: workers that SIGKILL could not end in it
+        self._fenced: dict[int, Worker] = {}  # sent SIGKILL, not dead, and replaced: their ids are theirs still
+        self._stacks = Stacks()
+        self._shipment: Shipment | None = None
+        self._version = 0
+        self._starts = [0] * crew.ring.ids
+        self._lanes: dict[int, int] = {}  # by worker
+        self._deaths: dict[tuple[int, int], str] = {}
+        self._bars: list[tuple[int, int]] = []  # epoch and number of elements of iterables that were given up
+        self._stopping = False
+        self._lock = threading.RLock()  # workers, versions and starts change together
+        check_processes(crew.at_first)
+        self._tether = Tether()
+        self._wake_fd: Descriptor | None = Descriptor(os.eventfd, 0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._watcher = threading.Thread(target=self._watch, name="ringfeed-watcher", daemon=True)
+
+    # ---- starting ----
+
+    def start(self, dataset: Any) -> None:
+        """Start the processes first, so that their interpreters come up while the dataset is packed."""
+        self._crew.ring.set_crew(self._headcount.wanted)
+        try:
+            with self._lock:
+                if self._crew.start_method == "spawn":
+                    self._launcher = Spawner(self._tether)
+                    self._launch_all()
+                    self._shipment = ship(pack(dataset))
+                else:
+                    if self._crew.start_method == "forkserver":
+                        self._shipment = ship(pack(dataset))
+                    tensors, timeout_s = self._crew.recipe.tensors, self._crew.timeout_s
+                    self._launcher = Forker(self._tether, dataset, self._shipment, tensors, timeout_s)
+                    self._launch_all()
+                for number in self._workers:
+                    self._introduce(number)
+            start_thread(self._watcher)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _launch_all(self) -> None:
+        for number in range(self._headcount.wanted):
+            self._workers[number] = self._launch()
+
+    def _launch(self) -> Worker:
+        assert self._launcher is not None
+        return self._launcher.start()
+
+    def _introduce(self, number: int) -> None:
+        """Send the hello message: the segment, the recipe, and the dataset unless it was forked along."""
+        segment = self._crew.segment
+        forked = self._crew.start_method != "spawn" and self._version == 0
+        hello = {
+            "recipe": self._crew.recipe,
+            "number": number,
+            "lane": self._lane_of(number),
+            "sizes": segment.sizes,
+            "version": self._version,
+            "manifest": None if forked or self._shipment is None else self._shipment.manifest(),
+            "seed": self._crew.recipe.seed,
+            "bars": self._bars,
+            "start": self._starts[number],
+        }
+        fds = () if hello["manifest"] is None or self._shipment is None else self._shipment.fds
+        self._starts[number] += 1
+        self._patience.begin(number)
+        worker = self._workers[number]
+        self._crew.ring.note_pid(number, worker.pid)
+        worker.tell(hello, (segment.control_fd, segment.slots_fd, self._stacks.fd_of(number), *fds))
+
+    def _lane_of(self, number: int) -> int:
+        """Give a worker the lane that none of the others at work has."""
+        taken = {self._lanes.get(other) for other in self._workers if other != number and other not in self._leaving}
+        self._lanes[number] = next(lane for lane in range(1, self._crew.workers + 1) if lane not in taken)
+        return self._lanes[number]
+
+    def update(self, dataset: Any) -> int:
+        """Send every worker what has changed in the dataset; it arrives before the first batch that asks for it."""
+        shipment = ship(pack(dataset, previous=self._shipment), self._shipment)
+        if shipment is None:
+            return self._version
+        with self._lock:
+            previous, self._shipment, self._version = self._shipment, shipment, self._version + 1
+            message = {"version": self._version, "manifest": shipment.manifest()}
+            try:
+                for worker in self._workers.values():
+                    worker.tell(message, shipment.fds)
+            except BaseException:  # Ctrl-C: some were not told
+                self._patience.suspects.update(self._workers)
+                for worker in self._workers.values():
+                    worker.kill()
+                raise
+            finally:
+                if previous is not None:
+                    previous.close()
+            return self._version
+
+    def resize(self, workers: int) -> None:
+        """Have more workers or fewer; those who are sent away end what they are at."""
+        with self._lock:
+            self._note_at_work()
+            self._headcount.resize(workers)
+            staying = sorted(self._workers.keys() - self._leaving)
+            self._leaving.update(staying[self._headcount.wanted :])
+            for number in self._leaving & self._workers.keys():  # again, if Ctrl-C came in between
+                self._crew.ring.retire(number)
+            try:
+                self._fill_up()
+            finally:
+                self._wake()  # there are others to watch
+
+    # ---- watching ----
+
+    def _watch(self) -> None:
+        """Replace the dead until the end, or a failure; then bury all, also if who called `stop` has lost patience."""
+        while not self._stopping:
+            try:
+                self._look()
+            except BaseException as error:  # noqa: BLE001 - the consumer must hear of it
+                self._fail(error)
+        self._close()
+
+    def _look(self) -> None:
+        """Wait for a death, for others to watch, or for the end."""
+        with self._lock:
+            watched = () if self.failure is not None else (*self._workers.items(), *self._fenced.items())
+            pidfds = {worker.pidfd: number for number, worker in watched}
+        wake_fd = self._wake_fd
+        assert wake_fd is not None
+        poller = select.poll()
+        for fd in (wake_fd.fileno(), *pidfds):
+            poller.register(fd, select.POLLIN)
+        found = poller.poll()
+        with suppress(BlockingIOError):
+            os.eventfd_read(wake_fd.fileno())
+        if not self._stopping:
+            self._replace([pidfds[fd] for fd, _ in found if fd in pidfds])
+
+    def _replace(self, numbers: list[int]) -> None:
+        """Take back what dead workers had claimed, and start others in their place."""
+        with self._lock:
+            # First of all: their rows wait for nobody, and a quarantined slot not for what else there is to do.
+            reaped = [(number, self._crew.ring.reap(number, blame=number in self._workers)) for number in numbers]
+            self._note_at_work()
+            for number, found in reaped:
+                if number in self._fenced:
+                    self._fenced.pop(number).epitaph()
+                    self._patience.suspects.discard(number)
+                else:
+                    self._mourn(number, found)
+            if numbers:
+                self._replenish()
+
+    def _mourn(self, number: int, reaped: tuple[Any, ...]) -> None:
+        """Note how a worker died that nobody expected to; raise what is no longer to be borne."""
+        _, index, _, epoch, batch, row, given_up = reaped
+        worker = self._workers.pop(number)
+        last_words = worker.last_words()
+        epitaph = worker.epitaph()
+        if given_up:
+            self._deaths[batch, row] = epitaph
+            if self._crew.recipe.readers:
+                self._bars = [*(bar for bar in self._bars if bar[0] == epoch), (epoch, index)]
+        if number in self._leaving:
+            self._leaving.discard(number)
+            self._patience.forget(number)
+        elif last_words is None:
+            self._count_death(number, epitaph)
+        elif self._patience.is_fresh(number) and self._headcount.decline(str(last_words)):
+            self._patience.forget(number)
+        else:
+            raise last_words
+
+    def _count_death(self, number: int, epitaph: str) -> None:
+        asked = number in self._patience.suspects
+        self._patience.suspects.discard(number)
+        starting, fresh = self._patience.is_starting(number), self._patience.is_fresh(number)
+        progress = self._patience.progress(self._workers)
+        self._headcount.count_death(epitaph, starting=starting, fresh=fresh, asked=asked, progress=progress)
+
+    def _note_at_work(self) -> None:
+        staying = self._workers.keys() - self._leaving
+        self._headcount.note_at_work(sum(not self._patience.is_fresh(number) for number in staying))
+
+    def _replenish(self) -> None:
+        """Start workers in the place of those that are gone; where that cannot be done, do without those to spare."""
+        while True:
+            try:
+                self._fill_up()
+            except WorkerError as error:
+                if not self._headcount.decline(str(error)):
+                    raise
+            else:
+                return
+
+    def _fill_up(self) -> None:
+        """Start as many workers as are missing, as far as there are ids: fenced ones keep theirs."""
+        wanted = self._headcount.wanted
+        self._crew.ring.set_crew(wanted)
+        ids = (number for number in range(self._crew.ring.ids) if number not in {**self._workers, **self._fenced})
+        for number in [*ids][: max(0, wanted - len(self._workers.keys() - self._leaving))]:
+            if not self._stopping:
+                worker = self._workers[number] = self._launch()
+                try:
+                    self._introduce(number)
+                except BaseException:  # Ctrl-C: it would wait for its hello for ever, and its end is no death
+                    self._leaving.add(number)
+                    worker.kill()
+                    raise
+
+    def _fail(self, error: BaseException) -> None:
+        if not isinstance(error, RingfeedError):
+            cause = error
+            error = WorkerError(f"a worker could not be replaced: {type(cause).__name__}: {cause}")
+            error.__cause__ = cause
+        self.failure = self.failure or error
+        self._crew.ring.alarm()
+
+    # ---- answers ----
+
+    @property
+    def restarts(self) -> int:
+        """How many workers were started in the place of dead ones."""
+        return self._headcount.restarts
+
+    @property
+    def declined(self) -> tuple[int, str] | None:
+        """How many workers there may be, once more could not be had, and why."""
+        return self._headcount.declined
+
+    @property
+    def outlived(self) -> int:
+        """How many workers SIGKILL could not end."""
+        return len(self._fenced)
+
+    def step(self) -> bool:
+        """The processes work by themselves."""
+        return False
+
+    def death_of(self, batch: int, row: int) -> str:
+        """Say how the last worker died that tried this row."""
+        with self._lock:
+            return self._deaths.pop((batch, row), "ended")
+
+    def stalled(self) -> list[str]:
+        """Describe each worker, and those that SIGKILL could not end."""
+        with self._lock:
+            lines = [self._stalled(number, worker) for number, worker in sorted(self._workers.items())]
+            return lines + [self._outlived(number, worker) for number, worker in sorted(self._fenced.items())]
+
+    def kill_stuck(self, patience_ns: int) -> int:
+        """End the workers that are stuck for so long; fence those that SIGKILL does not end. Their rows run again."""
+        with self._lock:
+            lanes = {number: self._lanes.get(number, 0) for number in self._workers}
+            due_ns, now_ns = self._patience.due_ns(lanes, patience_ns), time.monotonic_ns()
+            stuck = [number for number, at_ns in due_ns.items() if at_ns <= now_ns]
+            if not stuck:
+                return min(due_ns.values()) - now_ns if due_ns else 0
+            at = {number: self._crew.ring.report(number)[0] for number in stuck}
+            if any(self._outlasted[index] >= self._crew.max_attempts for index in at.values() if index is not None):
+                return 0  # a sample whose workers cannot be ended, one after the other
+            self._patience.suspect(stuck)
+            for number in stuck:
+                self._workers[number].kill()
+            deadline = time.monotonic() + KILL_S
+            alive = [n for n in stuck if not self._workers[n].is_dead(max(0.0, deadline - time.monotonic()))]
+            if alive:
+                self._outlasted.update(index for number in alive if (index := at[number]) is not None)
+                self._fence(alive)
+            return patience_ns
+
+    def _fence(self, numbers: list[int]) -> None:
+        """Have what these workers are at run again elsewhere: they may go on to write when they wake up."""
+        self._crew.ring.requeue()
+        for number in numbers:
+            self._fenced[number] = self._workers.pop(number)
+            self._leaving.discard(number)
+        try:
+            self._headcount.count_fenced(len(numbers))
+            self._replenish()
+        except Exception as error:  # noqa: BLE001 - as in the watcher; Ctrl-C is the caller's
+            self._fail(error)
+        finally:
+            self._wake()
+
+    def _outlived(self, number: int, worker: Worker) -> str:
+        return describe(self._crew.ring, number, f"pid {worker.pid}, which SIGKILL could not end", "")
+
+    def _stalled(self, number: int, worker: Worker) -> str:
+        starting = self._patience.is_starting(number)  # it would die of the signal
+        stack = "" if starting else self._stacks.read(number, worker)
+        return describe(self._crew.ring, number, f"pid {worker.pid}", stack)
+
+    def _wake(self) -> None:
+        """Have the watcher look again."""
+        wake_fd = self._wake_fd  # it stays open for as long as this refers to it
+        if wake_fd is not None:
+            os.eventfd_write(wake_fd.fileno(), 1)
+
+    # ---- stopping ----
+
+    def dismiss(self) -> None:
+        """Have the workers leave and the watcher close everything; from any thread, more than once."""
+        if self._home != os.getpid():
+            return
+        self._stopping = True
+        self._wake()
+        self._crew.ring.stop()
+        if self._launcher is not None:
+            self._launcher.abandon()
+
+    def stop(self) -> None:
+        """Let idle workers leave, end the others by SIGKILL, and close everything."""
+        self.dismiss()
+        if self._home != os.getpid():
+            return
+        if self._watcher is not threading.current_thread():  # as when the garbage collector ends a loader in there
+            with suppress(RuntimeError):  # it does not run yet: it will find everything closed
+                self._watcher.join()
+            self._close()
+
+    def _close(self) -> None:
+        """Close everything; what an interrupted call has left is done by the next."""
+        with self._lock:  # the watcher and `stop` may both come here
+            self._bury_all()
+            self._wake_fd = None
+            self._stacks.close()
+            if self._shipment is not None:
+                self._shipment.close()
+            self._tether.close()
+
+    def _bury_all(self) -> None:
+        bury([*self._workers.values(), *self._fenced.values()], STOP_S)
+        self._workers.clear()
+        self._fenced.clear()
+        if self._launcher is not None:
+            self._launcher.close()

@@ -1,0 +1,73 @@
+"""What each worker has done since it was started, and since when it is at what it is at: for how long is too long."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from ringfeed.ring import _ring
+
+
+class Patience:
+    """What is known of the workers' progress, by their ids."""
+
+    def __init__(self, ring: _ring.Ring) -> None:
+        """Know of nobody yet."""
+        self.suspects: set[int] = set()  # ended because they were stuck, or could not be told
+        self._ring = ring
+        self._told_ns = [0] * ring.ids  # when each was sent its hello
+        self._slow_starts = [0] * ring.ids  # in a row: workers ended because they took too long to start
+        self._before = [(0, 0)] * ring.ids  # samples and claims of those who had the id before
+        self._filled = 0  # samples of all workers, when `progress` was asked last
+
+    def begin(self, number: int) -> None:
+        """Note that a worker is told to start."""
+        self._told_ns[number] = time.monotonic_ns()
+        self._before[number] = self._ring.report(number)[-2:]
+
+    def is_starting(self, number: int) -> bool:
+        """Whether a worker has claimed nothing yet, or had not when it died."""
+        return bool(self._ring.report(number)[-1] == self._before[number][1])
+
+    def is_fresh(self, number: int) -> bool:
+        """Whether a worker has filled nothing yet, or had not when it died."""
+        return bool(self._ring.report(number)[-2] == self._before[number][0])
+
+    def progress(self, working: Iterable[int]) -> bool:
+        """Whether samples were filled since the last call, or one of the workers ``working`` is filling some now."""
+        before, self._filled = self._filled, sum(self._ring.report(number)[-2] for number in range(self._ring.ids))
+        return self._filled != before or any(self._ring.report(number)[1] for number in working)
+
+    def suspect(self, numbers: Iterable[int]) -> None:
+        """Note who is ended for being stuck."""
+        for number in numbers:
+            self._slow_starts[number] = self._slow_starts[number] + 1 if self.is_starting(number) else 0
+            self.suspects.add(number)
+
+    def forget(self, number: int) -> None:
+        """Have whoever gets this id next begin anew."""
+        self.suspects.discard(number)
+        self._slow_starts[number] = 0
+
+    def due_ns(self, lanes: Mapping[int, int], patience_ns: int) -> dict[int, int]:
+        """When to end those inside a sample; or all, where there is something to fill and nobody comes for it.
+
+        Of them only those in whose lane the head batch is: the others have nothing to do. One that still starts is
+        given twice as long as the one before it, or none would ever get there where a start takes longer than a batch
+        may. ``lanes``: of each worker.
+        """
+        claimed_ns = {number: self._ring.report(number)[1] for number in lanes}
+        busy = {number: since_ns + patience_ns for number, since_ns in claimed_ns.items() if since_ns}
+        if busy or "filling" not in self._ring.slot_states():
+            return busy
+        head = self._ring.head_lane
+        return {
+            number: self._told_ns[number] + (patience_ns << self._slow_starts[number])
+            if self.is_starting(number)
+            else 0
+            for number, lane in lanes.items()
+            if head in (0, lane)
+        }

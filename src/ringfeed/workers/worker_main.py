@@ -1,0 +1,200 @@
+"""A worker process: its guard, the dataset it is sent, and its last words. How it fills tickets stands in `source`.
+
+A spawned process runs `main`, which starts the guard before the slow imports, then waits for its hello message.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ringfeed.ring import _ring
+from ringfeed.transport import imports as _imports
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import NoReturn
+
+    from _typeshed import HasFileno
+
+    from ringfeed.data.source import Recipe, Source
+
+KEPT_HEAP = 64 * 1024 * 1024
+LARGEST_KEPT_BLOCK = 32 * 1024 * 1024
+
+
+class Process:
+    """A worker process's state: its end of the ring, and the newest dataset it was sent."""
+
+    def __init__(self, channel: socket.socket, dataset: Any = None) -> None:
+        """Wait for the hello message and open the segment; ``dataset`` is set in a forked worker."""
+        from ringfeed.ring.segment import open_ring  # noqa: PLC0415 - see above
+        from ringfeed.workers import channel as channels  # noqa: PLC0415 - after the guard, like all that is slow
+
+        self._receive = channels.receive
+        self._channel = channel
+        hello, fds = self._receive(channel)
+        self._recipe: Recipe = hello["recipe"]
+        self._number: int = hello["number"]
+        control_fd, slots_fd = fds[:2]
+        self._ring = open_ring(control_fd, slots_fd, hello["sizes"])
+        os.close(control_fd)
+        os.close(slots_fd)
+        self._end = _ring.WorkerEnd(self._ring, self._number, hello["lane"])
+        self._register_stack_dump(fds[2])
+        _imports.expect(self._recipe.tensors, silent=self._number > 0 or hello["start"] > 0)  # one of them says it
+        self._version: int = hello["version"]
+        self._dataset = self._unpack(hello["manifest"], fds[3:]) if hello["manifest"] is not None else dataset
+        self._bars: list[tuple[int, int]] = hello["bars"]
+        self._scatter(hello["seed"], hello["start"])
+        self._source = self._open()
+
+    def _open(self) -> Source:
+        from ringfeed.data.source import Source  # noqa: PLC0415 - imports NumPy
+
+        return Source(self._dataset, self._recipe, self._end, self._ring, bars=self._bars)
+
+    def _unpack(self, manifest: bytes, fds: list[int]) -> Any:
+        from ringfeed.transport.shared_dataset import unpack  # noqa: PLC0415 - imports NumPy
+
+        try:
+            return unpack(manifest, fds)
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def _scatter(self, seed: int, start: int) -> None:
+        from ringfeed.data.rng import scatter  # noqa: PLC0415 - see above
+
+        scatter(seed, self._number, start)
+
+    @staticmethod
+    def _register_stack_dump(fd: int) -> None:
+        """Write this process's Python stack into ``fd`` on SIGUSR1, in C, whatever Python is doing."""
+        import faulthandler  # noqa: PLC0415 - see above
+
+        faulthandler.register(signal.SIGUSR1, file=fd, all_threads=False)
+
+    def run(self) -> None:
+        """Fill tickets until the ring stops, fetching the dataset's newer versions as batches ask for them."""
+        claimed = False
+        while claimed := self._source.serve(self._version, claimed=claimed):
+            self._fetch(self._end.version)
+
+    def _fetch(self, version: int) -> None:
+        """Read messages up to the version that a batch asks for: it was sent before the batch was bound."""
+        while self._version != version:
+            message, fds = self._receive(self._channel)
+            self._version = message["version"]
+            if self._version == version:
+                self._dataset = self._unpack(message["manifest"], fds)
+            else:
+                for fd in fds:
+                    os.close(fd)
+        self._source = self._open()
+
+
+def report_and_leave(channel: HasFileno) -> None:
+    """Tell the consumer what went wrong outside any sample, and exit."""
+    from ringfeed.ring.failure import encode  # noqa: PLC0415
+    from ringfeed.workers import channel as channels  # noqa: PLC0415 - in a process that is about to end
+
+    error = sys.exc_info()[1]
+    try:
+        if error is not None and not isinstance(error, channels.PeerGoneError):
+            with contextlib.suppress(OSError):  # the consumer is gone, and nobody wants to know
+                channels.send(channel, {"broken": encode(error)})
+        flush_output()
+    finally:
+        os._exit(1)
+
+
+def flush_output() -> None:
+    """Write out what has been printed, where that can be done."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # None, closed, a pipe without a reader
+            stream.flush()
+
+
+def become_worker(parent_fd: int, lifeline_fd: int) -> None:
+    """Lead a process group that dies with the consumer, and leave Ctrl-C to the consumer."""
+    if os.getpgrp() != os.getpid():
+        os.setpgid(0, 0)
+    for fd in (parent_fd, lifeline_fd):
+        os.set_inheritable(fd, False)  # noqa: FBT003 - what the dataset starts has no part in them
+    _start_guard(parent_fd, lifeline_fd)
+    for name in ("execv", "execve"):  # all functions of os that put another program in this one's place end in these
+        setattr(os, name, partial(_execute, getattr(os, name), os.getpid(), parent_fd, lifeline_fd))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the kernel sends it to stopped orphans, when a nursery dies
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())  # whatever thread of the consumer started us
+    if os.environ.get("RINGFEED_KEEP_HEAP", "1") != "0":
+        _ring.keep_heap(KEPT_HEAP, LARGEST_KEPT_BLOCK)
+
+
+def _start_guard(parent_fd: int, lifeline_fd: int) -> None:
+    try:
+        _ring.start_guard(parent_fd, lifeline_fd)
+    except OSError as error:
+        from ringfeed.errors import WorkerError  # noqa: PLC0415 - see below
+        from ringfeed.ring.machine import reason  # noqa: PLC0415 - the guard comes before all that takes time
+
+        raise WorkerError(f"the thread that guards a worker cannot be started: {reason(error)}") from error
+
+
+def _execute(
+    execute: Callable[..., NoReturn], home: int, parent_fd: int, lifeline_fd: int, *arguments: Any
+) -> NoReturn:
+    """Put another program in this one's place. No thread survives that: another process guards it in the same way."""
+    if os.getpid() != home:  # a child of the dataset's: it is in the guarded group
+        execute(*arguments)
+    from ringfeed.workers.forkserver import fork  # noqa: PLC0415 - it imports this module
+
+    myself = os.pidfd_open(home)
+    guard = fork(partial(_guard_program, parent_fd, lifeline_fd, myself))
+    try:
+        execute(*arguments)
+    finally:  # there is no such program
+        os.close(myself)
+        signal.pidfd_send_signal(guard.pidfd.fileno(), signal.SIGKILL)
+        guard.wait()
+
+
+def _guard_program(parent_fd: int, lifeline_fd: int, program: int) -> NoReturn:
+    """Kill a program, which was a worker, and its group when the consumer ends; end with it."""
+    poller = select.poll()
+    for fd in (parent_fd, lifeline_fd, program):
+        poller.register(fd, select.POLLIN)
+    if program not in dict(poller.poll()):
+        signal.pidfd_send_signal(program, signal.SIGKILL)
+        os.killpg(0, signal.SIGKILL)
+    os._exit(0)
+
+
+def work(channel_fd: int, dataset: Any = None) -> None:
+    """Live a worker process's life, from the hello message to the end."""
+    os.set_inheritable(channel_fd, False)  # noqa: FBT003 - see become_worker()
+    channel = socket.socket(fileno=channel_fd)
+    channel.setblocking(True)  # noqa: FBT003 - the name says it; a forked worker has the consumer's default timeout
+    try:
+        Process(channel, dataset).run()
+    except BaseException:  # noqa: BLE001 - reported, whatever it is
+        report_and_leave(channel)
+    flush_output()
+    os._exit(0)  # the dataset's own threads and atexit hooks must not keep a stopped worker
+
+
+def main(channel_fd: int, parent_fd: int, lifeline_fd: int) -> None:
+    """Run a spawned worker."""
+    try:
+        become_worker(parent_fd, lifeline_fd)
+        import numpy as np  # noqa: F401, PLC0415 - while the consumer packs the dataset
+    except BaseException:  # noqa: BLE001 - reported, whatever it is
+        report_and_leave(socket.socket(fileno=channel_fd))
+    work(channel_fd)
