@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ringfeed.workers.watchdog import Patience
+from ringfeed.workers.watchdog import PAUSE_NS, Patience
 
 HOUR_NS = 3600 * 10**9
 
@@ -63,7 +63,15 @@ def test_progress_is_a_sample_more_or_one_in_the_making(ring: Ring, patience: Pa
     ring.samples[2] += 1
     assert (patience.progress([0, 1]), patience.progress([0, 1])) == (True, False)
     ring.since_ns[1] = 5000
-    assert (patience.progress([0, 1]), patience.progress([0, 2])) == (True, False)
+    assert (patience.progress([0, 1]), patience.progress([0])) == (True, False)
+
+
+def test_a_worker_that_pauses_is_at_work(ring: Ring, patience: Patience) -> None:
+    """One that has filled samples, for a second; one that has filled nothing is no sign of progress."""
+    ring.samples[0] = 1
+    assert (patience.progress([0, 1]), patience.progress([0, 1]), patience.progress([1])) == (True, True, False)
+    patience._progress_ns -= PAUSE_NS
+    assert not patience.progress([0, 1])
 
 
 def test_those_inside_a_sample_are_due(ring: Ring, patience: Patience) -> None:

@@ -6,9 +6,13 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from ringfeed.ring import _ring
+
+
+PAUSE_NS = 10**9
+"""A worker that has filled samples and waits no longer than this is at work: for its turn on a busy machine, say."""
 
 
 class Patience:
@@ -22,6 +26,7 @@ class Patience:
         self._slow_starts = [0] * ring.ids  # in a row: workers ended because they took too long to start
         self._before = [(0, 0)] * ring.ids  # samples and claims of those who had the id before
         self._filled = 0  # samples of all workers, when `progress` was asked last
+        self._progress_ns = 0  # when it last found any
 
     def begin(self, number: int) -> None:
         """Note that a worker is told to start."""
@@ -36,10 +41,14 @@ class Patience:
         """Whether a worker has filled nothing yet, or had not when it died."""
         return bool(self._ring.report(number)[-2] == self._before[number][0])
 
-    def progress(self, working: Iterable[int]) -> bool:
-        """Whether samples were filled since the last call, or one of the workers ``working`` is filling some now."""
+    def progress(self, working: Collection[int]) -> bool:
+        """Whether samples were filled since the last call, or the workers ``working`` fill some, or pause up to 1 s."""
         before, self._filled = self._filled, sum(self._ring.report(number)[-2] for number in range(self._ring.ids))
-        return self._filled != before or any(self._ring.report(number)[1] for number in working)
+        now_ns = time.monotonic_ns()
+        if self._filled != before or any(self._ring.report(number)[1] for number in working):
+            self._progress_ns = now_ns
+            return True
+        return now_ns - self._progress_ns < PAUSE_NS and not all(map(self.is_fresh, working))
 
     def suspect(self, numbers: Iterable[int]) -> None:
         """Note who is ended for being stuck."""
