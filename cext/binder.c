@@ -35,7 +35,7 @@ static void collect_released(struct rf_ring *ring)
     }
 }
 
-/* Whether no worker is in the slot any more. What is AVAIL is cancelled on the way, so that nobody comes in. */
+/* Whether no worker is in the slot any more. AVAIL cells are cancelled on the way, so that no worker enters. */
 static bool is_drained(struct rf_ring *ring, uint32_t slot)
 {
     const struct rf_binding *binding = rf_binding_of(ring, slot);
@@ -371,7 +371,7 @@ void rf_cancel(struct rf_ring *ring)
     atomic_store_explicit(&binder->plan_read, write, memory_order_relaxed);
     atomic_store_explicit(&binder->plan_bound, write, memory_order_relaxed);
     atomic_store_explicit(&binder->plan_taken, write, memory_order_relaxed);
-    rf_unlock(ring); /* sweeps, and collects what nobody is in */
+    rf_unlock(ring); /* sweeps, and collects the slots that no worker is in */
 }
 
 void rf_requeue(struct rf_ring *ring)

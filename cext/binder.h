@@ -1,5 +1,5 @@
-/* The consumer's process-local state: what is planned, which slots are free, who holds what. And what the files of the
- * core share among themselves; nobody else includes it. */
+/* The consumer's process-local state: what is planned, which slots are free, what is held. And what the files of the
+ * core share among themselves; no other file includes it. */
 #ifndef RF_BINDER_H
 #define RF_BINDER_H
 
@@ -40,7 +40,7 @@ struct rf_hold {
 struct rf_binder {
     struct rf_ring *next;      /* of the consumers of this process: for fork.c */
     _Atomic uint32_t lock;     /* taken by exchange; held for microseconds, never while sleeping or in Python */
-    _Atomic uint32_t released; /* top of a stack: pushed by anybody, popped whole by the binder */
+    _Atomic uint32_t released; /* top of a stack: pushed by any thread, popped whole by the binder */
     _Atomic uint32_t alarm;
     struct rf_hold *holds;
 
@@ -59,10 +59,10 @@ struct rf_binder {
     _Atomic uint32_t stop;
     _Atomic uint64_t damage; /* what of the shared memory is not as it was left; 0: nothing was found, see damage.c */
 
-    _Atomic uint32_t open; /* slots from this one on are parked; written under the lock */
-    _Atomic uint32_t crew; /* workers that are not to leave */
-    uint32_t cpus;         /* that this process may use */
-    uint64_t called;       /* the head when rf_wake_another() last woke somebody; of the thread that takes */
+    _Atomic uint32_t open;   /* slots from this one on are parked; written under the lock */
+    _Atomic uint32_t crew;   /* workers that are not to leave */
+    uint32_t cpus;           /* that this process may use */
+    uint64_t last_wake_head; /* the head when rf_wake_another() last woke a worker; of the thread that takes */
 
     /* Planned batches, a queue with one writer (the thread that takes) and one reader (under the lock). A batch keeps
      * its place until it is taken, so that it can be bound again. Its indices are here until it is bound for the first
@@ -78,31 +78,31 @@ struct rf_binder {
     _Atomic uint64_t row_ns; /* running mean of the work a row takes; written by the thread that takes */
 };
 
-/* Also where onlookers see it. */
+/* Also where observers see it. */
 void rf_set_state(struct rf_ring *ring, uint32_t slot, enum rf_slot_state state);
 /* Free, or parked where it is not among the open ones. Under the lock. */
 void rf_set_free(struct rf_ring *ring, uint32_t slot);
 
 bool rf_try_lock(struct rf_binder *binder);
 void rf_lock(struct rf_binder *binder);
-/* Unlock, and bind what was released meanwhile: whoever could not lock has left it to us. */
+/* Unlock, and bind what was released meanwhile: a thread that could not lock has left that to this one. */
 void rf_unlock(struct rf_ring *ring);
 
 /* Whether a planned batch is not taken yet. By the taker's own counts: plan_read, which another thread may be about to
  * store, would have the taker sleep for a batch that it has taken already. */
 bool rf_is_planned(const struct rf_ring *ring);
 
-/* Bump work_seq, and wake `count` sleepers, or RF_ALL. While tickets are brisk a smaller count wakes nobody if somebody
- * is awake, who will look before it sleeps, and no more than there are processors if nobody is. */
+/* Bump work_seq, and wake `count` sleepers, or RF_ALL. At a fast pace a smaller count wakes no worker while one
+ * is awake, since that one looks before it sleeps, and otherwise no more workers than there are processors. */
 void rf_wake_workers(struct rf_ring *ring, uint32_t count);
-/* By the thread that takes, before it sleeps on a ticket that nobody has claimed: wake as many sleepers as there are
- * such tickets, whoever is awake, since he may be long in coming. */
+/* By the thread that takes, before it sleeps on an unclaimed ticket: wake as many sleepers as there are such tickets,
+ * even while others are awake, since those may be slow to come. */
 void rf_wake_claimers(struct rf_ring *ring);
-/* By the thread that takes, when it begins to wait while tickets are brisk: now and then wake one sleeper more, for what
- * nobody has claimed, while fewer are awake than there are processors. Nobody relies on it. */
+/* By the thread that takes, when it begins to wait at a fast pace: now and then wake one sleeper more for unclaimed
+ * tickets, while fewer are awake than there are processors. No caller relies on it. */
 void rf_wake_another(struct rf_ring *ring);
 
-#define RF_KEEP_NS 500 /* what a yield costs that nobody had waited for */
+#define RF_KEEP_NS 500 /* what a yield costs that no thread had waited for */
 
 struct rf_waiter {
     int64_t began_ns; /* when the first look was in vain */
@@ -113,8 +113,8 @@ struct rf_waiter {
 struct rf_waiter rf_begin_wait(const struct rf_ring *ring, bool spare);
 /* Whether to look once more instead of sleeping: after a pause, or after a yield. */
 bool rf_look_again(struct rf_ring *ring, struct rf_waiter *waiter);
-/* How long to keep the processor before the next yield, after one that took so long: not at all where somebody else ran
- * meanwhile, otherwise longer than before. */
+/* How long to keep the processor before the next yield, after one that took so long: not at all where another thread
+ * ran meanwhile, otherwise longer than before. */
 int64_t rf_keep_after(int64_t keep_ns, int64_t yield_ns);
 /* Also by workers, where the consumer waits for what they have published. */
 void rf_wake_consumer(struct rf_ring *ring);

@@ -123,7 +123,8 @@ enum rf_answer rf_claim_wait(struct rf_ring *ring, uint32_t worker, struct rf_cu
         if (rf_claim_next(ring, worker, cursor, claim))
             answer = RF_TAKEABLE;
     int slept = 0;
-    set_asleep(ring, worker, answer == RF_PENDING); /* before the last look, so that a binder who is not seen sees us */
+    set_asleep(ring, worker,
+               answer == RF_PENDING); /* before the last look: a binder that this look misses sees the bit */
     while (answer == RF_PENDING && !slept) {
         uint32_t seen = atomic_load_explicit(&control->work_seq, memory_order_seq_cst);
         if (is_over(ring, worker))
@@ -134,7 +135,7 @@ enum rf_answer rf_claim_wait(struct rf_ring *ring, uint32_t worker, struct rf_cu
             slept = rf_futex_wait(&control->work_seq, seen, deadline_ns);
     }
     set_asleep(ring, worker, false);
-    if (answer == RF_STOPPED) /* a wake that was for one who claims may have come to us */
+    if (answer == RF_STOPPED) /* this thread may have used up the wake of another worker */
         rf_futex_wake(&control->work_seq, RF_ALL);
     atomic_fetch_add_explicit(&ring->workers[worker].wait_ns, (uint64_t)(rf_now_ns() - waiter.began_ns),
                               memory_order_relaxed);

@@ -25,7 +25,7 @@ static inline bool rf_streams(const struct rf_claim *claim, uint64_t beyond)
 }
 
 /* Copy by stores that go past the caches, where the processor is one that does this faster. They come after each other
- * and before others in no order at all: rf_stream_end() must follow, in this thread, before anybody is told of them. */
+ * and before others in no order at all: rf_stream_end() must follow, in this thread, before another thread is told of them. */
 void rf_stream(void *target, const void *source, size_t size);
 
 /* Have all that this thread has streamed come before whatever it stores next. The store that publishes a ticket is a

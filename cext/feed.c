@@ -20,7 +20,7 @@ static void lend(struct rf_feed *feed, struct rf_ring *ring, int64_t turn, uint3
     if (is_copy(feed))
         return;
     rf_reference(ring);
-    pthread_mutex_lock(&feed->lock); /* nobody stays inside a feed that is not lent */
+    pthread_mutex_lock(&feed->lock); /* no caller waits inside a feed that is not lent */
     struct rf_ring *old = feed->ring;
     feed->ring = ring;
     feed->turn = turn;
@@ -294,7 +294,7 @@ static enum rf_reply next(uint64_t number, int64_t turn, struct rf_handout *hand
         handout->rows = feed->rows;
     if (reply == RF_REPLY_BATCH) {
         handout->base = rf_slot_base(handout->ring, handout->slot);
-        handout->copy = !rf_has_room(handout->ring); /* whoever keeps batches would wait for itself */
+        handout->copy = !rf_has_room(handout->ring); /* a caller that keeps batches would wait for itself */
     }
     return reply;
 }

@@ -4,14 +4,14 @@
  * one caller at a time, under the feed's lock. Before Python touches the ring again it recalls it. What is out of the
  * ordinary (nothing lent, a failed row, an alarm, the deadline, a signal, the end of the epoch) the feed asks Python.
  *
- *   nobody ──begin: asks Python, which lends──▶ lent ──wait, next: takes here──▶ lent, one batch less
- *                                                │ ▲
- *                                       recalled ▼ │ lends what is left
- *                                   next: asks Python, which recalls and takes
+ *   idle ──begin: asks Python, which lends──▶ lent ──wait, next: takes here──▶ lent, one batch less
+ *                                              │ ▲
+ *                                     recalled ▼ │ lends what is left
+ *                                 next: asks Python, which recalls and takes
  *
- * The lock is held while a batch is waited for, and never while Python is asked: who holds it never waits for the GIL,
- * and who has the GIL never waits for it. A caller waits RF_SLICE_NS at a time, so that a recall comes through, and so
- * does whatever its own framework has for it meanwhile, as when nobody wants the batch any more.
+ * The lock is held while a batch is waited for, and never while Python is asked: a thread that holds the lock never waits
+ * for the GIL, and a thread that holds the GIL never waits for the lock. A caller waits RF_SLICE_NS at a time. Between
+ * two waits a recall gets the lock, and the framework can cancel the step.
  *
  * A step that brings no batch (Ctrl-C, the deadline) is gone for an iteration of a known number of steps, but its batch
  * is not: when the steps are done, begin() with RF_REST gives the turn again, for as long as its epoch has batches.
@@ -49,7 +49,7 @@ struct rf_handout { /* a batch on its way out, or, without a ring, the end of th
     bool copy; /* no slot would be left to fill: take its content, not its memory */
 };
 
-struct rf_asks { /* how Python is asked. *error is malloc()ed text */
+struct rf_callbacks { /* how Python is asked. *error is malloc()ed text */
     enum rf_reply (*begin)(struct rf_feed *feed, int64_t *turn, char **error);
     /* On success by way of give(). */
     enum rf_reply (*next)(struct rf_feed *feed, int64_t turn, struct rf_handout *handout, char **error);
@@ -70,34 +70,34 @@ struct rf_feed_calls {
     /* ---- for Python ---- */
 
     /* A feed under a number of its own, of batches of at most `rows` rows. NULL without memory. */
-    struct rf_feed *(*make)(const struct rf_asks *asks, void *owner, uint32_t rows, uint32_t parts);
+    struct rf_feed *(*make)(const struct rf_callbacks *asks, void *owner, uint32_t rows, uint32_t parts);
     struct rf_part *(*part)(struct rf_feed *feed, uint32_t part);
     uint64_t (*number)(const struct rf_feed *feed);
-    /* The owner is going: nobody finds the feed any more. */
+    /* The owner is going: calls by number no longer find the feed. */
     void (*end)(struct rf_feed *feed);
     void *(*owner)(const struct rf_feed *feed); /* NULL after end() */
 
     /* In a forked child these do nothing.
-     * Let callers of this turn take `batches`; only by who may take himself, and has lent it to nobody. */
+     * Let callers of this turn take `batches`. Only by the thread that takes, while no loan is out. */
     void (*lend)(struct rf_feed *feed, struct rf_ring *ring, int64_t turn, uint32_t batches, int64_t timeout_ns);
-    /* Whether nobody is inside, nor will be until it is lent again: then recall() does not wait. */
+    /* Whether no caller is inside, nor can be until the next loan: then recall() does not wait. */
     bool (*is_idle)(struct rf_feed *feed);
     /* Have the ring back. Returns the batches that were taken since it was lent; *waited_ns is how long its last caller
-     * has waited in vain. Waits for who is inside, RF_SLICE_NS at most: without the GIL. */
+     * has waited in vain. Waits for a caller inside, RF_SLICE_NS at most: without the GIL. */
     uint32_t (*recall)(struct rf_feed *feed, int64_t *waited_ns);
     /* All that callers took without Python. */
     struct rf_tally (*tally)(const struct rf_feed *feed);
 
     /* Hand out what Python has taken and still holds. */
     void (*give)(struct rf_handout *handout, struct rf_ring *ring, uint32_t slot, uint32_t rows);
-    /* From now on nobody asks Python, which is about to end. Returns how many still do. */
+    /* Refuse all further calls of Python, which is about to end. Returns how many are still running. */
     uint32_t (*leave)(void);
 
     /* ---- for the other C code ---- */
 
     /* The turn of an iteration at a step, from its state: the turn that it has had, or
      *   RF_NEW   that of a new epoch for its first step; for a later one, whose first batches were errors, that of the
-     *            newest epoch, if nobody has had a batch of it yet, else RF_NO_TURN
+     *            newest epoch, if no batch of it was given yet, else RF_NO_TURN
      *   RF_REST  that of the newest epoch if it has batches left though its iteration has no steps, else RF_OVER. */
     enum rf_reply (*begin)(uint64_t number, int64_t state, int64_t step, int64_t *turn, char **error);
     /* Wait for the next batch of that turn, RF_SLICE_NS at most. LATER: call again. BATCH: call next(). ERROR: Ctrl-C

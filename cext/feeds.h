@@ -9,7 +9,7 @@
 enum { TOUCHED = -1, UNBEGUN = -2 };
 
 struct rf_feed {
-    const struct rf_asks *asks;
+    const struct rf_callbacks *asks;
     void *_Atomic owner;
     uint64_t number;
     _Atomic uint32_t references;
@@ -17,7 +17,7 @@ struct rf_feed {
     struct rf_feed *next;
     uint32_t rows, parts;
 
-    _Atomic uint32_t recalled; /* whoever is inside leaves soon */
+    _Atomic uint32_t recalled; /* a caller that waits inside returns soon */
     pthread_mutex_t lock;
     /* Under the lock. */
     struct rf_ring *ring;
@@ -35,8 +35,8 @@ struct rf_feed {
     struct rf_part part[];
 };
 
-struct rf_feed *rf_feed_make(const struct rf_asks *asks, void *owner, uint32_t rows, uint32_t parts);
-/* The owner is going: nobody finds it any more. */
+struct rf_feed *rf_feed_make(const struct rf_callbacks *asks, void *owner, uint32_t rows, uint32_t parts);
+/* The owner is going: rf_feed_find() no longer finds the feed. */
 void rf_feed_end(struct rf_feed *feed);
 /* NULL where there is none of this number; else rf_feed_unreference() must follow. */
 struct rf_feed *rf_feed_find(uint64_t number);
@@ -45,7 +45,7 @@ void rf_feed_unreference(struct rf_feed *feed);
 /* Whether Python may be asked; then rf_feed_asked() must follow. */
 bool rf_feed_may_ask(void);
 void rf_feed_asked(void);
-/* From now on nobody may. Returns how many still do. */
+/* Refuse all further calls of Python. Returns how many are still running. */
 uint32_t rf_feed_leave(void);
 
 #endif

@@ -41,14 +41,14 @@
 #define RF_MAX_CELLS 64u /* cells of one slot */
 #define RF_FAILURE_SIZE 4096u
 
-/* Whether to count and time what nobody but an onlooker reads. 0 is for measuring what that costs: see bench/counting.py. */
+/* Whether to count and time what only statistics read. 0 is for measuring what that costs: see bench/counting.py. */
 #ifndef RF_STATISTICS
 #define RF_STATISTICS 1
 #endif
 
 /* ---- the word of a cell: bits 0-3 state, 4-12 owner, 13-31 attempt, 32-63 low half of the ticket ----
  *
- * The owner of an AVAIL cell is the lane that alone may claim it; 0: anybody may. */
+ * The owner of an AVAIL cell is the only lane that may claim it; 0: any lane may. */
 
 enum rf_state { RF_EMPTY = 0, RF_AVAIL = 1, RF_CLAIMED = 2, RF_READY = 3, RF_FAILED = 4, RF_CANCELLED = 5 };
 
@@ -93,7 +93,7 @@ struct rf_worker {
     _Atomic uint64_t read_ns; /* inside dataset[i] */
     _Atomic uint64_t write_ns;
     _Atomic uint32_t leave; /* whether it is to end after its ticket; written by the consumer only */
-    _Atomic uint32_t pid;   /* 0: a thread, or nobody; written by the consumer, for onlookers */
+    _Atomic uint32_t pid;   /* 0: a thread, or no worker; written by the consumer, for observers */
 };
 
 /* ---- a slot's record ---- */
@@ -107,8 +107,8 @@ struct rf_record {
     uint32_t rows;
     uint32_t rows_per_ticket;
     uint32_t tickets;
-    uint32_t lane;            /* whose batch it is to fill; 0: anybody's */
-    _Atomic uint32_t state;   /* enum rf_slot_state; this and what follows: for onlookers, and not trusted */
+    uint32_t lane;            /* the only lane that may fill it; 0: any lane */
+    _Atomic uint32_t state;   /* enum rf_slot_state; this and what follows: for observers, and not trusted */
     _Atomic uint64_t held_ns; /* when the batch was taken that it holds, or held last */
 };
 
@@ -171,8 +171,8 @@ struct rf_geometry {                      /* what the creator decides; never cha
     uint32_t spin_ns; /* how long to look again before sleeping, while tickets take less; 0: never */
 };
 
-#define RF_BRISK 1u /* tickets are over sooner than a sleep and a wake */
-#define RF_LIGHT 2u /* sooner even than a worker is up who is woken for them */
+#define RF_PACE_FAST 1u    /* a ticket takes less than a sleep and a wake */
+#define RF_PACE_FASTEST 2u /* a ticket takes less than a woken worker needs to run */
 
 #define RF_WAIT_NONE UINT64_C(0)
 #define RF_WAIT_FREE UINT64_MAX /* for a slot; otherwise 1 + the ticket whose cell the consumer waits for */
@@ -196,7 +196,7 @@ struct rf_control {
     _Atomic uint32_t reap_seq;                /* bumped by the reaper after it has made cells AVAIL again */
     _Atomic uint64_t cancel_upto;             /* tickets below it are cancelled; written by the consumer only */
     _Atomic uint32_t stop;                    /* set once, by the consumer */
-    _Atomic uint32_t brisk;                   /* 0, RF_BRISK or RF_LIGHT; written by the consumer only */
+    _Atomic uint32_t pace;                    /* 0, RF_PACE_FAST or RF_PACE_FASTEST; written by the consumer only */
 
     _Alignas(RF_LINE) _Atomic uint64_t sleepers[RF_MAX_IDS / 64]; /* a bit a worker, set by it before it sleeps */
 

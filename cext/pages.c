@@ -82,7 +82,7 @@ bool rf_reserve_huge(int fd, uint64_t offset, uint64_t size)
     uint64_t huge = size / RF_HUGE * RF_HUGE, at = 0;
     if (!huge)
         return true;
-    /* Whoever is forked meanwhile must neither keep the memory nor, by a shared mapping, keep it from being sealed. */
+    /* A child forked meanwhile must not keep the memory, nor by a shared mapping prevent its sealing. */
     uint8_t *address = map_aligned(fd, offset, huge, PROT_READ, MAP_PRIVATE);
     if (address == MAP_FAILED)
         return false;

@@ -13,12 +13,12 @@
 /* Fault in the pages of `size` bytes at `address` at once, writable; where the kernel cannot, the first writes will. */
 void rf_populate(void *address, uint64_t size);
 
-/* Give the pages of `size` bytes at `address` back to the kernel, for all who share them; returns 0 or an errno. Who
- * looks again finds zeroes, and takes pages that nobody has reserved. */
+/* Give the pages of `size` bytes at `address` back to the kernel, for all processes that share them; returns 0 or an
+ * errno. A later access finds zeroes, in pages that were not reserved. */
 int rf_unpopulate(void *address, uint64_t size);
 
 /* Have the kernel set huge pages aside for the whole ones in `size` bytes from `offset` on, a multiple of their own, of a
- * memfd that nobody has written to there; false where it cannot for one of them, which changes no content. MADV_COLLAPSE
+ * memfd that was never written to there; false where it cannot for one of them, which changes no content. MADV_COLLAPSE
  * (Linux 6.1) needs no leave of the administrator's, as huge tmpfs pages do, but a page that is there already in each of
  * them. A huge page is zeroed at once: a fourth of the time, and a 512th of the faults. Where memory is so scattered
  * that it takes long, the rest is left. */
@@ -39,13 +39,13 @@ void rf_move_copy(void *copy, void *address, uint64_t size);
 /* Take a mapping from this process, and keep its addresses: each access is a SIGSEGV. False where the kernel refuses. */
 bool rf_forbid_pages(void *address, uint64_t size);
 
-/* Map all of a file for reading and writing, privately: nobody else sees what is written, and a page is copied when it
- * first is, 4 KiB of a huge one, whose others this process then maps one by one. NULL with errno on failure; EPROTO where
+/* Map all of a file for reading and writing, privately: no other process sees what is written. A page is copied when it
+ * is first written, 4 KiB of a huge one, whose others this process then maps one by one. NULL with errno on failure; EPROTO where
  * the file is empty or shorter than `least`. `size`: set also then. */
 void *rf_map_private(int fd, uint64_t least, uint64_t *size);
 
 /* Map all of another process's file for reading; no child inherits the mapping. NULL with errno on failure; EPROTO where it
- * is no memfd whose size is sealed, which nobody can cut short, or its size is not from `least` to `most`. */
+ * is no memfd whose size is sealed, so that it cannot be cut short, or its size is not from `least` to `most`. */
 const void *rf_map_sealed(int fd, uint64_t least, uint64_t most, uint64_t *size);
 
 #endif

@@ -44,7 +44,7 @@ static struct rf_death *add_death(struct rf_binder *binder, uint32_t slot, uint3
 
 /* ---- reaping ---- */
 
-/* Whose fault a death was. The line counts only if its ticket and attempt are the cell's: otherwise the worker
+/* Find the row that caused a death. The line counts only if its ticket and attempt are the cell's: otherwise the worker
  * died between its claim and its first row. */
 static void blame_row(struct rf_ring *ring, const struct rf_worker *line, uint32_t slot, uint64_t ticket,
                       uint32_t attempt, struct rf_reaped *reaped)
@@ -115,7 +115,7 @@ struct rf_reaped rf_reap(struct rf_ring *ring, uint32_t worker, bool blame)
     forget_line(ring, worker);
     atomic_fetch_add_explicit(&ring->control->reap_seq, 1, memory_order_seq_cst);
     rf_unlock(ring);
-    /* It may have died between a publish and its wake, so wake whoever that wake was for. */
+    /* It may have died between a publish and its wake: wake every thread that this wake was for. */
     rf_wake_workers(ring, RF_ALL);
     rf_wake_consumer(ring);
     return reaped;

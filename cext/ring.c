@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define BRISK_NS 20000 /* a sleep and a wake take about that */
-#define LIGHT_NS 3000  /* and a wake alone */
+#define FAST_NS 20000   /* a sleep and a wake take about that */
+#define FASTEST_NS 3000 /* and a wake alone */
 
 /* ---- making and keeping ---- */
 
@@ -325,9 +325,11 @@ static void learn_pace(struct rf_ring *ring, uint64_t busy_ns, const struct rf_b
     mean = mean ? (3 * mean + now) / 4 : now;
     atomic_store_explicit(&binder->row_ns, mean, memory_order_relaxed);
     uint64_t ticket_ns = mean * binding->rows_per_ticket;
-    uint32_t brisk = !ring->geometry.spin_ns || ticket_ns >= BRISK_NS ? 0 : ticket_ns < LIGHT_NS ? RF_LIGHT : RF_BRISK;
-    if (brisk != atomic_load_explicit(&ring->control->brisk, memory_order_relaxed)) /* a store takes the line away */
-        atomic_store_explicit(&ring->control->brisk, brisk, memory_order_relaxed);
+    uint32_t pace = !ring->geometry.spin_ns || ticket_ns >= FAST_NS ? 0
+                    : ticket_ns < FASTEST_NS                        ? RF_PACE_FASTEST
+                                                                    : RF_PACE_FAST;
+    if (pace != atomic_load_explicit(&ring->control->pace, memory_order_relaxed)) /* a store takes the line away */
+        atomic_store_explicit(&ring->control->pace, pace, memory_order_relaxed);
 }
 
 /* Of what has one writer. */

@@ -9,7 +9,7 @@
  *   - slot_of[batch % slots], written before `bound`, tells where a batch's cells are;
  *   - the consumer goes by its own copies (binder.h) of all that it has written, and delivers what is sealed;
  *   - a worker reads a slot's record only after its claim; one live writer per row; READY means all rows are there;
- *   - nobody leaves CLAIMED(w) but w, or the reaper of w;
+ *   - only w, or the reaper of w, changes CLAIMED(w);
  *   - each batch is taken once, in order; a held slot is never written; a cancelled batch is never delivered;
  *   - some sleeper is woken for every AVAIL, and the consumer for every final state or release it may wait on.
  *
@@ -31,7 +31,7 @@
 
 struct rf_binder;
 
-struct rf_ring { /* one process's hold on a segment; counted, so that views outlive whoever made it */
+struct rf_ring { /* one process's hold on a segment; counted, so that views outlive the engine that made it */
     struct rf_control *control;
     struct rf_worker *workers;
     struct rf_record *records;
@@ -71,14 +71,14 @@ uint32_t rf_plan_room(const struct rf_ring *ring);
 uint32_t rf_planned(const struct rf_ring *ring);
 /* Plan one batch; false when there is no room. Only by the thread that takes. */
 bool rf_plan(struct rf_ring *ring, const int64_t *indices, uint32_t rows, uint64_t epoch, uint32_t version);
-/* Have the batches planned from now on be claimed by the workers of one lane only; 0: by anybody. Lanes are for what
- * must be read in order: with one worker each, no other is ever ahead of it. Only by the thread that takes. */
+/* Have the batches planned from now on be claimed by the workers of one lane only; 0: by any worker. Lanes are for what
+ * must be read in order: a lane has one worker, so that no other worker reads ahead of it. Only by the thread that takes. */
 void rf_set_lane(struct rf_ring *ring, uint32_t lane);
 /* Bind what can be bound. Only by the thread that takes: others bind by rf_drop() and rf_reap(), which wake it. */
 void rf_bind(struct rf_ring *ring);
 
 /* Open the lowest `slots` slots, 1 at least, and park the others: one in use when it is free next. Only by the thread
- * that takes. Whoever parks a slot may have its pages given back, and has them reserved again before he opens it. */
+ * that takes. The caller may give a parked slot's pages back, and then reserves them again before it opens the slot. */
 void rf_set_open(struct rf_ring *ring, uint32_t slots);
 uint32_t rf_open_slots(const struct rf_ring *ring);
 /* Give a parked slot's pages back to the kernel; 0 or an errno. */
@@ -87,7 +87,7 @@ int rf_give_back(struct rf_ring *ring, uint32_t slot);
 void rf_set_crew(struct rf_ring *ring, uint32_t workers);
 /* Have rf_claim_wait() answer this worker RF_STOPPED once it has published; until it is reaped. */
 void rf_retire(struct rf_ring *ring, uint32_t worker);
-/* For onlookers. */
+/* For observers. */
 void rf_note_pid(struct rf_ring *ring, uint32_t worker, uint32_t pid);
 void rf_note_stall(struct rf_ring *ring, int64_t stall_ns);
 
@@ -112,9 +112,9 @@ struct rf_taken {
 
 enum rf_answer rf_look(struct rf_ring *ring);
 enum rf_answer rf_wait_head(struct rf_ring *ring, int64_t deadline_ns);
-/* Only while the head batch has no slot: who fills in this very process must then go and fill it. */
+/* Only while the head batch has no slot: a consumer without workers must then fill the batch itself. */
 enum rf_answer rf_wait_slot(struct rf_ring *ring, int64_t deadline_ns);
-/* The lane of the batch to be taken next; 0: it is anybody's to fill, or has no slot. Only by the thread that takes. */
+/* The lane of the batch to be taken next; 0: any worker may fill it, or it has no slot. Only by the thread that takes. */
 uint32_t rf_head_lane(const struct rf_ring *ring);
 /* Whether some slot is left to be filled: free, or bound. One that drains may be in quarantine, and never come back. */
 bool rf_has_room(const struct rf_ring *ring);
@@ -126,7 +126,7 @@ bool rf_leaves_room(const struct rf_ring *ring, bool lets_go);
 bool rf_wait_room(struct rf_ring *ring, int64_t deadline_ns);
 /* Only after RF_TAKEABLE, by the same thread. The slot is held, with a count of one, unless it is damaged. */
 struct rf_taken rf_take(struct rf_ring *ring);
-/* Take the head batch if that needs nobody's judgement: it is ready, no row of it has failed, the ring has not been
+/* Take the head batch if that needs no decision of the engine: it is ready, no row of it has failed, the ring has not been
  * stopped, and is our own. RF_TAKEABLE where it was taken; RF_PENDING where waiting may help; else anything. */
 enum rf_answer rf_take_ready(struct rf_ring *ring, struct rf_taken *taken);
 /* Make rf_wait_head() answer RF_ALARMED until rf_alarm_clear(): the pool has news. */
@@ -147,7 +147,7 @@ enum rf_damage { /* a worker has written where nothing was its own: this is not 
 struct rf_damage_report {
     enum rf_damage what;
     uint64_t batch, epoch;
-    uint32_t slot, first_row, rows; /* whose ticket it is; rows 0: that is not known */
+    uint32_t slot, first_row, rows; /* of the ticket; rows 0: that is not known */
     bool indices;                   /* what stands in the slot are still their indices */
 };
 
@@ -178,10 +178,10 @@ int64_t rf_held_since_ns(const struct rf_ring *ring, uint32_t slot);
 /* Break off: drop the plan, cancel all that is bound, and start empty. Only by the thread that takes. */
 void rf_cancel(struct rf_ring *ring);
 /* Fence: bind all that is bound and not taken again, as other batches in other slots. The old slots drain; one that a
- * worker is in who cannot be ended is quarantined, that is, drains until he is proven dead and reaped. Whatever he may
- * still write goes there, and his claim is on a ticket that is cancelled. Only by the thread that takes. */
+ * worker is in that cannot be ended is quarantined: it drains until that worker is proven dead and reaped. Whatever the
+ * worker still writes goes there, and its claim is on a ticket that is cancelled. Only by the thread that takes. */
 void rf_requeue(struct rf_ring *ring);
-/* Wake everybody with the answer RF_STOPPED, for ever. */
+/* Wake all waiters with the answer RF_STOPPED, for ever. */
 void rf_stop(struct rf_ring *ring);
 
 /* What a worker is at, a snapshot. */
@@ -192,7 +192,7 @@ struct rf_worker_report rf_report(const struct rf_ring *ring, uint32_t worker);
 struct rf_cursor { /* where a worker's next look starts: nothing below is AVAIL, unless the reaper was here since */
     uint64_t batch;
     uint32_t cell, reaps;
-    uint32_t lane; /* whose batches this worker claims, besides those that are anybody's; 0: all */
+    uint32_t lane; /* batches that this worker claims, besides those of lane 0; 0: all */
 };
 
 /* Claim the first available ticket. */

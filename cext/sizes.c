@@ -1,4 +1,4 @@
-/* How many slots are open and how many workers there are, while it runs; and what onlookers are told. */
+/* How many slots are open and how many workers there are, while it runs; and what observers are told. */
 #include "binder.h"
 
 /* ---- slots ---- */
@@ -46,7 +46,7 @@ void rf_set_open(struct rf_ring *ring, uint32_t slots)
     rf_unlock(ring);
 }
 
-/* ---- the crew, and what onlookers see ---- */
+/* ---- the crew, and what observers see ---- */
 
 void rf_set_crew(struct rf_ring *ring, uint32_t workers)
 {

@@ -15,7 +15,7 @@ static inline uint32_t rf_timed_row(const struct rf_claim *claim)
 }
 
 /* Count `rows` rows that took read_ns inside the dataset and write_ns on their way into the slot, all together. Relaxed:
- * these are totals for onlookers, and nothing is read on their account. */
+ * these are totals for observers, and nothing is read on their account. */
 static inline void rf_note_times(const struct rf_claim *claim, uint64_t rows, int64_t read_ns, int64_t write_ns)
 {
     atomic_fetch_add_explicit(&claim->line->timed, rows, memory_order_relaxed);

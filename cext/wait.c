@@ -22,7 +22,7 @@ int64_t rf_now_ns(void)
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-/* Sleep a moment, at most until the deadline: for a caller who looks again after it. */
+/* Sleep a moment, at most until the deadline; the caller looks again afterwards. */
 static int nap(int64_t deadline_ns)
 {
     int64_t left_ns = deadline_ns - rf_now_ns();
@@ -41,7 +41,8 @@ int rf_futex_wait(_Atomic uint32_t *address, uint32_t seen, int64_t deadline_ns)
         return 0;
     if (errno == ETIMEDOUT || errno == EINTR)
         return errno;
-    return nap(deadline_ns); /* a filter that came after rf_futex_error(): nobody can wake us, and we must not spin */
+    return nap(
+        deadline_ns); /* a seccomp filter set after rf_futex_error(): no wake can come, and spinning is no way out */
 }
 
 void rf_futex_wake(_Atomic uint32_t *address, int count)
@@ -134,8 +135,8 @@ static void *guard(void *unused)
     (void)unused;
     while (poll(watched, 2, -1) < 0 && errno == EINTR)
         continue;
-    /* Who cannot be guarded any more is not to live either: poll() fails where the program has lowered RLIMIT_NOFILE to
-     * less than two, and SIGCONT begins it anew. A worker leads its group, so that its own children go with it. */
+    /* A worker without a guard must end as well: poll() fails where the program has lowered RLIMIT_NOFILE to less than
+     * two. SIGCONT restarts poll(). A worker leads its process group, so that its own children end with it. */
     kill(getpgrp() == getpid() ? 0 : getpid(), SIGKILL);
     return NULL;
 }

@@ -1,9 +1,9 @@
-/* Who is woken, and who looks again before he sleeps. */
+/* Which sleepers a change wakes, and which waiters look again before they sleep. */
 #include "binder.h"
 
-#define KEEP_MOST_NS 4000 /* for so long a waiter may keep a processor that somebody else wants */
-#define WANTED_NS 1500    /* a yield takes that long only where somebody else ran meanwhile */
-#define OFTEN 4           /* batches in which a worker who was woken is up */
+#define KEEP_MOST_NS 4000 /* a waiter keeps a processor that another thread wants no longer than this */
+#define WANTED_NS 1500    /* a yield takes that long only where another thread ran meanwhile */
+#define OFTEN 4           /* batches within which a woken worker runs */
 #define RARELY 1024       /* batches among which a wake in vain is lost */
 
 /* ---- workers ---- */
@@ -32,12 +32,12 @@ static uint32_t count_unclaimed(const struct rf_ring *ring)
     return unclaimed;
 }
 
-static uint32_t brisk_of(const struct rf_ring *ring)
+static uint32_t pace_of(const struct rf_ring *ring)
 {
-    return atomic_load_explicit(&ring->control->brisk, memory_order_relaxed);
+    return atomic_load_explicit(&ring->control->pace, memory_order_relaxed);
 }
 
-/* Have whoever is about to sleep look once more; returns how many sleep, or are about to. */
+/* Have every worker that is about to sleep look once more; returns how many sleep, or are about to. */
 static uint32_t bump_work(struct rf_ring *ring)
 {
     atomic_fetch_add_explicit(&ring->control->work_seq, 1, memory_order_seq_cst);
@@ -48,7 +48,7 @@ void rf_wake_workers(struct rf_ring *ring, uint32_t count)
 {
     const struct rf_binder *binder = ring->binder;
     uint32_t asleep = bump_work(ring);
-    if (count < RF_ALL && brisk_of(ring)) {
+    if (count < RF_ALL && pace_of(ring)) {
         if (asleep < atomic_load_explicit(&binder->crew, memory_order_relaxed))
             return;
         count = count < binder->cpus ? count : binder->cpus;
@@ -67,15 +67,15 @@ void rf_wake_claimers(struct rf_ring *ring)
 void rf_wake_another(struct rf_ring *ring)
 {
     struct rf_binder *binder = ring->binder;
-    uint32_t brisk = brisk_of(ring);
+    uint32_t pace = pace_of(ring);
     uint64_t head = rf_head(ring);
-    if (!brisk || head - binder->called < (brisk == RF_LIGHT ? RARELY : OFTEN))
+    if (!pace || head - binder->last_wake_head < (pace == RF_PACE_FASTEST ? RARELY : OFTEN))
         return;
     uint32_t asleep = count_asleep(ring);
     if (!asleep || atomic_load_explicit(&binder->crew, memory_order_relaxed) >= asleep + binder->cpus ||
         !count_unclaimed(ring))
         return;
-    binder->called = head;
+    binder->last_wake_head = head;
     rf_futex_wake(&ring->control->work_seq, 1);
 }
 
@@ -97,7 +97,7 @@ struct rf_waiter rf_begin_wait(const struct rf_ring *ring, bool spare)
 }
 
 /* Let others run. Returns when it is time for the next yield. */
-static int64_t give_way(struct rf_ring *ring, int64_t keep_ns, int64_t now_ns)
+static int64_t yield_cpu(struct rf_ring *ring, int64_t keep_ns, int64_t now_ns)
 {
     rf_yield(0);
     int64_t after_ns = rf_now_ns();
@@ -108,20 +108,21 @@ static int64_t give_way(struct rf_ring *ring, int64_t keep_ns, int64_t now_ns)
 
 bool rf_look_again(struct rf_ring *ring, struct rf_waiter *waiter)
 {
-    uint32_t brisk = brisk_of(ring);
-    int64_t now_ns = brisk ? rf_now_ns() : 0;
-    if (!brisk || now_ns - waiter->began_ns >= ring->geometry.spin_ns)
+    uint32_t pace = pace_of(ring);
+    int64_t now_ns = pace ? rf_now_ns() : 0;
+    if (!pace || now_ns - waiter->began_ns >= ring->geometry.spin_ns)
         return false;
     if (now_ns < waiter->yield_ns) {
         rf_pause();
         return true;
     }
     int64_t keep_ns = atomic_load_explicit(&ring->keep_ns, memory_order_relaxed);
-    if (waiter->spare && brisk == RF_LIGHT && keep_ns == 0) { /* one fewer does it, and leaves a processor to others */
+    if (waiter->spare && pace == RF_PACE_FASTEST &&
+        keep_ns == 0) { /* one fewer does it, and leaves a processor to others */
         atomic_store_explicit(&ring->keep_ns, RF_KEEP_NS, memory_order_relaxed);
         return false;
     }
-    waiter->yield_ns = give_way(ring, keep_ns, now_ns); /* whoever we wait for may need this very processor */
+    waiter->yield_ns = yield_cpu(ring, keep_ns, now_ns); /* the thread that we wait for may need this very processor */
     return true;
 }
 

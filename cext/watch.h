@@ -1,14 +1,14 @@
 /* Looking on: what slots, workers and the consumer are at, read from the control block. By the consumer itself, or by
  * any process that can open the control block's file, for reading only: nothing here writes, wakes or sleeps.
  *
- * An onlooker shares no lock with those it looks at, so that two numbers may be of two moments. And it trusts nothing:
+ * An observer shares no lock with those it looks at, so that two numbers may be of two moments. And it trusts nothing:
  * the geometry is copied once and checked, and whatever else stands in the memory, no more than the mapping is read. */
 #ifndef RF_WATCH_H
 #define RF_WATCH_H
 
 #include "layout.h"
 
-struct rf_cells_report { /* tickets of a slot: nobody has them, workers are at them, they are over */
+struct rf_cells_report { /* tickets of a slot: not claimed, claimed, final */
     uint32_t available, claimed, final;
 };
 

@@ -120,7 +120,7 @@ void one_planned_briskly(void)
 {
     const int64_t index = 0;
     scene.ring = ring_of(SLOTS, 1, 1, 1);
-    atomic_store(&scene.ring->control->brisk, 1);
+    atomic_store(&scene.ring->control->pace, 1);
     rf_plan(scene.ring, &index, 1, 1, 0);
 }
 

@@ -31,7 +31,7 @@ void all_held_and_two_planned(void);
 void one_draining(void);        /* a slot is held, the other draining, claimed here; another batch is planned */
 void one_bound(void);           /* a batch is bound, and its ticket available */
 void one_planned(void);         /* a batch is planned, and its slot is free */
-void one_planned_briskly(void); /* the same, for a single worker, while tickets are brisk */
+void one_planned_briskly(void); /* the same, for a single worker, while the pace is fast */
 
 /* ---- acts ---- */
 

@@ -102,7 +102,7 @@ static void wait_for_a_ticket_misses_no_batch(void)
     check_waits(one_planned, wait_as_worker, bind_here, RF_TAKEABLE);
 }
 
-/* Nor while tickets are brisk, when a bind wakes only the last to sleep. */
+/* Nor while the pace is fast, when a bind wakes only the last to sleep. */
 static void wait_for_a_ticket_misses_no_brisk_batch(void)
 {
     check_waits(one_planned_briskly, wait_as_worker, bind_here, RF_TAKEABLE);

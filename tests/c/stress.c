@@ -27,7 +27,7 @@ uint64_t draw(struct chance *chance)
 
 bool one_in(struct chance *chance, uint32_t of) { return draw(chance) % of == 0; }
 
-static uint64_t leisure; /* how seldom they linger: in a hurry, tickets are brisk */
+static uint64_t leisure; /* how seldom they linger: in a hurry, the pace is fast */
 
 void linger(struct chance *chance)
 {

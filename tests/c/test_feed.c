@@ -48,7 +48,7 @@ static uint32_t interrupted(uint32_t told, int64_t now_ns)
     return atomic_load(&interrupts);
 }
 
-static const struct rf_asks ASKS = {begin, count_asked, rest, interrupted};
+static const struct rf_callbacks ASKS = {begin, count_asked, rest, interrupted};
 
 /* A ring of so many slots with four batches of one row planned, and a feed of its rows. */
 static struct rf_feed *feed_of(struct rf_ring **ring, uint32_t slots)

@@ -8,18 +8,18 @@
 #define SPIN_NS 20000u
 
 /* A ring of two workers, where waiters may look again. */
-static struct rf_ring *spinning_ring(bool brisk)
+static struct rf_ring *spinning_ring(bool pace)
 {
     int why;
     struct rf_geometry geometry = geometry_of(2, 2, 2, 2, 8);
     geometry.spin_ns = SPIN_NS;
     struct rf_ring *ring = open_as(&geometry, &why);
     if (ring && rf_become_consumer(ring, PLACE_CAPACITY, PLACE_ATTEMPTS) == 0)
-        atomic_store(&ring->control->brisk, brisk);
+        atomic_store(&ring->control->pace, pace);
     return ring;
 }
 
-/* Bind and fill a batch of one ticket whose row took so long, and take it; whether tickets are brisk then. */
+/* Bind and fill a batch of one ticket whose row took so long, and take it; whether the pace is fast then. */
 static uint32_t brisk_after(struct rf_ring *ring, uint64_t busy_ns)
 {
     bind_batches(ring, 1, 1);
@@ -27,21 +27,21 @@ static uint32_t brisk_after(struct rf_ring *ring, uint64_t busy_ns)
     rf_cell_of(ring, (uint32_t)atomic_load(&ring->slot_of[atomic_load(&ring->control->head) % 2]), 0)->busy_ns =
         busy_ns;
     rf_drop(ring, rf_take(ring).slot);
-    return atomic_load(&ring->control->brisk);
+    return atomic_load(&ring->control->pace);
 }
 
-/* Taking learns from the work in the batches whether tickets are brisk. */
+/* Taking learns from the work in the batches whether the pace is fast. */
 static void take_learns_the_pace(void)
 {
     struct rf_ring *ring = spinning_ring(false);
-    CHECK_EQ(brisk_after(ring, 1000), RF_LIGHT);
-    CHECK_EQ(brisk_after(ring, 1000), RF_LIGHT);
-    CHECK_EQ(brisk_after(ring, 20000), RF_BRISK);
+    CHECK_EQ(brisk_after(ring, 1000), RF_PACE_FASTEST);
+    CHECK_EQ(brisk_after(ring, 1000), RF_PACE_FASTEST);
+    CHECK_EQ(brisk_after(ring, 20000), RF_PACE_FAST);
     CHECK_EQ(brisk_after(ring, 1000000), 0);
     rf_unreference(ring);
 }
 
-/* Where nobody may look again, no ticket is brisk. */
+/* Where no waiter may look again, the pace is slow. */
 static void nothing_is_brisk_without_spinning(void)
 {
     struct rf_ring *ring = ring_of(2, 2, 2, 2);
@@ -49,14 +49,14 @@ static void nothing_is_brisk_without_spinning(void)
     rf_unreference(ring);
 }
 
-/* A waiter looks again for as long as the geometry says, and only while tickets are brisk. */
+/* A waiter looks again for as long as the geometry says, and only while the pace is fast. */
 static void looking_again_ends(void)
 {
     struct rf_ring *ring = spinning_ring(true);
     struct rf_waiter now = {.began_ns = soon_ns(60000)}, late = {.began_ns = rf_now_ns() - SPIN_NS};
     CHECK(rf_look_again(ring, &now));
     CHECK(!rf_look_again(ring, &late));
-    atomic_store(&ring->control->brisk, 0);
+    atomic_store(&ring->control->pace, 0);
     CHECK(!rf_look_again(ring, &now));
     rf_unreference(ring);
 }
@@ -101,7 +101,7 @@ static void one_worker_fewer_fills_light_tickets(void)
     struct rf_waiter worker = {.began_ns = soon_ns(60000), .spare = true}, consumer = {.began_ns = soon_ns(60000)};
     atomic_store(&ring->keep_ns, 0);
     CHECK(rf_look_again(ring, &worker));
-    atomic_store(&ring->control->brisk, RF_LIGHT);
+    atomic_store(&ring->control->pace, RF_PACE_FASTEST);
     atomic_store(&ring->keep_ns, 0);
     CHECK(rf_look_again(ring, &consumer));
     atomic_store(&ring->keep_ns, 0);
@@ -120,9 +120,9 @@ static void count_wake(struct rf_ring *ring)
 }
 
 /* How many wakes a bind gives when these workers of two sleep. */
-static uint32_t wakes_of_a_bind(bool brisk, uint64_t sleepers)
+static uint32_t wakes_of_a_bind(bool pace, uint64_t sleepers)
 {
-    struct rf_ring *ring = spinning_ring(brisk);
+    struct rf_ring *ring = spinning_ring(pace);
     atomic_store(&ring->control->sleepers[0], sleepers);
     wakes = 0;
     before_wake = count_wake;
@@ -133,7 +133,7 @@ static uint32_t wakes_of_a_bind(bool brisk, uint64_t sleepers)
     return bumped ? wakes : UINT32_MAX;
 }
 
-/* While tickets are brisk a bind wakes somebody only if all sleep; otherwise if anybody does. It bumps all the same. */
+/* While the pace is fast a bind wakes a worker only if all sleep; otherwise if any does. It bumps all the same. */
 static void brisk_bind_wakes_nobody_while_one_is_awake(void)
 {
     CHECK_EQ(wakes_of_a_bind(true, 0), 0);
@@ -144,7 +144,7 @@ static void brisk_bind_wakes_nobody_while_one_is_awake(void)
 }
 
 /* A ring of four workers, of batches of two tickets, on so many processors. */
-static struct rf_ring *wide_ring(uint32_t slots, uint32_t cpus, bool brisk)
+static struct rf_ring *wide_ring(uint32_t slots, uint32_t cpus, bool pace)
 {
     int why;
     struct rf_geometry geometry = geometry_of(slots, 2, 4, 2, 8);
@@ -152,22 +152,22 @@ static struct rf_ring *wide_ring(uint32_t slots, uint32_t cpus, bool brisk)
     struct rf_ring *ring = open_as(&geometry, &why);
     if (ring && rf_become_consumer(ring, PLACE_CAPACITY, PLACE_ATTEMPTS) == 0) {
         ring->binder->cpus = cpus;
-        atomic_store(&ring->control->brisk, brisk);
+        atomic_store(&ring->control->pace, pace);
     }
     return ring;
 }
 
 /* For how many sleepers a bind of two batches asks while all sleep. */
-static int asked_by_a_bind(bool brisk, uint32_t cpus)
+static int asked_by_a_bind(bool pace, uint32_t cpus)
 {
-    struct rf_ring *ring = wide_ring(2, cpus, brisk);
+    struct rf_ring *ring = wide_ring(2, cpus, pace);
     atomic_store(&ring->control->sleepers[0], 0xf);
     bind_batches(ring, 2, 2);
     rf_unreference(ring);
     return atomic_exchange(&wake_count, 0);
 }
 
-/* While tickets are brisk a bind wakes no more workers than there are processors; otherwise one a ticket. */
+/* While the pace is fast a bind wakes no more workers than there are processors; otherwise one a ticket. */
 static void brisk_bind_wakes_no_more_than_processors(void)
 {
     CHECK_EQ(asked_by_a_bind(true, 1), 1);
@@ -196,7 +196,7 @@ static void consumer_wakes_a_worker_for_each_unclaimed_ticket(void)
 
 /* For how many a consumer asks that begins to wait for the batch `head` after the last wake, where so many of four are
  * awake, and so many of two tickets are unclaimed. */
-static int asked_by_a_wait(uint32_t brisk, uint32_t awake, uint64_t head, uint32_t unclaimed)
+static int asked_by_a_wait(uint32_t pace, uint32_t awake, uint64_t head, uint32_t unclaimed)
 {
     struct rf_ring *ring = wide_ring(1, 2, false);
     place_batches(ring, 5000);
@@ -204,13 +204,13 @@ static int asked_by_a_wait(uint32_t brisk, uint32_t awake, uint64_t head, uint32
     struct rf_claim claim;
     for (uint32_t claimed = unclaimed; claimed < 2; claimed++)
         claim_as(ring, 0, &claim);
-    ring->binder->called = 5000 - head;
-    atomic_store(&ring->control->brisk, brisk);
+    ring->binder->last_wake_head = 5000 - head;
+    atomic_store(&ring->control->pace, pace);
     atomic_store(&ring->control->sleepers[0], UINT64_C(0xf) << awake & 0xf);
     rf_wake_another(ring);
     rf_wake_another(ring); /* once is enough */
     int count = atomic_exchange(&wake_count, 0);
-    bool noted = ring->binder->called == 5000;
+    bool noted = ring->binder->last_wake_head == 5000;
     rf_unreference(ring);
     return noted == (count > 0) ? count : -1;
 }
@@ -218,15 +218,15 @@ static int asked_by_a_wait(uint32_t brisk, uint32_t awake, uint64_t head, uint32
 /* It does while fewer are awake than there are processors, and not again before he is up; rarely for light tickets. */
 static void waiting_consumer_wakes_one_more(void)
 {
-    CHECK_EQ(asked_by_a_wait(RF_BRISK, 1, 4, 2), 1);
-    CHECK_EQ(asked_by_a_wait(RF_BRISK, 1, 4, 1), 1);
-    CHECK_EQ(asked_by_a_wait(RF_BRISK, 0, 4, 1), 1);
-    CHECK_EQ(asked_by_a_wait(RF_BRISK, 1, 3, 1), 0);
-    CHECK_EQ(asked_by_a_wait(RF_BRISK, 1, 4, 0), 0);
-    CHECK_EQ(asked_by_a_wait(RF_BRISK, 2, 4, 1), 0);
-    CHECK_EQ(asked_by_a_wait(RF_BRISK, 4, 4, 1), 0);
-    CHECK_EQ(asked_by_a_wait(RF_LIGHT, 1, 1023, 1), 0);
-    CHECK_EQ(asked_by_a_wait(RF_LIGHT, 1, 1024, 1), 1);
+    CHECK_EQ(asked_by_a_wait(RF_PACE_FAST, 1, 4, 2), 1);
+    CHECK_EQ(asked_by_a_wait(RF_PACE_FAST, 1, 4, 1), 1);
+    CHECK_EQ(asked_by_a_wait(RF_PACE_FAST, 0, 4, 1), 1);
+    CHECK_EQ(asked_by_a_wait(RF_PACE_FAST, 1, 3, 1), 0);
+    CHECK_EQ(asked_by_a_wait(RF_PACE_FAST, 1, 4, 0), 0);
+    CHECK_EQ(asked_by_a_wait(RF_PACE_FAST, 2, 4, 1), 0);
+    CHECK_EQ(asked_by_a_wait(RF_PACE_FAST, 4, 4, 1), 0);
+    CHECK_EQ(asked_by_a_wait(RF_PACE_FASTEST, 1, 1023, 1), 0);
+    CHECK_EQ(asked_by_a_wait(RF_PACE_FASTEST, 1, 1024, 1), 1);
     CHECK_EQ(asked_by_a_wait(0, 1, 4, 1), 0);
 }
 
@@ -268,7 +268,7 @@ static void consumer_sleeps_on_no_unclaimed_ticket(void)
     rf_unreference(ring);
 }
 
-/* A reap and a stop wake all, however brisk. */
+/* A reap and a stop wake all, whatever the pace. */
 static void reap_and_stop_wake_all(void)
 {
     struct rf_ring *ring = spinning_ring(true);

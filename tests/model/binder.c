@@ -307,13 +307,13 @@ static void bump_for_workers(struct state *s, struct thread *thread)
     thread->step = broken(WAKE_BEFORE_BUMP) ? thread->then : WORK_LOOK;
 }
 
-/* While tickets are brisk, who is awake is enough: he looks before he sleeps. And where nobody is, one: no more than
+/* While tickets are pace, who is awake is enough: he looks before he sleeps. And where nobody is, one: no more than
  * there are processors. */
 static void look_at_sleepers(const struct state *s, struct thread *thread)
 {
     unsigned asleep = (unsigned)__builtin_popcount(s->sleepers);
     unsigned needed = broken(BRISK_WAKES_NOBODY) ? asleep + 1 : crew();
-    bool sparing = thread->tickets != ALL && !(thread->tickets & HOWEVER_BRISK) && s->brisk;
+    bool sparing = thread->tickets != ALL && !(thread->tickets & HOWEVER_BRISK) && s->pace;
     if (sparing)
         thread->tickets = 1;
     else if (thread->tickets != ALL)

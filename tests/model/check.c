@@ -207,7 +207,7 @@ static void check_workers_at_rest(const struct state *s)
             wrong("a worker hangs");
         asleep += is_asleep(worker);
     }
-    bool allowed = s->brisk && asleep < crew(); /* then one awake is enough */
+    bool allowed = s->pace && asleep < crew(); /* then one awake is enough */
     if (!s->consumer_dead && asleep && !allowed && has_available(s))
         wrong("a worker sleeps while a ticket is AVAIL");
 }

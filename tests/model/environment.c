@@ -129,14 +129,14 @@ static bool pace_changes(struct state *s)
     if (!s->paces || s->consumer_dead)
         return false;
     s->paces--;
-    s->brisk = !s->brisk;
+    s->pace = !s->pace;
     return true;
 }
 
 /* rf_wake_another: a taker begins to wait. It may be any moment, for nothing relies on it. */
 static bool call_another(struct state *s, unsigned number)
 {
-    if (!s->calls || !s->brisk || s->consumer_dead || !is_asleep(&s->worker[number]))
+    if (!s->calls || !s->pace || s->consumer_dead || !is_asleep(&s->worker[number]))
         return false;
     s->calls--;
     worker_wakes(s, number);
@@ -215,7 +215,7 @@ void first_state(struct state *s)
     s->forks = configuration->forks;
     s->paces = configuration->paces;
     s->calls = configuration->calls;
-    s->brisk = configuration->brisk;
+    s->pace = configuration->pace;
     memset(s->free_slots, NO_SLOT, sizeof s->free_slots);
     while (s->free_count < configuration->slots) {
         s->free_slots[s->free_count] = (uint8_t)(configuration->slots - 1 - s->free_count);

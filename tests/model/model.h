@@ -15,12 +15,12 @@ struct configuration {
     uint8_t window;                        /* planned batches that may have no slot yet; 0: any number */
     uint8_t takers, releasers, exports;    /* exports: holds beside the lease's own */
     uint8_t kills, breaks, freezes, forks; /* how many may happen */
-    uint8_t paces;                         /* how often tickets may become brisk, or long */
+    uint8_t paces;                         /* how often tickets may become pace, or long */
     uint8_t calls;                         /* how often a consumer that begins to wait may wake a worker more */
     uint8_t max_attempts, alarm_after;     /* alarm_after deaths the pool gives up; 0: never */
     uint16_t raises, flaky, poison;        /* a bit an index, see index_of(): always raises, may raise, kills */
     bool closes, dies;                     /* the loader may be closed; the consumer may die */
-    bool brisk;                            /* tickets are, from the beginning */
+    bool pace;                            /* tickets are, from the beginning */
     bool slow_starts;                      /* a worker that is started is up at some time, or never */
     bool fences;                           /* after timeout_s, whoever makes no step; else that is a StallError */
 };

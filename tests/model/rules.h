@@ -37,13 +37,13 @@
     X(SLEEP_WITHOUT_BIT, "sleep-without-bit", "tiny", "a worker does not set its sleepers bit")                       \
     X(WAKE_BEFORE_BUMP, "wake-before-bump", "tiny", "workers are woken before work_seq is bumped")                    \
     X(BIND_WAKES_NOBODY, "bind-wakes-nobody", "tiny", "binding wakes no worker")                                      \
-    X(BRISK_WAKES_NOBODY, "brisk-wakes-nobody", "brisk",                                                              \
-      "while tickets are brisk nobody is woken, though all sleep")                                                    \
-    X(CONSUMER_WAKES_NOBODY, "consumer-wakes-nobody", "brisk",                                                        \
+    X(BRISK_WAKES_NOBODY, "pace-wakes-nobody", "pace",                                                              \
+      "while tickets are pace nobody is woken, though all sleep")                                                    \
+    X(CONSUMER_WAKES_NOBODY, "consumer-wakes-nobody", "pace",                                                        \
       "the consumer wakes nobody before it sleeps on a ticket that is AVAIL")                                         \
-    X(CONSUMER_TRUSTS_THE_AWAKE, "consumer-trusts-the-awake", "brisk",                                                \
+    X(CONSUMER_TRUSTS_THE_AWAKE, "consumer-trusts-the-awake", "pace",                                                \
       "the consumer wakes nobody before it sleeps on a ticket that is AVAIL, if somebody is awake")                   \
-    X(WOKEN_STAYS_AWAY, "woken-stays-away", "brisk-calls", "a worker that is woken for nothing takes its bit away")   \
+    X(WOKEN_STAYS_AWAY, "woken-stays-away", "pace-calls", "a worker that is woken for nothing takes its bit away")   \
     /* -- the consumer's sleep -- */                                                                                  \
     X(CONSUMER_SLEEPS_UNOBSERVED, "consumer-sleeps-unobserved", "tiny",                                               \
       "the consumer sleeps whatever news_seq says")                                                                   \

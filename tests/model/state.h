@@ -153,7 +153,7 @@ struct line { /* struct rf_worker, as far as blame goes; batch and cell are the 
 
 struct worker {
     uint8_t step;
-    uint8_t brisk;          /* tickets are short: of struct rf_control */
+    uint8_t pace;          /* tickets are short: of struct rf_control */
     uint8_t armed, changed; /* has observed work_seq; it was bumped since */
     uint8_t reaped;         /* reap_seq differs from the cursor's */
     uint8_t rescan, bound;  /* what rf_claim_next has loaded */
@@ -210,7 +210,7 @@ struct state {
     uint8_t homeless_plan;
     /* the loader, under its own lock */
     uint8_t loader_lock, epoch, planned, waiting, expected; /* planned: of this epoch; expected: the next id */
-    uint8_t brisk;          /* tickets are short: of struct rf_control */
+    uint8_t pace;          /* tickets are short: of struct rf_control */
     uint8_t armed, changed; /* a bit a taker: it has observed news_seq; it was bumped since */
     uint8_t shared_mutex;               /* only where a rule is broken */
     /* what may still happen */

@@ -187,7 +187,7 @@ static unsigned count_unclaimed(const struct state *s)
     return unclaimed;
 }
 
-/* While tickets are brisk nobody may have been woken for it, and whoever is awake may be long in coming. */
+/* While tickets are pace nobody may have been woken for it, and whoever is awake may be long in coming. */
 static void wake_for_available(const struct state *s, struct thread *thread)
 {
     thread->step = rest_order(REST_AVAIL);

@@ -240,7 +240,7 @@ const struct scene scenes[] = {
     {"race", "two workers want one ticket", ONE_SLOT(2), 3, {take_two, work_as_0, work_as_1}},
     {"share", "two workers share a batch", TWO_TICKETS(2), 3, {take_two, work_as_0, work_as_1}},
     {"slots", "a batch is kept until the next comes", TWO_SLOTS(1), 2, {take_and_keep, work_as_0}},
-    {"brisk", "tickets are short: look again", BRISK, 3, {take_three, work_as_0, work_as_1}},
+    {"pace", "tickets are short: look again", BRISK, 3, {take_three, work_as_0, work_as_1}},
     {"release", "two threads hold a slot", ONE_SLOT(1), 3, {take_and_share, work_as_0, drop_first}},
     {"drops",
      "two threads drop at once",

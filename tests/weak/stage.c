@@ -45,7 +45,7 @@ static void watch_control(void)
     shim_atomic(&control->reap_seq, 4);
     shim_atomic(&control->cancel_upto, 8);
     shim_atomic(&control->stop, 4);
-    shim_atomic(&control->brisk, 4);
+    shim_atomic(&control->pace, 4);
     shim_atomic(&control->sleepers[0], 8);
     shim_atomic(&control->consumer_wait, 8);
     shim_atomic(&control->news_seq, 4);

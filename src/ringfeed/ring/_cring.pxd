@@ -285,7 +285,7 @@ cdef extern from "feed.h" nogil:
     struct rf_handout:
         pass
 
-    struct rf_asks:
+    struct rf_callbacks:
         rf_reply (*begin)(rf_feed *feed, int64_t *turn, char **error) noexcept nogil
         rf_reply (*next)(rf_feed *feed, int64_t turn, rf_handout *handout, char **error) noexcept nogil
         rf_reply (*rest)(rf_feed *feed, int64_t step, int64_t *turn, char **error) noexcept nogil
@@ -297,7 +297,7 @@ cdef extern from "feed.h" nogil:
         int64_t stall_ns
 
     struct rf_feed_calls:
-        rf_feed *(*make)(const rf_asks *asks, void *owner, uint32_t rows, uint32_t parts) noexcept nogil
+        rf_feed *(*make)(const rf_callbacks *asks, void *owner, uint32_t rows, uint32_t parts) noexcept nogil
         rf_part *(*part)(rf_feed *feed, uint32_t part) noexcept nogil
         uint64_t (*number)(const rf_feed *feed) noexcept nogil
         void (*end)(rf_feed *feed) noexcept nogil

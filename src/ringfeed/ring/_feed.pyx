@@ -257,7 +257,7 @@ cdef uint32_t ask_interrupted(uint32_t told, int64_t now_ns) noexcept nogil:
     return heard
 
 
-cdef c.rf_asks ASKS
+cdef c.rf_callbacks ASKS
 ASKS.begin = ask_begin
 ASKS.next = ask_take
 ASKS.rest = ask_rest
