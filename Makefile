@@ -169,9 +169,10 @@ TENSORFLOW_TESTS = $(wildcard tests/test_tensorflow*.py)
 ALONE := consumer crash fuzz interrupts leftovers many scarce
 ALONE_TESTS = $(ALONE:%=tests/test_%.py)
 CORE_TESTS = $(filter-out $(FRAMEWORK_TESTS) $(ALONE_TESTS),$(wildcard tests/test_*.py))
-# Arithmetic, what the C core does by itself, and long walks over what other tests try on every Python: the main one is
-# enough.
-ONCE := forked_views given inputs kernel machine modules opened permutation room sampler scribbling tuning
+# Arithmetic, what the C core does by itself, decisions about processes, and long walks over what other tests try on every
+# Python: the main one is enough.
+ONCE := ahead attach behaviour cuda forked_views given inputs kernel machine modules opened permutation picture pool \
+    quarantine room sampler scribbling sizing spare top tuning weight whole_batches
 OFTEN_TESTS = $(filter-out $(ONCE:%=tests/test_%.py),$(CORE_TESTS))
 
 # A part of the tests is one pytest. $(1): its name, $(2): its venv, $(3): its tests. Each test has its own limit, in
