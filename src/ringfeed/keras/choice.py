@@ -92,12 +92,12 @@ _saying = threading.Lock()
 
 
 def say_fed(loader: DatasetLoader) -> None:
-    """Say who feeds the loader's dataset, and in how much memory."""
+    """Say which workers feed the loader's dataset, and in how much memory."""
     plan, kind = loader.plan, loader.backend
     plural = "" if plan.workers == 1 else "es" if kind == "process" else "s"
-    who = f"{plan.workers} worker {kind}{plural}" if plan.workers else "no workers"
+    workers = f"{plan.workers} worker {kind}{plural}" if plan.workers else "no workers"
     memory = f", {show_bytes(plan.total)} of shared memory"  # to the byte it differs from pass to pass
-    _say(loader.dataset, f"runs over ringfeed: {who}, {plan.slots} slots", memory)
+    _say(loader.dataset, f"runs over ringfeed: {workers}, {plan.slots} slots", memory)
 
 
 def say_left(dataset: Any, why: Exception) -> None:

@@ -5,7 +5,7 @@ They are called as Keras 3 has them and as Keras 2 had them:
     OrderedEnqueuer(dataset, workers=4, use_multiprocessing=True, max_queue_size=10); start()
     OrderedEnqueuer(sequence, use_multiprocessing=True); start(workers=4, max_queue_size=10)
 
-`get()` gives one epoch after another, as Keras 2 does; who wants one epoch a start, as Keras 3, calls `stop()` after
+`get()` gives one epoch after another, as Keras 2 does; a caller that wants one epoch a start, as in Keras 3, calls `stop()` after
 it. Between two epochs of one start the dataset's `on_epoch_end` runs, nowhere else. Code for Keras 2 is known by its
 calls, or by a dataset without `num_batches`; it finds two things as they were: `get()` ends quietly after `stop()`,
 and the next epoch begins behind the last batch of one, before it is asked for.
@@ -102,7 +102,7 @@ class SequenceEnqueuer(ABC):
         """Return the batches that this start brings."""
 
     def stop(self, drain_queue_and_join: bool | float | None = True, timeout: float | None = None) -> None:  # noqa: FBT001, FBT002 - Keras' own
-        """End the workers and give the memory back; whoever waits in `get` gives up. Again: nothing.
+        """End the workers and give the memory back; a caller that waits in `get` gives up. Again: nothing.
 
         The parameters are Keras', and make no difference: there is no queue to drain, and a worker that is inside
         a batch is waited for a second at most.

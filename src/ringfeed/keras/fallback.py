@@ -92,7 +92,7 @@ class RingAdapter(PyDatasetAdapter):  # type: ignore[misc]  # keras has no types
         return self._walk(lambda: self._need_ring().get_numpy_iterator(), super().get_numpy_iterator)
 
     def get_jax_iterator(self) -> Iterator[Any]:
-        """One pass in JAX's arrays over the slots for Keras, and in private NumPy arrays for anybody else."""
+        """One pass in JAX's arrays over the slots for Keras, and in private NumPy arrays for any other caller."""
         if not isinstance(sys._getframe(1).f_locals.get("self"), EpochIterator):  # noqa: SLF001 - see keras_call
             return self._walk(lambda: self._need_ring().get_numpy_iterator(), super().get_jax_iterator)
         return self._walk(lambda: self._need_ring().get_jax_iterator(), super().get_jax_iterator)

@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
     from ringfeed.keras.pydataset import DatasetLoader
 
-OWN = KerasSequenceAdapter._handle_multiprocessing  # noqa: SLF001 - where Keras decides who makes the batches
+OWN = KerasSequenceAdapter._handle_multiprocessing  # noqa: SLF001 - where Keras decides which process makes the batches
 
 
 class FedSequence(tf_keras.utils.Sequence):  # type: ignore[misc]  # tf_keras has no types
     """A Sequence for ``fit``, ``evaluate`` and ``predict`` of a `tf_keras` model; made by `feed`.
 
     Each pass of Keras is an epoch of the loader. Keras walks it by a generator of its own that asks for each index
-    once; whichever it asks for, it gets the next batch in the loader's order. Anybody else gets the batch that he asks
+    once; whichever it asks for, it gets the next batch in the loader's order. Any other caller gets the batch that it asks
     for, from the dataset itself. Leave ``workers`` of `fit` at 1. Close it, or use ``with``: TensorFlow keeps one that
     is only dropped.
     """
@@ -70,7 +70,7 @@ class FedSequence(tf_keras.utils.Sequence):  # type: ignore[misc]  # tf_keras ha
         return len(self._loader)
 
     def __getitem__(self, index: int) -> Any:
-        """The next batch for Keras' generator, and batch ``index`` for anybody else."""
+        """The next batch for Keras' generator, and batch ``index`` for any other caller."""
         asks = sys._getframe(1)  # noqa: SLF001 - see above
         if not asks.f_code.co_flags & inspect.CO_GENERATOR:
             return self._loader.dataset[index]

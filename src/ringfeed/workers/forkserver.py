@@ -125,7 +125,7 @@ def forget_the_consumer() -> None:
 
 
 def nurse(channel: Descriptor, parent_fd: int, lifeline_fd: int, dataset: Any) -> None:
-    """Be a nursery that was forked from the consumer, to the end of this process."""
+    """Run a nursery that was forked from the consumer, to the end of this process."""
     try:
         forget_the_consumer()
         become_worker(parent_fd, lifeline_fd)

@@ -3,7 +3,7 @@
     Spawner   a fresh interpreter a worker; never imports the user's main module
     Forker    a nursery process forks workers: born of the consumer ("fork") or spawned ("forkserver")
 
-Both answer `start()` with a `Worker`: its pidfd proves its death, whoever its parent is.
+Both answer `start()` with a `Worker`: its pidfd proves its death, even where its parent is another process.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from ringfeed.transport.shared_dataset import Shipment
 
-LOOK_S = 0.1  # between two looks at whether we still want what we wait for
+LOOK_S = 0.1  # between two looks at whether the caller still waits
 BURIAL_S = 1.0
 _ONE_THREAD = (
     "OMP_NUM_THREADS",
@@ -87,7 +87,7 @@ class Spawner:
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """Turn the kernel's refusal of another process into an error that says what to do."""
+    """Turn the kernel's refusal of another process into a WorkerError with the reason."""
     try:
         yield
     except OSError as error:
@@ -239,7 +239,7 @@ class Forker:
         raise AssertionError  # the loop returns or raises
 
     def _order(self) -> Worker:
-        """Have a worker forked. A nursery that dies of it may have forked one: it knows a channel that nobody uses."""
+        """Have a worker forked. A nursery that dies meanwhile may have forked one, which ends with its unused channel."""
         if self._nursery is None:
             self._nursery = self._open()
         ours, theirs = channels.pair()
@@ -316,7 +316,7 @@ class Forker:
 
 
 def _status_of_child(pid: int) -> int | None:
-    """The exit code of a dead process; None where it is no child of ours, or somebody else has waited for it."""
+    """The exit code of a dead process; None where it is no child of this process, or another thread has waited for it."""
     end_group(pid)
     try:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

@@ -1,6 +1,6 @@
-"""Who fills the slots: the consumer itself, its threads, or worker processes (see `processes`).
+"""What fills the slots: the consumer itself, its threads, or worker processes (see `processes`).
 
-Each pool answers the loader's few questions in the same words:
+Every pool has the same interface:
 
     start(dataset)    begin to work
     update(dataset)   the version of the dataset that batches bound from now on must name
@@ -74,7 +74,7 @@ class Pool(Protocol):
         """Send the workers what has changed; returns the version that batches must name from now on, at first 0."""
 
     def resize(self, workers: int) -> None:
-        """Have so many workers from now on; those who are sent away end what they are at."""
+        """Set the number of workers; those that leave finish their ticket first."""
 
     def step(self) -> bool:
         """Work in the calling thread; False when there was nothing to do, or others do it."""
@@ -86,13 +86,13 @@ class Pool(Protocol):
         """Describe each worker, with its Python stack."""
 
     def kill_stuck(self, patience_ns: int) -> int:
-        """End the workers that are stuck for so long; returns when to look again, in ns, or 0: nobody can be ended."""
+        """End the workers that are stuck for so long; returns when to look again, in ns, or 0: no worker can be ended."""
 
     def dismiss(self) -> None:
         """Have all workers leave; at once, from any thread, more than once."""
 
     def stop(self) -> None:
-        """End all workers; in a forked child of the consumer, nobody: they are its parent's."""
+        """End all workers; nothing in a forked child of the consumer, since they are its parent's."""
 
 
 class InProcess:
@@ -108,7 +108,7 @@ class InProcess:
         self._source: Source
 
     def resize(self, workers: int) -> None:
-        """There is nobody but the consumer."""
+        """The consumer alone fills."""
 
     def start(self, dataset: Any) -> None:
         """Keep the dataset."""
@@ -126,12 +126,12 @@ class InProcess:
         try:
             filled = self._source.fill()
         except BaseException:
-            self._crew.ring.reap(0, blame=False)  # Ctrl-C: the ticket is nobody's fault, and will be run again
+            self._crew.ring.reap(0, blame=False)  # Ctrl-C: no worker is to blame, and the ticket runs again
             raise
         self._end.publish(cancelled=not filled)
         return True
 
-    def death_of(self, batch: int, row: int) -> str:  # noqa: ARG002 - nobody dies here
+    def death_of(self, batch: int, row: int) -> str:  # noqa: ARG002 - no worker dies here
         """Never asked."""
         return ""
 
@@ -140,7 +140,7 @@ class InProcess:
         return []
 
     def kill_stuck(self, patience_ns: int) -> int:  # noqa: ARG002 - see below
-        """There is nobody to end."""
+        """There is no worker to end."""
         return 0
 
     def dismiss(self) -> None:
@@ -236,11 +236,11 @@ class Threads:
                 thread.join(STOP_S / len(self._threads))
 
 
-def describe(ring: _ring.Ring, number: int, who: str, stack: str) -> str:
+def describe(ring: _ring.Ring, number: int, where_it_runs: str, stack: str) -> str:
     """Say what one worker is at, with its stack indented below."""
     index, since_ns = ring.report(number)[:2]
     seconds = (_ring.now_ns() - since_ns) / 1e9
     doing = "waits for a slot" if not since_ns else f"has been at it for {seconds:.1f} s"
     where = "" if index is None else f" inside dataset[{index}],"
     indented = "".join(f"\n    {line}" for line in stack.strip().splitlines())
-    return f"worker {number} ({who}):{where} {doing}{indented}"
+    return f"worker {number} ({where_it_runs}):{where} {doing}{indented}"

@@ -1,4 +1,4 @@
-"""What ties worker processes to this one, and what this one knows of each."""
+"""A worker process as the consumer sees it, and the lifeline that ends it with the consumer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Tether:
-    """What ties processes to this one: they die when it does, or when the pipe's only writer is closed."""
+    """Ends worker processes with this one: they die when it does, or when the pipe's only writer is closed."""
 
     def __init__(self) -> None:
         """Open a pidfd of this process and a pipe."""
@@ -34,12 +34,12 @@ class Tether:
         return self._parent.fileno(), self._lifeline.fileno()
 
     def close(self) -> None:
-        """Let go of whatever is still tied."""
+        """Close the lifeline: every process that still holds it ends."""
         for end in (self._parent, self._lifeline, self.writer):
             end.close()
 
     def close_others(self, channel: Descriptor) -> None:
-        """In a forked child: close all but what ties it, and its channel: no pipe breaks that it holds a writer of."""
+        """In a forked child: close every descriptor but the lifeline and its channel, so that it keeps no pipe open."""
         _ring.close_others(self._parent, self._lifeline, channel)
 
 
@@ -55,7 +55,7 @@ class Worker:
         *,
         is_child: bool = False,
     ) -> None:
-        """Know a process by its pid and pidfd; ``status`` gives its exit code once it is dead, if anyone knows it."""
+        """Know a process by its pid and pidfd; ``status`` gives its exit code once it is dead, or None where that is unknown."""
         self.pid = pid
         self._pidfd = pidfd
         self.channel = channel
@@ -81,7 +81,7 @@ class Worker:
         return bool(poller.poll(timeout_s * 1000))
 
     def epitaph(self) -> str:
-        """Say how a dead process ended, and forget it; one that cannot even be killed is waited for in a thread."""
+        """Say how a dead process ended, and close its descriptors; a thread waits for one that SIGKILL does not end."""
         if self.pidfd < 0:
             return "ended"
         try:
@@ -98,14 +98,14 @@ class Worker:
         return f"exited with status {code}" if code >= 0 else f"was killed by {_name_of_signal(-code)}"
 
     def tell(self, message: object, fds: tuple[int, ...]) -> None:
-        """Send a message. One that cannot be told, and would wait for it, is ended: its replacement knows."""
+        """Send a message. A worker that cannot take it, and would wait for it, is killed; its replacement gets it."""
         try:
             channels.send(self.channel, message, fds)
         except OSError:
             self.kill()
 
     def last_words(self) -> WorkerError | None:
-        """Return what it has said, when dead, of an error outside any sample."""
+        """Return the error outside any sample that a dead worker has sent, if any."""
         try:
             message, _ = channels.receive_owned(self.channel, 0)
         except (OSError, EOFError):
@@ -124,7 +124,7 @@ class Worker:
 
 
 def bury(workers: list[Worker], patience_s: float) -> None:
-    """End the workers and forget them: those by SIGKILL that do not leave in time, which is given as long again."""
+    """End the workers; SIGKILL those that do not leave within ``patience_s``, and wait as long again."""
     deadline = time.monotonic() + patience_s
     for worker in workers:
         worker.hang_up()  # ends one that still waits for its hello

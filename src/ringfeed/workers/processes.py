@@ -24,7 +24,7 @@ from ringfeed.workers.watchdog import Patience
 if TYPE_CHECKING:
     from ringfeed.workers.pool import Crew
 
-KILL_S = 5.0  # what SIGKILL may take, which is milliseconds; who outlives it is fenced
+KILL_S = 5.0  # what SIGKILL may take, which is milliseconds; a worker that outlives it is quarantined
 
 
 class Processes:
@@ -39,7 +39,7 @@ class Processes:
         self._headcount = Headcount(crew.at_first, crew.max_restarts)
         self._patience = Patience(crew.ring)
         self._workers: dict[int, Worker] = {}
-        self._leaving: set[int] = set()  # of them: sent away, and not replaced
+        self._leaving: set[int] = set()  # of them: asked to leave, and not replaced
         self._outlasted: Counter[int] = Counter()  # by sample: workers that SIGKILL could not end in it
         self._fenced: dict[int, Worker] = {}  # sent SIGKILL, not dead, and replaced: their ids are theirs still
         self._stacks = Stacks()
@@ -138,7 +138,7 @@ class Processes:
             return self._version
 
     def resize(self, workers: int) -> None:
-        """Have more workers or fewer; those who are sent away end what they are at."""
+        """Set the number of workers; those that leave finish their ticket first."""
         with self._lock:
             self._note_at_work()
             self._headcount.resize(workers)
@@ -154,7 +154,7 @@ class Processes:
     # ---- watching ----
 
     def _watch(self) -> None:
-        """Replace the dead until the end, or a failure; then bury all, also if who called `stop` has lost patience."""
+        """Restart dead workers until stop or failure; then terminate all of them, even if `stop()` was interrupted."""
         while not self._stopping:
             try:
                 self._look()
@@ -181,7 +181,7 @@ class Processes:
     def _replace(self, numbers: list[int]) -> None:
         """Take back what dead workers had claimed, and start others in their place."""
         with self._lock:
-            # First of all: their rows wait for nobody, and a quarantined slot not for what else there is to do.
+            # First of all: their rows run again at once, and a quarantined slot is freed before anything slow.
             reaped = [(number, self._crew.ring.reap(number, blame=number in self._workers)) for number in numbers]
             self._note_at_work()
             for number, found in reaped:
@@ -194,7 +194,7 @@ class Processes:
                 self._replenish()
 
     def _mourn(self, number: int, reaped: tuple[Any, ...]) -> None:
-        """Note how a worker died that nobody expected to; raise what is no longer to be borne."""
+        """Count a death and forget its worker; raise WorkerError where it must not be replaced."""
         _, index, _, epoch, batch, row, given_up = reaped
         worker = self._workers.pop(number)
         last_words = worker.last_words()
@@ -225,7 +225,7 @@ class Processes:
         self._headcount.note_at_work(sum(not self._patience.is_fresh(number) for number in staying))
 
     def _replenish(self) -> None:
-        """Start workers in the place of those that are gone; where that cannot be done, do without those to spare."""
+        """Start workers in the place of those that are gone; where that fails, go on without the optional ones."""
         while True:
             try:
                 self._fill_up()
@@ -245,7 +245,9 @@ class Processes:
                 worker = self._workers[number] = self._launch()
                 try:
                     self._introduce(number)
-                except BaseException:  # Ctrl-C: it would wait for its hello for ever, and its end is no death
+                except (
+                    BaseException
+                ):  # Ctrl-C: it would wait for its configuration for ever, and its end counts as no death
                     self._leaving.add(number)
                     worker.kill()
                     raise
@@ -267,7 +269,7 @@ class Processes:
 
     @property
     def declined(self) -> tuple[int, str] | None:
-        """How many workers there may be, once more could not be had, and why."""
+        """The highest number of workers that could be reached, and why; None while every request was met."""
         return self._headcount.declined
 
     @property

@@ -1,7 +1,7 @@
-"""How many workers there are to be, as far as they can be had, and how many deaths are borne. No processes in here.
+"""Target number of workers, and the limit on restarts. Pure decisions: no process is touched here.
 
-As long as fewer have filled something at the same time than are wanted, the others are spare: only a tuner wants them,
-and training can do without. What would be an error of the last worker makes fewer wanted of those.
+Workers beyond the most that have filled samples at the same time are optional: the tuner asked for them, and training can
+go on without. An error that would end the run lowers the target instead, while an optional worker is left.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ FOR_WANT_OF_MEMORY = "was killed by SIGKILL"  # the words of `Worker.epitaph` fo
 
 
 class Headcount:
-    """The workers that are wanted, and what has become of them; its owner holds a lock."""
+    """The target number of workers, and the deaths so far; the owner holds a lock."""
 
     def __init__(self, at_first: int, max_restarts: int | None) -> None:
-        """Want so many at first, of whom none is spare."""
+        """Begin with this target, of which no worker is optional."""
         self.wanted = at_first
         self.restarts = 0
         self.early_deaths = 0  # in a row
-        self.declined: tuple[int, str] | None = None  # how many there may be, once more could not be had; and why
-        self._proved = at_first  # so many have filled something at the same time
+        self.declined: tuple[int, str] | None = None  # the highest target that could be reached, and why
+        self._proved = at_first  # the most workers that have filled samples at the same time
         self._max_restarts = max_restarts
 
     def resize(self, workers: int) -> None:
-        """Want so many, if they can be had."""
+        """Set the target, but not above what could be reached before."""
         self.wanted = workers if self.declined is None else min(workers, self.declined[0])
         self._proved = min(self._proved, self.wanted)
 
     def note_at_work(self, workers: int) -> None:
-        """Take in how many are there that have filled something; before any of them is gone."""
+        """Note how many live workers have filled samples; before a dead one is removed."""
         self._proved = max(self._proved, min(workers, self.wanted))
 
     def decline(self, why: str) -> bool:
-        """Want one fewer from now on, if one is spare; False where none is."""
+        """Lower the target by one, if one worker is optional; False where none is."""
         if self.wanted <= self._proved:
             return False
         self.wanted -= 1
@@ -43,14 +43,14 @@ class Headcount:
         return True
 
     def count_death(self, epitaph: str, *, starting: bool, fresh: bool, asked: bool, progress: bool) -> None:
-        """Count a worker that nobody has sent away; raise WorkerError for one too many.
+        """Count a death that was not asked for by `resize`; raise WorkerError for one too many.
 
-        ``starting``: it had claimed nothing; ``fresh``: it had filled nothing; ``asked``: we have ended it ourselves;
+        ``starting``: it had claimed nothing; ``fresh``: it had filled nothing; ``asked``: the watchdog killed it;
         ``progress``: another worker fills slots, so that training goes on.
         """
-        if progress and self.wanted <= self._proved:  # a spare worker that cannot start is not wanted all the same
+        if progress and self.wanted <= self._proved:  # an optional worker that cannot start is given up all the same
             self.early_deaths = 0
-        self.early_deaths = self.early_deaths + 1 if starting and not asked else 0  # who was too slow may get there
+        self.early_deaths = self.early_deaths + 1 if starting and not asked else 0  # a slow start may succeed next time
         if epitaph == FOR_WANT_OF_MEMORY and not asked:  # the kernel takes the largest, which need not be the newest
             scarce = self.decline(f"a worker {epitaph} while another was to start, as it happens when memory is short")
             if scarce and fresh:
@@ -69,7 +69,7 @@ class Headcount:
             raise WorkerError(self._used_up("could not be ended by SIGKILL"))
 
     def _objection(self, epitaph: str) -> str:
-        """Return why whoever has just died is not to be replaced, if there is a reason."""
+        """Return why the worker that has just died is not replaced, or nothing."""
         if self.early_deaths >= EARLY_DEATHS:
             return (
                 f"{EARLY_DEATHS} workers in a row ended before they filled anything; the last {epitaph}; "

@@ -1,4 +1,4 @@
-"""What each worker has done since it was started, and since when it is at what it is at: for how long is too long."""
+"""Tracks each worker's progress and finds workers that exceed the timeout."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
 
 
 PAUSE_NS = 10**9
-"""A worker that has filled samples and waits no longer than this is at work: for its turn on a busy machine, say."""
+"""A worker that has filled samples and pauses no longer than this counts as working: the machine may be busy."""
 
 
 class Patience:
-    """What is known of the workers' progress, by their ids."""
+    """The workers' progress, by their ids."""
 
     def __init__(self, ring: _ring.Ring) -> None:
-        """Know of nobody yet."""
+        """Begin with no worker."""
         self.suspects: set[int] = set()  # ended because they were stuck, or could not be told
         self._ring = ring
         self._told_ns = [0] * ring.ids  # when each was sent its hello
         self._slow_starts = [0] * ring.ids  # in a row: workers ended because they took too long to start
-        self._before = [(0, 0)] * ring.ids  # samples and claims of those who had the id before
+        self._before = [(0, 0)] * ring.ids  # samples and claims of workers that had the id before
         self._filled = 0  # samples of all workers, when `progress` was asked last
         self._progress_ns = 0  # when it last found any
 
@@ -51,22 +51,22 @@ class Patience:
         return now_ns - self._progress_ns < PAUSE_NS and not all(map(self.is_fresh, working))
 
     def suspect(self, numbers: Iterable[int]) -> None:
-        """Note who is ended for being stuck."""
+        """Note the workers that are killed for being stuck."""
         for number in numbers:
             self._slow_starts[number] = self._slow_starts[number] + 1 if self.is_starting(number) else 0
             self.suspects.add(number)
 
     def forget(self, number: int) -> None:
-        """Have whoever gets this id next begin anew."""
+        """Forget the worker with this id; the next one begins anew."""
         self.suspects.discard(number)
         self._slow_starts[number] = 0
 
     def due_ns(self, lanes: Mapping[int, int], patience_ns: int) -> dict[int, int]:
-        """When to end those inside a sample; or all, where there is something to fill and nobody comes for it.
+        """Say when to kill each worker that is inside a sample; or each, where a batch waits and no worker claims it.
 
-        Of them only those in whose lane the head batch is: the others have nothing to do. One that still starts is
-        given twice as long as the one before it, or none would ever get there where a start takes longer than a batch
-        may. ``lanes``: of each worker.
+        Of the latter only workers whose lane the head batch is in: the others have nothing to do. A worker that still
+        starts is given twice as long as the one before it, or none would ever get there where a start takes longer
+        than a batch may. ``lanes``: of each worker.
         """
         claimed_ns = {number: self._ring.report(number)[1] for number in lanes}
         busy = {number: since_ns + patience_ns for number, since_ns in claimed_ns.items() if since_ns}

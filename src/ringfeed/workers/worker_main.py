@@ -108,7 +108,7 @@ def report_and_leave(channel: HasFileno) -> None:
     error = sys.exc_info()[1]
     try:
         if error is not None and not isinstance(error, channels.PeerGoneError):
-            with contextlib.suppress(OSError):  # the consumer is gone, and nobody wants to know
+            with contextlib.suppress(OSError):  # the consumer is gone
                 channels.send(channel, {"broken": encode(error)})
         flush_output()
     finally:
@@ -178,7 +178,7 @@ def _guard_program(parent_fd: int, lifeline_fd: int, program: int) -> NoReturn:
 
 
 def work(channel_fd: int, dataset: Any = None) -> None:
-    """Live a worker process's life, from the hello message to the end."""
+    """Run a worker process, from the hello message to the end."""
     os.set_inheritable(channel_fd, False)  # noqa: FBT003 - see become_worker()
     channel = socket.socket(fileno=channel_fd)
     channel.setblocking(True)  # noqa: FBT003 - the name says it; a forked worker has the consumer's default timeout
