@@ -5,8 +5,8 @@ They are called as Keras 3 has them and as Keras 2 had them:
     OrderedEnqueuer(dataset, workers=4, use_multiprocessing=True, max_queue_size=10); start()
     OrderedEnqueuer(sequence, use_multiprocessing=True); start(workers=4, max_queue_size=10)
 
-`get()` gives one epoch after another, as Keras 2 does; a caller that wants one epoch a start, as in Keras 3, calls `stop()` after
-it. Between two epochs of one start the dataset's `on_epoch_end` runs, nowhere else. Code for Keras 2 is known by its
+`get()` gives one epoch after another, as Keras 2 does; for one epoch a start, as in Keras 3, call `stop()` after it.
+Between two epochs of one start the dataset's `on_epoch_end` runs, nowhere else. Code for Keras 2 is known by its
 calls, or by a dataset without `num_batches`; it finds two things as they were: `get()` ends quietly after `stop()`,
 and the next epoch begins behind the last batch of one, before it is asked for.
 """

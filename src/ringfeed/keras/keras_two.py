@@ -35,8 +35,8 @@ class FedSequence(tf_keras.utils.Sequence):  # type: ignore[misc]  # tf_keras ha
     """A Sequence for ``fit``, ``evaluate`` and ``predict`` of a `tf_keras` model; made by `feed`.
 
     Each pass of Keras is an epoch of the loader. Keras walks it by a generator of its own that asks for each index
-    once; whichever it asks for, it gets the next batch in the loader's order. Any other caller gets the batch that it asks
-    for, from the dataset itself. Leave ``workers`` of `fit` at 1. Close it, or use ``with``: TensorFlow keeps one that
+    once; whichever it asks for, it gets the next batch in the loader's order. Any other caller gets batch
+    ``index`` from the dataset itself. Leave ``workers`` of `fit` at 1. Close it, or use ``with``: TensorFlow keeps one that
     is only dropped.
     """
 

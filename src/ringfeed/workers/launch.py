@@ -239,7 +239,7 @@ class Forker:
         raise AssertionError  # the loop returns or raises
 
     def _order(self) -> Worker:
-        """Have a worker forked. A nursery that dies meanwhile may have forked one, which ends with its unused channel."""
+        """Have a worker forked. A nursery that dies meanwhile may have forked one, which ends with its channel."""
         if self._nursery is None:
             self._nursery = self._open()
         ours, theirs = channels.pair()
@@ -316,7 +316,7 @@ class Forker:
 
 
 def _status_of_child(pid: int) -> int | None:
-    """The exit code of a dead process; None where it is no child of this process, or another thread has waited for it."""
+    """The exit code of a dead process; None where it is no child of ours, or another thread has waited for it."""
     end_group(pid)
     try:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

@@ -86,7 +86,7 @@ class Pool(Protocol):
         """Describe each worker, with its Python stack."""
 
     def kill_stuck(self, patience_ns: int) -> int:
-        """End the workers that are stuck for so long; returns when to look again, in ns, or 0: no worker can be ended."""
+        """End the workers that are stuck for so long; returns when to look again, in ns, or 0: none can be ended."""
 
     def dismiss(self) -> None:
         """Have all workers leave; at once, from any thread, more than once."""

@@ -55,7 +55,7 @@ class Worker:
         *,
         is_child: bool = False,
     ) -> None:
-        """Know a process by its pid and pidfd; ``status`` gives its exit code once it is dead, or None where that is unknown."""
+        """Know a process by its pid and pidfd; ``status`` gives its exit code once it is dead, if that is known."""
         self.pid = pid
         self._pidfd = pidfd
         self.channel = channel

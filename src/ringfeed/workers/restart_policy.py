@@ -1,7 +1,7 @@
 """Target number of workers, and the limit on restarts. Pure decisions: no process is touched here.
 
-Workers beyond the most that have filled samples at the same time are optional: the tuner asked for them, and training can
-go on without. An error that would end the run lowers the target instead, while an optional worker is left.
+Workers beyond the most that have filled samples at the same time are optional: the tuner asked for them, and training
+can go on without. An error that would end the run lowers the target instead, while an optional worker is left.
 """
 
 from __future__ import annotations
