@@ -36,8 +36,8 @@ class FedSequence(tf_keras.utils.Sequence):  # type: ignore[misc]  # tf_keras ha
 
     Each pass of Keras is an epoch of the loader. Keras walks it by a generator of its own that asks for each index
     once; whichever it asks for, it gets the next batch in the loader's order. Any other caller gets batch
-    ``index`` from the dataset itself. Leave ``workers`` of `fit` at 1. Close it, or use ``with``: TensorFlow keeps one that
-    is only dropped.
+    ``index`` from the dataset itself. Leave ``workers`` of `fit` at 1. Close it, or use ``with``: TensorFlow keeps one
+    that is only dropped.
     """
 
     def __init__(self, loader: DatasetLoader) -> None:
