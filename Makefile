@@ -125,7 +125,7 @@ test: ## everything: the C core with sanitizers, and the package on every Python
 	$(call at-once,test-c test-model test-weak environments)
 	$(say-pythons)
 	$(call at-once,$(FRAMEWORK_PARTS) $(CORE_PARTS))
-	@$(MAKE) alone
+	@$(MAKE) machine
 
 ENVIRONMENTS := $(ALL:%=environment-%)
 .PHONY: $(ENVIRONMENTS)
@@ -137,61 +137,46 @@ $(ENVIRONMENTS): environment-%:
 # Each sanitizer that $(CC) has; a probe tells, since headers, libraries or a kernel setting may be missing.
 test-c: ## the C core, plain and under TSan, ASan and UBSan
 	$(need-compiler)@mkdir -p build
-	$(MAKE) -C tests/c test
+	$(MAKE) -C tests/core/c test
 	@echo 'int main(void) { return 0; }' >build/probe.c
 	@for pair in tsan:thread asan:address ubsan:undefined; do \
 	    if $(CC) -fsanitize=$${pair#*:} build/probe.c -o build/probe 2>/dev/null && build/probe 2>/dev/null; \
-	    then $(MAKE) -C tests/c $${pair%:*} || exit 1; \
+	    then $(MAKE) -C tests/core/c $${pair%:*} || exit 1; \
 	    else echo "== $${pair%:*} left out: a program from $(CC) -fsanitize=$${pair#*:} does not build or run here"; \
 	    fi; \
 	done
 
 test-model: ## the protocol's model: bounded configurations, and each rule broken once
-	$(need-compiler)$(MAKE) -C tests/model test
+	$(need-compiler)$(MAKE) -C tests/core/model test
 
 test-weak: ## the C core under a weak memory model, where Relacy's headers (Debian: relacy-dev) and a C++ compiler are
 	$(need-compiler)@mkdir -p build
 	@echo '#include <relacy/relacy.hpp>' >build/probe.cpp
-	@if $(CXX) -std=c++14 -fno-sized-deallocation -fsyntax-only build/probe.cpp 2>/dev/null; then $(MAKE) -C tests/weak test; \
+	@if $(CXX) -std=c++14 -fno-sized-deallocation -fsyntax-only build/probe.cpp 2>/dev/null; then $(MAKE) -C tests/core/weak test; \
 	else echo "== the weak memory model left out: $(CXX) finds no <relacy/relacy.hpp>; install relacy-dev and g++"; fi
 
-# Tests that import frameworks or pictures have a process of their own: beside TensorFlow, start_method="fork"
-# warns, and a warning fails a test. The others are the core, and run on every Python.
-FRAMEWORKS := adapters bench demo examples jax keras readme standins_frameworks tensorflow tf_keras torch
-FRAMEWORK_TESTS = $(foreach name,$(FRAMEWORKS),$(wildcard tests/test_$(name).py tests/test_$(name)_*.py))
-# Those of them that do nearly all in programs that they start; a third of the work, and TensorFlow's own another.
-PROGRAMS := bench bench_* demo examples keras_backends keras_cast keras_exit keras_own_tests keras_processes
-PROGRAM_TESTS = $(wildcard $(PROGRAMS:%=tests/test_%.py))
-INSIDE_TESTS = $(filter-out $(PROGRAM_TESTS) $(TENSORFLOW_TESTS),$(FRAMEWORK_TESTS))
-TENSORFLOW_TESTS = $(wildcard tests/test_tensorflow*.py)
-# These take most of a processor, limit what a user may have, or look at what a user has; they go on below Python, and
-# the main one is enough.
-ALONE := consumer crash fuzz interrupts leftovers many scarce
-ALONE_TESTS = $(ALONE:%=tests/test_%.py)
-CORE_TESTS = $(filter-out $(FRAMEWORK_TESTS) $(ALONE_TESTS),$(wildcard tests/test_*.py))
-# Arithmetic, what the C core does by itself, decisions about processes, and long walks over what other tests try on every
-# Python: the main one is enough.
-ONCE := ahead attach behaviour cuda forked_views given inputs kernel machine modules opened permutation picture pool \
-    quarantine room sampler scribbling sizing spare top tuning weight whole_batches
-OFTEN_TESTS = $(filter-out $(ONCE:%=tests/test_%.py),$(CORE_TESTS))
+# A folder of tests says what it needs. CORE needs no framework and runs on every Python, but for what is marked `once`.
+# Beside TensorFlow, start_method="fork" warns, and a warning fails a test: frameworks have processes of their own.
+# MACHINE takes most of a processor, limits what a user may have, or looks at it: by itself, at the end.
+CORE := ring spec data transport workers engine monitor cli frameworks/shared
 
-# A part of the tests is one pytest. $(1): its name, $(2): its venv, $(3): its tests. Each test has its own limit, in
-# pyproject.toml; the one here is for a process that never ends after them.
+# A part of the tests is one pytest. $(1): its name, $(2): its venv, $(3): its folders, $(4): which tests. Each test has
+# its own limit, in pyproject.toml; the one here is for a process that never ends after them.
 define part
 .PHONY: $(1)
 $(1):
 	@echo "== $(1)"
-	@timeout --foreground --kill-after=60 3600 $(2)/bin/python -m pytest -q $$($(3))
+	@timeout --foreground --kill-after=60 3600 $(2)/bin/python -m pytest -q $(4) $(3:%=tests/%)
 endef
-FRAMEWORK_PARTS := programs tensorflow frameworks
-$(eval $(call part,programs,.venv,PROGRAM_TESTS))
-$(eval $(call part,tensorflow,.venv,TENSORFLOW_TESTS))
-$(eval $(call part,frameworks,.venv,INSIDE_TESTS))
+FRAMEWORK_PARTS := project tensorflow keras
+$(eval $(call part,project,.venv,project))
+$(eval $(call part,tensorflow,.venv,frameworks/tensorflow))
+$(eval $(call part,keras,.venv,frameworks/keras dropin frameworks/torch frameworks/jax))
 CORE_PARTS := $(ALL:%=core-%)
 say-pythons = @echo "== the core on Python $(ALL); not found: $(or $(filter-out $(FOUND),$(VERSIONS)),none)"
-$(eval $(call part,core-$(MAIN),.venv,CORE_TESTS))
-$(foreach v,$(OTHERS),$(eval $(call part,core-$(v),.venv-$(v),OFTEN_TESTS)))
-$(eval $(call part,alone,.venv,ALONE_TESTS))
+$(eval $(call part,core-$(MAIN),.venv,$(CORE)))
+$(foreach v,$(OTHERS),$(eval $(call part,core-$(v),.venv-$(v),$(CORE),-m "not once")))
+$(eval $(call part,machine,.venv,machine))
 
 test-frameworks: .venv/with-tensorflow .venv/with-pictures .venv/with-test ## Keras, TensorFlow, the demo and the bench
 	$(call at-once,$(FRAMEWORK_PARTS))
@@ -200,43 +185,41 @@ test-frameworks: .venv/with-tensorflow .venv/with-pictures .venv/with-test ## Ke
 TORCH ?= torch==2.13.0
 test-backends: .venv/with-tensorflow .venv/with-pictures .venv/with-test ## torch and JAX, and Keras on them; installs both
 	$(PY) -m pip install -q "$(TORCH)" jax
-	$(PY) -m pytest $(wildcard tests/test_torch*.py tests/test_jax*.py) tests/test_keras_backends.py \
-	    tests/test_keras_aliases.py tests/test_keras_cast.py tests/test_keras_exit.py tests/test_keras_own_tests.py \
-	    tests/test_examples.py
+	$(PY) -m pytest tests/frameworks/torch tests/frameworks/jax tests/frameworks/keras tests/dropin tests/project/test_examples.py
 
 test-core: .venv/with-test $(OTHERS:%=.venv-%/with-test) ## the core on every Python found; what takes a machine alone, on the main one
 	$(say-pythons)
 	$(call at-once,$(CORE_PARTS))
-	@$(MAKE) alone
+	@$(MAKE) machine
 
 EXTENSIONS = $(subst /,.,$(patsubst src/%.pyx,%,$(wildcard src/ringfeed/*/_*.pyx)))
 lint: .venv/with-lint ## style, spelling, types, and the stubs against the built extensions
 	$(PY) -m ruff check
 	$(PY) -m ruff format --check
 	PATH="$(CURDIR)/.venv/bin:$$PATH" cython-lint src
-	.venv/bin/clang-format --dry-run -Werror $(wildcard cext/*.[ch] tests/c/*.[ch])
+	.venv/bin/clang-format --dry-run -Werror $(wildcard cext/*.[ch] tests/core/c/*.[ch])
 	.venv/bin/codespell
-	$(PY) tests/layers.py
+	$(PY) tests/project/layers.py
 	$(PY) -m mypy
 	MYPYPATH=src $(PY) -m mypy.stubtest --concise --mypy-config-file pyproject.toml \
-	    --allowlist tests/typing/stubtest-allowlist $(EXTENSIONS)
+	    --allowlist tests/project/typing/stubtest-allowlist $(EXTENSIONS)
 
 format: .venv/with-lint ## rewrite Python and C in the house's style
 	$(PY) -m ruff format
-	.venv/bin/clang-format -i $(wildcard cext/*.[ch] tests/c/*.[ch])
+	.venv/bin/clang-format -i $(wildcard cext/*.[ch] tests/core/c/*.[ch])
 
-# SECONDS_LONG is how long; a seed that fails is printed, and `python tests/fuzz.py --seed N` replays it.
+# SECONDS_LONG is how long; a seed that fails is printed, and `python tests/support/fuzz.py --seed N` replays it.
 SECONDS_LONG ?= 120
 fuzz: .venv/with-test ## kill workers at random, against a content oracle (SECONDS_LONG=600: for so long)
-	$(PY) tests/fuzz.py --seconds $(SECONDS_LONG)
-	$(PY) tests/fuzz.py --seconds $(SECONDS_LONG) --unkillable
+	$(PY) tests/support/fuzz.py --seconds $(SECONDS_LONG)
+	$(PY) tests/support/fuzz.py --seconds $(SECONDS_LONG) --unkillable
 
 LOADERS ?= 1000
 many: .venv/with-test ## open, use and end LOADERS=1000 loaders in one process: nothing is left, and memory does not grow
-	$(PY) tests/many.py --loaders $(LOADERS)
+	$(PY) tests/support/many.py --loaders $(LOADERS)
 
 soak: .venv/with-tensorflow .venv/with-test ## a Keras fit under random faults for SECONDS_LONG learns the same, bit for bit
-	$(PY) tests/soak.py --seconds $(SECONDS_LONG)
+	$(PY) tests/support/soak.py --seconds $(SECONDS_LONG)
 
 bench: .venv/with-pictures .venv/with-tensorflow ## time ringfeed against its rivals, in `fit`, and as things grow (QUICK=1: two minutes; rivals and backends that .venv has join)
 	$(PY) bench/run.py $(if $(QUICK),--quick)
@@ -264,4 +247,4 @@ clean: ## remove all that make, pip and the tests have made
 	rm -rf build dist .venv .venv-* src/*.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
 	find src -name '*.so' -delete -o -name '_*.c' -delete
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
-	$(if $(wildcard tests/c/Makefile),$(MAKE) -C tests/c clean)
+	$(if $(wildcard tests/core/c/Makefile),$(MAKE) -C tests/core/c clean)

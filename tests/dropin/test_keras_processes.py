@@ -1,0 +1,113 @@
+"""A loader as Keras' data in processes of their own: other backends, distribution strategies, the example."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("tensorflow")
+pytest.importorskip("keras", minversion="3.7")
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(script: str, **environment: str) -> str:
+    """Return what a script prints, which finds X, Y, CLASS_WEIGHT and `small_model()`."""
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(PREAMBLE) + textwrap.dedent(script)],
+        check=False,
+        capture_output=True,
+        env=os.environ | environment,
+        text=True,
+        timeout=240,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+PREAMBLE = """
+    import keras, numpy as np, ringfeed
+
+    rng = np.random.default_rng(0)
+    X, Y, CLASS_WEIGHT = rng.random((100, 6), np.float32), rng.integers(0, 3, 100), {0: 1.0, 1: 5.0}
+
+    def small_model():
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)])
+        model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False)
+        return model
+"""
+
+OTHER_BACKEND = """
+    model, by_hand = small_model(), small_model()
+    shuffled = ringfeed.Loader((X, Y), shuffle=True, seed=7, workers=0)
+    shuffled.set_epoch(5)
+    plain = ringfeed.Loader((X, Y), workers=0)
+    settings = {"class_weight": CLASS_WEIGHT, "validation_data": plain.to_keras(), "verbose": 0}
+    model.fit(shuffled.to_keras(), epochs=2, **settings)
+    model.fit(shuffled.to_keras(), epochs=1, **settings)
+    shuffled.set_epoch(5)
+    for _ in range(3):
+        for x, y in shuffled:
+            by_hand.train_on_batch(x, y, class_weight=CLASS_WEIGHT)
+    for weights, expected in zip(model.get_weights(), by_hand.get_weights()):
+        np.testing.assert_allclose(weights, expected, rtol=1e-5, atol=1e-7)
+    losses = [model.evaluate(plain.to_keras(), verbose=0), model.evaluate(X, Y, verbose=0)]
+    np.testing.assert_allclose(*losses, rtol=1e-5)
+    assert model.predict(plain.to_keras(), verbose=0).shape == (100, 3)
+    print(keras.backend.backend(), "trained")
+"""
+
+
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_other_backends(backend: str) -> None:
+    """On JAX and torch `fit` trains on the epochs from `set_epoch` on, with class weights, as by hand."""
+    if importlib.util.find_spec(backend) is None:
+        pytest.skip(f"{backend} is not installed")
+    assert run(OTHER_BACKEND, KERAS_BACKEND=backend) == f"{backend} trained\n"
+
+
+REPLICAS = """
+    import tensorflow as tf
+
+    (device,) = tf.config.list_physical_devices("CPU")
+    tf.config.set_logical_device_configuration(device, [tf.config.LogicalDeviceConfiguration()] * 2)
+    by_hand = ringfeed.Loader((X, Y), shuffle=True, seed=7, workers=0)
+    expected = small_model()
+    for _ in range(3):
+        for x, y in by_hand:
+            expected.train_on_batch(x, y, class_weight=CLASS_WEIGHT)
+    for strategy in tf.distribute.OneDeviceStrategy("CPU:0"), tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]):
+        with strategy.scope():
+            model = small_model()
+        loader = ringfeed.Loader((X, Y), shuffle=True, seed=7, workers=0)
+        model.fit(loader.to_keras(), epochs=3, class_weight=CLASS_WEIGHT, verbose=0)
+        for weights, wanted in zip(model.get_weights(), expected.get_weights()):
+            np.testing.assert_allclose(weights, wanted, rtol=1e-5, atol=1e-7)
+        plain = ringfeed.Loader((X, Y), workers=0).to_keras()
+        np.testing.assert_allclose(model.predict(plain, verbose=0), model.predict(X, verbose=0), rtol=1e-5)
+        print(strategy.num_replicas_in_sync)
+"""
+
+
+def test_distribution_strategies() -> None:
+    """Under a strategy Keras distributes a real tf.data.Dataset, from the loader's first epoch on."""
+    assert run(REPLICAS) == "1\n2\n"
+
+
+def test_example() -> None:
+    """The example trains, in a script without a main guard."""
+    pytest.importorskip("sklearn")
+    script = ROOT / "examples" / "keras_fit.py"
+    ended = subprocess.run([sys.executable, script], check=False, capture_output=True, text=True, timeout=240, cwd=ROOT)
+    assert ended.returncode == 0, ended.stderr
+    *_, accuracy, memory = ended.stdout.splitlines()
+    assert accuracy.startswith("accuracy on 397 digits never seen: ")
+    assert float(accuracy.split()[-1].rstrip("%")) > 80
+    assert memory.startswith("shared memory: ")

@@ -1,0 +1,100 @@
+"""The import contract: each package imports only from the layers below its own, also where only types are meant.
+
+Run by `make lint`. An arrow that is known and not mended yet stands in `KNOWN`; one that has gone must leave the list.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[2] / "src" / "ringfeed"
+LAYERS = (
+    "errors _process _units",
+    "ring",
+    "spec",
+    "data",
+    "transport",
+    "workers monitor",
+    "engine frameworks",
+    "facts insight outlets",
+    "loader",
+    "keras cli",
+    "__main__ __init__",
+)
+RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer.split()}
+KNOWN = {
+    ("data/probe.py", "transport"),
+    ("engine/batches.py", "loader"),
+    ("engine/engine.py", "frameworks"),
+    ("frameworks/copies.py", "engine"),
+    ("frameworks/copies.py", "loader"),
+    ("frameworks/epochs.py", "engine"),
+    ("frameworks/epochs.py", "loader"),
+    ("frameworks/jax.py", "engine"),
+    ("frameworks/jax.py", "loader"),
+    ("frameworks/keras/adapter.py", "loader"),
+    ("frameworks/keras/arguments.py", "loader"),
+    ("frameworks/keras/door.py", "keras"),
+    ("frameworks/keras/door.py", "loader"),
+    ("frameworks/keras/feed.py", "engine"),
+    ("frameworks/keras/feed.py", "loader"),
+    ("frameworks/prefetch.py", "loader"),
+    ("frameworks/tensorflow/dataset.py", "loader"),
+    ("frameworks/tensorflow/feed.py", "engine"),
+    ("frameworks/tensorflow/feed.py", "loader"),
+    ("frameworks/tensorflow/op.py", "loader"),
+    ("frameworks/torch.py", "engine"),
+    ("frameworks/torch.py", "loader"),
+    ("frameworks/zero_copy.py", "loader"),
+    ("monitor/lease_tracker.py", "engine"),
+    ("monitor/memory.py", "engine"),
+    ("monitor/memory.py", "workers"),
+    ("monitor/stats.py", "engine"),
+    ("monitor/trace.py", "engine"),
+    ("outlets.py", "loader"),
+    ("ring/_ring.pyi", "data"),
+    ("ring/segment.py", "engine"),
+    ("spec/_rows.pyi", "data"),
+}
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Yield the dotted name of each module of ringfeed that a file imports."""
+    text = path.read_text()
+    if path.suffix in {".pyx", ".pxd", ".pxi"}:
+        yield from re.findall(r"^\s*from (ringfeed\.[\w.]+) c?import", text, re.MULTILINE)
+        return
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "ringfeed":
+            yield from (f"{node.module}.{name.name}" for name in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (name.name for name in node.names if name.name.startswith("ringfeed."))
+
+
+def arrows() -> set[tuple[str, str]]:
+    """Return the imports that do not go down: (file, package)."""
+    found = set()
+    for path in sorted(ROOT.rglob("*.p*")):
+        here = path.relative_to(ROOT)
+        if path.suffix not in {".py", ".pyi", ".pyx", ".pxd", ".pxi"} or here.name == "__init__.py":
+            continue
+        room = here.parts[0].split(".")[0]
+        for name in imported(path):
+            there = name.split(".")[1]
+            if there in RANK and there != room and RANK[there] >= RANK[room]:
+                found.add((str(here), there))
+    return found
+
+
+if __name__ == "__main__":
+    up = arrows()
+    wrong = [f"{file} imports ringfeed.{package}, which does not lie below it" for file, package in up - KNOWN]
+    gone = [f"{file} does not import ringfeed.{package} any more: take it off KNOWN" for file, package in KNOWN - up]
+    sys.exit("\n".join(sorted(wrong) + sorted(gone)))
