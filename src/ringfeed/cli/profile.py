@@ -1,4 +1,4 @@
-"""Where the time of a sample goes, before anyone adds workers: the command ``ringfeed profile``."""
+"""Where the time of a sample goes, before workers are added: the command ``ringfeed profile``."""
 
 from __future__ import annotations
 

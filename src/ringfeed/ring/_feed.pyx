@@ -33,7 +33,7 @@ cdef extern from *:
     static unsigned long ringfeed_main; /* thread */
     static int (*ringfeed_meet)(void *heard);
 
-    /* Within a signal: nothing that may wait. Who has not the GIL is not where pending calls are locked. */
+    /* Within a signal: nothing that may wait. A thread without the GIL does not hold the lock of pending calls. */
     static void ringfeed_hear(int number)
     {
         uint32_t heard = atomic_fetch_add(&ringfeed_heard, 1) + 1;
@@ -43,7 +43,7 @@ cdef extern from *:
         ringfeed_python_hears(number);
     }
 
-    /* Hear of Ctrl-C before Python does, unless somebody else has come between. */
+    /* Hear of Ctrl-C before Python does, unless another handler was set meanwhile. */
     static void ringfeed_listen(unsigned long main, int (*meet)(void *heard))
     {
         PyOS_sighandler_t now = PyOS_getsig(SIGINT);
@@ -67,7 +67,7 @@ cdef extern from *:
 
 # What the main thread may take to come to a signal, if it runs Python at all.
 cdef int64_t PROMPT_NS = 50_000_000
-cdef uint32_t seen = 0  # the last Ctrl-C that somebody has seen who waits
+cdef uint32_t seen = 0  # the last Ctrl-C that a waiting call has seen
 cdef int64_t seen_ns = 0
 cdef uint32_t broken = 0  # the last Ctrl-C for which a wait was broken off
 
@@ -85,7 +85,7 @@ def leave():
 @cython.final
 cdef class Feed:
     """Where C code takes a loader's batches. What it cannot do it asks of another object, to which it holds no more
-    than a weak reference: whoever has lent the ring keeps the feed, and must not keep its loader.
+    than a weak reference: the lender of the ring keeps the feed, and must not keep its loader.
     """
 
     cdef c.rf_feed *feed
@@ -154,7 +154,7 @@ cdef char *text_of(object error) noexcept:
 
 
 cdef object asked_by(c.rf_feed *feed):
-    """Return whom a feed asks, or say that he is gone."""
+    """Return the object that a feed asks, or raise ClosedError where it is gone."""
     cdef void *owner = feed_calls.owner(feed)
     asked = None if owner == NULL else (<Feed>owner).asked()
     if asked is None:

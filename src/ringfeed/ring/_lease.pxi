@@ -1,13 +1,13 @@
 # The lease: one slot in the consumer's hands. Part of _ring.pyx.
 
-# The names of DLPack's capsules, which say who owns what is in them.
+# The names of DLPack's capsules; a consumer renames one when it takes ownership.
 cdef const char *PLAIN = "dltensor"
 cdef const char *VERSIONED = "dltensor_versioned"
 
 
 @cython.final
 cdef class Lease:
-    """The consumer's hold on one slot. Whoever refers to it, arrays by `base` above all, keeps the slot.
+    """The consumer's hold on one slot. Each reference to it, above all from arrays by `base`, keeps the slot.
 
     It exports the slot's fields as one writable block of bytes.
     """
@@ -121,7 +121,7 @@ cdef class Lease:
 
 
 cdef void delete_plain(object capsule) noexcept:
-    """Delete an export that no framework has taken: whoever takes one renames its capsule."""
+    """Delete an export that no framework has taken: a framework that takes one renames its capsule."""
     cdef c.rf_dlpack *export
     if PyCapsule_IsValid(capsule, PLAIN):
         export = <c.rf_dlpack *>PyCapsule_GetPointer(capsule, PLAIN)

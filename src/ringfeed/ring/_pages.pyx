@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
-"""Memory of files, in huge pages where the kernel has them: set aside by who writes it, mapped by who reads it.
+"""Memory of files, in huge pages where the kernel has them: set aside by the writer, mapped by the reader.
 
 Nothing here imports NumPy: a worker maps its dataset before it knows what is in it.
 """
@@ -31,7 +31,7 @@ def reserve_huge(int fd, uint64_t size):
 
 @cython.final
 cdef class PrivateMapping:
-    """All bytes of a file, writable: what is written here nobody else sees. Views keep it; `fd` may be closed.
+    """All bytes of a file, writable: what is written here no other process sees. Views keep it; `fd` may be closed.
 
     The file has at least `least` bytes, or it is a ValueError. A page is copied when it is first written to.
     """

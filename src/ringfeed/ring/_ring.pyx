@@ -162,7 +162,7 @@ cdef class Ring:
 
     @property
     def head_lane(self):
-        """The lane of the batch to be taken next; 0 where it is anybody's to fill, or has no slot."""
+        """The lane of the batch to be taken next; 0 where any worker may fill it, or it has no slot."""
         return c.rf_head_lane(self.ring)
 
     def look(self):
@@ -293,7 +293,7 @@ cdef class Ring:
             c.rf_requeue(self.ring)
 
     def stop(self):
-        """Answer STOPPED to everybody who waits, for ever."""
+        """Answer STOPPED to all waiters, for ever."""
         c.rf_stop(self.ring)
 
     def alarm(self):

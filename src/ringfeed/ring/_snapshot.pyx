@@ -54,7 +54,7 @@ cdef class Watch:
         """Return, for each id of a worker: (pid, the index it is in or None, since_ns, busy_ns, wait_ns, samples,
         tickets, timed, read_ns, write_ns, leave).
 
-        A pid of 0 is a thread, or nobody; since_ns is when it claimed its ticket, 0 where it has none.
+        A pid of 0 is a thread, or no worker; since_ns is when it claimed its ticket, 0 where it has none.
         """
         cdef c.rf_worker_report worker
         cdef uint32_t number

@@ -2,7 +2,7 @@
 
 free_memory()       how much a loader may reserve
 check_processes()   whether worker processes can be started and watched
-check_futex()       whether anybody can wait for another
+check_futex()       whether one process can wait for another
 reason()            why the kernel refused a process or a descriptor, and what to raise
 """
 
@@ -50,7 +50,7 @@ class _Files(NamedTuple):
 
 
 _VERSIONS = (
-    # Above memory.high nobody is killed, but all are made to wait: as good as a hang.
+    # Above memory.high no process is killed, but all are made to wait: as good as a hang.
     _Files(("memory.max", "memory.high"), "memory.current", ("inactive_file", "active_file", "slab_reclaimable")),
     _Files(("memory.limit_in_bytes",), "memory.usage_in_bytes", ("total_inactive_file", "total_active_file")),
 )
@@ -160,7 +160,7 @@ def _check_descriptors(workers: int) -> None:
         return
     try:
         opened = sum(int(fd.name) < limit for fd in Path("/proc/self/fd").iterdir()) - 1  # the listing has one too
-    except FileNotFoundError:  # no /proc: whoever is refused one will say so
+    except FileNotFoundError:  # no /proc: the call that is refused one says so
         return
     except OSError:
         opened = limit

@@ -38,7 +38,7 @@ def keep_standard_descriptors() -> None:
 
 
 def reserve(name: str, size: int, at_first: int | None = None) -> Descriptor:
-    """Return a memfd of ``size`` zeroed bytes, whose size nobody can change any more.
+    """Return a memfd of ``size`` zeroed bytes, whose size can no longer change.
 
     All of them are reserved, or as many as ``at_first`` says: the others before they are used.
     """
@@ -53,7 +53,7 @@ def reserve(name: str, size: int, at_first: int | None = None) -> Descriptor:
         raise PlanError(message + _WAYS.get(error.errno or 0, "")) from error
     fd = memfd.fileno()
     try:
-        os.fchmod(fd, 0o600)  # or another user whom /proc shows our descriptors could open it
+        os.fchmod(fd, 0o600)  # or another user could open it by way of /proc
         os.ftruncate(fd, size)
         if at_first is None:
             _pages.reserve_huge(fd, size)

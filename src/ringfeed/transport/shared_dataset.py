@@ -255,7 +255,7 @@ def _load(parcel: Parcel, stay: dict[int, Piece], groups: list[list[int]], kept:
 
 
 def _sealed_memfd(parcel: Parcel, content: Sequence[tuple[int, memoryview]]) -> Descriptor:
-    """A memfd with each source at its offset, which nobody can write to or resize any more."""
+    """A memfd with each source at its offset, sealed against writes and resizing."""
     end = max(offset + source.nbytes for offset, source in content)
     size = _round_up(end, mmap.PAGESIZE)
     memfd = Descriptor(os.memfd_create, "ringfeed-dataset", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
