@@ -40,7 +40,7 @@ class Exports:
         self._forms: list[tuple[int, tuple[int, ...], int, int]] = []
 
     def capsules(self, lease: Lease, rows: int, *, versioned: bool = False) -> list[object]:
-        """Return a capsule a leaf over the first ``rows`` rows; each holds the slot until the framework that takes it lets go."""
+        """Return a capsule a leaf over the first ``rows`` rows; each holds the slot until its taker lets go."""
         if rows != self._rows:
             self._forms = [(offset, (rows, *shape), code, bits) for offset, shape, code, bits in self._fields]
             self._rows = rows
