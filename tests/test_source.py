@@ -14,7 +14,7 @@ import pytest
 
 import ringfeed
 from datasets import Batches, Bulk, Oracle, ReadInto, check
-from ringfeed.data.probe import probe
+from ringfeed.data.source import open_source
 from ringfeed.spec.spec import Spec
 
 if TYPE_CHECKING:
@@ -30,24 +30,25 @@ def batches(dataset: Any, **settings: Any) -> list[Any]:
 @pytest.mark.parametrize(
     ("dataset", "kind"),
     [
-        (Oracle(5), "samples"),
-        (ReadInto(), "read_into"),
-        (Bulk(5), "bulk"),
-        (np.zeros((5, 2)), "arrays"),
-        ((np.zeros(5), {"a": np.zeros(5)}), "arrays"),
-        ([np.zeros(3)] * 5, "samples"),
-        ([(np.zeros(3), 1)] * 5, "samples"),
+        (Oracle(5), "SampleReader"),
+        (ReadInto(), "InPlaceReader"),
+        (Bulk(5), "BulkReader"),
+        (np.zeros((5, 2)), "ArrayReader"),
+        ((np.zeros(5), {"a": np.zeros(5)}), "ArrayReader"),
+        ([np.zeros(3)] * 5, "SampleReader"),
+        ([(np.zeros(3), 1)] * 5, "SampleReader"),
+        (lambda: iter(range(5)), "StreamReader"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_kinds(dataset: Any, kind: str) -> None:
     """Each dataset is read in its fastest way."""
-    assert probe(dataset, 2, length=5).kind == kind
+    assert open_source(dataset, batch_size=2)._reader.__name__ == kind
 
 
 def test_reseed_reads_one_by_one() -> None:
     """The legacy states are set for each sample, which __getitems__ would not allow."""
-    assert probe(Bulk(5), 2, length=5, reseed=True).kind == "samples"
+    assert open_source(Bulk(5), batch_size=2, reseed=True)._reader.__name__ == "SampleReader"
 
 
 class Unsized:
@@ -552,7 +553,7 @@ def test_read_into_that_does_not_write(how: str, kind: type[Exception], text: st
 def test_an_inherited_method_is_taken_back(name: str) -> None:
     """A class that sets a faster method to None has none."""
     dataset = type("Plain", (ReadInto,), {"read_into": None, name: None})()
-    assert probe(dataset, 2, length=5).kind == "samples"
+    assert open_source(dataset, batch_size=2)._reader.__name__ == "SampleReader"
 
 
 def test_a_tuple_or_dict_of_samples_is_as_long_as_it_is() -> None:
