@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ringfeed.cli.plan_table import plan
-    from ringfeed.data.iterables import Interleave
     from ringfeed.data.rng import rng
+    from ringfeed.data.streams import Interleave
     from ringfeed.engine.plan import Plan
     from ringfeed.errors import (
         ClosedError,
@@ -55,7 +55,7 @@ _HOMES = {
     "Array": "spec.spec",
     "Cast": "spec.conversion",
     "ClosedError": "errors",
-    "Interleave": "data.iterables",
+    "Interleave": "data.streams",
     "Loader": "loader",
     "Plan": "engine.plan",
     "PlanError": "errors",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ringfeed.data.sampler import Sequential, batch_count
 
 if TYPE_CHECKING:
-    from ringfeed.data.probe import Probe
+    from ringfeed.data.base import Source
     from ringfeed.data.sampler import Sampler
     from ringfeed.engine.options import Settings
     from ringfeed.engine.plan import Plan
@@ -22,7 +22,7 @@ class Facts:
     _batch_size: int | None
     _shuffle: bool
     _settings: Settings
-    _probe: Probe
+    _source: Source
     _sampler: Sampler
     _plan: Plan
     _stats: Stats
@@ -35,7 +35,7 @@ class Facts:
     @property
     def spec(self) -> Spec:
         """The spec of one sample."""
-        return self._probe.spec
+        return self._source.spec
 
     @property
     def plan(self) -> Plan:
@@ -55,12 +55,12 @@ class Facts:
     @property
     def max_rows(self) -> int:
         """The most rows a batch has."""
-        return self._probe.rows
+        return self._source.rows
 
     @property
     def iterated(self) -> bool:
         """Whether the dataset is an iterable, whose end only reading shows."""
-        return self._probe.readers > 0
+        return self._source.streams > 0
 
     @property
     def drop_remainder(self) -> bool:
@@ -95,7 +95,7 @@ class Facts:
     @property
     def has_gaps(self) -> bool:
         """Whether the dataset has given None in the place of whole batches, so that an epoch has fewer than `len`."""
-        return self._probe.has_gaps or self._stats.none_batches > 0
+        return self._source.has_gaps or self._stats.none_batches > 0
 
     def __len__(self) -> int:
         """Return the batches of an epoch; TypeError where the sampler does not know."""

@@ -10,12 +10,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from ringfeed._process import Exit, Forks
-from ringfeed.data.given import settled
-from ringfeed.data.iterables import is_iterator, iterables_of, keep
-from ringfeed.data.probe import batches_in, has_hook, probe
-from ringfeed.data.rotation import Rotation
-from ringfeed.data.sampler import check_seed, make_sampler
-from ringfeed.data.source import Recipe
+from ringfeed.data.sampler import check_seed
+from ringfeed.data.source import open_source
 from ringfeed.engine.allowance import Allowance
 from ringfeed.engine.batches import BatchIterator
 from ringfeed.engine.engine import Engine
@@ -120,11 +116,20 @@ class Loader(Facts, Insight, Outlets):
     ) -> None:
         """Check everything, read sample 0 unless ``spec`` is given, and make the plan; nothing is reserved yet."""
         self._batch_size = check_count("batch_size", batch_size, 1)
-        iterables = iterables_of(dataset)
-        self._allowance = Allowance.of(workers, slots, memory, whole=batch_size is None, iterables=len(iterables))
-        if any(map(is_iterator, iterables)):
-            backend = "thread"  # it is here, and cannot be anywhere else
         check_count("max_batch_size", max_batch_size, 1)
+        self._seed = check_seed(seed)
+        self._source = source = open_source(
+            dataset,
+            batch_size=self._batch_size,
+            spec=spec,
+            max_batch_size=max_batch_size,
+            seed=self._seed,
+            reseed=reseed,
+            on_error=on_error,
+        )
+        self._allowance = Allowance.of(workers, slots, memory, whole=source.whole, iterables=source.streams)
+        if source.local_only:
+            backend = "thread"
         self._settings = Settings(
             backend,
             start_method,
@@ -145,41 +150,21 @@ class Loader(Facts, Insight, Outlets):
             message = "reseed=True seeds states that all threads share; use backend='process', or ringfeed.rng()"
             raise ValueError(message)
         self._dataset = dataset
-        self._fed = keep(settled(dataset, self._batch_size, sent=self._sends, spec=spec))
-        if iterables:
-            _check_order(shuffle=shuffle, sampler=sampler)
+        if self._sends:
+            source.check_sendable()
         self._shuffle = shuffle
-        self._seed = check_seed(seed)
         self._custom_sampler = sampler
         with self._as_before():
-            self._probe = probe(
-                self._fed,
-                self._batch_size,
-                spec=spec,
-                max_batch_size=max_batch_size,
-                length=self._dataset_length(),
-                seed=self._seed,
-                reseed=reseed,
-                on_error=on_error,
-            )
-        self._sampler = self._make_sampler()
+            self._sampler = self._make_sampler()
+            source.learn()
         self._plan = self._make_plan()
         self._tuner = self._allowance.tuner(self._plan)
         self._settings = replace(self._settings, workers=self._plan.workers)
         self._check_memory()
-        self._recipe = Recipe(
-            self._probe.kind,
-            self._probe.spec,
-            self._plan.layout,
-            self._seed,
-            reseed,
-            self._probe.readers,
-            self._probe.tensors,
-        )
         self._engine: Engine | None = None
         self._stats = Stats()
         self._flight = Flight()
-        self._changes = has_hook(dataset, "on_epoch_begin") or has_hook(dataset, "on_epoch_end")
+        self._changes = bool(source.hooks)
         self._forks = Forks.count
         self._lock = threading.RLock()  # a signal handler, a hook or the garbage collector may come in again
         self._turn = 0  # of the newest iterator
@@ -189,27 +174,8 @@ class Loader(Facts, Insight, Outlets):
         self._unended: Engine | None = None  # the last there was, until it has ended
         self._finalizer: weakref.finalize[[Engine], Loader] | None = None
 
-    def _dataset_length(self) -> int | None:
-        if isinstance(self._dataset, tuple | dict):
-            return None  # arrays: the probe knows
-        if iterables_of(self._dataset):
-            return None  # only reading shows it
-        if self._batch_size is None and hasattr(type(self._dataset), "__getitem__"):
-            return batches_in(self._dataset)
-        if hasattr(type(self._dataset), "__len__"):
-            return len(self._dataset)
-        if self._custom_sampler is None and hasattr(type(self._dataset), "__getitem__"):
-            message = (
-                f"the dataset (a {type(self._dataset).__name__}) has no __len__, so the loader cannot know its "
-                f"indices; add one, or give sampler="
-            )
-            raise TypeError(message)
-        return None
-
     def _make_sampler(self) -> Sampler:
-        if self._probe.readers:
-            return Rotation(iterables_of(self._dataset), 1 if self._batch_size is None else self._batch_size)
-        return make_sampler(self._probe.length, shuffle=self._shuffle, seed=self._seed, sampler=self._custom_sampler)
+        return self._source.sampler(shuffle=self._shuffle, sampler=self._custom_sampler)
 
     @property
     def _sends(self) -> bool:
@@ -222,17 +188,17 @@ class Loader(Facts, Insight, Outlets):
             return nullcontext()
         from ringfeed.transport.opened import as_before  # noqa: PLC0415 - it imports what pickles datasets
 
-        return as_before(self._fed)
+        return as_before(self._source.dataset)
 
     def _make_plan(self) -> Plan:
         start_method = self._settings.start_method
         if self._sends and start_method == "fork":
             from ringfeed.transport.opened import refuse_to_share  # noqa: PLC0415 - as above
 
-            refuse_to_share(self._fed)
+            refuse_to_share(self._source.dataset)
         sent = self._sends and start_method != "fork"
-        parcel = pack(self._fed, weigh=start_method == "spawn") if sent else None
-        return self._allowance.plan(self._probe, self._batch_size or 1, parcel, copied=start_method == "spawn")
+        parcel = pack(self._source.dataset, weigh=start_method == "spawn") if sent else None
+        return self._allowance.plan(self._source, parcel, copied=start_method == "spawn")
 
     def _check_memory(self) -> None:
         """Refuse what the machine has no memory for at the start."""
@@ -274,7 +240,7 @@ class Loader(Facts, Insight, Outlets):
             if self._engine is None:
                 self._start()
             elif self._changes:
-                self._engine.update(self._fed)
+                self._engine.update(self._source.dataset)
             assert self._engine is not None
             number, self._next_epoch = self._next_epoch, self._next_epoch + 1
             self._note_use()
@@ -288,25 +254,20 @@ class Loader(Facts, Insight, Outlets):
 
     def _run_hook(self, name: str) -> None:
         """Call a hook of the dataset, if it has it; its length may be another afterwards."""
-        if not has_hook(self._dataset, name):
-            return
-        getattr(self._dataset, name)()
-        if self._probe.length is not None:
+        if self._source.run_hook(name):
             with self._as_before():
-                length = len(self._dataset) if self._batch_size is not None else batches_in(self._dataset)
-            self._probe = replace(self._probe, length=length)
-            self._sampler = self._make_sampler()
+                self._sampler = self._make_sampler()
 
     def _start(self) -> None:
         self._stop_engine()  # if Ctrl-C has kept the last from it
         self._check_memory()
-        engine = Engine(self._plan, self._recipe, self._settings, self._stats, self._flight, tuner=self._tuner)
+        engine = Engine(self._plan, self._source, self._settings, self._stats, self._flight, tuner=self._tuner)
         try:
             self._unended = engine
             self._finalizer = weakref.finalize(self, Engine.stop, engine)
             atexit.unregister(Exit.note)
             atexit.register(Exit.note)  # the last to be registered is the first to run
-            engine.start(self._fed)
+            engine.start(self._source.dataset)
             self._check_open()
             self._engine = engine
         except BaseException:
@@ -401,13 +362,3 @@ class Loader(Facts, Insight, Outlets):
     def __exit__(self, *unused: object) -> None:
         """Close the loader."""
         self.close()
-
-
-def _check_order(*, shuffle: bool, sampler: object) -> None:
-    """Refuse an order for what comes in its own."""
-    if shuffle or sampler is not None:
-        message = (
-            f"{'shuffle=True' if shuffle else 'sampler='} needs a dataset whose samples have numbers, and an iterable "
-            f"comes in its own order; shuffle inside the iterable, or give a dataset with __len__ and __getitem__"
-        )
-        raise ValueError(message)

@@ -15,7 +15,7 @@ import pytest
 
 import ringfeed
 from ringfeed import Array, Interleave, Loader
-from ringfeed.data.rotation import RotationEpoch
+from ringfeed.data.round_robin import RoundRobinEpoch
 from ringfeed.frameworks.copies import PrivateEpoch
 
 if TYPE_CHECKING:
@@ -349,7 +349,7 @@ def test_a_rotation_is_the_same_however_it_is_planned() -> None:
     ends = {0: 2, 1: 5, 2: 3}  # batches of each
     found = []
     for ahead in (1, 4, 7):
-        epoch, planned, order = RotationEpoch(3, 2), list[Any](), list[tuple[int, int]]()
+        epoch, planned, order = RoundRobinEpoch(3, 2), list[Any](), list[tuple[int, int]]()
         while not epoch.is_over:
             planned += epoch.take(2 * (ahead - len(planned))).reshape(-1, 2)[:, 0].tolist()
             number = planned.pop(0)

@@ -5,16 +5,17 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import pickle
 import random
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pytest
 
 import ringfeed
-from datasets import Batches, Bulk, Oracle, ReadInto, check
-from ringfeed.data.probe import probe
+from datasets import Batches, Bulk, Imported, ImportedBatches, Oracle, ReadInto, check, imported_in_turn
+from ringfeed.data.source import open_source
 from ringfeed.spec.spec import Spec
 
 if TYPE_CHECKING:
@@ -30,24 +31,68 @@ def batches(dataset: Any, **settings: Any) -> list[Any]:
 @pytest.mark.parametrize(
     ("dataset", "kind"),
     [
-        (Oracle(5), "samples"),
-        (ReadInto(), "read_into"),
-        (Bulk(5), "bulk"),
-        (np.zeros((5, 2)), "arrays"),
-        ((np.zeros(5), {"a": np.zeros(5)}), "arrays"),
-        ([np.zeros(3)] * 5, "samples"),
-        ([(np.zeros(3), 1)] * 5, "samples"),
+        (Oracle(5), "SampleReader"),
+        (ReadInto(), "InPlaceReader"),
+        (Bulk(5), "BulkReader"),
+        (np.zeros((5, 2)), "ArrayReader"),
+        ((np.zeros(5), {"a": np.zeros(5)}), "ArrayReader"),
+        ([np.zeros(3)] * 5, "SampleReader"),
+        ([(np.zeros(3), 1)] * 5, "SampleReader"),
+        (lambda: iter(range(5)), "StreamReader"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_kinds(dataset: Any, kind: str) -> None:
     """Each dataset is read in its fastest way."""
-    assert probe(dataset, 2, length=5).kind == kind
+    assert open_source(dataset, batch_size=2)._reader.__name__ == kind
 
 
 def test_reseed_reads_one_by_one() -> None:
     """The legacy states are set for each sample, which __getitems__ would not allow."""
-    assert probe(Bulk(5), 2, length=5, reseed=True).kind == "samples"
+    assert open_source(Bulk(5), batch_size=2, reseed=True)._reader.__name__ == "SampleReader"
+
+
+KINDS = {"samples": Imported(), "batches": ImportedBatches(), "streams": imported_in_turn}
+
+
+@pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_worker_imports_the_kind_that_it_reads(kind: str, start_method: Any) -> None:
+    """No worker spends its start on the other kinds, on samplers, or on what decides the kind."""
+    settings = {"batch_size": None if kind == "batches" else 1, "spec": ringfeed.Array((100,), "uint8")}
+    most = 1 if kind == "batches" else None
+    with ringfeed.Loader(KINDS[kind], workers=1, start_method=start_method, max_batch_size=most, **settings) as loader:
+        for batch in loader:
+            assert batch.tobytes().decode().split() == sorted(["base", "rng", kind])
+
+
+@pytest.mark.parametrize("dataset", [Oracle(5), np.zeros((5, 10**6)), *KINDS.values()], ids=str)
+def test_a_source_travels_without_its_dataset(dataset: Any) -> None:
+    """What each worker is told of a dataset is small, and names neither it nor what only the consumer needs."""
+    source = open_source(dataset, batch_size=None if isinstance(dataset, ImportedBatches) else 2)
+    source.learn()
+    pickled = pickle.dumps(source)
+    assert len(pickled) < 1000
+    found = pickle.loads(pickled)
+    assert type(found) is type(source)
+    assert (found.spec, found.rows, found.describe(3)) == (source.spec, source.rows, source.describe(3))
+    assert not {"given", "dataset", "terms", "elements"} & vars(found).keys()
+
+
+class Columns(NamedTuple):
+    """Columns that are told of the end of an epoch."""
+
+    x: Any
+    y: Any
+
+    def on_epoch_end(self) -> None:
+        """Change nothing."""
+
+
+def test_columns_with_a_hook_keep_their_length() -> None:
+    """After a hook the length is asked anew: that of the columns, and not how many of them there are."""
+    with ringfeed.Loader(Columns(np.arange(12), np.arange(12)), batch_size=4, workers=0) as loader:
+        assert [(len(loader), sum(len(x) for x, _ in loader)) for _ in range(3)] == [(3, 12)] * 3
 
 
 class Unsized:
@@ -552,7 +597,7 @@ def test_read_into_that_does_not_write(how: str, kind: type[Exception], text: st
 def test_an_inherited_method_is_taken_back(name: str) -> None:
     """A class that sets a faster method to None has none."""
     dataset = type("Plain", (ReadInto,), {"read_into": None, name: None})()
-    assert probe(dataset, 2, length=5).kind == "samples"
+    assert open_source(dataset, batch_size=2)._reader.__name__ == "SampleReader"
 
 
 def test_a_tuple_or_dict_of_samples_is_as_long_as_it_is() -> None:

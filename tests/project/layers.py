@@ -30,7 +30,6 @@ LAYERS = (
 )
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer.split()}
 KNOWN = {
-    ("data/probe.py", "transport"),
     ("engine/batches.py", "loader"),
     ("engine/engine.py", "frameworks"),
     ("frameworks/copies.py", "engine"),
@@ -59,9 +58,7 @@ KNOWN = {
     ("monitor/stats.py", "engine"),
     ("monitor/trace.py", "engine"),
     ("outlets.py", "loader"),
-    ("ring/_ring.pyi", "data"),
     ("ring/segment.py", "engine"),
-    ("spec/_rows.pyi", "data"),
 }
 
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import ringfeed
-from ringfeed.data import source
+from ringfeed.data import base
+from ringfeed.ring.machine import beyond_caches
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,7 +54,7 @@ class Whole:
 @pytest.mark.parametrize("dataset", [Samples(), Bulk(), Whole(), (LARGE, SMALL)], ids=lambda it: type(it).__name__)
 def test_what_is_streamed_arrives_whole(dataset: Any, way: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Every kind of dataset, by every kind of worker, gives the same bytes where all slots go past the caches."""
-    monkeypatch.setattr(source, "beyond_caches", lambda: 0)
+    monkeypatch.setattr(base, "beyond_caches", lambda: 0)
     size = None if isinstance(dataset, Whole) else 4
     with ringfeed.Loader(dataset, batch_size=size, **way) as loader:
         for _ in range(3):  # each slot more than once
@@ -70,14 +71,14 @@ def test_how_large_the_last_cache_is(text: str, size: int, tmp_path: Path) -> No
     """Three times what the kernel says of the last-level cache; where its words make no sense, of a usual one."""
     place = tmp_path / "size"
     place.write_text(text)
-    assert source.beyond_caches(str(place)) == 3 * size
+    assert beyond_caches(str(place)) == 3 * size
 
 
 def test_no_word_of_a_cache(tmp_path: Path) -> None:
     """A machine that shows no caches, as some containers, is taken for one with a usual one."""
-    assert source.beyond_caches(str(tmp_path / "none")) == 3 * (32 << 20)
+    assert beyond_caches(str(tmp_path / "none")) == 3 * (32 << 20)
 
 
 def test_this_machine_has_a_limit() -> None:
     """Whatever this machine says, the limit is some bytes."""
-    assert source.beyond_caches() > 0
+    assert beyond_caches() > 0

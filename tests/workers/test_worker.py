@@ -20,8 +20,9 @@ import pytest
 import leftovers
 import ringfeed
 from datasets import Misbehaving, Oracle, check, drain
-from ringfeed.data.probe import probe
-from ringfeed.data.source import Recipe, Source
+from ringfeed.data.base import Port
+from ringfeed.data.samples import SampleReader
+from ringfeed.data.source import open_source
 from ringfeed.engine.plan import make_plan
 from ringfeed.ring import _ring
 from ringfeed.ring.segment import Segment
@@ -45,9 +46,9 @@ class Bench:
     """A ring of one worker over numbers, and what a worker process is told in its hello."""
 
     def __init__(self, dataset: Any) -> None:
-        found = probe(dataset, 4, length=len(dataset))
-        self.plan = make_plan(found.spec, found.rows, 4, workers=1, slots=2)
-        self.recipe = Recipe(found.kind, found.spec, self.plan.layout, 0, reseed=False)
+        self.source = open_source(dataset, batch_size=4)
+        self.source.learn()
+        self.plan = make_plan(self.source.spec, self.source.rows, 4, workers=1, slots=2)
         self.segment = Segment(self.plan)
         self.ring = self.segment.open()
         self.ring.become_consumer(8, 3)
@@ -56,12 +57,12 @@ class Bench:
     def hello(self, shipment: Any, version: int = 0) -> tuple[dict[str, Any], tuple[int, ...]]:
         """Return the message and the descriptors that introduce a worker."""
         message = {
-            "recipe": self.recipe,
+            "source": self.source,
+            "offsets": self.plan.layout.offsets,
             "number": 0,
             "sizes": self.segment.sizes,
             "version": version,
             "manifest": shipment.manifest(),
-            "seed": 0,
             "lane": 0,
             "bars": [],
             "start": 0,
@@ -102,8 +103,8 @@ def test_a_thread_serves_until_the_ring_stops() -> None:
     """The loop of a worker thread fills what is planned, and returns when the ring stops."""
     bench = Bench(numbers(5))
     end = _ring.WorkerEnd(bench.ring, 0)
-    source = Source(numbers(5), bench.recipe, end, bench.ring)
-    thread = threading.Thread(target=source.serve, args=(0,))
+    reader = bench.source.reader(numbers(5), Port(end, bench.ring, bench.plan.layout.offsets))
+    thread = threading.Thread(target=reader.serve, args=(0,))
     thread.start()
     assert bench.take(0) == [5, 6, 7, 8]
     bench.ring.stop()
@@ -115,9 +116,9 @@ def test_a_thread_serves_until_the_ring_stops() -> None:
 @pytest.mark.parametrize("backend", ["process", "thread"])
 def test_what_is_raised_outside_a_sample_fails_its_ticket(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """An exception between two samples, of a signal's handler say, is an error in its place; the worker goes on."""
-    original = Source._read_samples
+    original = SampleReader._open
 
-    def reading(self: Source, dataset: Any) -> Callable[[], bool]:
+    def opened(self: SampleReader, dataset: Any) -> Callable[[], bool]:
         read = original(self, dataset)
 
         def interrupted() -> bool:
@@ -127,7 +128,7 @@ def test_what_is_raised_outside_a_sample_fails_its_ticket(backend: Any, monkeypa
 
         return interrupted
 
-    monkeypatch.setattr(Source, "_read_samples", reading)
+    monkeypatch.setattr(SampleReader, "_open", opened)
     with ringfeed.Loader(
         Oracle(12), batch_size=4, workers=1, backend=backend, start_method="fork", timeout_s=120
     ) as loader:

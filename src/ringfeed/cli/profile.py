@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ringfeed._units import show_bytes, show_s
-from ringfeed.data.probe import probe
 from ringfeed.data.rng import SampleContext, enter
-from ringfeed.data.sampler import check_seed, make_sampler
+from ringfeed.data.sampler import check_seed
+from ringfeed.data.source import open_source
 from ringfeed.engine.options import check_count, check_seconds
 from ringfeed.ring.machine import usable_cpus
 
@@ -124,16 +124,15 @@ def profile(  # noqa: PLR0913 - what a user may set
     check_count("workers", workers, 0)
     check_seconds("seconds", seconds, "the time for which samples are read")
     seed = check_seed(seed)
-    length = len(dataset) if hasattr(type(dataset), "__len__") and not isinstance(dataset, tuple | dict) else None
-    found = probe(dataset, batch_size, spec=None, max_batch_size=None, length=length, seed=seed, reseed=False)
-    if found.kind == "arrays":
+    found = open_source(dataset, batch_size=batch_size, seed=seed)
+    found.learn()
+    if not found.runs_code:
         message = "a dataset of arrays has no __getitem__ to look into: its rows are copied by ringfeed itself"
         raise ValueError(message)
-    if not found.length:
+    if not found.length():
         message = f"{name} has no length, so there are no indices to try"
         raise ValueError(message)
-    order = make_sampler(found.length, shuffle=True, seed=seed, sampler=None).epoch(0)
-    indices = [int(index) for index in order.take(min(found.length, MOST_SAMPLES))]
+    indices = [int(index) for index in found.sampler(shuffle=True, sampler=None).epoch(0).take(MOST_SAMPLES)]
     before = enter(context := SampleContext(seed))
     try:
         reader = _Reader(dataset, found.spec, context, whole=batch_size is None)

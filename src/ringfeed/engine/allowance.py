@@ -13,7 +13,7 @@ from ringfeed.ring.machine import usable_cpus
 from ringfeed.ring.segment import MIN_SLOTS
 
 if TYPE_CHECKING:
-    from ringfeed.data.probe import Probe
+    from ringfeed.data.base import Source
     from ringfeed.transport.shared_dataset import Parcel
 
 AUTO_WORKERS = 4  # a CPU, at most: more than one helps while they wait for a disk or a network
@@ -64,9 +64,9 @@ class Allowance:
             message = "slots='auto' with pin=True: the driver is told of all slots at the start; give a number"
             raise ValueError(message)
 
-    def plan(self, probe: Probe, batch_size: int, parcel: Parcel | None, *, copied: bool) -> Plan:
+    def plan(self, source: Source, parcel: Parcel | None, *, copied: bool) -> Plan:
         """Return the plan, or PlanError where the memory allowed is not enough; ``copied``: to each worker."""
-        size = probe.spec, probe.rows, batch_size
+        size = source.spec, source.rows, source.indices
         figures: dict[str, Any] = {
             "workers": self.workers,
             "slots": self.slots,

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ringfeed._process import Forks
-from ringfeed.data.rotation import RotationEpoch
 from ringfeed.engine._iterator import Taker
 from ringfeed.engine.autotune import Setting
 from ringfeed.engine.faults import overwritten, sample_failed, slots_held, source_ended, stalled
@@ -26,7 +25,6 @@ from ringfeed.frameworks.cuda import start_driver
 from ringfeed.frameworks.pinned import Pins
 from ringfeed.monitor.lease_tracker import Debug, Origins
 from ringfeed.ring import _ring
-from ringfeed.ring.failure import Kind, kind_of
 from ringfeed.ring.machine import usable_cpus
 from ringfeed.ring.segment import Segment
 from ringfeed.spec._fields import Fields
@@ -37,12 +35,10 @@ from ringfeed.workers.processes import Processes
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ringfeed.data.permutation import Indices
+    from ringfeed.data.base import Delivery, Source
     from ringfeed.data.sampler import Epoch
-    from ringfeed.data.source import Recipe
     from ringfeed.engine.autotune import Tuner
     from ringfeed.engine.batches import Form
-    from ringfeed.engine.faults import Failed
     from ringfeed.engine.options import Settings
     from ringfeed.engine.plan import Plan
     from ringfeed.errors import RingfeedError
@@ -59,7 +55,7 @@ class Engine:
     """A segment, its ring and the pool that fills it."""
 
     def __init__(  # noqa: PLR0913 - what a loader has made of its parameters
-        self, plan: Plan, recipe: Recipe, settings: Settings, stats: Stats, flight: Flight, *, tuner: Tuner | None
+        self, plan: Plan, source: Source, settings: Settings, stats: Stats, flight: Flight, *, tuner: Tuner | None
     ) -> None:
         """Reserve the plan's memory, or with a tuner as much of it as it begins with; nothing runs yet."""
         layout = plan.layout
@@ -67,10 +63,10 @@ class Engine:
         self.stats = stats
         self.flight = flight
         self._settings = settings
-        self._recipe = recipe
+        self._source = source
         self._layout = layout
         self._capacity = plan.lookahead
-        self._fields = Fields(recipe.spec, layout.offsets)
+        self._fields = Fields(source.spec, layout.offsets)
         spin = settings.workers > 0 and settings.backend == "process" and usable_cpus() > 1
         self._at_first = tuner.setting if tuner else Setting(settings.workers, plan.slots)
         self.segment = Segment(plan, SPIN_NS if spin else 0, self._at_first.slots if tuner else None)
@@ -88,7 +84,7 @@ class Engine:
         self._number = 0
         self._ahead = plan.slots
         self._ended_by: RingfeedError | None = None  # what has ended an iterable, not raised yet
-        self.taker = Taker(self.ring, self._fields, recipe.spec, layout.rows)
+        self.taker = Taker(self.ring, self._fields, source.spec, layout.rows)
         self._lending = Lending(self.ring, self.taker)
         self._is_starting = settings.workers > 0  # no batch yet
         self._since_ns = 0  # when time was last counted in the epoch under way; 0: there is none
@@ -103,7 +99,8 @@ class Engine:
         crew = Crew(
             self.ring,
             self.segment,
-            self._recipe,
+            self._source,
+            self._layout.offsets,
             settings.workers,
             settings.start_method,
             settings.max_restarts,
@@ -176,16 +173,8 @@ class Engine:
                 self._epoch = None
                 if self._settings.drop_remainder:
                     indices = indices[: len(indices) // rows * rows]
-            if self._recipe.readers > 1:
-                self._plan_lanes(indices, rows)
-            elif len(indices):
-                self.ring.plan(indices, rows, self._number, self._version)
-
-    def _plan_lanes(self, indices: Indices, rows: int) -> None:
-        """Plan batches of several iterables, each of which one worker reads."""
-        for first in range(0, len(indices), rows):
-            lane = int(indices[first]) % self._recipe.readers % max(self._settings.workers, 1) + 1
-            self.ring.plan(indices[first : first + rows], rows, self._number, self._version, lane)
+            for part, lane in self._source.cut(indices, self._settings.workers):
+                self.ring.plan(part, rows, self._number, self._version, lane)
 
     @property
     def _waiting(self) -> int:
@@ -263,7 +252,7 @@ class Engine:
         leaves = self._fields.views(lease, rows)
         if self._settings.copy or private:
             leaves = [*map(copy_of, leaves)]
-        return self._recipe.spec.unflatten(leaves)
+        return self._source.spec.unflatten(leaves)
 
     def _take(self, recalls: int, *, patient: bool) -> tuple[_ring.Lease, int] | None:
         """Take a batch and say how many rows it has; None where it has none, and its slot is free again."""
@@ -282,14 +271,12 @@ class Engine:
         rows = min(lease.rows, self._layout.rows)
         if not lease.failed:
             return lease, rows
-        failed = self._failed_rows(lease, rows)
-        if self._recipe.readers:
-            self._note_end(lease)
-        if failed and self._settings.on_error == "raise":
-            error = sample_failed(lease, failed, self._recipe, self.pool, self._settings)
+        delivery = self._settled(lease, rows)
+        if delivery.failed and self._settings.on_error == "raise":
+            error = sample_failed(lease, delivery.failed, self._source, self.pool, self._settings)
             del lease  # in the traceback it would hold the slot for as long as the caller keeps the error
             raise error
-        rows = self._without(lease, rows, failed)
+        rows = self._without(lease, rows, delivery)
         return (lease, rows) if rows else None
 
     def _wait(self, *, patient: bool) -> bool:
@@ -345,7 +332,7 @@ class Engine:
             message = "the loader was closed while this iterator waited"
             raise ClosedError(message)
         if damage := self.ring.damage():  # first: it may be why workers do not start, or are stuck
-            self.pool.failure = overwritten(damage, self._recipe)
+            self.pool.failure = overwritten(damage, self._source)
         if answer in (_ring.ALARMED, _ring.DAMAGED) and self.pool.failure is not None:
             raise self.pool.failure
 
@@ -358,36 +345,27 @@ class Engine:
             return pause_ns or self._timeout_ns()
         if pause_ns:
             return pause_ns
-        raise stalled(self.ring, self._recipe, self.pool.stalled(), self._settings.timeout_s)
+        raise stalled(self.ring, self._source, self.pool.stalled(), self._settings.timeout_s)
 
-    def _failed_rows(self, lease: _ring.Lease, rows: int) -> Failed:
-        """Return the failed ones among the rows of a batch; a whole batch has but one."""
-        if self._recipe.kind != "batches":
-            return lease.failed_rows(rows)
-        nothing = any(kind_of(record) is not Kind.ERROR for _, record in lease.failures())
-        return [] if nothing else lease.failed_rows(1)
+    def _settled(self, lease: _ring.Lease, rows: int) -> Delivery:
+        """Say what has become of a batch with failures; the end of the last stream in it ends the epoch."""
+        delivery = self._source.settle(lease, rows, self._epoch)
+        if delivery.ended is not None and self._settings.on_error == "skip":
+            self._ended_by = source_ended(*delivery.ended)
+        if delivery.is_over:
+            self.cancel()
+        return delivery
 
-    def _without(self, lease: _ring.Lease, rows: int, failed: Failed) -> int:
+    def _without(self, lease: _ring.Lease, rows: int, delivery: Delivery) -> int:
         """Close the gaps that failures have left in a batch; returns the rows that are left."""
-        self.stats.none_batches += any(kind_of(record) is Kind.NOTHING for _, record in lease.failures())
-        self.stats.skipped += [index for _, index, _ in failed]
-        if self._recipe.kind == "batches" or (self._settings.drop_remainder and lease.rows < self._layout.rows):
+        self.stats.none_batches += delivery.is_none
+        self.stats.skipped += [index for _, index, _ in delivery.failed]
+        if not delivery.keeps_others or (self._settings.drop_remainder and lease.rows < self._layout.rows):
             return 0
-        kept = np.setdiff1d(np.arange(rows), [row for row, _, _ in failed])
+        kept = np.setdiff1d(np.arange(rows), [row for row, _, _ in delivery.failed])
         for leaf in self._fields.views(lease, rows):
             leaf[: len(kept)] = leaf[kept]
         return len(kept)
-
-    def _note_end(self, lease: _ring.Lease) -> None:
-        """Have an iterable that came to its end in this batch leave the rotation; the last ends the epoch."""
-        record = next((record for _, record in lease.failures() if kind_of(record) is Kind.END), None)
-        if record is None or not isinstance(self._epoch, RotationEpoch):
-            return
-        index = lease.failed_rows(self._layout.indices)[-1][1]
-        if self._epoch.end(index) and len(record) > 1 and self._settings.on_error == "skip":
-            self._ended_by = source_ended(self._recipe.whose(index), record)
-        if self._epoch.is_over:
-            self.cancel()
 
     def _raise_end(self) -> None:
         if self._ended_by is not None:

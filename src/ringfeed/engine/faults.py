@@ -12,7 +12,7 @@ from ringfeed.ring.failure import Kind, decode
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ringfeed.data.source import Recipe
+    from ringfeed.data.base import Source
     from ringfeed.engine.options import Settings
     from ringfeed.monitor.lease_tracker import Origins
     from ringfeed.workers.pool import Pool
@@ -49,12 +49,12 @@ def _held(since_ns: list[int], origins: Origins, slots: int | None = None) -> st
     return f"{count} slots are held by arrays that are still referenced (taken {ages} s ago{where})"
 
 
-def stalled(ring: _ring.Ring, recipe: Recipe, lines: Sequence[str], timeout_s: float | None) -> StallError:
+def stalled(ring: _ring.Ring, source: Source, lines: Sequence[str], timeout_s: float | None) -> StallError:
     """Say in which samples the workers are; ``lines`` describe each of them."""
     at = [ring.report(number)[0] for number in range(ring.ids)]
     inside = [index for index in at if index is not None]
     who = f"{len(inside)} of {len(lines)} workers" if inside else "no worker"
-    message = f"no batch for {timeout_s:g} s: {who} inside {recipe.places(inside)}; raise timeout_s or look there"
+    message = f"no batch for {timeout_s:g} s: {who} inside {source.describe_all(inside)}; raise timeout_s or look there"
     return StallError("\n".join([message, *lines]))
 
 
@@ -67,10 +67,10 @@ _DAMAGES = {
 }
 
 
-def overwritten(damage: tuple[str, int, int, int, list[int]], recipe: Recipe) -> WorkerError:
+def overwritten(damage: tuple[str, int, int, int, list[int]], source: Source) -> WorkerError:
     """Say what of the shared memory a worker has written over, and near which samples; see `Ring.damage`."""
     what, batch, first, rows, indices = damage
-    near = f" ({', '.join(map(recipe.place, indices[:_NAMED]))}" if indices else ""
+    near = f" ({', '.join(map(source.describe, indices[:_NAMED]))}" if indices else ""
     more = f" and {rows - _NAMED} more)" if len(indices) > _NAMED else ")" if indices else ""
     which = f"row {first}" if rows == 1 else f"rows {first} to {first + rows - 1}"
     thing = _DAMAGES[what].format(where=f"{which} of batch {batch}{near}{more}")
@@ -80,10 +80,10 @@ def overwritten(damage: tuple[str, int, int, int, list[int]], recipe: Recipe) ->
     )
 
 
-def sample_failed(lease: _ring.Lease, failed: Failed, recipe: Recipe, pool: Pool, settings: Settings) -> RingfeedError:
+def sample_failed(lease: _ring.Lease, failed: Failed, source: Source, pool: Pool, settings: Settings) -> RingfeedError:
     """Return the first failure of a batch as an error."""
     row, index, mark = failed[0]
-    place = recipe.place(index)
+    place = source.describe(index)
     more = f" ({len(failed) - 1} more of this batch failed)" if len(failed) > 1 else ""
     if mark == _ring.ROW_KILLED:
         death = pool.death_of(lease.batch, row)
@@ -104,9 +104,9 @@ def sample_failed(lease: _ring.Lease, failed: Failed, recipe: Recipe, pool: Pool
     return error
 
 
-def source_ended(whose: str, record: bytes) -> WorkerError:
+def source_ended(stream: str, record: bytes) -> WorkerError:
     """Return the error that ended an iterable, from the record of its end."""
     failure = decode(bytes([Kind.ERROR]) + record[1:])
-    error = WorkerError(f"{whose} was ended by {failure.summary}")
+    error = WorkerError(f"{stream} was ended by {failure.summary}")
     error.__cause__ = failure.error
     return error

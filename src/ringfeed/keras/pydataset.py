@@ -13,7 +13,7 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 from ringfeed.data.rng import SampleContext, enter
-from ringfeed.data.sampler import Shuffled
+from ringfeed.data.sampler import Custom, Shuffled
 from ringfeed.errors import RingfeedError, SpecError, WorkerError
 from ringfeed.loader import Loader
 from ringfeed.spec.spec import Spec
@@ -22,6 +22,7 @@ from ringfeed.transport.opened import as_before
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from ringfeed.data.sampler import Sampler
     from ringfeed.engine.batches import BatchIterator, Form
 
 
@@ -104,8 +105,9 @@ class DatasetLoader(Loader):
         self._resumed: Order | None = None
         self._stale = False
         self._failed_at = 0
-        super().__init__(dataset, batch_size=None, seed=seed, sampler=self._order_of, **settings)
+        super().__init__(dataset, batch_size=None, seed=seed, **settings)
         self._hooked = self._changes
+        self._source.hooks = frozenset()  # Keras runs them
         self._changes = compares or self._hooked
 
     # ---- what Keras knows and does better ----
@@ -138,11 +140,8 @@ class DatasetLoader(Loader):
         with self._as_before():
             return count_of(self._dataset)
 
-    def _dataset_length(self) -> int | None:
-        return None  # it may change
-
-    def _run_hook(self, name: str) -> None:
-        """Leave the hooks to Keras."""
+    def _make_sampler(self) -> Sampler:
+        return Custom(self._order_of, None)  # the length may change in each pass
 
     # ---- the order, and where in it a pass is ----
 

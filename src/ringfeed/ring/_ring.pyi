@@ -1,11 +1,9 @@
 from collections.abc import Callable, Sequence
-from typing import Any, Final, final
+from typing import Any, Final, Protocol, final
 
 import numpy as np
 import numpy.typing as npt
 from typing_extensions import Buffer, Self
-
-from ringfeed.data.rng import SampleContext
 
 ABI: Final[int]
 FIELD_ALIGN: Final[int]
@@ -142,6 +140,9 @@ class Lease:
     def failed_rows(self, rows: int) -> list[tuple[int, int, int]]: ...
     def failures(self) -> list[tuple[int, bytes]]: ...
 
+class _Context(Protocol):
+    epoch: int
+
 @final
 class WorkerEnd:
     def __new__(cls, owner: Ring, worker: int, lane: int = 0) -> Self: ...
@@ -149,7 +150,7 @@ class WorkerEnd:
     def serve(
         self,
         read: Callable[[], bool],
-        context: SampleContext,
+        context: _Context,
         fail: Callable[[BaseException], None],
         version: int,
         idle_ns: int,

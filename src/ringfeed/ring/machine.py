@@ -3,6 +3,7 @@
 free_memory()       how much a loader may reserve
 check_processes()   whether worker processes can be started and watched
 check_futex()       whether one process can wait for another
+beyond_caches()     how many bytes of slots no cache holds
 reason()            why the kernel refused a process or a descriptor, and what to raise
 """
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 DESCRIPTORS = 12  # of all workers together, and what starting one takes for a moment
 DESCRIPTORS_A_WORKER = 3  # its channel, its pidfd, its stack
+CACHES = 3  # times the last cache: from here on writing past the caches costs no consumer anything
+USUAL_CACHE = 32 << 20  # bytes, where the kernel does not say: C's sysconf tells that of all processors of a machine
 _FILES, _TASKS, _SPACE = (
     (resource.RLIMIT_NOFILE, "RLIMIT_NOFILE (ulimit -n)"),
     (resource.RLIMIT_NPROC, "RLIMIT_NPROC (ulimit -u)"),
@@ -205,6 +208,15 @@ def show_limit(limit: int) -> str:
     """Return the value of a limit of this process."""
     soft, _ = resource.getrlimit(limit)
     return "unlimited" if soft == resource.RLIM_INFINITY else str(soft)
+
+
+def beyond_caches(file: str = "/sys/devices/system/cpu/cpu0/cache/index3/size") -> int:
+    """Return how many bytes of slots are too many for a batch to be found in a cache, by the size of the last one."""
+    try:
+        size = int(Path(file).read_text().removesuffix("K\n")) * 1024
+    except (OSError, ValueError):
+        size = USUAL_CACHE
+    return CACHES * size
 
 
 def usable_cpus() -> int:

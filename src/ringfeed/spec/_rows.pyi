@@ -1,27 +1,29 @@
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias, final
+from typing import Any, Protocol, TypeAlias, final
 
 import numpy as np
 from typing_extensions import Self
 
-from ringfeed.data.rng import SampleContext
 from ringfeed.ring._ring import Ring
 from ringfeed.spec.spec import Spec
 
 _Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 _OnError: TypeAlias = Callable[[int, int, BaseException], None]
 
+class _Context(Protocol):
+    index: int | None
+
 @final
 class RowWriter:
     def __new__(cls, spec: Spec, offsets: Sequence[int], owner: Ring, beyond: int) -> Self: ...
     def samples(
-        self, claim_address: int, getitem: Callable[[int], Any], context: SampleContext, on_error: _OnError
+        self, claim_address: int, getitem: Callable[[int], Any], context: _Context, on_error: _OnError
     ) -> bool: ...
     def rows(
-        self, claim_address: int, read_into: Callable[[int, Any], Any], context: SampleContext, on_error: _OnError
+        self, claim_address: int, read_into: Callable[[int, Any], Any], context: _Context, on_error: _OnError
     ) -> bool: ...
     def bulk(
-        self, claim_address: int, getitems: Callable[[list[int]], Any], context: SampleContext, on_error: _OnError
+        self, claim_address: int, getitems: Callable[[list[int]], Any], context: _Context, on_error: _OnError
     ) -> bool: ...
     def gather(self, claim_address: int, arrays: list[_Array], on_error: _OnError) -> bool: ...
     def batch(
@@ -29,6 +31,6 @@ class RowWriter:
         claim_address: int,
         getitem: Callable[[int], Any],
         most: int,
-        context: SampleContext,
+        context: _Context,
         on_error: _OnError,
     ) -> bool: ...

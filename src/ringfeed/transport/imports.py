@@ -45,7 +45,7 @@ class _State:
     """What this process may say."""
 
     silent = False  # another worker says it
-    needed: frozenset[str] = frozenset()  # by the samples themselves, which are tensors
+    needed: frozenset[str] = frozenset()  # packages of which the samples themselves are made
     place: Place | None = None
     watching = False
 
@@ -55,12 +55,12 @@ def frameworks_loaded() -> list[str]:
     return [root for root in FRAMEWORKS if root in sys.modules]
 
 
-def expect(tensors: frozenset[str] | None, *, silent: bool) -> None:
-    """Say nothing of frameworks whose tensors the samples are, and nothing at all if ``silent``.
+def expect(packages: frozenset[str] | None, *, silent: bool) -> None:
+    """Say nothing of frameworks among the packages whose objects the samples hold, and nothing at all if ``silent``.
 
     None: no sample has been read. Then torch is not named either: its datasets mostly give tensors.
     """
-    _State.needed, _State.silent = frozenset(("torch",)) if tensors is None else tensors, silent
+    _State.needed, _State.silent = frozenset(("torch",)) if packages is None else packages, silent
 
 
 @contextmanager

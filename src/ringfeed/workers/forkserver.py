@@ -153,13 +153,15 @@ def main(channel_fd: int, parent_fd: int, lifeline_fd: int) -> None:
     channel = socket.socket(fileno=channel_fd)
     try:
         become_worker(parent_fd, lifeline_fd)
-        from ringfeed.data.source import Source  # noqa: F401, PLC0415 - what each worker needs, imported once
+        from ringfeed.data.base import Source  # noqa: F401, PLC0415 - what each worker needs, imported once
         from ringfeed.transport.shared_dataset import unpack  # noqa: PLC0415 - imports NumPy, after the guard of a worker
 
         hello, fds = channels.receive(channel)
-        _imports.expect(hello["tensors"], silent=False)
-        for framework in hello["tensors"] or ():
-            importlib.import_module(framework)
+        packages = hello["source"].packages
+        _imports.expect(packages, silent=False)
+        for framework in _imports.FRAMEWORKS:
+            if framework in (packages or ()):
+                importlib.import_module(framework)
         dataset = unpack(hello["manifest"], fds)
         for fd in fds:
             os.close(fd)

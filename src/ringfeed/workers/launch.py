@@ -36,6 +36,7 @@ from ringfeed.workers.process import Tether, Worker
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from ringfeed.data.base import Source
     from ringfeed.transport.shared_dataset import Shipment
 
 LOOK_S = 0.1  # between two looks at whether the caller still waits
@@ -174,14 +175,14 @@ class Forker:
         tether: Tether,
         dataset: Any = None,
         shipment: Shipment | None = None,
-        tensors: frozenset[str] | None = None,
+        source: Source | None = None,
         timeout_s: float | None = None,
     ) -> None:
         """Fork from this process, which holds ``dataset``, or from a spawned nursery, which is sent ``shipment``.
 
-        ``tensors``: the frameworks whose tensors the samples hold; a spawned nursery imports them for all workers.
+        ``source``: what the dataset is; a spawned nursery imports for all workers what reading it takes.
         """
-        self._tensors = tensors
+        self._source = source
         self._tether = tether
         self._timeout_s = math.inf if timeout_s is None else timeout_s
         self._dataset = dataset
@@ -199,7 +200,7 @@ class Forker:
         if self._shipment is None:
             return self._fork()
         nursery = spawn("ringfeed.workers.forkserver", self._tether)
-        hello = {"manifest": self._shipment.manifest(), "tensors": self._tensors}
+        hello = {"manifest": self._shipment.manifest(), "source": self._source}
         channels.send(nursery.channel, hello, self._shipment.fds)
         return nursery
 

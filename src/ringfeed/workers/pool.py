@@ -24,11 +24,12 @@ import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ringfeed.data.source import Recipe, Source
+from ringfeed.data.base import Port
 from ringfeed.ring import _ring
 from ringfeed.ring.machine import start_thread
 
 if TYPE_CHECKING:
+    from ringfeed.data.base import Reader, Source
     from ringfeed.errors import RingfeedError
     from ringfeed.ring.segment import Segment
 
@@ -41,7 +42,8 @@ class Crew:
 
     ring: _ring.Ring
     segment: Segment
-    recipe: Recipe
+    source: Source
+    offsets: tuple[int, ...]  # of the fields of a slot
     workers: int
     start_method: str = "spawn"
     max_restarts: int | None = None
@@ -105,7 +107,7 @@ class InProcess:
         self.declined: tuple[int, str] | None = None
         self._crew = crew
         self._end = _ring.WorkerEnd(crew.ring, 0)
-        self._source: Source
+        self._reader: Reader
 
     def resize(self, workers: int) -> None:
         """The consumer alone fills."""
@@ -113,7 +115,7 @@ class InProcess:
     def start(self, dataset: Any) -> None:
         """Keep the dataset."""
         crew = self._crew
-        self._source = Source(dataset, crew.recipe, self._end, crew.ring, interruptible=True)
+        self._reader = crew.source.reader(dataset, Port(self._end, crew.ring, crew.offsets, is_consumer=True))
 
     def update(self, dataset: Any) -> int:  # noqa: ARG002 - see below
         """Nothing to send: the dataset is this process's own."""
@@ -124,7 +126,7 @@ class InProcess:
         if self._end.claim(0) != _ring.TAKEABLE:
             return False
         try:
-            filled = self._source.fill()
+            filled = self._reader.fill()
         except BaseException:
             self._crew.ring.reap(0, blame=False)  # Ctrl-C: no worker is to blame, and the ticket runs again
             raise
@@ -189,8 +191,8 @@ class Threads:
 
     def _run(self, number: int) -> None:
         end = _ring.WorkerEnd(self._crew.ring, number, lane=number + 1)
-        source = Source(self._dataset, self._crew.recipe, end, self._crew.ring)
-        thread = threading.Thread(target=source.serve, args=(0,), name=f"ringfeed-{number}", daemon=True)
+        reader = self._crew.source.reader(self._dataset, Port(end, self._crew.ring, self._crew.offsets))
+        thread = threading.Thread(target=reader.serve, args=(0,), name=f"ringfeed-{number}", daemon=True)
         self._threads[number] = thread
         try:
             start_thread(thread)

@@ -70,8 +70,8 @@ class Processes:
                 else:
                     if self._crew.start_method == "forkserver":
                         self._shipment = ship(pack(dataset))
-                    tensors, timeout_s = self._crew.recipe.tensors, self._crew.timeout_s
-                    self._launcher = Forker(self._tether, dataset, self._shipment, tensors, timeout_s)
+                    source, timeout_s = self._crew.source, self._crew.timeout_s
+                    self._launcher = Forker(self._tether, dataset, self._shipment, source, timeout_s)
                     self._launch_all()
                 for number in self._workers:
                     self._introduce(number)
@@ -89,17 +89,17 @@ class Processes:
         return self._launcher.start()
 
     def _introduce(self, number: int) -> None:
-        """Send the hello message: the segment, the recipe, and the dataset unless it was forked along."""
+        """Send the hello message: the segment, the source, and the dataset unless it was forked along."""
         segment = self._crew.segment
         forked = self._crew.start_method != "spawn" and self._version == 0
         hello = {
-            "recipe": self._crew.recipe,
+            "source": self._crew.source,
+            "offsets": self._crew.offsets,
             "number": number,
             "lane": self._lane_of(number),
             "sizes": segment.sizes,
             "version": self._version,
             "manifest": None if forked or self._shipment is None else self._shipment.manifest(),
-            "seed": self._crew.recipe.seed,
             "bars": self._bars,
             "start": self._starts[number],
         }
@@ -201,8 +201,7 @@ class Processes:
         epitaph = worker.epitaph()
         if given_up:
             self._deaths[batch, row] = epitaph
-            if self._crew.recipe.readers:
-                self._bars = [*(bar for bar in self._bars if bar[0] == epoch), (epoch, index)]
+            self._bars = self._crew.source.barred(self._bars, epoch, index)
         if number in self._leaving:
             self._leaving.discard(number)
             self._patience.forget(number)

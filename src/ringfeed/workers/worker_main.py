@@ -1,4 +1,4 @@
-"""A worker process: its guard, the dataset it is sent, and its last words. How it fills tickets stands in `source`.
+"""A worker process: its guard, the dataset it is sent, and its last words. How it fills tickets stands in `data.base`.
 
 A spawned process runs `main`, which starts the guard before the slow imports, then waits for its hello message.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from _typeshed import HasFileno
 
-    from ringfeed.data.source import Recipe, Source
+    from ringfeed.data.base import Reader, Source
 
 KEPT_HEAP = 64 * 1024 * 1024
 LARGEST_KEPT_BLOCK = 32 * 1024 * 1024
@@ -40,7 +40,8 @@ class Process:
         self._receive = channels.receive
         self._channel = channel
         hello, fds = self._receive(channel)
-        self._recipe: Recipe = hello["recipe"]
+        self._source: Source = hello["source"]
+        self._offsets: tuple[int, ...] = hello["offsets"]
         self._number: int = hello["number"]
         control_fd, slots_fd = fds[:2]
         self._ring = open_ring(control_fd, slots_fd, hello["sizes"])
@@ -48,17 +49,18 @@ class Process:
         os.close(slots_fd)
         self._end = _ring.WorkerEnd(self._ring, self._number, hello["lane"])
         self._register_stack_dump(fds[2])
-        _imports.expect(self._recipe.tensors, silent=self._number > 0 or hello["start"] > 0)  # one of them says it
+        _imports.expect(self._source.packages, silent=self._number > 0 or hello["start"] > 0)  # one of them says it
         self._version: int = hello["version"]
         self._dataset = self._unpack(hello["manifest"], fds[3:]) if hello["manifest"] is not None else dataset
         self._bars: list[tuple[int, int]] = hello["bars"]
-        self._scatter(hello["seed"], hello["start"])
-        self._source = self._open()
+        self._scatter(hello["start"])
+        self._reader = self._open()
 
-    def _open(self) -> Source:
-        from ringfeed.data.source import Source  # noqa: PLC0415 - imports NumPy
+    def _open(self) -> Reader:
+        from ringfeed.data.base import Port  # noqa: PLC0415 - imports NumPy
 
-        return Source(self._dataset, self._recipe, self._end, self._ring, bars=self._bars)
+        port = Port(self._end, self._ring, self._offsets, bars=self._bars)
+        return self._source.reader(self._dataset, port)
 
     def _unpack(self, manifest: bytes, fds: list[int]) -> Any:
         from ringfeed.transport.shared_dataset import unpack  # noqa: PLC0415 - imports NumPy
@@ -69,10 +71,10 @@ class Process:
             for fd in fds:
                 os.close(fd)
 
-    def _scatter(self, seed: int, start: int) -> None:
+    def _scatter(self, start: int) -> None:
         from ringfeed.data.rng import scatter  # noqa: PLC0415 - see above
 
-        scatter(seed, self._number, start)
+        scatter(self._source.seed, self._number, start)
 
     @staticmethod
     def _register_stack_dump(fd: int) -> None:
@@ -84,7 +86,7 @@ class Process:
     def run(self) -> None:
         """Fill tickets until the ring stops, fetching the dataset's newer versions as batches ask for them."""
         claimed = False
-        while claimed := self._source.serve(self._version, claimed=claimed):
+        while claimed := self._reader.serve(self._version, claimed=claimed):
             self._fetch(self._end.version)
 
     def _fetch(self, version: int) -> None:
@@ -97,7 +99,7 @@ class Process:
             else:
                 for fd in fds:
                     os.close(fd)
-        self._source = self._open()
+        self._reader = self._open()
 
 
 def report_and_leave(channel: HasFileno) -> None:

@@ -1,4 +1,4 @@
-"""The order in which iterables are read: a batch of each in turn, for as long as it has any."""
+"""The order in which streams are read: a batch of each in turn, for as long as it has any."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ringfeed.data.iterables import is_iterator
+from ringfeed.data.streams import is_iterator
 
 if TYPE_CHECKING:
     from ringfeed.data.permutation import Indices
 
 
-class Rotation:
-    """The sampler of a dataset of iterables, whose numbers have no end: only reading shows where it is."""
+class RoundRobinSampler:
+    """A batch of each stream in turn; their numbers have no end: only reading shows where it is."""
 
     def __init__(self, iterables: tuple[Any, ...], rows: int) -> None:
         """Give each of the iterables ``rows`` numbers a batch."""
@@ -30,7 +30,7 @@ class Rotation:
         except (TypeError, NotImplementedError):
             return None
 
-    def epoch(self, number: int) -> RotationEpoch:
+    def epoch(self, number: int) -> RoundRobinEpoch:
         """Return the numbers of an epoch; ValueError when an iterator would be read again."""
         once = next((iterable for iterable in self._iterables if is_iterator(iterable)), None)
         if once is not None and self._read_by is not None:
@@ -41,18 +41,17 @@ class Rotation:
             )
             raise ValueError(message)
         self._read_by = number
-        return RotationEpoch(len(self._iterables), self._rows)
+        return RoundRobinEpoch(len(self._iterables), self._rows)
 
 
-class RotationEpoch:
-    """One pass over all iterables, from which those that have ended are taken out."""
+class RoundRobinEpoch:
+    """One pass over all streams, from which those that have ended are taken out."""
 
-    def __init__(self, readers: int, rows: int) -> None:
+    def __init__(self, streams: int, rows: int) -> None:
         """Begin with the first batch of the first."""
-        self._readers = readers
         self._rows = rows
-        self._read = [0] * readers  # elements of each
-        self._turn = [*range(readers)]  # those that have not ended, the next one in front
+        self._read = [0] * streams  # elements of each
+        self._turn = [*range(streams)]  # those that have not ended, the next one in front
 
     def take(self, count: int) -> Indices:
         """Return the numbers of the next batches; ``count`` is a multiple of a batch's rows."""
@@ -63,18 +62,18 @@ class RotationEpoch:
         return np.concatenate([self._next(self._rows) for _ in range(count // self._rows)] or [self._next(0)])
 
     def _next(self, rows: int) -> Indices:
-        reader = self._turn.pop(0)
-        self._turn.append(reader)
-        first, self._read[reader] = self._read[reader], self._read[reader] + rows
-        numbers: Indices = np.arange(first, first + rows, dtype=np.int64) * self._readers + reader
+        stream = self._turn.pop(0)
+        self._turn.append(stream)
+        first, self._read[stream] = self._read[stream], self._read[stream] + rows
+        numbers: Indices = np.arange(first, first + rows, dtype=np.int64) * len(self._read) + stream
         return numbers
 
     def end(self, number: int) -> bool:
-        """Take out the iterable that the element of this number would be of; False where it has left before."""
-        reader = number % self._readers
-        if reader not in self._turn:
+        """Take out the stream that the element of this number would be of; False where it has left before."""
+        stream = number % len(self._read)
+        if stream not in self._turn:
             return False
-        self._turn.remove(reader)
+        self._turn.remove(stream)
         return True
 
     @property

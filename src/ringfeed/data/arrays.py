@@ -1,4 +1,4 @@
-"""What is given as a dataset, whole: columns become NumPy arrays, and what is no dataset is refused by name.
+"""Datasets of columns: a tuple or dict of equally long arrays, tensors or Series, whose rows are gathered in C.
 
 No framework is imported for it: its objects are known by the names of their classes.
 
@@ -10,36 +10,104 @@ No framework is imported for it: its objects are known by the names of their cla
 
 from __future__ import annotations
 
-import inspect
-import os
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ringfeed.data.iterables import is_iterable
+from ringfeed.data.base import Reader, Source, class_names
 from ringfeed.errors import SpecError
+from ringfeed.spec.spec import Spec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    from ringfeed.data.base import Terms
 
 FEW = 8  # arrays in a list, which may be columns; more are samples
 _LAZY = {"h5py", "zarr", "dask", "netCDF4", "tables", "tensorstore"}  # packages whose arrays lie elsewhere
-_TABLES = {"pandas.DataFrame": "columns", "polars.DataFrame": "columns", "pyarrow.Table": "column_names"}
 
 
-def settled(dataset: Any, batch_size: int | None, *, sent: bool = False, spec: object = None) -> Any:
-    """Return a dataset as it is read: of columns that are no NumPy arrays, these.
+class ArrayReader(Reader):
+    """Gathers rows in C; strided rows go the way of samples."""
 
-    ``sent``: whether worker processes are to read it; ``spec``: what a sample is, if that is given. TypeError and
-    SpecError say what to give instead.
+    def _open(self, dataset: Any) -> Callable[[], bool]:
+        arrays = [np.asarray(array) for array in leaf_arrays(dataset) or ()]
+        if all(len(array) == 0 or array[0, ...].flags.c_contiguous for array in arrays):
+            return partial(self._writer.gather, self._end.claim_address, arrays, self._failed)
+        unflatten = self._source.spec.unflatten
+        return self._samples(lambda index: unflatten([array[index, ...] for array in arrays]))
+
+
+class ArraySource(Source):
+    """A dataset whose sample i is row i of each of its arrays."""
+
+    runs_code = False
+    _reader = ArrayReader
+
+    def __init__(self, given: Any, dataset: Any, terms: Terms) -> None:
+        """Refuse arrays that have no common rows."""
+        super().__init__(given, dataset, terms)
+        if self.whole:
+            message = "batch_size=None is for datasets of whole batches; arrays hold samples: give a batch_size"
+            raise ValueError(message)
+        arrays = self._arrays()
+        if any(array.ndim == 0 for array in arrays) or len({len(array) for array in arrays}) > 1:
+            shapes = ", ".join(str(array.shape) for array in arrays)
+            message = (
+                f"the arrays of a dataset must be equally long, but their shapes are {shapes}; cut them to one length"
+            )
+            raise SpecError(message)
+
+    def _arrays(self) -> list[np.ndarray[Any, Any]]:
+        return leaf_arrays(self.dataset) or []
+
+    def length(self) -> int | None:
+        """Return the number of rows."""
+        return len(self._arrays()[0])
+
+    def learn(self) -> None:
+        """Set the spec of the arrays; a given one may only convert them."""
+        inferred, _ = Spec.infer_batch(self.dataset, 0)
+        given = self.terms.given_spec()
+        spec = inferred if given is None else given
+        if inferred != spec.before_cast():
+            plain = spec is spec.before_cast()
+            remedy = "leave spec= out" if plain else "it converts uint8 arrays of the samples' shape"
+            message = f"spec= says {self.terms.spec!r}, but the arrays are {inferred!r}; {remedy}"
+            raise SpecError(message)
+        self.accept(spec, self.indices)
+
+
+def leaf_arrays(dataset: Any) -> list[np.ndarray[Any, Any]] | None:
+    """Return the arrays of a tuple or dict (nested, perhaps) of arrays, or None for any other dataset."""
+    if isinstance(dataset, np.ndarray):
+        return [dataset]
+    if not isinstance(dataset, tuple | dict) or not dataset:
+        return None
+    children = dataset.values() if isinstance(dataset, dict) else dataset
+    leaves: list[np.ndarray[Any, Any]] = []
+    for child in children:
+        found = leaf_arrays(child)
+        if found is None:
+            return None
+        leaves += found
+    return leaves
+
+
+# ---- what users give ----
+
+
+def columns_of(dataset: Any, terms: Terms) -> Any:
+    """Return NumPy arrays in the place of columns of any package, and any other dataset as it is.
+
+    SpecError says what to give instead of what may be columns, and cannot be read as such.
     """
-    if refusal := _refusal(dataset, batch_size, sent=sent):
-        raise TypeError(refusal)
-    if {"pandas.Series", "polars.Series"} & _names(dataset):
+    if {"pandas.Series", "polars.Series"} & class_names(dataset):
         return np.asarray(dataset)  # its own numbers are labels
-    if batch_size is None:
+    if terms.batch_size is None:
         return dataset
-    if isinstance(dataset, list) and spec is None:
+    if isinstance(dataset, list) and terms.spec is None:
         _refuse_ambiguous(dataset)
     if not isinstance(dataset, tuple | dict):
         return dataset
@@ -50,54 +118,6 @@ def settled(dataset: Any, batch_size: int | None, *, sent: bool = False, spec: o
         return _converted(dataset, "dataset")
     _refuse_mixed(dataset, leaves)
     return dataset
-
-
-def _names(dataset: Any) -> set[str]:
-    return {f"{base.__module__.partition('.')[0]}.{base.__name__}" for base in type(dataset).__mro__}
-
-
-def _refusal(dataset: Any, batch_size: int | None, *, sent: bool) -> str | None:
-    """Say why an object is no dataset, and what to give instead; None where it may be one."""
-    names, kind = _names(dataset), type(dataset).__name__
-    if isinstance(dataset, str | bytes | os.PathLike):
-        return (
-            f"{dataset!r} is a {kind}, expected a dataset and not the name of one; read it into arrays, or give an "
-            f"object whose __getitem__(i) reads sample i"
-        )
-    if tables := [_TABLES[name] for name in _TABLES if name in names]:
-        return (
-            f"a {kind} has no rows by number, expected a dataset; "
-            f"give its columns: {{name: table[name].to_numpy() for name in table.{tables[0]}}}"
-        )
-    if "torch.DataLoader" in names and batch_size is not None:
-        return (
-            "a DataLoader makes batches itself, expected a dataset of samples; give what it loads, its .dataset, "
-            "or batch_size=None to have its batches as they are"
-        )
-    if sent and "tensorflow.DatasetV2" in names:
-        return (
-            "a tf.data.Dataset cannot be sent to a worker process; give the arrays or files that it is made of, "
-            "or use backend='thread' to have it read here"
-        )
-    if isinstance(dataset, type) and callable(getattr(dataset, "__getitem__", None)):
-        return f"{dataset.__name__} is a class, expected a dataset; give an instance: {dataset.__name__}(...)"
-    return _needs_arguments(dataset) if is_iterable(dataset) and not hasattr(type(dataset), "__iter__") else None
-
-
-def _needs_arguments(function: Any) -> str | None:
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):  # of some builtins
-        return None
-    try:
-        signature.bind()
-    except TypeError as error:
-        name = getattr(function, "__name__", type(function).__name__)
-        return (
-            f"{name}{signature} cannot be called without arguments ({error}), as a function that returns an iterable "
-            f"is; give lambda: {name}(...)"
-        )
-    return None
 
 
 def _is_array(value: Any) -> bool:

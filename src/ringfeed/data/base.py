@@ -1,0 +1,300 @@
+"""What all kinds of dataset have in common: a source says what the dataset is, a reader fills slots from it.
+
+Source                   in the consumer: spec, length, order, hooks, words for errors
+  │ pickled, without the dataset and all that only the consumer needs
+  ▼
+Source.reader(dataset)   in a worker: a Reader, which fills ticket after ticket
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ringfeed.data.rng import SampleContext, enter, reseed
+from ringfeed.errors import SpecError
+from ringfeed.ring.failure import encode
+from ringfeed.ring.machine import beyond_caches
+from ringfeed.spec._rows import RowWriter
+from ringfeed.spec.spec import Spec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from ringfeed.data.permutation import Indices
+    from ringfeed.data.sampler import Sampler
+    from ringfeed.ring._ring import Lease, Ring, WorkerEnd
+
+NEVER = 2**64 - 1  # bytes: more than any slots have
+IDLE_NS = 10**10  # a sleeping worker looks round this often; waking it does not depend on it
+MAX_ROWS = 2**32 - 1  # of a batch: the shared memory counts them in 32 bits
+
+Bars = list[tuple[int, int]]  # epoch and index of each element that ended all workers that read it
+_HOOKS = ("on_epoch_begin", "on_epoch_end")
+_CONSUMERS_OWN = frozenset(("given", "dataset", "terms", "hooks", "iterables", "element_kind", "elements"))
+
+
+class Terms(NamedTuple):
+    """What the user says of a dataset: the loader's parameters of these names."""
+
+    batch_size: int | None
+    spec: object
+    max_batch_size: int | None
+    seed: int
+    reseed: bool
+    on_error: str
+
+    def given_spec(self) -> Spec | None:
+        """Return the spec, where the user gives one."""
+        return self.spec if self.spec is None or isinstance(self.spec, Spec) else Spec(self.spec)
+
+
+class Delivery(NamedTuple):
+    """What has become of a batch of which something is missing."""
+
+    failed: list[tuple[int, int, int]]
+    """Row, index and mark of each sample that failed."""
+    is_none: bool = False
+    """Whether the dataset has None in the place of this batch."""
+    keeps_others: bool = True
+    """Whether the rows that did not fail are delivered."""
+    ended: tuple[str, bytes] | None = None
+    """The stream that an error has ended, in words, and the record of that error."""
+    is_over: bool = False
+    """Whether no stream has any more elements."""
+
+
+class Port(NamedTuple):
+    """A worker's access to the ring."""
+
+    end: WorkerEnd
+    ring: Ring
+    offsets: tuple[int, ...]
+    """Of the fields of a slot, in bytes."""
+    is_consumer: bool = False
+    """Whether the consumer fills its own batches: then Ctrl-C comes out of `Reader.fill`."""
+    bars: Sequence[tuple[int, int]] = ()
+    """Elements that replaced workers must not read again (see `Source.barred`)."""
+
+
+class Source(ABC):
+    """What a dataset is. It is made by `open_source`, and pickled to each worker without the dataset."""
+
+    spec: Spec
+    rows: int  # the most of a batch: what a slot holds
+    streams = 0  # read in order, each by one worker; 0: the dataset has an index
+    local_only = False  # whether the dataset cannot leave this process
+    runs_code = True  # whether reading a sample runs code of the dataset
+    has_gaps = False  # whether a batch was found to be None
+    packages: frozenset[str] | None = None  # whose objects a sample holds; None: no sample was read
+    _reader: type[Reader]
+    _is_sized = False
+
+    def __init__(self, given: Any, dataset: Any, terms: Terms) -> None:
+        """Read nothing yet; ``given``: the dataset as the user gave it, ``dataset``: as it is read."""
+        self.given = given
+        self.dataset = dataset
+        self.terms = terms
+        self.seed, self.reseed = terms.seed, terms.reseed
+        self.whole = terms.batch_size is None  # one index is a whole batch
+        self.indices = terms.batch_size or 1  # of a batch
+        self.hooks = frozenset(name for name in _HOOKS if _is_own(getattr(type(given), name, None)))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a worker needs."""
+        return {name: value for name, value in self.__dict__.items() if name not in _CONSUMERS_OWN}
+
+    # ---- what the dataset is ----
+
+    @abstractmethod
+    def learn(self) -> None:
+        """Set the spec and the rows of a batch, from the first sample unless the user gives the spec.
+
+        What the first sample raises comes out as it is or, with ``on_error="skip"``, as a SpecError that asks for a
+        spec.
+        """
+
+    def length(self) -> int | None:
+        """Return the number of indices now; None where only reading shows the end, or there is none."""
+        return None
+
+    def sampler(self, *, shuffle: bool, sampler: Any) -> Sampler:
+        """Return the order that the loader's parameters ask for, over the dataset's length now."""
+        from ringfeed.data.sampler import make_sampler  # noqa: PLC0415 - no worker needs it
+
+        length = self.length()
+        self._is_sized = length is not None
+        return make_sampler(length, shuffle=shuffle, seed=self.seed, sampler=sampler)
+
+    def run_hook(self, name: str) -> bool:
+        """Call a hook, if the dataset has it; returns whether `sampler` may give another order from now on."""
+        if name not in self.hooks:
+            return False
+        getattr(self.given, name)()
+        return self._is_sized
+
+    def check_sendable(self) -> None:  # noqa: B027 - most kinds can be sent
+        """Raise TypeError for a dataset that cannot be sent to worker processes, whatever it holds."""
+
+    def accept(self, spec: Spec, rows: int) -> None:
+        """Set the spec and the most rows of a batch; ValueError where 32 bits of rows, or 64 of elements, overflow."""
+        if rows > MAX_ROWS:
+            message = f"a batch of {rows} rows, expected at most {MAX_ROWS}; make it smaller"
+            raise ValueError(message)
+        for leaf in spec.leaves:
+            beside = math.prod(axis or 1 for axis in leaf.shape) * leaf.dtype.itemsize
+            if not leaf.nbytes and max(rows, 1) * beside >= 2**63:
+                message = (
+                    f"{leaf.path} has shape {leaf.shape}, which holds nothing, but with {rows} rows NumPy counts more "
+                    f"than 63 bits of bytes along its other axes; make them smaller"
+                )
+                raise SpecError(message)
+        self.spec, self.rows = spec, rows
+
+    def first(self) -> Any:
+        """Return element 0 of the dataset, to learn the spec from."""
+        if self.length() == 0:
+            message = "the dataset is empty, so there is no sample to infer the spec from; give spec="
+            raise SpecError(message)
+        return self.read(0)
+
+    def read(self, index: int) -> Any:
+        """Return an element of the dataset, to learn the spec from, with its own random numbers."""
+        before = enter(SampleContext(self.seed, index=index))
+        try:
+            return self.dataset[index]
+        except Exception as error:
+            if self.terms.on_error != "skip":
+                raise
+            raised = f"{type(error).__name__}: {error}".removesuffix(": ")
+            remedy = "spec= and max_batch_size=" if self.whole else "spec="
+            message = (
+                f"dataset[{index}], read for the spec, raised {raised}; on_error='skip' cannot leave it out before the "
+                f"spec is known: give {remedy}"
+            )
+            raise SpecError(message) from error
+        finally:
+            enter(before)
+
+    # ---- its batches ----
+
+    def cut(self, indices: Indices, workers: int) -> Iterable[tuple[Indices, int]]:  # noqa: ARG002 - see streams
+        """Cut indices into what may be planned together: each part, and the lane whose worker fills it (0: any)."""
+        return [(indices, 0)] if len(indices) else []
+
+    def settle(self, lease: Lease, rows: int, epoch: Any) -> Delivery:  # noqa: ARG002 - see streams
+        """Say what has become of a batch of ``rows`` rows of which something is missing."""
+        return Delivery(lease.failed_rows(rows))
+
+    def barred(self, bars: Bars, epoch: int, index: int) -> Bars:  # noqa: ARG002 - see streams
+        """Return ``bars`` with an element that was given up, where later ones cannot be read without it."""
+        return bars
+
+    # ---- in words ----
+
+    def describe(self, index: int) -> str:
+        """Say which sample an index means."""
+        return f"dataset[{index}]"
+
+    def describe_all(self, indices: list[int]) -> str:
+        """Say which samples some workers are at."""
+        return f"dataset[i] (i = {', '.join(map(str, indices))})" if indices else "dataset[i]"
+
+    # ---- in a worker ----
+
+    def reader(self, dataset: Any, port: Port) -> Reader:
+        """Return what fills claims from one version of the dataset; one for each worker thread."""
+        return self._reader(self, dataset, port)
+
+
+def _is_own(hook: Any) -> bool:
+    """Whether a dataset defines a hook itself, rather than inheriting Keras' empty one."""
+    return callable(hook) and getattr(hook, "__module__", "").partition(".")[0] not in {"keras", "tf_keras"}
+
+
+def class_names(obj: Any) -> set[str]:
+    """Name the classes of an object, each with its root package: "torch.Tensor"."""
+    return {f"{base.__module__.partition('.')[0]}.{base.__name__}" for base in type(obj).__mro__}
+
+
+def packages_in(sample: object) -> frozenset[str]:
+    """Name the packages whose objects a sample holds."""
+
+    def found(branch: object) -> Iterator[str]:
+        if isinstance(branch, tuple | list | dict):
+            for child in branch.values() if isinstance(branch, dict) else branch:
+                yield from found(child)
+        else:
+            yield type(branch).__module__.partition(".")[0]
+
+    return frozenset(found(sample))
+
+
+class Reader(ABC):
+    """A dataset, ready to fill claims. One for each worker thread."""
+
+    def __init__(self, source: Source, dataset: Any, port: Port) -> None:
+        """Prepare to fill what the port's end claims."""
+        self._source = source
+        self._port = port
+        self._end = port.end
+        self._context = SampleContext(source.seed)
+        # What the consumer fills itself, it takes at once: it finds the batch in a cache, whatever lies in other slots.
+        beyond = NEVER if port.is_consumer else beyond_caches()
+        self._writer = RowWriter(source.spec, port.offsets, port.ring, beyond)
+        self._read = self._open(dataset)
+
+    @abstractmethod
+    def _open(self, dataset: Any) -> Callable[[], bool]:
+        """Return a function that fills the claim, and returns False when it was cancelled."""
+
+    def serve(self, version: int, *, claimed: bool = False) -> bool:
+        """Fill tickets of one version of the dataset until the ring stops: see `WorkerEnd.serve`.
+
+        What is raised outside the samples of a ticket fails all of them.
+        """
+        before = enter(self._context)
+        try:
+            return self._end.serve(self._read, self._context, self._fail, version, IDLE_NS, claimed)
+        finally:
+            enter(before)
+
+    def fill(self) -> bool:
+        """Fill the claim, recording what fails in its failure record; False when it was cancelled."""
+        self._context.epoch = self._end.epoch
+        before = enter(self._context)
+        try:
+            return self._read()
+        finally:
+            enter(before)
+
+    def _fail(self, error: BaseException) -> None:
+        for row in range(len(self._end.indices)):
+            self._end.fail(row, encode(error))
+
+    def _failed(self, row: int, index: int, error: BaseException) -> None:  # noqa: ARG002 - see streams
+        if self._port.is_consumer and isinstance(error, KeyboardInterrupt):
+            raise error
+        self._end.fail(row, encode(error))
+
+    def _samples(self, get: Callable[[int], Any]) -> Callable[[], bool]:
+        """Fill row by row with what ``get(index)`` returns."""
+        return partial(self._writer.samples, self._end.claim_address, get, self._context, self._failed)
+
+    def _batches(self, get: Callable[[int], Any]) -> Callable[[], bool]:
+        """Fill the slot with the whole batch that ``get(index)`` returns."""
+        most = self._source.rows
+        return partial(self._writer.batch, self._end.claim_address, get, most, self._context, self._failed)
+
+    def _reseeded(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Have the legacy states seeded ahead of each call, where ``reseed=True`` asks for it."""
+        if not self._source.reseed:
+            return function
+
+        def call(*arguments: Any) -> Any:
+            reseed(self._context)
+            return function(*arguments)
+
+        return call

@@ -1,0 +1,78 @@
+"""Datasets of whole batches: ``batch_size=None``, and ``dataset[i]`` is a batch of any number of rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ringfeed.data.base import Delivery, Reader, Source, packages_in
+from ringfeed.errors import SpecError
+from ringfeed.ring.failure import Kind, kind_of
+from ringfeed.spec.spec import Spec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ringfeed.ring._ring import Lease
+
+MAX_NOTHING = 1000  # batches of None that are read to find one that is none
+
+
+class BatchReader(Reader):
+    """Reads a whole batch."""
+
+    def _open(self, dataset: Any) -> Callable[[], bool]:
+        return self._batches(self._reseeded(dataset.__getitem__))
+
+
+class BatchSource(Source):
+    """A dataset whose ``dataset[i]`` is a whole batch, such as a Keras PyDataset."""
+
+    _reader = BatchReader
+
+    def length(self) -> int | None:
+        """Return the number of batches.
+
+        Keras' own datasets say it by ``num_batches``, which comes before ``len()`` there.
+        """
+        try:
+            if hasattr(type(self.dataset), "num_batches"):
+                count = self.dataset.num_batches
+                if count is None or isinstance(count, int):
+                    return count
+            return len(self.dataset)
+        except (TypeError, NotImplementedError):  # what Python and Keras raise where there is none
+            return None
+
+    def learn(self) -> None:
+        """Set the spec and the rows, from the first batch that is not None unless they are given."""
+        spec, most = self.terms.given_spec(), self.terms.max_batch_size
+        if spec is not None:
+            if most is None:
+                message = "batch_size=None with spec= needs max_batch_size=, the most rows that a batch has"
+                raise ValueError(message)
+            self.accept(spec, most)
+            return
+        batch, index = self._first_batch()
+        spec, rows = Spec.infer_batch(batch, index)
+        if most is not None and most < rows:
+            message = f"max_batch_size={most}, but batch {index} has {rows} rows; raise it"
+            raise ValueError(message)
+        self.has_gaps, self.packages = index > 0, packages_in(batch)
+        self.accept(spec, most or max(rows, 1))
+
+    def _first_batch(self) -> tuple[Any, int]:
+        """Return the first batch that is not None, and its index."""
+        batch, index = self.first(), 0
+        while batch is None:
+            index += 1
+            if index in (self.length(), MAX_NOTHING):
+                message = f"the dataset gives None in the place of its first {index} batches; give spec="
+                raise SpecError(message)
+            batch = self.read(index)
+        return batch, index
+
+    def settle(self, lease: Lease, rows: int, epoch: Any) -> Delivery:  # noqa: ARG002 - see streams
+        """Say why the batch is missing: it fails as one, or there is none."""
+        kinds = {kind_of(record) for _, record in lease.failures()}
+        failed = [] if kinds - {Kind.ERROR} else lease.failed_rows(1)
+        return Delivery(failed, is_none=Kind.NOTHING in kinds, keeps_others=False)
