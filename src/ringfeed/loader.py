@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from ringfeed._process import Exit, Forks
+from ringfeed.data.base import Terms
 from ringfeed.data.sampler import check_seed
 from ringfeed.data.source import open_source
 from ringfeed.engine.allowance import Allowance
@@ -118,15 +119,8 @@ class Loader(Facts, Insight, Outlets):
         self._batch_size = check_count("batch_size", batch_size, 1)
         check_count("max_batch_size", max_batch_size, 1)
         self._seed = check_seed(seed)
-        self._source = source = open_source(
-            dataset,
-            batch_size=self._batch_size,
-            spec=spec,
-            max_batch_size=max_batch_size,
-            seed=self._seed,
-            reseed=reseed,
-            on_error=on_error,
-        )
+        terms = Terms(self._batch_size, spec, max_batch_size, self._seed, reseed, on_error)
+        self._source = source = open_source(dataset, terms)
         self._allowance = Allowance.of(workers, slots, memory, whole=source.whole, iterables=source.streams)
         if source.local_only:
             backend = "thread"

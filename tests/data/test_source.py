@@ -15,6 +15,7 @@ import pytest
 
 import ringfeed
 from datasets import Batches, Bulk, Imported, ImportedBatches, Oracle, ReadInto, check, imported_in_turn
+from ringfeed.data.base import Terms
 from ringfeed.data.source import open_source
 from ringfeed.spec.spec import Spec
 
@@ -44,12 +45,12 @@ def batches(dataset: Any, **settings: Any) -> list[Any]:
 )
 def test_kinds(dataset: Any, kind: str) -> None:
     """Each dataset is read in its fastest way."""
-    assert open_source(dataset, batch_size=2)._reader.__name__ == kind
+    assert open_source(dataset, Terms(2))._reader.__name__ == kind
 
 
 def test_reseed_reads_one_by_one() -> None:
     """The legacy states are set for each sample, which __getitems__ would not allow."""
-    assert open_source(Bulk(5), batch_size=2, reseed=True)._reader.__name__ == "SampleReader"
+    assert open_source(Bulk(5), Terms(2, reseed=True))._reader.__name__ == "SampleReader"
 
 
 KINDS = {"samples": Imported(), "batches": ImportedBatches(), "streams": imported_in_turn}
@@ -69,7 +70,7 @@ def test_a_worker_imports_the_kind_that_it_reads(kind: str, start_method: Any) -
 @pytest.mark.parametrize("dataset", [Oracle(5), np.zeros((5, 10**6)), *KINDS.values()], ids=str)
 def test_a_source_travels_without_its_dataset(dataset: Any) -> None:
     """What each worker is told of a dataset is small, and names neither it nor what only the consumer needs."""
-    source = open_source(dataset, batch_size=None if isinstance(dataset, ImportedBatches) else 2)
+    source = open_source(dataset, Terms(None if isinstance(dataset, ImportedBatches) else 2))
     source.learn()
     pickled = pickle.dumps(source)
     assert len(pickled) < 1000
@@ -597,7 +598,7 @@ def test_read_into_that_does_not_write(how: str, kind: type[Exception], text: st
 def test_an_inherited_method_is_taken_back(name: str) -> None:
     """A class that sets a faster method to None has none."""
     dataset = type("Plain", (ReadInto,), {"read_into": None, name: None})()
-    assert open_source(dataset, batch_size=2)._reader.__name__ == "SampleReader"
+    assert open_source(dataset, Terms(2))._reader.__name__ == "SampleReader"
 
 
 def test_a_tuple_or_dict_of_samples_is_as_long_as_it_is() -> None:

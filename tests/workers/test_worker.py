@@ -20,7 +20,7 @@ import pytest
 import leftovers
 import ringfeed
 from datasets import Misbehaving, Oracle, check, drain
-from ringfeed.data.base import Port
+from ringfeed.data.base import Port, Terms
 from ringfeed.data.samples import SampleReader
 from ringfeed.data.source import open_source
 from ringfeed.engine.plan import make_plan
@@ -46,7 +46,7 @@ class Bench:
     """A ring of one worker over numbers, and what a worker process is told in its hello."""
 
     def __init__(self, dataset: Any) -> None:
-        self.source = open_source(dataset, batch_size=4)
+        self.source = open_source(dataset, Terms(4))
         self.source.learn()
         self.plan = make_plan(self.source.spec, self.source.rows, 4, workers=1, slots=2)
         self.segment = Segment(self.plan)

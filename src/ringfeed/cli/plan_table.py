@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex
 import numpy as np
 
 from ringfeed._units import parse_memory, show_bytes
+from ringfeed.data.base import Terms
 from ringfeed.data.source import open_source
 from ringfeed.engine.options import MOST, check_count
 from ringfeed.engine.plan import DEFAULT_SLOTS, Plan, make_plan
@@ -165,7 +166,7 @@ def _show_shape(shape: Shape) -> str:
 
 
 def _subject(dataset: Any, spec: object, workers: int, *, whole: bool) -> _Subject:
-    if spec is None and open_source(dataset, batch_size=None if whole else 1).local_only:
+    if spec is None and open_source(dataset, Terms(None if whole else 1)).local_only:
         message = "plan() would read the first element of an iterator, and its epoch would lack it; give spec="
         raise ValueError(message)
     found = Loader(dataset, batch_size=None if whole else 1, slots=MIN_SLOTS, workers=workers, spec=spec)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ringfeed._units import show_bytes, show_s
+from ringfeed.data.base import Terms
 from ringfeed.data.rng import SampleContext, enter
 from ringfeed.data.sampler import check_seed
 from ringfeed.data.source import open_source
@@ -124,7 +125,7 @@ def profile(  # noqa: PLR0913 - what a user may set
     check_count("workers", workers, 0)
     check_seconds("seconds", seconds, "the time for which samples are read")
     seed = check_seed(seed)
-    found = open_source(dataset, batch_size=batch_size, seed=seed)
+    found = open_source(dataset, Terms(batch_size, seed=seed))
     found.learn()
     if not found.runs_code:
         message = "a dataset of arrays has no __getitem__ to look into: its rows are copied by ringfeed itself"

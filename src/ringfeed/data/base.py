@@ -40,11 +40,11 @@ class Terms(NamedTuple):
     """What the user says of a dataset: the loader's parameters of these names."""
 
     batch_size: int | None
-    spec: object
-    max_batch_size: int | None
-    seed: int
-    reseed: bool
-    on_error: str
+    spec: object = None
+    max_batch_size: int | None = None
+    seed: int = 0
+    reseed: bool = False
+    on_error: str = "raise"
 
     def given_spec(self) -> Spec | None:
         """Return the spec, where the user gives one."""
@@ -54,16 +54,11 @@ class Terms(NamedTuple):
 class Delivery(NamedTuple):
     """What has become of a batch of which something is missing."""
 
-    failed: list[tuple[int, int, int]]
-    """Row, index and mark of each sample that failed."""
-    is_none: bool = False
-    """Whether the dataset has None in the place of this batch."""
-    keeps_others: bool = True
-    """Whether the rows that did not fail are delivered."""
-    ended: tuple[str, bytes] | None = None
-    """The stream that an error has ended, in words, and the record of that error."""
-    is_over: bool = False
-    """Whether no stream has any more elements."""
+    failed: list[tuple[int, int, int]]  # row, index and mark of each sample that failed
+    is_none: bool = False  # whether the dataset has None in the place of this batch
+    keeps_others: bool = True  # whether the rows that did not fail are delivered
+    ended: tuple[str, bytes] | None = None  # the stream that an error has ended, in words, and that error's record
+    is_over: bool = False  # whether no stream has any more elements
 
 
 class Port(NamedTuple):
@@ -71,12 +66,9 @@ class Port(NamedTuple):
 
     end: WorkerEnd
     ring: Ring
-    offsets: tuple[int, ...]
-    """Of the fields of a slot, in bytes."""
-    is_consumer: bool = False
-    """Whether the consumer fills its own batches: then Ctrl-C comes out of `Reader.fill`."""
-    bars: Sequence[tuple[int, int]] = ()
-    """Elements that replaced workers must not read again (see `Source.barred`)."""
+    offsets: tuple[int, ...]  # of the fields of a slot, in bytes
+    is_consumer: bool = False  # the consumer fills its own batches: then Ctrl-C comes out of `Reader.fill`
+    bars: Sequence[tuple[int, int]] = ()  # elements that replaced workers must not read again (see `Source.barred`)
 
 
 class Source(ABC):

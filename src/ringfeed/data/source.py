@@ -15,38 +15,31 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from ringfeed.data.arrays import ArraySource, columns_of, leaf_arrays
-from ringfeed.data.base import Terms, class_names
+from ringfeed.data.base import class_names
 from ringfeed.data.batches import BatchSource
 from ringfeed.data.samples import SampleSource
 from ringfeed.data.streams import StreamSource, is_iterable
 
 if TYPE_CHECKING:
-    from ringfeed.data.base import Source
+    from ringfeed.data.base import Source, Terms
 
 _TABLES = {"pandas.DataFrame": "columns", "polars.DataFrame": "columns", "pyarrow.Table": "column_names"}
 
 
-def open_source(  # noqa: PLR0913 - what the user may say of a dataset
-    dataset: Any,
-    *,
-    batch_size: int | None,
-    spec: object = None,
-    max_batch_size: int | None = None,
-    seed: int = 0,
-    reseed: bool = False,
-    on_error: str = "raise",
-) -> Source:
+def open_source(dataset: Any, terms: Terms) -> Source:
     """Decide once what a dataset is, or say what is wrong with it; nothing is read before `Source.learn`.
 
     Raises TypeError for what is no dataset, ValueError for settings that do not fit it, SpecError for columns that are
     none.
     """
+    batch_size = terms.batch_size
     if refusal := _refusal(dataset, batch_size):
         raise TypeError(refusal)
-    if max_batch_size is not None and batch_size is not None:
-        message = f"max_batch_size={max_batch_size} is for datasets of whole batches; with batch_size= leave it out"
+    if terms.max_batch_size is not None and batch_size is not None:
+        message = (
+            f"max_batch_size={terms.max_batch_size} is for datasets of whole batches; with batch_size= leave it out"
+        )
         raise ValueError(message)
-    terms = Terms(batch_size, spec, max_batch_size, seed, reseed, on_error)
     columns = columns_of(dataset, terms)
     if leaf_arrays(columns) is not None:
         return ArraySource(dataset, columns, terms)
