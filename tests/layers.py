@@ -41,7 +41,6 @@ KNOWN = {
     ("frameworks/jax.py", "loader"),
     ("frameworks/keras/adapter.py", "loader"),
     ("frameworks/keras/arguments.py", "loader"),
-    ("frameworks/keras/door.py", "keras"),
     ("frameworks/keras/door.py", "loader"),
     ("frameworks/keras/feed.py", "engine"),
     ("frameworks/keras/feed.py", "loader"),

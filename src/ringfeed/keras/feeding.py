@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-import keras
 from keras.src.trainers.epoch_iterator import EpochIterator
 
 from ringfeed.frameworks.keras.adapter import LoaderAdapter
+from ringfeed.frameworks.keras.door import check_takes_adapters
 from ringfeed.keras.pydataset import DatasetLoader, loader_for, run_hook
 
 if TYPE_CHECKING:
@@ -109,16 +109,3 @@ def feed(  # noqa: PLR0913 - the public parameters
 def is_keras_two(dataset: object) -> bool:
     """Whether the dataset is a Sequence of `tf_keras`, which then has been imported."""
     return any(base.__module__.partition(".")[0] == "tf_keras" for base in type(dataset).__mro__)
-
-
-def check_takes_adapters(what: str) -> None:
-    """Refuse a Keras that takes no data adapters."""
-    from ringfeed.frameworks.keras.door import TAKES_ADAPTERS  # noqa: PLC0415 - it may import this
-
-    if tuple(map(int, keras.__version__.split(".")[:2])) < TAKES_ADAPTERS:
-        least = ".".join(map(str, TAKES_ADAPTERS))
-        message = (
-            f"{what} needs Keras {least} or later, which takes data adapters, and this is {keras.__version__}; update "
-            f"Keras, or use ringfeed.Loader(dataset, batch_size=None).to_keras()"
-        )
-        raise ImportError(message)

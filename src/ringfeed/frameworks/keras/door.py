@@ -43,15 +43,23 @@ def to_keras(loader: Loader, *, class_weight: ClassWeight | None = None, cast: C
     uint8. What is cast does not hold its slot. TensorFlow casts by an eager op, which runs where TensorFlow places it
     (on a GPU if there is one), or by a function compiled by XLA where the cast has steps; JAX by one compiled function.
     These may round the last bits of steps differently from NumPy and from each other. For a distribution strategy, for
-    `keras.distribution` and before Keras 3.7 the CPU does it. The other way is a layer: without ``cast`` the model is
+    `keras.distribution` the CPU does it. The other way is a layer: without ``cast`` the model is
     given the uint8, and `keras.layers.Rescaling(1 / 255)` at its beginning casts and scales within the compiled step.
 
-    Before 3.7 Keras takes no adapters, and gets a `keras.utils.PyDataset` of private copies: see `LoaderDataset`.
+    Raises ImportError before Keras 3.7, which takes no adapters.
     """
-    if tuple(map(int, keras.__version__.split(".")[:2])) < TAKES_ADAPTERS:
-        from ringfeed.keras.older import LoaderDataset  # noqa: PLC0415 - not on newer ones
-
-        return LoaderDataset(loader, class_weight, cast)
-    from ringfeed.frameworks.keras.adapter import LoaderAdapter  # noqa: PLC0415 - not on older ones
+    check_takes_adapters("to_keras()")
+    from ringfeed.frameworks.keras.adapter import LoaderAdapter  # noqa: PLC0415 - an older Keras is refused first
 
     return LoaderAdapter(loader, class_weight, cast)
+
+
+def check_takes_adapters(what: str) -> None:
+    """Raise ImportError for a Keras that takes no data adapters."""
+    if tuple(map(int, keras.__version__.split(".")[:2])) < TAKES_ADAPTERS:
+        least = ".".join(map(str, TAKES_ADAPTERS))
+        message = (
+            f"{what} needs Keras {least} or later, which takes data adapters, and this is {keras.__version__}; update "
+            f"it: pip install -U keras"
+        )
+        raise ImportError(message)
