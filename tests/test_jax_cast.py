@@ -131,7 +131,7 @@ def test_what_is_cast_is_read_from_the_slot() -> None:
     """The compiled function is given the slot's own memory, also with copy=True of the loader."""
     for copy in (False, True):
         with images(copy=copy) as loader:
-            maker = adapter._Arrays(loader, casts_of(loader.spec, "float32", "to_jax"))
+            maker = adapter._Arrays(loader._stream.info, casts_of(loader.spec, "float32", "to_jax"))
             read: list[int] = []
             real = maker.finish._together
 

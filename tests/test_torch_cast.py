@@ -94,10 +94,10 @@ def test_what_is_cast_is_read_from_the_slot(monkeypatch: pytest.MonkeyPatch) -> 
 
             def look(lease: Any, rows: int, addresses: Any = addresses, loader: Any = loader) -> Any:
                 addresses.extend(lease.address + offset for offset in loader.plan.layout.offsets)
-                maker = adapter._Tensors(loader, casts_of(loader.spec, "float32", "to_torch"))
+                maker = adapter._Tensors(loader._stream.info, casts_of(loader.spec, "float32", "to_torch"))
                 return maker(lease, rows)
 
-            x, y = next(loader.batches(look))
+            x, y = next(loader._stream.epoch(look))
             assert read == addresses
             assert x.dtype == torch.float32
             assert (y.data_ptr() == addresses[1]) is not copy
@@ -110,7 +110,7 @@ def test_steps_are_not_done_in_the_slot() -> None:
     floats = IMAGES.astype(np.float32)
     with images(floats) as loader:
         casts = casts_of(loader.spec, (Cast(offset=1.0),), "to_torch")
-        lease, (tensor,) = with_lease(loader, adapter._Tensors(loader, casts))
+        lease, (tensor,) = with_lease(loader, adapter._Tensors(loader._stream.info, casts))
         assert raw(tensor) == (floats[:8] + 1).tobytes()
         assert slot_bytes(lease, 0, loader, 8).tobytes() == floats[:8].tobytes()
 

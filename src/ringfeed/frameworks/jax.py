@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from ringfeed.engine.room import Keeper
 from ringfeed.errors import SpecError
 from ringfeed.frameworks.cast import apart, casts_of, in_numpy
 from ringfeed.frameworks.copies import copy_aligned
@@ -25,16 +24,17 @@ from ringfeed.frameworks.jax_cast import check_width, jax_casts, varying
 from ringfeed.frameworks.jax_device import JaxDevice, find_device
 from ringfeed.frameworks.prefetch import DeviceEpochs
 from ringfeed.spec._fields import Fields
+from ringfeed.spec.builder import BatchBuilder
 from ringfeed.spec.dlpack import Exported, Exports
 
 if TYPE_CHECKING:
+    from ringfeed.frameworks.base import BatchStream, LoaderInfo
     from ringfeed.frameworks.cast import Casts, CastTree
-    from ringfeed.loader import Loader
     from ringfeed.ring._ring import Lease
     from ringfeed.spec.spec import AnyArray, AnyDtype, Leaf
 
 
-def to_jax(loader: Loader, device: jax.Device | str | None = None, cast: CastTree = None) -> Epochs:
+def to_jax(stream: BatchStream, device: jax.Device | str | None = None, cast: CastTree = None) -> Epochs:
     """Epochs of the loader in jax arrays, in the structure of a sample.
 
     Nothing is copied but what goes to another device than the first CPU, and the leaves of 64 bits while JAX has these
@@ -48,24 +48,25 @@ def to_jax(loader: Loader, device: jax.Device | str | None = None, cast: CastTre
     before is cast by NumPy, with the values of NumPy.
     """
     where = find_device(device)
-    casts = casts_of(loader.spec, cast, "to_jax", check_width)
-    maker = _Arrays(loader, casts)  # what cannot be handed out is refused now
+    info = stream.info
+    casts = casts_of(info.spec, cast, "to_jax", check_width)
+    builder = _Arrays(info, casts)  # what cannot be handed out is refused now
     if where is not None:
-        return DeviceEpochs(loader, JaxDevice(where), maker.leaves, maker.finish)
-    return Epochs(loader, maker.anew)
+        return DeviceEpochs(stream, JaxDevice(where), builder.leaves, builder.finish)
+    return Epochs(stream, builder.anew)
 
 
 IN_FLIGHT_S = 10.0  # a step that nobody can see may take as long: one whose results are all dropped
 
 
-class _Arrays(Keeper):
+class _Arrays(BatchBuilder):
     """Makes the batches of one epoch, and remembers by weak references what the program has of each slot."""
 
     copied_by = "a jax array is copied by jax.numpy.array(x)"
 
-    def __init__(self, loader: Loader, casts: Casts | None = None) -> None:
+    def __init__(self, info: LoaderInfo, casts: Casts | None = None) -> None:
         casts = casts or {}
-        spec, offsets = loader.spec, loader.plan.layout.offsets
+        spec, offsets = info.spec, info.offsets
         self._exports = Exports(spec.leaves, offsets)
         self._fields = Fields(spec, offsets)
         self._leaves = spec.leaves
@@ -78,7 +79,7 @@ class _Arrays(Keeper):
         """Casts leaves, in their list."""
         self._copied = {*self._narrow, *in_host}
         self._private = {*self._copied, *on_device}  # leaves with memory of their own
-        self._copies = loader.copy
+        self._copies = info.copy
         self._handed_out: dict[int, list[weakref.ref[jax.Array]]] = {}  # by slot
 
     def __call__(self, lease: Lease, rows: int) -> Any:

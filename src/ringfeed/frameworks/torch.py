@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ringfeed.engine.room import Keeper
 from ringfeed.errors import SpecError
 from ringfeed.frameworks.cast import casts_of
 from ringfeed.frameworks.epochs import Epochs
 from ringfeed.frameworks.prefetch import DeviceEpochs
 from ringfeed.frameworks.torch_cast import torch_casts
 from ringfeed.frameworks.torch_cuda import CudaDevice
+from ringfeed.spec.builder import BatchBuilder
 from ringfeed.spec.dlpack import Exports
 
 if TYPE_CHECKING:
+    from ringfeed.frameworks.base import BatchStream, LoaderInfo
     from ringfeed.frameworks.cast import Casts, CastTree
-    from ringfeed.loader import Loader
     from ringfeed.ring._ring import Lease
 
 
-def to_torch(loader: Loader, device: torch.device | str | None = None, cast: CastTree = None) -> Epochs:
+def to_torch(stream: BatchStream, device: torch.device | str | None = None, cast: CastTree = None) -> Epochs:
     """Epochs of the loader in tensors, in the structure of a sample; nothing is copied, but to a GPU.
 
     What is ``cast`` is a new tensor, made where the batch is: on a GPU it is copied there as the uint8 that it is, and
@@ -35,30 +35,31 @@ def to_torch(loader: Loader, device: torch.device | str | None = None, cast: Cas
     has no tensors.
     """
     where = torch.device("cpu" if device is None else device)
-    casts = casts_of(loader.spec, cast, "to_torch")
-    maker = _Tensors(loader, casts)
+    info = stream.info
+    casts = casts_of(info.spec, cast, "to_torch")
+    builder = _Tensors(info, casts)
     if where.type == "cuda":
-        return DeviceEpochs(loader, CudaDevice(where), maker.leaves, torch_casts(casts))
+        return DeviceEpochs(stream, CudaDevice(where), builder.leaves, torch_casts(casts))
     _check_device(where)
-    return Epochs(loader, lambda: maker)
+    return Epochs(stream, lambda: builder)
 
 
-class _Tensors(Keeper):
+class _Tensors(BatchBuilder):
     copied_by = "a tensor is copied by .clone()"
 
-    def __init__(self, loader: Loader, casts: Casts | None = None) -> None:
+    def __init__(self, info: LoaderInfo, casts: Casts | None = None) -> None:
         casts = casts or {}
-        for leaf in loader.spec.leaves:
+        for leaf in info.spec.leaves:
             if not isinstance(getattr(torch, leaf.dtype.name, None), torch.dtype):
                 raise SpecError(
                     f"{leaf.path} has dtype {leaf.dtype}, of which torch {torch.__version__} has no tensors; "
                     "convert it in __getitem__"
                 )
-        self._exports = Exports(loader.spec.leaves, loader.plan.layout.offsets)
-        self._unflatten = loader.spec.unflatten
+        self._exports = Exports(info.spec.leaves, info.offsets)
+        self._unflatten = info.spec.unflatten
         self._cast = torch_casts(casts)
-        self._uncast = [number for number in range(len(loader.spec.leaves)) if number not in casts]
-        self._cloned = self._uncast if loader.copy else []
+        self._uncast = [number for number in range(len(info.spec.leaves)) if number not in casts]
+        self._cloned = self._uncast if info.copy else []
 
     def __call__(self, lease: Lease, rows: int) -> Any:
         return self._tensors(lease, rows, self._cloned)

@@ -27,7 +27,7 @@ class DatasetAdapter(LoaderAdapter):
 
     def __init__(self, loader: DatasetLoader, class_weight: ClassWeight | None) -> None:
         """Refuse what cannot be fed or weighted."""
-        super().__init__(loader, class_weight)
+        super().__init__(loader._stream, class_weight)  # noqa: SLF001 - as `to_keras` does
         self._dataset_loader = loader
 
     @property

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 if TYPE_CHECKING:
+    from ringfeed.frameworks.base import BatchStream
     from ringfeed.frameworks.cast import CastTree
     from ringfeed.frameworks.keras.feed import ClassWeight
-    from ringfeed.loader import Loader
 
 TAKES_ADAPTERS = (3, 7)
 """The first Keras that takes a data adapter as it is."""
 
 
-def to_keras(loader: Loader, *, class_weight: ClassWeight | None = None, cast: CastTree = None) -> Any:
+def to_keras(stream: BatchStream, *, class_weight: ClassWeight | None = None, cast: CastTree = None) -> Any:
     """What ``model.fit``, ``evaluate`` and ``predict`` take in the place of arrays, on any Keras 3 backend.
 
     Batches are ``x``, ``(x, y)`` or ``(x, y, sample_weight)``, each an array or a structure of arrays; lists
@@ -51,7 +51,7 @@ def to_keras(loader: Loader, *, class_weight: ClassWeight | None = None, cast: C
     check_takes_adapters("to_keras()")
     from ringfeed.frameworks.keras.adapter import LoaderAdapter  # noqa: PLC0415 - an older Keras is refused first
 
-    return LoaderAdapter(loader, class_weight, cast)
+    return LoaderAdapter(stream, class_weight, cast)
 
 
 def check_takes_adapters(what: str) -> None:
