@@ -52,7 +52,7 @@ class DatasetAdapter(LoaderAdapter):
     def on_epoch_begin(self) -> None:
         """Run the dataset's hook in this process, and tell Keras how long the dataset is now."""
         run_hook(self._dataset_loader, "on_epoch_begin")
-        owner = sys._getframe(1).f_locals.get("self")  # noqa: SLF001 - see keras_call
+        owner = sys._getframe(1).f_locals.get("self")  # noqa: SLF001 - see frameworks.keras.arguments
         if isinstance(owner, EpochIterator) and "_num_batches" in vars(owner):
             owner._num_batches = self._dataset_loader.count()  # noqa: SLF001 - Keras asks once a call only
 

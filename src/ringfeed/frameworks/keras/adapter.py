@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class _Epochs:
-    """A new epoch for each `iter`."""
+class Reiterable:
+    """Begins anew at each `iter`."""
 
     begin: Callable[[], Iterator[Any]]
 
@@ -63,7 +63,7 @@ class LoaderAdapter(DataAdapter):  # type: ignore[misc]  # keras has no types
     @property
     def num_batches(self) -> int | None:
         """The batches of one epoch, or None where the loader cannot know."""
-        making = iterator_in_the_making(sys._getframe(1))  # noqa: SLF001 - see keras_call
+        making = iterator_in_the_making(sys._getframe(1))  # noqa: SLF001 - see `arguments`
         if making is not None:
             self._listen(making)
         return self._stream.info.length
@@ -85,7 +85,7 @@ class LoaderAdapter(DataAdapter):  # type: ignore[misc]  # keras has no types
 
     def get_tf_dataset(self) -> Any:
         """A dataset that Keras walks in Python, and a distribution strategy in TensorFlow's graph."""
-        from ringfeed.frameworks.keras.tensorflow import EagerDataset  # noqa: PLC0415
+        from ringfeed.frameworks.keras.tensorflow import EagerBatches, WalkedDataset  # noqa: PLC0415
         from ringfeed.frameworks.tensorflow import dataset as adapter  # noqa: PLC0415 - other backends run without it
 
         feed = self._feed(sys._getframe(1))  # noqa: SLF001
@@ -93,7 +93,9 @@ class LoaderAdapter(DataAdapter):  # type: ignore[misc]  # keras has no types
         cast = self._casts.in_tensorflow(specs)
         batches = adapter.Batches(feed.arrays, self._stream.info.exact_length, specs, feed.pack, cast)
         memory = tensorflow_memory()
-        return EagerDataset(batches, lambda: feed.tensors(memory, self._outstanding))
+        return WalkedDataset(
+            adapter.dataset_of(batches), lambda: EagerBatches(batches, feed.tensors(memory, self._outstanding))
+        )
 
     def get_numpy_iterator(self) -> Iterator[Any]:
         """One epoch in NumPy arrays of their own."""
@@ -109,7 +111,7 @@ class LoaderAdapter(DataAdapter):  # type: ignore[misc]  # keras has no types
         feed = self._feed(sys._getframe(1))  # noqa: SLF001
         memory = torch_memory()
         return data_adapter_utils.get_torch_dataloader(
-            _Epochs(lambda: self._walk(feed, memory, *self._casts.in_torch()))
+            Reiterable(lambda: self._walk(feed, memory, *self._casts.in_torch()))
         )
 
     def on_epoch_end(self) -> None:

@@ -8,7 +8,7 @@ The turn tells two iterations over one dataset apart: the newest has the loader,
 batch. Nothing runs before the first batch is asked for, and nothing when an iteration is given up:
 `from_generator` owes its generator a last call, for which the interpreter waits for ever at exit.
 
-Both are ops in C, run by one call of `scan` (see `tensorflow_op`: a call takes longer than an op), or, where
+Both are ops in C, run by one call of `scan` (see `op`: a call takes longer than an op), or, where
 TensorFlow cannot have them, Python functions here, of which the second is a `map`.
 """
 
@@ -23,11 +23,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from ringfeed.errors import RingfeedError, SpecError, SupersededError
+from ringfeed.errors import SpecError
 from ringfeed.frameworks.cast import casts_of
 from ringfeed.frameworks.copies import PrivateEpoch, without_lists
 from ringfeed.frameworks.tensorflow import op as tensorflow_op
 from ringfeed.frameworks.tensorflow.cast import TensorFlowCasts
+from ringfeed.frameworks.tensorflow.feed import ended_early, superseded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -220,10 +221,7 @@ class _Turns:
     def _next(self, number: np.int64) -> Leaves:
         leaves = self._open.next_of(number)
         if leaves is None:
-            raise RingfeedError(
-                f"the epoch ended before its {self._batches.count} batches, which was len(loader) when the "
-                "dataset was made; call to_tf_dataset() again: the length has changed, or some batches are None"
-            )
+            raise ended_early(self._batches.count)
         return leaves
 
     def _next_or_blank(self, number: np.int64) -> Leaves:
@@ -244,10 +242,7 @@ class _Turn(NamedTuple):
     def next_of(self, number: np.int64) -> Leaves | None:
         """The next batch for the iteration that goes by `number`; None at the end."""
         if number != self.number:
-            raise SupersededError(
-                "a newer iteration over this dataset has taken over the loader, which serves one at a time; "
-                "end the first before you begin the second, or give each a loader of its own"
-            )
+            raise superseded()
         return next(self.leaves, None)
 
 

@@ -59,10 +59,7 @@ class LoaderFeed:
         self._tell()
         batches = self._batches
         if batches is None or batches.turn != turn:
-            raise SupersededError(
-                "a newer iteration over this dataset has taken over the loader, which serves one at a time; "
-                "end the first before you begin the second, or give each a loader of its own"
-            )
+            raise superseded()
         taken = next(batches, None)
         if taken is None:
             self._check_end(batches)
@@ -100,10 +97,7 @@ class LoaderFeed:
         if batches.failure is not None:
             raise batches.failure
         if self._count is not None:
-            raise RingfeedError(
-                f"the epoch ended before its {self._count} batches, which was len(loader) when the dataset was made; "
-                "call to_tf_dataset() again: the length has changed, or some batches are None"
-            )
+            raise ended_early(self._count)
 
     def request_stop(self) -> None:
         """Have what waits for a batch give up."""
@@ -112,6 +106,24 @@ class LoaderFeed:
     def __del__(self) -> None:
         """Have Python print what nobody was told."""
         self._tell()
+
+
+def superseded() -> SupersededError:
+    """Return the error for an iteration that a newer one has taken the loader from."""
+    message = (
+        "a newer iteration over this dataset has taken over the loader, which serves one at a time; end the first "
+        "before you begin the second, or give each a loader of its own"
+    )
+    return SupersededError(message)
+
+
+def ended_early(count: int | None) -> RingfeedError:
+    """Return the error for an epoch that has fewer batches than TensorFlow was told."""
+    message = (
+        f"the epoch ended before its {count} batches, which was len(loader) when the dataset was made; call "
+        f"to_tf_dataset() again: the length has changed, or some batches are None"
+    )
+    return RingfeedError(message)
 
 
 def _hand_over(stream: BatchStream, feed: _feed.Feed, lease: Lease, rows: int) -> tuple[Lease, int, bool]:

@@ -46,7 +46,7 @@ def load_ops() -> Any:
 
 
 class OpTurns:
-    """What the graph of one dataset calls, all of it in C; see `tensorflow._Turns` for the same in Python."""
+    """What the graph of one dataset calls, all of it in C; see `dataset._Turns` for the same in Python."""
 
     def __init__(
         self, ops: Any, stream: BatchStream, count: int | None, leaves: Sequence[tf.TensorSpec], pack: Pack
