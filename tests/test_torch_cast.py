@@ -158,7 +158,7 @@ def test_numbers_follow_the_tensor_to_its_device() -> None:
     """Means of the channels are put once where the first batch is."""
     with torch.device("meta"):
         elsewhere = torch.empty((2, 6, 5, 3), dtype=torch.uint8)
-    caster = importlib.import_module("ringfeed.frameworks.torch_cast")._TorchCast(FULL)
+    caster = importlib.import_module("ringfeed.frameworks.torch")._TorchCast(FULL)
     found = caster(elsewhere)
     assert (found.device.type, found.dtype, tuple(found.shape)) == ("meta", torch.float32, (2, 3, 6, 5))
     assert {number.device.type for _, number in caster._steps} == {"meta"}

@@ -12,8 +12,7 @@ from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 from keras.src.trainers.epoch_iterator import EpochIterator
 
 from ringfeed.frameworks.keras.arguments import check_call, check_targets, class_weight_of, iterator_in_the_making
-from ringfeed.frameworks.keras.backends import jax_memory, tensorflow_memory, torch_memory
-from ringfeed.frameworks.keras.cast import KerasCasts
+from ringfeed.frameworks.keras.backends import KerasCasts, jax_memory, tensorflow_memory, torch_memory
 from ringfeed.frameworks.keras.feed import Feed
 from ringfeed.frameworks.zero_copy import Outstanding
 
