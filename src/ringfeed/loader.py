@@ -6,40 +6,61 @@ import atexit
 import threading
 import weakref
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from ringfeed._process import Exit, Forks
 from ringfeed.data.base import Terms
-from ringfeed.data.sampler import check_seed
+from ringfeed.data.sampler import Sequential, batch_count, check_seed
 from ringfeed.data.source import open_source
 from ringfeed.engine.allowance import Allowance
-from ringfeed.engine.batches import BatchIterator
+from ringfeed.engine.batches import BatchIterator, EpochRun
 from ringfeed.engine.engine import Engine
 from ringfeed.engine.options import MOST, Settings, check_count
 from ringfeed.engine.plan import Plan, check_available
 from ringfeed.errors import ClosedError, RingfeedError, SupersededError
-from ringfeed.facts import Facts
+from ringfeed.frameworks.base import LoaderInfo
 from ringfeed.frameworks.cuda import start_driver
-from ringfeed.frameworks.pending_copies import Flight
-from ringfeed.insight import Insight
+from ringfeed.frameworks.pending_copies import PendingCopies
+from ringfeed.frameworks.pinned import Pins
+from ringfeed.monitor.bottleneck import STARTUP_S, verdict
+from ringfeed.monitor.memory import frameworks_in_workers, look
 from ringfeed.monitor.stats import Stats
-from ringfeed.outlets import Outlets
+from ringfeed.monitor.trace import Trace
 from ringfeed.ring import _ring
+from ringfeed.ring.machine import usable_cpus
 from ringfeed.transport.shared_dataset import pack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    import os
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    import jax
+    import tensorflow as tf
+    import torch
+    from keras.src.trainers.data_adapters.data_adapter import DataAdapter
     from typing_extensions import Self
 
     from ringfeed.data.sampler import Sampler
-    from ringfeed.engine.batches import Form
+    from ringfeed.frameworks.base import BatchStream
+    from ringfeed.frameworks.cast import CastTree
+    from ringfeed.frameworks.epochs import Epochs
+    from ringfeed.frameworks.pinned import Registrar
     from ringfeed.ring._feed import Feed
+    from ringfeed.spec.builder import BuildBatch
+    from ringfeed.spec.spec import Spec
+
+_in_use: weakref.WeakSet[Loader] = weakref.WeakSet()
 
 
-class Loader(Facts, Insight, Outlets):
+def loaders_in_use() -> tuple[Loader, ...]:
+    """Return the loaders of this process that have begun an epoch."""
+    return tuple(_in_use)
+
+
+class Loader:
     """Feeds batches of a dataset, filled by workers straight into preallocated shared memory.
 
     ``for batch in loader`` is one epoch. A batch mirrors the structure of a sample, in writable ndarrays over the
@@ -157,7 +178,9 @@ class Loader(Facts, Insight, Outlets):
         self._check_memory()
         self._engine: Engine | None = None
         self._stats = Stats()
-        self._flight = Flight()
+        self._pending = PendingCopies()
+        self._pins: Pins | None = None  # of the engine that runs
+        self._imports: Sequence[str] = ()  # frameworks that workers were slow to import
         self._changes = bool(source.hooks)
         self._forks = Forks.count
         self._lock = threading.RLock()  # a signal handler, a hook or the garbage collector may come in again
@@ -201,6 +224,74 @@ class Loader(Facts, Insight, Outlets):
             plan = replace(plan, slots=self._tuner.setting.slots, workers=self._tuner.setting.workers)
         check_available(plan)
 
+    # ---- what it is ----
+
+    @property
+    def dataset(self) -> Any:
+        """The dataset, as it was given."""
+        return self._dataset
+
+    @property
+    def spec(self) -> Spec:
+        """The spec of one sample."""
+        return self._source.spec
+
+    @property
+    def plan(self) -> Plan:
+        """Where the memory goes, in bytes."""
+        return self._plan
+
+    @property
+    def memory(self) -> int:
+        """Bytes of shared memory that the plan takes, the dataset's copies for the workers included."""
+        return self._plan.total
+
+    @property
+    def batch_size(self) -> int | None:
+        """Samples a batch; None for a dataset of whole batches."""
+        return self._batch_size
+
+    @property
+    def drop_remainder(self) -> bool:
+        """Whether a shorter last batch is left out."""
+        return self._settings.drop_remainder
+
+    @property
+    def shuffle(self) -> bool:
+        """Whether each epoch has an order of its own."""
+        return self._shuffle
+
+    @property
+    def is_in_order(self) -> bool:
+        """Whether every epoch is 0, 1, 2, ..., though the dataset could be read in another order."""
+        return isinstance(self._sampler, Sequential) and self._sampler.length is not None
+
+    @property
+    def on_error(self) -> str:
+        """What becomes of a failed sample: "raise" or "skip"."""
+        return self._settings.on_error
+
+    @property
+    def timeout_s(self) -> float | None:
+        """How long a batch is waited for."""
+        return self._settings.timeout_s
+
+    @property
+    def copy(self) -> bool:
+        """Whether what is handed out is a copy."""
+        return self._settings.copy
+
+    def __len__(self) -> int:
+        """Return the batches of an epoch; TypeError where the sampler does not know."""
+        length = self._sampler.length
+        if length is None:
+            endless = isinstance(self._sampler, Sequential)
+            whose = "dataset has no len(), and goes on without end" if endless else "sampler has no len()"
+            whose = "dataset is an iterable" if self._source.streams else whose
+            message = f"the length of this loader is unknown: its {whose}"
+            raise TypeError(message)
+        return batch_count(length, self._batch_size or 1, self._settings.drop_remainder)
+
     # ---- epochs ----
 
     @property
@@ -214,14 +305,10 @@ class Loader(Facts, Insight, Outlets):
 
     def __iter__(self) -> BatchIterator:
         """Begin the next epoch; an older iterator raises SupersededError at its next ``next()``."""
-        return self.batches()
+        return self._begin_epoch()
 
-    def batches(self, form: Form | None = None, *, patient: bool = False) -> BatchIterator:
-        """Return ``iter(self)``, as the adapters to frameworks want it.
-
-        ``form(lease, rows)`` makes what is handed out in the place of arrays. A ``patient`` iterator waits up to
-        ``timeout_s`` for views that hold every slot, instead of one second: for callers whose views go by themselves.
-        """
+    def _begin_epoch(self, build: BuildBatch | None = None, *, wait_for_slots: bool = False) -> BatchIterator:
+        """Begin the next epoch; see `BatchStream.epoch`."""
         self._check_open()
         with self._lock:
             self._turn += 1
@@ -237,12 +324,19 @@ class Loader(Facts, Insight, Outlets):
                 self._engine.update(self._source.dataset)
             assert self._engine is not None
             number, self._next_epoch = self._next_epoch, self._next_epoch + 1
-            self._note_use()
+            _in_use.add(self)
             self._engine.begin(self._sampler.epoch(number), number, pure=self._sampler.pure)
-            return BatchIterator(self, self._engine.taker, self._turn, form, patient=patient)
+            return BatchIterator(self._run(self._turn, wait_for_slots=wait_for_slots), self._engine.taker, build)
 
-    def lend(self, feed: Feed) -> bool:
-        """Have C code take the newest iterator's next batches from ``feed``; False when its epoch has no more."""
+    def _run(self, turn: int, *, wait_for_slots: bool) -> EpochRun:
+        take = partial(self._next, turn, patient=wait_for_slots)
+        ready, break_off = partial(self._ready, turn), partial(self._break_off, turn)
+        return EpochRun(turn, self._lock, take, ready, break_off, self._is_stopped)
+
+    def _is_stopped(self) -> bool:
+        return self._engine is None
+
+    def _lend(self, feed: Feed) -> bool:
         with self._lock:
             return self._engine is not None and self._engine.lend(feed, self._turn)
 
@@ -255,18 +349,31 @@ class Loader(Facts, Insight, Outlets):
     def _start(self) -> None:
         self._stop_engine()  # if Ctrl-C has kept the last from it
         self._check_memory()
-        engine = Engine(self._plan, self._source, self._settings, self._stats, self._flight, tuner=self._tuner)
+        engine = Engine(self._plan, self._source, self._settings, self._stats, tuner=self._tuner)
         try:
             self._unended = engine
             self._finalizer = weakref.finalize(self, Engine.stop, engine)
             atexit.unregister(Exit.note)
             atexit.register(Exit.note)  # the last to be registered is the first to run
+            self._pin_slots(engine)
             engine.start(self._source.dataset)
             self._check_open()
             self._engine = engine
         except BaseException:
             self._stop_engine()
             raise
+
+    def _pin_slots(self, engine: Engine) -> None:
+        """Register the slots with ``pin=True``; at the engine's end, when the copies that read them have passed."""
+        engine.on_stop.append(self._pending.wait)
+        if self._settings.pin:
+            self._pins = Pins(start_driver(), engine.ring, self._plan.slot_size)
+            engine.on_stop.append(self._pins.release)
+
+    def _register_slots(self, registrar: Registrar) -> None:
+        if self._pins is not None:
+            self._pending.wait()
+            self._pins.move_to(registrar)
 
     def _check_turn(self, turn: int) -> None:
         if turn != self._turn:
@@ -280,7 +387,7 @@ class Loader(Facts, Insight, Outlets):
             self._check_turn(turn)
             return self._engine is not None and self._engine.ring.look() == _ring.TAKEABLE
 
-    def _next(self, turn: int, form: Form | None, *, patient: bool) -> Any:
+    def _next(self, turn: int, build: BuildBatch | None, *, patient: bool) -> Any:
         if self._closed or self._forks != Forks.count:  # looked at here first: it is asked for every batch
             self._check_open()
         with self._lock:
@@ -291,7 +398,7 @@ class Loader(Facts, Insight, Outlets):
                 self._check_open()
                 raise StopIteration  # the workers have failed, and `next` has raised it
             try:
-                return engine.next(form, patient=patient, turn=turn)
+                return engine.next(build, patient=patient, turn=turn)
             except StopIteration:
                 if self._ended != turn:
                     self._ended = turn  # whatever the hook raises, it has run
@@ -314,6 +421,150 @@ class Loader(Facts, Insight, Outlets):
         finally:
             self._lock.release()
 
+    # ---- what can be seen while it runs; safe from any thread ----
+
+    def stats(self) -> Stats:
+        """Return what has been done so far, and what it means; the object is kept up to date by the next call."""
+        engine = self._engine
+        if engine is not None:
+            self._stats = engine.count()
+        plan, tuner, engine_now = self._plan, self._tuner, self._engine_now()
+        self._stats.look_with(lambda: look(plan, engine_now()))
+        self._stats.tuning = [] if tuner is None else list(tuner.history)
+        self._stats.verdict = verdict(
+            self._stats,
+            workers=self._settings.workers if tuner is None else tuner.setting.workers,
+            slots=plan.slots if tuner is None else tuner.setting.slots,
+            slot_size=plan.slot_size,
+            cpus=usable_cpus(),
+            tuned="" if tuner is None else tuner.why,
+            imported=self._imported(),
+        )
+        return self._stats
+
+    def _imported(self) -> Sequence[str]:
+        """Return the frameworks that workers import, where their start takes long."""
+        stats = self._stats
+        started = self._settings.start_method != "fork"  # a forked worker maps what this process has imported
+        slow = stats.startup_s >= STARTUP_S or not stats.batches
+        if self._engine is not None and started and slow and not self._imports:
+            self._imports = frameworks_in_workers(self._engine)
+        return self._imports
+
+    def _engine_now(self) -> Callable[[], Engine | None]:
+        """Return what returns the engine that runs, and does not keep this loader."""
+        this = weakref.ref(self)
+
+        def engine() -> Engine | None:
+            loader = this()
+            return None if loader is None else loader._engine  # noqa: SLF001 - it is this very object
+
+        return engine
+
+    def slot_states(self) -> list[str]:
+        """Return a word for each slot: free, filling, ready, held or draining."""
+        engine = self._engine
+        return ["free"] * self._plan.slots if engine is None else engine.ring.slot_states()
+
+    def trace(self, path: str | os.PathLike[str]) -> Trace:
+        """Begin a timeline of the workers, the slots and the consumer, written to ``path`` when it is stopped.
+
+            with loader.trace("run.json"):
+                model.fit(loader.to_keras())
+
+        Open the file in https://ui.perfetto.dev or chrome://tracing. A thread looks at the ring every millisecond,
+        which takes about one percent of a CPU; nothing else becomes slower. OSError where there can be no such file.
+        """
+        return Trace(self._engine_now(), path)
+
+    # ---- into frameworks, each imported when it is asked for ----
+
+    @property
+    def _stream(self) -> BatchStream:
+        return _Stream(
+            self,
+            self._info,
+            self._pending,
+            self._begin_epoch,
+            self._lend,
+            self._request_stop,
+            self._register_slots,
+        )
+
+    def _info(self) -> LoaderInfo:
+        plan, settings, is_iterable = self._plan, self._settings, self._source.streams > 0
+        skips, rows = settings.on_error == "skip", plan.layout.rows
+        has_gaps = self._source.has_gaps or self._stats.none_batches > 0  # None has come in the place of whole batches
+        try:
+            length = len(self)
+        except TypeError:
+            length = None
+        return LoaderInfo(
+            spec=self.spec,
+            offsets=plan.layout.offsets,
+            slots=plan.slots,
+            max_rows=rows,
+            fixed_rows=rows if settings.drop_remainder and self._batch_size is not None and not skips else None,
+            length=length,
+            exact_length=None if skips or has_gaps or is_iterable else length,
+            is_iterable=is_iterable,
+            copy=settings.copy,
+            is_shuffled=self.shuffle,
+            is_in_order=self.is_in_order,
+            timeout_s=settings.timeout_s,
+        )
+
+    def to_keras(self, *, class_weight: Mapping[int, float] | None = None, cast: CastTree = None) -> DataAdapter:
+        """Return what ``fit``, ``evaluate`` and ``predict`` of a Keras 3 model take as ``x``, over the slots.
+
+        ``cast``: leaves that become floating point after the hand-over. The slots hold them as the uint8 that they are,
+        in a quarter of the memory of float32. It is
+
+        - a dtype, such as ``"float32"``, or a `ringfeed.Cast`, for every uint8 leaf; or
+        - a sample's structure of these and of None, for leaves of any numbers, as in ``("float32", None)`` or
+          ``{"image": Cast(scale=1 / 255), "label": "float32"}``. None, or no key: the leaf stays as it is.
+
+        Raises SpecError for what cannot be cast so.
+        """
+        from ringfeed.frameworks.keras.door import to_keras  # noqa: PLC0415 - imports Keras
+
+        return to_keras(self._stream, class_weight=class_weight, cast=cast)
+
+    def to_tf_dataset(self, *, cast: CastTree = None) -> tf.data.Dataset:
+        """Return a ``tf.data.Dataset`` whose every iteration is one epoch.
+
+        ``cast``: as for `to_keras`; here it is done on the CPU.
+
+        TensorFlow copies to a GPU itself: ahead of the step with, as the last step of a pipeline,
+        ``.apply(tf.data.experimental.prefetch_to_device("/GPU:0"))``, and from the slot itself with ``pin=True``.
+        """
+        from ringfeed.frameworks.tensorflow.dataset import to_tf_dataset  # noqa: PLC0415 - imports TensorFlow
+
+        return to_tf_dataset(self._stream, cast)
+
+    def to_torch(self, device: torch.device | str | None = None, *, cast: CastTree = None) -> Epochs:
+        """Return epochs whose batches are torch tensors over the slots.
+
+        ``device="cuda"``: on that GPU, each copied ahead of the step that wants it, on a stream of its own; the slot
+        comes back when the copy has passed. With ``pin=True`` the GPU copies beside what it computes. ``cast``: as for
+        `to_keras`; done on the device.
+        """
+        from ringfeed.frameworks.torch import to_torch  # noqa: PLC0415 - imports torch
+
+        return to_torch(self._stream, device, cast)
+
+    def to_jax(self, device: jax.Device | str | None = None, *, cast: CastTree = None) -> Epochs:
+        """Return epochs whose batches are jax arrays over the slots.
+
+        ``device``, a ``jax.Device`` or the name of a platform: on that device, each copied by JAX ahead of the step
+        that wants it; the slot comes back when the copy is there. With ``pin=True`` the slots are registered by JAX's
+        own client where it can (``dma_map``), since it puts what others registered through a buffer of its own.
+        ``cast``: as for `to_keras`; done on the device.
+        """
+        from ringfeed.frameworks.jax import to_jax  # noqa: PLC0415 - imports JAX
+
+        return to_jax(self._stream, device, cast)
+
     # ---- the end ----
 
     def _check_open(self) -> None:
@@ -326,7 +577,7 @@ class Loader(Facts, Insight, Outlets):
 
     def _stop_engine(self) -> None:
         """End the engine. What Ctrl-C keeps it from is done by the next call, or at the loader's end."""
-        self._engine = None
+        self._engine = self._pins = None
         if self._unended is not None:
             self._stats = self._unended.stats
             self._unended.stop()
@@ -334,8 +585,8 @@ class Loader(Facts, Insight, Outlets):
                 self._finalizer.detach()
             self._unended = None
 
-    def dismiss(self) -> None:
-        """Begin to close: whoever waits for a batch gives up. At once, from any thread."""
+    def _request_stop(self) -> None:
+        """Begin to close: what waits for a batch gives up. At once, from any thread."""
         self._closed = True
         engine = self._engine
         if engine is not None and self._forks == Forks.count:
@@ -343,7 +594,7 @@ class Loader(Facts, Insight, Outlets):
 
     def close(self) -> None:
         """End the workers and give the memory back; views that are still referenced stay valid."""
-        self.dismiss()  # before the lock: somebody may be waiting with it
+        self._request_stop()  # before the lock: somebody may be waiting with it
         if self._forks != Forks.count:
             return  # a forked child: nothing here is its own
         with self._lock:
@@ -356,3 +607,30 @@ class Loader(Facts, Insight, Outlets):
     def __exit__(self, *unused: object) -> None:
         """Close the loader."""
         self.close()
+
+
+@dataclass(frozen=True)
+class _Stream:
+    """A loader as frameworks take it: a `BatchStream`. Made for each, since a loader must not refer to itself."""
+
+    loader: Loader
+    look: Callable[[], LoaderInfo]
+    pending: PendingCopies
+    epoch: Callable[..., BatchIterator]
+    lend: Callable[[Feed], bool]
+    request_stop: Callable[[], None]
+    register_slots: Callable[[Registrar], None]
+
+    @property
+    def info(self) -> LoaderInfo:
+        return self.look()
+
+    @property
+    def next_epoch(self) -> int:
+        return self.loader.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        self.loader.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        return len(self.loader)

@@ -521,7 +521,7 @@ def test_the_length_is_the_iterables_own() -> None:
     assert str(caught.value) == "the length of this loader is unknown: its dataset is an iterable"
     with loader_of(Measured(10)) as loader:
         assert len(loader) == 3
-        assert loader.iterated
+        assert loader._stream.info.is_iterable
 
 
 def test_samples_of_many_shapes_are_refused() -> None:
@@ -544,7 +544,7 @@ def test_private_copies_go_on_behind_its_length(length: int, stop: int) -> None:
 
     found = []
     with loader_of(Saying(20, at=stop, deed=fail)) as loader:
-        epoch = PrivateEpoch(loader)
+        epoch = PrivateEpoch(loader._stream)
         try:
             for leaves in epoch:
                 found.append(leaves[0].tolist())  # noqa: PERF401 - kept where the next one raises

@@ -75,7 +75,7 @@ def test_batches_of_none_are_left_out(how: dict[str, Any], on_error: Any) -> Non
         assert outcomes(loader) == expected
         stats = loader.stats()
         assert (len(loader), stats.batches, stats.samples, stats.skipped) == (10, 12, 24, [])
-        assert (stats.none_batches, loader.has_gaps) == (8, True)
+        assert (stats.none_batches, loader._stream.info.exact_length) == (8, None)
 
 
 @pytest.mark.parametrize("how", HERE, ids=str)
@@ -233,7 +233,7 @@ def test_dlpack_has_the_shape_of_the_batch() -> None:
     """What frameworks take has the batch's shape too, and is the slot itself."""
     with pictures(workers=0) as loader:
         exports = Exports(loader.spec.leaves, loader.plan.layout.offsets)
-        taken = loader.batches(lambda lease, rows: (lease, exports.capsules(lease, rows)))
+        taken = loader._stream.epoch(lambda lease, rows: (lease, exports.capsules(lease, rows)))
         for index, (lease, capsules) in enumerate(taken):
             arrays = [np.from_dlpack(Exported(capsule)) for capsule in capsules]
             del capsules
@@ -255,7 +255,7 @@ def test_a_scribbled_shape_stays_within_the_field() -> None:
             np.asarray(lease).view(np.int64)[loader.plan.layout.offsets[0] // 8 - 8 :][:3] = 2**60, -1, 2**60
             return np.from_dlpack(Exported(exports.capsules(lease, rows)[0])).shape
 
-        assert next(loader.batches(scribbled)) == (1, 6, 0, 3)
+        assert next(loader._stream.epoch(scribbled)) == (1, 6, 0, 3)
 
 
 SHAPE_ERRORS: list[tuple[dict[str, Any], str]] = [

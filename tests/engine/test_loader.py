@@ -468,7 +468,7 @@ def in_the_slot(lease: Any, rows: int) -> Any:
 def test_a_slot_that_another_thread_lets_go_of_is_filled_here() -> None:
     """Without workers a patient wait ends with the release, since nobody else would fill the slot."""
     with ringfeed.Loader((np.arange(8),), batch_size=2, workers=0, slots=2, timeout_s=120) as loader:
-        batches = loader.batches(in_the_slot, patient=True)
+        batches = loader._stream.epoch(in_the_slot, wait_for_slots=True)
         held = [next(batches), next(batches)]
         threading.Timer(0.2, held.clear).start()
         assert next(batches).tolist() == [4, 5]
@@ -477,7 +477,7 @@ def test_a_slot_that_another_thread_lets_go_of_is_filled_here() -> None:
 def test_a_slot_that_the_garbage_collector_lets_go_of_is_filled_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """So it is when the slot comes back just before the wait begins."""
     with ringfeed.Loader((np.arange(8),), batch_size=2, workers=0, slots=2, timeout_s=None) as loader:
-        batches = loader.batches(in_the_slot, patient=True)
+        batches = loader._stream.epoch(in_the_slot, wait_for_slots=True)
         held = [next(batches), next(batches)]
         monkeypatch.setattr(gc, "collect", held.clear)
         assert next(batches).tolist() == [4, 5]

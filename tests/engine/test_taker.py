@@ -128,7 +128,7 @@ def test_nothing_is_taken_of_a_closed_loader(loader: ringfeed.Loader) -> None:
     iterator = iter(loader)
     check(next(iterator))
     all_ready(loader)
-    loader.dismiss()
+    loader._request_stop()
     with pytest.raises(ringfeed.ClosedError):
         next(iterator)
 
@@ -298,7 +298,7 @@ def test_a_handler_that_begins_an_epoch_supersedes(waiting: Waiting) -> None:
 
 def test_another_thread_closes_during_the_wait(waiting: Waiting) -> None:
     """Closing from another thread ends the wait at once, not at the end of the patience."""
-    closer = threading.Timer(0.3, waiting.loader.dismiss)
+    closer = threading.Timer(0.3, waiting.loader._request_stop)
     closer.start()
     with pytest.raises(ringfeed.ClosedError):
         next(waiting.iterator)
@@ -329,7 +329,7 @@ def test_a_form_that_raises_loses_its_batch_only(loader: ringfeed.Loader) -> Non
         return lease.batch, rows
 
     made, errors = [], 0
-    iterator = loader.batches(form)
+    iterator = loader._stream.epoch(form)
     while True:
         try:
             made.append(next(iterator))

@@ -1,4 +1,4 @@
-"""`ringfeed.insight`: statistics in time and in words."""
+"""`Loader.stats`: statistics in time and in words."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ def test_held_slots_are_told_with_their_ages() -> None:
 def test_statistics_do_not_look() -> None:
     """Only who asks for the memory waits for the kernel."""
     with ringfeed.Loader(Oracle(40), batch_size=4, workers=0) as loader, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ringfeed.insight.look", None)
+        patch.setattr("ringfeed.loader.look", None)
         stats = loader.stats()
         with pytest.raises(TypeError):
             _ = stats.memory

@@ -131,7 +131,7 @@ def test_adapters_forms_are_noted_too() -> None:
     """What a form makes of a batch is held like arrays."""
     ringfeed.debug()
     with ringfeed.Loader(Oracle(20), batch_size=2, workers=0) as loader:
-        batches = loader.batches(lambda lease, _: lease)
+        batches = loader._stream.epoch(lambda lease, _: lease)
         lease = next(batches)  # formed
         assert [held.place for held in loader.stats().memory.held] == [
             here("formed", "test_adapters_forms_are_noted_too")

@@ -18,7 +18,7 @@ DTYPES = ("uint8", "int8", "uint16", "int32", "int64", "uint64", "float16", "flo
 def begin(*arrays: np.ndarray[Any, Any], **settings: Any) -> tuple[ringfeed.Loader, Exports, Any, int]:
     """Return a loader of batches of three over two slots, its exports, and the lease and rows of its first batch."""
     loader = ringfeed.Loader(arrays, **{"batch_size": 3, "slots": 2, "workers": 0, **settings})
-    batches = loader.batches(lambda lease, rows: (lease, rows))
+    batches = loader._stream.epoch(lambda lease, rows: (lease, rows))
     lease, rows = next(batches)
     return loader, Exports(loader.spec.leaves, loader.plan.layout.offsets), lease, rows
 

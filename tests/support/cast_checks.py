@@ -158,7 +158,7 @@ def check_on_keras_device() -> None:
     """With torch it is done where Keras computes, to which the uint8 goes."""
     if BACKEND != "torch":
         return
-    from ringfeed.frameworks.torch_cast import _TorchCast  # noqa: PLC0415 - of this backend alone
+    from ringfeed.frameworks.torch import _TorchCast  # noqa: PLC0415 - of this backend alone
 
     read: list[tuple[str, str]] = []
     real = _TorchCast.__call__

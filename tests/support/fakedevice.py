@@ -104,7 +104,7 @@ class FakeDevice:
 def epochs_of(loader: ringfeed.Loader, device: FakeDevice) -> DeviceEpochs:
     """Return the loader's epochs on a device."""
     fields = Fields(loader.spec, loader.plan.layout.offsets)
-    return DeviceEpochs(loader, device, fields.views)
+    return DeviceEpochs(loader._stream, device, fields.views)
 
 
 def oracle(dataset: Any = None, **settings: Any) -> ringfeed.Loader:

@@ -41,7 +41,7 @@ def of_dtype(name: str, shape: tuple[int, ...] = (5, 7), rows: int = 7) -> Any:
 
 def with_lease(loader: ringfeed.Loader, maker: Any) -> Any:
     """Return the lease of the next batch, whose bytes can be read and written, and what an adapter made of it."""
-    return next(loader.batches(lambda lease, rows: (lease, maker(lease, rows))))
+    return next(loader._stream.epoch(lambda lease, rows: (lease, maker(lease, rows))))
 
 
 def slot_bytes(lease: Any, number: int, loader: ringfeed.Loader, rows: int) -> Any:

@@ -21,7 +21,7 @@ import fakecuda
 import ringfeed
 from datasets import Oracle, check, flat
 from ringfeed.frameworks import cuda
-from ringfeed.frameworks.jax_device import JaxDevice, JaxRegistrar
+from ringfeed.frameworks.jax import JaxDevice, JaxRegistrar
 
 LENGTH, ROWS = 60, 8
 left: list[Any] = []

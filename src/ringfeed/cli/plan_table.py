@@ -171,7 +171,7 @@ def _subject(dataset: Any, spec: object, workers: int, *, whole: bool) -> _Subje
         raise ValueError(message)
     found = Loader(dataset, batch_size=None if whole else 1, slots=MIN_SLOTS, workers=workers, spec=spec)
     leaves = [f"{_show_shape(leaf.shape)} {leaf.dtype}" for leaf in found.spec.leaves]
-    rows = found.max_rows if whole else None
+    rows = found.plan.layout.rows if whole else None
     return _Subject(" + ".join(leaves), found.spec, found.plan.dataset_shared, found.plan.dataset_per_worker, rows)
 
 

@@ -19,16 +19,15 @@ from ringfeed.engine.autotune import Setting
 from ringfeed.engine.faults import overwritten, sample_failed, slots_held, source_ended, stalled
 from ringfeed.engine.lending import Lending, OvertakenError
 from ringfeed.engine.resizer import Sizing
-from ringfeed.engine.room import SOON_NS, Keeper, Room
+from ringfeed.engine.room import SOON_NS, Room
 from ringfeed.errors import ClosedError
-from ringfeed.frameworks.cuda import start_driver
-from ringfeed.frameworks.pinned import Pins
 from ringfeed.monitor.lease_tracker import Debug, Origins
 from ringfeed.ring import _ring
 from ringfeed.ring.machine import usable_cpus
 from ringfeed.ring.segment import Segment
 from ringfeed.spec._fields import Fields
 from ringfeed.spec.array import copy_of
+from ringfeed.spec.builder import BatchBuilder
 from ringfeed.workers.pool import Crew, InProcess, Pool, Threads
 from ringfeed.workers.processes import Processes
 
@@ -38,13 +37,12 @@ if TYPE_CHECKING:
     from ringfeed.data.base import Delivery, Source
     from ringfeed.data.sampler import Epoch
     from ringfeed.engine.autotune import Tuner
-    from ringfeed.engine.batches import Form
     from ringfeed.engine.options import Settings
     from ringfeed.engine.plan import Plan
     from ringfeed.errors import RingfeedError
-    from ringfeed.frameworks.pending_copies import Flight
     from ringfeed.monitor.stats import Stats
     from ringfeed.ring._feed import Feed
+    from ringfeed.spec.builder import BuildBatch
 
 HELD_NS = 10**9  # patience with views that hold every slot
 FOREVER_NS = 2**62
@@ -54,14 +52,13 @@ SPIN_NS = 20_000
 class Engine:
     """A segment, its ring and the pool that fills it."""
 
-    def __init__(  # noqa: PLR0913 - what a loader has made of its parameters
-        self, plan: Plan, source: Source, settings: Settings, stats: Stats, flight: Flight, *, tuner: Tuner | None
-    ) -> None:
+    def __init__(self, plan: Plan, source: Source, settings: Settings, stats: Stats, *, tuner: Tuner | None) -> None:
         """Reserve the plan's memory, or with a tuner as much of it as it begins with; nothing runs yet."""
         layout = plan.layout
         self._forks = Forks.count
         self.stats = stats
-        self.flight = flight
+        self.on_stop: list[Callable[[], None]] = []
+        """Called in this order by `stop`, when the workers have ended and the slots are still mapped."""
         self._settings = settings
         self._source = source
         self._layout = layout
@@ -74,7 +71,6 @@ class Engine:
             self.ring = self.segment.open()
             self.ring.become_consumer(self._capacity, settings.max_attempts)
             self.pool = self._make_pool()
-            self.pins = Pins(start_driver(), self.ring, plan.slot_size) if settings.pin else None
         except BaseException:
             self.segment.close()
             raise
@@ -142,16 +138,15 @@ class Engine:
         self._taken = None
 
     def stop(self) -> None:
-        """End the workers and close the segment; views stay valid, copies to devices have passed.
+        """End the workers and close the segment; views stay valid.
 
         What an interrupted call has left is done by the next.
         """
         with ExitStack() as ends:  # the last to be named is the first; each comes about whatever the others raise
             ends.callback(self.segment.close)
             ends.callback(self.taker.let_go)
-            if self.pins is not None:
-                ends.callback(self.pins.release)
-            ends.callback(self.flight.wait)
+            for end in reversed(self.on_stop):
+                ends.callback(end)
             ends.callback(self._count_work)
             ends.callback(self._recall)
             ends.callback(self._count_time, over=True)
@@ -226,7 +221,7 @@ class Engine:
 
     # ---- batches ----
 
-    def next(self, form: Form | None = None, *, patient: bool = False, turn: int = 0) -> Any:
+    def next(self, form: BuildBatch | None = None, *, patient: bool = False, turn: int = 0) -> Any:
         """Return the next batch, as arrays or as what ``form`` makes of it; lend those behind it to this ``turn``.
 
         StopIteration at the end of the epoch. OvertakenError where somebody else has had the ring during a wait.
@@ -237,8 +232,8 @@ class Engine:
         while self._taken is None:
             self._raise_end()
             self._taken = self._take(recalls, patient=patient)
-        keeps = not self._settings.copy and (form is None or isinstance(form, Keeper))
-        private = keeps and not self._room.is_left(self._taken[0], form if isinstance(form, Keeper) else None)
+        keeps = not self._settings.copy and (form is None or isinstance(form, BatchBuilder))
+        private = keeps and not self._room.is_left(self._taken[0], form if isinstance(form, BatchBuilder) else None)
         if self.taker.recalls != recalls or self._taken is None:
             raise OvertakenError
         (lease, rows), self._taken = self._taken, None
@@ -248,7 +243,7 @@ class Engine:
             self.origins.note(lease.slot, max(self.ring.held_since_ns()))  # the newest is this one's
         self._lend_on(turn, recalls, lets_go=self._room.lets_go or not keeps)
         if form is not None:
-            return form.private(lease, rows) if private and isinstance(form, Keeper) else form(lease, rows)
+            return form.private(lease, rows) if private and isinstance(form, BatchBuilder) else form(lease, rows)
         leaves = self._fields.views(lease, rows)
         if self._settings.copy or private:
             leaves = [*map(copy_of, leaves)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import sys
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ringfeed.engine.faults import slots_kept
 from ringfeed.errors import SlotsHeldWarning
@@ -21,29 +21,10 @@ if TYPE_CHECKING:
     from ringfeed.engine.resizer import Sizing
     from ringfeed.monitor.lease_tracker import Origins
     from ringfeed.ring._ring import Lease, Ring
+    from ringfeed.spec.builder import BatchBuilder
 
 SOON_NS = 10**7  # what a step may take to let go of its batch
 OVER = (_ring.STOPPED, _ring.ALARMED)
-
-
-class Keeper:
-    """A form whose batches keep their slots, and which makes private copies as well."""
-
-    copied_by = ""
-    """How a user copies what is to be kept."""
-
-    def __call__(self, lease: Lease, rows: int) -> Any:
-        """Return the batch in the slot of the lease; it keeps the slot by itself."""
-        raise NotImplementedError
-
-    def private(self, lease: Lease, rows: int) -> Any:
-        """Return a copy of the batch, which keeps nothing of the slot."""
-        raise NotImplementedError
-
-    def lets_go_later(self, waited_s: float, held: int) -> bool:
-        """Whether the framework may still let go of one of ``held`` slots by itself, after so long without a slot."""
-        del waited_s, held
-        return False
 
 
 class Room:
@@ -69,7 +50,7 @@ class Room:
         """Note, until the epoch ends, that the caller keeps batches."""
         self.lets_go, self._keeps = False, True
 
-    def is_left(self, lease: Lease, form: Keeper | None) -> bool:
+    def is_left(self, lease: Lease, form: BatchBuilder | None) -> bool:
         """Whether the batch of this lease, just taken, may keep its slot; warns once if views are in the way."""
         if lease.has_room():
             return True
@@ -86,7 +67,7 @@ class Room:
             self._warn("" if form is None else form.copied_by)
         return False
 
-    def _makes_room(self, lease: Lease, form: Keeper | None, held: int) -> bool:
+    def _makes_room(self, lease: Lease, form: BatchBuilder | None, held: int) -> bool:
         """Have a slot come back, where that takes no word of the caller's."""
         began_ns = _ring.now_ns()
         waited_ns = 0

@@ -1,4 +1,4 @@
-"""A loader's epochs as leaves, and what every adapter needs to know of a loader; no framework is imported here.
+"""A loader's epochs as leaves; no framework is imported here.
 
 A framework lets go of memory when it likes. Where that cannot be waited for, each leaf is copied here, and the
 slot comes back before the framework sees the batch.
@@ -14,11 +14,12 @@ from ringfeed.errors import RingfeedError
 from ringfeed.spec._fields import Fields
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
-    from ringfeed.engine.batches import Form
-    from ringfeed.loader import Loader
+    from ringfeed.frameworks.base import BatchIterator, BatchStream, LoaderInfo
     from ringfeed.ring._ring import Lease
+    from ringfeed.spec.builder import BuildBatch
+    from ringfeed.spec.spec import Spec
 
     AnyArray: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
     Extra: TypeAlias = Callable[[list[AnyArray]], list[AnyArray]]
@@ -38,22 +39,22 @@ def copy_aligned(array: Any) -> AnyArray:
     return copy
 
 
-def makers(loader: Loader, own: Own | None) -> list[Callable[[AnyArray], AnyArray]]:
+def makers(spec: Spec, own: Own | None) -> list[Callable[[AnyArray], AnyArray]]:
     """What makes a private array of the view of each leaf: a copy, but for those that have a way of their ``own``."""
-    return [(own or {}).get(number, copy_aligned) for number in range(len(loader.spec.leaves))]
+    return [(own or {}).get(number, copy_aligned) for number in range(len(spec.leaves))]
 
 
 class Epoch:
-    """The loader's next epoch, begun by the first ``next()``, which gives what ``form`` makes of a batch.
+    """The loader's next epoch, begun by the first ``next()``, which gives what ``build`` makes of a batch.
 
-    An error of the loader does not end the epoch: the next ``next()`` goes on as the loader does. The form must not
+    An error of the loader does not end the epoch: the next ``next()`` goes on as the loader does. ``build`` must not
     refer to the epoch, which breaks off where it is dropped.
     """
 
-    def __init__(self, loader: Loader, form: Form) -> None:
-        self._loader = loader
-        self._form = form
-        self._batches: Iterator[Any] | None = None
+    def __init__(self, stream: BatchStream, build: BuildBatch) -> None:
+        self._stream = stream
+        self._build = build
+        self._batches: BatchIterator | None = None
         self._number = -1
         self._left: int | None = None
 
@@ -62,10 +63,11 @@ class Epoch:
 
     def __next__(self) -> Any:
         if self._batches is None:
-            self._number = self._loader.epoch
-            self._batches = self._loader.batches(self._form, patient=True)
+            self._number = self._stream.next_epoch
+            self._batches = self._stream.epoch(self._build, wait_for_slots=True)
+            info = self._stream.info
             # An iterable may give more than it says, or raise instead of ending: either is what comes next.
-            self._left = None if self._loader.iterated else batch_count(self._loader)
+            self._left = None if info.is_iterable else info.length
         if self._left is not None:
             self._left -= 1
         try:
@@ -83,17 +85,17 @@ class Epoch:
 
     def give_back(self) -> None:
         """Let the next epoch be this one again, unless another was begun since."""
-        if self._batches is not None and self._loader.epoch == self._number + 1:
-            self._loader.set_epoch(self._number)
+        if self._batches is not None and self._stream.next_epoch == self._number + 1:
+            self._stream.set_epoch(self._number)
 
 
 class Copies:
     """Makes private copies of the leaves of a batch, and after them the extra leaves that are made of these."""
 
-    def __init__(self, loader: Loader, extra: Extra | None = None, own: Own | None = None) -> None:
-        self._fields = Fields(loader.spec, loader.plan.layout.offsets)
+    def __init__(self, info: LoaderInfo, extra: Extra | None = None, own: Own | None = None) -> None:
+        self._fields = Fields(info.spec, info.offsets)
         self._extra = extra
-        self._makers = makers(loader, own)
+        self._makers = makers(info.spec, own)
 
     def __call__(self, lease: Lease, rows: int) -> list[AnyArray]:
         """Return the leaves."""
@@ -105,34 +107,8 @@ class Copies:
 class PrivateEpoch(Epoch):
     """An epoch whose leaves are private copies."""
 
-    def __init__(self, loader: Loader, extra: Extra | None = None) -> None:
-        super().__init__(loader, Copies(loader, extra))
-
-
-def batch_count(loader: Loader) -> int | None:
-    """The batches of one epoch, or None where the loader cannot know; fewer where all rows of one failed.
-
-    Fewer as well where whole batches are None: Keras is content with that, and tf.data is told `sure_count`.
-    """
-    try:
-        return len(loader)
-    except TypeError:
-        return None
-
-
-def sure_count(loader: Loader) -> int | None:
-    """The same, but None where there may be fewer: samples are skipped, batches None, or only reading shows the end."""
-    return None if _skips(loader) or loader.has_gaps or loader.iterated else batch_count(loader)
-
-
-def row_axis(loader: Loader) -> int | None:
-    """The rows of every batch, or None where they may differ."""
-    fixed = loader.drop_remainder and loader.batch_size is not None and not _skips(loader)
-    return loader.max_rows if fixed else None
-
-
-def _skips(loader: Loader) -> bool:
-    return loader.on_error == "skip"
+    def __init__(self, stream: BatchStream, extra: Extra | None = None) -> None:
+        super().__init__(stream, Copies(stream.info, extra))
 
 
 def without_lists(tree: Any) -> Any:

@@ -30,7 +30,7 @@ class _Copy:
         self.event = event
 
 
-class Flight:
+class PendingCopies:
     """All copies of one loader in flight, in their order. Safe from any thread, and from a destructor: it has no lock.
 
     Who waits leaves the copy where it is until it has passed, so that nobody else takes it for passed meanwhile.

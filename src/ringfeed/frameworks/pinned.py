@@ -1,6 +1,6 @@
 """The slots of one segment, registered for copies to a device: each once, and undone once, whatever happens.
 
-Whoever reads slots by such a copy has it in the loader's `Flight`, which is waited for before registration is undone.
+A copy that reads slots so is in the loader's `PendingCopies`, which are waited for before registration is undone.
 It is undone when the ring ends, not when the last view dies: a view stays valid, as memory that is not registered.
 """
 

@@ -21,9 +21,9 @@ from ringfeed.frameworks.epochs import Epochs
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ringfeed.frameworks.pending_copies import Event, Flight
+    from ringfeed.frameworks.base import BatchStream
+    from ringfeed.frameworks.pending_copies import Event, PendingCopies
     from ringfeed.frameworks.pinned import Registrar
-    from ringfeed.loader import Loader
     from ringfeed.ring._ring import Lease
 
     Finish: TypeAlias = Callable[[list[Any]], list[Any]]
@@ -53,44 +53,43 @@ class DeviceEpochs(Epochs):
     """
 
     def __init__(
-        self, loader: Loader, device: Device, leaves: Callable[[Lease, int], list[Any]], finish: Finish = list
+        self, stream: BatchStream, device: Device, leaves: Callable[[Lease, int], list[Any]], finish: Finish = list
     ) -> None:
-        self._loader = loader
+        self._stream = stream
         self._device = device
         self._leaves = leaves
         self._finish = finish
 
-    def __iter__(self) -> Ahead:
+    def __iter__(self) -> DevicePrefetcher:
         """Begin the loader's next epoch; an older iterator raises SupersededError at its next ``next()``."""
-        return Ahead(self._loader, self._device, self._leaves, self._finish)
+        return DevicePrefetcher(self._stream, self._device, self._leaves, self._finish)
 
 
-class Ahead:
+class DevicePrefetcher:
     """One epoch. Dropping it before the end breaks the epoch off, when its copies have passed."""
 
     def __init__(
-        self, loader: Loader, device: Device, leaves: Callable[[Lease, int], list[Any]], finish: Finish
+        self, stream: BatchStream, device: Device, leaves: Callable[[Lease, int], list[Any]], finish: Finish
     ) -> None:
-        self._flight = loader._flight  # noqa: SLF001 - this and the engine are its two ends
+        info = stream.info
+        self._pending = stream.pending
         self._device = device
         self._finish = finish
-        self._most = loader.plan.slots - 2  # copies in flight when one more begins
-        self._unflatten = loader.spec.unflatten
+        self._most = info.slots - 2  # copies in flight when one more begins
+        self._unflatten = info.spec.unflatten
         self._queue: deque[tuple[list[Any], Event] | Exception] = deque()
         # Nothing here may refer to this iterator: it must die, and its epoch with it, when the program drops it.
-        self._batches = loader.batches(partial(_copied, self._flight, device, leaves), patient=True)
-        engine = loader._engine  # noqa: SLF001 - as above
-        if device.registrar is not None and engine is not None and engine.pins is not None:
-            self._flight.wait()
-            engine.pins.move_to(device.registrar)
+        self._batches = stream.epoch(partial(_copied, self._pending, device, leaves), wait_for_slots=True)
+        if device.registrar is not None:
+            stream.register_slots(device.registrar)
 
-    def __iter__(self) -> Ahead:
+    def __iter__(self) -> DevicePrefetcher:
         """Return itself."""
         return self
 
     def __next__(self) -> Any:
         """Return the next batch, in the structure of a sample; its memory is the device's own."""
-        self._flight.give_back_passed()
+        self._pending.give_back_passed()
         if not self._queue:
             self._fetch(ready=self._batches.ready())
         while len(self._queue) <= AHEAD and self._batches.ready():  # which raises if this iterator has had its time
@@ -106,7 +105,7 @@ class Ahead:
 
     def _fetch(self, *, ready: bool) -> None:
         """Take a batch and begin to copy it; an error takes its place in the order."""
-        self._flight.wait(self._most if ready else 0)
+        self._pending.wait(self._most if ready else 0)
         try:
             self._queue.append(next(self._batches))
         except Exception as error:  # noqa: BLE001 - the end of the epoch, too, and all that a dataset raises
@@ -115,13 +114,13 @@ class Ahead:
     def __del__(self, is_exiting: Callable[[], bool] = sys.is_finalizing) -> None:
         """Give back the slots that the copies read; the end of the engine has done so at the interpreter's exit."""
         if not is_exiting():
-            self._flight.wait()
+            self._pending.wait()
 
 
 def _copied(
-    flight: Flight, device: Device, leaves: Callable[[Lease, int], list[Any]], lease: Lease, rows: int
+    pending: PendingCopies, device: Device, leaves: Callable[[Lease, int], list[Any]], lease: Lease, rows: int
 ) -> tuple[list[Any], Event]:
     """Begin to copy a batch; its slot is held until the copy has passed."""
     copies, event = device.copy(leaves(lease, rows))
-    flight.add(lease, event)
+    pending.add(lease, event)
     return copies, event

@@ -24,8 +24,8 @@ from ringfeed.spec.dlpack import Exports, can_be_exported
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ringfeed.frameworks.base import LoaderInfo
     from ringfeed.frameworks.copies import AnyArray, Extra, Own
-    from ringfeed.loader import Loader
     from ringfeed.ring._ring import Lease
 
 
@@ -94,21 +94,21 @@ class Aliases:
 
     def __init__(
         self,
-        loader: Loader,
+        info: LoaderInfo,
         memory: Memory,
         outstanding: Outstanding,
         extra: Extra | None = None,
         own: Own | None = None,
     ) -> None:
-        leaves, offsets = loader.spec.leaves, loader.plan.layout.offsets
+        leaves, offsets = info.spec.leaves, info.offsets
         self._memory = memory
         self._outstanding = outstanding
         self._extra = extra
-        self._fields = Fields(loader.spec, offsets)
-        self._makers = makers(loader, own)
+        self._fields = Fields(info.spec, offsets)
+        self._makers = makers(info.spec, own)
         alone = [leaf.dtype.name in memory.leaves_alone or not can_be_exported(leaf) for leaf in leaves]
         aliased = [not one and number not in (own or {}) for number, one in enumerate(alone)]
-        if loader.copy:
+        if info.copy:
             aliased = [False] * len(leaves)
         self._aliased = aliased
         numbers = [number for number, can in enumerate(aliased) if can]

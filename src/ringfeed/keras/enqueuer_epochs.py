@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from ringfeed.engine.room import Keeper
 from ringfeed.loader import Loader
 from ringfeed.spec._fields import Fields
 from ringfeed.spec.array import copy_of
+from ringfeed.spec.builder import BatchBuilder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -154,7 +154,7 @@ class Batches:
             hook()
 
 
-class Maker(Keeper):
+class Maker(BatchBuilder):
     """Makes of a slot what is handed out, and remembers which batch it was."""
 
     def __init__(self, loader: Loader, *, copy: bool) -> None:
@@ -221,7 +221,7 @@ class OrderedStream:
             self._end_early()
 
     def _begun(self) -> BatchIterator:
-        return self.loader.batches(self._make)
+        return self.loader._begin_epoch(self._make)  # noqa: SLF001 - as its own adapters do
 
     def _end(self) -> None:
         """Leave an epoch that the loader has ended."""

@@ -37,7 +37,7 @@ class PulledStream:
     def __init__(self, loader: Loader, *, copy: bool) -> None:
         self.loader = loader
         self._taking = threading.RLock()
-        self._batches = loader.batches(Maker(loader, copy=copy))
+        self._batches = loader._begin_epoch(Maker(loader, copy=copy))  # noqa: SLF001 - as its own adapters do
 
     def take(self) -> Any:
         """Return the next batch; Over after the last."""

@@ -21,6 +21,7 @@ from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 from keras.src.trainers.epoch_iterator import EpochIterator
 
 from ringfeed.errors import RingfeedError
+from ringfeed.frameworks.keras.adapter import Reiterable
 from ringfeed.keras.choice import check_leaves, look_unseen, ring_of, say_fed, say_left
 from ringfeed.keras.pydataset import check_dataset, run_hook
 from ringfeed.transport.opened import as_before
@@ -81,7 +82,7 @@ class RingAdapter(PyDatasetAdapter):  # type: ignore[misc]  # keras has no types
             return super().get_tf_dataset()
         import tensorflow as tf  # noqa: PLC0415 - other backends run without it
 
-        from ringfeed.keras.walked import WalkedDataset  # noqa: PLC0415
+        from ringfeed.frameworks.keras.tensorflow import WalkedDataset  # noqa: PLC0415
 
         inner = self._ring.get_tf_dataset()
         end = tf.errors.OutOfRangeError(None, None, "the dataset's pass has ended")
@@ -93,14 +94,14 @@ class RingAdapter(PyDatasetAdapter):  # type: ignore[misc]  # keras has no types
 
     def get_jax_iterator(self) -> Iterator[Any]:
         """One pass in JAX's arrays over the slots for Keras, and in private NumPy arrays for any other caller."""
-        if not isinstance(sys._getframe(1).f_locals.get("self"), EpochIterator):  # noqa: SLF001 - see keras_call
+        if not isinstance(sys._getframe(1).f_locals.get("self"), EpochIterator):  # noqa: SLF001 - see frameworks.keras.arguments
             return self._walk(lambda: self._need_ring().get_numpy_iterator(), super().get_jax_iterator)
         return self._walk(lambda: self._need_ring().get_jax_iterator(), super().get_jax_iterator)
 
     def get_torch_dataloader(self) -> Any:
         """Passes in tensors on Keras' device."""
         own = super().get_torch_dataloader
-        return _Passes(lambda: self._walk(lambda: self._need_ring().get_torch_dataloader(), own))
+        return Reiterable(lambda: self._walk(lambda: self._need_ring().get_torch_dataloader(), own))
 
     def _need_ring(self) -> LoaderAdapter:
         assert self._ring is not None
@@ -152,7 +153,7 @@ class RingAdapter(PyDatasetAdapter):  # type: ignore[misc]  # keras has no types
 class _Watched:
     """The batches of one pass; at an error of the ring they are taken from what ``go_on`` finds.
 
-    ``end`` is raised where an execution of several steps finds no batch: see `keras_tensorflow.EagerBatches`.
+    ``end`` is raised where an execution of several steps finds no batch: see `EagerBatches`.
     """
 
     def __init__(
@@ -184,16 +185,6 @@ class _Watched:
         except RingfeedError as error:
             self._batches = self._go_on(error)
         return next(self._batches)
-
-
-class _Passes:
-    """A new pass for each `iter`."""
-
-    def __init__(self, begin: Callable[[], Iterator[Any]]) -> None:
-        self._begin = begin
-
-    def __iter__(self) -> Iterator[Any]:
-        return self._begin()
 
 
 # ---- a dataset, looked at ----

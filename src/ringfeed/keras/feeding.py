@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-import keras
 from keras.src.trainers.epoch_iterator import EpochIterator
 
 from ringfeed.frameworks.keras.adapter import LoaderAdapter
+from ringfeed.frameworks.keras.door import check_takes_adapters
 from ringfeed.keras.pydataset import DatasetLoader, loader_for, run_hook
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class DatasetAdapter(LoaderAdapter):
 
     def __init__(self, loader: DatasetLoader, class_weight: ClassWeight | None) -> None:
         """Refuse what cannot be fed or weighted."""
-        super().__init__(loader, class_weight)
+        super().__init__(loader._stream, class_weight)  # noqa: SLF001 - as `to_keras` does
         self._dataset_loader = loader
 
     @property
@@ -52,7 +52,7 @@ class DatasetAdapter(LoaderAdapter):
     def on_epoch_begin(self) -> None:
         """Run the dataset's hook in this process, and tell Keras how long the dataset is now."""
         run_hook(self._dataset_loader, "on_epoch_begin")
-        owner = sys._getframe(1).f_locals.get("self")  # noqa: SLF001 - see keras_call
+        owner = sys._getframe(1).f_locals.get("self")  # noqa: SLF001 - see frameworks.keras.arguments
         if isinstance(owner, EpochIterator) and "_num_batches" in vars(owner):
             owner._num_batches = self._dataset_loader.count()  # noqa: SLF001 - Keras asks once a call only
 
@@ -109,16 +109,3 @@ def feed(  # noqa: PLR0913 - the public parameters
 def is_keras_two(dataset: object) -> bool:
     """Whether the dataset is a Sequence of `tf_keras`, which then has been imported."""
     return any(base.__module__.partition(".")[0] == "tf_keras" for base in type(dataset).__mro__)
-
-
-def check_takes_adapters(what: str) -> None:
-    """Refuse a Keras that takes no data adapters."""
-    from ringfeed.frameworks.keras.door import TAKES_ADAPTERS  # noqa: PLC0415 - it may import this
-
-    if tuple(map(int, keras.__version__.split(".")[:2])) < TAKES_ADAPTERS:
-        least = ".".join(map(str, TAKES_ADAPTERS))
-        message = (
-            f"{what} needs Keras {least} or later, which takes data adapters, and this is {keras.__version__}; update "
-            f"Keras, or use ringfeed.Loader(dataset, batch_size=None).to_keras()"
-        )
-        raise ImportError(message)

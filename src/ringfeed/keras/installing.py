@@ -10,7 +10,7 @@ import keras
 from keras.src.trainers import data_adapters
 from keras.src.trainers.data_adapters import py_dataset_adapter
 
-from ringfeed.keras.feeding import check_takes_adapters
+from ringfeed.frameworks.keras.door import check_takes_adapters
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
-from ringfeed.insight import loaders_in_use
+from ringfeed.loader import loaders_in_use
 
 if TYPE_CHECKING:
-    from ringfeed.insight import Insight
+    from ringfeed.loader import Loader
 
 STALL_SHARE = "stall_share"
 
@@ -29,7 +29,7 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]  # keras has no t
     ``epoch_stall_share``.
     """
 
-    def __init__(self, *loaders: Insight) -> None:
+    def __init__(self, *loaders: Loader) -> None:
         super().__init__()
         self._loaders = loaders
         self._began_s = 0.0
@@ -62,11 +62,11 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]  # keras has no t
             lasted_s -= startup_s
         logs[STALL_SHARE] = min(1.0, waited_s / max(lasted_s, 1e-9))
 
-    def _watched(self) -> tuple[Insight, ...]:
+    def _watched(self) -> tuple[Loader, ...]:
         return self._loaders or loaders_in_use()
 
 
-def _waited_s(loader: Insight) -> tuple[float, float]:
+def _waited_s(loader: Loader) -> tuple[float, float]:
     """Return what a loader's consumer has waited, and the part of it before the first batch."""
     stats = loader.stats()
     return stats.stall_s, stats.startup_s

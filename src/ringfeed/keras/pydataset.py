@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from ringfeed.data.sampler import Sampler
-    from ringfeed.engine.batches import BatchIterator, Form
+    from ringfeed.engine.batches import BatchIterator
+    from ringfeed.spec.builder import BuildBatch
 
 
 def count_of(dataset: Any) -> int | None:
@@ -171,10 +172,10 @@ class DatasetLoader(Loader):
 
     # ---- a dataset that changes ----
 
-    def batches(self, form: Form | None = None, *, patient: bool = False) -> BatchIterator:
+    def _begin_epoch(self, build: BuildBatch | None = None, *, wait_for_slots: bool = False) -> BatchIterator:
         """Begin the next pass over the dataset as it is now."""
         self._stale = False
-        return super().batches(form, patient=patient)
+        return super()._begin_epoch(build, wait_for_slots=wait_for_slots)
 
     def changed(self) -> None:
         """Have the workers look at the dataset anew, in the midst of a pass too: one of its hooks has run."""
@@ -187,12 +188,12 @@ class DatasetLoader(Loader):
         if self._stale and engine is not None:
             engine.taker.recall()
 
-    def _next(self, turn: int, form: Form | None, *, patient: bool) -> Any:
+    def _next(self, turn: int, build: BuildBatch | None, *, patient: bool) -> Any:
         if self._stale:
             self._resume(turn)
         before = self._taken()
         try:
-            return super()._next(turn, form, patient=patient)
+            return super()._next(turn, build, patient=patient)
         except RingfeedError as error:
             took = isinstance(error, (SpecError, WorkerError)) and self._engine is not None
             self._failed_at = self._taken() - 1 if took else before

@@ -59,7 +59,7 @@ def check_alias(dtype: str) -> None:
     """Check that an array of this dtype has the slot's memory: the address, the values, and another's writes."""
     given = of_dtype(dtype)
     with make((LABELS[:7], given), batch_size=4) as loader:
-        lease, (_, array) = with_lease(loader, adapter._Arrays(loader))
+        lease, (_, array) = with_lease(loader, adapter._Arrays(loader._stream.info))
         assert is_over(array, lease, 1, loader)
         assert (array.dtype, array.shape) == (given.dtype, (4, 5, 7))
         content = slot_bytes(lease, 1, loader, 4)
@@ -86,7 +86,7 @@ def test_leaves_of_64_bits_become_what_jax_makes_of_them(dtype: str) -> None:
     """Without jax_enable_x64 that leaf alone is a copy, in the dtype that jax.numpy.asarray gives."""
     given = of_dtype(dtype)
     with make((LABELS[:7], given), batch_size=4) as loader:
-        lease, (labels, array) = with_lease(loader, adapter._Arrays(loader))
+        lease, (labels, array) = with_lease(loader, adapter._Arrays(loader._stream.info))
         assert is_over(labels, lease, 0, loader)
         assert not is_over(array, lease, 1, loader)
         expected = jnp.asarray(given[:4])
@@ -210,7 +210,7 @@ def test_a_view_of_the_memory_keeps_the_slot() -> None:
 def test_a_donated_batch_is_never_written(function: Callable[[Any], Any]) -> None:
     """XLA takes a donation of foreign memory for a release: the slot's bytes stay, the result lies elsewhere."""
     with make((X,)) as loader:
-        lease, (x,) = with_lease(loader, adapter._Arrays(loader))
+        lease, (x,) = with_lease(loader, adapter._Arrays(loader._stream.info))
         found = jax.jit(function, donate_argnums=0)(x).block_until_ready()
         assert x.is_deleted()
         assert slot_bytes(lease, 0, loader, 32).tobytes() == X[:32].tobytes()

@@ -16,7 +16,6 @@ from watching import run_script, wait_until
 
 jax = pytest.importorskip("jax", reason="jax is not installed")
 adapter = importlib.import_module("ringfeed.frameworks.jax")
-jax_cast = importlib.import_module("ringfeed.frameworks.jax_cast")
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -131,7 +130,7 @@ def test_what_is_cast_is_read_from_the_slot() -> None:
     """The compiled function is given the slot's own memory, also with copy=True of the loader."""
     for copy in (False, True):
         with images(copy=copy) as loader:
-            maker = adapter._Arrays(loader, casts_of(loader.spec, "float32", "to_jax"))
+            maker = adapter._Arrays(loader._stream.info, casts_of(loader.spec, "float32", "to_jax"))
             read: list[int] = []
             real = maker.finish._together
 
@@ -151,13 +150,13 @@ def test_what_is_cast_is_read_from_the_slot() -> None:
 def test_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every epoch of every loader is cast by the same function, which JAX traces once for a shape."""
     traced: list[tuple[int, ...]] = []
-    real = jax_cast._cast
+    real = adapter._cast
 
     def counting(cast: Cast, array: Any) -> Any:
         traced.append(array.shape)
         return real(cast, array)
 
-    monkeypatch.setattr(jax_cast, "_cast", counting)
+    monkeypatch.setattr(adapter, "_cast", counting)
     for _ in range(2):
         with images() as loader:
             epochs = loader.to_jax(cast=Cast(scale=0.1234))
@@ -171,7 +170,7 @@ import os
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
 os.environ["JAX_PLATFORMS"] = "cpu"
 import jax, numpy as np, ringfeed
-from ringfeed.frameworks.jax_device import JaxDevice
+from ringfeed.frameworks.jax import JaxDevice
 
 there, sent, copy = jax.devices()[1], [], JaxDevice.copy
 
@@ -203,7 +202,7 @@ class Growing:
 
 def test_shapes_that_vary_are_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """JAX would compile anew for each shape, and keep it for ever: NumPy casts as the batch leaves its slot."""
-    monkeypatch.setattr(jax_cast, "_cast", None)
+    monkeypatch.setattr(adapter, "_cast", None)
     spec = (ringfeed.Array((6, 5, 3), "uint8", variable=(0,)),)
     with ringfeed.Loader(Growing(), batch_size=None, max_batch_size=3, spec=spec, workers=0, slots=2) as loader:
         for number, (x,) in enumerate(loader.to_jax(cast=(FULL,))):

@@ -38,7 +38,7 @@ def numpy_memory(**settings: Any) -> Memory:
 def begin(loader: ringfeed.Loader, **settings: Any) -> tuple[Epoch, Outstanding]:
     """Return an epoch of batches of two, and the count of its copies."""
     outstanding = Outstanding(loader.plan.slots)
-    return Epoch(loader, Aliases(loader, numpy_memory(**settings), outstanding)), outstanding
+    return Epoch(loader._stream, Aliases(loader._stream.info, numpy_memory(**settings), outstanding)), outstanding
 
 
 def make(**settings: Any) -> ringfeed.Loader:

@@ -1,4 +1,4 @@
-"""``to_keras(cast=...)``: on each backend in a process of its own, over several devices, and for Keras before 3.7."""
+"""``to_keras(cast=...)``: on each backend in a process of its own, and over several devices."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ import ringfeed
 pytest.importorskip("tensorflow")  # it stands for Keras' default backend, and for an environment with frameworks
 keras = pytest.importorskip("keras", minversion="3.7")
 
-from cast_checks import BYTES, CHECKS, FLOATS  # noqa: E402 - needs Keras
+from cast_checks import BYTES, CHECKS  # noqa: E402 - needs Keras
 from ringfeed import Cast  # noqa: E402
-from ringfeed.keras.older import LoaderDataset  # noqa: E402
-from training import Y, history, make, small_model  # noqa: E402
+from training import Y, make  # noqa: E402
 
 PATIENCE_S = 280
 HERE = Path(__file__).parents[2] / "support"
@@ -117,19 +116,6 @@ print("the same")
 def test_a_distribution_strategy() -> None:
     """Under a strategy of TensorFlow batches are cast in the dataset that it distributes."""
     assert run("-c", STRATEGY, KERAS_BACKEND="tensorflow").endswith("the same\n")
-
-
-# ---- Keras before 3.7 ----
-
-
-def test_older_keras(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Keras that takes no adapters is given arrays that NumPy has cast, with the same losses."""
-    monkeypatch.setattr(keras, "__version__", "3.6.0")
-    with make(BYTES, Y) as loader:
-        fed = loader.to_keras(cast=Cast(scale=0.5))
-        assert type(fed) is LoaderDataset
-        found = history(fed, small_model(), shuffle=False)
-        assert found == history(FLOATS / 2, small_model(), y=Y, batch_size=32, shuffle=False)
 
 
 # ---- what is refused ----

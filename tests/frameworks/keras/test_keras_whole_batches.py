@@ -14,9 +14,6 @@ from ringfeed.spec.array import Array
 tf = pytest.importorskip("tensorflow")
 keras = pytest.importorskip("keras", minversion="3.7")
 
-from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter  # noqa: E402
-
-from ringfeed.keras.older import LoaderDataset  # noqa: E402
 
 WORDS = 9
 LENGTHS = [5, 9, 0, 3, 9, 1]
@@ -139,19 +136,6 @@ class Numbers(Texts):
 
     def __getitem__(self, index: int) -> Any:
         return None if index in self.gaps else (np.full((2, 3), index, np.int32), np.zeros(2, np.float32))
-
-
-def test_an_older_keras_is_told_why() -> None:
-    """A PyDataset cannot be shorter than it says: where None makes it so, its last batch is an error with the cause."""
-    with loader_of(Texts(gaps=GAPS[1:])) as loader:
-        walk = PyDatasetAdapter(LoaderDataset(loader, None)).get_numpy_iterator()
-        same(itertools.islice(walk, 6), [index for index in range(8) if index not in GAPS[1:]])
-        with pytest.raises(ringfeed.RingfeedError) as caught:
-            next(walk)
-    assert str(caught.value) == (
-        f"the epoch ended before its 8 batches, which Keras {keras.__version__} does not take: the dataset has None in "
-        "the place of some, or has become shorter; update Keras to 3.7 or later, or leave them out of its length"
-    )
 
 
 @pytest.mark.parametrize("path", ["op", "python"])

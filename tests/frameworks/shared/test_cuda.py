@@ -307,7 +307,7 @@ def test_does_not_mind_a_driver_that_is_gone(fake: FakeCuda) -> None:
 def test_waits_for_copies_before_it_unregisters(fake: FakeCuda) -> None:
     """No slot is unregistered while a copy may read it."""
     loader = pinned()
-    lease = next(loader.batches(lambda lease, _rows: lease))
+    lease = next(loader._stream.epoch(lambda lease, _rows: lease))
     states = []
 
     class Event:
@@ -317,8 +317,8 @@ def test_waits_for_copies_before_it_unregisters(fake: FakeCuda) -> None:
         def wait(self) -> None:
             states.append((len(fake.registered), loader._engine is None))
 
-    loader._flight.add(lease, Event())
-    fake.before_unregister = lambda: states.append(len(loader._flight))  # type: ignore[arg-type]
+    loader._pending.add(lease, Event())
+    fake.before_unregister = lambda: states.append(len(loader._pending))  # type: ignore[arg-type]
     loader.close()
     assert states == [(SLOTS, True), *[0] * SLOTS]
     fake.check_paired(SLOTS)
@@ -327,7 +327,7 @@ def test_waits_for_copies_before_it_unregisters(fake: FakeCuda) -> None:
 def test_unregisters_although_a_copy_failed(fake: FakeCuda) -> None:
     """A device that fails while the loader waits for it leaves nothing registered, and its error is raised."""
     loader = pinned()
-    lease = next(loader.batches(lambda lease, _rows: lease))
+    lease = next(loader._stream.epoch(lambda lease, _rows: lease))
 
     class Event:
         def passed(self) -> bool:
@@ -336,7 +336,7 @@ def test_unregisters_although_a_copy_failed(fake: FakeCuda) -> None:
         def wait(self) -> None:
             raise ZeroDivisionError
 
-    loader._flight.add(lease, Event())
+    loader._pending.add(lease, Event())
     with pytest.raises(ZeroDivisionError):
         loader.close()
     fake.check_paired(SLOTS)
@@ -360,8 +360,8 @@ def test_a_forked_child_unregisters_nothing(fake: FakeCuda) -> None:
         try:
             loader.close()
             engine.stop()
-            assert engine.pins is not None
-            engine.pins.release()
+            assert loader._pins is not None
+            loader._pins.release()
             del batches, loader, engine
             gc.collect()
             status = 0 if fake.calls == before else 2

@@ -443,7 +443,7 @@ def test_dead_pool_is_told() -> None:
 def test_dataset_without_its_loader() -> None:
     """A graph that has lost its dataset says so, instead of reading memory that is nobody's."""
     ops = op.load_ops()
-    turns = op.OpTurns(ops, oracle(), 12, [], tuple)
+    turns = op.OpTurns(ops, oracle()._stream, 12, [], tuple)
     number = turns._feed.number
     del turns
     gc.collect()
@@ -492,7 +492,7 @@ def test_fallback_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_library_that_cannot_be_opened(library: str | None, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A library that is missing or no library is an ImportError that says so."""
-    monkeypatch.setattr(op, "LIBRARY", library or "ringfeed.adapters.nothing")
+    monkeypatch.setattr(op, "LIBRARY", library or "ringfeed.frameworks.nothing")
     with pytest.raises(ImportError, match=expected):
         op.load_ops.__wrapped__()
 

@@ -48,7 +48,7 @@ def test_tensors_lie_over_the_slot(dtype: str) -> None:
     """A tensor has the slot's address, and each sees what is written through the other."""
     given = of_dtype(dtype)
     with make((Y[:7], given), batch_size=4) as loader:
-        lease, (_, tensor) = with_lease(loader, adapter._Tensors(loader))
+        lease, (_, tensor) = with_lease(loader, adapter._Tensors(loader._stream.info))
         assert tensor.data_ptr() == lease.address + loader.plan.layout.offsets[1]
         assert (tensor.dtype, tuple(tensor.shape)) == (getattr(torch, dtype), (4, 5, 7))
         content = slot_bytes(lease, 1, loader, 4)

@@ -94,10 +94,10 @@ def test_what_is_cast_is_read_from_the_slot(monkeypatch: pytest.MonkeyPatch) -> 
 
             def look(lease: Any, rows: int, addresses: Any = addresses, loader: Any = loader) -> Any:
                 addresses.extend(lease.address + offset for offset in loader.plan.layout.offsets)
-                maker = adapter._Tensors(loader, casts_of(loader.spec, "float32", "to_torch"))
+                maker = adapter._Tensors(loader._stream.info, casts_of(loader.spec, "float32", "to_torch"))
                 return maker(lease, rows)
 
-            x, y = next(loader.batches(look))
+            x, y = next(loader._stream.epoch(look))
             assert read == addresses
             assert x.dtype == torch.float32
             assert (y.data_ptr() == addresses[1]) is not copy
@@ -110,7 +110,7 @@ def test_steps_are_not_done_in_the_slot() -> None:
     floats = IMAGES.astype(np.float32)
     with images(floats) as loader:
         casts = casts_of(loader.spec, (Cast(offset=1.0),), "to_torch")
-        lease, (tensor,) = with_lease(loader, adapter._Tensors(loader, casts))
+        lease, (tensor,) = with_lease(loader, adapter._Tensors(loader._stream.info, casts))
         assert raw(tensor) == (floats[:8] + 1).tobytes()
         assert slot_bytes(lease, 0, loader, 8).tobytes() == floats[:8].tobytes()
 
@@ -158,7 +158,7 @@ def test_numbers_follow_the_tensor_to_its_device() -> None:
     """Means of the channels are put once where the first batch is."""
     with torch.device("meta"):
         elsewhere = torch.empty((2, 6, 5, 3), dtype=torch.uint8)
-    caster = importlib.import_module("ringfeed.frameworks.torch_cast")._TorchCast(FULL)
+    caster = importlib.import_module("ringfeed.frameworks.torch")._TorchCast(FULL)
     found = caster(elsewhere)
     assert (found.device.type, found.dtype, tuple(found.shape)) == ("meta", torch.float32, (2, 3, 6, 5))
     assert {number.device.type for _, number in caster._steps} == {"meta"}

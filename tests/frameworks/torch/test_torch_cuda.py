@@ -19,7 +19,7 @@ from datasets import Oracle, check, flat
 from ringfeed.frameworks import cuda
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-adapter = importlib.import_module("ringfeed.frameworks.torch_cuda")
+adapter = importlib.import_module("ringfeed.frameworks.torch")
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -63,7 +63,6 @@ def every_use(loader: ringfeed.Loader) -> None:
     assert_type(loader.spec, ringfeed.Spec)
     assert_type(loader.plan, ringfeed.Plan)
     assert_type(loader.memory, int)
-    assert_type(loader.max_rows, int)
     assert_type(loader.stats().stall_s, float)
     assert_type(loader.stats().batches, int)
     loader.set_epoch(3)

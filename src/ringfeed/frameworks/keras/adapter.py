@@ -11,10 +11,8 @@ from keras.src.trainers.data_adapters import data_adapter_utils
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 from keras.src.trainers.epoch_iterator import EpochIterator
 
-from ringfeed.frameworks.copies import batch_count, sure_count
 from ringfeed.frameworks.keras.arguments import check_call, check_targets, class_weight_of, iterator_in_the_making
-from ringfeed.frameworks.keras.backends import jax_memory, tensorflow_memory, torch_memory
-from ringfeed.frameworks.keras.cast import KerasCasts
+from ringfeed.frameworks.keras.backends import KerasCasts, jax_memory, tensorflow_memory, torch_memory
 from ringfeed.frameworks.keras.feed import Feed
 from ringfeed.frameworks.zero_copy import Outstanding
 
@@ -22,16 +20,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
 
+    from ringfeed.frameworks.base import BatchStream
     from ringfeed.frameworks.cast import CastTree, Chosen
     from ringfeed.frameworks.copies import Own
     from ringfeed.frameworks.keras.feed import ClassWeight
     from ringfeed.frameworks.zero_copy import Memory
-    from ringfeed.loader import Loader
 
 
 @dataclass(frozen=True)
-class _Epochs:
-    """A new epoch for each `iter`."""
+class Reiterable:
+    """Begins anew at each `iter`."""
 
     begin: Callable[[], Iterator[Any]]
 
@@ -42,13 +40,14 @@ class _Epochs:
 class LoaderAdapter(DataAdapter):  # type: ignore[misc]  # keras has no types
     """A loader as Keras' data; made by `to_keras`. One may serve several calls of Keras at a time."""
 
-    def __init__(self, loader: Loader, class_weight: ClassWeight | None, cast: CastTree = None) -> None:
+    def __init__(self, stream: BatchStream, class_weight: ClassWeight | None, cast: CastTree = None) -> None:
         """Refuse what cannot be fed, weighted or cast now, not in fit."""
-        Feed(loader, class_weight)
-        self._casts = KerasCasts(loader.spec, cast)
-        self._loader = loader
+        self._stream = stream
+        self._info = stream.info  # asked once, but for the length: a dataset may have to be walked for it
+        Feed(stream, self._info, class_weight)
+        self._casts = KerasCasts(self._info.spec, cast)
         self._class_weight = class_weight
-        self._outstanding = Outstanding(loader.plan.slots)
+        self._outstanding = Outstanding(self._info.slots)
         # What each call of Keras asked for, and its newest feed.
         self._asked: weakref.WeakKeyDictionary[EpochIterator, ClassWeight] = weakref.WeakKeyDictionary()
         self._feeds: weakref.WeakKeyDictionary[EpochIterator, Feed] = weakref.WeakKeyDictionary()
@@ -63,15 +62,15 @@ class LoaderAdapter(DataAdapter):  # type: ignore[misc]  # keras has no types
     @property
     def num_batches(self) -> int | None:
         """The batches of one epoch, or None where the loader cannot know."""
-        making = iterator_in_the_making(sys._getframe(1))  # noqa: SLF001 - see keras_call
+        making = iterator_in_the_making(sys._getframe(1))  # noqa: SLF001 - see `arguments`
         if making is not None:
             self._listen(making)
-        return batch_count(self._loader)
+        return self._stream.info.length
 
     @property
     def batch_size(self) -> int:
         """The rows of a full batch."""
-        return self._loader.max_rows
+        return self._info.max_rows
 
     @property
     def has_partial_batch(self) -> None:
@@ -85,15 +84,17 @@ class LoaderAdapter(DataAdapter):  # type: ignore[misc]  # keras has no types
 
     def get_tf_dataset(self) -> Any:
         """A dataset that Keras walks in Python, and a distribution strategy in TensorFlow's graph."""
-        from ringfeed.frameworks.keras.tensorflow import EagerDataset  # noqa: PLC0415
+        from ringfeed.frameworks.keras.tensorflow import EagerBatches, WalkedDataset  # noqa: PLC0415
         from ringfeed.frameworks.tensorflow import dataset as adapter  # noqa: PLC0415 - other backends run without it
 
         feed = self._feed(sys._getframe(1))  # noqa: SLF001
-        specs = adapter.leaf_specs(self._loader, feed.extra)
+        specs = adapter.leaf_specs(self._info, feed.extra)
         cast = self._casts.in_tensorflow(specs)
-        batches = adapter.Batches(feed.arrays, sure_count(self._loader), specs, feed.pack, cast)
+        batches = adapter.Batches(feed.arrays, self._stream.info.exact_length, specs, feed.pack, cast)
         memory = tensorflow_memory()
-        return EagerDataset(batches, lambda: feed.tensors(memory, self._outstanding))
+        return WalkedDataset(
+            adapter.dataset_of(batches), lambda: EagerBatches(batches, feed.tensors(memory, self._outstanding))
+        )
 
     def get_numpy_iterator(self) -> Iterator[Any]:
         """One epoch in NumPy arrays of their own."""
@@ -109,7 +110,7 @@ class LoaderAdapter(DataAdapter):  # type: ignore[misc]  # keras has no types
         feed = self._feed(sys._getframe(1))  # noqa: SLF001
         memory = torch_memory()
         return data_adapter_utils.get_torch_dataloader(
-            _Epochs(lambda: self._walk(feed, memory, *self._casts.in_torch()))
+            Reiterable(lambda: self._walk(feed, memory, *self._casts.in_torch()))
         )
 
     def on_epoch_end(self) -> None:
@@ -134,14 +135,15 @@ class LoaderAdapter(DataAdapter):  # type: ignore[misc]  # keras has no types
     def _feed(self, caller: FrameType) -> Feed:
         owner = caller.f_locals.get("self")
         if not isinstance(owner, EpochIterator):
-            return Feed(self._loader, self._class_weight)
-        feed = self._feeds[owner] = Feed(self._loader, self._asked.get(owner, self._class_weight))
+            return Feed(self._stream, self._info, self._class_weight)
+        feed = self._feeds[owner] = Feed(self._stream, self._info, self._asked.get(owner, self._class_weight))
         return feed
 
     def _listen(self, making: FrameType) -> None:
         """Read what the EpochIterator in the making was given, or refuse it."""
         check_targets(making)
-        check_call(making, self._loader, self)
-        class_weight = class_weight_of(making, self._loader, self._class_weight)
+        check_call(making, self._info, self)
+        class_weight = class_weight_of(making, self._class_weight)
         if class_weight is not None:
+            Feed(self._stream, self._info, class_weight)
             self._asked[making.f_locals["self"]] = class_weight

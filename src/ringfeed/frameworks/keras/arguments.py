@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from keras.src.trainers.epoch_iterator import EpochIterator
 
-from ringfeed.frameworks.keras.feed import Feed
-
 if TYPE_CHECKING:
     from types import FrameType
 
+    from ringfeed.frameworks.base import LoaderInfo
     from ringfeed.frameworks.keras.feed import ClassWeight
-    from ringfeed.loader import Loader
 
 IN_THE_BATCH = {
     "y": "the loader's batches carry the targets: return (x, y) from __getitem__",
@@ -46,7 +44,7 @@ def check_targets(making: FrameType) -> None:
             raise ValueError(f"{name}= cannot be honoured beside to_keras(): {reason}")
 
 
-def check_call(making: FrameType, loader: Loader, x: Any) -> None:
+def check_call(making: FrameType, info: LoaderInfo, x: Any) -> None:
     """Refuse another batch size than the loader's, and an order that it does not keep; ``x`` is what Keras has."""
     call: FrameType | None = making
     while call is not None and call.f_code.co_name == "__init__":
@@ -55,16 +53,16 @@ def check_call(making: FrameType, loader: Loader, x: Any) -> None:
     mine = given.get("x") is x  # otherwise this is the validation of a fit over something else
     name = "batch_size" if mine else "validation_batch_size"
     rows = given.get(name)
-    if rows is not None and rows != loader.max_rows:
+    if rows is not None and rows != info.max_rows:
         raise ValueError(
             f"{name}={rows} cannot be honoured beside to_keras(): the loader makes batches of "
-            f"{loader.max_rows} rows; set batch_size of ringfeed.Loader"
+            f"{info.max_rows} rows; set batch_size of ringfeed.Loader"
         )
-    if mine and given.get("shuffle") is False and loader.shuffle:
+    if mine and given.get("shuffle") is False and info.is_shuffled:
         raise ValueError(
             "shuffle=False cannot be honoured beside to_keras(): the loader shuffles; set shuffle of ringfeed.Loader"
         )
-    if mine and given.get("shuffle") and loader.is_in_order:
+    if mine and given.get("shuffle") and info.is_in_order:
         _warn_unshuffled(call)
 
 
@@ -84,11 +82,9 @@ def _warn_unshuffled(call: FrameType | None) -> None:
     )
 
 
-def class_weight_of(making: FrameType, loader: Loader, own: ClassWeight | None) -> ClassWeight | None:
-    """The class weights that `fit` was given, refused where they cannot be applied, or are ``own`` already."""
+def class_weight_of(making: FrameType, own: ClassWeight | None) -> ClassWeight | None:
+    """The class weights that `fit` was given, refused where the loader has its ``own`` already."""
     class_weight: ClassWeight | None = making.f_locals.get("class_weight")
     if class_weight is not None and own is not None:
         raise ValueError("class_weight was given to to_keras() and to fit(); give it to one of them")
-    if class_weight is not None:
-        Feed(loader, class_weight)
     return class_weight

@@ -1,17 +1,27 @@
-"""How each backend of Keras takes memory; every function imports its framework alone."""
+"""How each backend of Keras takes memory, and casts: where it computes, or by NumPy as the batch leaves its slot.
+
+Every function imports its framework alone.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import keras
 import numpy as np
 
+from ringfeed.frameworks.cast import Chosen, apart, casts_of, in_numpy
 from ringfeed.frameworks.copies import copy_aligned
 from ringfeed.frameworks.zero_copy import Memory
 from ringfeed.spec.dlpack import CPU, Exported
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
+
+    from ringfeed.frameworks.cast import Casts, CastTree
+    from ringfeed.frameworks.copies import Own
+    from ringfeed.frameworks.tensorflow.cast import TensorFlowCasts
+    from ringfeed.spec.spec import Spec
 
 WIDE = "int64", "uint64", "float64", "complex128"
 JAX_IN_FLIGHT_S = 10.0  # longer than a step; a model that only passes its inputs on is never waited for twice
@@ -33,7 +43,6 @@ def jax_memory() -> Memory | None:
     JAX dispatches many steps ahead, and holds what they are to read.
     """
     import jax  # noqa: PLC0415 - not on other backends
-    import keras  # noqa: PLC0415 - the backend is known when it is imported
 
     if jax.default_backend() != "cpu" or jax.config.jax_default_device is not None or keras.distribution.distribution():
         return None
@@ -77,3 +86,60 @@ def torch_memory() -> Memory:
     import torch  # noqa: PLC0415 - not on other backends
 
     return Memory(alias=torch.from_dlpack, adopt=lambda array: array, leaves_alone=TORCH_LACKS, in_cycles=True)
+
+
+# ---- what `to_keras` casts ----
+
+
+class KerasCasts:
+    """The casts of one loader; a backend compiles them once. Each function imports its framework alone."""
+
+    def __init__(self, spec: Spec, asked: CastTree) -> None:
+        """Refuse what cannot be cast."""
+        self._leaves = spec.leaves
+        self._made: dict[str, Any] = {}
+        check = None
+        if keras.backend.backend() == "jax":
+            from ringfeed.frameworks.jax import check_width  # noqa: PLC0415 - not on other backends
+
+            check = check_width
+        self._casts = casts_of(spec, asked, "to_keras", check)
+
+    @property
+    def in_numpy(self) -> Own:
+        """Every cast, by NumPy."""
+        return in_numpy(self._casts)
+
+    def in_tensorflow(self, specs: Sequence[Any]) -> TensorFlowCasts | None:
+        """Every cast, by TensorFlow's eager ops or in its graph; the loader's leaves come first in ``specs``."""
+        if self._casts and "tensorflow" not in self._made:
+            from ringfeed.frameworks.tensorflow.cast import TensorFlowCasts  # noqa: PLC0415 - not on other backends
+
+            self._made["tensorflow"] = TensorFlowCasts(self._casts, specs)
+        found: TensorFlowCasts | None = self._made.get("tensorflow")
+        return found
+
+    def in_jax(self) -> tuple[Own, Chosen]:
+        """NumPy's for leaves that JAX would narrow first or whose shape varies; JAX's for others.
+
+        All are NumPy's where Keras spreads batches.
+        """
+        if keras.distribution.distribution() is not None:
+            return self.in_numpy, Chosen((), tuple)
+        from ringfeed.frameworks.jax import cast_in_host, jax_casts  # noqa: PLC0415 - not on other backends
+
+        return self._split("jax", cast_in_host(self._leaves), jax_casts)
+
+    def in_torch(self) -> tuple[Own, Chosen]:
+        """NumPy's for the leaves that torch hardly computes with; torch's for others, on Keras' device."""
+        from ringfeed.frameworks.torch import torch_casts  # noqa: PLC0415 - not on other backends
+
+        lacking = (number for number, leaf in enumerate(self._leaves) if leaf.dtype.name in TORCH_LACKS)
+        return self._split("torch", lacking, lambda casts: torch_casts(casts, keras.ops.convert_to_tensor))
+
+    def _split(self, name: str, numbers: Iterable[int], made_of: Callable[[Casts], Chosen]) -> tuple[Own, Chosen]:
+        if name not in self._made:
+            mine, others = apart(self._casts, numbers)
+            self._made[name] = in_numpy(mine), made_of(others)
+        found: tuple[Own, Chosen] = self._made[name]
+        return found

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 if TYPE_CHECKING:
+    from ringfeed.frameworks.base import BatchStream
     from ringfeed.frameworks.cast import CastTree
     from ringfeed.frameworks.keras.feed import ClassWeight
-    from ringfeed.loader import Loader
 
 TAKES_ADAPTERS = (3, 7)
 """The first Keras that takes a data adapter as it is."""
 
 
-def to_keras(loader: Loader, *, class_weight: ClassWeight | None = None, cast: CastTree = None) -> Any:
+def to_keras(stream: BatchStream, *, class_weight: ClassWeight | None = None, cast: CastTree = None) -> Any:
     """What ``model.fit``, ``evaluate`` and ``predict`` take in the place of arrays, on any Keras 3 backend.
 
     Batches are ``x``, ``(x, y)`` or ``(x, y, sample_weight)``, each an array or a structure of arrays; lists
@@ -43,15 +43,23 @@ def to_keras(loader: Loader, *, class_weight: ClassWeight | None = None, cast: C
     uint8. What is cast does not hold its slot. TensorFlow casts by an eager op, which runs where TensorFlow places it
     (on a GPU if there is one), or by a function compiled by XLA where the cast has steps; JAX by one compiled function.
     These may round the last bits of steps differently from NumPy and from each other. For a distribution strategy, for
-    `keras.distribution` and before Keras 3.7 the CPU does it. The other way is a layer: without ``cast`` the model is
+    `keras.distribution` the CPU does it. The other way is a layer: without ``cast`` the model is
     given the uint8, and `keras.layers.Rescaling(1 / 255)` at its beginning casts and scales within the compiled step.
 
-    Before 3.7 Keras takes no adapters, and gets a `keras.utils.PyDataset` of private copies: see `LoaderDataset`.
+    Raises ImportError before Keras 3.7, which takes no adapters.
     """
+    check_takes_adapters("to_keras()")
+    from ringfeed.frameworks.keras.adapter import LoaderAdapter  # noqa: PLC0415 - an older Keras is refused first
+
+    return LoaderAdapter(stream, class_weight, cast)
+
+
+def check_takes_adapters(what: str) -> None:
+    """Raise ImportError for a Keras that takes no data adapters."""
     if tuple(map(int, keras.__version__.split(".")[:2])) < TAKES_ADAPTERS:
-        from ringfeed.keras.older import LoaderDataset  # noqa: PLC0415 - not on newer ones
-
-        return LoaderDataset(loader, class_weight, cast)
-    from ringfeed.frameworks.keras.adapter import LoaderAdapter  # noqa: PLC0415 - not on older ones
-
-    return LoaderAdapter(loader, class_weight, cast)
+        least = ".".join(map(str, TAKES_ADAPTERS))
+        message = (
+            f"{what} needs Keras {least} or later, which takes data adapters, and this is {keras.__version__}; update "
+            f"it: pip install -U keras"
+        )
+        raise ImportError(message)

@@ -20,11 +20,11 @@ from ringfeed.spec.spec import Array, Spec
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from ringfeed.engine.batches import Form
     from ringfeed.errors import RingfeedError
+    from ringfeed.frameworks.base import BatchStream, LoaderInfo
     from ringfeed.frameworks.copies import AnyArray, Extra, Own
     from ringfeed.frameworks.zero_copy import Memory, Outstanding
-    from ringfeed.loader import Loader
+    from ringfeed.spec.builder import BuildBatch
 
 ClassWeight: TypeAlias = "Mapping[int, float]"
 
@@ -32,27 +32,28 @@ ClassWeight: TypeAlias = "Mapping[int, float]"
 class Feed:
     """The loader's batches, with the weights of their classes where asked for; one epoch at a time."""
 
-    def __init__(self, loader: Loader, class_weight: ClassWeight | None) -> None:
+    def __init__(self, stream: BatchStream, info: LoaderInfo, class_weight: ClassWeight | None) -> None:
         """Refuse samples that Keras cannot unpack, and class weights that these cannot have."""
-        _check_structure(loader.spec.tree)
-        self._loader = loader
+        _check_structure(info.spec.tree)
+        self._stream = stream
+        self._info = info
         self.extra: dict[str, np.dtype[Any]] = {}
         """Name and dtype of the leaf of weights, where there is one."""
         self._weights: Extra | None = None
         if class_weight is not None:
             self.extra["sample_weight"] = np.dtype(keras.config.floatx())
-            self._weights = partial(_weights, _target_leaf(loader.spec, class_weight), class_weight)
-        self.pack = _packer(loader.spec.tree, list(self.extra.values()))
+            self._weights = partial(_weights, _target_leaf(info.spec, class_weight), class_weight)
+        self.pack = _packer(info.spec.tree, list(self.extra.values()))
         """Makes the batch around its leaves, whatever they have become."""
         self._epoch: Epoch | None = None
 
     def arrays(self, own: Own | None = None) -> Iterator[list[AnyArray]]:
         """One epoch: the leaves of each batch as private arrays, made their ``own`` way or copied; the weights last."""
-        return self._begin(Copies(self._loader, self._weights, own))
+        return self._begin(Copies(self._info, self._weights, own))
 
     def tensors(self, memory: Memory, outstanding: Outstanding, own: Own | None = None) -> Iterator[list[Any]]:
         """One epoch: the same as tensors of a framework, over the slots where that can be."""
-        return self._begin(Aliases(self._loader, memory, outstanding, self._weights, own))
+        return self._begin(Aliases(self._info, memory, outstanding, self._weights, own))
 
     def leave(self, *, trained: bool) -> None:
         """Forget the epoch; the loader has it again where nothing was trained on it."""
@@ -60,8 +61,8 @@ class Feed:
         if epoch is not None and not trained:
             epoch.give_back()
 
-    def _begin(self, form: Form) -> Epoch:
-        self._epoch = _Explained(self._loader, form)
+    def _begin(self, build: BuildBatch) -> Epoch:
+        self._epoch = _Explained(self._stream, build)
         return self._epoch
 
 

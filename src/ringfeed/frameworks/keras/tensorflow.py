@@ -6,37 +6,35 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from ringfeed.frameworks.tensorflow.dataset import dataset_of
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ringfeed.frameworks.tensorflow.dataset import Batches
 
 
-class EagerDataset(tf.data.Dataset):  # type: ignore[misc]  # tensorflow has no types
-    """A dataset that Keras walks in Python, and a distribution strategy in TensorFlow's graph.
+class WalkedDataset(tf.data.Dataset):  # type: ignore[misc]  # tensorflow has no types
+    """Another dataset in a graph, as under a distribution strategy, and what ``begin`` begins in Python.
 
     In Python Keras runs a step in half the time, what the loader raises arrives as it was raised, and Ctrl-C
     is answered while the loader is waited for.
     """
 
-    def __init__(self, batches: Batches, open_epoch: Callable[[], Iterator[list[tf.Tensor]]]) -> None:
-        """Give ``batches`` to a graph, and what ``open_epoch`` opens to Python."""
-        self._walk: Callable[[], EagerBatches] = lambda: EagerBatches(batches, open_epoch())
-        self._graph_dataset = dataset_of(batches)
-        super().__init__(self._graph_dataset._variant_tensor)  # noqa: SLF001  # no public way to wrap one
+    def __init__(self, inner: tf.data.Dataset, begin: Callable[[], Iterator[Any]]) -> None:
+        """Wrap ``inner``."""
+        self._inner = inner
+        self._begin = begin
+        super().__init__(inner._variant_tensor)  # noqa: SLF001 - no public way to wrap one
 
     def _inputs(self) -> list[tf.data.Dataset]:
-        return [self._graph_dataset]
+        return [self._inner]
 
     @property
     def element_spec(self) -> Any:
         """The form of one batch."""
-        return self._graph_dataset.element_spec
+        return self._inner.element_spec
 
-    def __iter__(self) -> EagerBatches:
-        return self._walk()
+    def __iter__(self) -> Iterator[Any]:
+        return self._begin()
 
 
 class EagerBatches:

@@ -8,7 +8,7 @@ The turn tells two iterations over one dataset apart: the newest has the loader,
 batch. Nothing runs before the first batch is asked for, and nothing when an iteration is given up:
 `from_generator` owes its generator a last call, for which the interpreter waits for ever at exit.
 
-Both are ops in C, run by one call of `scan` (see `tensorflow_op`: a call takes longer than an op), or, where
+Both are ops in C, run by one call of `scan` (see `op`: a call takes longer than an op), or, where
 TensorFlow cannot have them, Python functions here, of which the second is a `map`.
 """
 
@@ -23,19 +23,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from ringfeed.errors import RingfeedError, SpecError, SupersededError
+from ringfeed.errors import SpecError
 from ringfeed.frameworks.cast import casts_of
-from ringfeed.frameworks.copies import PrivateEpoch, row_axis, sure_count, without_lists
+from ringfeed.frameworks.copies import PrivateEpoch, without_lists
 from ringfeed.frameworks.tensorflow import op as tensorflow_op
 from ringfeed.frameworks.tensorflow.cast import TensorFlowCasts
+from ringfeed.frameworks.tensorflow.feed import ended_early, superseded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from ringfeed.frameworks.base import BatchStream, LoaderInfo
     from ringfeed.frameworks.cast import CastTree
     from ringfeed.frameworks.copies import AnyArray
     from ringfeed.frameworks.tensorflow.op import OpTurns
-    from ringfeed.loader import Loader
     from ringfeed.spec.spec import Leaf
 
     Leaves: TypeAlias = "list[AnyArray]"
@@ -56,7 +57,7 @@ class Batches:
     """What is done to the leaves before they are packed."""
 
 
-def to_tf_dataset(loader: Loader, cast: CastTree = None) -> tf.data.Dataset:
+def to_tf_dataset(stream: BatchStream, cast: CastTree = None) -> tf.data.Dataset:
     """A `tf.data.Dataset` of the loader's batches; each iteration over it is the loader's next epoch.
 
     Elements mirror the sample's structure, with tuples in the place of lists. The row axis of `element_spec`
@@ -78,28 +79,28 @@ def to_tf_dataset(loader: Loader, cast: CastTree = None) -> tf.data.Dataset:
     no kernel on a GPU, also behind `copy_to_device`. For uint8 over the bus leave ``cast`` out and do it in the step,
     behind `prefetch_to_device`: by `keras.layers.Rescaling`, or as ``tf.cast(x, tf.float32) / 255`` at its beginning.
     """
-    casts = casts_of(loader.spec, cast, "to_tf_dataset")
-    count, leaves = sure_count(loader), leaf_specs(loader)
+    info = stream.info
+    casts = casts_of(info.spec, cast, "to_tf_dataset")
+    count, leaves = info.exact_length, leaf_specs(info)
 
     def pack(tensors: Sequence[Any]) -> Any:
-        return without_lists(loader.spec.unflatten(tensors))
+        return without_lists(info.spec.unflatten(tensors))
 
     finish = TensorFlowCasts(casts, leaves) if casts else None
-    batches = Batches(lambda: PrivateEpoch(loader), count, leaves, pack, finish)
-    ops = _ops_for(loader)
+    batches = Batches(lambda: PrivateEpoch(stream), count, leaves, pack, finish)
+    ops = _ops_for(info)
     if ops is None:
         return dataset_of(batches)
     if finish is None:
-        return _whole(tensorflow_op.OpTurns(ops, loader, count, leaves, pack), count)
-    return _with_cast(_whole(tensorflow_op.OpTurns(ops, loader, count, leaves, tuple), count), batches)
+        return _whole(tensorflow_op.OpTurns(ops, stream, count, leaves, pack), count)
+    return _with_cast(_whole(tensorflow_op.OpTurns(ops, stream, count, leaves, tuple), count), batches)
 
 
-def leaf_specs(loader: Loader, extra: Mapping[str, np.dtype[Any]] | None = None) -> list[tf.TensorSpec]:
+def leaf_specs(info: LoaderInfo, extra: Mapping[str, np.dtype[Any]] | None = None) -> list[tf.TensorSpec]:
     """The form of each leaf of a batch, and of the `extra` leaves that have one number a row."""
-    rows = row_axis(loader)
-    leaves = [(leaf.path, _static_shape(leaf), leaf.dtype) for leaf in loader.spec.leaves]
+    leaves = [(leaf.path, _static_shape(leaf), leaf.dtype) for leaf in info.spec.leaves]
     leaves += [(path, (), dtype) for path, dtype in (extra or {}).items()]
-    return [tf.TensorSpec((rows, *shape), _dtype(path, dtype)) for path, shape, dtype in leaves]
+    return [tf.TensorSpec((info.fixed_rows, *shape), _dtype(path, dtype)) for path, shape, dtype in leaves]
 
 
 def _static_shape(leaf: Leaf) -> tuple[int | None, ...]:
@@ -149,10 +150,10 @@ def _whole(turns: OpTurns, count: int | None) -> tf.data.Dataset:
     return elements.concatenate(rest).take(count).concatenate(rest.take(1).skip(1))
 
 
-def _ops_for(loader: Loader) -> Any:
+def _ops_for(info: LoaderInfo) -> Any:
     """The ops that take batches out of the ring in C; None where Python must copy them."""
-    if loader.copy or any(
-        tf.as_dtype(leaf.dtype) == tf.string or not leaf.dtype.isnative or leaf.variable for leaf in loader.spec.leaves
+    if info.copy or any(
+        tf.as_dtype(leaf.dtype) == tf.string or not leaf.dtype.isnative or leaf.variable for leaf in info.spec.leaves
     ):
         return None  # a copy is wanted, or TensorFlow has no such memory, or the op does not know its shape
     try:
@@ -220,10 +221,7 @@ class _Turns:
     def _next(self, number: np.int64) -> Leaves:
         leaves = self._open.next_of(number)
         if leaves is None:
-            raise RingfeedError(
-                f"the epoch ended before its {self._batches.count} batches, which was len(loader) when the "
-                "dataset was made; call to_tf_dataset() again: the length has changed, or some batches are None"
-            )
+            raise ended_early(self._batches.count)
         return leaves
 
     def _next_or_blank(self, number: np.int64) -> Leaves:
@@ -244,10 +242,7 @@ class _Turn(NamedTuple):
     def next_of(self, number: np.int64) -> Leaves | None:
         """The next batch for the iteration that goes by `number`; None at the end."""
         if number != self.number:
-            raise SupersededError(
-                "a newer iteration over this dataset has taken over the loader, which serves one at a time; "
-                "end the first before you begin the second, or give each a loader of its own"
-            )
+            raise superseded()
         return next(self.leaves, None)
 
 

@@ -17,8 +17,7 @@ from ringfeed.errors import RingfeedError, SupersededError
 from ringfeed.ring import _feed
 
 if TYPE_CHECKING:
-    from ringfeed.engine.batches import BatchIterator
-    from ringfeed.loader import Loader
+    from ringfeed.frameworks.base import BatchIterator, BatchStream
     from ringfeed.ring._ring import Lease
 
 EXIT_S = 2.0
@@ -27,13 +26,13 @@ EXIT_S = 2.0
 class LoaderFeed:
     """The epochs of one loader, which C code finds under ``number`` for as long as this object lives."""
 
-    def __init__(self, loader: Loader, count: int | None) -> None:
+    def __init__(self, stream: BatchStream, count: int | None) -> None:
         """Begin nothing yet; each epoch has ``count`` batches, or None where that is not known."""
-        layout = loader.plan.layout
-        leaves = zip(layout.offsets, loader.spec.leaves, strict=True)
+        info = stream.info
+        leaves = zip(info.offsets, info.spec.leaves, strict=True)
         parts = [(offset, leaf.nbytes, leaf.shape) for offset, leaf in leaves]
-        self._feed = _feed.Feed(parts, layout.rows, weakref.ref(self))
-        self._loader = loader
+        self._feed = _feed.Feed(parts, info.max_rows, weakref.ref(self))
+        self._stream = stream
         self._count = count
         self._lock = threading.Lock()
         self._batches: BatchIterator | None = None
@@ -50,9 +49,9 @@ class LoaderFeed:
         """Begin the loader's next epoch, whose turn takes over from the one before."""
         self._tell()
         with self._lock:
-            batches = self._loader.batches(partial(_hand_over, self._loader, self._feed), patient=True)
+            batches = self._stream.epoch(partial(_hand_over, self._stream, self._feed), wait_for_slots=True)
             self._batches, self._all_taken = batches, False
-        self._loader.lend(self._feed)
+        self._stream.lend(self._feed)
         return batches.turn
 
     def take(self, turn: int) -> tuple[Lease, int] | None:
@@ -60,10 +59,7 @@ class LoaderFeed:
         self._tell()
         batches = self._batches
         if batches is None or batches.turn != turn:
-            raise SupersededError(
-                "a newer iteration over this dataset has taken over the loader, which serves one at a time; "
-                "end the first before you begin the second, or give each a loader of its own"
-            )
+            raise superseded()
         taken = next(batches, None)
         if taken is None:
             self._check_end(batches)
@@ -101,23 +97,38 @@ class LoaderFeed:
         if batches.failure is not None:
             raise batches.failure
         if self._count is not None:
-            raise RingfeedError(
-                f"the epoch ended before its {self._count} batches, which was len(loader) when the dataset was made; "
-                "call to_tf_dataset() again: the length has changed, or some batches are None"
-            )
+            raise ended_early(self._count)
 
-    def dismiss(self) -> None:
-        """Have whoever waits for a batch give up."""
-        self._loader.dismiss()
+    def request_stop(self) -> None:
+        """Have what waits for a batch give up."""
+        self._stream.request_stop()
 
     def __del__(self) -> None:
         """Have Python print what nobody was told."""
         self._tell()
 
 
-def _hand_over(loader: Loader, feed: _feed.Feed, lease: Lease, rows: int) -> tuple[Lease, int, bool]:
+def superseded() -> SupersededError:
+    """Return the error for an iteration that a newer one has taken the loader from."""
+    message = (
+        "a newer iteration over this dataset has taken over the loader, which serves one at a time; end the first "
+        "before you begin the second, or give each a loader of its own"
+    )
+    return SupersededError(message)
+
+
+def ended_early(count: int | None) -> RingfeedError:
+    """Return the error for an epoch that has fewer batches than TensorFlow was told."""
+    message = (
+        f"the epoch ended before its {count} batches, which was len(loader) when the dataset was made; call "
+        f"to_tf_dataset() again: the length has changed, or some batches are None"
+    )
+    return RingfeedError(message)
+
+
+def _hand_over(stream: BatchStream, feed: _feed.Feed, lease: Lease, rows: int) -> tuple[Lease, int, bool]:
     """Have C code take what comes after this batch; also says whether anything does."""
-    return lease, rows, loader.lend(feed)
+    return lease, rows, stream.lend(feed)
 
 
 _live: weakref.WeakSet[LoaderFeed] = weakref.WeakSet()
@@ -129,7 +140,7 @@ def _leave(forks: int) -> None:
         return  # a forked child does not have those threads
     if _feed.leave():
         for feed in [*_live]:
-            feed.dismiss()
+            feed.request_stop()
     deadline = time.monotonic() + EXIT_S
     while _feed.leave() and time.monotonic() < deadline:
         time.sleep(0.01)

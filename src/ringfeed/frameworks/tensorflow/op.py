@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import TypeAlias
 
-    from ringfeed.loader import Loader
+    from ringfeed.frameworks.base import BatchStream
 
     Tensors: TypeAlias = Sequence[tf.Tensor]
     Pack: TypeAlias = Callable[[Sequence[Any]], Any]
@@ -46,13 +46,13 @@ def load_ops() -> Any:
 
 
 class OpTurns:
-    """What the graph of one dataset calls, all of it in C; see `tensorflow._Turns` for the same in Python."""
+    """What the graph of one dataset calls, all of it in C; see `dataset._Turns` for the same in Python."""
 
     def __init__(
-        self, ops: Any, loader: Loader, count: int | None, leaves: Sequence[tf.TensorSpec], pack: Pack
+        self, ops: Any, stream: BatchStream, count: int | None, leaves: Sequence[tf.TensorSpec], pack: Pack
     ) -> None:
         self._ops = ops
-        self._feed = LoaderFeed(loader, count)
+        self._feed = LoaderFeed(stream, count)
         self._leaves = leaves
         self._pack = pack
 

@@ -1,0 +1,108 @@
+"""The door between a loader and the frameworks: what they may know of it, and how they take its batches.
+
+    Loader ── LoaderInfo, BatchStream ──▶ torch, jax, tensorflow, keras
+
+Nothing in this package knows the loader itself, or the engine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from ringfeed.errors import RingfeedError
+    from ringfeed.frameworks.pending_copies import PendingCopies
+    from ringfeed.frameworks.pinned import Registrar
+    from ringfeed.ring._feed import Feed
+    from ringfeed.spec.builder import BuildBatch
+    from ringfeed.spec.spec import Spec
+
+
+@dataclass(frozen=True)
+class LoaderInfo:
+    """What a framework may know of a loader.
+
+    offsets: where each leaf begins in a slot, in bytes.
+    max_rows: the most rows a batch has; ``fixed_rows``: the rows of every batch, None where they may differ.
+    length: the batches of an epoch, None where the loader cannot know; fewer where all rows of one failed, or where
+        whole batches are None. Keras is content with that. ``exact_length``: None where there may be fewer, or more.
+    is_iterable: whether the dataset is an iterable, whose end only reading shows.
+    copy: whether what is handed out is a copy.
+    is_shuffled: whether each epoch has an order of its own.
+    is_in_order: whether every epoch is 0, 1, 2, ..., though the dataset could be read in another order.
+    """
+
+    spec: Spec
+    offsets: tuple[int, ...]
+    slots: int
+    max_rows: int
+    fixed_rows: int | None
+    length: int | None
+    exact_length: int | None
+    is_iterable: bool
+    copy: bool
+    is_shuffled: bool
+    is_in_order: bool
+    timeout_s: float | None
+
+
+class BatchIterator(Protocol):
+    """One epoch. Dropping it before the end breaks the epoch off."""
+
+    @property
+    def turn(self) -> int:
+        """The number of this iterator among those of its loader."""
+
+    @property
+    def failure(self) -> RingfeedError | None:
+        """What ended the workers, and the epoch before its time."""
+
+    def __iter__(self) -> Self:
+        """Return itself."""
+
+    def __next__(self) -> Any:
+        """Return the next batch."""
+
+    def ready(self) -> bool:
+        """Whether ``next()`` would not wait; raises what it would, for an iterator that has had its time."""
+
+
+class BatchStream(Protocol):
+    """A loader, as frameworks take it."""
+
+    @property
+    def info(self) -> LoaderInfo:
+        """What is known now: the dataset's hooks may change the length."""
+
+    @property
+    def next_epoch(self) -> int:
+        """The number of the epoch that the next `epoch` begins."""
+
+    @property
+    def pending(self) -> PendingCopies:
+        """The copies to devices that still read slots: the loader closes when they have passed."""
+
+    def __len__(self) -> int:
+        """Return the batches of an epoch; TypeError, with the reason, where the loader cannot know."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next epoch the one of this number."""
+
+    def epoch(self, build: BuildBatch, *, wait_for_slots: bool = False) -> BatchIterator:
+        """Begin the next epoch, whose batches ``build`` makes; older iterators raise SupersededError.
+
+        ``wait_for_slots``: where views hold every slot, wait for one up to ``timeout_s``, instead of one second: for
+        frameworks whose views go by themselves.
+        """
+
+    def lend(self, feed: Feed) -> bool:
+        """Have C code take the newest iterator's next batches from ``feed``; False when its epoch has no more."""
+
+    def request_stop(self) -> None:
+        """Begin to close: what waits for a batch gives up. At once, from any thread."""
+
+    def register_slots(self, registrar: Registrar) -> None:
+        """With ``pin=True``, have the slots registered by this framework instead of the CUDA driver."""

@@ -1,0 +1,31 @@
+"""What makes the user's batch of a lease and its rows: the one seam between the ring and frameworks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from ringfeed.ring._ring import Lease
+
+BuildBatch: TypeAlias = Callable[[Lease, int], Any]
+"""Makes what is handed out from the lease of a batch and its rows."""
+
+
+class BatchBuilder:
+    """A `BuildBatch` whose batches keep their slots, and which makes private copies as well."""
+
+    copied_by = ""
+    """How a user copies what is to be kept."""
+
+    def __call__(self, lease: Lease, rows: int) -> Any:
+        """Return the batch in the slot of the lease; it keeps the slot by itself."""
+        raise NotImplementedError
+
+    def private(self, lease: Lease, rows: int) -> Any:
+        """Return a copy of the batch, which keeps nothing of the slot."""
+        raise NotImplementedError
+
+    def lets_go_later(self, waited_s: float, held: int) -> bool:
+        """Whether the framework may still let go of one of ``held`` slots by itself, after so long without a slot."""
+        del waited_s, held
+        return False
