@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import faulthandler
 import gc
 import json
 import sys
+import tempfile
 import time
 import traceback
 import warnings
@@ -22,7 +24,7 @@ import pytest
 
 import ringfeed
 from ringfeed.frameworks.keras import backends as keras_memory
-from training import CLASS_WEIGHT, ROWS, WEIGHTS, Poisoned, Unsized, X, Y, history, make, small_model
+from training import CLASS_WEIGHT, ROWS, SPARSE, WEIGHTS, Poisoned, Unsized, X, Y, history, make, small_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -316,6 +318,47 @@ def check_unknown_length_and_callbacks() -> None:
         early = keras.callbacks.EarlyStopping("loss", min_delta=100)
         assert len(history(loader.to_keras(), compiled(), epochs=9, callbacks=[early])["loss"]) == 2
         assert free_slots(loader)
+
+
+def check_resumed_epochs() -> None:
+    """`initial_epoch` and `BackupAndRestore` go on with the loader's epoch of that number, also by steps."""
+
+    def seen(loader: ringfeed.Loader, *callbacks: Any, **settings: Any) -> list[float]:
+        """Return the first loss of each epoch: nothing is learnt, so that it tells the epoch's order."""
+        found: list[float] = []
+        first = keras.callbacks.LambdaCallback(
+            on_train_batch_end=lambda batch, logs: found.append(logs["loss"]) if batch == 0 else None
+        )
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)])
+        model.compile(keras.optimizers.SGD(0.0), SPARSE(from_logits=True), jit_compile=JIT)
+        model.fit(loader.to_keras(), epochs=4, verbose=0, callbacks=[first, *callbacks], **settings)
+        return found
+
+    class StopError(Exception):
+        pass
+
+    def stop(epoch: int, _: Any) -> None:
+        if epoch == 1:
+            raise StopError
+
+    def shuffled() -> ringfeed.Loader:
+        return ringfeed.Loader((X, Y), batch_size=16, shuffle=True, workers=0, slots=3)
+
+    with shuffled() as loader:
+        epochs = seen(loader)
+    assert len(set(epochs)) == 4
+    with shuffled() as loader:
+        assert seen(loader, initial_epoch=2) == epochs[2:]
+        assert loader.epoch == 4
+    with shuffled() as loader:
+        assert seen(loader, initial_epoch=2, steps_per_epoch=len(loader)) == epochs[2:]
+    with tempfile.TemporaryDirectory() as place:
+        backup = keras.callbacks.BackupAndRestore(place)
+        with shuffled() as loader, contextlib.suppress(StopError):
+            seen(loader, backup, keras.callbacks.LambdaCallback(on_epoch_begin=stop))
+        with shuffled() as loader:
+            assert seen(loader, backup) == epochs[1:]
 
 
 def check_after_a_failure() -> None:

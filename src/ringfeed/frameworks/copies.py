@@ -63,6 +63,7 @@ class Epoch:
 
     def __next__(self) -> Any:
         if self._batches is None:
+            self._choose()
             self._number = self._stream.next_epoch
             self._batches = self._stream.epoch(self._build, wait_for_slots=True)
             info = self._stream.info
@@ -79,6 +80,9 @@ class Epoch:
             # Callers that know the length never ask past the end, where the loader closes its epoch.
             next(self._batches, None)
         return leaves
+
+    def _choose(self) -> None:
+        """Set the loader's next epoch, where it is not the one after the last."""
 
     def _explain(self, error: RingfeedError) -> None:
         """Add to an error what its caller would lose of it."""

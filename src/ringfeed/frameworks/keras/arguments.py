@@ -25,6 +25,8 @@ IN_THE_BATCH = {
 }
 """What Keras would ignore beside an adapter, and where it belongs."""
 DETOURS = 4
+CALLS = frozenset(("fit", "evaluate", "predict"))
+"""Keras' functions that begin epochs, by the names of their frames."""
 
 
 def iterator_in_the_making(caller: FrameType) -> FrameType | None:
@@ -35,6 +37,22 @@ def iterator_in_the_making(caller: FrameType) -> FrameType | None:
             return frame
         frame = frame.f_back
     return None
+
+
+def resumed_epoch(caller: FrameType | None, length: int | None) -> int | None:
+    """The loader's epoch with which a `fit` begins that goes on where another ended; None where no such fit begins.
+
+    That is ``initial_epoch``, or what `BackupAndRestore` has found: Keras tells adapters neither. With
+    ``steps_per_epoch`` the epoch of the loader that holds the first step.
+    """
+    call = caller
+    while call is not None and call.f_code.co_name not in CALLS:
+        call = call.f_back
+    given = {} if call is None or call.f_code.co_name != "fit" else call.f_locals
+    first, steps = given.get("initial_epoch"), given.get("steps_per_epoch")
+    if not first or given.get("epoch") != first:
+        return None
+    return int(first if steps is None or not length else first * steps // length)
 
 
 def check_targets(making: FrameType) -> None:

@@ -14,6 +14,7 @@ from keras.src.trainers.data_adapters import data_adapter_utils
 
 from ringfeed.errors import SpecError
 from ringfeed.frameworks.copies import Copies, Epoch, without_lists
+from ringfeed.frameworks.keras.arguments import resumed_epoch
 from ringfeed.frameworks.zero_copy import Aliases
 from ringfeed.spec.spec import Array, Spec
 
@@ -62,14 +63,21 @@ class Feed:
             epoch.give_back()
 
     def _begin(self, build: BuildBatch) -> Epoch:
-        self._epoch = _Explained(self._stream, build)
+        self._epoch = _KerasEpoch(self._stream, build)
         return self._epoch
 
 
-class _Explained(Epoch):
-    """An epoch whose errors keep their cause through Keras, which raises what it catches `from None`."""
+class _KerasEpoch(Epoch):
+    """An epoch that Keras walks."""
+
+    def _choose(self) -> None:
+        """Go on where a `fit` does that was told to, or restored."""
+        number = resumed_epoch(sys._getframe(2), self._stream.info.length)  # noqa: SLF001 - see arguments
+        if number is not None:
+            self._stream.set_epoch(number)
 
     def _explain(self, error: RingfeedError) -> None:
+        """Keep the cause of an error through Keras, which raises what it catches `from None`."""
         if error.__cause__ is not None and sys.version_info >= (3, 11):
             error.add_note("".join(traceback.format_exception(error.__cause__)).rstrip())
 
