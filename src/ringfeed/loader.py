@@ -349,7 +349,8 @@ class Loader:
     def _start(self) -> None:
         self._stop_engine()  # if Ctrl-C has kept the last from it
         self._check_memory()
-        engine = Engine(self._plan, self._source, self._settings, self._stats, tuner=self._tuner)
+        source = self._source.without_dataset()
+        engine = Engine(self._plan, source, self._settings, self._stats, tuner=self._tuner)
         try:
             self._unended = engine
             self._finalizer = weakref.finalize(self, Engine.stop, engine)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import math
 import os
 import pickle
 import random
 import sys
+import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -78,6 +80,46 @@ def test_a_source_travels_without_its_dataset(dataset: Any) -> None:
     assert type(found) is type(source)
     assert (found.spec, found.rows, found.describe(3)) == (source.spec, source.rows, source.describe(3))
     assert not {"given", "dataset", "terms", "elements"} & vars(found).keys()
+
+
+class Known:
+    """Knows its loader."""
+
+    loader: Any = None
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> Any:
+        return np.full((4, 2), index)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave it out."""
+        return {}
+
+
+class KnownIterable:
+    """Knows its loader, and has no index."""
+
+    loader: Any = None
+
+    def __iter__(self) -> Any:
+        return iter([np.zeros(2)] * 8)
+
+    __getstate__ = Known.__getstate__
+
+
+@pytest.mark.parametrize("batch_size", [None, 4], ids=["batches", "samples"])
+@pytest.mark.parametrize("dataset", [Known, KnownIterable])
+def test_a_dataset_that_knows_its_loader_does_not_keep_it(dataset: Any, batch_size: int | None) -> None:
+    """The engine, which the loader's finalizer keeps, does not refer to the dataset: both go once they are dropped."""
+    known = dataset()
+    known.loader = ringfeed.Loader(known, batch_size=batch_size, workers=1, copy=True)
+    assert list(known.loader)
+    gone = weakref.ref(known.loader)
+    del known
+    gc.collect()
+    assert gone() is None
 
 
 class Columns(NamedTuple):

@@ -23,6 +23,8 @@ from ringfeed.spec.spec import Spec
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from typing_extensions import Self
+
     from ringfeed.data.permutation import Indices
     from ringfeed.data.sampler import Sampler
     from ringfeed.ring._ring import Lease, Ring, WorkerEnd
@@ -97,6 +99,12 @@ class Source(ABC):
     def __getstate__(self) -> dict[str, Any]:
         """Return what a worker needs."""
         return {name: value for name, value in self.__dict__.items() if name not in _CONSUMERS_OWN}
+
+    def without_dataset(self) -> Self:
+        """Return a copy for the engine, which must not keep a dataset that refers to the loader."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__, given=None, dataset=None, iterables=())
+        return other
 
     # ---- what the dataset is ----
 
@@ -193,8 +201,6 @@ class Source(ABC):
     def describe_all(self, indices: list[int]) -> str:
         """Say which samples some workers are at."""
         return f"dataset[i] (i = {', '.join(map(str, indices))})" if indices else "dataset[i]"
-
-    # ---- in a worker ----
 
     def reader(self, dataset: Any, port: Port) -> Reader:
         """Return what fills claims from one version of the dataset; one for each worker thread."""
