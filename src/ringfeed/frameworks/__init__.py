@@ -2,6 +2,6 @@
 
     Lease ──▶ zero_copy or copies ──▶ cast ──▶ prefetch (to a device) ──▶ tensors
 
-`epochs` is what all share. `pinned` registers slots with the CUDA driver, `pending_copies` waits for what still reads
-them.
+`base` says what all of them may know of a loader; `epochs` is what `to_torch` and `to_jax` return. `pinned` registers
+slots with the CUDA driver, `pending_copies` waits for what still reads them.
 """

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from ringfeed.frameworks.keras.feed import ClassWeight
+    from ringfeed.frameworks.keras.arguments import ClassWeight
 
 
 class DatasetAdapter(LoaderAdapter):

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import sys
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from keras.src.trainers.epoch_iterator import EpochIterator
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from types import FrameType
 
     from ringfeed.frameworks.base import LoaderInfo
-    from ringfeed.frameworks.keras.feed import ClassWeight
 
 IN_THE_BATCH = {
     "y": "the loader's batches carry the targets: return (x, y) from __getitem__",
@@ -27,6 +27,7 @@ IN_THE_BATCH = {
 DETOURS = 4
 CALLS = frozenset(("fit", "evaluate", "predict"))
 """Keras' functions that begin epochs, by the names of their frames."""
+ClassWeight: TypeAlias = "Mapping[int, float]"
 
 
 def iterator_in_the_making(caller: FrameType) -> FrameType | None:

@@ -9,7 +9,7 @@ import keras
 if TYPE_CHECKING:
     from ringfeed.frameworks.base import BatchStream
     from ringfeed.frameworks.cast import CastTree
-    from ringfeed.frameworks.keras.feed import ClassWeight
+    from ringfeed.frameworks.keras.arguments import ClassWeight
 
 TAKES_ADAPTERS = (3, 7)
 """The first Keras that takes a data adapter as it is."""
