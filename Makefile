@@ -229,9 +229,10 @@ bench-frameworks: .venv/with-pictures .venv/with-tensorflow ## time steps and el
 	$(PY) bench/fit_step.py $(if $(QUICK),--repetitions 1,--output bench/results/fit_step-$(shell date +%F).jsonl)
 	$(PY) bench/elements.py $(if $(QUICK),--quick --out build/elements.jsonl)
 
-bench-insight: .venv/with-pictures ## memory against the kernel, the conversion, what statistics cost, and tuning (QUICK=1: a short run)
+bench-insight: .venv/with-pictures ## memory against the kernel, the conversion, kinds of samples, what statistics cost, and tuning (QUICK=1: a short run)
 	$(PY) bench/memory.py $(if $(QUICK),--quick)
 	$(PY) bench/convert.py $(if $(QUICK),--quick --out build/convert.jsonl)
+	$(PY) bench/leaves.py $(if $(QUICK),--quick --out build/leaves.jsonl)
 	$(PY) bench/counting.py $(if $(QUICK),--repetitions 3)
 	$(PY) bench/auto.py $(if $(QUICK),--quick)
 

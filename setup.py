@@ -16,7 +16,10 @@ SOURCES = {
     "ring._feed": "",
     "ring._pages": "pages wait",
     "ring._snapshot": "watch pages wait",
-    "spec._fields": "copy gather convert",
+    "spec._fields": "",
+    "spec._values": "",
+    "spec._structure": "",
+    "spec._writer": "copy gather convert",
     "spec._rows": "wait",
     "data._permute": "permute",
     "engine._iterator": "",
@@ -26,7 +29,7 @@ SOURCES = {
 COMPILE = ["-std=c11", "-O3", "-fvisibility=hidden", "-pthread"]
 FLAGS = {
     # One rounding a step: a processor that multiplies and adds at once would differ from NumPy.
-    "spec._fields": ["-ffp-contract=off"],
+    "spec._writer": ["-ffp-contract=off"],
     # A fifth faster than -O3 by GCC 12, which unrolls what fills the registers.
     "data._permute": ["-O2"],
 }

@@ -5,7 +5,8 @@
 
 #include "ring.h"
 
-#define RF_DLPACK_CPU 1
+#define RF_DLPACK_CPU 1   /* of device_type */
+#define RF_DLPACK_FLOAT 2 /* of code */
 #define RF_MAX_AXES 33
 
 struct rf_dlpack_type {

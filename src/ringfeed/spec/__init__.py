@@ -2,6 +2,8 @@
 
     sample ──▶ Spec (a tree of Array leaves) ──▶ Layout (offsets in a slot)
                                                    ├── _rows    samples into the rows of a claim
+                                                   │     _structure  its leaves    _values  what each is
+                                                   │     _writer     values into fields
                                                    ├── _fields  the fields of a slot as NumPy arrays
                                                    └── dlpack   the fields of a slot for frameworks
 

@@ -4,7 +4,7 @@ from typing import Any, TypeAlias, final
 import numpy as np
 from typing_extensions import Self
 
-from ringfeed.ring._ring import Lease, Ring
+from ringfeed.ring._ring import Lease
 from ringfeed.spec.spec import Spec
 
 _Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -15,7 +15,3 @@ def shape_of(lease: Lease, offset: int, most: tuple[int, ...]) -> tuple[int, ...
 class Fields:
     def __new__(cls, spec: Spec, offsets: Sequence[int]) -> Self: ...
     def views(self, lease: Lease, rows: int) -> list[_Array]: ...
-
-@final
-class FieldWriter:
-    def __new__(cls, spec: Spec, offsets: Sequence[int], owner: Ring) -> Self: ...

@@ -5,7 +5,8 @@ cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
 
 from ringfeed.ring cimport _cring as c
-from ringfeed.spec._fields cimport FieldWriter
+from ringfeed.spec._structure cimport Structure
+from ringfeed.spec._writer cimport FieldWriter
 
 from ringfeed.errors import SpecError
 from ringfeed.ring.failure import Nothing
@@ -39,7 +40,7 @@ cdef class RowWriter:
     cdef object spec, owner
     cdef uint64_t beyond   # caches: bytes of slots
     cdef Py_ssize_t count  # of leaves
-    cdef Py_ssize_t flat   # as many, of a flat tuple; 0: a bare leaf; -1: anything else
+    cdef Structure structure
 
     def __cinit__(self, spec, offsets, owner, uint64_t beyond):
         self.writer = FieldWriter(spec, offsets, owner)
@@ -47,21 +48,15 @@ cdef class RowWriter:
         self.owner = owner
         self.beyond = beyond
         self.count = len(spec.leaves)
-        structure = spec.structure
-        self.flat = -1
-        if structure[0] == "leaf":
-            self.flat = 0
-        elif structure[0] == "tuple" and structure[1] is None and all(child[0] == "leaf" for child in structure[2]):
-            self.flat = self.count
+        self.structure = Structure(spec)
 
     cdef int write(self, sample, uint8_t *base, Py_ssize_t row, int64_t index) except -1:
         cdef Py_ssize_t number
-        if self.flat == 0:
-            return self.writer.write(0, sample, base, row, index)
-        if self.flat < 0 or type(sample) is not tuple or len(<tuple>sample) != self.flat:
-            sample = tuple(self.spec.flatten(sample, index))
+        cdef tuple leaves = self.structure.leaves_of(sample)
+        if leaves is None:
+            leaves = tuple(self.spec.flatten(sample, index))
         for number in range(self.count):
-            self.writer.write(number, (<tuple>sample)[number], base, row, index)
+            self.writer.write(number, leaves[number], base, row, index)
         return 0
 
     cdef int fill_row(self, c.rf_claim *claim, uint32_t row, function, bint in_place, bint timed) except -1:
@@ -88,7 +83,7 @@ cdef class RowWriter:
         answer = function(index, given)
         if answer is not None and answer is not given:
             raise TypeError(f"read_into returned a {type(answer).__name__}, expected None; write the sample into out")
-        if self.flat < 0:
+        if not self.structure.is_flat:
             self.check_out(given, out, index)
         for number in range(self.count):
             self.writer.clear_row(number, claim.base, claim.first_row + row)
@@ -257,10 +252,9 @@ cdef class RowWriter:
         cdef Py_ssize_t number, rows = -1
         if batch is None:
             raise Nothing
-        if self.flat == 0:
-            batch = (batch,)
-        elif self.flat < 0 or type(batch) is not tuple or len(<tuple>batch) != self.flat:
-            batch = tuple(self.spec.flatten(batch, index, "batch"))
+        cdef tuple leaves = self.structure.leaves_of(batch)
+        if leaves is None:
+            leaves = tuple(self.spec.flatten(batch, index, "batch"))
         for number in range(self.count):
-            rows = self.writer.write_batch(number, (<tuple>batch)[number], base, rows, most, index)
+            rows = self.writer.write_batch(number, leaves[number], base, rows, most, index)
         return <uint32_t>rows

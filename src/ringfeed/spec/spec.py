@@ -229,7 +229,7 @@ class Spec:
         if found is None:
             expected = f"an array of shape {leaf.given_shape} and dtype {leaf.given_dtype}"
             raise error_of(where, f"is {shown(value)}", expected, "make it one in __getitem__")
-        return matching(found, found.shape, leaf._replace(variable=()), where)
+        return matching(found, found.shape, leaf._replace(variable=()) if leaf.variable else leaf, where)
 
     def batch_array(self, number: int, value: object, index: int, max_rows: int) -> AnyArray:
         """Return the same of a whole batch: with a row axis of 0 to ``max_rows``, and smaller where it may be."""

@@ -1,0 +1,31 @@
+"""What other extensions of ringfeed see of values."""
+
+cimport numpy as cnp
+from cpython.ref cimport PyTypeObject
+from libc.stdint cimport uint8_t, uint16_t
+
+
+cdef extern from "convert.h" nogil:
+    struct rf_conversion:
+        pass
+
+
+cdef extern from "exchange.h":
+    struct rf_dlpack_type:
+        uint8_t code, bits
+        uint16_t lanes
+
+
+cdef struct Given:  # what the dataset gives for a leaf
+    size_t nbytes
+    int ndim
+    cnp.npy_intp shape[32]
+    int number                 # RF_NUMBER of a 0-d leaf which plain Python numbers may fill, or 0
+    PyTypeObject *scalar       # NumPy's scalars of this type are the bytes of the 0-d leaf; NULL: none is
+    rf_dlpack_type tensor      # of tensors that are such a leaf's bytes; of no lanes: none is
+    rf_conversion *conversion  # NULL: it goes into the slot as it is
+
+
+cdef bint store_number(value, const Given *given, uint8_t *target) except -1
+cdef cnp.ndarray array_of(value)
+cdef const void *memory_of_tensor(value, const Given *given) except? NULL

@@ -1,0 +1,11 @@
+from collections.abc import Sequence
+from typing import final
+
+from typing_extensions import Self
+
+from ringfeed.ring._ring import Ring
+from ringfeed.spec.spec import Spec
+
+@final
+class FieldWriter:
+    def __new__(cls, spec: Spec, offsets: Sequence[int], owner: Ring) -> Self: ...

@@ -1,0 +1,204 @@
+"""The fast way of samples into rows: what C takes at once equals what `Spec` makes of it."""
+
+from __future__ import annotations
+
+import enum
+import random
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import ringfeed
+from inputs import DICT_BENDS, NUMBERS, SEQUENCE_BENDS, WAYS, WHOLE_BENDS, Tagged, bent, content, sample
+from judge import Pair, raw
+from ringfeed.spec.spec import Array, Spec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SCALARS = ["?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "q", "Q", "f2", "f4", "f8", "g", "c8", "c16", "G"]
+DTYPES = [*SCALARS, ">i2", ">f8", ">u8", "S5", "U2", "M8[ns]", "m8[D]", "V7"]
+INSIDE = {"i1": 7, "?": True, "f4": 0.5, "f8": 0.1, "u8": 3, "i8": -3}
+
+
+class Colour(enum.IntEnum):
+    """The usual subclass of int."""
+
+    RED = 3
+
+
+class Odd(int):
+    """An int that NumPy sees as another."""
+
+    def __int__(self) -> int:
+        return 40
+
+    def __index__(self) -> int:
+        return 41
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = int.__hash__
+
+
+class Half(float):
+    """A float by another name."""
+
+
+class Unslotted(Pair):
+    """A NamedTuple whose objects have a dict."""
+
+
+class Reversed(NamedTuple("Pair", [("left", Any), ("right", Any)])):
+    """A Pair by name that is iterated from its end."""
+
+    __slots__ = ()
+
+    def __iter__(self) -> Any:
+        return iter((self[1], self[0]))
+
+
+Unslotted.__name__ = Reversed.__name__ = "Pair"  # as far as the words of an error go
+
+
+def value(leaf: Array, draw: random.Random) -> Any:
+    """Return a value for a leaf: an array of any kind, a scalar, a number."""
+    kind = draw.randrange(4)
+    if kind == 0 and not leaf.shape:
+        return draw.choice([*NUMBERS.values(), Colour.RED, Odd(2), Half(0.5), np.longlong(5), np.float64(0.5)])
+    if kind == 1 and not leaf.shape:
+        return content(leaf, draw)[()]
+    return WAYS[draw.choice(list(WAYS))](content(leaf, draw))
+
+
+def slowly(spec: Spec, given: Any) -> list[bytes] | str:
+    """Return the bytes of a sample's leaves as `Spec` makes them, or the text of its refusal."""
+    try:
+        return [raw(spec.array(number, leaf, 0)) for number, leaf in enumerate(spec.flatten(given, 0))]
+    except ringfeed.SpecError as error:
+        return str(error)
+
+
+def quickly(spec: Spec, given: Any) -> list[bytes] | str:
+    """Return the same of the row that a loader has filled."""
+    try:
+        with ringfeed.Loader([given], spec=spec.tree, batch_size=1, workers=0) as loader:
+            return [raw(leaf[0, ...]) for leaf in spec.flatten(next(iter(loader)), 0)]
+    except ringfeed.SpecError as error:
+        return str(error)
+
+
+LEAVES = st.builds(Array, st.just(()) | st.sampled_from([(2,), (2, 3), (1, 1), (0,)]), st.sampled_from(DTYPES))
+TREES: st.SearchStrategy[Any] = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        st.lists(inner, min_size=1, max_size=3),
+        st.lists(inner, min_size=1, max_size=3).map(tuple),
+        st.dictionaries(st.sampled_from(["a", "b", 3, None]), inner, min_size=1, max_size=3),
+        st.builds(Pair, inner, inner),
+    ),
+    max_leaves=5,
+)
+
+
+@given(TREES, st.integers(0, 2**32), st.booleans())
+def test_the_fast_way_equals_the_slow_one(tree: Any, seed: int, straight: bool) -> None:  # noqa: FBT001
+    """Any sample arrives bit for bit as `Spec` has it, or is refused in its very words."""
+    draw = random.Random(seed)  # noqa: S311 - hypothesis repeats it
+    made = (sample if straight else bent)(tree, draw, value)
+    spec = Spec(tree)
+    assert quickly(spec, made) == slowly(spec, made)
+
+
+WHOLE = Array((), "i8")
+
+
+@pytest.mark.parametrize("tree", [{"a": WHOLE, "b": WHOLE}, [WHOLE, WHOLE], (WHOLE, WHOLE), Pair(WHOLE, WHOLE)])
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("name", [*DICT_BENDS, *SEQUENCE_BENDS, *WHOLE_BENDS])
+def test_every_bent_container_is_read_as_the_spec_reads_it(name: str, tree: Any, inside: bool) -> None:  # noqa: FBT001
+    """Keys more and less, other lengths and classes, at the root and further down."""
+    bends = WHOLE_BENDS | (DICT_BENDS if isinstance(tree, dict) else SEQUENCE_BENDS)
+    made: Any = bends.get(name, lambda value: value)(Spec(tree).unflatten([1, 2]))
+    spec = Spec([tree] if inside else tree)
+    made = [made] if inside else made
+    assert quickly(spec, made) == slowly(spec, made)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", [*NUMBERS, "colour", "odd int", "half"])
+def test_every_number_goes_into_every_dtype_as_the_spec_says(dtype: str, name: str) -> None:
+    """Limits of each type, infinities, signs of zero and NaN, subclasses that override and that do not."""
+    own = {"colour": Colour.RED, "odd int": Odd(2), "half": Half(0.5)}
+    given, spec = (own | NUMBERS)[name], Spec(Array((), dtype))
+    assert quickly(spec, given) == slowly(spec, given)
+
+
+@pytest.mark.parametrize("pair", [Unslotted(1, 2), Reversed(1, 2), Pair(1, 2)])
+@pytest.mark.parametrize("tree", [Pair(Array((), "i8"), Array((), "i8")), Unslotted(Array((), "i8"), Array((), "i8"))])
+def test_named_tuples_that_override_go_the_slow_way(pair: Any, tree: Any) -> None:
+    """A class that iterates otherwise, or may hide its fields, is read as `Spec` reads it."""
+    spec = Spec(tree)
+    assert quickly(spec, pair) == slowly(spec, pair)
+
+
+def usual() -> dict[str, tuple[Any, Any]]:
+    """Return by name the usual samples, each with its spec's tree."""
+    whole, row, byte = Array((), "i8"), Array((4,), "f4"), np.zeros((4,), "f4")
+    full = {"S5": b"abcde", "U2": "ab", "V7": b"abcdefg"}  # of the width of the dtype
+    found: dict[str, tuple[Any, Any]] = {
+        f"np {dtype}": (Array((), dtype), np.array(full.get(dtype, 1), dtype)[()]) for dtype in DTYPES
+    }
+    found |= {f"{dtype} of {number}": (Array((), dtype), number) for dtype, number in INSIDE.items()}
+    found |= {f"zero into {dtype}": (Array((), dtype), 0) for dtype in [*SCALARS[1:11], "f4", "f8"]}
+    return found | {
+        "0-d": (whole, np.array(3)),
+        "enum": (whole, Colour.RED),
+        "memory map": (row, byte.view(Tagged)),
+        "dict": ({"x": row, "y": whole}, {"y": np.int64(1), "x": byte}),
+        "list": ([row, whole], [byte, 3]),
+        "pair": (Pair(row, whole), Pair(byte, 3)),
+        "nested": ((row, [{"a": whole}, Pair(whole, (whole,))]), (byte, [{"a": 1}, Pair(2, (3,))])),
+        "many": ([whole] * 100, [7] * 100),
+    }
+
+
+@pytest.mark.parametrize("name", [name for name in usual() if ">" not in name])
+def test_no_usual_sample_goes_the_slow_way(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the structure nor a leaf of it is asked of `Spec`, which is Python."""
+    tree, given = usual()[name]
+    spec = Spec(tree)
+    expected = slowly(spec, given)
+
+    def refuse(*_: object) -> Any:
+        raise AssertionError("the slow way")
+
+    with monkeypatch.context() as patched, ringfeed.Loader([given], spec=tree, batch_size=1, workers=0) as loader:
+        patched.setattr(Spec, "array", refuse)
+        patched.setattr(Spec, "flatten", refuse)
+        batch = next(iter(loader))
+    assert [raw(leaf[0, ...]) for leaf in spec.flatten(batch, 0)] == expected
+
+
+def test_a_key_that_changes_the_sample_does_no_harm() -> None:
+    """A key whose __eq__ shortens a list of the sample makes an error, not a crash."""
+
+    class Key:
+        def __init__(self, deed: Callable[[], object]) -> None:
+            self.deed = deed
+
+        def __hash__(self) -> int:
+            return 1
+
+        def __eq__(self, other: object) -> bool:
+            self.deed()
+            return True
+
+    inner: list[Any] = [{Key(lambda: None): 1}, 2, 3]
+    tree = [{Key(lambda: None): Array((), "i8")}, Array((), "i8"), Array((), "i8")]
+    inner[0] = {Key(lambda: inner.__delitem__(slice(1, None))): 1}
+    assert "sample is a list of 1, expected a list of 3; " in quickly(Spec(tree), inner)
