@@ -53,14 +53,8 @@ KNOWN = {
     ("frameworks/torch.py", "engine"),
     ("frameworks/torch.py", "loader"),
     ("frameworks/zero_copy.py", "loader"),
-    ("monitor/lease_tracker.py", "engine"),
-    ("monitor/memory.py", "engine"),
-    ("monitor/memory.py", "workers"),
-    ("monitor/stats.py", "engine"),
-    ("monitor/trace.py", "engine"),
     ("outlets.py", "loader"),
     ("ring/_ring.pyi", "data"),
-    ("ring/segment.py", "engine"),
     ("spec/_rows.pyi", "data"),
 }
 

@@ -140,7 +140,7 @@ def test_another_version(trainer: Trainer, monkeypatch: pytest.MonkeyPatch, caps
     def refuse(*_: object, **__: object) -> None:
         raise ValueError(refusal)
 
-    monkeypatch.setattr("ringfeed.monitor.inspect.Watch", refuse)
+    monkeypatch.setattr("ringfeed.cli.discover.Observer", refuse)
     assert main(["top", str(trainer.pid)]) == 2
     assert capsys.readouterr().err == (
         f"ringfeed top: process {trainer.pid}: {refusal}; run the ringfeed of its own environment\n"

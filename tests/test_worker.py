@@ -48,7 +48,7 @@ class Bench:
         found = probe(dataset, 4, length=len(dataset))
         self.plan = make_plan(found.spec, found.rows, 4, workers=1, slots=2)
         self.recipe = Recipe(found.kind, found.spec, self.plan.layout, 0, reseed=False)
-        self.segment = Segment(self.plan)
+        self.segment = Segment(self.plan.sizes)
         self.ring = self.segment.open()
         self.ring.become_consumer(8, 3)
         self.stack_fd = os.memfd_create("stack")

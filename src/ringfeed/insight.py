@@ -6,7 +6,7 @@ import weakref
 from typing import TYPE_CHECKING
 
 from ringfeed.monitor.bottleneck import STARTUP_S, verdict
-from ringfeed.monitor.memory import frameworks_in_workers, look
+from ringfeed.monitor.memory import Memory, frameworks_in
 from ringfeed.monitor.trace import Trace
 from ringfeed.ring.machine import usable_cpus
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from ringfeed.engine.engine import Engine
     from ringfeed.engine.options import Settings
     from ringfeed.engine.plan import Plan
-    from ringfeed.monitor.memory import Memory
     from ringfeed.monitor.stats import Stats
+    from ringfeed.ring._snapshot import Observer
 
 
 _in_use: weakref.WeakSet[Insight] = weakref.WeakSet()
@@ -69,7 +69,7 @@ class Insight:
         started = self._settings.start_method != "fork"  # a forked worker maps what this process has imported
         slow = stats.startup_s >= STARTUP_S or not stats.batches
         if self._engine is not None and started and slow and not self._imports:
-            self._imports = frameworks_in_workers(self._engine)
+            self._imports = frameworks_in(self._engine.worker_pids())
         return self._imports
 
     def _memory(self) -> Callable[[], Memory]:
@@ -78,14 +78,15 @@ class Insight:
 
         def memory() -> Memory:
             loader = this()
-            return look(plan, None) if loader is None else look(loader._plan, loader._engine)  # noqa: SLF001 - it is this very object
+            engine = None if loader is None else loader._engine  # noqa: SLF001 - it is this very object
+            return Memory(plan) if engine is None else engine.memory(plan)
 
         return memory
 
     def slot_states(self) -> list[str]:
         """Return a word for each slot: free, filling, ready, held or draining."""
         engine = self._engine
-        return ["free"] * self._plan.slots if engine is None else engine.ring.slot_states()
+        return ["free"] * self._plan.slots if engine is None else engine.observer.states()
 
     def trace(self, path: str | os.PathLike[str]) -> Trace:
         """Begin a timeline of the workers, the slots and the consumer, written to ``path`` when it is stopped.
@@ -98,8 +99,9 @@ class Insight:
         """
         this = weakref.ref(self)
 
-        def engine() -> Engine | None:
+        def observer() -> Observer | None:
             loader = this()
-            return None if loader is None else loader._engine  # noqa: SLF001 - it is this very object
+            engine = None if loader is None else loader._engine  # noqa: SLF001 - it is this very object
+            return None if engine is None else engine.observer
 
-        return Trace(engine, path)
+        return Trace(observer, path)

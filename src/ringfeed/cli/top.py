@@ -9,15 +9,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ringfeed.cli.discover import Target, processes
 from ringfeed.cli.render import Pair, picture
 from ringfeed.errors import RingfeedError
-from ringfeed.monitor.inspect import Target, processes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from ringfeed.cli.discover import Attached
     from ringfeed.cli.render import Line
-    from ringfeed.monitor.inspect import Attached, Look
+    from ringfeed.ring.snapshot import Snapshot
 
 FIRST_S = 0.5  # the first picture comes soon
 VERDICT_S = 10.0  # of the past, that the verdict speaks of
@@ -67,10 +68,10 @@ class _History:
     """A loader, and the looks at it that are not too old."""
 
     loader: Attached
-    looks: deque[Look] = field(default_factory=deque)
+    looks: deque[Snapshot] = field(default_factory=deque)
 
     def look(self) -> None:
-        self.looks.append(self.loader.look())
+        self.looks.append(self.loader.observer.snapshot())
         self.forget()
 
     def forget(self) -> None:
@@ -85,9 +86,12 @@ class _History:
         """Whether the first look was before the first batch, at which the verdict begins."""
         return self.looks[0].consumer.batches == 0 < self.looks[-2].consumer.batches
 
-    def picture(self, cpus: int, width: int, height: int | None) -> list[Line]:
-        past, now = Pair(self.looks[0], self.looks[-1]), Pair(self.looks[-2], self.looks[-1])
-        return picture(self.loader.number, self.loader.geometry, past, now, cpus=cpus, width=width, height=height)
+    def picture(self, target: Target, width: int, height: int | None) -> list[Line]:
+        conditions, cpus = target.conditions(self.looks[-1]), target.cpus()
+        past, now = (Pair(self.looks[place], self.looks[-1], conditions) for place in (0, -2))
+        return picture(
+            self.loader.number, self.loader.observer.geometry, past, now, cpus=cpus, width=width, height=height
+        )
 
 
 class _Session:
@@ -125,7 +129,7 @@ class _Session:
         each = None if height is None else (height - 1) // max(len(shown), 1) - 1
         lines: list[Line] = [[(f"ringfeed top   process {self.target.pid}   {self.target.command}"[:width], "reverse")]]
         for history in shown:
-            lines += [[], *history.picture(self.target.cpus(), width, each)]
+            lines += [[], *history.picture(self.target, width, each)]
         return lines[:height]
 
 
