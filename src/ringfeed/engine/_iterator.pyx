@@ -13,6 +13,7 @@ from ringfeed.ring cimport _cring as c
 from ringfeed.spec._fields cimport Fields
 from ringfeed.ring._ring cimport Lease, Ring
 
+
 @cython.final
 cdef class Taker:
     """The hand that takes what is lent; one for a ring. Any thread may recall it, at once."""

@@ -87,6 +87,7 @@ class Engine:
             raise
         self.observer = Observer(self.ring)
         self._ledger = Ledger(stats, self.observer)
+        self._taken: tuple[_ring.Lease, int] | None = None  # a batch and its rows, until it is handed out
         self._version = 0
         self._epoch: Epoch | None = None
         self._number = 0
@@ -100,7 +101,6 @@ class Engine:
         self._counting = threading.RLock()  # held for a few steps: statistics are asked for by any thread
         self._sizing = Sizing(tuner, self.segment, self.ring, self.pool, self.count) if tuner else None
         self._room = Room(self.ring, self.origins, self._sizing, self._timeout_ns())
-        self._taken: tuple[_ring.Lease, int] | None = None  # a batch and its rows, until it is handed out
 
     def _make_pool(self) -> Pool:
         settings = self._settings
@@ -392,7 +392,8 @@ class Engine:
     def count(self) -> Stats:
         """Return the statistics, brought up to date; in a forked child as they were."""
         self._count_time()
-        self._ledger.count(self.pool.restarts)
+        waiting = self._taken
+        self._ledger.count(self.pool.restarts, None if waiting is None else waiting[1])
         return self.stats
 
     def _count_time(self, *, over: bool = False) -> None:

@@ -105,12 +105,15 @@ class Ledger:
         self._before = copy(stats)
         self._observer = observer
 
-    def count(self, restarts: int) -> None:
-        """Take over what the control block says; ``restarts`` is what the pool has counted."""
+    def count(self, restarts: int, waiting_rows: int | None) -> None:
+        """Take over what the control block says; ``restarts`` is what the pool has counted.
+
+        ``waiting_rows``: of the one batch that is taken and not handed out yet, if there is one.
+        """
         stats, before = self._stats, self._before
         consumer, workers = self._observer.consumer(), self._observer.workers()
-        stats.batches = before.batches + consumer.batches
-        stats.samples = before.samples + consumer.samples
+        stats.batches = before.batches + consumer.batches - (waiting_rows is not None)
+        stats.samples = before.samples + consumer.samples - (waiting_rows or 0)
         stats.stall_s = before.stall_s + consumer.stall_ns / 1e9
         stats.busy_s = before.busy_s + sum(worker.busy_ns for worker in workers) / 1e9
         stats.back_pressure_s = before.back_pressure_s + sum(worker.wait_ns for worker in workers) / 1e9
