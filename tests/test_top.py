@@ -237,6 +237,30 @@ def test_in_a_terminal(trainer: Trainer) -> None:
 
 
 @pytest.mark.usefixtures("nothing_left")
+def test_q_quits(trainer: Trainer) -> None:
+    """Other keys do nothing; q ends it, and the terminal shows what is typed as before."""
+    pytest.importorskip("rich", reason="the live display needs rich")
+    process, fd = _in_terminal(trainer.pid)
+    seen = bytearray()
+    shown = termios.tcgetattr(fd)[3]
+    try:
+        wait_until(lambda: _read(fd, seen) and b"longest held" in seen)
+        assert termios.tcgetattr(fd)[3] != shown
+        os.write(fd, b"xy")
+        before = len(seen)
+        wait_until(lambda: _read(fd, seen) and len(seen) > before + 1000)
+        assert process.poll() is None
+        os.write(fd, b"q")
+        wait_until(lambda: _read(fd, seen) and b"\x1b[?1049l" in seen)
+        assert process.wait(PATIENCE_S) == 0
+        assert termios.tcgetattr(fd)[3] == shown
+    finally:
+        process.kill()
+        process.wait()
+        os.close(fd)
+
+
+@pytest.mark.usefixtures("nothing_left")
 def test_in_a_tiny_terminal_that_changes(trainer: Trainer) -> None:
     """Whatever rows and columns a terminal has or shrinks to, it is drawn on, and no line is wrapped."""
     pytest.importorskip("rich", reason="the live display needs rich")

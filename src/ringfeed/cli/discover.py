@@ -61,11 +61,13 @@ class Target:
         self._attached.clear()
         os.close(self._pidfd)
 
-    def wait(self, timeout_s: float) -> bool:
-        """Wait for so long, or until the process ends; returns whether it has."""
+    def wait(self, timeout_s: float, keys: int | None = None) -> bool:
+        """Wait for so long, or until a key comes, or the process ends; returns whether it has."""
         poller = select.poll()
         poller.register(self._pidfd, select.POLLIN)
-        return bool(poller.poll(timeout_s * 1e3))
+        if keys is not None:
+            poller.register(keys, select.POLLIN)
+        return any(fd == self._pidfd for fd, _ in poller.poll(timeout_s * 1e3))
 
     def cpus(self) -> int:
         """Return how many CPUs the process may use."""
