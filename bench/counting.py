@@ -1,9 +1,10 @@
 """What the statistics cost: `python bench/counting.py`, microseconds a ready batch of 1 kB with them and without.
 
-The other build is this very source compiled with ``-DRF_STATISTICS=0``, which leaves out what is counted and timed
-for nobody but onlookers: batches, samples, stall, and the times inside dataset[i] and of the write. It is made in a
-scratch folder, which takes a minute. Each repetition is a fresh process; the two builds take turns. Another ratio is
-that of the same build against itself, which says how much of a difference is noise.
+The other build is this very source compiled with ``-DRF_STATISTICS=0``, which leaves out what is noted and timed for
+onlookers: the states of slots, waits under way, and the times inside dataset[i] and of the write. The ledger counts in
+both, since the loader's own statistics are read from it. The build is made in a scratch folder, which takes a minute.
+Each repetition is a fresh process; the two builds take turns. Another ratio is that of the same build against itself,
+which says how much of a difference is noise.
 """
 
 from __future__ import annotations

@@ -157,12 +157,12 @@ static void write_record(struct rf_ring *ring, uint32_t slot)
 {
     struct rf_record *record = &ring->records[slot];
     const struct rf_binding *binding = rf_binding_of(ring, slot);
-    record->batch = binding->batch;
-    record->epoch = binding->epoch;
+    atomic_store_explicit(&record->batch, binding->batch, memory_order_relaxed); /* workers read it after B */
+    atomic_store_explicit(&record->epoch, binding->epoch, memory_order_relaxed);
     record->version = binding->version;
-    record->rows = binding->rows;
+    atomic_store_explicit(&record->rows, binding->rows, memory_order_relaxed);
     record->rows_per_ticket = binding->rows_per_ticket;
-    record->tickets = binding->tickets;
+    atomic_store_explicit(&record->tickets, binding->tickets, memory_order_relaxed);
     record->lane = binding->lane;
     memset(rf_slot_base(ring, slot) + ring->geometry.marks_at, RF_ROW_OK, binding->rows);
     if (ring->binder->holds[slot].blamed)
@@ -304,11 +304,6 @@ bool rf_plan(struct rf_ring *ring, const int64_t *indices, uint32_t rows, uint64
 void rf_set_lane(struct rf_ring *ring, uint32_t lane) { ring->binder->lane = lane; }
 
 /* ---- holds ---- */
-
-int64_t rf_held_since_ns(const struct rf_ring *ring, uint32_t slot)
-{
-    return atomic_load_explicit(&ring->binder->holds[slot].since_ns, memory_order_relaxed);
-}
 
 void rf_hold(struct rf_ring *ring, uint32_t slot)
 {

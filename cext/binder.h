@@ -75,6 +75,8 @@ struct rf_binder {
     _Atomic uint64_t plan_bound;            /* all before it have been bound once; written under the lock */
     _Atomic uint64_t plan_taken;            /* the next to be taken; written by the thread that takes */
 
+    struct rf_ledger ledger; /* written by the thread that takes, or waits */
+
     _Atomic uint64_t row_ns; /* running mean of the work a row takes; written by the thread that takes */
 };
 
@@ -160,6 +162,14 @@ static inline uint32_t rf_rows_of(const struct rf_binding *binding, uint32_t cel
 static inline int64_t *rf_indices_of(const struct rf_ring *ring, uint32_t slot)
 {
     return (int64_t *)(rf_slot_base(ring, slot) + ring->geometry.indices_at);
+}
+
+/* Count in the ledger: in the consumer's own, and in the one for observers. Each has one writer at a time. */
+static inline void rf_count(_Atomic uint64_t *own, _Atomic uint64_t *shown, uint64_t more)
+{
+    uint64_t sum = atomic_load_explicit(own, memory_order_relaxed) + more;
+    atomic_store_explicit(own, sum, memory_order_relaxed);
+    atomic_store_explicit(shown, sum, memory_order_relaxed);
 }
 
 /* Note what was found; only the first counts. `cell`: RF_MAX_CELLS where it is none in particular. */

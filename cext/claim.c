@@ -9,14 +9,14 @@ static bool fill_claim(struct rf_ring *ring, uint32_t worker, uint64_t ticket, u
 {
     const struct rf_record *record = &ring->records[slot];
     uint8_t *base = rf_slot_base(ring, slot);
-    uint32_t all = record->rows, each = record->rows_per_ticket;
+    uint32_t all = atomic_load_explicit(&record->rows, memory_order_relaxed), each = record->rows_per_ticket;
     uint64_t start = (uint64_t)cell * each;
     if (all > ring->geometry.rows || start >= all)
         return false;
     uint32_t first = (uint32_t)start, rows = all - first < each ? all - first : each;
     *claim = (struct rf_claim){.ticket = ticket,
-                               .batch = record->batch,
-                               .epoch = record->epoch,
+                               .batch = atomic_load_explicit(&record->batch, memory_order_relaxed),
+                               .epoch = atomic_load_explicit(&record->epoch, memory_order_relaxed),
                                .worker = worker,
                                .slot = slot,
                                .cell = cell,

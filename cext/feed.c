@@ -62,13 +62,6 @@ static uint32_t recall(struct rf_feed *feed, int64_t *waited_ns)
     return taken;
 }
 
-static struct rf_tally tally_of(const struct rf_feed *feed)
-{
-    return (struct rf_tally){.batches = atomic_load_explicit(&feed->batches, memory_order_relaxed),
-                             .samples = atomic_load_explicit(&feed->samples, memory_order_relaxed),
-                             .stall_ns = atomic_load_explicit(&feed->stall_ns, memory_order_relaxed)};
-}
-
 /* ---- taking, under the lock ---- */
 
 static bool is_recalled(const struct rf_feed *feed)
@@ -87,7 +80,6 @@ static bool wait_head(struct rf_feed *feed)
     int64_t now_ns = rf_now_ns();
     if (answer == RF_PENDING)
         rf_check(feed->ring);
-    atomic_fetch_add_explicit(&feed->stall_ns, now_ns - began_ns, memory_order_relaxed);
     rf_note_stall(feed->ring, now_ns - began_ns);
     feed->waited_ns = answer == RF_TAKEABLE ? 0 : feed->waited_ns + now_ns - began_ns;
     /* Awake before the slice is over, and nothing to take: that was a signal, which Python answers. */
@@ -106,9 +98,6 @@ static bool take_head(struct rf_feed *feed, struct rf_handout *handout)
     handout->rows = taken.rows;
     feed->left -= 1;
     feed->waited_ns = 0;
-    uint32_t rows = taken.rows < feed->rows ? taken.rows : feed->rows;
-    atomic_fetch_add_explicit(&feed->batches, 1, memory_order_relaxed);
-    atomic_fetch_add_explicit(&feed->samples, rows, memory_order_relaxed);
     return true;
 }
 
@@ -344,7 +333,6 @@ const struct rf_feed_calls rf_feed_calls = {
     .lend = lend,
     .is_idle = is_idle,
     .recall = recall,
-    .tally = tally_of,
     .give = give,
     .leave = rf_feed_leave,
     .begin = begin,

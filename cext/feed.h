@@ -60,11 +60,6 @@ struct rf_callbacks { /* how Python is asked. *error is malloc()ed text */
     uint32_t (*interrupted)(uint32_t told, int64_t now_ns);
 };
 
-struct rf_tally {
-    uint64_t batches, samples;
-    int64_t stall_ns;
-};
-
 /* Everything about feeds: other libraries have this table and no symbol of ours. */
 struct rf_feed_calls {
     /* ---- for Python ---- */
@@ -85,8 +80,6 @@ struct rf_feed_calls {
     /* Have the ring back. Returns the batches that were taken since it was lent; *waited_ns is how long its last caller
      * has waited in vain. Waits for a caller inside, RF_SLICE_NS at most: without the GIL. */
     uint32_t (*recall)(struct rf_feed *feed, int64_t *waited_ns);
-    /* All that callers took without Python. */
-    struct rf_tally (*tally)(const struct rf_feed *feed);
 
     /* Hand out what Python has taken and still holds. */
     void (*give)(struct rf_handout *handout, struct rf_ring *ring, uint32_t slot, uint32_t rows);

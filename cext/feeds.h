@@ -30,8 +30,6 @@ struct rf_feed {
     _Atomic int64_t reached;   /* the step that its iteration has come to */
     _Atomic uint32_t told;     /* of which Ctrl-C */
 
-    _Atomic uint64_t batches, samples; /* written under the lock */
-    _Atomic int64_t stall_ns;
     struct rf_part part[];
 };
 

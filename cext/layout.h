@@ -31,7 +31,7 @@
 #include <stdint.h>
 
 #define RF_MAGIC UINT64_C(0x64656566676e6972) /* "ringfeed" */
-#define RF_ABI 3u
+#define RF_ABI 4u
 #define RF_LINE 128       /* two cache lines: x86 prefetches them in pairs, some Arm cores have 128-byte lines */
 #define RF_FIELD_ALIGN 64 /* below it TensorFlow and JAX copy, or abort */
 #define RF_PAGE 4096u     /* what the kernel reserves at a time */
@@ -41,7 +41,8 @@
 #define RF_MAX_CELLS 64u /* cells of one slot */
 #define RF_FAILURE_SIZE 4096u
 
-/* Whether to count and time what only statistics read. 0 is for measuring what that costs: see bench/counting.py. */
+/* Whether to time, and to count for observers, what the ledger does not count. 0 is for measuring what that costs: see
+ * bench/counting.py. */
 #ifndef RF_STATISTICS
 #define RF_STATISTICS 1
 #endif
@@ -101,12 +102,12 @@ struct rf_worker {
 /* Written by the consumer before the slot's cells become AVAIL; read by a worker only after its claim. The consumer goes
  * by its own copy, struct rf_binding. */
 struct rf_record {
-    _Alignas(64) uint64_t batch;
-    uint64_t epoch;
+    _Alignas(64) _Atomic uint64_t batch; /* atomic is what observers read meanwhile */
+    _Atomic uint64_t epoch;
     uint32_t version; /* of the dataset */
-    uint32_t rows;
+    _Atomic uint32_t rows;
     uint32_t rows_per_ticket;
-    uint32_t tickets;
+    _Atomic uint32_t tickets;
     uint32_t lane;            /* the only lane that may fill it; 0: any lane */
     _Atomic uint32_t state;   /* enum rf_slot_state; this and what follows: for observers, and not trusted */
     _Atomic uint64_t held_ns; /* when the batch was taken that it holds, or held last */
@@ -177,6 +178,14 @@ struct rf_geometry {                      /* what the creator decides; never cha
 #define RF_WAIT_NONE UINT64_C(0)
 #define RF_WAIT_FREE UINT64_MAX /* for a slot; otherwise 1 + the ticket whose cell the consumer waits for */
 
+/* What the consumer has done so far, written by it alone. In the control block it stands for observers: the consumer goes
+ * by its own copy, struct rf_binder. */
+struct rf_ledger {
+    _Atomic uint64_t batches, samples;                         /* taken */
+    _Atomic uint64_t undelivered_batches, undelivered_samples; /* of these: failed, None, after an end, or broken off */
+    _Atomic uint64_t stall_ns;                                 /* waited for batches */
+};
+
 struct rf_control {
     uint64_t magic;
     uint32_t abi;
@@ -185,11 +194,10 @@ struct rf_control {
     uint64_t seal; /* rf_seal_geometry(), of the above */
 
     _Alignas(RF_LINE) _Atomic uint64_t
-        head;                          /* the next batch to take; this and what follows: written by the consumer only */
-    _Atomic uint64_t batches, samples; /* taken */
-    _Atomic uint64_t stall_ns;         /* waited for batches */
-    _Atomic uint64_t wait_ns;          /* when the wait began that is not in stall_ns yet; 0: there is none */
-    _Atomic uint32_t open_slots;       /* the others are parked */
+        head; /* the next batch to take; this and what follows: written by the consumer only */
+    struct rf_ledger ledger;
+    _Atomic uint64_t wait_ns;    /* when the wait began that is not in the ledger yet; 0: there is none */
+    _Atomic uint32_t open_slots; /* the others are parked */
 
     _Alignas(RF_LINE) _Atomic uint64_t bound; /* batches below it have a slot; written by the consumer only */
     _Atomic uint32_t work_seq;                /* workers sleep on it; bumped after binding, by reaper and stop */

@@ -332,13 +332,6 @@ static void learn_pace(struct rf_ring *ring, uint64_t busy_ns, const struct rf_b
         atomic_store_explicit(&ring->control->pace, pace, memory_order_relaxed);
 }
 
-/* Of what has one writer. */
-static void count_up(_Atomic uint64_t *count, uint64_t more)
-{
-    if (RF_STATISTICS)
-        atomic_store_explicit(count, atomic_load_explicit(count, memory_order_relaxed) + more, memory_order_relaxed);
-}
-
 struct rf_taken rf_take(struct rf_ring *ring)
 {
     struct rf_control *control = ring->control;
@@ -373,8 +366,8 @@ struct rf_taken rf_take(struct rf_ring *ring)
     if (RF_STATISTICS)
         atomic_store_explicit(&ring->records[slot].held_ns, (uint64_t)now_ns, memory_order_relaxed);
     rf_set_state(ring, slot, RF_SLOT_HELD);
-    count_up(&control->batches, 1);
-    count_up(&control->samples, taken.rows);
+    rf_count(&ring->binder->ledger.batches, &control->ledger.batches, 1);
+    rf_count(&ring->binder->ledger.samples, &control->ledger.samples, taken.rows);
     uint64_t place = atomic_load_explicit(&ring->binder->plan_taken, memory_order_relaxed);
     atomic_store_explicit(&ring->binder->plan_taken, place + 1, memory_order_relaxed);
     atomic_store_explicit(&ring->binder->head, batch + 1, memory_order_relaxed);
@@ -409,12 +402,29 @@ enum rf_answer rf_take_ready(struct rf_ring *ring, struct rf_taken *taken)
 
 /* ---- looking on ---- */
 
-bool rf_slot_ready(const struct rf_ring *ring, uint32_t slot)
+struct rf_slot_report rf_report_slot(const struct rf_ring *ring, uint32_t slot)
 {
-    return rf_cells_are_final(rf_read_cells(rf_cell_of(ring, slot, 0), ring->geometry.cells));
+    const struct rf_cell *cells = rf_cell_of(ring, slot, 0);
+    struct rf_slot_report report = rf_read_slot(&ring->records[slot], cells, ring->geometry.cells);
+    if (ring->binder) {
+        const struct rf_hold *hold = &ring->binder->holds[slot];
+        report.state = rf_slot_state(ring, slot);
+        report.held_ns = (uint64_t)atomic_load_explicit(&hold->since_ns, memory_order_relaxed);
+    }
+    return report;
 }
 
-struct rf_worker_report rf_report(const struct rf_ring *ring, uint32_t worker)
+struct rf_worker_report rf_report_worker(const struct rf_ring *ring, uint32_t worker)
 {
     return rf_read_worker(&ring->workers[worker]);
+}
+
+struct rf_consumer_report rf_report_consumer(const struct rf_ring *ring)
+{
+    if (!ring->binder)
+        return rf_read_consumer(ring->control, &ring->control->ledger);
+    struct rf_consumer_report report = rf_read_consumer(ring->control, &ring->binder->ledger);
+    report.open_slots = rf_open_slots(ring);
+    report.stopped = atomic_load_explicit(&ring->binder->stop, memory_order_relaxed) != 0;
+    return report;
 }

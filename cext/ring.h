@@ -89,7 +89,10 @@ void rf_set_crew(struct rf_ring *ring, uint32_t workers);
 void rf_retire(struct rf_ring *ring, uint32_t worker);
 /* For observers. */
 void rf_note_pid(struct rf_ring *ring, uint32_t worker, uint32_t pid);
+/* The rest of the ledger, which counts what is taken by itself: a wait that is over, and what of the batches taken is not
+ * delivered. Only by the thread that takes, or waits. */
 void rf_note_stall(struct rf_ring *ring, int64_t stall_ns);
+void rf_note_undelivered(struct rf_ring *ring, uint32_t batches, uint32_t samples);
 
 /* ---- the consumer: taking ---- */
 
@@ -169,9 +172,6 @@ void rf_hold(struct rf_ring *ring, uint32_t slot);
 void rf_drop(struct rf_ring *ring, uint32_t slot);
 
 enum rf_slot_state rf_slot_state(const struct rf_ring *ring, uint32_t slot);
-/* Whether a bound slot's batch is complete. */
-bool rf_slot_ready(const struct rf_ring *ring, uint32_t slot);
-int64_t rf_held_since_ns(const struct rf_ring *ring, uint32_t slot);
 
 /* ---- the consumer: ends ---- */
 
@@ -184,8 +184,11 @@ void rf_requeue(struct rf_ring *ring);
 /* Wake all waiters with the answer RF_STOPPED, for ever. */
 void rf_stop(struct rf_ring *ring);
 
-/* What a worker is at, a snapshot. */
-struct rf_worker_report rf_report(const struct rf_ring *ring, uint32_t worker);
+/* ---- looking on: see watch.h. The consumer is told of slots and counts by what it keeps itself ---- */
+
+struct rf_slot_report rf_report_slot(const struct rf_ring *ring, uint32_t slot);
+struct rf_worker_report rf_report_worker(const struct rf_ring *ring, uint32_t worker);
+struct rf_consumer_report rf_report_consumer(const struct rf_ring *ring);
 
 /* ---- the worker ---- */
 

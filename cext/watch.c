@@ -25,15 +25,15 @@ struct rf_cells_report rf_read_cells(const struct rf_cell *cells, uint32_t count
 
 struct rf_slot_report rf_read_slot(const struct rf_record *record, const struct rf_cell *cells, uint32_t count)
 {
-    uint32_t tickets = now32(&record->tickets);
+    uint32_t tickets = atomic_load_explicit(&record->tickets, memory_order_relaxed);
     uint32_t state = atomic_load_explicit(&record->state, memory_order_relaxed);
     return (struct rf_slot_report){
         .state = state <= RF_SLOT_PARKED ? (enum rf_slot_state)state : RF_SLOT_FREE,
-        .rows = now32(&record->rows),
+        .rows = atomic_load_explicit(&record->rows, memory_order_relaxed),
         .cells = rf_read_cells(cells, count),
         .tickets = tickets < count ? tickets : count,
-        .batch = now64(&record->batch),
-        .epoch = now64(&record->epoch),
+        .batch = atomic_load_explicit(&record->batch, memory_order_relaxed),
+        .epoch = atomic_load_explicit(&record->epoch, memory_order_relaxed),
         .held_ns = atomic_load_explicit(&record->held_ns, memory_order_relaxed),
     };
 }
@@ -56,12 +56,20 @@ struct rf_worker_report rf_read_worker(const struct rf_worker *line)
     };
 }
 
-struct rf_consumer_report rf_read_consumer(const struct rf_control *control)
+/* Not below 0: the two may be of two moments, or written over. */
+static uint64_t delivered(const _Atomic uint64_t *taken, const _Atomic uint64_t *undelivered)
+{
+    uint64_t without = atomic_load_explicit(undelivered, memory_order_relaxed);
+    uint64_t all = atomic_load_explicit(taken, memory_order_relaxed);
+    return all > without ? all - without : 0;
+}
+
+struct rf_consumer_report rf_read_consumer(const struct rf_control *control, const struct rf_ledger *ledger)
 {
     return (struct rf_consumer_report){
-        .batches = atomic_load_explicit(&control->batches, memory_order_relaxed),
-        .samples = atomic_load_explicit(&control->samples, memory_order_relaxed),
-        .stall_ns = atomic_load_explicit(&control->stall_ns, memory_order_relaxed),
+        .batches = delivered(&ledger->batches, &ledger->undelivered_batches),
+        .samples = delivered(&ledger->samples, &ledger->undelivered_samples),
+        .stall_ns = atomic_load_explicit(&ledger->stall_ns, memory_order_relaxed),
         .open_slots = atomic_load_explicit(&control->open_slots, memory_order_relaxed),
         .wait_ns = atomic_load_explicit(&control->wait_ns, memory_order_relaxed),
         .stopped = atomic_load_explicit(&control->stop, memory_order_relaxed) != 0,
@@ -114,4 +122,9 @@ struct rf_slot_report rf_watch_slot(const struct rf_watch *watch, uint32_t slot)
 struct rf_worker_report rf_watch_worker(const struct rf_watch *watch, uint32_t worker)
 {
     return rf_read_worker(&watch->workers[worker]);
+}
+
+struct rf_consumer_report rf_watch_consumer(const struct rf_watch *watch)
+{
+    return rf_read_consumer(watch->control, &watch->control->ledger);
 }

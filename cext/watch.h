@@ -30,7 +30,8 @@ struct rf_worker_report {
 };
 
 struct rf_consumer_report {
-    uint64_t batches, samples, stall_ns;
+    uint64_t batches, samples; /* delivered */
+    uint64_t stall_ns;
     uint64_t wait_ns; /* when the wait began that is not in stall_ns yet; 0: there is none */
     uint32_t open_slots;
     bool stopped;
@@ -39,7 +40,8 @@ struct rf_consumer_report {
 struct rf_cells_report rf_read_cells(const struct rf_cell *cells, uint32_t count);
 struct rf_slot_report rf_read_slot(const struct rf_record *record, const struct rf_cell *cells, uint32_t count);
 struct rf_worker_report rf_read_worker(const struct rf_worker *line);
-struct rf_consumer_report rf_read_consumer(const struct rf_control *control);
+/* The counts from `ledger`: the control block's, or the consumer's own. */
+struct rf_consumer_report rf_read_consumer(const struct rf_control *control, const struct rf_ledger *ledger);
 
 /* Whether a batch is complete. By its cells alone, since the record may be written meanwhile: those without a ticket are
  * EMPTY. */
@@ -66,5 +68,6 @@ void rf_watch_close(struct rf_watch *watch);
 /* `slot` and `worker` are below the geometry's slots and ids. */
 struct rf_slot_report rf_watch_slot(const struct rf_watch *watch, uint32_t slot);
 struct rf_worker_report rf_watch_worker(const struct rf_watch *watch, uint32_t worker);
+struct rf_consumer_report rf_watch_consumer(const struct rf_watch *watch);
 
 #endif

@@ -25,7 +25,7 @@ from ringfeed.frameworks.cuda import start_driver
 from ringfeed.frameworks.pending_copies import PendingCopies
 from ringfeed.frameworks.pinned import Pins
 from ringfeed.monitor.bottleneck import STARTUP_S, verdict
-from ringfeed.monitor.memory import frameworks_in_workers, look
+from ringfeed.monitor.memory import Memory, frameworks_in
 from ringfeed.monitor.stats import Stats
 from ringfeed.monitor.trace import Trace
 from ringfeed.ring import _ring
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from ringfeed.frameworks.epochs import Epochs
     from ringfeed.frameworks.pinned import Registrar
     from ringfeed.ring._feed import Feed
+    from ringfeed.ring._snapshot import Observer
     from ringfeed.spec.builder import BuildBatch
     from ringfeed.spec.spec import Spec
 
@@ -430,7 +431,7 @@ class Loader:
         if engine is not None:
             self._stats = engine.count()
         plan, tuner, engine_now = self._plan, self._tuner, self._engine_now()
-        self._stats.look_with(lambda: look(plan, engine_now()))
+        self._stats.look_with(lambda: _memory_of(plan, engine_now()))
         self._stats.tuning = [] if tuner is None else list(tuner.history)
         self._stats.verdict = verdict(
             self._stats,
@@ -449,7 +450,7 @@ class Loader:
         started = self._settings.start_method != "fork"  # a forked worker maps what this process has imported
         slow = stats.startup_s >= STARTUP_S or not stats.batches
         if self._engine is not None and started and slow and not self._imports:
-            self._imports = frameworks_in_workers(self._engine)
+            self._imports = frameworks_in(self._engine.worker_pids())
         return self._imports
 
     def _engine_now(self) -> Callable[[], Engine | None]:
@@ -465,7 +466,7 @@ class Loader:
     def slot_states(self) -> list[str]:
         """Return a word for each slot: free, filling, ready, held or draining."""
         engine = self._engine
-        return ["free"] * self._plan.slots if engine is None else engine.ring.slot_states()
+        return ["free"] * self._plan.slots if engine is None else engine.observer.states()
 
     def trace(self, path: str | os.PathLike[str]) -> Trace:
         """Begin a timeline of the workers, the slots and the consumer, written to ``path`` when it is stopped.
@@ -476,7 +477,8 @@ class Loader:
         Open the file in https://ui.perfetto.dev or chrome://tracing. A thread looks at the ring every millisecond,
         which takes about one percent of a CPU; nothing else becomes slower. OSError where there can be no such file.
         """
-        return Trace(self._engine_now(), path)
+        engine_now = self._engine_now()
+        return Trace(lambda: _observer_of(engine_now()), path)
 
     # ---- into frameworks, each imported when it is asked for ----
 
@@ -608,6 +610,14 @@ class Loader:
     def __exit__(self, *unused: object) -> None:
         """Close the loader."""
         self.close()
+
+
+def _memory_of(plan: Plan, engine: Engine | None) -> Memory:
+    return Memory(plan) if engine is None else engine.memory(plan)
+
+
+def _observer_of(engine: Engine | None) -> Observer | None:
+    return None if engine is None else engine.observer
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import pytest
 from looks import MS, S, look, slot, worker
 from ringfeed.cli.render import LETTERS, STYLES, Pair, picture
 from ringfeed.cli.top import _History
-from ringfeed.monitor.inspect import Geometry, Look
+from ringfeed.ring.snapshot import Geometry, Snapshot
 
 pytestmark = pytest.mark.once
 
@@ -46,9 +46,9 @@ AFTER = look(
 )
 
 
-def drawn(before: Look, after: Look, *, geometry: Geometry = GEOMETRY, width: int = 100, **more: Any) -> str:
+def drawn(before: Snapshot, after: Snapshot, *, geometry: Geometry = GEOMETRY, width: int = 100, **more: Any) -> str:
     """Return a picture as text."""
-    pair = Pair(before, after)
+    pair = Pair(before, after, more.pop("conditions", {}))
     lines = picture(1, geometry, pair, pair, cpus=4, width=width, **more)
     return "\n".join("".join(text for text, _ in line).rstrip() for line in lines)
 
@@ -80,11 +80,10 @@ def test_a_worker_that_is_stopped() -> None:
         20 * S,
         [slot("filling", 3, claimed=1, over=7)],
         [worker(7, since_ns=S, tickets=1, inside=17), worker()],
-        {7: "stopped"},
         wait_ns=2 * S,
         batches=2,
     )
-    assert drawn(before, after, geometry=GEOMETRY._replace(slots=1)) == (
+    assert drawn(before, after, geometry=GEOMETRY._replace(slots=1), conditions={7: "stopped"}) == (
         "loader 1   1 slot of 38.5 MB   1 worker   epoch 2   2 batches so far\n"
         "  stall 100% waits       0.0 batches/s           0 samples/s    0 bytes/s\n"
         "  training has waited 18.0 s for the next batch\n"
@@ -165,7 +164,7 @@ def test_in_the_consumer_itself() -> None:
 # ---- in few lines ----
 
 
-def big() -> tuple[Look, Look]:
+def big() -> tuple[Snapshot, Snapshot]:
     """Two looks at a loader of 130 slots and 32 workers."""
     before = look(10 * S, [slot()] * 130, [worker()] * 64, batches=1, samples=32)
     slots = [slot(("held", "ready", "filling")[number % 3], number, held_ns=10 * S) for number in range(130)]
@@ -261,7 +260,7 @@ def test_each_state_has_a_letter_and_a_style() -> None:
 def test_the_stall_has_the_colour_of_its_weight(stall_ms: int, style: str) -> None:
     """Green is nothing to care about, red is half of the time."""
     after = look(NOW, list(AFTER.slots), list(AFTER.workers), batches=129, samples=4128, stall_ns=2 * S + stall_ms * MS)
-    pair = Pair(BEFORE, after)
+    pair = Pair(BEFORE, after, {})
     text, found = picture(1, GEOMETRY, pair, pair, cpus=4, width=80)[1][0]
     assert (text.split()[0], found) == ("stall", style)
 
@@ -270,7 +269,7 @@ def test_a_clock_that_seems_to_go_back() -> None:
     """Looks that are not of one moment give no share below nothing or above all."""
     before = look(10 * S, [slot()], [worker(7, **WORKED_ON, since_ns=9 * S), worker()], stall_ns=9 * S, batches=4)
     after = look(11 * S, [slot()], [worker(8, **WORKED), worker()], stall_ns=5 * S, batches=5)
-    pair = Pair(before, after)
+    pair = Pair(before, after, {})
     assert (pair.stall_s, pair.busy_s(0)) == (0.0, 0.0)
-    pair = Pair(after, look(12 * S, [slot()], [worker(8, busy_ns=90 * S), worker()], stall_ns=99 * S))
+    pair = Pair(after, look(12 * S, [slot()], [worker(8, busy_ns=90 * S), worker()], stall_ns=99 * S), {})
     assert (pair.stall_s, pair.busy_s(0)) == (1.0, 1.0)

@@ -142,7 +142,7 @@ def test_another_version(trainer: Trainer, monkeypatch: pytest.MonkeyPatch, caps
     def refuse(*_: object, **__: object) -> None:
         raise ValueError(refusal)
 
-    monkeypatch.setattr("ringfeed.monitor.inspect.Watch", refuse)
+    monkeypatch.setattr("ringfeed.cli.discover.Observer", refuse)
     assert main(["top", str(trainer.pid)]) == 2
     assert capsys.readouterr().err == (
         f"ringfeed top: process {trainer.pid}: {refusal}; run the ringfeed of its own environment\n"
@@ -232,6 +232,30 @@ def test_in_a_terminal(trainer: Trainer) -> None:
         process.send_signal(signal.SIGINT)
         wait_until(lambda: _read(fd, seen) and b"\x1b[?1049l" in seen and b"\x1b[?25h" in seen)
         assert process.wait(PATIENCE_S) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(fd)
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_q_quits(trainer: Trainer) -> None:
+    """Other keys do nothing; q ends it, and the terminal shows what is typed as before."""
+    pytest.importorskip("rich", reason="the live display needs rich")
+    process, fd = _in_terminal(trainer.pid)
+    seen = bytearray()
+    shown = termios.tcgetattr(fd)[3]
+    try:
+        wait_until(lambda: _read(fd, seen) and b"longest held" in seen)
+        assert termios.tcgetattr(fd)[3] != shown
+        os.write(fd, b"xy")
+        before = len(seen)
+        wait_until(lambda: _read(fd, seen) and len(seen) > before + 1000)
+        assert process.poll() is None
+        os.write(fd, b"q")
+        wait_until(lambda: _read(fd, seen) and b"\x1b[?1049l" in seen)
+        assert process.wait(PATIENCE_S) == 0
+        assert termios.tcgetattr(fd)[3] == shown
     finally:
         process.kill()
         process.wait()

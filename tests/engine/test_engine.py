@@ -12,6 +12,7 @@ import pytest
 
 import ringfeed
 from datasets import Misbehaving, Oracle, check, flat
+from ringfeed.ring._snapshot import Observer
 from watching import lose_patience, pool_of, wait_until
 
 BACKENDS = [
@@ -52,7 +53,7 @@ def filled(loader: ringfeed.Loader) -> int:
     """Return how many samples have been handed over."""
     assert loader._engine is not None
     ring = loader._engine.ring
-    return sum(ring.report(number)[4] for number in range(ring.ids))
+    return sum(worker.samples for worker in Observer(ring).workers())
 
 
 def collect(loader: Any) -> list[Any]:
@@ -196,7 +197,7 @@ def test_a_stuck_thread_cannot_be_restarted() -> None:
     settings: Any = {"backend": "thread", "workers": 1, "on_stall": "restart"}
     loader = ringfeed.Loader(Misbehaving("sleeps", at=0), batch_size=8, spec=Oracle.SPEC, **settings)
     batches = iter(loader)
-    wait_until(lambda: loader._engine.ring.report(0)[0] == 0)  # type: ignore[union-attr]
+    wait_until(lambda: loader._engine.observer.worker(0).inside == 0)  # type: ignore[union-attr]
     lose_patience(loader, 0.1)
     with pytest.raises(ringfeed.StallError) as caught:
         next(batches)

@@ -198,7 +198,7 @@ def test_a_hook_that_runs_during_a_wait_reaches_the_next_batch(monkeypatch: pyte
 
     def wait(engine: Engine, *, patient: bool) -> bool:
         if len(seen) == 95 and not dataset.ended:
-            wait_until(lambda: engine.ring.slot_states().count("ready") >= 3)  # behind it, as they were before
+            wait_until(lambda: engine.observer.states().count("ready") >= 3)  # behind it, as they were before
             run_hook(loader, "on_epoch_end")
             dataset.changed.set()
         return original(engine, patient=patient)

@@ -1,4 +1,4 @@
-"""`ringfeed.monitor.inspect`: the loaders of another process, found and looked at."""
+"""`ringfeed.cli.discover`: the loaders of another process, found and looked at."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import ringfeed
-from ringfeed.monitor import inspect as attach
-from ringfeed.monitor.inspect import Attached, Target, processes
+from ringfeed.cli import discover as attach
+from ringfeed.cli.discover import Attached, Target, processes
 from trainer import Trainer
 from watching import run_script, wait_until
 
@@ -38,9 +38,16 @@ def test_a_loader_is_looked_at(trainer: Trainer) -> None:
     trainer.do("held = next(batches)")
     with Target(trainer.pid) as target:
         (loader,) = target.loaders()
-        assert (loader.number, loader.geometry.slots, loader.geometry.rows, loader.geometry.workers) == (1, 3, 4, 2)
-        wait_until(lambda: sorted(slot.state for slot in loader.look().slots) == ["held", "ready", "ready"])
-        look = loader.look()
+        assert (
+            loader.number,
+            loader.observer.geometry.slots,
+            loader.observer.geometry.rows,
+            loader.observer.geometry.workers,
+        ) == (1, 3, 4, 2)
+        wait_until(
+            lambda: sorted(slot.state for slot in loader.observer.snapshot().slots) == ["held", "ready", "ready"]
+        )
+        look = loader.observer.snapshot()
         assert (look.consumer.batches, look.consumer.samples, look.consumer.open_slots) == (1, 4, 3)
         assert not look.consumer.stopped
         assert {slot.batch: slot.rows for slot in look.slots} == {0: 4, 1: 4, 2: 4}
@@ -61,7 +68,7 @@ def test_loaders_keep_their_numbers(trainer: Trainer) -> None:
     trainer.do(OPEN)
     trainer.do(MORE)
     with Target(trainer.pid) as target:
-        assert [(loader.number, loader.geometry.rows) for loader in target.loaders()] == [(1, 4), (2, 8)]
+        assert [(loader.number, loader.observer.geometry.rows) for loader in target.loaders()] == [(1, 4), (2, 8)]
         second = target.loaders()[1]
         trainer.do("copy = os.dup(loader._engine.segment.control_fd)")
         assert len(target.loaders()) == 2
@@ -71,7 +78,7 @@ def test_loaders_keep_their_numbers(trainer: Trainer) -> None:
         assert sorted(loader.number for loader in target.loaders()) == [2, 3]
         trainer.do("loader.close(); more.close()")
         assert target.loaders() == []
-        assert second.look().consumer.stopped
+        assert second.observer.snapshot().consumer.stopped
 
 
 @pytest.mark.usefixtures("nothing_left")
@@ -81,14 +88,14 @@ def test_worker_processes(trainer: Trainer) -> None:
     trainer.do("held = next(batches)")
     with Target(trainer.pid) as target:
         (loader,) = target.loaders()
-        (pid,) = {worker.pid for worker in loader.look().workers} - {0}
-        assert loader.look().conditions == {}
+        (pid,) = {worker.pid for worker in loader.observer.snapshot().workers} - {0}
+        assert target.conditions(loader.observer.snapshot()) == {}
         trainer.do(f"import signal; os.kill({pid}, signal.SIGSTOP)")
-        wait_until(lambda: loader.look().conditions == {pid: "stopped"})
+        wait_until(lambda: target.conditions(loader.observer.snapshot()) == {pid: "stopped"})
         trainer.do(f"os.kill({pid}, signal.SIGCONT)")
-        wait_until(lambda: loader.look().conditions == {})
+        wait_until(lambda: target.conditions(loader.observer.snapshot()) == {})
         trainer.do(f"os.kill({pid}, signal.SIGKILL)")
-        wait_until(lambda: {worker.pid for worker in loader.look().workers} - {0, pid} != set())
+        wait_until(lambda: {worker.pid for worker in loader.observer.snapshot().workers} - {0, pid} != set())
 
 
 @pytest.mark.usefixtures("nothing_left")
@@ -101,7 +108,7 @@ def test_the_end_of_the_process() -> None:
         trainer.begin("os.kill(os.getpid(), 9)")
         assert target.wait(120)
         assert target.loaders() == []
-        assert loader.look().consumer.batches == 0
+        assert loader.observer.snapshot().consumer.batches == 0
 
 
 @pytest.mark.usefixtures("nothing_left")
@@ -111,7 +118,7 @@ def test_looking_changes_nothing(trainer: Trainer) -> None:
     with Target(trainer.pid) as target:
         (loader,) = target.loaders()
         trainer.begin("print(drain(batches) == list(range(96)))")
-        while loader.look().consumer.batches < 24:
+        while loader.observer.snapshot().consumer.batches < 24:
             assert not target.wait(0)
         assert trainer.await_done() == "True\n"
 
@@ -151,7 +158,7 @@ def test_no_such_process(pid: int) -> None:
 
 AS_ANOTHER = """
 import os
-from ringfeed.monitor.inspect import Target, processes
+from ringfeed.cli.discover import Target, processes
 from ringfeed.errors import RingfeedError
 os.setresgid(65534, 65534, 65534)
 os.setresuid(65534, 65534, 65534)
@@ -181,17 +188,17 @@ def test_a_block_of_another_version(monkeypatch: pytest.MonkeyPatch, trainer: Tr
     refused = []
 
     class Picky(Attached):
-        def __init__(self, number: int, fd: int, *, sees_pids: bool) -> None:
+        def __init__(self, number: int, fd: int) -> None:
             if not refused:
                 refused.append(os.fstat(fd).st_ino)
             if os.fstat(fd).st_ino in refused:
                 message = "another version"
                 raise ValueError(message)
-            super().__init__(number, fd, sees_pids=sees_pids)
+            super().__init__(number, fd)
 
     monkeypatch.setattr(attach, "Attached", Picky)
     with Target(trainer.pid) as target:
-        assert [(loader.number, loader.geometry.rows) for loader in target.loaders()] == [(1, 8)]
+        assert [(loader.number, loader.observer.geometry.rows) for loader in target.loaders()] == [(1, 8)]
         assert target.refusal == "another version; run the ringfeed of its own environment"
 
 

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import weakref
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,9 @@ from ringfeed.engine.plan import make_plan
 from ringfeed.monitor import memory
 from ringfeed.monitor.memory import Held, Memory, Pages, WorkerMemory
 from ringfeed.monitor.stats import Stats
+from ringfeed.ring._snapshot import Observer
 from ringfeed.spec.spec import Array, Spec
+from ringfeed.workers.processes import Processes
 from watching import pids, wait_until
 
 BENCH = Path(__file__).parents[2] / "bench"
@@ -66,7 +67,7 @@ def used(loader: ringfeed.Loader) -> Any:
     next(batches)
     assert loader._engine is not None
     ring = loader._engine.ring
-    while not all(ring.report(number)[4] for number in range(loader.plan.workers)):
+    while not all(Observer(ring).worker(number).samples for number in range(loader.plan.workers)):
         if next(batches, None) is None:
             batches = iter(loader)
     wait_until(lambda: "filling" not in loader.slot_states())  # processes are looked at one after another
@@ -161,10 +162,12 @@ def test_held_slots_are_told_with_their_ages() -> None:
 def test_statistics_do_not_look() -> None:
     """Only who asks for the memory waits for the kernel."""
     with ringfeed.Loader(Oracle(40), batch_size=4, workers=0) as loader, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ringfeed.loader.look", None)
+        kept = next(iter(loader))
+        patch.setattr("ringfeed.engine.engine.look", None)
         stats = loader.stats()
         with pytest.raises(TypeError):
             _ = stats.memory
+        del kept
 
 
 def test_copies_of_statistics_have_no_memory() -> None:
@@ -225,7 +228,7 @@ def test_a_worker_that_dies_meanwhile_is_left_out(monkeypatch: pytest.MonkeyPatc
     with ringfeed.Loader(Oracle(40), batch_size=4, workers=1) as loader:
         kept = next(iter(loader))
         (own,) = pids(loader)
-        monkeypatch.setattr(memory, "_pids", lambda _: [process.pid, own])
+        monkeypatch.setattr(Processes, "pids", lambda _: [process.pid, own])
         assert [worker.pid for worker in loader.stats().memory.workers] == [process.pid, own]
         process.send_signal(signal.SIGKILL)
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # dead, and still in /proc
@@ -277,20 +280,9 @@ def test_another_files_descriptor_is_never_counted(tmp_path: Path) -> None:
     large = tmp_path / "large"
     large.write_bytes(bytes(1_000_000))
 
-    class Closing:
-        """Its slots are closed while they are looked at; the number is another file's at once."""
-
-        control_fd = -1
-        looks = 0
-
-        @property
-        def slots_fd(self) -> int:
-            self.looks += 1
-            return file.fileno() if self.looks == 1 else -1
-
     with large.open("rb") as file:
-        engine: Any = SimpleNamespace(segment=Closing(), pool=None)
-        assert memory._memfds(engine) == {}
+        known = [[file.fileno()], [], [], []]  # closed while it is looked at; the number is another file's at once
+        assert memory._sizes(lambda: known.pop(0)) == {}
 
 
 # ---- as text ----

@@ -69,9 +69,12 @@ def timings(dataset: Any, workers: dict[str, Any], **settings: Any) -> tuple[int
     with ringfeed.Loader(dataset, **settings, **workers) as loader:
         for batch in loader:
             del batch
-        ring = loader._engine.ring
-        rows, read_ns, write_ns = (sum(column) for column in zip(*map(ring.timings, range(ring.ids)), strict=True))
-        return rows, read_ns, write_ns, sum(ring.report(number)[5] for number in range(ring.ids))
+        seen = [
+            (worker.timed, worker.read_ns, worker.write_ns, worker.tickets)
+            for worker in loader._engine.observer.workers()
+        ]
+        rows, read_ns, write_ns, tickets = (sum(column) for column in zip(*seen, strict=True))
+        return rows, read_ns, write_ns, tickets
 
 
 WORKERS: list[dict[str, Any]] = [{"workers": 0}, {"workers": 2, "backend": "thread"}, {"workers": 2}]
@@ -98,7 +101,7 @@ class Watching:
         return 1024
 
     def __getitem__(self, index: int) -> Any:
-        self.counts.append(self.loader._engine.ring.timings(0)[0])
+        self.counts.append(self.loader._engine.observer.worker(0).timed)
         return X[0]
 
 

@@ -18,7 +18,7 @@ from watching import wait_until
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ringfeed.monitor.inspect import Slot
+    from ringfeed.ring.snapshot import Slot
 
 
 def events(path: Path) -> list[dict[str, Any]]:

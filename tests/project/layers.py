@@ -1,6 +1,6 @@
 """The import contract: each package imports only from the layers below its own, also where only types are meant.
 
-Run by `make lint`. An arrow that is known and not mended yet stands in `KNOWN`; one that has gone must leave the list.
+Run by `make lint`.
 """
 
 from __future__ import annotations
@@ -28,14 +28,6 @@ LAYERS = (
     "__main__ __init__",
 )
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer.split()}
-KNOWN = {
-    ("monitor/lease_tracker.py", "engine"),
-    ("monitor/memory.py", "engine"),
-    ("monitor/memory.py", "workers"),
-    ("monitor/stats.py", "engine"),
-    ("monitor/trace.py", "engine"),
-    ("ring/segment.py", "engine"),
-}
 
 
 def imported(path: Path) -> Iterator[str]:
@@ -67,7 +59,8 @@ def arrows() -> set[tuple[str, str]]:
 
 
 if __name__ == "__main__":
-    up = arrows()
-    wrong = [f"{file} imports ringfeed.{package}, which does not lie below it" for file, package in up - KNOWN]
-    gone = [f"{file} does not import ringfeed.{package} any more: take it off KNOWN" for file, package in KNOWN - up]
-    sys.exit("\n".join(sorted(wrong) + sorted(gone)))
+    sys.exit(
+        "\n".join(
+            f"{file} imports ringfeed.{package}, which does not lie below it" for file, package in sorted(arrows())
+        )
+    )

@@ -13,6 +13,7 @@ import pytest
 
 from ringfeed.engine.plan import make_plan
 from ringfeed.ring import _ring
+from ringfeed.ring._snapshot import Observer
 from ringfeed.ring.segment import Segment
 from ringfeed.spec.spec import Array, Spec
 
@@ -27,7 +28,7 @@ class Both:
 
     def __init__(self) -> None:
         self.plan = make_plan(Spec(Array((), "uint8")), 4, 4, workers=2, slots=3)
-        self.segment = Segment(self.plan)
+        self.segment = Segment(self.plan.sizes)
         self.ring = self.segment.open()
         self.ring.become_consumer(16, 3)
         self.workers = [_ring.WorkerEnd(self.ring, number) for number in range(2)]
@@ -80,10 +81,10 @@ def test_leases_return_in_any_order(both: Both) -> None:
     both.plan_batches(3)
     both.fill()
     leases = [both.ring.take() for _ in range(3)]
-    assert both.ring.slot_states() == ["held"] * 3
+    assert Observer(both.ring).states() == ["held"] * 3
     middle = leases[1].slot
     del leases[1]
-    states = both.ring.slot_states()
+    states = Observer(both.ring).states()
     assert states.pop(middle) == "free"
     assert states == ["held", "held"]
 
@@ -105,11 +106,11 @@ def test_the_lease_exports_its_fields(both: Both) -> None:
     both.fill()
     view = memoryview(both.ring.take())
     gc.collect()
-    assert both.ring.slot_states().count("held") == 1
+    assert Observer(both.ring).states().count("held") == 1
     view[0] = 77
     assert not view.readonly
     view.release()
-    assert both.ring.slot_states().count("held") == 0
+    assert Observer(both.ring).states().count("held") == 0
 
 
 def test_a_lease_outlives_its_ring(both: Both) -> None:
@@ -153,10 +154,10 @@ def test_cancel_starts_empty(both: Both) -> None:
     both.ring.cancel()
     assert worker.cancelled
     assert both.ring.look() == _ring.DRY
-    assert sorted(both.ring.slot_states()) == ["draining", "free", "free"]
+    assert sorted(Observer(both.ring).states()) == ["draining", "free", "free"]
     worker.publish(cancelled=True)
     both.plan_batches(3, epoch=1)
-    assert both.ring.slot_states() == ["filling"] * 3
+    assert Observer(both.ring).states() == ["filling"] * 3
     both.fill()
     assert both.ring.take().epoch == 1
 
@@ -245,6 +246,10 @@ def test_a_bad_descriptor_is_an_error() -> None:
 
 def test_worker_numbers_are_checked(both: Both) -> None:
     """A worker number beyond the ring's is refused."""
-    for call in (lambda: _ring.WorkerEnd(both.ring, 4), lambda: both.ring.reap(4), lambda: both.ring.report(9)):
+    for call in (
+        lambda: _ring.WorkerEnd(both.ring, 4),
+        lambda: both.ring.reap(4),
+        lambda: Observer(both.ring).worker(9),
+    ):
         with pytest.raises(ValueError, match=r"worker \d of 4"):
             call()

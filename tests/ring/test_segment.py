@@ -18,6 +18,7 @@ import ringfeed
 from ringfeed._units import show_bytes
 from ringfeed.engine.plan import make_plan
 from ringfeed.ring import segment
+from ringfeed.ring._snapshot import Observer
 from ringfeed.ring.machine import show_limit
 from ringfeed.ring.segment import Segment, open_ring, reserve
 from ringfeed.spec.spec import Array, Spec
@@ -32,7 +33,7 @@ PLAN = make_plan(Spec(Array((8,), "int32")), 4, 4, workers=1, slots=2)
 def test_it_has_no_name_and_its_size_is_sealed() -> None:
     """Nothing appears in /dev/shm, no child inherits it by exec, and nobody can cut it short."""
     before = set(Path("/dev/shm").iterdir())
-    made = Segment(PLAN)
+    made = Segment(PLAN.sizes)
     assert set(Path("/dev/shm").iterdir()) == before
     for fd in (made.control_fd, made.slots_fd):
         assert not os.get_inheritable(fd)
@@ -46,11 +47,11 @@ def test_it_has_no_name_and_its_size_is_sealed() -> None:
 @pytest.mark.usefixtures("nothing_left")
 def test_a_mapping_outlives_the_descriptors() -> None:
     """open() gives a ring that works after close()."""
-    made = Segment(PLAN)
+    made = Segment(PLAN.sizes)
     ring = made.open()
     made.close()
     ring.become_consumer(4, 3)
-    assert ring.slot_states() == ["free", "free"]
+    assert Observer(ring).states() == ["free", "free"]
 
 
 @pytest.mark.usefixtures("nothing_left")
@@ -74,7 +75,7 @@ def test_every_page_is_there_before_it_is_written() -> None:
 @pytest.fixture
 def made() -> Iterator[Segment]:
     """Return a fresh segment."""
-    segment = Segment(PLAN)
+    segment = Segment(PLAN.sizes)
     yield segment
     segment.close()
 
@@ -149,7 +150,7 @@ def _no_segment(kind: str, size: int, place: Path) -> tuple[int, ...]:
 @pytest.mark.usefixtures("nothing_left")
 def test_a_closed_descriptor() -> None:
     """A descriptor that is no more is refused like any other thing that is no segment."""
-    made = Segment(PLAN)
+    made = Segment(PLAN.sizes)
     fds = made.control_fd, made.slots_fd
     made.close()
     with pytest.raises(ValueError, match="no segment") as caught:
@@ -183,7 +184,7 @@ def test_without_memfds_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(segment.os, "memfd_create", refuse)
     with pytest.raises(ringfeed.PlanError) as caught:
-        Segment(PLAN)
+        Segment(PLAN.sizes)
     assert str(caught.value) == (
         "cannot create shared memory: memfd_create: Function not implemented; ringfeed needs Linux 3.17 or newer, and "
         "a container whose seccomp profile allows memfd_create"
@@ -214,7 +215,7 @@ def test_what_cannot_be_mapped(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
     monkeypatch.setattr(segment._ring, "Ring", refuse)
-    made = Segment(PLAN)
+    made = Segment(PLAN.sizes)
     with pytest.raises(ringfeed.PlanError) as caught:
         made.open()
     made.close()
@@ -227,7 +228,7 @@ def test_what_cannot_be_mapped(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_large_slots_lie_where_huge_pages_can() -> None:
     """All of the memory is there and empty, whatever pages the kernel has for it, and begins where a huge one would."""
     spec = Spec(Array((1 << 20,), "uint8"))
-    found = Segment(make_plan(spec, 3, 3, workers=1, slots=3))
+    found = Segment(make_plan(spec, 3, 3, workers=1, slots=3).sizes)
     try:
         ring = found.open()
         assert ring.address % (2 << 20) == 0

@@ -12,7 +12,7 @@ import pytest
 
 from ringfeed.engine.plan import make_plan
 from ringfeed.ring import _ring
-from ringfeed.ring._snapshot import Watch
+from ringfeed.ring._snapshot import Observer
 from ringfeed.ring.segment import Segment, reserve
 from ringfeed.spec.spec import Array, Spec
 
@@ -28,16 +28,16 @@ IDLE = (0, None, 0, 0, 0, 0, 0, 0, 0, 0, False)
 @pytest.fixture
 def made() -> Iterator[Segment]:
     """A fresh segment of 3 slots of 4 rows, for two workers."""
-    segment = Segment(PLAN)
+    segment = Segment(PLAN.sizes)
     yield segment
     segment.close()
 
 
-def look_at(segment: Segment) -> Watch:
+def look_at(segment: Segment) -> Observer:
     """Return a look through a descriptor that is open for reading only, and closed again."""
     fd = os.open(f"/proc/self/fd/{segment.control_fd}", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        return Watch(fd)
+        return Observer(fd)
     finally:
         os.close(fd)
 
@@ -48,8 +48,8 @@ def test_a_fresh_ring(made: Segment) -> None:
     watch = look_at(made)
     fields_size = PLAN.layout.failures_at
     assert watch.geometry == (3, PLAN.layout.slot_size, fields_size, 4, 2)
-    assert watch.slots() == [FREE] * 3
-    assert watch.workers() == [IDLE] * 4
+    assert watch.slots() == (FREE,) * 3
+    assert watch.workers() == (IDLE,) * 4
     assert watch.consumer() == (0, 0, 0, 0, 0, False)
 
 
@@ -140,7 +140,7 @@ def test_what_is_no_control_block(made: Segment, tmp_path: Path, kind: str) -> N
         if kind == "longer":
             os.pwrite(fds[0], os.pread(made.control_fd, size, 0), 0)
     with pytest.raises(ValueError, match="no loader") as caught:
-        Watch(fds[0])
+        Observer(fds[0])
     assert str(caught.value) == NONE
     for fd in fds:
         os.close(fd)
@@ -152,7 +152,7 @@ def test_a_closed_descriptor(made: Segment) -> None:
     fd = os.dup(made.control_fd)
     os.close(fd)
     with pytest.raises(OSError, match="descriptor") as caught:
-        Watch(fd)
+        Observer(fd)
     assert caught.value.errno == errno.EBADF
 
 

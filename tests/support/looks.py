@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ringfeed.monitor.inspect import Consumer, Look, Slot, Worker
+from ringfeed.ring.snapshot import Consumer, Slot, Snapshot, Worker
 
 MS = 10**6
 S = 10**9
@@ -47,9 +47,7 @@ def worker(pid: int = 0, **fields: Any) -> Worker:
     )
 
 
-def look(
-    at_ns: int, slots: list[Slot], workers: list[Worker], conditions: dict[int, str] | None = None, **consumer: Any
-) -> Look:
+def look(at_ns: int, slots: list[Slot], workers: list[Worker], **consumer: Any) -> Snapshot:
     """All of a loader at one moment."""
     counts = {"batches": 0, "samples": 0, "stall_ns": 0, "wait_ns": 0, "open_slots": len(slots), "stopped": False}
-    return Look(at_ns, tuple(slots), tuple(workers), Consumer(**{**counts, **consumer}), conditions or {})
+    return Snapshot(at_ns, tuple(slots), tuple(workers), Consumer(**{**counts, **consumer}))

@@ -25,7 +25,7 @@ import pytest
 import leftovers
 import ringfeed
 from datasets import Oracle, check, flat, told
-from ringfeed.monitor.inspect import Target, processes
+from ringfeed.cli.discover import Target, processes
 from ringfeed.ring import segment
 from ringfeed.workers import launch
 from watching import pids, run_script

@@ -162,7 +162,7 @@ def test_ctrl_c_while_it_closes(method: Any, monkeypatch: pytest.MonkeyPatch) ->
     settings: Any = {"start_method": method, "spec": Oracle.SPEC}
     loader = ringfeed.Loader(Misbehaving("sleeps", at=0), batch_size=4, workers=1, **settings)
     iterator = iter(loader)
-    wait_until(lambda: loader._engine.ring.report(0)[0] == 0)  # type: ignore[union-attr]
+    wait_until(lambda: loader._engine.observer.worker(0).inside == 0)  # type: ignore[union-attr]
     bury, presses = processes.Processes._bury_all, [ctrl_c]
     monkeypatch.setattr(processes.Processes, "_bury_all", lambda pool: (presses and presses.pop()(), bury(pool)))
     with pytest.raises(KeyboardInterrupt):

@@ -22,6 +22,7 @@ import leftovers
 import ringfeed
 from datasets import FOREVER_S
 from ringfeed.engine.autotune import Setting
+from ringfeed.ring._snapshot import Observer
 from ringfeed.workers import processes
 from ringfeed.workers.process import Worker
 from watching import lose_patience, pids, pool_of, wait_until
@@ -110,8 +111,9 @@ def all_done_but_one(loader: ringfeed.Loader, tickets: int) -> None:
     ring = pool_of(loader)._crew.ring
 
     def done() -> bool:
-        reports = [ring.report(number) for number in range(ring.ids)]
-        return sum(report[-1] for report in reports) == tickets and sum(report[1] > 0 for report in reports) == 1
+        workers = Observer(ring).workers()
+        claimed = sum(worker.tickets for worker in workers)
+        return claimed == tickets and sum(worker.since_ns > 0 for worker in workers) == 1
 
     wait_until(done)
 

@@ -11,6 +11,7 @@ import pytest
 
 import ringfeed
 from datasets import FOREVER_S, Oracle
+from ringfeed.ring._snapshot import Observer
 from ringfeed.workers import stacks
 from ringfeed.workers.stacks import Stacks
 from watching import lose_patience, pids, pool_of, wait_until
@@ -104,7 +105,7 @@ def test_a_dataset_that_resets_the_signal_lives(method: Any) -> None:
     with ringfeed.Loader(Resets(8), batch_size=4, workers=1, start_method=method, spec=Oracle.SPEC) as loader:
         batches = iter(loader)
         pid = pids(loader)[0]
-        wait_until(lambda: pool_of(loader)._crew.ring.report(0)[0] == 0)
+        wait_until(lambda: Observer(pool_of(loader)._crew.ring).worker(0).inside == 0)
         wait_until(lambda: stacks._why_not(pid).startswith("no stack: the dataset"))
         lose_patience(loader, 0.1)
         with pytest.raises(ringfeed.StallError) as caught:

@@ -49,7 +49,7 @@ class Bench:
         self.source = open_source(dataset, Terms(4))
         self.source.learn()
         self.plan = make_plan(self.source.spec, self.source.rows, 4, workers=1, slots=2)
-        self.segment = Segment(self.plan)
+        self.segment = Segment(self.plan.sizes)
         self.ring = self.segment.open()
         self.ring.become_consumer(8, 3)
         self.stack_fd = os.memfd_create("stack")

@@ -112,7 +112,7 @@ def _profile(chosen: argparse.Namespace) -> None:
 def _add_top(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Looks at the shared memory of a running loader, without disturbing it: slots, workers, stall, rates, live in "
-        "the terminal until Ctrl-C. Without a process, lists yours that have a running loader."
+        "the terminal until q or Ctrl-C. Without a process, lists yours that have a running loader."
     )
     parser.add_argument("pid", nargs="?", type=_above_zero, help="the process that trains")
     parser.add_argument("--interval", type=_seconds, default=1.0, help="seconds between two looks (default: 1)")

@@ -15,9 +15,9 @@ from ringfeed.monitor.bottleneck import STARTS, verdict
 from ringfeed.monitor.stats import Stats
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
-    from ringfeed.monitor.inspect import Geometry, Look, Slot, Worker
+    from ringfeed.ring.snapshot import Geometry, Slot, Snapshot, Worker
 
 Part: TypeAlias = tuple[str, str]
 Line: TypeAlias = list[Part]
@@ -33,8 +33,9 @@ LETTERS = {"held": "H", "ready": "R", "filling": "F", "draining": "D", "free": "
 class Pair:
     """Two looks at a loader, and what has happened between them."""
 
-    before: Look
-    after: Look
+    before: Snapshot
+    after: Snapshot
+    conditions: Mapping[int, str]  # of worker processes that do not run, by pid
 
     @property
     def seconds(self) -> float:
@@ -68,7 +69,7 @@ class Pair:
         return min(max(after_ns - before_ns, 0) / 1e9, self.seconds)
 
 
-def _age_ns(look: Look, since_ns: int) -> int:
+def _age_ns(look: Snapshot, since_ns: int) -> int:
     return max(look.at_ns - since_ns, 0) if since_ns else 0
 
 
@@ -104,12 +105,12 @@ def picture(  # noqa: PLR0913 - what it is made of
     return [*top, *slots, _WORKERS_HEAD, *workers][: None if height is None else max(height, 0)]
 
 
-def crew_of(geometry: Geometry, look: Look) -> list[int]:
+def crew_of(geometry: Geometry, look: Snapshot) -> list[int]:
     """Return the numbers of the workers that there are: those with a process, or all, if they are threads."""
     return [number for number, worker in enumerate(look.workers) if worker.pid] or [*range(geometry.workers)]
 
 
-def _headline(number: int, geometry: Geometry, look: Look, workers: int) -> Line:
+def _headline(number: int, geometry: Geometry, look: Snapshot, workers: int) -> Line:
     opened = look.consumer.open_slots
     which = f"{geometry.slots}" if opened == geometry.slots else f"{opened} of {geometry.slots}"
     epochs = [slot.epoch for slot in look.slots if slot.state in ("filling", "ready", "held")]
@@ -122,7 +123,7 @@ def _headline(number: int, geometry: Geometry, look: Look, workers: int) -> Line
     return [(f"loader {number}", "bold"), ("   " + "   ".join(parts), "")]
 
 
-def _in_process(look: Look) -> bool:
+def _in_process(look: Snapshot) -> bool:
     """Whether the consumer fills by itself: workers have an id to spare."""
     return len(look.workers) == 1
 
@@ -169,7 +170,7 @@ def _verdict(geometry: Geometry, past: Pair, workers: int, cpus: int) -> str:
     return verdict(stats, workers=crew, slots=look.consumer.open_slots, slot_size=geometry.slot_size, cpus=cpus)
 
 
-def _strip(look: Look) -> Iterator[Line]:
+def _strip(look: Snapshot) -> Iterator[Line]:
     """Yield a letter a slot, and how many there are of each."""
     for first in range(0, len(look.slots), STRIP):
         states = [slot.state for slot in look.slots[first : first + STRIP]]
@@ -188,7 +189,7 @@ def _strip(look: Look) -> Iterator[Line]:
 _SLOTS_HEAD: Line = [("   slot  state         batch  rows  tickets", "dim")]
 
 
-def _slot(number: int, slot: Slot, look: Look) -> Line:
+def _slot(number: int, slot: Slot, look: Snapshot) -> Line:
     told = {
         "held": f"held for {show_s(_age_ns(look, slot.held_ns) / 1e9)}",
         "ready": f"all {slot.tickets}",
@@ -217,21 +218,13 @@ def _worker(number: int, now: Pair) -> Line:
         f"{(after.write_ns - before.write_ns) / timed_ns:>6.0%}" if timed_ns > 0 else "     -",
     ]
     ticket = f"{show_s(age_s) if after.since_ns else '-':>9}"
-    at = _at(after, now.after.conditions.get(after.pid, ""))
-    style = "bold red" if after.pid in now.after.conditions else "red" if age_s >= LONG_S else ""
+    at = _at(after, now.conditions.get(after.pid, ""))
+    style = "bold red" if after.pid in now.conditions else "red" if age_s >= LONG_S else ""
     return [("".join(figures), ""), (ticket, style), (f"  {at}", style)]
 
 
 def _at(worker: Worker, condition: str) -> str:
-    if worker.inside is not None:
-        return " ".join(filter(None, [condition, f"dataset[{worker.inside}]"]))
-    if condition:
-        return condition
-    if worker.since_ns:
-        return "writes"
-    if worker.leave:
-        return "leaves"
-    return "waits for a slot" if worker.tickets else "starts"
+    return " ".join(filter(None, [condition, worker.place])) or worker.doing
 
 
 def _others(numbers: list[int], now: Pair) -> Line:

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import os
+import select
 import sys
+import termios
+import tty
 from collections import deque
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ringfeed.cli.discover import Target, processes
 from ringfeed.cli.render import Pair, picture
 from ringfeed.errors import RingfeedError
-from ringfeed.monitor.inspect import Target, processes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from ringfeed.cli.discover import Attached
     from ringfeed.cli.render import Line
-    from ringfeed.monitor.inspect import Attached, Look
+    from ringfeed.ring.snapshot import Snapshot
 
 FIRST_S = 0.5  # the first picture comes soon
 VERDICT_S = 10.0  # of the past, that the verdict speaks of
@@ -30,10 +34,18 @@ class _Screen:
 
     show: Callable[[list[Line]], None]
     size: Callable[[], tuple[int, int | None]]
+    keys: int | None = None
+    """The descriptor that keys are read from, if there is one."""
+
+    def is_left(self) -> bool:
+        """Whether q was pressed, or there will be no keys any more."""
+        if self.keys is None or not select.select([self.keys], [], [], 0)[0]:
+            return False
+        return os.read(self.keys, 1) in b"q"
 
 
 def top(pid: int, *, interval_s: float = 1.0, number: int | None = None, once: bool = False) -> str:
-    """Show what the loaders of a process are at until they or the process end, or Ctrl-C comes; returns what ended it.
+    """Show what a process's loaders are at until they or it end, or q or Ctrl-C comes; returns what ended it.
 
     ``number`` chooses one of several loaders. In a terminal the picture is drawn anew every ``interval_s``, which takes
     the package rich; elsewhere one is written below the other, or a single one (``once``).
@@ -67,10 +79,10 @@ class _History:
     """A loader, and the looks at it that are not too old."""
 
     loader: Attached
-    looks: deque[Look] = field(default_factory=deque)
+    looks: deque[Snapshot] = field(default_factory=deque)
 
     def look(self) -> None:
-        self.looks.append(self.loader.look())
+        self.looks.append(self.loader.observer.snapshot())
         self.forget()
 
     def forget(self) -> None:
@@ -85,9 +97,12 @@ class _History:
         """Whether the first look was before the first batch, at which the verdict begins."""
         return self.looks[0].consumer.batches == 0 < self.looks[-2].consumer.batches
 
-    def picture(self, cpus: int, width: int, height: int | None) -> list[Line]:
-        past, now = Pair(self.looks[0], self.looks[-1]), Pair(self.looks[-2], self.looks[-1])
-        return picture(self.loader.number, self.loader.geometry, past, now, cpus=cpus, width=width, height=height)
+    def picture(self, target: Target, width: int, height: int | None) -> list[Line]:
+        conditions, cpus = target.conditions(self.looks[-1]), target.cpus()
+        past, now = (Pair(self.looks[place], self.looks[-1], conditions) for place in (0, -2))
+        return picture(
+            self.loader.number, self.loader.observer.geometry, past, now, cpus=cpus, width=width, height=height
+        )
 
 
 class _Session:
@@ -125,13 +140,15 @@ class _Session:
         each = None if height is None else (height - 1) // max(len(shown), 1) - 1
         lines: list[Line] = [[(f"ringfeed top   process {self.target.pid}   {self.target.command}"[:width], "reverse")]]
         for history in shown:
-            lines += [[], *history.picture(self.target.cpus(), width, each)]
+            lines += [[], *history.picture(self.target, width, each)]
         return lines[:height]
 
 
 def _follow(session: _Session, screen: _Screen, interval_s: float, *, once: bool) -> str:
     pause_s = interval_s if once else min(interval_s, FIRST_S)
-    while not session.target.wait(pause_s):
+    while not session.target.wait(pause_s, screen.keys):
+        if screen.is_left():
+            return ""
         if not session.look():
             return f"process {session.target.pid} has closed what was shown"
         screen.show(session.lines(*screen.size()))
@@ -157,6 +174,21 @@ def _paper() -> Iterator[_Screen]:
 
 
 @contextmanager
+def _keys() -> Iterator[int | None]:
+    """Have each key of the terminal come at once, and not be shown; it is as it was when this ends."""
+    if not sys.stdin.isatty():
+        yield None
+        return
+    fd = sys.stdin.fileno()
+    before = termios.tcgetattr(fd)
+    tty.setcbreak(fd)
+    try:
+        yield fd
+    finally:
+        termios.tcsetattr(fd, termios.TCSADRAIN, before)
+
+
+@contextmanager
 def _terminal() -> Iterator[_Screen]:
     """Draw each picture in the place of the one before; the terminal is as it was when this ends."""
     try:
@@ -167,10 +199,10 @@ def _terminal() -> Iterator[_Screen]:
         message = "the live display needs the package rich: pip install 'ringfeed[top]', or give --once for plain text"
         raise RingfeedError(message) from error
     console = Console()
-    with Live(console=console, screen=True, auto_refresh=False) as live:
+    with _keys() as keys, Live(console=console, screen=True, auto_refresh=False) as live:
 
         def show(lines: list[Line]) -> None:
             drawn = (Text.assemble(*line, no_wrap=True, overflow="crop") for line in lines)
             live.update(Group(*drawn), refresh=True)
 
-        yield _Screen(show, lambda: (console.size.width, console.size.height))
+        yield _Screen(show, lambda: (console.size.width, console.size.height), keys)

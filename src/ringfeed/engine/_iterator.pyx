@@ -13,14 +13,6 @@ from ringfeed.ring cimport _cring as c
 from ringfeed.spec._fields cimport Fields
 from ringfeed.ring._ring cimport Lease, Ring
 
-cdef bint watched = False  # somebody wants to know of every take
-
-
-def watch(bint on):
-    """Have every batch of this process taken by the engine, which notes where."""
-    global watched
-    watched = on
-
 
 @cython.final
 cdef class Taker:
@@ -38,9 +30,6 @@ cdef class Taker:
     cdef int64_t until_ns  # 0: as long as it takes
     cdef bint lets_go      # the caller drops a batch for the next
     cdef int64_t waited_ns
-    cdef int64_t batches
-    cdef int64_t samples
-    cdef int64_t stall_ns
 
     def __cinit__(self, Ring ring not None, Fields fields not None, spec, uint32_t rows):
         """Take batches of at most `rows` rows, as the spec has them."""
@@ -82,14 +71,10 @@ cdef class Taker:
         self.recall()
         self.ring = None
 
-    def tally(self):
-        """Return all that was taken here: (batches, samples, stall_ns)."""
-        return self.batches, self.samples, self.stall_ns
-
     cdef bint take(self, int64_t turn, Lease lease, lock) except -1:
         """Take the next batch into a fresh lease, if that is lent to this turn and needs no judgement."""
         cdef c.rf_answer answer
-        if not self.left or turn != self.turn or watched:
+        if not self.left or turn != self.turn:
             return False
         cdef Ring ring = self.ring  # held by this call, too: somebody may let go of it during the wait
         if self.until_ns and ring.is_past(self.until_ns):
@@ -102,8 +87,6 @@ cdef class Taker:
         if answer != c.RF_TAKEABLE:
             return False
         self.left -= 1
-        self.batches += 1
-        self.samples += min(lease.taken.rows, self.rows)
         return True
 
     cdef bint wait(self, Ring ring, lock) except -1:
@@ -117,7 +100,6 @@ cdef class Taker:
         try:
             ready = ring.wait_head(self.patience_ns, &stall_ns) == c.RF_TAKEABLE
         finally:
-            self.stall_ns += stall_ns
             if recalls == self.recalls:
                 self.left = left
                 self.waited_ns = 0 if ready else self.waited_ns + stall_ns

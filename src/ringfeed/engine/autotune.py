@@ -21,15 +21,13 @@ from ringfeed.engine.measurements import (
     Bounds,
     Level,
     Move,
-    Setting,
-    Side,
-    Step,
     Window,
     gained,
     named,
     shortage,
     show_share,
 )
+from ringfeed.monitor.stats import Setting, Side, Step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

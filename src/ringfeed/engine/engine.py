@@ -22,7 +22,10 @@ from ringfeed.engine.resizer import Sizing
 from ringfeed.engine.room import SOON_NS, Room
 from ringfeed.errors import ClosedError
 from ringfeed.monitor.lease_tracker import Debug, Origins
+from ringfeed.monitor.memory import Held, Memory, look
+from ringfeed.monitor.stats import Ledger
 from ringfeed.ring import _ring
+from ringfeed.ring._snapshot import Observer
 from ringfeed.ring.machine import usable_cpus
 from ringfeed.ring.segment import Segment
 from ringfeed.spec._fields import Fields
@@ -66,7 +69,7 @@ class Engine:
         self._fields = Fields(source.spec, layout.offsets)
         spin = settings.workers > 0 and settings.backend == "process" and usable_cpus() > 1
         self._at_first = tuner.setting if tuner else Setting(settings.workers, plan.slots)
-        self.segment = Segment(plan, SPIN_NS if spin else 0, self._at_first.slots if tuner else None)
+        self.segment = Segment(plan.sizes, SPIN_NS if spin else 0, self._at_first.slots if tuner else None)
         try:
             self.ring = self.segment.open()
             self.ring.become_consumer(self._capacity, settings.max_attempts)
@@ -74,7 +77,9 @@ class Engine:
         except BaseException:
             self.segment.close()
             raise
-        self._before = (stats.busy_s, stats.back_pressure_s, stats.restarts)  # of an engine that failed
+        self.observer = Observer(self.ring)
+        self._ledger = Ledger(stats, self.observer)
+        self._taken: tuple[_ring.Lease, int] | None = None  # a batch and its rows, until it is handed out
         self._version = 0
         self._epoch: Epoch | None = None
         self._number = 0
@@ -88,7 +93,6 @@ class Engine:
         self._counting = threading.RLock()  # held for a few steps: statistics are asked for by any thread
         self._sizing = Sizing(tuner, self.segment, self.ring, self.pool, self.count) if tuner else None
         self._room = Room(self.ring, self.origins, self._sizing, self._timeout_ns())
-        self._taken: tuple[_ring.Lease, int] | None = None  # a batch and its rows, until it is handed out
 
     def _make_pool(self) -> Pool:
         settings = self._settings
@@ -130,7 +134,9 @@ class Engine:
     def cancel(self) -> None:
         """Break the epoch off."""
         self._count_time(over=True)
-        self._recall()
+        self._lending.recall()
+        if self._taken is not None:
+            self.ring.note_undelivered(1, self._taken[1])
         if self._waiting:
             self.ring.cancel()
         self._lending.waited_ns()  # for a batch of an epoch that is over
@@ -147,8 +153,8 @@ class Engine:
             ends.callback(self.taker.let_go)
             for end in reversed(self.on_stop):
                 ends.callback(end)
-            ends.callback(self._count_work)
-            ends.callback(self._recall)
+            ends.callback(self.count)
+            ends.callback(self._lending.recall)
             ends.callback(self._count_time, over=True)
             self.pool.stop()
 
@@ -183,7 +189,7 @@ class Engine:
 
         The last batch is left to `next`, and so are those during which it is to plan more.
         """
-        self._recall()
+        self._lending.recall()
         batches = self._to_lend() - (self._epoch is None)
         if batches > 0:
             self._is_starting = False  # C code does not tell the wait for the first batch from others
@@ -207,18 +213,6 @@ class Engine:
     def _in_stride(self, batches: int) -> int:
         return batches if self._sizing is None else min(batches, self._sizing.stride)
 
-    def _recall(self) -> None:
-        """Have the ring back from others, and count what they have taken."""
-        self._lending.recall()
-        self._count_lent()
-
-    def _count_lent(self) -> None:
-        """Count what others have taken since the last look; nobody else counts meanwhile, but `next`."""
-        if self._forks != Forks.count:
-            return  # as in _count_time()
-        with self._counting:
-            self._lending.count(self.stats)
-
     # ---- batches ----
 
     def next(self, form: BuildBatch | None = None, *, patient: bool = False, turn: int = 0) -> Any:
@@ -226,7 +220,7 @@ class Engine:
 
         StopIteration at the end of the epoch. OvertakenError where somebody else has had the ring during a wait.
         """
-        recalls = self._lending.recall()  # counted later: who counts may be in a signal's handler that waits for us
+        recalls = self._lending.recall()
         if self._sizing is not None:
             self._sizing.look()
         while self._taken is None:
@@ -237,10 +231,8 @@ class Engine:
         if self.taker.recalls != recalls or self._taken is None:
             raise OvertakenError
         (lease, rows), self._taken = self._taken, None
-        self.stats.batches += 1
-        self.stats.samples += rows
         if Debug.since_ns:
-            self.origins.note(lease.slot, max(self.ring.held_since_ns()))  # the newest is this one's
+            self.origins.note(lease.slot, self.observer.held_since_ns()[-1])  # the newest is this one's
         self._lend_on(turn, recalls, lets_go=self._room.lets_go or not keeps)
         if form is not None:
             return form.private(lease, rows) if private and isinstance(form, BatchBuilder) else form(lease, rows)
@@ -262,16 +254,18 @@ class Engine:
                 raise StopIteration
         if self._is_starting:
             self._is_starting = False
-            self.stats.startup_busy_s += self._busy_s()
+            self.stats.startup_busy_s += sum(worker.busy_ns for worker in self.observer.workers()) / 1e9
         rows = min(lease.rows, self._layout.rows)
         if not lease.failed:
             return lease, rows
         delivery = self._settled(lease, rows)
         if delivery.failed and self._settings.on_error == "raise":
+            self.ring.note_undelivered(1, lease.rows)
             error = sample_failed(lease, delivery.failed, self._source, self.pool, self._settings)
             del lease  # in the traceback it would hold the slot for as long as the caller keeps the error
             raise error
         rows = self._without(lease, rows, delivery)
+        self.ring.note_undelivered(not rows, lease.rows - rows)
         return (lease, rows) if rows else None
 
     def _wait(self, *, patient: bool) -> bool:
@@ -281,7 +275,6 @@ class Engine:
             return self._wait_until(began_ns - self._lending.waited_ns(), patient=patient)
         finally:
             stall_ns = _ring.now_ns() - began_ns
-            self.stats.stall_s += stall_ns / 1e9
             self.stats.startup_s += self._is_starting * stall_ns / 1e9
             self.ring.note_stall(stall_ns)
 
@@ -318,7 +311,7 @@ class Engine:
             answer = self.ring.wait(patience_ns, held=True)
         if answer == _ring.HELD:
             self._room.distrust()
-            raise slots_held(self.ring, self.origins)
+            raise slots_held(self.observer, self.origins)
         return answer
 
     def _judge(self, answer: int) -> None:
@@ -340,7 +333,7 @@ class Engine:
             return pause_ns or self._timeout_ns()
         if pause_ns:
             return pause_ns
-        raise stalled(self.ring, self._source, self.pool.stalled(), self._settings.timeout_s)
+        raise stalled(self.observer, self._source, self.pool.stalled(), self._settings.timeout_s)
 
     def _settled(self, lease: _ring.Lease, rows: int) -> Delivery:
         """Say what has become of a batch with failures; the end of the last stream in it ends the epoch."""
@@ -372,8 +365,8 @@ class Engine:
     def count(self) -> Stats:
         """Return the statistics, brought up to date; in a forked child as they were."""
         self._count_time()
-        self._count_lent()
-        self._count_work()
+        waiting = self._taken
+        self._ledger.count(self.pool.restarts, None if waiting is None else waiting[1])
         return self.stats
 
     def _count_time(self, *, over: bool = False) -> None:
@@ -386,20 +379,21 @@ class Engine:
                 self.stats.elapsed_s += (now_ns - self._since_ns) / 1e9
                 self._since_ns = 0 if over else now_ns
 
-    def _busy_s(self) -> float:
-        """Return what the workers have spent on filling."""
-        return sum(self.ring.report(number)[2] for number in range(self.ring.ids)) / 1e9
+    # ---- memory ----
 
-    def _count_work(self) -> None:
-        reports = [self.ring.report(number) for number in range(self.ring.ids)]
-        busy_s, back_pressure_s, restarts = self._before
-        self.stats.busy_s = busy_s + self._busy_s()
-        self.stats.back_pressure_s = back_pressure_s + sum(report[3] for report in reports) / 1e9
-        self.stats.restarts = restarts + self.pool.restarts
-        timings = [self.ring.timings(number) for number in range(self.ring.ids)]
-        rows, read_ns, write_ns = map(sum, zip(*timings, strict=True))
-        if rows:
-            self.stats.read_s, self.stats.write_s = read_ns / rows / 1e9, write_ns / rows / 1e9
+    def memory(self, plan: Plan) -> Memory:
+        """Ask the kernel about the memory of this loader; at any moment, from any thread."""
+        now_ns = _ring.now_ns()
+        held = [Held((now_ns - at_ns) / 1e9, self.origins.told(at_ns)) for at_ns in self.observer.held_since_ns()]
+        return look(plan, self._descriptors, self.worker_pids(), held)
+
+    def worker_pids(self) -> list[int]:
+        """Return the worker processes, if there are any."""
+        return self.pool.pids() if isinstance(self.pool, Processes) else []
+
+    def _descriptors(self) -> list[int]:
+        sent = self.pool.descriptors() if isinstance(self.pool, Processes) else ()
+        return [fd for fd in (self.segment.control_fd, self.segment.slots_fd, *sent) if fd >= 0]
 
 
 _POOLS: dict[str, type[Processes | Threads]] = {"process": Processes, "thread": Threads}

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ringfeed.data.base import Source
     from ringfeed.engine.options import Settings
     from ringfeed.monitor.lease_tracker import Origins
+    from ringfeed.ring._snapshot import Observer
     from ringfeed.workers.pool import Pool
 
 WAYS_OUT = "copy what you keep, raise slots=, or give copy=True"
@@ -26,16 +27,16 @@ _CAUSE = (
 Failed: TypeAlias = list[tuple[int, int, int]]  # row, index and mark of each
 
 
-def slots_held(ring: _ring.Ring, origins: Origins) -> SlotsHeldError:
+def slots_held(observer: Observer, origins: Origins) -> SlotsHeldError:
     """Return the error for slots that are all held."""
-    since_ns = sorted(ring.held_since_ns())
+    since_ns = observer.held_since_ns()
     return SlotsHeldError(f"all {_held(since_ns, origins)}, so no batch can be filled; {WAYS_OUT}")
 
 
-def slots_kept(ring: _ring.Ring, origins: Origins) -> str:
+def slots_kept(observer: Observer, origins: Origins) -> str:
     """Say that all slots are held but the one of the batch just taken, and since when."""
-    since_ns = sorted(ring.held_since_ns())[:-1]
-    held = f"{len(since_ns)} of {_held(since_ns, origins, ring.open_slots)}"
+    since_ns = observer.held_since_ns()[:-1]
+    held = f"{len(since_ns)} of {_held(since_ns, origins, observer.consumer().open_slots)}"
     return f"{held}, so batches are handed out as private copies until a slot comes back; {WAYS_OUT}"
 
 
@@ -49,10 +50,9 @@ def _held(since_ns: list[int], origins: Origins, slots: int | None = None) -> st
     return f"{count} slots are held by arrays that are still referenced (taken {ages} s ago{where})"
 
 
-def stalled(ring: _ring.Ring, source: Source, lines: Sequence[str], timeout_s: float | None) -> StallError:
+def stalled(observer: Observer, source: Source, lines: Sequence[str], timeout_s: float | None) -> StallError:
     """Say in which samples the workers are; ``lines`` describe each of them."""
-    at = [ring.report(number)[0] for number in range(ring.ids)]
-    inside = [index for index in at if index is not None]
+    inside = [worker.inside for worker in observer.workers() if worker.inside is not None]
     who = f"{len(inside)} of {len(lines)} workers" if inside else "no worker"
     message = f"no batch for {timeout_s:g} s: {who} inside {source.describe_all(inside)}; raise timeout_s or look there"
     return StallError("\n".join([message, *lines]))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ringfeed.engine._iterator import Taker
-    from ringfeed.monitor.stats import Stats
     from ringfeed.ring._feed import Feed
     from ringfeed.ring._ring import Ring
 
@@ -17,27 +16,6 @@ class OvertakenError(Exception):
     """Whoever waited must ask anew, if he may still: somebody else has had the ring since, a signal's handler say."""
 
 
-class _Taking(Protocol):
-    def tally(self) -> tuple[int, int, int]: ...
-
-
-class _Counted:
-    """Who takes, and what of it has been counted: batches, samples and ns of stall."""
-
-    def __init__(self, who: _Taking) -> None:
-        self.who = who
-        self._before = who.tally()
-
-    def count(self, stats: Stats) -> None:
-        """Add what has been taken since the last look."""
-        now = self.who.tally()  # a signal handler that asks meanwhile counts up to its own
-        before, self._before = self._before, now
-        batches, samples, stall_ns = (new - old for new, old in zip(now, before, strict=True))
-        stats.batches += batches
-        stats.samples += samples
-        stats.stall_s += stall_ns / 1e9
-
-
 class Lending:
     """Who may take what is planned of a ring; nobody between `recall` and the next loan."""
 
@@ -45,16 +23,13 @@ class Lending:
         """Lend to ``taker``, or to feeds as they come."""
         self._ring = ring
         self._taker = taker
-        self._taken = _Counted(taker)
         self._feed: Feed | None = None  # the last there was
-        self._fed: _Counted | None = None
         self._is_out = False  # the feed has the ring
         self._waited_ns = 0
 
     def to_feed(self, feed: Feed, turn: int, batches: int, timeout_ns: int) -> None:
         """Let C code take so many batches, each waited for up to ``timeout_ns``."""
-        if feed is not self._feed:
-            self._feed, self._fed = feed, _Counted(feed)
+        self._feed = feed
         self._waited_ns = 0
         self._is_out = True
         feed.lend(self._ring, turn, batches, timeout_ns)
@@ -78,12 +53,6 @@ class Lending:
         if waited_ns:
             self._waited_ns = waited_ns
         return self._taker.recalls
-
-    def count(self, stats: Stats) -> None:
-        """Count what was taken since the last look."""
-        self._taken.count(stats)
-        if self._fed is not None:
-            self._fed.count(stats)
 
     def waited_ns(self) -> int:
         """Return what the last caller has waited in vain, once."""

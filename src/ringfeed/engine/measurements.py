@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import astuple, dataclass
 from statistics import mean, median, stdev
-from typing import Literal
+from typing import TYPE_CHECKING
 
 from ringfeed._units import show_bytes
 
-Side = Literal["workers", "slots"]
+if TYPE_CHECKING:
+    from ringfeed.monitor.stats import Setting, Side, Stats
 
 LOOK_S, LOOK_BATCHES = 0.5, 8  # a shorter window says nothing
 WAITS = 0.02  # of the time: below it training has all it can use
@@ -17,22 +18,6 @@ WAITS_AGAIN = 0.05  # of the time, from which a settled tuner looks again
 PAYS = 0.04  # more samples a second, for a step to be kept
 FEW, MANY = 3, 12  # windows that are looked at of a setting
 SURE = 0.02  # standard error of a throughput, from which no more windows are needed
-
-
-@dataclass(frozen=True)
-class Setting:
-    """Numbers of workers and slots."""
-
-    workers: int
-    slots: int
-
-    def count(self, side: Side) -> int:
-        """Return one of the two."""
-        return self.workers if side == "workers" else self.slots
-
-    def having(self, side: Side, count: int) -> Setting:
-        """Return a setting that differs in one of the two."""
-        return Setting(count, self.slots) if side == "workers" else Setting(self.workers, count)
 
 
 @dataclass(frozen=True)
@@ -54,6 +39,13 @@ class Window:
     def __add__(self, other: Window) -> Window:
         """Return both as one."""
         return Window(*(one + another for one, another in zip(astuple(self), astuple(other), strict=True)))
+
+    @classmethod
+    def between(cls, before: Stats, now: Stats, *, all_held: bool) -> Window:
+        """Return what the statistics have counted from one moment to another."""
+        names = ("elapsed_s", "stall_s", "busy_s", "back_pressure_s", "batches", "samples")
+        counted = {name: getattr(now, name) - getattr(before, name) for name in names}
+        return cls(**counted, all_held=all_held)
 
     @property
     def is_long(self) -> bool:
@@ -102,17 +94,6 @@ class Move:
 
     setting: Setting
     why: str
-
-
-@dataclass(frozen=True)
-class Step:
-    """A move in the history: after how many batches, and what was seen before it: zeros where nothing was."""
-
-    batches: int
-    setting: Setting
-    why: str
-    waited: float  # share of the time
-    samples_per_s: float
 
 
 class Level:

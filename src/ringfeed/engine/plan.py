@@ -13,7 +13,7 @@ from ringfeed._units import parse_memory, show_bytes
 from ringfeed.errors import PlanError
 from ringfeed.ring import _ring
 from ringfeed.ring.machine import free_memory
-from ringfeed.ring.segment import MIN_SLOTS, worker_ids
+from ringfeed.ring.segment import MIN_SLOTS, Sizes, worker_ids
 from ringfeed.spec.layout import Layout
 
 if TYPE_CHECKING:
@@ -41,6 +41,14 @@ class Plan:
     def slot_size(self) -> int:
         """Bytes of one slot."""
         return self.layout.slot_size
+
+    @property
+    def sizes(self) -> Sizes:
+        """What the shared memory is made for."""
+        at = self.layout
+        ids, workers = worker_ids(self.workers), max(self.workers, 1)
+        places = (at.slot_size, at.indices_at, at.marks_at, at.failures_at)
+        return Sizes(self.slots, at.cells, workers, at.indices, ids, *places)
 
     @property
     def lookahead(self) -> int:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from copy import copy
+from typing import TYPE_CHECKING
 
 from ringfeed.engine.autotune import Window
 from ringfeed.engine.plan import check_room
 from ringfeed.errors import RingfeedError
 from ringfeed.ring import _ring
+from ringfeed.ring._snapshot import Observer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,24 +22,6 @@ if TYPE_CHECKING:
 
 LOOK_NS = 10**8  # between two looks, which take microseconds
 MOST_STRIDE = 100  # batches: training may become slow at any moment
-
-
-class _Totals(NamedTuple):
-    """What the statistics count, at one moment."""
-
-    elapsed_s: float
-    stall_s: float
-    busy_s: float
-    back_pressure_s: float
-    batches: int
-    samples: int
-
-    @classmethod
-    def of(cls, stats: Stats) -> _Totals:
-        return cls(*(getattr(stats, name) for name in cls._fields))
-
-    def since(self, before: _Totals) -> dict[str, Any]:
-        return {name: getattr(self, name) - getattr(before, name) for name in self._fields}
 
 
 class Sizing:
@@ -52,7 +36,8 @@ class Sizing:
         self._ring = ring
         self._pool = pool
         self._count = count
-        self._seen = _Totals.of(count())
+        self._observer = Observer(ring)
+        self._seen = copy(count())
         self.due_ns = _ring.now_ns() + LOOK_NS  # when to look again
         self.stride = 1  # batches that come between two looks
         ring.set_open(tuner.setting.slots)
@@ -72,7 +57,7 @@ class Sizing:
     def replace_lost(self) -> bool:
         """Open a slot, if that is allowed, where none that is open can be filled, because of who cannot be ended."""
         before = self._ring.open_slots
-        if {*self._ring.slot_states()[:before]} <= {"draining", "held"}:
+        if {*self._observer.states()[:before]} <= {"draining", "held"}:
             move = self._tuner.replace_lost()
             if move is not None:
                 self._make(move)
@@ -85,8 +70,8 @@ class Sizing:
             self._make(self._tuner.make_do(*declined))
 
     def _ask(self, *, all_held: bool) -> None:
-        now_ns, totals = _ring.now_ns(), _Totals.of(self._count())
-        window = Window(**totals.since(self._seen), all_held=all_held)
+        now_ns, totals = _ring.now_ns(), copy(self._count())
+        window = Window.between(self._seen, totals, all_held=all_held)
         stride = int(window.batches * LOOK_NS / max(now_ns - self.due_ns + LOOK_NS, 1))
         self.stride = max(1, min(stride, MOST_STRIDE))
         self._seen, self.due_ns = totals, now_ns + LOOK_NS
@@ -112,7 +97,7 @@ class Sizing:
         """Return the memory of slots that are parked by now."""
         beyond = [slot for slot in self._segment.reserved if slot >= self._ring.open_slots]
         if beyond:
-            states = self._ring.slot_states()
+            states = self._observer.states()
             for slot in beyond:
                 if states[slot] == "parked":
                     with suppress(OSError):  # locked in memory, say: it stays reserved

@@ -16,6 +16,7 @@ from ringfeed.engine.faults import slots_kept
 from ringfeed.errors import SlotsHeldWarning
 from ringfeed.monitor.lease_tracker import callers_depth
 from ringfeed.ring import _ring
+from ringfeed.ring._snapshot import Observer
 
 if TYPE_CHECKING:
     from ringfeed.engine.resizer import Sizing
@@ -33,6 +34,7 @@ class Room:
     def __init__(self, ring: Ring, origins: Origins, sizing: Sizing | None, timeout_ns: int) -> None:
         """Wait for a framework up to ``timeout_ns``."""
         self._ring = ring
+        self._observer = Observer(ring)
         self._origins = origins
         self._sizing = sizing
         self._timeout_ns = self._patience_ns = timeout_ns
@@ -54,7 +56,7 @@ class Room:
         """Whether the batch of this lease, just taken, may keep its slot; warns once if views are in the way."""
         if lease.has_room():
             return True
-        *held, _ = sorted(self._ring.held_since_ns())  # the newest is the lease's own
+        *held, _ = self._observer.held_since_ns()  # the newest is the lease's own
         if len(held) == 1 and held[0] != self._watched_ns and not self._keeps:
             self.lets_go, self._watched_ns = self._watched_ns > 0, held[0]
             return self.lets_go
@@ -89,7 +91,7 @@ class Room:
         return lease.has_room()
 
     def _warn(self, copied_by: str) -> None:
-        message = slots_kept(self._ring, self._origins)
+        message = slots_kept(self._observer, self._origins)
         if copied_by:
             message += f" ({copied_by})"
         if hasattr(sys, "ps1"):

@@ -1,5 +1,4 @@
 """What a running loader does: counts, memory, a timeline, and where batches were taken.
 
-Reads the control block and the kernel; changes nothing. `bottleneck` puts the figures into words, `inspect` finds the
-loaders of another process.
+Reads the control block and the kernel; changes nothing. `bottleneck` puts the figures into words.
 """

@@ -7,7 +7,6 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from ringfeed.engine._iterator import watch
 from ringfeed.ring import _ring
 from ringfeed.transport.framework_stubs import FRAMEWORKS
 
@@ -36,7 +35,7 @@ def debug(*, on: bool = True) -> None:
     framework's, its own line. ``on=False`` ends it.
     """
     Debug.since_ns = (Debug.since_ns or _ring.now_ns()) if on else 0
-    watch(on)
+    _ring.note_takes(on)
 
 
 class Place(NamedTuple):

@@ -17,18 +17,13 @@ import stat
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ringfeed._units import show_bytes
 from ringfeed.monitor.lease_tracker import show_ages, summed_up
-from ringfeed.ring import _ring
-from ringfeed.workers.processes import Processes
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
-
-    from ringfeed.engine.engine import Engine
-    from ringfeed.engine.plan import Plan
+    from collections.abc import Callable, Collection, Iterable
 
 BLOCK = 512  # bytes of a block, whatever the file system's own are
 KILOBYTE = 1024  # what /proc means by kB
@@ -39,6 +34,27 @@ _MAPPING = re.compile(
 )
 _LIBRARY = re.compile(rb"/(tensorflow|torch|jax)(?:lib)?/\S*\.so")
 _FIELD = re.compile(rb"^(Pss|Private_\w+): +(\d+) kB$", re.MULTILINE)
+
+
+class Plan(Protocol):
+    """What is told of a plan, in bytes but for ``slots`` and ``workers``."""
+
+    @property
+    def slots(self) -> int: ...  # noqa: D102 - as it says
+    @property
+    def workers(self) -> int: ...  # noqa: D102
+    @property
+    def slot_size(self) -> int: ...  # noqa: D102
+    @property
+    def control_size(self) -> int: ...  # noqa: D102
+    @property
+    def planned_size(self) -> int: ...  # noqa: D102
+    @property
+    def dataset_shared(self) -> int: ...  # noqa: D102
+    @property
+    def dataset_per_worker(self) -> int: ...  # noqa: D102
+    @property
+    def total(self) -> int: ...  # noqa: D102
 
 
 class Held(NamedTuple):
@@ -57,6 +73,9 @@ class Pages(NamedTuple):
 
     touched: int
     share: int
+
+
+NO_PAGES = Pages(0, 0)
 
 
 @dataclass(frozen=True)
@@ -89,10 +108,10 @@ class Memory:
     """
 
     plan: Plan
-    reserved: int
-    pages: Pages | None
-    held: tuple[Held, ...]
-    workers: tuple[WorkerMemory, ...]
+    reserved: int = 0
+    pages: Pages | None = NO_PAGES
+    held: tuple[Held, ...] = ()
+    workers: tuple[WorkerMemory, ...] = ()
 
     @property
     def planned(self) -> int:
@@ -139,60 +158,34 @@ class Memory:
         return count + ages + (f": {places}" if places else "")
 
 
-def look(plan: Plan, engine: Engine | None) -> Memory:
-    """Ask the kernel; at any moment, from any thread. Beside a framework, which maps much, it takes milliseconds."""
-    if engine is None:
-        return Memory(plan, 0, Pages(0, 0), (), ())
-    files = _memfds(engine)
-    now_ns = _ring.now_ns()
-    held = tuple(
-        Held((now_ns - taken_ns) / 1e9, engine.origins.told(taken_ns))
-        for taken_ns in sorted(engine.ring.held_since_ns())
-    )
-    workers = tuple(worker for pid in _pids(engine) if (worker := _worker(pid, files)))
-    return Memory(plan, sum(files.values()), _pages("self", files), held, workers)
+def look(plan: Plan, descriptors: Callable[[], list[int]], pids: Iterable[int], held: Iterable[Held]) -> Memory:
+    """Ask the kernel about what these open, and these processes; beside a framework, which maps much, milliseconds."""
+    files = _sizes(descriptors)
+    workers = tuple(worker for pid in pids if (worker := _worker(pid, files)))
+    return Memory(plan, sum(files.values()), _pages("self", files), tuple(held), workers)
 
 
-def frameworks_in_workers(engine: Engine) -> list[str]:
-    """Return the frameworks whose libraries the worker processes have mapped; none where /proc does not say."""
+def frameworks_in(pids: Iterable[int]) -> list[str]:
+    """Return the frameworks whose libraries these processes have mapped; none where /proc does not say."""
     found: set[bytes] = set()
-    for pid in _pids(engine):
+    for pid in pids:
         found.update(_LIBRARY.findall(_read(pid, "maps")))
     return sorted(name.decode() for name in found)
 
 
-# ---- what is the loader's ----
-
-
-def _pids(engine: Engine) -> list[int]:
-    """Return the worker processes, those that SIGKILL could not end among them."""
-    pool = engine.pool
-    if not isinstance(pool, Processes):
-        return []
-    # Without the pool's lock, which is held while a worker is ended; list() of a dict's view is one step.
-    return [worker.pid for worker in (*list(pool._workers.values()), *list(pool._fenced.values()))]  # noqa: SLF001
-
-
-def _memfds(engine: Engine) -> dict[int, int]:
-    """Return the bytes that the kernel has given to each memfd of the loader, by its inode."""
+def _sizes(descriptors: Callable[[], list[int]]) -> dict[int, int]:
+    """Return the bytes that the kernel has given to each memfd, by its inode."""
     while True:
-        fds = _descriptors(engine)
+        fds = descriptors()
         found = {}
         for fd in fds:
             with suppress(OSError):  # closed meanwhile
                 status = os.fstat(fd)
                 if stat.S_ISREG(status.st_mode):
                     found[status.st_ino] = status.st_blocks * BLOCK
-        # Who closes a descriptor forgets its number first: if all are known still, none has been another file's.
-        if fds == _descriptors(engine):
+        # Closing a descriptor forgets its number first: if all are known still, none has been another file's.
+        if fds == descriptors():
             return found
-
-
-def _descriptors(engine: Engine) -> list[int]:
-    segment, pool = engine.segment, engine.pool
-    shipment = pool._shipment if isinstance(pool, Processes) else None  # noqa: SLF001 - as in _pids()
-    fds = (segment.control_fd, segment.slots_fd, *(shipment.fds if shipment is not None else ()))
-    return [fd for fd in fds if fd >= 0]
 
 
 # ---- what /proc says ----

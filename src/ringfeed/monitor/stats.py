@@ -2,14 +2,44 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ringfeed.engine.autotune import Step
     from ringfeed.monitor.memory import Memory
+    from ringfeed.ring._snapshot import Observer
+
+Side = Literal["workers", "slots"]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Numbers of workers and slots."""
+
+    workers: int
+    slots: int
+
+    def count(self, side: Side) -> int:
+        """Return one of the two."""
+        return self.workers if side == "workers" else self.slots
+
+    def having(self, side: Side, count: int) -> Setting:
+        """Return a setting that differs in one of the two."""
+        return Setting(count, self.slots) if side == "workers" else Setting(self.workers, count)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A move in the history: after how many batches, and what was seen before it: zeros where nothing was."""
+
+    batches: int
+    setting: Setting
+    why: str
+    waited: float  # share of the time
+    samples_per_s: float
 
 
 @dataclass
@@ -64,3 +94,30 @@ class Stats:
             message = "these statistics are a copy, which has no loader to look at; ask loader.stats().memory"
             raise AttributeError(message)
         return self._look()
+
+
+class Ledger:
+    """Brings a loader's statistics up to date from the ring that it runs now; rings before it have counted, too."""
+
+    def __init__(self, stats: Stats, observer: Observer) -> None:
+        """Count from what the statistics say already."""
+        self._stats = stats
+        self._before = copy(stats)
+        self._observer = observer
+
+    def count(self, restarts: int, waiting_rows: int | None) -> None:
+        """Take over what the control block says; ``restarts`` is what the pool has counted.
+
+        ``waiting_rows``: of the one batch that is taken and not handed out yet, if there is one.
+        """
+        stats, before = self._stats, self._before
+        consumer, workers = self._observer.consumer(), self._observer.workers()
+        stats.batches = before.batches + consumer.batches - (waiting_rows is not None)
+        stats.samples = before.samples + consumer.samples - (waiting_rows or 0)
+        stats.stall_s = before.stall_s + consumer.stall_ns / 1e9
+        stats.busy_s = before.busy_s + sum(worker.busy_ns for worker in workers) / 1e9
+        stats.back_pressure_s = before.back_pressure_s + sum(worker.wait_ns for worker in workers) / 1e9
+        stats.restarts = before.restarts + restarts
+        if rows := sum(worker.timed for worker in workers):
+            stats.read_s = sum(worker.read_ns for worker in workers) / rows / 1e9
+            stats.write_s = sum(worker.write_ns for worker in workers) / rows / 1e9

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import json
 import threading
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ringfeed.monitor.inspect import Attached
 from ringfeed.ring import _ring
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from ringfeed.engine.engine import Engine
-    from ringfeed.monitor.inspect import Look, Slot, Worker
+    from ringfeed.ring._snapshot import Observer
+    from ringfeed.ring.snapshot import Slot, Snapshot, Worker
 
 EVERY_S = 0.001
 # Each kind is drawn as a process, its lines as threads; 0 would be the idle thread of a CPU.
@@ -67,24 +67,24 @@ class Trace:
     """Draws until `stop`, which writes the file. Also a context manager."""
 
     def __init__(
-        self, engine: Callable[[], Engine | None], path: str | os.PathLike[str], every_s: float = EVERY_S
+        self, observer: Callable[[], Observer | None], path: str | os.PathLike[str], every_s: float = EVERY_S
     ) -> None:
-        """Begin to look. ``engine`` returns the engine that runs now, or None; OSError if there can be no such file."""
-        self._engine = engine
+        """Begin to look. ``observer()`` is that of the ring that runs now, or None; OSError if there can be no file."""
+        self._observer = observer
         self._path = Path(path)
         self._path.touch()
         self._every_s = every_s
         self._began_ns = _ring.now_ns()
         self._events: list[dict[str, Any]] = []
         self._names: dict[tuple[int, int], str] = {}
-        self._attached: tuple[int, Attached] | None = None  # to the engine of this id
+        self._seen: weakref.ref[Observer] | None = None  # whose ring is drawn; not kept, or its memory would stay
         self._looked_ns = self._began_ns
         self._step = _Step()
         self._tickets: dict[int, _Ticket] = {}
         self._states: dict[int, _State] = {}
-        attached = self._attach()
-        if attached is not None:
-            self._skip(attached.look())
+        first = self._read()
+        if first is not None:
+            self._skip(first)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ringfeed-trace", daemon=True)
         self._thread.start()
@@ -103,7 +103,6 @@ class Trace:
             return
         self._ended.set()
         self._thread.join()
-        self._attached = None
         self._finish(_ring.now_ns())
         self._path.write_text(json.dumps({"traceEvents": [*self._titles(), *self._events], "displayTimeUnit": "ms"}))
 
@@ -111,32 +110,28 @@ class Trace:
 
     def _run(self) -> None:
         while not self._ended.wait(self._every_s):
-            attached = self._attach()
-            if attached is not None:
-                self.look(attached.look())
+            snapshot = self._read()
+            if snapshot is not None:
+                self.look(snapshot)
             self._looked_ns = _ring.now_ns()
 
-    def _attach(self) -> Attached | None:
-        """Return what the engine that runs now is looked at through."""
-        engine = self._engine()
-        if engine is None:
+    def _read(self) -> Snapshot | None:
+        """Read the ring that runs now, if one does; another one is drawn after the one before."""
+        observer = self._observer()
+        if observer is None:
             return None
-        if self._attached is None or self._attached[0] != id(engine):
-            try:
-                attached = Attached(0, engine.segment.control_fd, sees_pids=False)
-            except (OSError, ValueError):
-                return None  # closed just now
+        if self._seen is None or self._seen() is not observer:
             self._finish(self._looked_ns)
-            self._attached = id(engine), attached
-        return self._attached[1]
+            self._seen = weakref.ref(observer)
+        return observer.snapshot()
 
-    def _skip(self, look: Look) -> None:
+    def _skip(self, look: Snapshot) -> None:
         """Begin with this look: nothing of what was before is drawn."""
         self._step = _Step("", look.at_ns, look.consumer.stall_ns)
         for number, worker in enumerate(look.workers):
             self._tickets[number] = _Ticket("", 0, worker.busy_ns, worker.tickets - bool(worker.since_ns))
 
-    def look(self, look: Look) -> None:
+    def look(self, look: Snapshot) -> None:
         """Draw what has changed since the last look."""
         self._consumer(look)
         for number, worker in enumerate(look.workers):
@@ -145,7 +140,7 @@ class Trace:
             self._slot(number, slot, look.at_ns)
 
     def _finish(self, now_ns: int) -> None:
-        """Draw what is under way, and begin anew: whatever another engine has done comes after this."""
+        """Draw what is under way, and begin anew: whatever another ring has done comes after this."""
         self._take("", now_ns)
         for number, ticket in self._tickets.items():
             if ticket.since_ns:
@@ -156,7 +151,7 @@ class Trace:
 
     # ---- the consumer ----
 
-    def _consumer(self, look: Look) -> None:
+    def _consumer(self, look: Snapshot) -> None:
         self._name(CONSUMER, 0, "consumer")
         step = self._step
         step.waited_ns += look.consumer.stall_ns - step.stall_ns  # counted when the wait is over
@@ -184,7 +179,7 @@ class Trace:
         if over > 0:
             self._draw_tickets(number, seen, over, worker.busy_ns, worker.since_ns or now_ns)
         if worker.since_ns != seen.since_ns:
-            seen.name = "ticket" if worker.inside is None else f"dataset[{worker.inside}]"
+            seen.name = worker.place or "ticket"
         seen.since_ns, seen.busy_ns, seen.tickets = worker.since_ns, worker.busy_ns, worker.tickets
 
     def _draw_tickets(self, number: int, seen: _Ticket, over: int, busy_ns: int, until_ns: int) -> None:

@@ -117,11 +117,11 @@ cdef extern from "watch.h" nogil:
         rf_geometry geometry
 
     rf_bool rf_cells_are_final(rf_cells_report cells)
-    rf_consumer_report rf_read_consumer(const rf_control *control)
     int rf_watch_open(rf_watch *watch, int fd)
     void rf_watch_close(rf_watch *watch)
     rf_slot_report rf_watch_slot(const rf_watch *watch, uint32_t slot)
     rf_worker_report rf_watch_worker(const rf_watch *watch, uint32_t worker)
+    rf_consumer_report rf_watch_consumer(const rf_watch *watch)
 
 
 cdef extern from "ring.h" nogil:
@@ -192,6 +192,7 @@ cdef extern from "ring.h" nogil:
     void rf_retire(rf_ring *ring, uint32_t worker)
     void rf_note_pid(rf_ring *ring, uint32_t worker, uint32_t pid)
     void rf_note_stall(rf_ring *ring, int64_t stall_ns)
+    void rf_note_undelivered(rf_ring *ring, uint32_t batches, uint32_t samples)
     rf_answer rf_look(rf_ring *ring)
     rf_answer rf_wait_head(rf_ring *ring, int64_t deadline_ns)
     rf_answer rf_wait_slot(rf_ring *ring, int64_t deadline_ns)
@@ -213,9 +214,9 @@ cdef extern from "ring.h" nogil:
     void rf_hold(rf_ring *ring, uint32_t slot)
     void rf_drop(rf_ring *ring, uint32_t slot)
     rf_slot_state rf_slot_state_of "rf_slot_state" (const rf_ring *ring, uint32_t slot)
-    rf_bool rf_slot_ready(const rf_ring *ring, uint32_t slot)
-    int64_t rf_held_since_ns(const rf_ring *ring, uint32_t slot)
-    rf_worker_report rf_report(const rf_ring *ring, uint32_t worker)
+    rf_slot_report rf_report_slot(const rf_ring *ring, uint32_t slot)
+    rf_worker_report rf_report_worker(const rf_ring *ring, uint32_t worker)
+    rf_consumer_report rf_report_consumer(const rf_ring *ring)
 
     void rf_cancel(rf_ring *ring)
     void rf_requeue(rf_ring *ring)
@@ -291,11 +292,6 @@ cdef extern from "feed.h" nogil:
         rf_reply (*rest)(rf_feed *feed, int64_t step, int64_t *turn, char **error) noexcept nogil
         uint32_t (*interrupted)(uint32_t told, int64_t now_ns) noexcept nogil
 
-    struct rf_tally:
-        uint64_t batches
-        uint64_t samples
-        int64_t stall_ns
-
     struct rf_feed_calls:
         rf_feed *(*make)(const rf_callbacks *asks, void *owner, uint32_t rows, uint32_t parts) noexcept nogil
         rf_part *(*part)(rf_feed *feed, uint32_t part) noexcept nogil
@@ -305,7 +301,6 @@ cdef extern from "feed.h" nogil:
         void (*lend)(rf_feed *feed, rf_ring *ring, int64_t turn, uint32_t batches, int64_t timeout_ns) noexcept nogil
         rf_bool (*is_idle)(rf_feed *feed) noexcept nogil
         uint32_t (*recall)(rf_feed *feed, int64_t *waited_ns) noexcept nogil
-        rf_tally (*tally)(const rf_feed *feed) noexcept nogil
         void (*give)(rf_handout *handout, rf_ring *ring, uint32_t slot, uint32_t rows) noexcept nogil
         uint32_t (*leave)() noexcept nogil
 

@@ -137,11 +137,6 @@ cdef class Feed:
                 taken = feed_calls.recall(self.feed, &waited_ns)
         return taken, waited_ns
 
-    def tally(self):
-        """Return all that C code took by itself: (batches, samples, stall_ns)."""
-        cdef c.rf_tally tally = feed_calls.tally(self.feed)
-        return tally.batches, tally.samples, tally.stall_ns
-
 
 cdef char *text_of(object error) noexcept:
     """Return the error as text, and pass Ctrl-C on to the main thread, which this text does not stop."""

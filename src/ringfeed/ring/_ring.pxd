@@ -18,6 +18,9 @@ cdef class Lease:
 cdef class Ring:
     cdef c.rf_ring *ring
 
+    cdef c.rf_slot_report slot_report(self, uint32_t slot) noexcept
+    cdef c.rf_worker_report worker_report(self, uint32_t worker) noexcept
+    cdef c.rf_consumer_report consumer_report(self) noexcept
     cdef bint is_past(self, int64_t time_ns) noexcept
     cdef bint leaves_room(self, bint lets_go) noexcept
     cdef c.rf_answer take_ready(self, Lease lease)

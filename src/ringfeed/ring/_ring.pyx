@@ -42,9 +42,16 @@ cdef int64_t SLICE_NS = 100_000_000
 
 # As in enum rf_damage.
 cdef tuple DAMAGES = ("", "header", "record", "cell", "indices", "failure")
-cdef tuple SLOT_STATES = ("free", "filling", "draining", "held", "parked")
 
 feed_calls = &c.rf_feed_calls_here
+
+cdef bint noted = False
+
+
+def note_takes(bint on):
+    """Have every batch of this process that an iterator takes be taken by its engine, which notes where."""
+    global noted
+    noted = on
 
 
 def control_size(uint32_t slots, uint32_t cells, uint32_t ids):
@@ -200,7 +207,7 @@ cdef class Ring:
         return answer
 
     cdef c.rf_answer wait_head(self, int64_t timeout_ns, int64_t *stall_ns) except *:
-        """Wait for the head batch, which was PENDING, and tell onlookers how long."""
+        """Wait for the head batch, which was PENDING, and count how long."""
         try:
             return self.wait_past(c.RF_PENDING, timeout_ns, stall_ns)
         finally:
@@ -228,7 +235,7 @@ cdef class Ring:
 
     cdef c.rf_answer take_ready(self, Lease lease):
         """Take the head batch into a fresh lease if nothing is to be judged: see rf_take_ready()."""
-        cdef c.rf_answer answer = c.rf_take_ready(self.ring, &lease.taken)
+        cdef c.rf_answer answer = c.RF_ALARMED if noted else c.rf_take_ready(self.ring, &lease.taken)
         if answer == c.RF_TAKEABLE:
             c.rf_reference(self.ring)
             lease.ring = self.ring
@@ -314,38 +321,16 @@ cdef class Ring:
         return (reaped.claims, reaped.index, reaped.deaths, reaped.epoch, reaped.batch, reaped.row,
                 reaped.given_up)
 
-    # ---- looking on ----
+    # ---- looking on: see _snapshot.pyx ----
 
-    def slot_states(self):
-        """Return a word a slot: free, filling, ready, held, draining or parked."""
-        cdef uint32_t slot
-        states = []
-        for slot in range(self.ring.geometry.slots):
-            state = c.rf_slot_state_of(self.ring, slot)
-            ready = state == c.RF_SLOT_BOUND and c.rf_slot_ready(self.ring, slot)
-            states.append("ready" if ready else SLOT_STATES[<int>state])
-        return states
+    cdef c.rf_slot_report slot_report(self, uint32_t slot) noexcept:
+        return c.rf_report_slot(self.ring, slot)
 
-    def held_since_ns(self):
-        """Return, for each slot that views hold, when its batch was taken."""
-        cdef uint32_t slot
-        return [c.rf_held_since_ns(self.ring, slot) for slot in range(self.ring.geometry.slots)
-                if c.rf_slot_state_of(self.ring, slot) == c.RF_SLOT_HELD]
+    cdef c.rf_worker_report worker_report(self, uint32_t worker) noexcept:
+        return c.rf_report_worker(self.ring, worker)
 
-    def report(self, uint32_t worker):
-        """Return (index or None, since_ns, busy_ns, wait_ns, samples, tickets) of one worker."""
-        if worker >= self.ring.geometry.ids:
-            raise ValueError(f"worker {worker} of {self.ring.geometry.ids}")
-        cdef c.rf_worker_report report = c.rf_report(self.ring, worker)
-        return (report.index if report.in_row else None, report.since_ns, report.busy_ns, report.wait_ns,
-                report.samples, report.tickets)
-
-    def timings(self, uint32_t worker):
-        """Return (rows, read_ns, write_ns): of so many rows of this worker, the time in dataset[i] and in the write."""
-        if worker >= self.ring.geometry.ids:
-            raise ValueError(f"worker {worker} of {self.ring.geometry.ids}")
-        cdef c.rf_worker_report report = c.rf_report(self.ring, worker)
-        return report.timed, report.read_ns, report.write_ns
+    cdef c.rf_consumer_report consumer_report(self) noexcept:
+        return c.rf_report_consumer(self.ring)
 
     def note_pid(self, uint32_t worker, uint32_t pid):
         """Tell onlookers which process a worker is."""
@@ -354,8 +339,12 @@ cdef class Ring:
         c.rf_note_pid(self.ring, worker, pid)
 
     def note_stall(self, int64_t stall_ns):
-        """Tell onlookers how long the consumer has waited."""
+        """Count how long the consumer has waited."""
         c.rf_note_stall(self.ring, stall_ns)
+
+    def note_undelivered(self, uint32_t batches, uint32_t samples):
+        """Count what was taken, and is not delivered."""
+        c.rf_note_undelivered(self.ring, batches, samples)
 
 
 include "_owners.pxi"

@@ -1,25 +1,46 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
-"""A loader looked at from outside, through the file of its control block; nothing is written or woken."""
+"""Reads the control block of any loader; nothing is written or woken."""
 
 cimport cython
 from libc.errno cimport EPROTO
 from libc.stdint cimport uint32_t
 
 from ringfeed.ring cimport _cring as c
+from ringfeed.ring._ring cimport Ring
 
 import os
+
+from ringfeed.ring.snapshot import Consumer, Geometry, Slot, Snapshot, Worker
 
 cdef tuple STATES = ("free", "filling", "draining", "held", "parked")
 
 
+cdef object state_of(c.rf_slot_report slot):
+    """Return the word for a slot."""
+    if slot.state == c.RF_SLOT_BOUND and c.rf_cells_are_final(slot.cells):
+        return "ready"
+    return STATES[<int>slot.state]
+
+
 @cython.final
-cdef class Watch:
-    """A control block, mapped for reading for as long as this lives; `fd` may be closed."""
+cdef class Observer:
+    """Reads the control block of a ring of this process, or of any loader through a descriptor, which may be closed.
+
+    Of this process's own ring, the states of slots and the counts are what the consumer keeps itself: no worker can
+    write over them.
+    """
 
     cdef c.rf_watch watch
+    cdef Ring ring
+    cdef object __weakref__
 
-    def __cinit__(self, int fd):
-        cdef int why = c.rf_watch_open(&self.watch, fd)
+    def __cinit__(self, source):
+        cdef int why
+        if isinstance(source, Ring):
+            self.ring = source
+            self.watch.geometry = self.ring.ring.geometry
+            return
+        why = c.rf_watch_open(&self.watch, source)
         if why == EPROTO:
             raise ValueError("this is no loader of this version of ringfeed: seals, magic, ABI or sizes differ")
         if why:
@@ -29,48 +50,63 @@ cdef class Watch:
         if self.watch.control != NULL:
             c.rf_watch_close(&self.watch)
 
+    cdef c.rf_slot_report slot_report(self, uint32_t number):
+        return c.rf_watch_slot(&self.watch, number) if self.ring is None else self.ring.slot_report(number)
+
     @property
     def geometry(self):
-        """(slots, slot_size, bytes of a slot's fields, rows, workers): at most so many workers, and rows a slot."""
+        """What never changes."""
         geometry = self.watch.geometry
-        return geometry.slots, geometry.slot_size, geometry.failures_at, geometry.rows, geometry.workers
+        return Geometry(geometry.slots, geometry.slot_size, geometry.failures_at, geometry.rows, geometry.workers)
+
+    def snapshot(self):
+        """Read all of it."""
+        return Snapshot(c.rf_now_ns(), self.slots(), self.workers(), self.consumer())
 
     def slots(self):
-        """Return, for each slot: (a word, batch, epoch, rows, tickets, of these claimed, over; held_ns).
-
-        The word is free, filling, ready, held, draining or parked; held_ns is when its batch was taken.
-        """
+        """Read each slot."""
         cdef c.rf_slot_report slot
         cdef uint32_t number
         found = []
         for number in range(self.watch.geometry.slots):
-            slot = c.rf_watch_slot(&self.watch, number)
-            ready = slot.state == c.RF_SLOT_BOUND and c.rf_cells_are_final(slot.cells)
-            found.append(("ready" if ready else STATES[<int>slot.state], slot.batch, slot.epoch, slot.rows,
-                          slot.tickets, slot.cells.claimed, slot.cells.final, slot.held_ns))
-        return found
+            slot = self.slot_report(number)
+            found.append(Slot(state_of(slot), slot.batch, slot.epoch, slot.rows, slot.tickets, slot.cells.claimed,
+                              slot.cells.final, slot.held_ns))
+        return tuple(found)
 
     def workers(self):
-        """Return, for each id of a worker: (pid, the index it is in or None, since_ns, busy_ns, wait_ns, samples,
-        tickets, timed, read_ns, write_ns, leave).
+        """Read the line of each id."""
+        return tuple([self.worker(number) for number in range(self.watch.geometry.ids)])
 
-        A pid of 0 is a thread, or no worker; since_ns is when it claimed its ticket, 0 where it has none.
-        """
+    def worker(self, uint32_t number):
+        """Read the line of one id."""
+        if number >= self.watch.geometry.ids:
+            raise ValueError(f"worker {number} of {self.watch.geometry.ids}")
         cdef c.rf_worker_report worker
-        cdef uint32_t number
-        found = []
-        for number in range(self.watch.geometry.ids):
-            worker = c.rf_watch_worker(&self.watch, number)
-            found.append((worker.pid, worker.index if worker.in_row else None, worker.since_ns, worker.busy_ns,
-                          worker.wait_ns, worker.samples, worker.tickets, worker.timed, worker.read_ns,
-                          worker.write_ns, bool(worker.leave)))
-        return found
+        worker = c.rf_watch_worker(&self.watch, number) if self.ring is None else self.ring.worker_report(number)
+        return Worker(worker.pid, worker.index if worker.in_row else None, worker.since_ns, worker.busy_ns,
+                      worker.wait_ns, worker.samples, worker.tickets, worker.timed, worker.read_ns, worker.write_ns,
+                      bool(worker.leave))
 
     def consumer(self):
-        """Return (batches, samples, stall_ns, wait_ns, open slots, whether the ring has ended).
+        """Read what the consumer has done."""
+        cdef c.rf_consumer_report consumer
+        consumer = c.rf_watch_consumer(&self.watch) if self.ring is None else self.ring.consumer_report()
+        return Consumer(consumer.batches, consumer.samples, consumer.stall_ns, consumer.wait_ns, consumer.open_slots,
+                        bool(consumer.stopped))
 
-        wait_ns is when the wait began that is not in stall_ns yet; 0 where there is none.
-        """
-        cdef c.rf_consumer_report consumer = c.rf_read_consumer(self.watch.control)
-        return (consumer.batches, consumer.samples, consumer.stall_ns, consumer.wait_ns, consumer.open_slots,
-                bool(consumer.stopped))
+    def states(self):
+        """Return a word for each slot, as `Slot.state`."""
+        cdef uint32_t number
+        return [state_of(self.slot_report(number)) for number in range(self.watch.geometry.slots)]
+
+    def held_since_ns(self):
+        """Return when the batches were taken that views hold, the oldest first."""
+        cdef c.rf_slot_report slot
+        cdef uint32_t number
+        found = []
+        for number in range(self.watch.geometry.slots):
+            slot = self.slot_report(number)
+            if slot.state == c.RF_SLOT_HELD:
+                found.append(slot.held_ns)
+        return sorted(found)

@@ -6,17 +6,13 @@ import errno
 import fcntl
 import os
 import resource
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from ringfeed._units import show_bytes
 from ringfeed.errors import ClosedError, PlanError
 from ringfeed.ring import _pages, _ring
 from ringfeed.ring._ring import Descriptor
 from ringfeed.ring.machine import check_futex, show_limit
-
-if TYPE_CHECKING:
-    from ringfeed.engine.plan import Plan
-
 
 MIN_SLOTS = 2  # one to fill while one is in use
 STDERR = 2
@@ -104,10 +100,24 @@ def _no_map(size: int, why: str | None) -> str:
     )
 
 
-class Segment:
-    """The control block and the slots that a plan describes. Mappings outlive ``close``, its descriptors do not."""
+class Sizes(NamedTuple):
+    """What a segment is made for: numbers, and sizes and offsets within a slot in bytes; see struct rf_geometry."""
 
-    def __init__(self, plan: Plan, spin_ns: int = 0, open_slots: int | None = None) -> None:
+    slots: int
+    cells: int
+    workers: int
+    rows: int
+    ids: int
+    slot_size: int
+    indices_at: int
+    marks_at: int
+    failures_at: int
+
+
+class Segment:
+    """The control block and the slots of these sizes. Mappings outlive ``close``, its descriptors do not."""
+
+    def __init__(self, sizes: Sizes, spin_ns: int = 0, open_slots: int | None = None) -> None:
         """Reserve and format everything, or raise PlanError and leave nothing.
 
         ``spin_ns``: how long a waiter looks again before it sleeps, while batches come quicker than that.
@@ -115,14 +125,14 @@ class Segment:
         """
         check_futex()
         keep_standard_descriptors()
-        self.control_size = plan.control_size
-        self.slots_size = plan.slots * plan.slot_size
+        self.control_size = _ring.control_size(sizes.slots, sizes.cells, sizes.ids)
+        self.slots_size = sizes.slots * sizes.slot_size
         self._control = reserve("ringfeed-control", self.control_size)
         try:
-            self._format(plan, spin_ns)
-            self.slot_size = plan.slot_size
-            self.reserved = set(range(plan.slots if open_slots is None else open_slots))
-            at_first = None if open_slots is None else open_slots * plan.slot_size
+            self._format(sizes, spin_ns)
+            self.slot_size = sizes.slot_size
+            self.reserved = set(range(sizes.slots if open_slots is None else open_slots))
+            at_first = None if open_slots is None else open_slots * sizes.slot_size
             self._slots = reserve("ringfeed-slots", self.slots_size, at_first)
         except BaseException:
             self._control.close()
@@ -138,23 +148,9 @@ class Segment:
         """The descriptor of the slots; -1 once it is closed."""
         return self._slots.fileno()
 
-    def _format(self, plan: Plan, spin_ns: int) -> None:
-        layout = plan.layout
+    def _format(self, sizes: Sizes, spin_ns: int) -> None:
         try:
-            _ring.format_control(
-                self.control_fd,
-                self.control_size,
-                plan.slots,
-                layout.cells,
-                max(plan.workers, 1),
-                layout.indices,
-                worker_ids(plan.workers),
-                layout.slot_size,
-                layout.indices_at,
-                layout.marks_at,
-                layout.failures_at,
-                spin_ns,
-            )
+            _ring.format_control(self.control_fd, self.control_size, *sizes, spin_ns)
         except MemoryError as error:
             raise PlanError(_no_map(self.control_size, os.strerror(errno.ENOMEM))) from error
 

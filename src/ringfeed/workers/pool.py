@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ringfeed.data.base import Port
 from ringfeed.ring import _ring
+from ringfeed.ring._snapshot import Observer
 from ringfeed.ring.machine import start_thread
 
 if TYPE_CHECKING:
@@ -219,7 +220,8 @@ class Threads:
         lines = []
         for number, thread in self._threads.items():
             stack = traceback.format_stack(frames[thread.ident]) if thread.ident in frames else []
-            lines.append(describe(self._crew.ring, number, f"thread {thread.name}", "".join(stack)))
+            worker = Observer(self._crew.ring).worker(number)
+            lines.append(worker.describe(number, f"thread {thread.name}", _ring.now_ns(), "".join(stack)))
         return lines
 
     def kill_stuck(self, patience_ns: int) -> int:  # noqa: ARG002 - see below
@@ -236,13 +238,3 @@ class Threads:
         for thread in self._threads.values():
             if thread.is_alive() and thread is not threading.current_thread():
                 thread.join(STOP_S / len(self._threads))
-
-
-def describe(ring: _ring.Ring, number: int, where_it_runs: str, stack: str) -> str:
-    """Say what one worker is at, with its stack indented below."""
-    index, since_ns = ring.report(number)[:2]
-    seconds = (_ring.now_ns() - since_ns) / 1e9
-    doing = "waits for a slot" if not since_ns else f"has been at it for {seconds:.1f} s"
-    where = "" if index is None else f" inside dataset[{index}],"
-    indented = "".join(f"\n    {line}" for line in stack.strip().splitlines())
-    return f"worker {number} ({where_it_runs}):{where} {doing}{indented}"

@@ -11,11 +11,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ringfeed.errors import RingfeedError, WorkerError
-from ringfeed.ring._ring import Descriptor
+from ringfeed.ring._ring import Descriptor, now_ns
+from ringfeed.ring._snapshot import Observer
 from ringfeed.ring.machine import check_processes, start_thread
 from ringfeed.transport.shared_dataset import Shipment, pack, ship
 from ringfeed.workers.launch import Forker, Spawner
-from ringfeed.workers.pool import STOP_S, describe
+from ringfeed.workers.pool import STOP_S
 from ringfeed.workers.process import Tether, Worker, bury
 from ringfeed.workers.restart_policy import Headcount
 from ringfeed.workers.stacks import Stacks
@@ -299,7 +300,8 @@ class Processes:
             stuck = [number for number, at_ns in due_ns.items() if at_ns <= now_ns]
             if not stuck:
                 return min(due_ns.values()) - now_ns if due_ns else 0
-            at = {number: self._crew.ring.report(number)[0] for number in stuck}
+            observer = Observer(self._crew.ring)
+            at = {number: observer.worker(number).inside for number in stuck}
             if any(self._outlasted[index] >= self._crew.max_attempts for index in at.values() if index is not None):
                 return 0  # a sample whose workers cannot be ended, one after the other
             self._patience.suspect(stuck)
@@ -327,12 +329,25 @@ class Processes:
             self._wake()
 
     def _outlived(self, number: int, worker: Worker) -> str:
-        return describe(self._crew.ring, number, f"pid {worker.pid}, which SIGKILL could not end", "")
+        return self._describe(number, f"pid {worker.pid}, which SIGKILL could not end", "")
 
     def _stalled(self, number: int, worker: Worker) -> str:
         starting = self._patience.is_starting(number)  # it would die of the signal
         stack = "" if starting else self._stacks.read(number, worker)
-        return describe(self._crew.ring, number, f"pid {worker.pid}", stack)
+        return self._describe(number, f"pid {worker.pid}", stack)
+
+    def _describe(self, number: int, who: str, stack: str) -> str:
+        return Observer(self._crew.ring).worker(number).describe(number, who, now_ns(), stack)
+
+    def pids(self) -> list[int]:
+        """Return the worker processes, those that SIGKILL could not end among them."""
+        # Without the lock, which is held while a worker is ended; list() of a dict's view is one step.
+        return [worker.pid for worker in (*list(self._workers.values()), *list(self._fenced.values()))]
+
+    def descriptors(self) -> tuple[int, ...]:
+        """Return the descriptors of what was sent of the dataset."""
+        shipment = self._shipment
+        return () if shipment is None else (*shipment.fds,)
 
     def _wake(self) -> None:
         """Have the watcher look again."""

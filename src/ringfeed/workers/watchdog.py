@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from ringfeed.ring._snapshot import Observer
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
@@ -22,6 +24,7 @@ class Patience:
         """Begin with no worker."""
         self.suspects: set[int] = set()  # ended because they were stuck, or could not be told
         self._ring = ring
+        self._observer = Observer(ring)
         self._told_ns = [0] * ring.ids  # when each was sent its hello
         self._slow_starts = [0] * ring.ids  # in a row: workers ended because they took too long to start
         self._before = [(0, 0)] * ring.ids  # samples and claims of workers that had the id before
@@ -31,21 +34,23 @@ class Patience:
     def begin(self, number: int) -> None:
         """Note that a worker is told to start."""
         self._told_ns[number] = time.monotonic_ns()
-        self._before[number] = self._ring.report(number)[-2:]
+        worker = self._observer.worker(number)
+        self._before[number] = worker.samples, worker.tickets
 
     def is_starting(self, number: int) -> bool:
         """Whether a worker has claimed nothing yet, or had not when it died."""
-        return bool(self._ring.report(number)[-1] == self._before[number][1])
+        return self._observer.worker(number).tickets == self._before[number][1]
 
     def is_fresh(self, number: int) -> bool:
         """Whether a worker has filled nothing yet, or had not when it died."""
-        return bool(self._ring.report(number)[-2] == self._before[number][0])
+        return self._observer.worker(number).samples == self._before[number][0]
 
     def progress(self, working: Collection[int]) -> bool:
         """Whether samples were filled since the last call, or the workers ``working`` fill some, or pause up to 1 s."""
-        before, self._filled = self._filled, sum(self._ring.report(number)[-2] for number in range(self._ring.ids))
+        workers = self._observer.workers()
+        before, self._filled = self._filled, sum(worker.samples for worker in workers)
         now_ns = time.monotonic_ns()
-        if self._filled != before or any(self._ring.report(number)[1] for number in working):
+        if self._filled != before or any(workers[number].since_ns for number in working):
             self._progress_ns = now_ns
             return True
         return now_ns - self._progress_ns < PAUSE_NS and not all(map(self.is_fresh, working))
@@ -68,9 +73,9 @@ class Patience:
         starts is given twice as long as the one before it, or none would ever get there where a start takes longer
         than a batch may. ``lanes``: of each worker.
         """
-        claimed_ns = {number: self._ring.report(number)[1] for number in lanes}
+        claimed_ns = {number: self._observer.worker(number).since_ns for number in lanes}
         busy = {number: since_ns + patience_ns for number, since_ns in claimed_ns.items() if since_ns}
-        if busy or "filling" not in self._ring.slot_states():
+        if busy or "filling" not in self._observer.states():
             return busy
         head = self._ring.head_lane
         return {

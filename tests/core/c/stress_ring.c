@@ -89,11 +89,10 @@ static void look_on(struct rf_ring *ring)
 {
     for (uint32_t slot = 0; slot < ring->geometry.slots; slot++) {
         rf_slot_state(ring, slot);
-        rf_slot_ready(ring, slot);
-        rf_held_since_ns(ring, slot);
+        rf_report_slot(ring, slot);
     }
     for (uint32_t number = 0; number < ring->geometry.workers; number++)
-        rf_report(ring, number);
+        rf_report_worker(ring, number);
 }
 
 /* Join, reap and replace those who end, until all have ended because the ring stopped. */

@@ -99,7 +99,7 @@ static void check_calls(struct rf_ring *ring)
     (void)rf_damage_of(ring);
     (void)rf_take_ready(ring, &taken);
     for (uint32_t worker = 0; worker < WORKERS; worker++) {
-        (void)rf_report(ring, worker);
+        (void)rf_report_worker(ring, worker);
         rf_reap(ring, worker, true);
     }
     rf_set_open(ring, 2);
@@ -107,7 +107,8 @@ static void check_calls(struct rf_ring *ring)
     rf_wake_claimers(ring);
     rf_wake_another(ring);
     for (uint32_t slot = 0; slot < SLOTS; slot++)
-        (void)rf_slot_ready(ring, slot);
+        (void)rf_report_slot(ring, slot);
+    (void)rf_report_consumer(ring);
     rf_cancel(ring);
     CHECK(rf_wait_head(ring, soon_ns(1)) != RF_TAKEABLE);
     rf_stop(ring);

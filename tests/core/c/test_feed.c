@@ -103,9 +103,9 @@ static void lent_batches_are_taken(void)
     CHECK(!take(feed, TURN) && atomic_load(&asked) == 2);
     CHECK_EQ(feeds->recall(feed, &waited_ns), 2);
     CHECK_EQ(waited_ns, 0);
-    CHECK_EQ(feeds->tally(feed).batches, 2);
-    CHECK_EQ(feeds->tally(feed).samples, 2);
-    CHECK_EQ(feeds->tally(feed).stall_ns, 0);
+    CHECK_EQ(rf_report_consumer(ring).batches, 2);
+    CHECK_EQ(rf_report_consumer(ring).samples, 2);
+    CHECK_EQ(rf_report_consumer(ring).stall_ns, 0);
     CHECK(!take(feed, TURN) && atomic_load(&asked) == 3);
     feeds->lend(feed, ring, TURN, 1, LONG_NS);
     CHECK(take(feed, TURN));
@@ -170,7 +170,7 @@ static void deadline_asks(void)
     CHECK(!take(feed, TURN) && atomic_load(&asked) == 1);
     CHECK_EQ(feeds->recall(feed, &waited_ns), 0);
     CHECK(waited_ns >= timeout_ns);
-    CHECK_EQ(feeds->tally(feed).stall_ns, waited_ns);
+    CHECK_EQ(rf_report_consumer(ring).stall_ns, waited_ns);
     drop_both(feed, ring);
 }
 
@@ -287,7 +287,7 @@ static void batch_wakes_who_waits(void)
     fill_all(ring, 0);
     pthread_join(thread, NULL);
     CHECK(taker.found && atomic_load(&asked) == 0);
-    CHECK(feeds->tally(feed).stall_ns > 0);
+    CHECK(rf_report_consumer(ring).stall_ns > 0);
     drop_both(feed, ring);
 }
 
@@ -349,7 +349,7 @@ static void threads_share_the_loan(void)
     feeds->lend(feed, ring, TURN, 4, LONG_NS);
     for (int number = 0; number < 3; number++)
         pthread_create(&thread[number], NULL, take_three, &taker);
-    for (int64_t until_ns = soon_ns(60000); rf_now_ns() < until_ns && feeds->tally(feed).batches < 4; rf_pause())
+    for (int64_t until_ns = soon_ns(60000); rf_now_ns() < until_ns && rf_report_consumer(ring).batches < 4; rf_pause())
         fill_all(ring, 0);
     for (int number = 0; number < 3; number++)
         pthread_join(thread[number], NULL);

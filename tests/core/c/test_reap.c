@@ -76,7 +76,7 @@ static void reap_tells_everyone(void)
     CHECK(atomic_load(&control->reap_seq) != reaps);
     CHECK(atomic_load(&control->work_seq) != work);
     CHECK(atomic_load(&control->news_seq) != news);
-    struct rf_worker_report report = rf_report(ring, 70);
+    struct rf_worker_report report = rf_report_worker(ring, 70);
     CHECK(!report.in_row && report.since_ns == 0);
     rf_unreference(ring);
 }

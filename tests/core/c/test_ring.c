@@ -176,12 +176,12 @@ static void report_follows_a_claim(void)
     bind_batches(ring, 1, 3);
     CHECK(claim_as(ring, 1, &claim));
     rf_blame(&claim, 2);
-    struct rf_worker_report report = rf_report(ring, 1);
+    struct rf_worker_report report = rf_report_worker(ring, 1);
     CHECK(report.in_row && report.since_ns != 0);
     CHECK_EQ(report.index, 2);
     CHECK_EQ(report.tickets, 1);
     rf_publish(ring, &claim, false);
-    report = rf_report(ring, 1);
+    report = rf_report_worker(ring, 1);
     CHECK(!report.in_row && report.since_ns == 0);
     CHECK_EQ(report.samples, 3);
     rf_unreference(ring);
@@ -223,13 +223,13 @@ static void publish_after_a_reap_changes_nothing(void)
     CHECK(claim_as(ring, 1, &claim));
     claim.rows_delivered = 2;
     rf_publish(ring, &claim, false);
-    uint64_t word = word_at(ring, 0, 0), samples = rf_report(ring, 0).samples;
+    uint64_t word = word_at(ring, 0, 0), samples = rf_report_worker(ring, 0).samples;
     atomic_store(&ring->workers[0].row, 1);
     rf_publish(ring, &late, false);
     CHECK_EQ(word_at(ring, 0, 0), word);
     CHECK_EQ(rf_cell_of(ring, 0, 0)->rows, 2);
-    CHECK_EQ(rf_report(ring, 0).samples, samples);
-    CHECK(rf_report(ring, 0).in_row);
+    CHECK_EQ(rf_report_worker(ring, 0).samples, samples);
+    CHECK(rf_report_worker(ring, 0).in_row);
     rf_unreference(ring);
 }
 

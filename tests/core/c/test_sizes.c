@@ -205,18 +205,43 @@ static void onlookers_see_it(void)
     CHECK_EQ(fill_all(ring, 0), 1);
     struct rf_taken taken = rf_take(ring);
     CHECK_EQ(atomic_load(&ring->records[taken.slot].state), RF_SLOT_HELD);
-    CHECK_EQ(atomic_load(&ring->records[taken.slot].held_ns), (uint64_t)rf_held_since_ns(ring, taken.slot));
+    CHECK_EQ(atomic_load(&ring->records[taken.slot].held_ns), rf_report_slot(ring, taken.slot).held_ns);
     rf_note_stall(ring, 5);
     rf_note_stall(ring, 6);
     rf_note_pid(ring, 0, 77);
-    CHECK_EQ(atomic_load(&ring->control->stall_ns), 11);
-    CHECK_EQ(atomic_load(&ring->control->batches), 1);
-    CHECK_EQ(atomic_load(&ring->control->samples), 1);
+    CHECK_EQ(atomic_load(&ring->control->ledger.stall_ns), 11);
+    CHECK_EQ(atomic_load(&ring->control->ledger.batches), 1);
+    CHECK_EQ(atomic_load(&ring->control->ledger.samples), 1);
     CHECK_EQ(atomic_load(&ring->workers[0].pid), 77);
     rf_drop(ring, taken.slot);
     CHECK_EQ(atomic_load(&ring->records[taken.slot].state), RF_SLOT_FREE);
     rf_reap(ring, 0, false);
     CHECK_EQ(atomic_load(&ring->workers[0].pid), 0);
+    rf_unreference(ring);
+}
+
+/* What is taken and not delivered is not counted as delivered; what a worker writes over the ledger, the consumer does not
+ * believe, and the next batch puts it right for onlookers. */
+static void ledger_is_the_consumers_own(void)
+{
+    struct rf_ring *ring = ring_of(2, 1, 1, 4);
+    struct rf_ledger *shown = &ring->control->ledger;
+    for (uint64_t batch = 0; batch < 3; batch++) {
+        bind_batches(ring, 1, 4);
+        CHECK_EQ(fill_all(ring, 0), 1);
+        rf_drop(ring, rf_take(ring).slot);
+        if (batch == 0)
+            rf_note_undelivered(ring, 0, 1);
+        if (batch == 1) {
+            rf_note_undelivered(ring, 1, 4);
+            memset(shown, 0xff, sizeof *shown);
+        }
+        CHECK_EQ(rf_report_consumer(ring).batches, batch ? batch : 1);
+        CHECK_EQ(rf_report_consumer(ring).samples, batch < 2 ? 3 : 7);
+    }
+    CHECK_EQ(atomic_load(&shown->batches), 3);
+    CHECK_EQ(atomic_load(&shown->samples), 12);
+    CHECK_EQ(rf_report_consumer(ring).stall_ns, 0);
     rf_unreference(ring);
 }
 
@@ -234,5 +259,6 @@ int main(void)
     RUN(crew_decides_the_tickets);
     RUN(a_ticket_is_worth_its_protocol);
     RUN(onlookers_see_it);
+    RUN(ledger_is_the_consumers_own);
     return check_end("test_sizes");
 }

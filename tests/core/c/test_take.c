@@ -38,7 +38,7 @@ static void take_tells_of_the_batch(void)
         CHECK_EQ(rf_word_state(word_at(ring, taken.slot, cell)), RF_EMPTY);
     CHECK_EQ(rf_slot_state(ring, taken.slot), RF_SLOT_HELD);
     CHECK_EQ(atomic_load(&ring->binder->holds[taken.slot].count), 1);
-    CHECK(rf_held_since_ns(ring, taken.slot) > 0);
+    CHECK(rf_report_slot(ring, taken.slot).held_ns > 0);
     rf_unreference(ring);
 }
 
@@ -143,11 +143,11 @@ static void slot_is_ready_when_its_tickets_are_final(void)
 {
     struct rf_ring *ring = ring_of(2, 4, 2, 4);
     bind_batches(ring, 1, 4); /* two tickets, two cells unused */
-    CHECK(!rf_slot_ready(ring, 0));
+    CHECK(!rf_cells_are_final(rf_report_slot(ring, 0).cells));
     place_published(ring, 0, 0, RF_READY);
-    CHECK(!rf_slot_ready(ring, 0));
+    CHECK(!rf_cells_are_final(rf_report_slot(ring, 0).cells));
     place_word(ring, 0, 1, rf_word(1, 0, 0, RF_FAILED));
-    CHECK(rf_slot_ready(ring, 0));
+    CHECK(rf_cells_are_final(rf_report_slot(ring, 0).cells));
     rf_unreference(ring);
 }
 

@@ -168,8 +168,8 @@ static void a_batch_is_seen_from_bind_to_release(void)
     slot = rf_watch_slot(watch, taken.slot);
     CHECK_EQ(slot.state, RF_SLOT_HELD);
     CHECK(slot.held_ns > 0 && slot.held_ns <= (uint64_t)rf_now_ns());
-    CHECK_EQ(rf_read_consumer(watch->control).batches, 1);
-    CHECK_EQ(rf_read_consumer(watch->control).samples, 8);
+    CHECK_EQ(rf_watch_consumer(watch).batches, 1);
+    CHECK_EQ(rf_watch_consumer(watch).samples, 8);
     rf_drop(scene.ring, taken.slot);
     CHECK_EQ(rf_watch_slot(watch, taken.slot).state, RF_SLOT_FREE);
     end(&scene);
@@ -205,20 +205,20 @@ static void a_worker_is_seen_at_its_row(void)
 static void a_wait_and_the_end_are_seen(void)
 {
     struct scene scene = begin();
-    CHECK(!rf_read_consumer(scene.watch.control).stopped);
+    CHECK(!rf_watch_consumer(&scene.watch).stopped);
     bind_batches(scene.ring, 1, 8);
-    CHECK_EQ(rf_read_consumer(scene.watch.control).wait_ns, 0);
+    CHECK_EQ(rf_watch_consumer(&scene.watch).wait_ns, 0);
     int64_t began_ns = rf_now_ns();
     CHECK_EQ(rf_wait_head(scene.ring, soon_ns(5)), RF_PENDING);
-    uint64_t wait_ns = rf_read_consumer(scene.watch.control).wait_ns;
+    uint64_t wait_ns = rf_watch_consumer(&scene.watch).wait_ns;
     CHECK(wait_ns >= (uint64_t)began_ns && wait_ns <= (uint64_t)rf_now_ns());
     CHECK_EQ(rf_wait_head(scene.ring, soon_ns(5)), RF_PENDING);
-    CHECK_EQ(rf_read_consumer(scene.watch.control).wait_ns, wait_ns);
+    CHECK_EQ(rf_watch_consumer(&scene.watch).wait_ns, wait_ns);
     rf_note_stall(scene.ring, 12345);
-    CHECK_EQ(rf_read_consumer(scene.watch.control).stall_ns, 12345);
-    CHECK_EQ(rf_read_consumer(scene.watch.control).wait_ns, 0);
+    CHECK_EQ(rf_watch_consumer(&scene.watch).stall_ns, 12345);
+    CHECK_EQ(rf_watch_consumer(&scene.watch).wait_ns, 0);
     rf_stop(scene.ring);
-    CHECK(rf_read_consumer(scene.watch.control).stopped);
+    CHECK(rf_watch_consumer(&scene.watch).stopped);
     end(&scene);
 }
 
@@ -236,7 +236,7 @@ static bool reads_are_bounded(const struct rf_watch *watch)
     }
     for (uint32_t worker = 0; worker < watch->geometry.ids; worker++)
         (void)rf_watch_worker(watch, worker);
-    (void)rf_read_consumer(watch->control);
+    (void)rf_watch_consumer(watch);
     return true;
 }
 

@@ -8,105 +8,30 @@ from __future__ import annotations
 
 import os
 import select
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ringfeed.errors import RingfeedError
-from ringfeed.ring._ring import now_ns
-from ringfeed.ring._snapshot import Watch
+from ringfeed.ring._snapshot import Observer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from typing_extensions import Self
 
+    from ringfeed.ring.snapshot import Snapshot
+
 CONTROL = "/memfd:ringfeed-control (deleted)"
 CONDITIONS = {"T": "stopped", "t": "traced", "Z": "dead"}  # by the letter in /proc/PID/stat
-
-
-class Geometry(NamedTuple):
-    """What never changes of a loader; sizes in bytes, ``rows`` of a slot, at most so many workers."""
-
-    slots: int
-    slot_size: int
-    fields_size: int
-    rows: int
-    workers: int
-
-
-class Slot(NamedTuple):
-    """What a slot is at; of its tickets some are claimed, some over."""
-
-    state: str
-    batch: int
-    epoch: int
-    rows: int
-    tickets: int
-    claimed: int
-    over: int
-    held_ns: int
-
-
-class Worker(NamedTuple):
-    """What a worker is at, and its totals; ``inside`` is the index of the sample it is in."""
-
-    pid: int
-    inside: int | None
-    since_ns: int
-    busy_ns: int
-    wait_ns: int
-    samples: int
-    tickets: int
-    timed: int
-    read_ns: int
-    write_ns: int
-    leave: bool
-
-
-class Consumer(NamedTuple):
-    """What was taken so far; ``wait_ns`` is when the wait began that is not in ``stall_ns`` yet, or 0."""
-
-    batches: int
-    samples: int
-    stall_ns: int
-    wait_ns: int
-    open_slots: int
-    stopped: bool
-
-
-@dataclass(frozen=True)
-class Look:
-    """All of a loader at one moment; ``conditions`` are those of workers' processes that do not run, by pid."""
-
-    at_ns: int
-    slots: tuple[Slot, ...]
-    workers: tuple[Worker, ...]
-    consumer: Consumer
-    conditions: dict[int, str]
 
 
 class Attached:
     """One loader of another process. Its memory stays for as long as this is kept."""
 
-    def __init__(self, number: int, fd: int, *, sees_pids: bool) -> None:
-        """Map the control block ``fd``; the workers' pids mean something here where this process ``sees_pids``."""
+    def __init__(self, number: int, fd: int) -> None:
+        """Map the control block ``fd``."""
         self.number = number
-        self._watch = Watch(fd)
-        self._sees_pids = sees_pids
-        self.geometry = Geometry(*self._watch.geometry)
-
-    def look(self) -> Look:
-        """Look once."""
-        workers = tuple(Worker(*fields) for fields in self._watch.workers())
-        pids = [worker.pid for worker in workers if worker.pid and self._sees_pids]
-        return Look(
-            now_ns(),
-            tuple(Slot(*fields) for fields in self._watch.slots()),
-            workers,
-            Consumer(*self._watch.consumer()),
-            {pid: CONDITIONS[letter] for pid in pids if (letter := _letter(pid)) in CONDITIONS},
-        )
+        self.observer = Observer(fd)
 
 
 class Target:
@@ -136,11 +61,13 @@ class Target:
         self._attached.clear()
         os.close(self._pidfd)
 
-    def wait(self, timeout_s: float) -> bool:
-        """Wait for so long, or until the process ends; returns whether it has."""
+    def wait(self, timeout_s: float, keys: int | None = None) -> bool:
+        """Wait for so long, or until a key comes, or the process ends; returns whether it has."""
         poller = select.poll()
         poller.register(self._pidfd, select.POLLIN)
-        return bool(poller.poll(timeout_s * 1e3))
+        if keys is not None:
+            poller.register(keys, select.POLLIN)
+        return any(fd == self._pidfd for fd, _ in poller.poll(timeout_s * 1e3))
 
     def cpus(self) -> int:
         """Return how many CPUs the process may use."""
@@ -161,7 +88,12 @@ class Target:
         before = self._attached
         found = {inode: before.get(inode) or self._attach(path) for inode, path in files.items()}
         self._attached = {inode: loader for inode, loader in found.items() if loader is not None}
-        return [loader for loader in self._attached.values() if not loader.look().consumer.stopped]
+        return [loader for loader in self._attached.values() if not loader.observer.consumer().stopped]
+
+    def conditions(self, look: Snapshot) -> dict[int, str]:
+        """Say which worker processes do not run, by pid; nothing where their pids mean something else here."""
+        pids = [worker.pid for worker in look.workers if worker.pid and self._sees_pids]
+        return {pid: CONDITIONS[letter] for pid in pids if (letter := _letter(pid)) in CONDITIONS}
 
     def _attach(self, path: str) -> Attached | None:
         try:
@@ -170,7 +102,7 @@ class Target:
             self.refusal = str(error)
             return None
         try:
-            found = Attached(self._count + 1, fd, sees_pids=self._sees_pids)
+            found = Attached(self._count + 1, fd)
         except ValueError as error:  # or it is being made: the next look tells
             self.refusal = f"{error}; run the ringfeed of its own environment"
             return None

@@ -1,0 +1,95 @@
+"""What the control block of a loader says, read once by an `Observer`: slots, workers and the consumer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Geometry(NamedTuple):
+    """What never changes of a loader; sizes in bytes, ``rows`` of a slot, at most so many workers."""
+
+    slots: int
+    slot_size: int
+    fields_size: int
+    rows: int
+    workers: int
+
+
+class Slot(NamedTuple):
+    """The state of a slot (free, filling, ready, held, draining or parked); some of its tickets are claimed, some over.
+
+    ``held_ns`` is when its batch was taken.
+    """
+
+    state: str
+    batch: int
+    epoch: int
+    rows: int
+    tickets: int
+    claimed: int
+    over: int
+    held_ns: int
+
+
+class Worker(NamedTuple):
+    """What a worker is at, and the totals of its id; ``inside`` is the index of the sample it is in.
+
+    A ``pid`` of 0 is a thread, or none; ``since_ns`` is when it claimed its ticket, 0 where it has none. Of ``timed``
+    rows, ``read_ns`` is the time inside ``dataset[i]`` and ``write_ns`` that of the write into the slot.
+    """
+
+    pid: int
+    inside: int | None
+    since_ns: int
+    busy_ns: int
+    wait_ns: int
+    samples: int
+    tickets: int
+    timed: int
+    read_ns: int
+    write_ns: int
+    leave: bool
+
+    @property
+    def place(self) -> str:
+        """The sample that it is in, or nothing."""
+        return "" if self.inside is None else f"dataset[{self.inside}]"
+
+    @property
+    def doing(self) -> str:
+        """In a word or two, what it does outside of samples."""
+        if self.since_ns:
+            return "writes"
+        if self.leave:
+            return "leaves"
+        return "waits for a slot" if self.tickets else "starts"
+
+    def describe(self, number: int, who: str, now_ns: int, stack: str = "") -> str:
+        """Return a line about this worker of that number, with its stack indented below."""
+        seconds = (now_ns - self.since_ns) / 1e9
+        doing = "waits for a slot" if not self.since_ns else f"has been at it for {seconds:.1f} s"
+        where = f" inside {self.place}," if self.place else ""
+        indented = "".join(f"\n    {line}" for line in stack.strip().splitlines())
+        return f"worker {number} ({who}):{where} {doing}{indented}"
+
+
+class Consumer(NamedTuple):
+    """What was delivered so far; ``wait_ns`` is when the wait began that is not in ``stall_ns`` yet, or 0."""
+
+    batches: int
+    samples: int
+    stall_ns: int
+    wait_ns: int
+    open_slots: int
+    stopped: bool
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All of a loader at one moment."""
+
+    at_ns: int
+    slots: tuple[Slot, ...]
+    workers: tuple[Worker, ...]
+    consumer: Consumer
