@@ -200,6 +200,7 @@ lint: .venv/with-lint ## style, spelling, types, and the stubs against the built
 	.venv/bin/clang-format --dry-run -Werror $(wildcard cext/*.[ch] tests/core/c/*.[ch])
 	.venv/bin/codespell
 	$(PY) tests/project/layers.py
+	$(PY) tests/project/english.py
 	$(PY) -m mypy
 	MYPYPATH=src $(PY) -m mypy.stubtest --concise --mypy-config-file pyproject.toml \
 	    --allowlist tests/project/typing/stubtest-allowlist $(EXTENSIONS)

@@ -88,7 +88,7 @@ class Loader:
     sampler: an iterable of dataset indices, instead of ``shuffle``.
     drop_remainder: leave out a last batch that would be shorter.
     workers: None for as many as this process may use CPUs; 0 to fill in this process, when a batch is asked for;
-        "auto" to begin with one and go on by who waits for whom, up to four a CPU (`stats` says what it came to).
+        "auto" to begin with one and go on by what waits for what, up to four a CPU (`stats` says what it came to).
     backend: "process", or "thread" for datasets that release the GIL or cannot be pickled. Threads share what the
         dataset has open: with one file and its position, rows come out wrong unless the dataset has a lock.
     start_method: "spawn" (a fresh interpreter, which never imports the user's main module), "fork", "forkserver".
@@ -413,8 +413,8 @@ class Loader:
 
     def _break_off(self, turn: int) -> None:
         """Cancel an epoch whose iterator died before its end."""
-        # Never wait for the lock: this runs wherever the garbage collector does, in the pool's watcher too. Whoever
-        # has it closes the loader or begins an epoch: the iterator of the newest turn is not inside next() if it dies.
+        # Never wait for the lock: this runs wherever the garbage collector does, in the pool's watcher too. Its
+        # owner closes the loader or begins an epoch: the iterator of the newest turn is not inside next() if it dies.
         if turn != self._turn or self._forks != Forks.count or not self._lock.acquire(blocking=False):
             return
         try:
@@ -597,7 +597,7 @@ class Loader:
 
     def close(self) -> None:
         """End the workers and give the memory back; views that are still referenced stay valid."""
-        self._request_stop()  # before the lock: somebody may be waiting with it
+        self._request_stop()  # before the lock: another thread may hold it while it waits
         if self._forks != Forks.count:
             return  # a forked child: nothing here is its own
         with self._lock:

@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (RingfeedError, ValueError, TypeError, ImportError, AttributeError) as error:
         sys.stderr.write(f"ringfeed {chosen.command}: {error}\n")
         return FAILED
-    except BrokenPipeError:  # whoever reads has had enough; what is still to be written is for nobody
+    except BrokenPipeError:  # the reader has closed the pipe; drop what is still to be written
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 

@@ -49,7 +49,7 @@ class Sampler(Protocol):
 
     @property
     def pure(self) -> bool:
-        """Whether reading ahead has no effect that anyone could notice."""
+        """Whether reading ahead has no visible effect."""
 
     def epoch(self, number: int) -> Epoch:
         """Return epoch ``number``, from its start."""

@@ -24,7 +24,7 @@ cdef class Taker:
     cdef int flat  # as in `Spec.structure`: 1 a bare leaf, 2 a plain tuple of leaves, 0 anything else
     cdef uint32_t rows
     cdef uint32_t left     # batches that may be taken
-    cdef readonly uint32_t recalls  # so that who has waited, or would lend, knows what has come in between
+    cdef readonly uint32_t recalls  # tells a caller that waited, or would lend, of recalls in between
     cdef int64_t turn
     cdef int64_t patience_ns
     cdef int64_t until_ns  # 0: as long as it takes
@@ -56,7 +56,7 @@ cdef class Taker:
         self.patience_ns = patience_ns
         self.until_ns = until_ns
         self.lets_go = lets_go
-        self.left = 0 if self.ring is None else batches  # who stops an engine need not wait for who is in it
+        self.left = 0 if self.ring is None else batches  # stopping an engine does not wait for a caller inside
 
     def recall(self):
         """Have the ring back; returns the ns that the last caller has waited in vain."""
@@ -76,7 +76,7 @@ cdef class Taker:
         cdef c.rf_answer answer
         if not self.left or turn != self.turn:
             return False
-        cdef Ring ring = self.ring  # held by this call, too: somebody may let go of it during the wait
+        cdef Ring ring = self.ring  # held by this call, too: another thread may let go of it during the wait
         if self.until_ns and ring.is_past(self.until_ns):
             return False
         if not ring.leaves_room(self.lets_go):
@@ -95,8 +95,8 @@ cdef class Taker:
         cdef int64_t stall_ns = 0
         cdef bint ready = False
         if not lock.acquire(False):
-            return False  # somebody else is at it
-        self.left = 0  # nobody takes meanwhile; whoever is allowed to, or a signal handler, recalls
+            return False  # another thread takes
+        self.left = 0  # no taker comes in meanwhile; the loader, or a signal handler, recalls
         try:
             ready = ring.wait_head(self.patience_ns, &stall_ns) == c.RF_TAKEABLE
         finally:

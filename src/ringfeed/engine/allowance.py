@@ -81,7 +81,7 @@ class Allowance:
         return make_plan(*size, **figures)
 
     def tuner(self, plan: Plan) -> Tuner | None:
-        """Return who moves what is "auto", from little to no more than the plan has."""
+        """Return the tuner of what is "auto", from little to no more than the plan has."""
         if not self.auto:
             return None
         most = Setting(plan.workers, plan.slots)

@@ -1,4 +1,4 @@
-"""Which numbers of workers and slots to run with, decided from who waits for whom while training runs.
+"""Which numbers of workers and slots to run with, decided from what waits for what while training runs.
 
 Each step is a trial. It is kept if it pays; if not, it is undone or gives way to another trial, and its direction is
 closed. So a setting is returned to once at most, until what the samples cost or the training takes has changed, or
@@ -96,7 +96,7 @@ class Tuner:
         return self._ask()
 
     def _is_starting(self, window: Window) -> bool:
-        """Whether the window still shows workers that start, who neither fill nor wait, and slots that run full."""
+        """Whether the window still shows workers that start, which neither fill nor wait, and slots that run full."""
         there = (window.busy_s + window.back_pressure_s) / window.elapsed_s
         self._settle_in -= 1
         starting = self._fresh or (there < self.setting.workers - 0.5 and self._settle_in > 0)

@@ -182,7 +182,7 @@ class Engine:
         """Batches planned or bound, and not taken. By the ring's own count: Ctrl-C may end any call of it unheard."""
         return self.ring.planned
 
-    # ---- others who take ----
+    # ---- other takers ----
 
     def lend(self, feed: Feed, turn: int) -> bool:
         """Let C code take for ``turn`` what is planned, until the engine is asked again; False at the epoch's end.
@@ -218,7 +218,7 @@ class Engine:
     def next(self, form: BuildBatch | None = None, *, patient: bool = False, turn: int = 0) -> Any:
         """Return the next batch, as arrays or as what ``form`` makes of it; lend those behind it to this ``turn``.
 
-        StopIteration at the end of the epoch. OvertakenError where somebody else has had the ring during a wait.
+        StopIteration at the end of the epoch. OvertakenError where another caller has taken during a wait.
         """
         recalls = self._lending.recall()
         if self._sizing is not None:
@@ -372,7 +372,7 @@ class Engine:
     def _count_time(self, *, over: bool = False) -> None:
         """Count the time since the last look, if an epoch is under way; ``over``: it ends now."""
         if self._forks != Forks.count:
-            return  # whoever held the lock when this process was forked is not in it
+            return  # the thread that held the lock when this process was forked is not in it
         with self._counting:
             now_ns = _ring.now_ns()
             if self._since_ns:

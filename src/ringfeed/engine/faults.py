@@ -53,8 +53,9 @@ def _held(since_ns: list[int], origins: Origins, slots: int | None = None) -> st
 def stalled(observer: Observer, source: Source, lines: Sequence[str], timeout_s: float | None) -> StallError:
     """Say in which samples the workers are; ``lines`` describe each of them."""
     inside = [worker.inside for worker in observer.workers() if worker.inside is not None]
-    who = f"{len(inside)} of {len(lines)} workers" if inside else "no worker"
-    message = f"no batch for {timeout_s:g} s: {who} inside {source.describe_all(inside)}; raise timeout_s or look there"
+    stuck = f"{len(inside)} of {len(lines)} workers" if inside else "no worker"
+    where = f"{stuck} inside {source.describe_all(inside)}"
+    message = f"no batch for {timeout_s:g} s: {where}; raise timeout_s or look there"
     return StallError("\n".join([message, *lines]))
 
 

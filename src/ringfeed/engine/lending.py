@@ -13,11 +13,11 @@ PATIENCE_NS = 50_000_000  # in one call, before the engine is asked what may be 
 
 
 class OvertakenError(Exception):
-    """Whoever waited must ask anew, if he may still: somebody else has had the ring since, a signal's handler say."""
+    """Another caller (a signal handler, for example) took a batch during this wait; call again."""
 
 
 class Lending:
-    """Who may take what is planned of a ring; nobody between `recall` and the next loan."""
+    """Lets the iterator or TensorFlow's op take batches without calling the engine, until `recall`."""
 
     def __init__(self, ring: Ring, taker: Taker) -> None:
         """Lend to ``taker``, or to feeds as they come."""

@@ -121,7 +121,7 @@ class Level:
 
     @property
     def error(self) -> float:
-        """Standard error of the throughput, as a share of it; 1 where nobody knows yet."""
+        """Standard error of the throughput, as a share of it; 1 where it is not known yet."""
         count = len(self.windows)
         return stdev(self._rates) / math.sqrt(count) / mean(self._rates) if count >= FEW else 1.0
 

@@ -49,13 +49,13 @@ class Sizing:
             self._ask(all_held=False)
 
     def open_another(self) -> bool:
-        """Open a slot, if that is allowed, because whoever is fed holds all there are."""
+        """Open a slot, if that is allowed, because the consumer holds all there are."""
         before = self._ring.open_slots
         self._ask(all_held=True)
         return self._ring.open_slots > before
 
     def replace_lost(self) -> bool:
-        """Open a slot, if that is allowed, where none that is open can be filled, because of who cannot be ended."""
+        """Open a slot, if that is allowed, where workers that cannot be ended keep all that are open."""
         before = self._ring.open_slots
         if {*self._observer.states()[:before]} <= {"draining", "held"}:
             move = self._tuner.replace_lost()

@@ -45,11 +45,11 @@ _REMEDIES = {
     OUT_OF_MEMORY: "use fewer or smaller slots, since memory that is registered cannot be paged out",
     NOT_PERMITTED: "allow this process to lock memory (ulimit -l, or the settings of its container)",
     NOT_SUPPORTED: "this GPU, or the machine around it, cannot register memory: leave pin out",
-    ALREADY_REGISTERED: "somebody else registered these addresses and did not undo it before they were unmapped",
+    ALREADY_REGISTERED: "other code registered these addresses and did not undo it before they were unmapped",
 }
 
 
-class Refusal(Exception):  # noqa: N818 - the driver's answer, turned into an error of ours by who asked
+class Refusal(Exception):  # noqa: N818 - the driver's answer, turned into an error of ours by its caller
     """The driver answered no. ``code``: its error; ``remedy``: what the user may do about it, or nothing."""
 
     def __init__(self, text: str, code: int = 0) -> None:

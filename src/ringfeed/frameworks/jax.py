@@ -59,7 +59,7 @@ def to_jax(stream: BatchStream, device: jax.Device | str | None = None, cast: Ca
     return Epochs(stream, builder.anew)
 
 
-IN_FLIGHT_S = 10.0  # a step that nobody can see may take as long: one whose results are all dropped
+IN_FLIGHT_S = 10.0  # an unseen step may take as long: one whose results are all dropped
 
 
 class _Arrays(BatchBuilder):
@@ -174,7 +174,7 @@ def jax_casts(casts: Casts) -> Chosen:
 
 @cache
 def _compiled(casts: tuple[Cast, ...]) -> Callable[[list[jax.Array]], list[jax.Array]]:
-    """One function for all who want the same, so that it is compiled once."""
+    """One function for all equal casts, so that it is compiled once."""
 
     def ringfeed_cast(arrays: list[jax.Array]) -> list[jax.Array]:
         return [_cast(cast, array) for cast, array in zip(casts, arrays, strict=True)]
@@ -235,7 +235,7 @@ class JaxDevice:
     def hand_over(self, _copies: list[jax.Array], event: JaxEvent) -> None:
         """Wait for the copy, which was begun a step ago: an array that a step was given may be donated and gone.
 
-        To ask a deleted array whether it is ready ends the process (JAX 0.10), and so nobody does afterwards.
+        To ask a deleted array whether it is ready ends the process (JAX 0.10), and so no code does afterwards.
         """
         event.wait()
 

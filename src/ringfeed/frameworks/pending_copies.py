@@ -33,7 +33,7 @@ class _Copy:
 class PendingCopies:
     """All copies of one loader in flight, in their order. Safe from any thread, and from a destructor: it has no lock.
 
-    Who waits leaves the copy where it is until it has passed, so that nobody else takes it for passed meanwhile.
+    A waiter leaves the copy in place until it has passed, so that no other thread takes it for passed meanwhile.
     """
 
     def __init__(self) -> None:

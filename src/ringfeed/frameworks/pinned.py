@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Registrar(Protocol):
-    """Who registers memory. What it refuses, it refuses with `Refusal`."""
+    """Registers memory with a device's driver. What it refuses, it refuses with `Refusal`."""
 
     name: str
 
@@ -97,7 +97,7 @@ class Pins:
         )
 
     def _undone(self, what: str, undo: Callable[..., None], *arguments: int) -> list[str]:
-        """Undo something; what there is to warn of, since whoever ends a loader cannot do anything about it."""
+        """Undo something; a failure is a warning, since the caller that ends a loader cannot do anything about it."""
         try:
             undo(*arguments)
         except Refusal as refusal:

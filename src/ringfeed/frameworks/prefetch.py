@@ -36,7 +36,7 @@ class Device(Protocol):
 
     @property
     def registrar(self) -> Registrar | None:
-        """Who must have registered the slots instead of the CUDA driver, with ``pin=True``."""
+        """The registrar of the slots in place of the CUDA driver, with ``pin=True``."""
 
     def copy(self, tensors: list[Any]) -> tuple[list[Any], Event]:
         """Begin to copy; returns what will be the copies, and when they will be. If it raises, none is under way."""

@@ -130,7 +130,7 @@ class _TorchCast:
 class CudaDevice:
     """One GPU, and the stream of its copies.
 
-    Streams, events and memory are torch's own, so that its allocator knows who uses what on which stream. The slots
+    Streams, events and memory are torch's own, so that its allocator knows which stream uses what. The slots
     are registered by the driver and not by torch, which has no more than the same call: registered once, they are so
     for every framework, and torch takes them for pinned.
     """
@@ -144,7 +144,7 @@ class CudaDevice:
 
     def copy(self, tensors: list[torch.Tensor]) -> tuple[list[torch.Tensor], CudaEvent]:
         """Begin to copy; memory that is not registered is read when this returns."""
-        event = torch.cuda.Event(blocking=True)  # whoever waits for it leaves the CPU to the workers
+        event = torch.cuda.Event(blocking=True)  # its waiter leaves the CPU to the workers
         with torch.cuda.stream(self._stream):
             try:
                 copies = [tensor.to(self._device, non_blocking=True) for tensor in tensors]

@@ -2,7 +2,7 @@
 
     ring       slot 0   slot 1   slot 2   slot 3
     this batch                            held     taken just now, not yet handed out
-    Python     held                                a tensor that somebody still refers to
+    Python     held                                a tensor that the program still refers to
     in flight           held     held              no tensor is left, but the framework still computes with them
 
 A tensor holds its slot by itself, and gives it back from C. One slot at least is never held, so that the workers
@@ -74,7 +74,7 @@ class Outstanding:
         return self._hopeful
 
     def _with_python(self) -> int:
-        """The slots of which somebody still has a tensor, were it only a cycle of garbage."""
+        """The slots of which a tensor is still alive, were it only in a cycle of garbage."""
         return sum(any(tensor() is not None for tensor in tensors) for tensors in self._tensors.values())
 
     def _collects(self, lease: Lease) -> bool:

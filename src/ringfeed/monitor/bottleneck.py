@@ -32,7 +32,7 @@ def verdict(  # noqa: PLR0913 - what a loader is
     tuned: str = "",
     imported: Sequence[str] = (),
 ) -> str:
-    """Say who waits for whom, and what to change.
+    """Say what waits for what, and what to change.
 
     ``workers`` of 0 fill in the consumer, so that all of the filling is waiting. Shares are of the time
     since the first batch. ``tuned``: why what is "auto" is as it is; ``imported``: frameworks that workers import.

@@ -92,7 +92,7 @@ class Origins:
         self._places: dict[int, tuple[int, Place | None]] = {}  # by slot: the last that was noted
 
     def note(self, slot: int, taken_ns: int) -> None:
-        """Note who takes the batch in this slot now."""
+        """Note the line that takes the batch in this slot now."""
         self._places[slot] = taken_ns, callers_place()
 
     def told(self, taken_ns: int) -> str:

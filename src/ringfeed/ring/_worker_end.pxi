@@ -30,7 +30,7 @@ cdef class WorkerEnd:
     def serve(self, read, context, fail, uint32_t version, int64_t idle_ns, bint claimed=False):
         """Claim, read and publish, ticket after ticket, until the ring stops; True where one is of another version.
 
-        That one is claimed, and still to be filled: that is what ``claimed`` says to whoever comes next. read() fills
+        That one is claimed, and still to be filled: that is what ``claimed`` says to the next call. read() fills
         the claim and returns whether it was not cancelled; fail(error) is told what it raises.
         """
         cdef c.rf_ring *ring = self.owner.ring

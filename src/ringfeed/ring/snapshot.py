@@ -65,13 +65,13 @@ class Worker(NamedTuple):
             return "leaves"
         return "waits for a slot" if self.tickets else "starts"
 
-    def describe(self, number: int, who: str, now_ns: int, stack: str = "") -> str:
+    def describe(self, number: int, runs_as: str, now_ns: int, stack: str = "") -> str:
         """Return a line about this worker of that number, with its stack indented below."""
         seconds = (now_ns - self.since_ns) / 1e9
         doing = "waits for a slot" if not self.since_ns else f"has been at it for {seconds:.1f} s"
         where = f" inside {self.place}," if self.place else ""
         indented = "".join(f"\n    {line}" for line in stack.strip().splitlines())
-        return f"worker {number} ({who}):{where} {doing}{indented}"
+        return f"worker {number} ({runs_as}):{where} {doing}{indented}"
 
 
 class Consumer(NamedTuple):

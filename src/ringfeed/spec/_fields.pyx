@@ -28,7 +28,7 @@ cdef int64_t *shape_before(uint8_t *field, int ndim) noexcept nogil:
 
 
 cdef void read_shape(uint8_t *field, int ndim, const cnp.npy_intp *most, cnp.npy_intp *shape) noexcept nogil:
-    """Read a batch's own shape; whatever a worker has left there, nobody reads beyond the field."""
+    """Read a batch's own shape; whatever a worker has left there, no read goes beyond the field."""
     cdef const int64_t *recorded = shape_before(field, ndim)
     cdef int axis
     for axis in range(ndim):

@@ -90,7 +90,7 @@ cdef object masked_arrays = None  # imported with the first subclass of an array
 
 
 cdef cnp.ndarray array_of(value):
-    """Return what np.asarray makes of a value, where that calls nobody's Python code; else None."""
+    """Return what np.asarray makes of a value, where that runs no Python code; else None."""
     if cnp.PyArray_CheckExact(value):
         return value
     if cnp.PyArray_Check(value):

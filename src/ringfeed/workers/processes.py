@@ -336,8 +336,8 @@ class Processes:
         stack = "" if starting else self._stacks.read(number, worker)
         return self._describe(number, f"pid {worker.pid}", stack)
 
-    def _describe(self, number: int, who: str, stack: str) -> str:
-        return Observer(self._crew.ring).worker(number).describe(number, who, now_ns(), stack)
+    def _describe(self, number: int, runs_as: str, stack: str) -> str:
+        return Observer(self._crew.ring).worker(number).describe(number, runs_as, now_ns(), stack)
 
     def pids(self) -> list[int]:
         """Return the worker processes, those that SIGKILL could not end among them."""

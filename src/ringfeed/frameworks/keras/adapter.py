@@ -145,7 +145,7 @@ class LoaderAdapter(DataAdapter):  # type: ignore[misc]  # keras has no types
         if isinstance(owner, EpochIterator) and owner in self._feeds:
             self._feeds[owner].leave(trained=caller.f_code is not EpochIterator.reset.__code__)
 
-    # ---- who asks ----
+    # ---- the call of Keras ----
 
     def _walk(self, feed: Feed, memory: Memory | None, own: Own, cast: Chosen) -> Iterator[Any]:
         leaves = feed.arrays(own) if memory is None else feed.tensors(memory, self._outstanding, own)

@@ -51,7 +51,7 @@ def _caster(cast: Cast, spec: tf.TensorSpec) -> Callable[[tf.Tensor], tf.Tensor]
 
 @cache
 def _compiled(cast: Cast, spec: tf.TensorSpec) -> Callable[[tf.Tensor], tf.Tensor]:
-    """One function for all who want the same: TensorFlow never forgets what XLA has compiled."""
+    """One function for all equal casts: TensorFlow never forgets what XLA has compiled."""
     dtype = tf.as_dtype(cast.dtype)
     steps = steps_of(cast)
 

@@ -55,7 +55,7 @@ class LoaderFeed:
         return batches.turn
 
     def take(self, turn: int) -> tuple[Lease, int] | None:
-        """Take the next batch and its rows; None at the end of an epoch whose length nobody knew."""
+        """Take the next batch and its rows; None at the end of an epoch of unknown length."""
         self._tell()
         batches = self._batches
         if batches is None or batches.turn != turn:
@@ -72,7 +72,7 @@ class LoaderFeed:
     def rest(self, step: int) -> int | None:
         """Return the newest turn if it has batches left, though ``step`` was the last of its iteration.
 
-        Raises what the end of the epoch raised, if nobody has been told.
+        Raises what the end of the epoch raised, if it was not raised yet.
         """
         self._tell()
         batches = self._batches
@@ -81,7 +81,7 @@ class LoaderFeed:
         return batches.turn
 
     def _close_epoch(self, batches: BatchIterator) -> None:
-        """Have the loader end its epoch: who knows the length does not ask past it. What it raises comes after."""
+        """tf.data stops at the known length, so end the epoch here; errors are raised by the next call."""
         self._all_taken = True
         try:
             next(batches, None)
@@ -104,7 +104,7 @@ class LoaderFeed:
         self._stream.request_stop()
 
     def __del__(self) -> None:
-        """Have Python print what nobody was told."""
+        """Have Python print an error that was never raised."""
         self._tell()
 
 
