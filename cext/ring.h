@@ -84,7 +84,7 @@ uint32_t rf_open_slots(const struct rf_ring *ring);
 /* Give a parked slot's pages back to the kernel; 0 or an errno. */
 int rf_give_back(struct rf_ring *ring, uint32_t slot);
 /* How many workers there are from now on, at most the geometry's; those that go are to be retired after this. */
-void rf_set_crew(struct rf_ring *ring, uint32_t workers);
+void rf_set_worker_count(struct rf_ring *ring, uint32_t workers);
 /* Have rf_claim_wait() answer this worker RF_STOPPED once it has published; until it is reaped. */
 void rf_retire(struct rf_ring *ring, uint32_t worker);
 /* For observers. */

@@ -48,7 +48,7 @@ void rf_set_open(struct rf_ring *ring, uint32_t slots)
 
 /* ---- the crew, and what observers see ---- */
 
-void rf_set_crew(struct rf_ring *ring, uint32_t workers)
+void rf_set_worker_count(struct rf_ring *ring, uint32_t workers)
 {
     workers = workers < 1 ? 1 : workers > ring->geometry.workers ? ring->geometry.workers : workers;
     atomic_store_explicit(&ring->binder->crew, workers, memory_order_relaxed);

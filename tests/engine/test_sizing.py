@@ -283,18 +283,18 @@ def test_ctrl_c_while_a_thread_starts_gives_its_id_to_nobody(monkeypatch: pytest
 
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_ctrl_c_while_a_worker_is_forked_does_not_mix_up_workers(method: Any) -> None:
-    """The nursery's answer to an order that was given up is not taken for that to the next one."""
+    """The forkserver's answer to an order that was given up is not taken for that to the next one."""
     loader, _ = scripted(Oracle(400, sleep_s=0.002), (1, 2), start_method=method)
     with loader:
         iterator = iter(loader)
         seen = [check(next(iterator))]
         pool = pool_of(loader)
-        nursery = pool._launcher._nursery.pid
-        os.kill(nursery, signal.SIGSTOP)
+        forkserver = pool._launcher._forkserver.pid
+        os.kill(forkserver, signal.SIGSTOP)
         with pytest.raises(KeyboardInterrupt), interrupted_after(0.3):
             pool.resize(2)
         with suppress(ProcessLookupError):
-            os.kill(nursery, signal.SIGCONT)
+            os.kill(forkserver, signal.SIGCONT)
         pool.resize(2)
         assert flat(seen) + drain(iterator) == list(range(400))
         assert pool.restarts == 0

@@ -179,7 +179,7 @@ def test_in_the_place_of_one_who_worked_the_rules_are_as_ever(tmp_path: Path) ->
     loader, script = scripted(Rare(tmp_path, "fail", openers=2), (1, 3), (1, 3), (2, 3))
 
     def both_work() -> bool:
-        patience = pool_of(loader)._patience
+        patience = pool_of(loader)._watchdog
         return not script._others and not any(map(patience.is_fresh, range(2)))
 
     with loader:

@@ -40,8 +40,8 @@ def tell(*loaders):
     for loader in loaders:
         pool = loader._engine.pool
         processes += [worker.pid for worker in pool._workers.values()]
-        nursery = getattr(pool._launcher, "_nursery", None)
-        processes += [nursery.pid] if nursery else []
+        forkserver = getattr(pool._launcher, "_forkserver", None)
+        processes += [forkserver.pid] if forkserver else []
     inodes = re.findall(r"(\\d+) */memfd:ringfeed", open("/proc/self/maps").read())
     print(json.dumps([processes, sorted(set(map(int, inodes)))]), flush=True)
     sys.stdin.readline()
@@ -197,7 +197,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 @pytest.mark.usefixtures("nothing_left")
 def test_loaders_of_all_kinds_die_together(start: Any) -> None:
-    """A forked nursery has copies of the other loaders' descriptors, and keeps nobody alive by them."""
+    """A forked forkserver has copies of the other loaders' descriptors, and keeps nobody alive by them."""
     run = start(ALL_METHODS)
     processes, inodes = run.line()
     assert len(processes) == 8

@@ -26,7 +26,7 @@ from watching import PATIENCE_S, pids, run_script, wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ringfeed.workers.process import Worker
+    from ringfeed.workers.process import WorkerProcess
 
 METHODS = ("spawn", "fork", "forkserver")
 ALL = tuple(DEATHS)
@@ -105,15 +105,15 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
     original = Processes._count_death
 
-    def count(self: Processes, number: int, epitaph: str) -> None:
-        found.append(epitaph)
-        original(self, number, epitaph)
+    def count(self: Processes, number: int, exit_reason: str) -> None:
+        found.append(exit_reason)
+        original(self, number, exit_reason)
 
     monkeypatch.setattr(Processes, "_count_death", count)
     return found
 
 
-def epitaph_of(deed: str) -> str:
+def exit_reason_of(deed: str) -> str:
     """Return how a deed's worker ends; a deed's name begins with it."""
     return next(end for name, end in EPITAPHS.items() if f"{deed} ".startswith(f"{name} "))
 
@@ -198,7 +198,7 @@ def test_a_death_loses_nothing(
         assert loader.stats().restarts == len(row.deeds)
         assert loader.stats().skipped == []
     executioner.join(120)
-    assert sorted(ends) == sorted(map(epitaph_of, row.deeds))
+    assert sorted(ends) == sorted(map(exit_reason_of, row.deeds))
 
 
 def sleeps(pid: int) -> bool:
@@ -223,7 +223,7 @@ def test_a_death_asleep_loses_nothing(row: Row, method: str, tmp_path: Path, end
         found += [check(batch) for batch in iterator]
         assert loader.stats().restarts == len(row.deeds)
     assert found == whole_epoch(dataset.length)
-    assert ends == [epitaph_of(deed) for deed in row.deeds]
+    assert ends == [exit_reason_of(deed) for deed in row.deeds]
 
 
 # ---- samples that end every worker ----
@@ -248,7 +248,7 @@ def test_poison_is_an_error_in_its_place(where: str, method: str, tmp_path: Path
     expected: list[Any] = whole_epoch(dataset.length)
     for number, deed in enumerate(ALL):
         index = SPACING * number + FIRST
-        text = f"dataset[{index}] ended 2 workers; the last one {epitaph_of(deed)}; try it with workers=0"
+        text = f"dataset[{index}] ended 2 workers; the last one {exit_reason_of(deed)}; try it with workers=0"
         expected[index // BATCH] = text
     assert found == expected
 
@@ -376,7 +376,7 @@ def test_an_error_that_lives_in_the_script(method: str) -> None:
 
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("deed", ALL)
-def test_a_nursery_that_ends_while_unpickling(deed: str, tmp_path: Path) -> None:
+def test_a_forkserver_that_ends_while_unpickling(deed: str, tmp_path: Path) -> None:
     """The process that unpickles the dataset for all workers may end once; no worker is lost with it."""
     dataset = doomed("unpickling", (deed,), tmp_path)
     with open_loader(dataset, "forkserver", workers=1) as loader:
@@ -387,14 +387,14 @@ def test_a_nursery_that_ends_while_unpickling(deed: str, tmp_path: Path) -> None
 
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("deed", ["SIGSEGV", "exit 0"])
-def test_a_nursery_that_ends_again(deed: str, tmp_path: Path) -> None:
+def test_a_forkserver_that_ends_again(deed: str, tmp_path: Path) -> None:
     """A dataset that ends whoever unpickles it is an error that says how."""
     dataset = doomed("unpickling", (deed,), tmp_path, once=False)
     with open_loader(dataset, "forkserver", workers=1) as loader:
         with pytest.raises(ringfeed.WorkerError) as caught:
             next(iter(loader))
         assert str(caught.value) == (
-            f"the process that forks workers {epitaph_of(deed)} twice; use start_method='spawn'"
+            f"the process that forks workers {exit_reason_of(deed)} twice; use start_method='spawn'"
         )
 
 
@@ -420,7 +420,7 @@ def test_deaths_in_start_up_beside_one_that_works(method: Any, sleep_s: float, m
     """As long as one worker fills batches, others may end before they fill anything, more than three times in a row."""
     launch, doomed_ones = Processes._launch, [True] * 7
 
-    def end_at_once(self: Processes) -> Worker:
+    def end_at_once(self: Processes) -> WorkerProcess:
         found = launch(self)
         if doomed_ones.pop():
             found.kill()

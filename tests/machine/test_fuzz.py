@@ -88,12 +88,12 @@ def test_it_sees_a_ticket_that_is_not_given_back(monkeypatch: pytest.MonkeyPatch
     carefully = processes.Processes._replace
 
     def careless(self: Any, numbers: list[int]) -> None:
-        crew = self._crew
-        self._crew = replace(crew, ring=Careless(crew.ring))
+        config = self._config
+        self._config = replace(config, ring=Careless(config.ring))
         try:
             carefully(self, numbers)
         finally:
-            self._crew = crew
+            self._config = config
 
     monkeypatch.setattr(processes.Processes, "_replace", careless)
     # With on_stall="restart" it would be tried again and again instead.

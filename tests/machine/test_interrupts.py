@@ -122,7 +122,7 @@ class NeverUnpickled(Oracle):
 
 
 @pytest.mark.usefixtures("nothing_left")
-def test_a_nursery_is_waited_for_no_longer_than_timeout_s() -> None:
+def test_a_forkserver_is_waited_for_no_longer_than_timeout_s() -> None:
     """A process that is to fork workers, and does not get that far, is an error that says what was waited for."""
     loader = ringfeed.Loader(
         NeverUnpickled(20), batch_size=4, workers=1, start_method="forkserver", spec=Oracle.SPEC, timeout_s=1.5

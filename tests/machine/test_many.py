@@ -77,12 +77,12 @@ def keeping(call: Callable[[Any], Any], kept: list[Any]) -> Callable[[Any], Any]
     return called
 
 
-@pytest.mark.parametrize("leak", ["descriptors of a tether", "descriptors of memory", "a mapping"])
+@pytest.mark.parametrize("leak", ["descriptors of a lifeline", "descriptors of memory", "a mapping"])
 def test_it_sees_what_is_left(nothing_left: None, leak: str, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001
     """What is not closed, or kept mapped, ends the run, and the error names the seed and the loader."""
     kept: list[Any] = []
     monkeypatch.setattr(many, "PATIENCE_S", 0.1)
-    place: Any = launch.Tether if "tether" in leak else segment.Segment
+    place: Any = launch.Lifeline if "lifeline" in leak else segment.Segment
     with monkeypatch.context() as patched:
         if leak == "a mapping":
             patched.setattr(place, "open", keeping(place.open, kept))

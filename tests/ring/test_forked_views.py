@@ -125,15 +125,21 @@ def test_a_child_of_a_child_has_its_own(batches: Any) -> None:
     assert child.go() == 0
 
 
-def test_a_child_drops_collects_and_closes_without_effect(batches: Any) -> None:
+def test_a_child_drops_collects_and_closes_without_effect() -> None:
     """Dropping views, a collection and `close()` in the child leave the parent's loader alone."""
+    with ringfeed.Loader(Counted(), batch_size=8, workers=1, slots=3, start_method="forkserver") as loader:
+        _drop_collect_and_close(loader)
+
+
+def _drop_collect_and_close(loader: ringfeed.Loader) -> None:
+    batches = iter(loader)
     batch = next(batches)
     holder = [batch]
 
     def deed() -> None:
         holder.clear()
         gc.collect()
-        batches._loader.close()
+        loader.close()
         check(batch, 0)
 
     assert Child(deed).go() == 0

@@ -4,7 +4,7 @@
     python tests/support/fuzz.py --seed 1234
     python tests/support/fuzz.py --seconds 60 --unkillable
 
-A round is one loader with random settings. While a thread kills and stops its workers and its nursery, the consumer
+A round is one loader with random settings. While a thread kills and stops its workers and its forkserver, the consumer
 holds random views, breaks epochs off and begins others. In some rounds workers are stopped for good, and the loader
 must suspect and end them; with --unkillable in all, and some of them cannot be ended, and wake up later.
 

@@ -90,7 +90,7 @@ class Killer:
         self._killed: set[int] = set()
         self._working: set[int] = set()  # processes that have been seen to be past their start
         self._killed_early = -1  # the last worker that was killed before it had worked
-        self._nursery_after = -1  # restarts at its last death; it must have forked again before it dies again
+        self._forkserver_after = -1  # restarts at its last death; it must have forked again before it dies again
         self._over = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="killer", daemon=True)
@@ -138,8 +138,8 @@ class Killer:
         return False
 
     def _do(self, deed: Deed) -> None:
-        if "nursery" in deed.name:
-            self._do_to_nursery(deed)
+        if "forkserver" in deed.name:
+            self._do_to_forkserver(deed)
             return
         workers = sorted(self._pool._workers.copy().items())
         if not workers:
@@ -167,8 +167,8 @@ class Killer:
             return False  # somebody is being replaced: nobody can tell yet who starts
         try:
             pids = {each: worker.pid for each, worker in self._pool._workers.items()}
-            self._working |= {pid for each, pid in pids.items() if not self._pool._patience.is_starting(each)}
-            early = self._pool._headcount.early_deaths or self._killed_early in pids.values()
+            self._working |= {pid for each, pid in pids.items() if not self._pool._watchdog.is_starting(each)}
+            early = self._pool._policy.early_deaths or self._killed_early in pids.values()
         finally:
             self._pool._lock.release()
         return pid in self._working or not early
@@ -189,9 +189,9 @@ class Killer:
         self._send(worker.pid, signal.SIGKILL)
 
     def _circumstances(self, number: int) -> str:
-        if self._pool._patience.is_starting(number):
+        if self._pool._watchdog.is_starting(number):
             return "of one that starts"
-        is_starting, others = self._pool._patience.is_starting, {*self._pool._workers} - {number}
+        is_starting, others = self._pool._watchdog.is_starting, {*self._pool._workers} - {number}
         return "another works" if not all(map(is_starting, others)) else "no other works"
 
     def _pause(self, pid: int, deed: Deed, doomed: int | None) -> None:
@@ -215,7 +215,7 @@ class Killer:
             return
         self._note_death(pid)
         self._suspected.add(pid)
-        self._tally.suspects += 1
+        self._tally.timed_out += 1
         if deed.unkillable:
             woken_s = time.monotonic() + SUSPECT_S[self._orders.method] + KILL_S + 3 * deed.pause_s - 0.3
             self._later.append((woken_s, pid, partial(self._immortals.wake, pid)))
@@ -227,20 +227,20 @@ class Killer:
             self._later.remove(deed)
             deed[2]()
 
-    def _do_to_nursery(self, deed: Deed) -> None:
-        nursery = getattr(self._pool._launcher, "_nursery", None)
-        if nursery is None:
+    def _do_to_forkserver(self, deed: Deed) -> None:
+        forkserver = getattr(self._pool._launcher, "_forkserver", None)
+        if forkserver is None:
             return
         if "stop" in deed.name:
-            self._pause(nursery.pid, deed, None)
+            self._pause(forkserver.pid, deed, None)
             return
         if any(pid not in self._working for _, pid, _ in self._later):
             return  # a stopped process dies of SIGHUP when its parent does: one that starts would die too early
         restarts = self._pool.restarts
-        if restarts > self._nursery_after and len(self._pool._workers) == self._orders.workers:
-            self._nursery_after = restarts
-            self._send(nursery.pid, signal.SIGKILL)
-            self._tally.nurseries += 1
+        if restarts > self._forkserver_after and len(self._pool._workers) == self._orders.workers:
+            self._forkserver_after = restarts
+            self._send(forkserver.pid, signal.SIGKILL)
+            self._tally.forkservers += 1
 
     @staticmethod
     def _send(pid: int, number: signal.Signals) -> None:

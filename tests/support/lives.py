@@ -151,7 +151,7 @@ def killed_worker(life: Life) -> None:
 
 
 def killed_all(life: Life) -> None:
-    """Every process is killed, the nursery too, and the loader closed."""
+    """Every process is killed, the forkserver too, and the loader closed."""
     loader = life.loader()
     iterator, _ = life.begin(loader)
     _kill_all(loader)
@@ -167,8 +167,8 @@ def killed_and_dropped(life: Life) -> None:
 
 
 def _kill_all(loader: ringfeed.Loader) -> None:
-    nursery = getattr(pool_of(loader)._launcher, "_nursery", None)
-    for pid in pids(loader) + ([nursery.pid] if nursery else []):
+    forkserver = getattr(pool_of(loader)._launcher, "_forkserver", None)
+    for pid in pids(loader) + ([forkserver.pid] if forkserver else []):
         os.kill(pid, signal.SIGKILL)
 
 

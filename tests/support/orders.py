@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 120.0
 SUSPECT_S = {"spawn": 3.0, "forkserver": 3.0, "fork": 1.0}  # mostly enough for a start
-DEEDS = {"kill": 60, "kill all": 8, "stop": 14, "stop and kill": 8, "kill nursery": 8, "stop nursery": 2}
+DEEDS = {"kill": 60, "kill all": 8, "stop": 14, "stop and kill": 8, "kill forkserver": 8, "stop forkserver": 2}
 SUSPICIOUS = {"stop for good": 40}  # in rounds with on_stall="restart": the loader must end it
 SHAPE = (5, 7)
 
@@ -137,9 +137,9 @@ class Tally:
 
     rounds: int = 0
     kills: int = 0
-    nurseries: int = 0
+    forkservers: int = 0
     stops: int = 0
-    suspects: int = 0
+    timed_out: int = 0
     unkillable: int = 0
     restarts: int = 0
     batches: int = 0
@@ -150,8 +150,9 @@ class Tally:
     def __str__(self) -> str:
         """All of it; a tally of rounds that passed has lost nothing."""
         lines = [
-            f"{self.rounds} rounds: {self.kills} kills of workers, {self.nurseries} of nurseries, {self.stops} stops, "
-            f"{self.suspects} for good, {self.unkillable} of these spared by SIGKILL, {self.restarts} replacements",
+            f"{self.rounds} rounds: {self.kills} kills of workers, "
+            f"{self.forkservers} of forkservers, {self.stops} stops, "
+            f"{self.timed_out} for good, {self.unkillable} of these spared by SIGKILL, {self.restarts} replacements",
             f"{self.batches} batches, {self.rows} rows, {self.broken_off} epochs broken off: "
             f"0 lost, 0 doubled, 0 reordered, 0 wrong bytes",
         ]

@@ -181,7 +181,8 @@ class Record:
         tally = self.tally
         return (
             f"{self.rounds} rounds, {self.fits} fits under fire over {self.epochs} epochs: {tally.kills} kills of "
-            f"workers, {tally.nurseries} of nurseries, {tally.stops} stops, {tally.suspects} for good, {self.struck} "
+            f"workers, {tally.forkservers} of forkservers, "
+            f"{tally.stops} stops, {tally.timed_out} for good, {self.struck} "
             f"faults inside samples, {tally.restarts} replacements, {self.skipped} samples skipped: every loss, every "
             f"validation loss and all weights equal, bit for bit"
         )

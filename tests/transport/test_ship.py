@@ -123,7 +123,7 @@ def test_nobody_can_change_a_shipment() -> None:
 
 
 def test_unpacking_reads_no_page_of_what_is_shared() -> None:
-    """A nursery, which only unpickles, has none of a large array in its page tables: its workers share all of it."""
+    """A forkserver, which only unpickles, has none of a large array in its page tables: its workers share all of it."""
     shipment = shipped((np.ones(8 * MB, np.uint8), b"x" * 50_000))
     dataset = received(shipment)
     area = next(

@@ -266,7 +266,7 @@ def test_many_that_take_too_long_are_named() -> None:
     how: Any = {"batch_size": 8, "workers": 1, "slots": 2, "start_method": "fork"}
     with ringfeed.Loader(BadBulk("sleeps", at=1), spec=Oracle.SPEC, **how) as loader:
         batches = iter(loader)
-        wait_until(lambda: Observer(pool_of(loader)._crew.ring).worker(0).inside == 0)
+        wait_until(lambda: Observer(pool_of(loader)._config.ring).worker(0).inside == 0)
         lose_patience(loader, 0.1)
         with pytest.raises(ringfeed.StallError) as caught:
             next(batches)

@@ -20,10 +20,9 @@ from ringfeed.ring._ring import Descriptor
 from ringfeed.ring._snapshot import Observer
 from ringfeed.ring.machine import show_limit
 from ringfeed.workers import channel as channels
-from ringfeed.workers import forkserver as nursery
-from ringfeed.workers import launch
+from ringfeed.workers import forkserver, launch
 from ringfeed.workers.launch import Forker, Spawner
-from ringfeed.workers.process import Tether, Worker
+from ringfeed.workers.process import Lifeline, WorkerProcess
 from watching import pids, pool_of, run_script, start_script, wait_until
 
 if TYPE_CHECKING:
@@ -124,8 +123,8 @@ def test_a_default_timeout_for_sockets(method: str) -> None:
     """socket.setdefaulttimeout() in the consumer does not hurry the workers' channels."""
     slow = "import time, socket; socket.setdefaulttimeout(0.05)\n"
     patch = (
-        "from ringfeed.workers.processes import Processes\nold = Processes._introduce\n"
-        "Processes._introduce = lambda *a: (time.sleep(0.2), old(*a))\n"
+        "from ringfeed.workers.processes import Processes\nold = Processes._configure\n"
+        "Processes._configure = lambda *a: (time.sleep(0.2), old(*a))\n"
     )
     found = run_script(slow + patch + COUNT.format(method=method))
     assert found == ("20\n", "", 0)
@@ -155,9 +154,9 @@ def test_no_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def tether() -> Iterator[Tether]:
+def lifeline() -> Iterator[Lifeline]:
     """What ties a worker to this process."""
-    found = Tether()
+    found = Lifeline()
     yield found
     found.close()
 
@@ -169,31 +168,31 @@ def tether() -> Iterator[Tether]:
     [(signal.SIGKILL, "was killed by SIGKILL"), (40, "was killed by signal 40"), (None, "exited with status 1")],
     ids=str,
 )
-def test_how_a_worker_ended(method: str, number: Any, end: str, tether: Tether) -> None:
-    """The epitaph names the signal, real-time ones too, or the exit status, whoever the parent was."""
-    launcher = Spawner(tether) if method == "spawn" else Forker(tether, Oracle(8))
+def test_how_a_worker_ended(method: str, number: Any, end: str, lifeline: Lifeline) -> None:
+    """The exit reason names the signal, real-time ones too, or the exit status, whatever process was the parent."""
+    launcher = Spawner(lifeline) if method == "spawn" else Forker(lifeline, Oracle(8))
     worker = launcher.start()
     if number is None:
-        worker.hang_up()  # it waits for its hello
+        worker.shutdown()  # it waits for its hello
     else:
         signal.pidfd_send_signal(worker.pidfd, number)
     assert worker.is_dead(120)
-    assert worker.epitaph() == end
+    assert worker.exit_reason() == end
     launcher.close()
 
 
 @pytest.mark.usefixtures("nothing_left")
-def test_a_process_that_cannot_die_is_not_waited_for(tether: Tether) -> None:
+def test_a_process_that_cannot_die_is_not_waited_for(lifeline: Lifeline) -> None:
     """Where even SIGKILL has no effect, as on a dead network disk, another thread waits for the end."""
-    worker = Spawner(tether).start()
+    worker = Spawner(lifeline).start()
     waiting: list[str] = []
     status = lambda: waiting.append(threading.current_thread().name)  # noqa: E731 - one line
-    stuck = Worker(worker.pid, Descriptor(os.dup, worker.pidfd), worker.channel, status, is_child=True)
-    assert stuck.epitaph() == "ended"
+    stuck = WorkerProcess(worker.pid, Descriptor(os.dup, worker.pidfd), worker.channel, status, is_child=True)
+    assert stuck.exit_reason() == "ended"
     wait_until(lambda: waiting == ["ringfeed-undertaker"])
     worker.kill()
     assert worker.is_dead(120)
-    worker.epitaph()
+    worker.exit_reason()
 
 
 @pytest.mark.usefixtures("nothing_left")
@@ -210,20 +209,20 @@ def test_what_a_worker_has_started_goes_with_it(method: Any) -> None:
 
 
 @pytest.mark.usefixtures("nothing_left")
-def test_a_pidfd_that_cannot_be_had(tether: Tether, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pidfd_that_cannot_be_had(lifeline: Lifeline, monkeypatch: pytest.MonkeyPatch) -> None:
     """If a started process cannot be watched it is ended, and the error is raised."""
 
     def full(_: int) -> int:
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr(os, "pidfd_open", full)
-    for launcher in (Spawner(tether), Forker(tether, Oracle(8))):
+    for launcher in (Spawner(lifeline), Forker(lifeline, Oracle(8))):
         with pytest.raises((OSError, ringfeed.WorkerError)):
             launcher.start()
         launcher.close()
 
 
-# ---- the nursery ----
+# ---- the forkserver ----
 
 
 def written_by(pid: int) -> set[int]:
@@ -233,21 +232,21 @@ def written_by(pid: int) -> set[int]:
 
 
 @pytest.mark.usefixtures("nothing_left")
-def test_a_nursery_holds_no_loaders_lifeline() -> None:
+def test_a_forkserver_holds_no_loaders_lifeline() -> None:
     """The pipes that tie workers to the consumer are written by it alone, however many loaders fork."""
     settings: Any = {"workers": 1, "start_method": "fork", "batch_size": 4}
     with ringfeed.Loader(Oracle(8), **settings) as one, ringfeed.Loader(Oracle(8), **settings) as other:
         assert len([*iter(one)]) == len([*iter(other)]) == 2
-        writers = {os.fstat(pool_of(loader)._tether.writer.fileno()).st_ino for loader in (one, other)}
+        writers = {os.fstat(pool_of(loader)._lifeline.writer.fileno()).st_ino for loader in (one, other)}
         for loader in (one, other):
-            for pid in (pool_of(loader)._launcher._nursery.pid, *pids(loader)):
+            for pid in (pool_of(loader)._launcher._forkserver.pid, *pids(loader)):
                 assert not writers & written_by(pid)
 
 
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("method", FORKS)
 @pytest.mark.parametrize("when", ["between epochs", "in an epoch", "with a worker"])
-def test_a_nursery_that_is_killed_is_replaced(method: Any, when: str) -> None:
+def test_a_forkserver_that_is_killed_is_replaced(method: Any, when: str) -> None:
     """Whenever the process that forks workers is killed, the workers go on, and the next death is made good."""
     with ringfeed.Loader(Oracle(300, sleep_s=0.001), batch_size=4, workers=2, start_method=method) as loader:
         first = iter(loader)
@@ -255,9 +254,9 @@ def test_a_nursery_that_is_killed_is_replaced(method: Any, when: str) -> None:
         pool = pool_of(loader)
         if when == "between epochs":
             seen += drain(first)
-            os.kill(pool._launcher._nursery.pid, signal.SIGKILL)
+            os.kill(pool._launcher._forkserver.pid, signal.SIGKILL)
         else:
-            os.kill(pool._launcher._nursery.pid, signal.SIGKILL)
+            os.kill(pool._launcher._forkserver.pid, signal.SIGKILL)
             if when == "with a worker":
                 os.kill(pool._workers[0].pid, signal.SIGKILL)
             seen += drain(first)
@@ -270,7 +269,7 @@ def test_a_nursery_that_is_killed_is_replaced(method: Any, when: str) -> None:
 
 
 @pytest.mark.usefixtures("nothing_left")
-def test_a_nursery_killed_before_it_can_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_forkserver_killed_before_it_can_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The worker that it had forked, and that nobody knows, gets no part in the work."""
     once = tmp_path / "once"
     original = channels.send
@@ -281,13 +280,13 @@ def test_a_nursery_killed_before_it_can_answer(monkeypatch: pytest.MonkeyPatch, 
             os.kill(os.getpid(), signal.SIGKILL)
         original(end, message, fds)
 
-    monkeypatch.setattr(nursery.channels, "send", send)
+    monkeypatch.setattr(forkserver.channels, "send", send)
     with ringfeed.Loader(Oracle(40), batch_size=4, workers=1, start_method="fork") as loader:
         iterator = iter(loader)
         seen = check(next(iterator))
         orphan, known = int(once.read_text()), pool_of(loader)._workers[0].pid
         assert orphan != known
-        assert Observer(pool_of(loader)._crew.ring).worker(0).tickets > 0
+        assert Observer(pool_of(loader)._config.ring).worker(0).tickets > 0
         seen += drain(iterator)
         assert seen == list(range(40))
     wait_until(lambda: not leftovers.runs(orphan))
@@ -295,12 +294,12 @@ def test_a_nursery_killed_before_it_can_answer(monkeypatch: pytest.MonkeyPatch, 
 
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("method", FORKS)
-def test_a_nursery_that_does_not_answer(method: Any) -> None:
-    """A stopped nursery does not keep close() waiting."""
+def test_a_forkserver_that_does_not_answer(method: Any) -> None:
+    """A stopped forkserver does not keep close() waiting."""
     loader = ringfeed.Loader(Oracle(40), batch_size=4, workers=1, start_method=method, timeout_s=600)
     check(next(iter(loader)))
     pool = pool_of(loader)
-    os.kill(pool._launcher._nursery.pid, signal.SIGSTOP)
+    os.kill(pool._launcher._forkserver.pid, signal.SIGSTOP)
     os.kill(pool._workers[0].pid, signal.SIGKILL)
     time.sleep(0.3)  # the watcher waits for a replacement
     began = time.monotonic()
@@ -308,7 +307,7 @@ def test_a_nursery_that_does_not_answer(method: Any) -> None:
     assert time.monotonic() - began < 120
 
 
-def test_a_nursery_that_cannot_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forkserver_that_cannot_fork(monkeypatch: pytest.MonkeyPatch) -> None:
     """The consumer hears why no worker could be forked."""
     here = os.getpid()
     fork = os.fork
@@ -358,7 +357,7 @@ if __name__ == "__main__":
     with ringfeed.Loader(Oracle(40), batch_size=4, workers=2, start_method="fork") as loader:
         for batch in loader: pass
         pool = loader._engine.pool
-        os.kill(pool._launcher._nursery.pid, signal.SIGKILL)
+        os.kill(pool._launcher._forkserver.pid, signal.SIGKILL)
         os.kill(pool._workers[0].pid, signal.SIGKILL)
         for batch in loader: pass
     del batch, pool, loader
@@ -366,8 +365,8 @@ if __name__ == "__main__":
 """
 
 
-def test_orphans_of_a_nursery_are_buried() -> None:
-    """Where orphans come to the consumer, as in a container, those of a killed nursery do not stay as zombies."""
+def test_orphans_of_a_forkserver_are_buried() -> None:
+    """Where orphans come to the consumer, as in a container, those of a killed forkserver do not stay as zombies."""
     found = run_script(SUBREAPER)
     assert found == ("[]\n", "", 0)
 
@@ -385,8 +384,8 @@ iter(loader)
 """
 
 
-def test_a_nursery_that_still_unpickles_ends_with_its_consumer() -> None:
-    """A nursery is tied to the consumer before it touches the dataset."""
+def test_a_forkserver_that_still_unpickles_ends_with_its_consumer() -> None:
+    """A forkserver is tied to the consumer before it touches the dataset."""
     process = start_script(SLOW_NURSERY)
     try:
         assert process.stdout is not None

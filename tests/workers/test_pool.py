@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from ringfeed.workers.process import Worker
+    from ringfeed.workers.process import WorkerProcess
 
 pytestmark = pytest.mark.once
 
@@ -141,7 +141,7 @@ def test_a_worker_that_cannot_be_replaced(monkeypatch: pytest.MonkeyPatch) -> No
         iterator = iter(loader)
         check(next(iterator))
 
-        def full(*_: object) -> Worker:
+        def full(*_: object) -> WorkerProcess:
             raise BlockingIOError(11, "no more processes")
 
         monkeypatch.setattr(Spawner, "start", full)
@@ -163,8 +163,10 @@ def test_ctrl_c_while_it_closes(method: Any, monkeypatch: pytest.MonkeyPatch) ->
     loader = ringfeed.Loader(Misbehaving("sleeps", at=0), batch_size=4, workers=1, **settings)
     iterator = iter(loader)
     wait_until(lambda: loader._engine.observer.worker(0).inside == 0)  # type: ignore[union-attr]
-    bury, presses = processes.Processes._bury_all, [ctrl_c]
-    monkeypatch.setattr(processes.Processes, "_bury_all", lambda pool: (presses and presses.pop()(), bury(pool)))
+    terminate_all, presses = processes.Processes._bury_all, [ctrl_c]
+    monkeypatch.setattr(
+        processes.Processes, "_bury_all", lambda pool: (presses and presses.pop()(), terminate_all(pool))
+    )
     with pytest.raises(KeyboardInterrupt):
         loader.close()
     loader.close()
@@ -309,8 +311,8 @@ def test_iterators_from_several_threads() -> None:
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
-def test_rows_do_not_wait_for_a_nursery_that_is_stopped(method: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A dead worker's rows go to the others at once, though its nursery cannot say yet how it ended."""
+def test_rows_do_not_wait_for_a_forkserver_that_is_stopped(method: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dead worker's rows go to the others at once, though its forkserver cannot say yet how it ended."""
     monkeypatch.setattr(launch, "BURIAL_S", 200.0)
     with ringfeed.Loader(
         Oracle(400, sleep_s=0.01), batch_size=4, workers=2, start_method=method, spec=Oracle.SPEC, timeout_s=120
@@ -318,14 +320,14 @@ def test_rows_do_not_wait_for_a_nursery_that_is_stopped(method: Any, monkeypatch
         batches = iter(loader)
         for _ in range(10):
             check(next(batches))
-        nursery = pool_of(loader)._launcher._nursery.pid
-        os.kill(nursery, signal.SIGSTOP)
+        forkserver = pool_of(loader)._launcher._forkserver.pid
+        os.kill(forkserver, signal.SIGSTOP)
         try:
             os.kill(pids(loader)[0], signal.SIGKILL)
             for _ in range(20):
                 check(next(batches))
         finally:
-            os.kill(nursery, signal.SIGCONT)
+            os.kill(forkserver, signal.SIGCONT)
 
 
 @pytest.mark.usefixtures("nothing_left")

@@ -24,7 +24,7 @@ from datasets import FOREVER_S
 from ringfeed.engine.autotune import Setting
 from ringfeed.ring._snapshot import Observer
 from ringfeed.workers import processes
-from ringfeed.workers.process import Worker
+from ringfeed.workers.process import WorkerProcess
 from watching import lose_patience, pids, pool_of, wait_until
 
 if TYPE_CHECKING:
@@ -82,13 +82,13 @@ class SlowToOpen(Stuck):
 def immortal(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[int]]:
     """Processes that SIGKILL does not end before the test is over."""
     pids: set[int] = set()
-    kill = Worker.kill
+    kill = WorkerProcess.kill
 
-    def kill_mortals(worker: Worker, number: signal.Signals = signal.SIGKILL) -> None:
+    def kill_mortals(worker: WorkerProcess, number: signal.Signals = signal.SIGKILL) -> None:
         if worker.pid not in pids:
             kill(worker, number)
 
-    monkeypatch.setattr(Worker, "kill", kill_mortals)
+    monkeypatch.setattr(WorkerProcess, "kill", kill_mortals)
     monkeypatch.setattr(processes, "KILL_S", 0.1)
     monkeypatch.setattr(processes, "STOP_S", 0.2)
     yield pids
@@ -108,7 +108,7 @@ def stopped(place: Path, index: int | str = 5) -> int:
 
 def all_done_but_one(loader: ringfeed.Loader, tickets: int) -> None:
     """Wait until a single one of so many tickets is unfinished: whoever has it is the only one inside a sample."""
-    ring = pool_of(loader)._crew.ring
+    ring = pool_of(loader)._config.ring
 
     def done() -> bool:
         workers = Observer(ring).workers()
@@ -289,7 +289,7 @@ def test_who_has_just_begun_is_not_stuck(tmp_path: Path, immortal: set[int]) -> 
         immortal.add(stopped(tmp_path, 0))
         pool, hour_ns = pool_of(loader), 3600 * 10**9
         assert 0 < pool.kill_stuck(hour_ns) < hour_ns
-        assert (pool._patience.suspects, loader.stats().restarts) == (set(), 0)
+        assert (pool._watchdog.timed_out, loader.stats().restarts) == (set(), 0)
         os.kill(immortal.pop(), signal.SIGKILL)
         check(next(batches), 0)
 

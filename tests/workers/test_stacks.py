@@ -105,7 +105,7 @@ def test_a_dataset_that_resets_the_signal_lives(method: Any) -> None:
     with ringfeed.Loader(Resets(8), batch_size=4, workers=1, start_method=method, spec=Oracle.SPEC) as loader:
         batches = iter(loader)
         pid = pids(loader)[0]
-        wait_until(lambda: Observer(pool_of(loader)._crew.ring).worker(0).inside == 0)
+        wait_until(lambda: Observer(pool_of(loader)._config.ring).worker(0).inside == 0)
         wait_until(lambda: stacks._why_not(pid).startswith("no stack: the dataset"))
         lose_patience(loader, 0.1)
         with pytest.raises(ringfeed.StallError) as caught:

@@ -29,7 +29,7 @@ from ringfeed.ring.segment import Segment
 from ringfeed.transport.shared_dataset import pack, ship
 from ringfeed.workers import channel as channels
 from ringfeed.workers.launch import Spawner
-from ringfeed.workers.process import Tether
+from ringfeed.workers.process import Lifeline
 from travel import without_figures
 from watching import pool_of, run_script, start_script, wait_until
 
@@ -90,13 +90,13 @@ def numbers(first: int) -> list[int]:
 @pytest.fixture
 def tied() -> Iterator[Any]:
     """A spawned worker process that waits for its hello."""
-    tether = Tether()
-    found = Spawner(tether).start()
+    lifeline = Lifeline()
+    found = Spawner(lifeline).start()
     yield found
     found.kill()
     found.is_dead(120)
-    found.epitaph()
-    tether.close()
+    found.exit_reason()
+    lifeline.close()
 
 
 def test_a_thread_serves_until_the_ring_stops() -> None:
@@ -176,7 +176,7 @@ def test_idle_workers_leave_at_once(tied: Any) -> None:
 
 def test_a_worker_whose_consumer_hangs_up_leaves(tied: Any) -> None:
     """The end of the channel before the hello ends the worker, without a word."""
-    tied.hang_up()
+    tied.shutdown()
     assert tied.is_dead(120)
 
 
@@ -417,8 +417,8 @@ class Stubborn:
 loader = ringfeed.Loader(Stubborn(), batch_size=2, workers=2, start_method={method!r}, spec=ringfeed.Array((), "int64"))
 iterator = iter(loader)
 pool = loader._engine.pool
-nursery = getattr(pool._launcher, "_nursery", None)
-print(*[w.pid for w in pool._workers.values()], *([nursery.pid] if nursery else []), flush=True)
+forkserver = getattr(pool._launcher, "_forkserver", None)
+print(*[w.pid for w in pool._workers.values()], *([forkserver.pid] if forkserver else []), flush=True)
 while not os.path.exists({flag!r}): time.sleep(0.01)
 print("busy", flush=True)
 {end}

@@ -31,7 +31,7 @@ from ringfeed.ring.segment import Segment
 from ringfeed.spec._fields import Fields
 from ringfeed.spec.array import copy_of
 from ringfeed.spec.builder import BatchBuilder
-from ringfeed.workers.pool import Crew, InProcess, Pool, Threads
+from ringfeed.workers.pool import InProcess, Pool, PoolConfig, Threads
 from ringfeed.workers.processes import Processes
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class Engine:
 
     def _make_pool(self) -> Pool:
         settings = self._settings
-        crew = Crew(
+        config = PoolConfig(
             self.ring,
             self.segment,
             self._source,
@@ -108,7 +108,7 @@ class Engine:
             self._at_first.workers,
             settings.timeout_s,
         )
-        return _POOLS[settings.backend](crew) if settings.workers else InProcess(crew)
+        return _POOLS[settings.backend](config) if settings.workers else InProcess(config)
 
     # ---- epochs ----
 
@@ -329,7 +329,7 @@ class Engine:
     def _stalled(self) -> int:
         """Raise StallError, or end the workers that are stuck; returns how long to wait before the next look."""
         pause_ns = self.pool.kill_stuck(self._timeout_ns()) if self._settings.on_stall == "restart" else 0
-        if self.pool.outlived and self._sizing is not None and self._sizing.replace_lost():
+        if self.pool.unkillable and self._sizing is not None and self._sizing.replace_lost():
             return pause_ns or self._timeout_ns()
         if pause_ns:
             return pause_ns

@@ -65,7 +65,7 @@ class Sizing:
 
     def _make_do(self) -> None:
         """Have the tuner know of workers that could not be had."""
-        declined = self._pool.declined
+        declined = self._pool.scaled_down
         if declined is not None and declined[0] < self._tuner.setting.workers:
             self._make(self._tuner.make_do(*declined))
 

@@ -188,7 +188,7 @@ cdef extern from "ring.h" nogil:
     void rf_set_open(rf_ring *ring, uint32_t slots)
     uint32_t rf_open_slots(const rf_ring *ring)
     int rf_give_back(rf_ring *ring, uint32_t slot)
-    void rf_set_crew(rf_ring *ring, uint32_t workers)
+    void rf_set_worker_count(rf_ring *ring, uint32_t workers)
     void rf_retire(rf_ring *ring, uint32_t worker)
     void rf_note_pid(rf_ring *ring, uint32_t worker, uint32_t pid)
     void rf_note_stall(rf_ring *ring, int64_t stall_ns)

@@ -85,7 +85,7 @@ cdef class Descriptor:
         """Close it; once."""
         self.close_now()
 
-    def hang_up(self):
+    def shutdown(self):
         """End a channel, also where a forked process holds a copy of this end."""
         shutdown(self.fd, SHUT_RDWR)
 

@@ -277,9 +277,9 @@ cdef class Ring:
         if error:
             raise OSError(error, os.strerror(error))
 
-    def set_crew(self, uint32_t workers):
+    def set_worker_count(self, uint32_t workers):
         """Reckon with so many workers from now on."""
-        c.rf_set_crew(self.ring, workers)
+        c.rf_set_worker_count(self.ring, workers)
 
     def retire(self, uint32_t worker):
         """Have a worker leave when it has published what it is at."""

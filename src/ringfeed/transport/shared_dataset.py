@@ -165,7 +165,7 @@ def unpack(manifest: bytes, fds: Sequence[int]) -> Any:
     table = Piece(*table_fields)
     numbers = array("Q", bytes(_mapped(fds, [table])[0]))
     pieces = [Piece(*numbers[at : at + 3]) for at in range(0, len(numbers), 3)]
-    stream = _mapped(fds, pieces[:1])[0]  # apart, so that a nursery, which reads no more, keeps no page mapped
+    stream = _mapped(fds, pieces[:1])[0]  # apart, so that a forkserver, which reads no more, keeps no page mapped
     buffers = _mapped(fds, pieces[1:])
     with watched():
         if part_count:

@@ -1,4 +1,4 @@
-"""The nursery: a process that holds the dataset and forks workers from itself, the first ones and replacements.
+"""The forkserver: a process that holds the dataset and forks workers from itself, the first ones and replacements.
 
 It is forked from the consumer before the first batch (start_method="fork"), or spawned ("forkserver"). It never
 runs user code beyond unpickling the dataset, so that what it forks is quiet.
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from ringfeed.ring._ring import Descriptor
 
 
-class Nursery:
-    """The loop of a nursery process."""
+class Forkserver:
+    """The loop of a forkserver process."""
 
     def __init__(self, channel: socket.socket | Descriptor, dataset: Any) -> None:
         """Fork on the orders that come through ``channel``."""
@@ -49,10 +49,10 @@ class Nursery:
             for fd, _ in poller.poll():
                 if fd != self._channel.fileno():
                     self._bury(fd)
-                elif not self._obey():
+                elif not self._handle_request():
                     return
 
-    def _obey(self) -> bool:
+    def _handle_request(self) -> bool:
         fds: list[int] = []
         try:
             message, fds = channels.receive(self._channel)
@@ -61,7 +61,7 @@ class Nursery:
 
                 close_pipes(message["pipes"])
                 return True
-            child = fork(partial(self._let_live, *fds))
+            child = fork(partial(self._run_worker, *fds))
         except EOFError:
             return False
         except OSError as error:
@@ -74,7 +74,7 @@ class Nursery:
                 os.close(fd)
         return True
 
-    def _let_live(self, channel_fd: int, parent_fd: int, lifeline_fd: int) -> NoReturn:
+    def _run_worker(self, channel_fd: int, parent_fd: int, lifeline_fd: int) -> NoReturn:
         try:
             self._channel.close()
             for child in self._children.values():
@@ -101,7 +101,7 @@ def end_group(pid: int) -> None:
 
 
 def fork(live: Callable[[], NoReturn]) -> Child:
-    """Fork a process that becomes a worker or a nursery in ``live()``; until then no signal runs our handlers in it.
+    """Fork a process that becomes a worker or a forkserver in ``live()``; until then no signal runs our handlers in it.
 
     Python's warning about threads is given by `launch`, in better words.
     """
@@ -124,13 +124,13 @@ def forget_the_consumer() -> None:
     sys.stdin = open(0, closefd=False)  # noqa: SIM115 - the old one may hold lines that are the consumer's
 
 
-def nurse(channel: Descriptor, parent_fd: int, lifeline_fd: int, dataset: Any) -> None:
-    """Run a nursery that was forked from the consumer, to the end of this process."""
+def run_forkserver(channel: Descriptor, parent_fd: int, lifeline_fd: int, dataset: Any) -> None:
+    """Run a forkserver that was forked from the consumer, to the end of this process."""
     try:
         forget_the_consumer()
         become_worker(parent_fd, lifeline_fd)
         _calm_torch()
-        Nursery(channel, dataset).run()
+        Forkserver(channel, dataset).run()
         os._exit(0)
     except BaseException:  # noqa: BLE001 - reported, whatever it is
         report_and_leave(channel)
@@ -146,7 +146,7 @@ def _calm_torch() -> None:
 
 
 def main(channel_fd: int, parent_fd: int, lifeline_fd: int) -> None:
-    """Run a spawned nursery: import what the samples need, and unpickle the dataset, once for all workers.
+    """Run a spawned forkserver: import what the samples need, and unpickle the dataset, once for all workers.
 
     The import of a framework starts no thread, so that what is forked afterwards is whole.
     """
@@ -165,7 +165,7 @@ def main(channel_fd: int, parent_fd: int, lifeline_fd: int) -> None:
         dataset = unpack(hello["manifest"], fds)
         for fd in fds:
             os.close(fd)
-        Nursery(channel, dataset).run()
+        Forkserver(channel, dataset).run()
     except BaseException:  # noqa: BLE001 - reported, whatever it is
         report_and_leave(channel)
     os._exit(0)

@@ -1,9 +1,9 @@
 """Making worker processes: each start method turns a channel into a running process.
 
     Spawner   a fresh interpreter a worker; never imports the user's main module
-    Forker    a nursery process forks workers: born of the consumer ("fork") or spawned ("forkserver")
+    Forker    a forkserver process forks workers: born of the consumer ("fork") or spawned ("forkserver")
 
-Both answer `start()` with a `Worker`: its pidfd proves its death, even where its parent is another process.
+Both answer `start()` with a `WorkerProcess`: its pidfd proves its death, even where its parent is another process.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from ringfeed.ring.machine import is_shortage, reason
 from ringfeed.ring.segment import STDERR
 from ringfeed.transport.framework_stubs import frameworks_loaded
 from ringfeed.workers import channel as channels
-from ringfeed.workers.forkserver import end_group, fork, nurse
+from ringfeed.workers.forkserver import end_group, fork, run_forkserver
 from ringfeed.workers.popens import close_pipes, pipes_of_launches
-from ringfeed.workers.process import Tether, Worker
+from ringfeed.workers.process import Lifeline, WorkerProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -71,13 +71,13 @@ _NO_FOLDER_FIRST = ("-P",) if sys.version_info >= (3, 11) else ()  # Python 3.13
 class Spawner:
     """Starts each worker as a fresh interpreter."""
 
-    def __init__(self, tether: Tether) -> None:
+    def __init__(self, lifeline: Lifeline) -> None:
         """Start workers that are tied to this process."""
-        self._tether = tether
+        self._lifeline = lifeline
 
-    def start(self) -> Worker:
+    def start(self) -> WorkerProcess:
         """Start a worker."""
-        return spawn("ringfeed.workers.worker_main", self._tether)
+        return spawn("ringfeed.workers.worker_main", self._lifeline)
 
     def abandon(self) -> None:
         """Nothing keeps a spawner waiting."""
@@ -96,12 +96,12 @@ def _explained() -> Iterator[None]:
 
 
 @_explained()
-def spawn(module: str, tether: Tether) -> Worker:
+def spawn(module: str, lifeline: Lifeline) -> WorkerProcess:
     """Run ``module.main(channel, parent, lifeline)`` in a fresh interpreter with this one's path and flags."""
     ours, theirs = channels.pair()
     with theirs:
-        process = _popen(module, (theirs.fileno(), *tether.fds))
-    return Worker(process.pid, process.pidfd, ours, process.wait, is_child=True)
+        process = _popen(module, (theirs.fileno(), *lifeline.fds))
+    return WorkerProcess(process.pid, process.pidfd, ours, process.wait, is_child=True)
 
 
 def _here() -> str:
@@ -168,27 +168,27 @@ def _inherited() -> Iterator[int]:
 
 
 class Forker:
-    """Starts workers by order to a nursery, which is made anew when it has died."""
+    """Starts workers by order to a forkserver, which is made anew when it has died."""
 
     def __init__(
         self,
-        tether: Tether,
+        lifeline: Lifeline,
         dataset: Any = None,
         shipment: Shipment | None = None,
         source: Source | None = None,
         timeout_s: float | None = None,
     ) -> None:
-        """Fork from this process, which holds ``dataset``, or from a spawned nursery, which is sent ``shipment``.
+        """Fork from this process, which holds ``dataset``, or from a spawned forkserver, which is sent ``shipment``.
 
-        ``source``: what the dataset is; a spawned nursery imports for all workers what reading it takes.
+        ``source``: what the dataset is; a spawned forkserver imports for all workers what reading it takes.
         """
         self._source = source
-        self._tether = tether
+        self._lifeline = lifeline
         self._timeout_s = math.inf if timeout_s is None else timeout_s
         self._dataset = dataset
         self._shipment = shipment
         self._statuses: dict[int, int] = {}
-        self._nursery: Worker | None = None
+        self._forkserver: WorkerProcess | None = None
         self._abandoned = False
         if shipment is None:
             from ringfeed.transport.opened import refuse_to_share  # noqa: PLC0415 - of no use but here
@@ -196,42 +196,42 @@ class Forker:
             refuse_to_share(dataset)  # also what was opened since the loader was made
             _warn_of_threads()
 
-    def _open(self) -> Worker:
+    def _open(self) -> WorkerProcess:
         if self._shipment is None:
             return self._fork()
-        nursery = spawn("ringfeed.workers.forkserver", self._tether)
+        forkserver = spawn("ringfeed.workers.forkserver", self._lifeline)
         hello = {"manifest": self._shipment.manifest(), "source": self._source}
-        channels.send(nursery.channel, hello, self._shipment.fds)
-        return nursery
+        channels.send(forkserver.channel, hello, self._shipment.fds)
+        return forkserver
 
     @_explained()
-    def _fork(self) -> Worker:
+    def _fork(self) -> WorkerProcess:
         ours, theirs = channels.pair()
         with theirs:
-            child = fork(partial(self._be_a_nursery, theirs, pipes_of_launches()))
+            child = fork(partial(self._become_forkserver, theirs, pipes_of_launches()))
         pipes = pipes_of_launches()  # a call of Popen may have begun before the fork, and is held up by it now
         if pipes:
             channels.send(ours, {"pipes": pipes})
-        return Worker(child.pid, child.pidfd, ours, child.wait, is_child=True)
+        return WorkerProcess(child.pid, child.pidfd, ours, child.wait, is_child=True)
 
-    def _be_a_nursery(self, theirs: Descriptor, pipes: Iterable[int]) -> NoReturn:
+    def _become_forkserver(self, theirs: Descriptor, pipes: Iterable[int]) -> NoReturn:
         """In the forked child: never come back to what the consumer was doing."""
         try:
-            self._tether.close_others(theirs)
+            self._lifeline.close_others(theirs)
             close_pipes(pipes)
             os.environ.update({**dict.fromkeys(_ONE_THREAD, "1"), **os.environ})
-            nurse(theirs, *self._tether.fds, self._dataset)
+            run_forkserver(theirs, *self._lifeline.fds, self._dataset)
         finally:
             os._exit(1)
 
-    def start(self) -> Worker:
-        """Start a worker; a nursery that was killed is replaced."""
+    def start(self) -> WorkerProcess:
+        """Start a worker; a forkserver that was killed is replaced."""
         for last_try in (False, True):
             try:
                 return self._order()
             except (OSError, EOFError) as error:
                 end = self._bury()
-                # A BlockingIOError is a nursery that does not read.
+                # A BlockingIOError is a forkserver that does not read.
                 if isinstance(error, OSError) and is_shortage(error) and not isinstance(error, BlockingIOError):
                     raise WorkerError(f"no worker can be started: {reason(error)}") from error
                 if last_try or self._abandoned:
@@ -239,27 +239,27 @@ class Forker:
                     raise WorkerError(message) from error
         raise AssertionError  # the loop returns or raises
 
-    def _order(self) -> Worker:
-        """Have a worker forked. A nursery that dies meanwhile may have forked one, which ends with its channel."""
-        if self._nursery is None:
-            self._nursery = self._open()
+    def _order(self) -> WorkerProcess:
+        """Have a worker forked. A forkserver that dies meanwhile may have forked one, which ends with its channel."""
+        if self._forkserver is None:
+            self._forkserver = self._open()
         ours, theirs = channels.pair()
         with theirs:
             try:
-                channels.send(self._nursery.channel, {}, (theirs.fileno(), *self._tether.fds))
-                pid, pidfd = self._answer(self._nursery)
+                channels.send(self._forkserver.channel, {}, (theirs.fileno(), *self._lifeline.fds))
+                pid, pidfd = self._answer(self._forkserver)
             except BaseException as error:
                 if not isinstance(error, (OSError, EOFError, WorkerError)):
                     self._bury()  # Ctrl-C: its answer would pass for that to the next order
                 raise
-        return Worker(pid, pidfd, ours, partial(self._status_of, pid, self._nursery))
+        return WorkerProcess(pid, pidfd, ours, partial(self._status_of, pid, self._forkserver))
 
-    def _answer(self, nursery: Worker) -> tuple[int, Descriptor]:
+    def _answer(self, forkserver: WorkerProcess) -> tuple[int, Descriptor]:
         """Return the pid and the pidfd of the forked worker."""
         deadline = time.monotonic() + self._timeout_s
         while time.monotonic() < deadline and not self._abandoned:
             with suppress(TimeoutError):
-                message, fds = channels.receive_owned(nursery.channel, LOOK_S)
+                message, fds = channels.receive_owned(forkserver.channel, LOOK_S)
                 if "pid" in message:
                     return message["pid"], fds[0]
                 self._note(message)
@@ -283,36 +283,36 @@ class Forker:
             text = f"no worker can be started: {message['refused']}"
             raise WorkerError(text)
 
-    def _status_of(self, pid: int, nursery: Worker) -> int | None:
-        """Return a dead worker's exit code; None when its nursery died before it could tell."""
+    def _status_of(self, pid: int, forkserver: WorkerProcess) -> int | None:
+        """Return a dead worker's exit code; None when its forkserver died before it could tell."""
         deadline = time.monotonic() + BURIAL_S
-        while pid not in self._statuses and self._nursery is nursery and time.monotonic() < deadline:
+        while pid not in self._statuses and self._forkserver is forkserver and time.monotonic() < deadline:
             try:
-                message, _ = channels.receive_owned(nursery.channel, LOOK_S)
+                message, _ = channels.receive_owned(forkserver.channel, LOOK_S)
             except TimeoutError:
                 continue
             except (OSError, EOFError):
                 self._bury()
                 break
-            with suppress(WorkerError):  # the nursery's own end: the next order will find it
+            with suppress(WorkerError):  # the forkserver's own end: the next order will find it
                 self._note(message)
-        # Not told: an orphan of a nursery that was killed. It may be ours to bury, where we are PID 1 or a subreaper.
+        # Not told: an orphan of a forkserver that was killed. It may be ours to wait for, as PID 1 or a subreaper.
         return self._statuses.pop(pid) if pid in self._statuses else _status_of_child(pid)
 
     def _bury(self) -> str:
-        nursery, self._nursery = self._nursery, None
-        if nursery is None:
+        forkserver, self._forkserver = self._forkserver, None
+        if forkserver is None:
             return "ended"
-        nursery.kill()
-        nursery.is_dead(BURIAL_S)
-        return nursery.epitaph()
+        forkserver.kill()
+        forkserver.is_dead(BURIAL_S)
+        return forkserver.exit_reason()
 
     def abandon(self) -> None:
-        """Stop waiting for the nursery; from any thread."""
+        """Stop waiting for the forkserver; from any thread."""
         self._abandoned = True
 
     def close(self) -> None:
-        """End the nursery; its children end by the ring."""
+        """End the forkserver; its children end by the ring."""
         self._bury()
 
 

@@ -8,8 +8,8 @@ Every pool has the same interface:
     step()            do some work in the calling thread, if that is where it is done
     failure           the error that ended the pool, or None
     restarts          how many workers were started in the place of dead ones
-    declined          how many workers there may be and why, where more could not be had
-    outlived          how many workers SIGKILL could not end
+    scaled_down       the highest target that could be reached, and why
+    unkillable        how many workers SIGKILL could not end
     stalled()         what the workers are doing, for a StallError
     kill_stuck(ns)    end those that have been stuck for so long, and have their rows run again
     dismiss()         have all of it end soon, without waiting
@@ -38,7 +38,7 @@ STOP_S = 1.0
 
 
 @dataclass(frozen=True)
-class Crew:
+class PoolConfig:
     """What every pool is made of."""
 
     ring: _ring.Ring
@@ -49,7 +49,7 @@ class Crew:
     start_method: str = "spawn"
     max_restarts: int | None = None
     max_attempts: int = 3
-    at_first: int = 0  # of the workers; the others come when they are wanted
+    initial_workers: int = 0  # of the workers; the others come when they are wanted
     timeout_s: float | None = None
 
 
@@ -63,11 +63,11 @@ class Pool(Protocol):
         """How many workers were started in the place of dead ones."""
 
     @property
-    def declined(self) -> tuple[int, str] | None:
+    def scaled_down(self) -> tuple[int, str] | None:
         """How many workers there may be and why, once more could not be had: `resize` stops there."""
 
     @property
-    def outlived(self) -> int:
+    def unkillable(self) -> int:
         """How many workers SIGKILL could not end."""
 
     def start(self, dataset: Any) -> None:
@@ -101,13 +101,13 @@ class Pool(Protocol):
 class InProcess:
     """The consumer fills the batch it is about to take; the same code path, without other processes."""
 
-    def __init__(self, crew: Crew) -> None:
+    def __init__(self, config: PoolConfig) -> None:
         """Fill on demand."""
         self.failure: RingfeedError | None = None
-        self.restarts = self.outlived = 0
-        self.declined: tuple[int, str] | None = None
-        self._crew = crew
-        self._end = _ring.WorkerEnd(crew.ring, 0)
+        self.restarts = self.unkillable = 0
+        self.scaled_down: tuple[int, str] | None = None
+        self._config = config
+        self._end = _ring.WorkerEnd(config.ring, 0)
         self._reader: Reader
 
     def resize(self, workers: int) -> None:
@@ -115,8 +115,8 @@ class InProcess:
 
     def start(self, dataset: Any) -> None:
         """Keep the dataset."""
-        crew = self._crew
-        self._reader = crew.source.reader(dataset, Port(self._end, crew.ring, crew.offsets, is_consumer=True))
+        config = self._config
+        self._reader = config.source.reader(dataset, Port(self._end, config.ring, config.offsets, is_consumer=True))
 
     def update(self, dataset: Any) -> int:  # noqa: ARG002 - see below
         """Nothing to send: the dataset is this process's own."""
@@ -129,7 +129,7 @@ class InProcess:
         try:
             filled = self._reader.fill()
         except BaseException:
-            self._crew.ring.reap(0, blame=False)  # Ctrl-C: no worker is to blame, and the ticket runs again
+            self._config.ring.reap(0, blame=False)  # Ctrl-C: no worker is to blame, and the ticket runs again
             raise
         self._end.publish(cancelled=not filled)
         return True
@@ -148,22 +148,22 @@ class InProcess:
 
     def dismiss(self) -> None:
         """End the ring: nothing runs by itself."""
-        self._crew.ring.stop()
+        self._config.ring.stop()
 
     def stop(self) -> None:
         """End the ring: nothing runs by itself."""
-        self._crew.ring.stop()
+        self._config.ring.stop()
 
 
 class Threads:
     """Worker threads of this process: for datasets that release the GIL, or cannot be pickled."""
 
-    def __init__(self, crew: Crew) -> None:
+    def __init__(self, config: PoolConfig) -> None:
         """Prepare ``crew.workers`` threads."""
         self.failure: RingfeedError | None = None
-        self.restarts = self.outlived = 0
-        self.declined: tuple[int, str] | None = None
-        self._crew = crew
+        self.restarts = self.unkillable = 0
+        self.scaled_down: tuple[int, str] | None = None
+        self._config = config
         self._dataset: Any = None
         self._threads: dict[int, threading.Thread] = {}
         self._leaving: set[int] = set()  # of them
@@ -171,17 +171,17 @@ class Threads:
     def start(self, dataset: Any) -> None:
         """Start the threads; they never keep the interpreter alive."""
         self._dataset = dataset
-        self.resize(self._crew.at_first)
+        self.resize(self._config.initial_workers)
 
     def resize(self, workers: int) -> None:
         """Have more threads or fewer; those that are sent away end what they are at."""
-        ring = self._crew.ring
+        ring = self._config.ring
         there = threading.enumerate()  # also those that have not begun to run
         for number in [number for number in self._leaving if self._threads[number] not in there]:
             ring.reap(number, blame=False)  # so that its id is like new
             self._leaving.discard(number)
             del self._threads[number]
-        ring.set_crew(workers)
+        ring.set_worker_count(workers)
         staying = sorted(self._threads.keys() - self._leaving)
         self._leaving.update(staying[workers:])
         for number in self._leaving:  # again, if Ctrl-C came in between
@@ -191,15 +191,15 @@ class Threads:
             self._run(number)
 
     def _run(self, number: int) -> None:
-        end = _ring.WorkerEnd(self._crew.ring, number, lane=number + 1)
-        reader = self._crew.source.reader(self._dataset, Port(end, self._crew.ring, self._crew.offsets))
+        end = _ring.WorkerEnd(self._config.ring, number, lane=number + 1)
+        reader = self._config.source.reader(self._dataset, Port(end, self._config.ring, self._config.offsets))
         thread = threading.Thread(target=reader.serve, args=(0,), name=f"ringfeed-{number}", daemon=True)
         self._threads[number] = thread
         try:
             start_thread(thread)
         except BaseException:  # after Ctrl-C it may run all the same, and its id must not be another's meanwhile
             self._leaving.add(number)
-            self._crew.ring.retire(number)
+            self._config.ring.retire(number)
             raise
 
     def update(self, dataset: Any) -> int:  # noqa: ARG002 - see below
@@ -220,7 +220,7 @@ class Threads:
         lines = []
         for number, thread in self._threads.items():
             stack = traceback.format_stack(frames[thread.ident]) if thread.ident in frames else []
-            worker = Observer(self._crew.ring).worker(number)
+            worker = Observer(self._config.ring).worker(number)
             lines.append(worker.describe(number, f"thread {thread.name}", _ring.now_ns(), "".join(stack)))
         return lines
 
@@ -230,11 +230,11 @@ class Threads:
 
     def dismiss(self) -> None:
         """End the ring, and with it the threads."""
-        self._crew.ring.stop()
+        self._config.ring.stop()
 
     def stop(self) -> None:
         """Wait a little for the threads; one inside a long sample ends after it."""
-        self._crew.ring.stop()
+        self._config.ring.stop()
         for thread in self._threads.values():
             if thread.is_alive() and thread is not threading.current_thread():
                 thread.join(STOP_S / len(self._threads))

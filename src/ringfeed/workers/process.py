@@ -20,30 +20,30 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class Tether:
+class Lifeline:
     """Ends worker processes with this one: they die when it does, or when the pipe's only writer is closed."""
 
     def __init__(self) -> None:
         """Open a pidfd of this process and a pipe."""
-        self._lifeline, self.writer = _ring.pipe()
+        self._reader, self.writer = _ring.pipe()
         self._parent = Descriptor(os.pidfd_open, os.getpid())
 
     @property
     def fds(self) -> tuple[int, int]:
         """What a child is given."""
-        return self._parent.fileno(), self._lifeline.fileno()
+        return self._parent.fileno(), self._reader.fileno()
 
     def close(self) -> None:
         """Close the lifeline: every process that still holds it ends."""
-        for end in (self._parent, self._lifeline, self.writer):
+        for end in (self._parent, self._reader, self.writer):
             end.close()
 
     def close_others(self, channel: Descriptor) -> None:
         """In a forked child: close every descriptor but the lifeline and its channel, so that it keeps no pipe open."""
-        _ring.close_others(self._parent, self._lifeline, channel)
+        _ring.close_others(self._parent, self._reader, channel)
 
 
-class Worker:
+class WorkerProcess:
     """A worker process, seen from the consumer."""
 
     def __init__(
@@ -80,7 +80,7 @@ class Worker:
         poller.register(self.pidfd, select.POLLIN)
         return bool(poller.poll(timeout_s * 1000))
 
-    def epitaph(self) -> str:
+    def exit_reason(self) -> str:
         """Say how a dead process ended, and close its descriptors; a thread waits for one that SIGKILL does not end."""
         if self.pidfd < 0:
             return "ended"
@@ -104,7 +104,7 @@ class Worker:
         except OSError:
             self.kill()
 
-    def last_words(self) -> WorkerError | None:
+    def startup_error(self) -> WorkerError | None:
         """Return the error outside any sample that a dead worker has sent, if any."""
         try:
             message, _ = channels.receive_owned(self.channel, 0)
@@ -118,23 +118,23 @@ class Worker:
         error.__cause__ = failure.error
         return error
 
-    def hang_up(self) -> None:
+    def shutdown(self) -> None:
         """End the channel, also where a process forked from this one holds a copy of our end."""
-        self.channel.hang_up()
+        self.channel.shutdown()
 
 
-def bury(workers: list[Worker], patience_s: float) -> None:
+def terminate_all(workers: list[WorkerProcess], patience_s: float) -> None:
     """End the workers; SIGKILL those that do not leave within ``patience_s``, and wait as long again."""
     deadline = time.monotonic() + patience_s
     for worker in workers:
-        worker.hang_up()  # ends one that still waits for its hello
+        worker.shutdown()  # ends one that still waits for its hello
     for worker in workers:
         if not worker.is_dead(max(0.0, deadline - time.monotonic())):
             worker.kill()
     deadline += patience_s
     for worker in workers:
         worker.is_dead(max(0.0, deadline - time.monotonic()))
-        worker.epitaph()
+        worker.exit_reason()
 
 
 def _name_of_signal(number: int) -> str:

@@ -17,13 +17,13 @@ from ringfeed.ring.machine import check_processes, start_thread
 from ringfeed.transport.shared_dataset import Shipment, pack, ship
 from ringfeed.workers.launch import Forker, Spawner
 from ringfeed.workers.pool import STOP_S
-from ringfeed.workers.process import Tether, Worker, bury
-from ringfeed.workers.restart_policy import Headcount
+from ringfeed.workers.process import Lifeline, WorkerProcess, terminate_all
+from ringfeed.workers.restart_policy import RestartPolicy
 from ringfeed.workers.stacks import Stacks
-from ringfeed.workers.watchdog import Patience
+from ringfeed.workers.watchdog import Watchdog
 
 if TYPE_CHECKING:
-    from ringfeed.workers.pool import Crew
+    from ringfeed.workers.pool import PoolConfig
 
 KILL_S = 5.0  # what SIGKILL may take, which is milliseconds; a worker that outlives it is quarantined
 
@@ -31,29 +31,30 @@ KILL_S = 5.0  # what SIGKILL may take, which is milliseconds; a worker that outl
 class Processes:
     """Worker processes, watched by a thread that reaps the dead and starts others in their place."""
 
-    def __init__(self, crew: Crew) -> None:
+    def __init__(self, config: PoolConfig) -> None:
         """Prepare ``crew.workers`` processes."""
         self.failure: RingfeedError | None = None
-        self._crew = crew
+        self._config = config
         self._home = os.getpid()
         self._launcher: Spawner | Forker | None = None
-        self._headcount = Headcount(crew.at_first, crew.max_restarts)
-        self._patience = Patience(crew.ring)
-        self._workers: dict[int, Worker] = {}
+        self._policy = RestartPolicy(config.initial_workers, config.max_restarts)
+        self._observer = Observer(config.ring)
+        self._watchdog = Watchdog(config.ring, self._observer)
+        self._workers: dict[int, WorkerProcess] = {}
         self._leaving: set[int] = set()  # of them: asked to leave, and not replaced
-        self._outlasted: Counter[int] = Counter()  # by sample: workers that SIGKILL could not end in it
-        self._fenced: dict[int, Worker] = {}  # sent SIGKILL, not dead, and replaced: their ids are theirs still
+        self._unkillable_at: Counter[int] = Counter()  # by sample: workers that SIGKILL could not end in it
+        self._fenced: dict[int, WorkerProcess] = {}  # sent SIGKILL, not dead, and replaced: their ids are theirs still
         self._stacks = Stacks()
         self._shipment: Shipment | None = None
         self._version = 0
-        self._starts = [0] * crew.ring.ids
+        self._starts = [0] * config.ring.ids
         self._lanes: dict[int, int] = {}  # by worker
         self._deaths: dict[tuple[int, int], str] = {}
         self._bars: list[tuple[int, int]] = []  # epoch and number of elements of iterables that were given up
         self._stopping = False
         self._lock = threading.RLock()  # workers, versions and starts change together
-        check_processes(crew.at_first)
-        self._tether = Tether()
+        check_processes(config.initial_workers)
+        self._lifeline = Lifeline()
         self._wake_fd: Descriptor | None = Descriptor(os.eventfd, 0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._watcher = threading.Thread(target=self._watch, name="ringfeed-watcher", daemon=True)
 
@@ -61,41 +62,41 @@ class Processes:
 
     def start(self, dataset: Any) -> None:
         """Start the processes first, so that their interpreters come up while the dataset is packed."""
-        self._crew.ring.set_crew(self._headcount.wanted)
+        self._config.ring.set_worker_count(self._policy.wanted)
         try:
             with self._lock:
-                if self._crew.start_method == "spawn":
-                    self._launcher = Spawner(self._tether)
+                if self._config.start_method == "spawn":
+                    self._launcher = Spawner(self._lifeline)
                     self._launch_all()
                     self._shipment = ship(pack(dataset))
                 else:
-                    if self._crew.start_method == "forkserver":
+                    if self._config.start_method == "forkserver":
                         self._shipment = ship(pack(dataset))
-                    source, timeout_s = self._crew.source, self._crew.timeout_s
-                    self._launcher = Forker(self._tether, dataset, self._shipment, source, timeout_s)
+                    source, timeout_s = self._config.source, self._config.timeout_s
+                    self._launcher = Forker(self._lifeline, dataset, self._shipment, source, timeout_s)
                     self._launch_all()
                 for number in self._workers:
-                    self._introduce(number)
+                    self._configure(number)
             start_thread(self._watcher)
         except BaseException:
             self.stop()
             raise
 
     def _launch_all(self) -> None:
-        for number in range(self._headcount.wanted):
+        for number in range(self._policy.wanted):
             self._workers[number] = self._launch()
 
-    def _launch(self) -> Worker:
+    def _launch(self) -> WorkerProcess:
         assert self._launcher is not None
         return self._launcher.start()
 
-    def _introduce(self, number: int) -> None:
+    def _configure(self, number: int) -> None:
         """Send the hello message: the segment, the source, and the dataset unless it was forked along."""
-        segment = self._crew.segment
-        forked = self._crew.start_method != "spawn" and self._version == 0
+        segment = self._config.segment
+        forked = self._config.start_method != "spawn" and self._version == 0
         hello = {
-            "source": self._crew.source,
-            "offsets": self._crew.offsets,
+            "source": self._config.source,
+            "offsets": self._config.offsets,
             "number": number,
             "lane": self._lane_of(number),
             "sizes": segment.sizes,
@@ -106,15 +107,15 @@ class Processes:
         }
         fds = () if hello["manifest"] is None or self._shipment is None else self._shipment.fds
         self._starts[number] += 1
-        self._patience.begin(number)
+        self._watchdog.begin(number)
         worker = self._workers[number]
-        self._crew.ring.note_pid(number, worker.pid)
+        self._config.ring.note_pid(number, worker.pid)
         worker.tell(hello, (segment.control_fd, segment.slots_fd, self._stacks.fd_of(number), *fds))
 
     def _lane_of(self, number: int) -> int:
         """Give a worker the lane that none of the others at work has."""
         taken = {self._lanes.get(other) for other in self._workers if other != number and other not in self._leaving}
-        self._lanes[number] = next(lane for lane in range(1, self._crew.workers + 1) if lane not in taken)
+        self._lanes[number] = next(lane for lane in range(1, self._config.workers + 1) if lane not in taken)
         return self._lanes[number]
 
     def update(self, dataset: Any) -> int:
@@ -129,7 +130,7 @@ class Processes:
                 for worker in self._workers.values():
                     worker.tell(message, shipment.fds)
             except BaseException:  # Ctrl-C: some were not told
-                self._patience.suspects.update(self._workers)
+                self._watchdog.timed_out.update(self._workers)
                 for worker in self._workers.values():
                     worker.kill()
                 raise
@@ -142,11 +143,11 @@ class Processes:
         """Set the number of workers; those that leave finish their ticket first."""
         with self._lock:
             self._note_at_work()
-            self._headcount.resize(workers)
+            self._policy.resize(workers)
             staying = sorted(self._workers.keys() - self._leaving)
-            self._leaving.update(staying[self._headcount.wanted :])
+            self._leaving.update(staying[self._policy.wanted :])
             for number in self._leaving & self._workers.keys():  # again, if Ctrl-C came in between
-                self._crew.ring.retire(number)
+                self._config.ring.retire(number)
             try:
                 self._fill_up()
             finally:
@@ -183,46 +184,46 @@ class Processes:
         """Take back what dead workers had claimed, and start others in their place."""
         with self._lock:
             # First of all: their rows run again at once, and a quarantined slot is freed before anything slow.
-            reaped = [(number, self._crew.ring.reap(number, blame=number in self._workers)) for number in numbers]
+            reaped = [(number, self._config.ring.reap(number, blame=number in self._workers)) for number in numbers]
             self._note_at_work()
             for number, found in reaped:
                 if number in self._fenced:
-                    self._fenced.pop(number).epitaph()
-                    self._patience.suspects.discard(number)
+                    self._fenced.pop(number).exit_reason()
+                    self._watchdog.timed_out.discard(number)
                 else:
-                    self._mourn(number, found)
+                    self._on_exit(number, found)
             if numbers:
                 self._replenish()
 
-    def _mourn(self, number: int, reaped: tuple[Any, ...]) -> None:
+    def _on_exit(self, number: int, reaped: tuple[Any, ...]) -> None:
         """Count a death and forget its worker; raise WorkerError where it must not be replaced."""
         _, index, _, epoch, batch, row, given_up = reaped
         worker = self._workers.pop(number)
-        last_words = worker.last_words()
-        epitaph = worker.epitaph()
+        startup_error = worker.startup_error()
+        exit_reason = worker.exit_reason()
         if given_up:
-            self._deaths[batch, row] = epitaph
-            self._bars = self._crew.source.barred(self._bars, epoch, index)
+            self._deaths[batch, row] = exit_reason
+            self._bars = self._config.source.barred(self._bars, epoch, index)
         if number in self._leaving:
             self._leaving.discard(number)
-            self._patience.forget(number)
-        elif last_words is None:
-            self._count_death(number, epitaph)
-        elif self._patience.is_fresh(number) and self._headcount.decline(str(last_words)):
-            self._patience.forget(number)
+            self._watchdog.forget(number)
+        elif startup_error is None:
+            self._count_death(number, exit_reason)
+        elif self._watchdog.is_fresh(number) and self._policy.scale_down(str(startup_error)):
+            self._watchdog.forget(number)
         else:
-            raise last_words
+            raise startup_error
 
-    def _count_death(self, number: int, epitaph: str) -> None:
-        asked = number in self._patience.suspects
-        self._patience.suspects.discard(number)
-        starting, fresh = self._patience.is_starting(number), self._patience.is_fresh(number)
-        progress = self._patience.progress(self._workers)
-        self._headcount.count_death(epitaph, starting=starting, fresh=fresh, asked=asked, progress=progress)
+    def _count_death(self, number: int, exit_reason: str) -> None:
+        asked = number in self._watchdog.timed_out
+        self._watchdog.timed_out.discard(number)
+        starting, fresh = self._watchdog.is_starting(number), self._watchdog.is_fresh(number)
+        progress = self._watchdog.progress(self._workers)
+        self._policy.count_death(exit_reason, starting=starting, fresh=fresh, asked=asked, progress=progress)
 
     def _note_at_work(self) -> None:
         staying = self._workers.keys() - self._leaving
-        self._headcount.note_at_work(sum(not self._patience.is_fresh(number) for number in staying))
+        self._policy.note_at_work(sum(not self._watchdog.is_fresh(number) for number in staying))
 
     def _replenish(self) -> None:
         """Start workers in the place of those that are gone; where that fails, go on without the optional ones."""
@@ -230,21 +231,21 @@ class Processes:
             try:
                 self._fill_up()
             except WorkerError as error:
-                if not self._headcount.decline(str(error)):
+                if not self._policy.scale_down(str(error)):
                     raise
             else:
                 return
 
     def _fill_up(self) -> None:
         """Start as many workers as are missing, as far as there are ids: fenced ones keep theirs."""
-        wanted = self._headcount.wanted
-        self._crew.ring.set_crew(wanted)
-        ids = (number for number in range(self._crew.ring.ids) if number not in {**self._workers, **self._fenced})
+        wanted = self._policy.wanted
+        self._config.ring.set_worker_count(wanted)
+        ids = (number for number in range(self._config.ring.ids) if number not in {**self._workers, **self._fenced})
         for number in [*ids][: max(0, wanted - len(self._workers.keys() - self._leaving))]:
             if not self._stopping:
                 worker = self._workers[number] = self._launch()
                 try:
-                    self._introduce(number)
+                    self._configure(number)
                 except (
                     BaseException
                 ):  # Ctrl-C: it would wait for its configuration for ever, and its end counts as no death
@@ -258,22 +259,22 @@ class Processes:
             error = WorkerError(f"a worker could not be replaced: {type(cause).__name__}: {cause}")
             error.__cause__ = cause
         self.failure = self.failure or error
-        self._crew.ring.alarm()
+        self._config.ring.alarm()
 
     # ---- answers ----
 
     @property
     def restarts(self) -> int:
         """How many workers were started in the place of dead ones."""
-        return self._headcount.restarts
+        return self._policy.restarts
 
     @property
-    def declined(self) -> tuple[int, str] | None:
+    def scaled_down(self) -> tuple[int, str] | None:
         """The highest number of workers that could be reached, and why; None while every request was met."""
-        return self._headcount.declined
+        return self._policy.scaled_down
 
     @property
-    def outlived(self) -> int:
+    def unkillable(self) -> int:
         """How many workers SIGKILL could not end."""
         return len(self._fenced)
 
@@ -290,54 +291,57 @@ class Processes:
         """Describe each worker, and those that SIGKILL could not end."""
         with self._lock:
             lines = [self._stalled(number, worker) for number, worker in sorted(self._workers.items())]
-            return lines + [self._outlived(number, worker) for number, worker in sorted(self._fenced.items())]
+            return lines + [
+                self._describe_unkillable(number, worker) for number, worker in sorted(self._fenced.items())
+            ]
 
     def kill_stuck(self, patience_ns: int) -> int:
         """End the workers that are stuck for so long; fence those that SIGKILL does not end. Their rows run again."""
         with self._lock:
             lanes = {number: self._lanes.get(number, 0) for number in self._workers}
-            due_ns, now_ns = self._patience.due_ns(lanes, patience_ns), time.monotonic_ns()
+            due_ns, now_ns = self._watchdog.due_ns(lanes, patience_ns), time.monotonic_ns()
             stuck = [number for number, at_ns in due_ns.items() if at_ns <= now_ns]
             if not stuck:
                 return min(due_ns.values()) - now_ns if due_ns else 0
-            observer = Observer(self._crew.ring)
-            at = {number: observer.worker(number).inside for number in stuck}
-            if any(self._outlasted[index] >= self._crew.max_attempts for index in at.values() if index is not None):
+            at = {number: self._observer.worker(number).inside for number in stuck}
+            if any(
+                self._unkillable_at[index] >= self._config.max_attempts for index in at.values() if index is not None
+            ):
                 return 0  # a sample whose workers cannot be ended, one after the other
-            self._patience.suspect(stuck)
+            self._watchdog.mark_timed_out(stuck)
             for number in stuck:
                 self._workers[number].kill()
             deadline = time.monotonic() + KILL_S
             alive = [n for n in stuck if not self._workers[n].is_dead(max(0.0, deadline - time.monotonic()))]
             if alive:
-                self._outlasted.update(index for number in alive if (index := at[number]) is not None)
+                self._unkillable_at.update(index for number in alive if (index := at[number]) is not None)
                 self._fence(alive)
             return patience_ns
 
     def _fence(self, numbers: list[int]) -> None:
         """Have what these workers are at run again elsewhere: they may go on to write when they wake up."""
-        self._crew.ring.requeue()
+        self._config.ring.requeue()
         for number in numbers:
             self._fenced[number] = self._workers.pop(number)
             self._leaving.discard(number)
         try:
-            self._headcount.count_fenced(len(numbers))
+            self._policy.count_fenced(len(numbers))
             self._replenish()
         except Exception as error:  # noqa: BLE001 - as in the watcher; Ctrl-C is the caller's
             self._fail(error)
         finally:
             self._wake()
 
-    def _outlived(self, number: int, worker: Worker) -> str:
+    def _describe_unkillable(self, number: int, worker: WorkerProcess) -> str:
         return self._describe(number, f"pid {worker.pid}, which SIGKILL could not end", "")
 
-    def _stalled(self, number: int, worker: Worker) -> str:
-        starting = self._patience.is_starting(number)  # it would die of the signal
+    def _stalled(self, number: int, worker: WorkerProcess) -> str:
+        starting = self._watchdog.is_starting(number)  # it would die of the signal
         stack = "" if starting else self._stacks.read(number, worker)
         return self._describe(number, f"pid {worker.pid}", stack)
 
     def _describe(self, number: int, runs_as: str, stack: str) -> str:
-        return Observer(self._crew.ring).worker(number).describe(number, runs_as, now_ns(), stack)
+        return self._observer.worker(number).describe(number, runs_as, now_ns(), stack)
 
     def pids(self) -> list[int]:
         """Return the worker processes, those that SIGKILL could not end among them."""
@@ -363,7 +367,7 @@ class Processes:
             return
         self._stopping = True
         self._wake()
-        self._crew.ring.stop()
+        self._config.ring.stop()
         if self._launcher is not None:
             self._launcher.abandon()
 
@@ -385,10 +389,10 @@ class Processes:
             self._stacks.close()
             if self._shipment is not None:
                 self._shipment.close()
-            self._tether.close()
+            self._lifeline.close()
 
     def _bury_all(self) -> None:
-        bury([*self._workers.values(), *self._fenced.values()], STOP_S)
+        terminate_all([*self._workers.values(), *self._fenced.values()], STOP_S)
         self._workers.clear()
         self._fenced.clear()
         if self._launcher is not None:

@@ -9,40 +9,40 @@ from __future__ import annotations
 from ringfeed.errors import WorkerError
 
 EARLY_DEATHS = 3
-FOR_WANT_OF_MEMORY = "was killed by SIGKILL"  # the words of `Worker.epitaph` for how the kernel makes room
+FOR_WANT_OF_MEMORY = "was killed by SIGKILL"  # the words of `WorkerProcess.exit_reason` for how the kernel makes room
 
 
-class Headcount:
+class RestartPolicy:
     """The target number of workers, and the deaths so far; the owner holds a lock."""
 
-    def __init__(self, at_first: int, max_restarts: int | None) -> None:
+    def __init__(self, initial_workers: int, max_restarts: int | None) -> None:
         """Begin with this target, of which no worker is optional."""
-        self.wanted = at_first
+        self.wanted = initial_workers
         self.restarts = 0
         self.early_deaths = 0  # in a row
-        self.declined: tuple[int, str] | None = None  # the highest target that could be reached, and why
-        self._proved = at_first  # the most workers that have filled samples at the same time
+        self.scaled_down: tuple[int, str] | None = None  # the highest target that could be reached, and why
+        self._proved = initial_workers  # the most workers that have filled samples at the same time
         self._max_restarts = max_restarts
 
     def resize(self, workers: int) -> None:
         """Set the target, but not above what could be reached before."""
-        self.wanted = workers if self.declined is None else min(workers, self.declined[0])
+        self.wanted = workers if self.scaled_down is None else min(workers, self.scaled_down[0])
         self._proved = min(self._proved, self.wanted)
 
     def note_at_work(self, workers: int) -> None:
         """Note how many live workers have filled samples; before a dead one is removed."""
         self._proved = max(self._proved, min(workers, self.wanted))
 
-    def decline(self, why: str) -> bool:
+    def scale_down(self, why: str) -> bool:
         """Lower the target by one, if one worker is optional; False where none is."""
         if self.wanted <= self._proved:
             return False
         self.wanted -= 1
         self.early_deaths = 0
-        self.declined = self.wanted, why
+        self.scaled_down = self.wanted, why
         return True
 
-    def count_death(self, epitaph: str, *, starting: bool, fresh: bool, asked: bool, progress: bool) -> None:
+    def count_death(self, exit_reason: str, *, starting: bool, fresh: bool, asked: bool, progress: bool) -> None:
         """Count a death that was not asked for by `resize`; raise WorkerError for one too many.
 
         ``starting``: it had claimed nothing; ``fresh``: it had filled nothing; ``asked``: the watchdog killed it;
@@ -51,12 +51,16 @@ class Headcount:
         if progress and self.wanted <= self._proved:  # an optional worker that cannot start is given up all the same
             self.early_deaths = 0
         self.early_deaths = self.early_deaths + 1 if starting and not asked else 0  # a slow start may succeed next time
-        if epitaph == FOR_WANT_OF_MEMORY and not asked:  # the kernel takes the largest, which need not be the newest
-            scarce = self.decline(f"a worker {epitaph} while another was to start, as it happens when memory is short")
+        if (
+            exit_reason == FOR_WANT_OF_MEMORY and not asked
+        ):  # the kernel takes the largest, which need not be the newest
+            scarce = self.scale_down(
+                f"a worker {exit_reason} while another was to start, as it happens when memory is short"
+            )
             if scarce and fresh:
                 return
-        why = self._objection(epitaph)
-        if why and fresh and self.decline(why):
+        why = self._objection(exit_reason)
+        if why and fresh and self.scale_down(why):
             return
         self.restarts += 1
         if why:
@@ -68,18 +72,18 @@ class Headcount:
         if self._is_used_up(self.restarts):
             raise WorkerError(self._used_up("could not be ended by SIGKILL"))
 
-    def _objection(self, epitaph: str) -> str:
+    def _objection(self, exit_reason: str) -> str:
         """Return why the worker that has just died is not replaced, or nothing."""
         if self.early_deaths >= EARLY_DEATHS:
             return (
-                f"{EARLY_DEATHS} workers in a row ended before they filled anything; the last {epitaph}; "
+                f"{EARLY_DEATHS} workers in a row ended before they filled anything; the last {exit_reason}; "
                 f"look at its output above, or try workers=0"
             )
-        return self._used_up(epitaph) if self._is_used_up(self.restarts + 1) else ""
+        return self._used_up(exit_reason) if self._is_used_up(self.restarts + 1) else ""
 
     def _is_used_up(self, restarts: int) -> bool:
         return self._max_restarts is not None and restarts > self._max_restarts
 
-    def _used_up(self, epitaph: str) -> str:
+    def _used_up(self, exit_reason: str) -> str:
         most = self._max_restarts
-        return f"a worker {epitaph}, and max_restarts={most} are used up; raise it or look at the dataset"
+        return f"a worker {exit_reason}, and max_restarts={most} are used up; raise it or look at the dataset"

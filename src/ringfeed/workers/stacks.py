@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ringfeed.ring._ring import Descriptor
 
 if TYPE_CHECKING:
-    from ringfeed.workers.process import Worker
+    from ringfeed.workers.process import WorkerProcess
 
 WRITING_S = 0.5
 
@@ -30,7 +30,7 @@ class Stacks:
             os.fchmod(self._files[number].fileno(), 0o600)  # as the segment's
         return self._files[number].fileno()
 
-    def read(self, number: int, worker: Worker) -> str:
+    def read(self, number: int, worker: WorkerProcess) -> str:
         """Have a worker write its stack, and return it, or why it was not asked; "" where it does not answer."""
         if refusal := _why_not(worker.pid):
             return refusal

@@ -5,27 +5,26 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from ringfeed.ring._snapshot import Observer
-
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from ringfeed.ring import _ring
+    from ringfeed.ring._snapshot import Observer
 
 
 PAUSE_NS = 10**9
 """A worker that has filled samples and pauses no longer than this counts as working: the machine may be busy."""
 
 
-class Patience:
+class Watchdog:
     """The workers' progress, by their ids."""
 
-    def __init__(self, ring: _ring.Ring) -> None:
+    def __init__(self, ring: _ring.Ring, observer: Observer) -> None:
         """Begin with no worker."""
-        self.suspects: set[int] = set()  # ended because they were stuck, or could not be told
+        self.timed_out: set[int] = set()  # ended because they were stuck, or could not be told
         self._ring = ring
-        self._observer = Observer(ring)
-        self._told_ns = [0] * ring.ids  # when each was sent its hello
+        self._observer = observer
+        self._started_ns = [0] * ring.ids  # when each was sent its hello
         self._slow_starts = [0] * ring.ids  # in a row: workers ended because they took too long to start
         self._before = [(0, 0)] * ring.ids  # samples and claims of workers that had the id before
         self._filled = 0  # samples of all workers, when `progress` was asked last
@@ -33,7 +32,7 @@ class Patience:
 
     def begin(self, number: int) -> None:
         """Note that a worker is told to start."""
-        self._told_ns[number] = time.monotonic_ns()
+        self._started_ns[number] = time.monotonic_ns()
         worker = self._observer.worker(number)
         self._before[number] = worker.samples, worker.tickets
 
@@ -55,15 +54,15 @@ class Patience:
             return True
         return now_ns - self._progress_ns < PAUSE_NS and not all(map(self.is_fresh, working))
 
-    def suspect(self, numbers: Iterable[int]) -> None:
+    def mark_timed_out(self, numbers: Iterable[int]) -> None:
         """Note the workers that are killed for being stuck."""
         for number in numbers:
             self._slow_starts[number] = self._slow_starts[number] + 1 if self.is_starting(number) else 0
-            self.suspects.add(number)
+            self.timed_out.add(number)
 
     def forget(self, number: int) -> None:
         """Forget the worker with this id; the next one begins anew."""
-        self.suspects.discard(number)
+        self.timed_out.discard(number)
         self._slow_starts[number] = 0
 
     def due_ns(self, lanes: Mapping[int, int], patience_ns: int) -> dict[int, int]:
@@ -79,7 +78,7 @@ class Patience:
             return busy
         head = self._ring.head_lane
         return {
-            number: self._told_ns[number] + (patience_ns << self._slow_starts[number])
+            number: self._started_ns[number] + (patience_ns << self._slow_starts[number])
             if self.is_starting(number)
             else 0
             for number, lane in lanes.items()

@@ -29,7 +29,7 @@ KEPT_HEAP = 64 * 1024 * 1024
 LARGEST_KEPT_BLOCK = 32 * 1024 * 1024
 
 
-class Process:
+class WorkerMain:
     """A worker process's state: its end of the ring, and the newest dataset it was sent."""
 
     def __init__(self, channel: socket.socket, dataset: Any = None) -> None:
@@ -134,7 +134,7 @@ def become_worker(parent_fd: int, lifeline_fd: int) -> None:
     for name in ("execv", "execve"):  # all functions of os that put another program in this one's place end in these
         setattr(os, name, partial(_execute, getattr(os, name), os.getpid(), parent_fd, lifeline_fd))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the kernel sends it to stopped orphans, when a nursery dies
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the kernel sends it to stopped orphans, when a forkserver dies
     signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())  # whatever thread of the consumer started us
     if os.environ.get("RINGFEED_KEEP_HEAP", "1") != "0":
         _ring.keep_heap(KEPT_HEAP, LARGEST_KEPT_BLOCK)
@@ -185,7 +185,7 @@ def work(channel_fd: int, dataset: Any = None) -> None:
     channel = socket.socket(fileno=channel_fd)
     channel.setblocking(True)  # noqa: FBT003 - the name says it; a forked worker has the consumer's default timeout
     try:
-        Process(channel, dataset).run()
+        WorkerMain(channel, dataset).run()
     except BaseException:  # noqa: BLE001 - reported, whatever it is
         report_and_leave(channel)
     flush_output()

@@ -156,7 +156,7 @@ static void sleeping_worker_leaves(void)
     pthread_create(&threads[0], NULL, sleep_for_work, &leaver);
     pthread_create(&threads[1], NULL, sleep_for_work, &stayer);
     bool slept = is_asleep(ring, 0) && is_asleep(ring, 1);
-    rf_set_crew(ring, 1);
+    rf_set_worker_count(ring, 1);
     rf_retire(ring, 0);
     pthread_join(threads[0], NULL);
     bind_batches(ring, 1, 1);
@@ -175,7 +175,7 @@ static void crew_decides_the_tickets(void)
     CHECK_EQ(fill_all(ring, 0), 4);
     rf_drop(ring, rf_take(ring).slot);
     rf_cancel(ring);
-    rf_set_crew(ring, 1);
+    rf_set_worker_count(ring, 1);
     atomic_store(&ring->binder->row_ns, 0);
     bind_batches(ring, 1, 4);
     CHECK_EQ(fill_all(ring, 0), 1);

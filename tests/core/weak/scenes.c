@@ -203,7 +203,7 @@ static void send_one_away(void)
     plan(0);
     plan(10);
     rf_bind(ring);
-    rf_set_crew(ring, 1);
+    rf_set_worker_count(ring, 1);
     rf_retire(ring, 1);
     rf_drop(ring, take(0));
     rf_drop(ring, take(10));

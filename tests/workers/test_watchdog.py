@@ -1,0 +1,118 @@
+"""`ringfeed.workers.watchdog`: who has begun, who has filled something, and when each has been at it for too long."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from ringfeed.ring.snapshot import Worker
+from ringfeed.workers.watchdog import PAUSE_NS, Watchdog
+
+HOUR_NS = 3600 * 10**9
+
+
+class Ring:
+    """What a ring would say of its workers."""
+
+    ids = 3
+
+    def __init__(self) -> None:
+        self.head_lane = 0
+        self.slots = ["filling", "free"]
+        self.since_ns, self.samples, self.claims = [0] * 3, [0] * 3, [0] * 3
+
+    def worker(self, number: int) -> Worker:
+        """Return what an observer would read of a worker."""
+        counts = self.since_ns[number], 0, 0, self.samples[number], self.claims[number]
+        return Worker(0, None, *counts, 0, 0, 0, leave=False)
+
+    def states(self) -> list[str]:
+        """Return a word a slot."""
+        return self.slots
+
+    def workers(self) -> tuple[Worker, ...]:
+        """Return the same of all."""
+        return tuple(map(self.worker, range(self.ids)))
+
+
+@pytest.fixture
+def ring() -> Ring:
+    """Return one in which nobody has done anything."""
+    return Ring()
+
+
+@pytest.fixture
+def watchdog(ring: Ring) -> Watchdog:
+    """Return what is known of workers who have all just been told."""
+    watchdog = Watchdog(ring, ring)  # type: ignore[arg-type]
+    for number in range(3):
+        watchdog.begin(number)
+    return watchdog
+
+
+def test_from_the_start_to_the_first_sample(ring: Ring, watchdog: Watchdog) -> None:
+    """A worker starts until it has claimed something, and is fresh until it has filled something."""
+    assert (watchdog.is_starting(1), watchdog.is_fresh(1)) == (True, True)
+    ring.claims[1] = 1
+    assert (watchdog.is_starting(1), watchdog.is_fresh(1)) == (False, True)
+    ring.samples[1] = 4
+    assert (watchdog.is_starting(1), watchdog.is_fresh(1)) == (False, False)
+    watchdog.begin(1)
+    assert (watchdog.is_starting(1), watchdog.is_fresh(1)) == (True, True)
+
+
+def test_progress_is_a_sample_more_or_one_in_the_making(ring: Ring, watchdog: Watchdog) -> None:
+    """Of any worker since the last call; or of one of those that are named, at this moment."""
+    assert not watchdog.progress([0, 1])
+    ring.samples[2] += 1
+    assert (watchdog.progress([0, 1]), watchdog.progress([0, 1])) == (True, False)
+    ring.since_ns[1] = 5000
+    assert (watchdog.progress([0, 1]), watchdog.progress([0])) == (True, False)
+
+
+def test_a_worker_that_pauses_is_at_work(ring: Ring, watchdog: Watchdog) -> None:
+    """One that has filled samples, for a second; one that has filled nothing is no sign of progress."""
+    ring.samples[0] = 1
+    assert (watchdog.progress([0, 1]), watchdog.progress([0, 1]), watchdog.progress([1])) == (True, True, False)
+    watchdog._progress_ns -= PAUSE_NS
+    assert not watchdog.progress([0, 1])
+
+
+def test_those_inside_a_sample_are_due(ring: Ring, watchdog: Watchdog) -> None:
+    """From their claim on, and nobody else as long as there are any."""
+    ring.since_ns[1] = 5000
+    assert watchdog.due_ns({0: 1, 1: 2}, 100) == {1: 5100}
+
+
+def test_where_nobody_comes_all_are_due(ring: Ring, watchdog: Watchdog) -> None:
+    """Those that have worked at once, one that starts after its time; none where there is nothing to fill."""
+    ring.claims[0] = 1
+    due_ns = watchdog.due_ns({0: 1, 1: 2}, HOUR_NS)
+    assert due_ns[0] == 0
+    assert 0 < due_ns[1] - time.monotonic_ns() <= HOUR_NS
+    ring.slots = ["ready", "free"]
+    assert watchdog.due_ns({0: 1, 1: 2}, HOUR_NS) == {}
+
+
+def test_only_the_lane_of_the_head_is_due(ring: Ring, watchdog: Watchdog) -> None:
+    """The others have nothing to do."""
+    ring.head_lane = 2
+    assert set(watchdog.due_ns({0: 1, 1: 2, 2: 3}, 1)) == {1}
+
+
+def test_the_next_to_start_has_twice_as_long(ring: Ring, watchdog: Watchdog) -> None:
+    """Each that was ended at its start doubles it, until one has claimed something, or the id is another's."""
+    before = watchdog.due_ns({1: 1}, 100)[1]
+    watchdog.mark_timed_out([1])
+    watchdog.mark_timed_out([1])
+    assert watchdog.timed_out == {1}
+    assert watchdog.due_ns({1: 1}, 100)[1] == before + 300
+    watchdog.forget(1)
+    assert watchdog.timed_out == set()
+    assert watchdog.due_ns({1: 1}, 100)[1] == before
+    watchdog.mark_timed_out([1])
+    ring.claims[1] = 1
+    watchdog.mark_timed_out([1])
+    watchdog.begin(1)
+    assert 0 < watchdog.due_ns({1: 1}, HOUR_NS)[1] - time.monotonic_ns() <= HOUR_NS
