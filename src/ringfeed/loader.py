@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from ringfeed._process import Exit, Forks
+from ringfeed._units import show_bytes
 from ringfeed.data.base import Terms
 from ringfeed.data.sampler import Sequential, batch_count, check_seed
 from ringfeed.data.source import open_source
@@ -292,6 +293,16 @@ class Loader:
             message = f"the length of this loader is unknown: its {whose}"
             raise TypeError(message)
         return batch_count(length, self._batch_size or 1, self._settings.drop_remainder)
+
+    def __repr__(self) -> str:
+        """Return what it feeds, and how, in a line."""
+        plan, settings, size = self._plan, self._settings, self._batch_size
+        batches = "whole batches" if size is None else f"batches of {size}"
+        kind = f"by {settings.start_method}" if settings.backend == "process" else "in threads"
+        most = "" if self._tuner is None else "up to "
+        workers = f"workers {kind}: {most}{plan.workers}" if plan.workers else "no workers"
+        memory = f"slots: {most}{plan.slots}, {show_bytes(plan.total)}"
+        return f"<Loader of {type(self._dataset).__name__}: {batches}, {workers}, {memory}>"
 
     # ---- epochs ----
 

@@ -481,3 +481,26 @@ def test_a_slot_that_the_garbage_collector_lets_go_of_is_filled_here(monkeypatch
         held = [next(batches), next(batches)]
         monkeypatch.setattr(gc, "collect", held.clear)
         assert next(batches).tolist() == [4, 5]
+
+
+# ---- in words ----
+
+
+def test_what_is_printed_is_a_line() -> None:
+    """A loader, its plan and its statistics say in a line what a person wants to know."""
+    plan = "290.8 kB: 4 slots of 69.6 kB, 12.3 kB of control; and 262.1 kB of indices in this process"
+    columns = np.zeros((100, 3)), np.arange(100)
+    with ringfeed.Loader(columns, workers=0) as loader:
+        assert repr(loader) == "<Loader of tuple: batches of 32, no workers, slots: 4, 290.8 kB>"
+        assert (repr(loader.plan), str(loader.plan)) == (f"<Plan of {plan}>", plan)
+        assert repr(loader.stats()) == (
+            "<Stats: 0 batches of 0 samples in 0.0 s, 0.0 s of it waited; too early to say: 0 batches in 0.0 s>"
+        )
+        assert repr(loader.stats().memory).splitlines()[0] == f"planned    {plan}"
+    with ringfeed.Loader(list(columns[0]), workers="auto", slots="auto", backend="thread", memory="1MB") as loader:
+        plan = loader.plan
+        assert repr(loader).startswith(
+            f"<Loader of list: batches of 32, workers in threads: up to {plan.workers}, slots: up to {plan.slots}, "
+        )
+    with ringfeed.Loader([columns[0]] * 3, batch_size=None, workers=1) as loader:
+        assert repr(loader).startswith("<Loader of list: whole batches, workers by spawn: 1, slots: 3, ")

@@ -69,6 +69,20 @@ class Plan:
         dataset = self.dataset_shared + self.workers * self.dataset_per_worker
         return self.slots * self.slot_size + self.control_size + dataset
 
+    def __str__(self) -> str:
+        """Return the total, and what it is for."""
+        parts = [f"{self.slots} slots of {show_bytes(self.slot_size)}", f"{show_bytes(self.control_size)} of control"]
+        if self.dataset_shared:
+            parts.append(f"{show_bytes(self.dataset_shared)} of the dataset")
+        if self.dataset_per_worker:
+            parts.append(f"{show_bytes(self.dataset_per_worker)} more in each of {self.workers} workers")
+        indices = f"and {show_bytes(self.planned_size)} of indices in this process"
+        return f"{show_bytes(self.total)}: {', '.join(parts)}; {indices}"
+
+    def __repr__(self) -> str:
+        """Return the same in a line of code's output."""
+        return f"<Plan of {self}>"
+
 
 def _control_size(slots: int, cells: int, workers: int) -> int:
     slots = min(slots, _ring.CONTROL_MAX)  # so many are too many already, and still fit 32 bits

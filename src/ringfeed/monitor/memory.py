@@ -37,22 +37,10 @@ _FIELD = re.compile(rb"^(Pss|Private_\w+): +(\d+) kB$", re.MULTILINE)
 
 
 class Plan(Protocol):
-    """What is told of a plan, in bytes but for ``slots`` and ``workers``."""
+    """What is told of a plan; ``str()`` says all of it."""
 
     @property
     def slots(self) -> int: ...  # noqa: D102 - as it says
-    @property
-    def workers(self) -> int: ...  # noqa: D102
-    @property
-    def slot_size(self) -> int: ...  # noqa: D102
-    @property
-    def control_size(self) -> int: ...  # noqa: D102
-    @property
-    def planned_size(self) -> int: ...  # noqa: D102
-    @property
-    def dataset_shared(self) -> int: ...  # noqa: D102
-    @property
-    def dataset_per_worker(self) -> int: ...  # noqa: D102
     @property
     def total(self) -> int: ...  # noqa: D102
 
@@ -134,7 +122,7 @@ class Memory:
         unknown = f"unknown: {PROC}/self/smaps cannot be read"
         touched = unknown if self.touched is None else f"{show_bytes(self.touched)} by this process"
         lines = [
-            f"planned    {show_bytes(self.planned)}: {self._parts()}",
+            f"planned    {self.plan}",
             f"reserved   {show_bytes(self.reserved)}",
             f"touched    {touched}",
             f"held       {self._held()}",
@@ -142,14 +130,7 @@ class Memory:
         ]
         return "\n".join(lines)
 
-    def _parts(self) -> str:
-        plan = self.plan
-        parts = [f"{plan.slots} slots of {show_bytes(plan.slot_size)}", f"{show_bytes(plan.control_size)} of control"]
-        if plan.dataset_shared:
-            parts.append(f"{show_bytes(plan.dataset_shared)} of the dataset")
-        if plan.dataset_per_worker:
-            parts.append(f"{show_bytes(plan.dataset_per_worker)} more in each of {plan.workers} workers")
-        return f"{', '.join(parts)}; and {show_bytes(plan.planned_size)} of indices in this process"
+    __repr__ = __str__
 
     def _held(self) -> str:
         count = f"{len(self.held)} of {self.plan.slots} slots"

@@ -80,6 +80,12 @@ class Stats:
         """Leave the loader behind: what is copied or pickled is of the past."""
         return {**self.__dict__, "_look": None}
 
+    def __repr__(self) -> str:
+        """Return what a person wants to know, in a line."""
+        done = f"{self.batches} batches of {self.samples} samples in {self.elapsed_s:.1f} s"
+        lost = f", {self.restarts} workers replaced" if self.restarts else ""
+        return f"<Stats: {done}, {self.stall_s:.1f} s of it waited{lost}{self.verdict and f'; {self.verdict}'}>"
+
     def look_with(self, look: Callable[[], Memory]) -> None:
         """Have ``memory`` ask the loader whose statistics these are."""
         self._look = look
