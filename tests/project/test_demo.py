@@ -145,7 +145,7 @@ def test_a_silent_training_is_called_hung_and_ended_with_all_it_started(run: Cal
     hung.train_an_epoch(lambda: None)
     hung.finish()
     assert hung.trouble == "hung"
-    assert has_ended(int(hung.startup_error))
+    assert has_ended(int(hung.last_words))
 
 
 def test_a_training_that_dies_is_called_failed_with_its_last_words(run: Callable[[str], Any]) -> None:
@@ -153,7 +153,7 @@ def test_a_training_that_dies_is_called_failed_with_its_last_words(run: Callable
     failed = run("echo no such picture >&2; exit 3")
     failed.train_an_epoch(lambda: None)
     failed.finish()
-    assert (failed.trouble, failed.startup_error) == ("failed", "no such picture")
+    assert (failed.trouble, failed.last_words) == ("failed", "no such picture")
 
 
 def test_a_training_goes_when_told_and_its_events_are_kept(run: Callable[[str], Any]) -> None:
