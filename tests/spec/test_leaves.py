@@ -133,6 +133,7 @@ def test_every_bent_container_is_read_as_the_spec_reads_it(name: str, tree: Any,
     assert quickly(spec, made) == slowly(spec, made)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", [*NUMBERS, "colour", "odd int", "half"])
 def test_every_number_goes_into_every_dtype_as_the_spec_says(dtype: str, name: str) -> None:

@@ -12,6 +12,8 @@ from collections import Counter
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+import keras  # noqa: F401 - before the stand-ins: it looks for JAX
+
 import ringfeed.keras
 from ringfeed.keras import choice as keras_choice
 
