@@ -258,7 +258,7 @@ def test_undoes_what_was_registered_before_a_refusal(fake: FakeCuda, failing: in
         (
             "cuMemHostRegister_v2",
             fakecuda.ALREADY_REGISTERED,
-            "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED (part or all of it is registered already); somebody else "
+            "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED (part or all of it is registered already); other code "
             "registered these addresses and did not undo it before they were unmapped, or leave pin out",
         ),
         (
