@@ -173,10 +173,9 @@ def test_a_handler_of_ones_own_for_ctrl_c() -> None:
         stuck = Stuck()
         with make(stuck) as loader:
             thread = press_ctrl_c_when(lambda: stuck.waits and loader.stats().batches == 2)
-            let_through = threading.Thread(target=lambda: (wait_until(lambda: bool(heard)), stuck.go_on.set()))
+            let_through = threading.Thread(target=lambda: (thread.join(), stuck.go_on.set()))
             let_through.start()
             assert values(plain(loader.to_tf_dataset())) == BATCHES
-            thread.join()
             let_through.join()
     finally:
         signal.signal(signal.SIGINT, before)
