@@ -296,6 +296,8 @@ class Loader:
 
     def __repr__(self) -> str:
         """Return what it feeds, and how, in a line."""
+        if not hasattr(self, "_plan"):  # its parameters were refused
+            return object.__repr__(self)
         plan, settings, size = self._plan, self._settings, self._batch_size
         batches = "whole batches" if size is None else f"batches of {size}"
         kind = f"by {settings.start_method}" if settings.backend == "process" else "in threads"
@@ -509,24 +511,26 @@ class Loader:
         plan, settings, is_iterable = self._plan, self._settings, self._source.streams > 0
         skips, rows = settings.on_error == "skip", plan.layout.rows
         has_gaps = self._source.has_gaps or self._stats.none_batches > 0  # None has come in the place of whole batches
-        try:
-            length = len(self)
-        except TypeError:
-            length = None
         return LoaderInfo(
             spec=self.spec,
             offsets=plan.layout.offsets,
             slots=plan.slots,
             max_rows=rows,
             fixed_rows=rows if settings.drop_remainder and self._batch_size is not None and not skips else None,
-            length=length,
-            exact_length=None if skips or has_gaps or is_iterable else length,
+            count=self._count,
+            is_exact=not (skips or has_gaps or is_iterable),
             is_iterable=is_iterable,
             copy=settings.copy,
             is_shuffled=self.shuffle,
             is_in_order=self.is_in_order,
             timeout_s=settings.timeout_s,
         )
+
+    def _count(self) -> int | None:
+        try:
+            return len(self)
+        except TypeError:
+            return None
 
     def to_keras(self, *, class_weight: Mapping[int, float] | None = None, cast: CastTree = None) -> DataAdapter:
         """Return what ``fit``, ``evaluate`` and ``predict`` of a Keras 3 model take as ``x``, over the slots.

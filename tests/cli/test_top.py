@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ringfeed.cli.main import main
-from ringfeed.cli.top import running, top
+from ringfeed.cli.top import _keys, running, top
 from trainer import Trainer
 from watching import PATIENCE_S, wait_until
 
@@ -100,6 +100,13 @@ def test_an_empty_list(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
     monkeypatch.setattr("ringfeed.cli.top.processes", list)
     assert main(["top"]) == 0
     assert capsys.readouterr().out == "no process of yours has a running loader\n"
+
+
+def test_no_keys_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where standard input is closed, the display runs on without keys."""
+    monkeypatch.setattr(sys, "stdin", None)
+    with _keys() as keys:
+        assert keys is None
 
 
 # ---- refusals ----

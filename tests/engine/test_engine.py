@@ -284,3 +284,27 @@ def test_ctrl_c_costs_its_own_batch_alone() -> None:
             except KeyboardInterrupt:
                 interrupted += 1
         assert (interrupted, seen) == (3, 9997)
+
+
+def test_a_batch_that_ctrl_c_costs_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was taken and lost on its way to the caller is not delivered, in the statistics neither."""
+
+    def interrupted(*_: object) -> int:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    class Gaps(Oracle):
+        def __getitem__(self, index: int) -> Any:
+            if index % 10 == 7:
+                raise ValueError(index)
+            return super().__getitem__(index)
+
+    with ringfeed.Loader(Gaps(40), batch_size=4, workers=0, on_error="skip") as loader:
+        batches = iter(loader)
+        next(batches)
+        monkeypatch.setattr(type(loader._engine), "_without", interrupted)
+        delivered = 1
+        with pytest.raises(KeyboardInterrupt):
+            delivered += sum(1 for _ in batches)
+        delivered += sum(1 for _ in batches)
+        assert loader.stats().batches == delivered

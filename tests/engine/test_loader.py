@@ -502,5 +502,6 @@ def test_what_is_printed_is_a_line() -> None:
         assert repr(loader).startswith(
             f"<Loader of list: batches of 32, workers in threads: up to {plan.workers}, slots: up to {plan.slots}, "
         )
+    assert repr(ringfeed.Loader.__new__(ringfeed.Loader)).startswith("<ringfeed.loader.Loader object at ")
     with ringfeed.Loader([columns[0]] * 3, batch_size=None, workers=1) as loader:
         assert repr(loader).startswith("<Loader of list: whole batches, workers by spawn: 1, slots: 3, ")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import random
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import pytest
@@ -207,3 +207,43 @@ def test_a_key_that_changes_the_sample_does_no_harm() -> None:
     tree = [{Key(lambda: None): Array((), "i8")}, Array((), "i8"), Array((), "i8")]
     inner[0] = {Key(lambda: inner.__delitem__(slice(1, None))): 1}
     assert "sample is a list of 1, expected a list of 3; " in quickly(Spec(tree), inner)
+
+
+class Hostile:
+    """A key that, when it is compared, empties the sample that it is in."""
+
+    emptied: ClassVar[dict[str, Any]] = {}
+    kept: ClassVar[list[Any]] = []
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __hash__(self) -> int:
+        return 7
+
+    def __eq__(self, other: object) -> bool:
+        if Hostile.emptied:
+            Hostile.emptied.clear()
+            Hostile.kept.append([[0] * 51 for _ in range(30)])  # takes the memory that was given back
+        return isinstance(other, Hostile) and self.name == other.name
+
+
+class Emptied:
+    """Samples that lose their only reference to a tuple while it is read."""
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> Any:
+        Hostile.emptied = {}
+        inner = {Hostile("a"): index, Hostile("b"): index}
+        Hostile.emptied = {"x": (inner, *[np.array(index) for _ in range(50)])}
+        return Hostile.emptied
+
+
+def test_a_sample_that_is_emptied_while_it_is_read() -> None:
+    """Each container is held for as long as its leaves are taken: threads may share a sample that they change."""
+    leaf = Array((), "i8")
+    spec = {"x": ({Hostile("a"): leaf, Hostile("b"): leaf}, *[leaf] * 50)}
+    with ringfeed.Loader(Emptied(), batch_size=8, workers=0, spec=spec) as loader:
+        assert [batch["x"][1].tolist() for batch in loader] == np.arange(64).reshape(-1, 8).tolist()

@@ -342,7 +342,7 @@ def check_resumed_epochs() -> None:
         if epoch == 1:
             raise StopError
 
-    def shuffled() -> ringfeed.Loader:
+    def shuffled() -> ringfeed.Loader:  # of seven batches
         return ringfeed.Loader((X, Y), batch_size=16, shuffle=True, workers=0, slots=3)
 
     with shuffled() as loader:
@@ -353,6 +353,10 @@ def check_resumed_epochs() -> None:
         assert loader.epoch == 4
     with shuffled() as loader:
         assert seen(loader, initial_epoch=2, steps_per_epoch=len(loader)) == epochs[2:]
+    with shuffled() as loader:  # three of Keras' epochs for one of the loader's: the third has a batch alone
+        assert seen(loader, initial_epoch=3, steps_per_epoch=3) == epochs[1:2]
+    with shuffled() as loader:  # each of Keras' ends with the loader's
+        assert seen(loader, initial_epoch=2, steps_per_epoch=9) == epochs[2:]
     with tempfile.TemporaryDirectory() as place:
         backup = keras.callbacks.BackupAndRestore(place)
         with shuffled() as loader, contextlib.suppress(StopError):

@@ -176,8 +176,8 @@ def _paper() -> Iterator[_Screen]:
 @contextmanager
 def _keys() -> Iterator[int | None]:
     """Have each key of the terminal come at once, and not be shown; it is as it was when this ends."""
-    if not sys.stdin.isatty():
-        yield None
+    if sys.stdin is None or not sys.stdin.isatty() or os.tcgetpgrp(sys.stdin.fileno()) != os.getpgrp():
+        yield None  # none, or that of the shell's foreground: the kernel would stop this process
         return
     fd = sys.stdin.fileno()
     before = termios.tcgetattr(fd)

@@ -252,21 +252,27 @@ class Engine:
             if not ready:
                 self._count_time(over=True)
                 raise StopIteration
+        try:
+            self._note_start()
+            rows = min(lease.rows, self._layout.rows)
+            if not lease.failed:
+                return lease, rows
+            delivery = self._settled(lease, rows)
+            if delivery.failed and self._settings.on_error == "raise":
+                raise sample_failed(lease, delivery.failed, self._source, self.pool, self._settings)  # noqa: TRY301 - as Ctrl-C
+            rows = self._without(lease, rows, delivery)
+            self.ring.note_undelivered(not rows, lease.rows - rows)
+        except BaseException:
+            self.ring.note_undelivered(1, lease.rows)
+            del lease  # in the traceback it would hold the slot for as long as the caller keeps the error
+            raise
+        return (lease, rows) if rows else None
+
+    def _note_start(self) -> None:
+        """Note the first batch of workers that were started."""
         if self._is_starting:
             self._is_starting = False
             self.stats.startup_busy_s += sum(worker.busy_ns for worker in self.observer.workers()) / 1e9
-        rows = min(lease.rows, self._layout.rows)
-        if not lease.failed:
-            return lease, rows
-        delivery = self._settled(lease, rows)
-        if delivery.failed and self._settings.on_error == "raise":
-            self.ring.note_undelivered(1, lease.rows)
-            error = sample_failed(lease, delivery.failed, self._source, self.pool, self._settings)
-            del lease  # in the traceback it would hold the slot for as long as the caller keeps the error
-            raise error
-        rows = self._without(lease, rows, delivery)
-        self.ring.note_undelivered(not rows, lease.rows - rows)
-        return (lease, rows) if rows else None
 
     def _wait(self, *, patient: bool) -> bool:
         """Wait for the head batch; False when the epoch is over."""

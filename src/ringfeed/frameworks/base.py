@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from typing_extensions import Self
 
     from ringfeed.errors import RingfeedError
@@ -27,8 +29,8 @@ class LoaderInfo:
 
     offsets: where each leaf begins in a slot, in bytes.
     max_rows: the most rows a batch has; ``fixed_rows``: the rows of every batch, None where they may differ.
-    length: the batches of an epoch, None where the loader cannot know; fewer where all rows of one failed, or where
-        whole batches are None. Keras is content with that. ``exact_length``: None where there may be fewer, or more.
+    count: counts the batches of an epoch, None where the loader cannot know: see ``length``. It may ask the dataset or
+        the sampler, which may take long. ``is_exact``: whether there are never fewer, or more.
     is_iterable: whether the dataset is an iterable, whose end only reading shows.
     copy: whether what is handed out is a copy.
     is_shuffled: whether each epoch has an order of its own.
@@ -40,13 +42,26 @@ class LoaderInfo:
     slots: int
     max_rows: int
     fixed_rows: int | None
-    length: int | None
-    exact_length: int | None
+    count: Callable[[], int | None]
+    is_exact: bool
     is_iterable: bool
     copy: bool
     is_shuffled: bool
     is_in_order: bool
     timeout_s: float | None
+
+    @property
+    def length(self) -> int | None:
+        """The batches of an epoch, None where the loader cannot know.
+
+        Fewer come where all rows of one failed, or where whole batches are None. Keras is content with that.
+        """
+        return self.count()
+
+    @property
+    def exact_length(self) -> int | None:
+        """The same, but None where there may be fewer, or more."""
+        return self.count() if self.is_exact else None
 
 
 class BatchIterator(Protocol):

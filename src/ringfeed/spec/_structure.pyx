@@ -108,7 +108,8 @@ cdef class Structure:
     cdef Py_ssize_t take_child(self, Py_ssize_t number, value, tuple leaves, Py_ssize_t first) except -2:
         child = <object>PyList_GET_ITEM(self.children, number)
         if child is not None:
-            return (<Structure>child).take(value, leaves, first)
+            held = value  # its container may lose it to another thread, or to a key's __eq__
+            return (<Structure>child).take(held, leaves, first)
         Py_INCREF(value)  # the tuple steals one
         PyTuple_SET_ITEM(leaves, first, value)
         return first + 1

@@ -95,7 +95,7 @@ cdef cnp.ndarray array_of(value):
         return value
     if cnp.PyArray_Check(value):
         return base_view(value)
-    if type(value) in SCALARS:
+    if isinstance(value, np.generic) and type(value) in SCALARS:
         return PyArray_FromAny(value, NULL, 0, 0, 0, NULL)
     note_tensor(value)
     return None

@@ -36,19 +36,22 @@ class Exports:
         leaves = list(leaves)
         self._fields = [(offset, leaf.shape, *_type_of(leaf)) for leaf, offset in zip(leaves, offsets, strict=True)]
         self._varying = [number for number, leaf in enumerate(leaves) if leaf.variable]
-        self._rows = -1  # for which `_forms` are what a lease takes: those of the last batch
-        self._forms: list[tuple[int, tuple[int, ...], int, int]] = []
+        self._last: tuple[int, list[tuple[int, tuple[int, ...], int, int]]] = -1, []
+        """The rows of a batch, and what its lease takes: in one word, since threads may share an iterator."""
 
     def capsules(self, lease: Lease, rows: int, *, versioned: bool = False) -> list[object]:
         """Return a capsule a leaf over the first ``rows`` rows; each holds the slot until its taker lets go."""
-        if rows != self._rows:
-            self._forms = [(offset, (rows, *shape), code, bits) for offset, shape, code, bits in self._fields]
-            self._rows = rows
+        known, forms = self._last
+        if rows != known:
+            forms = [(offset, (rows, *shape), code, bits) for offset, shape, code, bits in self._fields]
+            self._last = rows, forms
+        if self._varying:
+            forms = [*forms]
         for number in self._varying:
             offset, most, code, bits = self._fields[number]
-            self._forms[number] = offset, (rows, *shape_of(lease, offset, most)), code, bits
+            forms[number] = offset, (rows, *shape_of(lease, offset, most)), code, bits
         dlpack = lease.dlpack
-        return [dlpack(offset, shape, code, bits, versioned) for offset, shape, code, bits in self._forms]
+        return [dlpack(offset, shape, code, bits, versioned) for offset, shape, code, bits in forms]
 
 
 class Exported:

@@ -210,7 +210,7 @@ class _KerasEpoch(Epoch):
 
     def _choose(self) -> None:
         """Go on where a `fit` does that was told to, or restored."""
-        number = resumed_epoch(sys._getframe(2), self._stream.info.length)  # noqa: SLF001 - see arguments
+        number = resumed_epoch(sys._getframe(2), self._stream)  # noqa: SLF001 - see arguments
         if number is not None:
             self._stream.set_epoch(number)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import FrameType
 
-    from ringfeed.frameworks.base import LoaderInfo
+    from ringfeed.frameworks.base import BatchStream, LoaderInfo
 
 IN_THE_BATCH = {
     "y": "the loader's batches carry the targets: return (x, y) from __getitem__",
@@ -40,20 +40,31 @@ def iterator_in_the_making(caller: FrameType) -> FrameType | None:
     return None
 
 
-def resumed_epoch(caller: FrameType | None, length: int | None) -> int | None:
+def resumed_epoch(caller: FrameType | None, stream: BatchStream) -> int | None:
     """The loader's epoch with which a `fit` begins that goes on where another ended; None where no such fit begins.
 
     That is ``initial_epoch``, or what `BackupAndRestore` has found: Keras tells adapters neither. With
-    ``steps_per_epoch`` the epoch of the loader that holds the first step.
+    ``steps_per_epoch`` an epoch of the loader lasts for several of Keras', which ends its last at the loader's end.
     """
     call = caller
-    while call is not None and call.f_code.co_name not in CALLS:
+    while call is not None and not _is_a_call(call):
+        if call.f_globals.get("__name__", "").startswith("keras.src.callbacks"):
+            return None  # it walks a loader of its own
         call = call.f_back
     given = {} if call is None or call.f_code.co_name != "fit" else call.f_locals
     first, steps = given.get("initial_epoch"), given.get("steps_per_epoch")
     if not first or given.get("epoch") != first:
         return None
-    return int(first if steps is None or not length else first * steps // length)
+    length = stream.info.length if steps is not None else None
+    if steps is None or length is None:
+        return int(first)
+    at_once = getattr(given.get("self"), "steps_per_execution", 1)
+    taken = -(-steps // at_once) * at_once  # by an epoch of Keras
+    return int(first // -(-length // taken))
+
+
+def _is_a_call(frame: FrameType) -> bool:
+    return frame.f_code.co_name in CALLS and frame.f_globals.get("__name__", "").startswith("keras.")
 
 
 def check_targets(making: FrameType) -> None:

@@ -22,7 +22,8 @@ def to_keras(stream: BatchStream, *, class_weight: ClassWeight | None = None, ca
     become tuples. Every epoch of Keras is an epoch of the loader, begun with its first batch; where
     ``steps_per_epoch`` is below the loader's length, an epoch of the loader goes on over several of Keras',
     as with a tf.data.Dataset. A ``fit`` with ``initial_epoch=``, or that `BackupAndRestore`
-    restores, begins with the loader's epoch of that number.
+    restores, begins with the loader's epoch of that number (under a distribution strategy, whose threads
+    ask for batches, call ``set_epoch`` of the loader).
 
     The step reads the memory that the workers filled: TensorFlow, JAX on the CPU and torch get tensors over the
     slot, which comes back when the framework lets go of them. Where it holds all slots but one, as `predict` does
