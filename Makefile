@@ -172,9 +172,10 @@ FRAMEWORK_PARTS := project tensorflow keras
 $(eval $(call part,project,.venv,project))
 $(eval $(call part,tensorflow,.venv,frameworks/tensorflow))
 $(eval $(call part,keras,.venv,frameworks/keras dropin frameworks/torch frameworks/jax))
-CORE_PARTS := $(ALL:%=core-%)
+CORE_PARTS := once $(ALL:%=core-%)
 say-pythons = @echo "== the core on Python $(ALL); not found: $(or $(filter-out $(FOUND),$(VERSIONS)),none)"
-$(eval $(call part,core-$(MAIN),.venv,$(CORE)))
+$(eval $(call part,once,.venv,$(CORE),-m once))
+$(eval $(call part,core-$(MAIN),.venv,$(CORE),-m "not once"))
 $(foreach v,$(OTHERS),$(eval $(call part,core-$(v),.venv-$(v),$(CORE),-m "not once")))
 $(eval $(call part,machine,.venv,machine))
 

@@ -10,7 +10,7 @@ import tty
 from collections import deque
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from ringfeed.cli.discover import Target, processes
 from ringfeed.cli.render import Pair, picture
@@ -173,11 +173,21 @@ def _paper() -> Iterator[_Screen]:
     yield _Screen(show, lambda: (WIDE, None))
 
 
+def _is_for_us(stdin: TextIO | None) -> bool:
+    """Whether this process may change how keys come; in the background of a shell the kernel would stop it."""
+    if stdin is None or not stdin.isatty():
+        return False
+    try:
+        return os.tcgetpgrp(stdin.fileno()) == os.getpgrp()
+    except OSError:  # no shell controls this process by this terminal
+        return True
+
+
 @contextmanager
 def _keys() -> Iterator[int | None]:
     """Have each key of the terminal come at once, and not be shown; it is as it was when this ends."""
-    if sys.stdin is None or not sys.stdin.isatty() or os.tcgetpgrp(sys.stdin.fileno()) != os.getpgrp():
-        yield None  # none, or that of the shell's foreground: the kernel would stop this process
+    if not _is_for_us(sys.stdin):
+        yield None
         return
     fd = sys.stdin.fileno()
     before = termios.tcgetattr(fd)
