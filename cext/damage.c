@@ -105,9 +105,12 @@ static bool is_record_intact(const struct rf_ring *ring, uint32_t slot)
 {
     const struct rf_record *record = &ring->records[slot];
     const struct rf_binding *binding = rf_binding_of(ring, slot);
-    return record->batch == binding->batch && record->epoch == binding->epoch && record->version == binding->version &&
-           record->rows == binding->rows && record->rows_per_ticket == binding->rows_per_ticket &&
-           record->tickets == binding->tickets && record->lane == binding->lane &&
+    return atomic_load_explicit(&record->batch, memory_order_relaxed) == binding->batch &&
+           atomic_load_explicit(&record->epoch, memory_order_relaxed) == binding->epoch &&
+           atomic_load_explicit(&record->rows, memory_order_relaxed) == binding->rows &&
+           atomic_load_explicit(&record->tickets, memory_order_relaxed) == binding->tickets &&
+           record->version == binding->version && record->rows_per_ticket == binding->rows_per_ticket &&
+           record->lane == binding->lane &&
            rf_entry_of(ring, binding->batch) == ((uint64_t)binding->tickets << 32 | slot);
 }
 

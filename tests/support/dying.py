@@ -203,7 +203,7 @@ class StagedEnd:
 
 def _stage(dataset: Doomed) -> None:
     """Put the points into this worker's life; called while it opens the dataset."""
-    run = worker.Process.run
+    run = worker.WorkerMain.run
     if run.__name__ != "run":
         return
 
@@ -211,7 +211,7 @@ def _stage(dataset: Doomed) -> None:
         self._end = self._reader._end = StagedEnd(self._end, dataset)
         run(self)
 
-    worker.Process.run = staged  # type: ignore[method-assign]
+    worker.WorkerMain.run = staged  # type: ignore[method-assign]
     threading.Thread(target=dataset.lurk, daemon=True).start()
 
 

@@ -36,20 +36,20 @@ class Immortals:
     @contextlib.contextmanager
     def reign(self) -> Iterator[None]:
         """Have the loader's SIGKILL spare them, and lose patience with them soon."""
-        send, patience_s = launch.Worker.kill, processes.KILL_S
+        send, patience_s = launch.WorkerProcess.kill, processes.KILL_S
 
-        def kill(worker: launch.Worker, number: signal.Signals = signal.SIGKILL) -> None:
+        def kill(worker: launch.WorkerProcess, number: signal.Signals = signal.SIGKILL) -> None:
             if number == signal.SIGKILL and worker.pid in self.pidfds:
                 self.spared.add(worker.pid)
                 number = signal.SIGSTOP
             send(worker, number)
 
-        launch.Worker.kill = kill  # type: ignore[assignment,method-assign]
+        launch.WorkerProcess.kill = kill  # type: ignore[assignment,method-assign]
         processes.KILL_S = KILL_S
         try:
             yield
         finally:
-            launch.Worker.kill = send  # type: ignore[method-assign]
+            launch.WorkerProcess.kill = send  # type: ignore[method-assign]
             processes.KILL_S = patience_s
 
     def add(self, pid: int) -> bool:

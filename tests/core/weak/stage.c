@@ -20,7 +20,7 @@ void *rf_map(int fd, uint64_t size, int inherit)
     return fd == 0 ? control_memory : slots_memory;
 }
 
-/* ---- what watch.c would do: nobody looks on ---- */
+/* ---- what watch.c would do: there is no observer ---- */
 
 struct rf_cells_report rf_read_cells(const struct rf_cell *cells, uint32_t count)
 {
@@ -32,6 +32,18 @@ struct rf_worker_report rf_read_worker(const struct rf_worker *line)
 {
     (void)line;
     return (struct rf_worker_report){0};
+}
+
+struct rf_slot_report rf_read_slot(const struct rf_record *record, const struct rf_cell *cells, uint32_t count)
+{
+    (void)record, (void)cells, (void)count;
+    return (struct rf_slot_report){0};
+}
+
+struct rf_consumer_report rf_read_consumer(const struct rf_control *control, const struct rf_ledger *ledger)
+{
+    (void)control, (void)ledger;
+    return (struct rf_consumer_report){0};
 }
 
 /* ---- what is looked at: all that is shared, but for what is only counted ---- */
