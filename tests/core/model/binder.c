@@ -46,14 +46,15 @@ bool wake_workers(struct state *s, unsigned count, unsigned choice)
     return woken;
 }
 
-bool wake_taker(struct state *s, unsigned choice)
+bool wake_takers(struct state *s, unsigned choice)
 {
     unsigned sleepers = 0;
     for (unsigned number = TAKER_0; number <= TAKER_1; number++)
         sleepers |= (unsigned)(s->thread[number].step == REST_ASLEEP) << number;
     if (!sleepers)
         return choice == 0;
-    unsigned woken = subset(sleepers, 1, choice);
+    unsigned all = (unsigned)__builtin_popcount(sleepers);
+    unsigned woken = subset(sleepers, broken(NEWS_WAKE_ONE) ? 1 : all, choice);
     for (unsigned number = TAKER_0; number <= TAKER_1; number++)
         if (woken >> number & 1)
             s->thread[number].step = REST_OVER;
@@ -325,7 +326,7 @@ static void look_at_sleepers(const struct state *s, struct thread *thread)
 static enum outcome wake(struct state *s, struct thread *thread, unsigned choice)
 {
     bool workers = thread->step == WORK_WAKE;
-    if (workers ? !wake_workers(s, thread->tickets, choice) : !wake_taker(s, choice))
+    if (workers ? !wake_workers(s, thread->tickets, choice) : !wake_takers(s, choice))
         return NO_MORE;
     thread->step = workers ? after_wake(thread) : thread->then;
     return STEPPED;

@@ -40,10 +40,21 @@ static void cancel_slots(struct state *s, struct thread *thread)
     thread->step = CANCEL_HEAD;
 }
 
+/* Whoever sleeps has announced a ticket that is cancelled. */
+static void wake_sleepers(const struct state *s, struct thread *thread, enum thread_step then)
+{
+    *thread = (struct thread){.step = (uint8_t)then};
+    if (s->asleep && !broken(BREAK_WAKES_NO_TAKER)) {
+        thread->step = NEWS_BUMP;
+        thread->then = (uint8_t)then;
+    }
+}
+
 static void break_done(struct state *s, struct thread *thread)
 {
     end_epoch(s);
     go_idle(s, thread);
+    wake_sleepers(s, thread, IDLE);
 }
 
 /* ---- a step ---- */
@@ -59,7 +70,7 @@ static bool take_lock(struct state *s, struct thread *thread, enum thread_step n
 
 static bool enter_break(struct state *s, struct thread *thread)
 {
-    if (!enter_loader(s))
+    if (!lock_takers(s))
         return false;
     thread->step = CANCEL_LOCK;
     if (s->epoch == configuration->epochs || !s->planned)
@@ -69,10 +80,21 @@ static bool enter_break(struct state *s, struct thread *thread)
     return true;
 }
 
+/* The fence, of a thread that has slept in vain for timeout_s. */
+static bool enter_fence(struct state *s, struct thread *thread)
+{
+    if (!lock_takers(s))
+        return false;
+    withdraw(s);
+    *thread = (struct thread){.step = CANCEL_LOCK, .flag = 1, .turn = thread->turn};
+    return true;
+}
+
 enum outcome cancel_step(struct state *s, struct thread *thread)
 {
     switch (thread->step) {
     case BREAK_LOCK: return enter_break(s, thread) ? STEPPED : NO_MORE;
+    case FENCE_LOCK: return enter_fence(s, thread) ? STEPPED : NO_MORE;
     case CANCEL_LOCK: return take_lock(s, thread, CANCEL_UPTO) ? STEPPED : NO_MORE;
     case CANCEL_UPTO:
         s->cancel_upto = s->bound;
@@ -88,7 +110,8 @@ enum outcome cancel_step(struct state *s, struct thread *thread)
     case BREAK_DONE: break_done(s, thread); break;
     default: /* FENCE_DONE */
         fill_up(s);
-        *thread = (struct thread){.step = LOOK_BOUND};
+        s->taker_lock = 0;
+        wake_sleepers(s, thread, NEXT_LOCK);
     }
     return STEPPED;
 }

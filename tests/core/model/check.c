@@ -240,8 +240,7 @@ static void check_takers_at_rest(const struct state *s)
 {
     for (unsigned number = TAKER_0; number <= TAKER_1; number++) {
         const struct thread *thread = &s->thread[number];
-        bool queued = thread->step == NEXT_LOCK || thread->step == BREAK_LOCK; /* behind one that may sleep */
-        if (thread->step == IDLE || thread->step == OVER || (queued && s->loader_lock))
+        if (thread->step == IDLE || thread->step == OVER)
             continue;
         if (thread->step != REST_ASLEEP)
             wrong("a consumer thread hangs");

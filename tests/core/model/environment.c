@@ -95,7 +95,7 @@ static bool consumer_dies(struct state *s)
     s->consumer_dead = 1;
     for (unsigned number = 0; number < THREADS; number++)
         s->thread[number] = (struct thread){.step = OVER};
-    s->armed = s->changed = s->loader_lock = 0;
+    s->armed = s->changed = s->taker_lock = s->asleep = 0;
     s->kills = s->breaks = s->freezes = s->forks = s->paces = s->calls = 0;
     return true;
 }
@@ -116,10 +116,9 @@ static bool time_out(struct state *s, unsigned number)
     struct thread *thread = &s->thread[number];
     if (!configuration->fences || thread->step != REST_ASLEEP || !has_suspect(s))
         return false;
-    s->consumer_wait = WAIT_NONE;
     for (unsigned worker = 0; worker < configuration->workers; worker++)
         s->worker[worker].fenced |= s->worker[worker].frozen;
-    *thread = (struct thread){.step = CANCEL_LOCK, .flag = 1};
+    thread->step = FENCE_LOCK;
     return true;
 }
 

@@ -124,13 +124,15 @@ void bump_work(struct state *s);
 void bump_reaps(struct state *s);
 /* FUTEX_WAKE: some `count` of the sleepers, the choice is nobody's. False where there are fewer choices. */
 bool wake_workers(struct state *s, unsigned count, unsigned choice);
-bool wake_taker(struct state *s, unsigned choice);
+bool wake_takers(struct state *s, unsigned choice);
+/* A taker's sleep is over: it announces none. */
+void withdraw(struct state *s);
 /* Forget what the steps to come do not need, so that states which differ in nothing else are one. */
 void forget_claim(struct worker *worker);
 void look_for_work(struct worker *worker);
 unsigned row_in_batch(const struct worker *worker); /* the one it is at */
 void end_epoch(struct state *s);
-bool enter_loader(struct state *s); /* take the loader's lock; false where another thread has it */
+bool lock_takers(struct state *s); /* false where another thread has their lock */
 void go_idle(struct state *s, struct thread *thread);
 void worker_wakes(struct state *s, unsigned number);
 bool must_die(const struct state *s, unsigned number);

@@ -40,7 +40,9 @@ static bool is_private_to_thread(const struct thread *thread)
 {
     switch (thread->step) {
     case NEXT_LOCK:
-    case BREAK_LOCK: return configuration->takers < 2;
+    case BREAK_LOCK:
+    case FENCE_LOCK:
+    case REST_UNLOCK: return configuration->takers < 2;
     case LOOK_STOP: return !configuration->closes;
     case LOOK_ALARM: return !configuration->alarm_after;
     case REST_ENDS: return !configuration->closes && !configuration->alarm_after;

@@ -50,6 +50,13 @@
     X(CONSUMER_OBSERVES_LATE, "consumer-observes-late", "tiny", "news_seq is read after the last look")               \
     X(FLAG_AFTER_LOOK, "flag-after-look", "tiny", "consumer_wait is written after the last look")                     \
     X(NO_LAST_BIND, "no-last-bind", "break", "the consumer does not try to bind before it sleeps")                    \
+    X(SLEEP_WITH_LOCK, "sleep-with-lock", "takers-break", "a consumer thread keeps the takers' lock while it sleeps") \
+    X(WAKER_WITHDRAWS_FOR_ALL, "waker-withdraws-for-all", "takers-tickets",                                           \
+      "a consumer thread that wakes withdraws what another has announced")                                            \
+    X(LEAVER_WAKES_NOBODY, "leaver-wakes-nobody", "takers-tickets",                                                   \
+      "a consumer thread that has waited, and goes, does not wake those that still wait")                             \
+    X(NEWS_WAKE_ONE, "news-wake-one", "takers", "news wake one of the consumer threads that wait")                    \
+    X(BREAK_WAKES_NO_TAKER, "break-wakes-no-taker", "takers-break", "a break does not wake consumer threads that wait") \
     /* -- binding -- */                                                                                               \
     X(BOUND_BEFORE_ENTRY, "bound-before-entry", "tiny", "bound is stored before slot_of")                             \
     X(BOUND_BEFORE_CELLS, "bound-before-cells", "tiny", "bound is stored before the cells are AVAIL")                 \

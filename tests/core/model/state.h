@@ -89,7 +89,7 @@ enum mark { ROW_OK, ROW_RAISED, ROW_KILLED };
     X(NEWS_BUMP, "rf_wake_consumer: bumps news_seq")                                                                  \
     X(NEWS_LOOK, "rf_wake_consumer: loads consumer_wait")                                                             \
     X(NEWS_WAKE, "rf_wake_consumer: futex wake")                                                                      \
-    X(NEXT_LOCK, "next(): takes the loader's lock")                                                                   \
+    X(NEXT_LOCK, "rf_next: takes the takers' lock")                                                                   \
     X(NEXT_PLAN, "rf_plan: a batch")                                                                                  \
     X(LOOK_BOUND, "rf_look: is_bound")                                                                                \
     X(LOOK_AGAIN, "rf_look: is_bound, after rf_bind")                                                                 \
@@ -107,20 +107,23 @@ enum mark { ROW_OK, ROW_RAISED, ROW_KILLED };
     X(REST_ENDS, "has_news: looks at alarm and stop")                                                                 \
     X(REST_NEWS, "has_news: loads the cell, or goes to bind")                                                         \
     X(REST_NEWS_BOUND, "has_news: is_bound")                                                                          \
+    X(REST_STAYS, "sleep_once: has news, withdraws consumer_wait")                                                   \
+    X(REST_UNLOCK, "sleep_once: gives the takers' lock back")                                                         \
     X(REST_FUTEX, "sleep_once: futex wait")                                                                           \
     X(REST_ASLEEP, "asleep")                                                                                          \
-    X(REST_OVER, "sleep_once: clears consumer_wait")                                                                  \
+    X(REST_OVER, "sleep_once: takes the takers' lock again, withdraws consumer_wait")                                                                  \
     X(TAKE_CELL, "rf_take: takes over a cell, stores EMPTY")                                                          \
     X(TAKE_HOLD, "rf_take: the slot is held")                                                                         \
     X(TAKE_EXPORT, "rf_hold: one more")                                                                               \
     X(TAKE_HEAD, "rf_take: stores head")                                                                              \
-    X(BREAK_LOCK, "break: takes the loader's lock")                                                                   \
+    X(BREAK_LOCK, "rf_cancel: takes the takers' lock")                                                                \
+    X(FENCE_LOCK, "rf_requeue: takes the takers' lock")                                                                   \
     X(CANCEL_LOCK, "rf_cancel, rf_requeue: takes the lock")                                                           \
     X(CANCEL_UPTO, "drain_bound: stores cancel_upto")                                                                 \
     X(CANCEL_SLOTS, "drain_bound: bound slots are draining")                                                          \
     X(CANCEL_HEAD, "drain_bound: stores head")                                                                        \
     X(CANCEL_PLAN, "rf_cancel: drops the plan; rf_requeue: sets it back")                                             \
-    X(BREAK_DONE, "break: gives the loader's lock back")                                                              \
+    X(BREAK_DONE, "rf_cancel: gives the takers' lock back")                                                              \
     X(FENCE_DONE, "the pool starts workers in the place of fenced ones")                                              \
     X(DROP_COUNT, "rf_drop: one less")                                                                                \
     X(DROP_STATE, "release_slot: the slot is free, loads the stack's top")                                            \
@@ -176,6 +179,7 @@ struct thread {
     uint8_t held;        /* rf_look has answered HELD */
     uint8_t batch, plan; /* what is being bound */
     uint8_t worker;      /* whom the watcher reaps */
+    uint8_t turn;        /* the epoch that a taker waits in, and 1; 0: it has not waited */
 };
 
 struct cell {
@@ -208,8 +212,8 @@ struct state {
     uint8_t plan_bound, saved; /* what was bound once; a bit a batch to be bound again whose indices are kept elsewhere */
     uint8_t homeless;              /* only where a rule is broken: the batch that waits for a slot */
     uint8_t homeless_plan;
-    /* the loader, under its own lock */
-    uint8_t loader_lock, epoch, planned, waiting, expected; /* planned: of this epoch; expected: the next id */
+    /* what takers share, under their lock */
+    uint8_t taker_lock, asleep /* takers that have announced a sleep */, epoch, planned, waiting, expected; /* planned: of this epoch; expected: the next id */
     uint8_t pace;          /* tickets are short: of struct rf_control */
     uint8_t armed, changed; /* a bit a taker: it has observed news_seq; it was bumped since */
     uint8_t shared_mutex;               /* only where a rule is broken */

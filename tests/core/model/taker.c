@@ -13,16 +13,40 @@ void end_epoch(struct state *s)
 void go_idle(struct state *s, struct thread *thread)
 {
     *thread = (struct thread){.step = IDLE};
-    s->loader_lock = 0;
+    s->taker_lock = 0;
 }
 
-bool enter_loader(struct state *s)
+bool lock_takers(struct state *s)
 {
-    if (s->loader_lock && !broken(TAKERS_UNLOCKED))
+    if (s->taker_lock && !broken(TAKERS_UNLOCKED))
         return false;
-    s->loader_lock = 1;
+    s->taker_lock = 1;
     return true;
 }
+
+void withdraw(struct state *s)
+{
+    s->asleep--;
+    if (!s->asleep || broken(WAKER_WITHDRAWS_FOR_ALL))
+        s->consumer_wait = WAIT_NONE;
+}
+
+/* Look from the beginning, with the lock. */
+static void look_anew(struct thread *thread) { *thread = (struct thread){.step = LOOK_BOUND, .turn = thread->turn}; }
+
+/* Leave rf_wait: a thread that has waited wakes those that still wait. What that one has announced may be final, for
+ * only the last that was announced is told of. */
+static void leave_wait(struct state *s, struct thread *thread, enum thread_step then)
+{
+    bool wakes = thread->turn && s->asleep && !broken(LEAVER_WAKES_NOBODY);
+    *thread = (struct thread){.step = (uint8_t)then};
+    if (wakes) {
+        thread->step = NEWS_BUMP;
+        thread->then = (uint8_t)then;
+    }
+}
+
+static bool has_waited(const struct thread *thread) { return thread->turn; }
 
 /* ---- planning ---- */
 
@@ -72,6 +96,10 @@ static void look_at_cell(struct state *s, struct thread *thread)
         return;
     thread->cell = 0;
     thread->step = looked == UNFINISHED ? LOOK_STOP : TAKE_CELL;
+    if (looked != UNFINISHED && has_waited(thread)) {
+        s->taker_lock = 0;
+        leave_wait(s, thread, NEXT_LOCK);
+    }
 }
 
 static void look_again(struct state *s, struct thread *thread)
@@ -88,7 +116,8 @@ static void answer_dry(struct state *s, struct thread *thread)
     if (s->waiting || s->planned < configuration->batches)
         wrong("an epoch ends before its last batch was taken");
     end_epoch(s);
-    go_idle(s, thread);
+    s->taker_lock = 0;
+    leave_wait(s, thread, IDLE);
 }
 
 /* `waiting` is the takers' own count of what is planned and not taken. What is planned and not bound would not do:
@@ -129,10 +158,12 @@ static void look_at_holds(const struct state *s, struct thread *thread)
 /* The order in which the consumer lies down: what follows `step`. */
 static uint8_t rest_order(enum thread_step step)
 {
-    static const uint8_t ordinary[] = {REST_BOUND, REST_FLAG, REST_SEQ,  REST_AVAIL,
-                                       REST_ENDS,  REST_NEWS, REST_FUTEX};
-    static const uint8_t flag_late[] = {REST_BOUND, REST_SEQ, REST_AVAIL, REST_ENDS, REST_NEWS, REST_FLAG, REST_FUTEX};
-    static const uint8_t seq_late[] = {REST_BOUND, REST_FLAG, REST_AVAIL, REST_ENDS, REST_NEWS, REST_SEQ, REST_FUTEX};
+    static const uint8_t ordinary[] = {REST_BOUND, REST_FLAG, REST_SEQ,    REST_AVAIL,
+                                       REST_ENDS,  REST_NEWS, REST_UNLOCK, REST_FUTEX};
+    static const uint8_t flag_late[] = {REST_BOUND, REST_SEQ,  REST_AVAIL,  REST_ENDS,
+                                        REST_NEWS,  REST_FLAG, REST_UNLOCK, REST_FUTEX};
+    static const uint8_t seq_late[] = {REST_BOUND, REST_FLAG, REST_AVAIL,  REST_ENDS,
+                                       REST_NEWS,  REST_SEQ,  REST_UNLOCK, REST_FUTEX};
     const uint8_t *order = broken(FLAG_AFTER_LOOK)          ? flag_late
                            : broken(CONSUMER_OBSERVES_LATE) ? seq_late
                                                             : ordinary;
@@ -157,12 +188,14 @@ static void rest_at_cell(struct state *s, struct thread *thread)
     if (looked == UNFINISHED)
         thread->step = rest_order(REST_BOUND);
     else if (looked == ALL_FINAL)
-        *thread = (struct thread){.step = LOOK_BOUND};
+        look_anew(thread);
 }
 
 static void raise_flag(struct state *s, struct thread *thread)
 {
     bool free = thread->cell == 0;
+    s->asleep++;
+    thread->turn = (uint8_t)(s->epoch + 1);
     s->consumer_wait = free ? WAIT_FREE : (uint8_t)(ticket_of(s->head, thread->cell - 1u) + 1);
     thread->step = rest_order(REST_FLAG);
 }
@@ -199,7 +232,7 @@ static void wake_for_available(const struct state *s, struct thread *thread)
 
 static void look_at_ends(const struct state *s, struct thread *thread)
 {
-    thread->step = s->alarm || s->stop ? REST_OVER : rest_order(REST_ENDS);
+    thread->step = s->alarm || s->stop ? REST_STAYS : rest_order(REST_ENDS);
 }
 
 static void look_for_news(struct state *s, struct thread *thread)
@@ -209,7 +242,7 @@ static void look_for_news(struct state *s, struct thread *thread)
     else if (thread->cell == 0)
         go_bind(thread, REST_NEWS_BOUND);
     else if (is_final(&s->slot[thread->slot].cell[thread->cell - 1u]))
-        thread->step = REST_OVER;
+        thread->step = REST_STAYS;
     else
         thread->step = rest_order(REST_NEWS);
 }
@@ -222,12 +255,28 @@ static void fall_asleep(struct state *s, unsigned number)
     T->step = differs ? REST_OVER : REST_ASLEEP;
 }
 
-static void rest_over(struct state *s, unsigned number)
+/* Whether this thread's epoch is over: another has broken it off meanwhile, or taken its last batch. */
+static bool is_stale(const struct state *s, const struct thread *thread) { return thread->turn != s->epoch + 1; }
+
+static void stay(struct state *s, unsigned number)
 {
     s->armed &= (uint8_t)~(1u << number);
     s->changed &= (uint8_t)~(1u << number);
-    s->consumer_wait = WAIT_NONE;
-    *T = (struct thread){.step = LOOK_BOUND};
+    withdraw(s);
+    if (!is_stale(s, T)) {
+        look_anew(T);
+        return;
+    }
+    s->taker_lock = 0;
+    leave_wait(s, T, IDLE);
+}
+
+static bool rest_over(struct state *s, unsigned number)
+{
+    if (!broken(SLEEP_WITH_LOCK) && !lock_takers(s))
+        return false;
+    stay(s, number);
+    return true;
 }
 
 /* ---- taking ---- */
@@ -259,7 +308,7 @@ static void take_head(struct state *s, struct thread *thread)
 
 static bool enter_next(struct state *s, struct thread *thread)
 {
-    if (!enter_loader(s))
+    if (!lock_takers(s))
         return false;
     thread->step = NEXT_PLAN;
     if (s->epoch == configuration->epochs)
@@ -269,8 +318,8 @@ static bool enter_next(struct state *s, struct thread *thread)
 
 static void ring_has_ended(struct state *s, struct thread *thread)
 {
-    go_idle(s, thread);
-    thread->step = OVER;
+    s->taker_lock = 0;
+    leave_wait(s, thread, OVER);
 }
 
 enum outcome taker_step(struct state *s, unsigned number)
@@ -310,10 +359,15 @@ enum outcome taker_step(struct state *s, unsigned number)
     case REST_ENDS: look_at_ends(s, T); break;
     case REST_NEWS: look_for_news(s, T); break;
     case REST_NEWS_BOUND:
-        T->step = is_housed(s) ? REST_OVER : rest_order(REST_NEWS);
+        T->step = is_housed(s) ? REST_STAYS : rest_order(REST_NEWS);
         break;
     case REST_FUTEX: fall_asleep(s, number); break;
-    case REST_OVER: rest_over(s, number); break;
+    case REST_STAYS: stay(s, number); break;
+    case REST_UNLOCK:
+        s->taker_lock = broken(SLEEP_WITH_LOCK);
+        T->step = rest_order(REST_UNLOCK);
+        break;
+    case REST_OVER: return rest_over(s, number) ? STEPPED : NO_MORE;
     case TAKE_CELL: take_cell(s, T); break;
     case TAKE_HOLD:
         s->slot[T->slot].count = 1;
