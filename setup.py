@@ -12,7 +12,7 @@ from setuptools import Extension, setup
 # Each module with the C files that are compiled into it. One without a .pyx is a library that TensorFlow opens; it is
 # built without TensorFlow, and looks up there what it calls.
 SOURCES = {
-    "ring._ring": "ring claim binder damage wakes sizes reap wait pages fork descriptors export feed feeds watch",
+    "ring._ring": "ring take claim binder damage wakes sizes reap wait pages fork descriptors export feed feeds watch",
     "ring._feed": "",
     "ring._pages": "pages wait",
     "ring._snapshot": "watch pages wait",

@@ -8,7 +8,7 @@
 #define LEAST_NS 4000    /* less work is not worth one, however many workers there are */
 #define WINDOW_SIZE (UINT64_C(1) << 20) /* bytes of the indices of batches without a slot; one batch may need more */
 
-/* ---- the lock: of one process, tried by releases, waited for only by breaks and reaps ---- */
+/* ---- the binder's lock: of one process, tried by releases, waited for only by breaks and reaps ---- */
 
 bool rf_try_lock(struct rf_binder *binder)
 {
@@ -287,18 +287,25 @@ uint32_t rf_plan_room(const struct rf_ring *ring)
     return room < window ? room : window;
 }
 
-bool rf_plan(struct rf_ring *ring, const int64_t *indices, uint32_t rows, uint64_t epoch, uint32_t version)
+static void plan_batch(struct rf_ring *ring, const int64_t *indices, uint32_t rows, uint64_t epoch, uint32_t version)
 {
     struct rf_binder *binder = ring->binder;
-    if (rows == 0 || rows > ring->geometry.rows || rf_plan_room(ring) == 0)
-        return false;
     uint64_t write = atomic_load_explicit(&binder->plan_write, memory_order_relaxed);
     uint64_t place = write % binder->capacity;
     binder->planned[place] = (struct rf_planned){
         .epoch = epoch, .rows = rows, .version = version, .lane = binder->lane, .source = RF_NO_SLOT};
     memcpy(&binder->indices[write % binder->window * ring->geometry.rows], indices, rows * sizeof *indices);
     atomic_store_explicit(&binder->plan_write, write + 1, memory_order_release); /* pairs with bind_all() */
-    return true;
+}
+
+bool rf_plan(struct rf_ring *ring, const int64_t *indices, uint32_t rows, uint64_t epoch, uint32_t version)
+{
+    rf_lock_takers(ring);
+    bool fits = rows > 0 && rows <= ring->geometry.rows && rf_plan_room(ring) > 0;
+    if (fits)
+        plan_batch(ring, indices, rows, epoch, version);
+    rf_unlock_takers(ring);
+    return fits;
 }
 
 void rf_set_lane(struct rf_ring *ring, uint32_t lane) { ring->binder->lane = lane; }
@@ -335,7 +342,7 @@ void rf_drop(struct rf_ring *ring, uint32_t slot)
 
 /* ---- ends ---- */
 
-/* Cancel all that is bound: workers in it look up, and its slots drain. Under the lock, by the thread that takes. */
+/* Cancel all that is bound: workers in it look up, and its slots drain. Under both locks. */
 static void drain_bound(struct rf_ring *ring)
 {
     struct rf_control *control = ring->control;
@@ -351,13 +358,17 @@ static void drain_bound(struct rf_ring *ring)
     atomic_store_explicit(&control->head, bound, memory_order_seq_cst);
 }
 
-void rf_cancel(struct rf_ring *ring)
+/* What threads that wait have announced is cancelled: they look again. */
+static void wake_waiters(struct rf_ring *ring)
 {
-    struct rf_binder *binder = ring->binder;
-    if (rf_is_copy(ring))
-        return;
-    rf_lock(binder);
-    drain_bound(ring);
+    bool waits = ring->binder->asleep > 0;
+    rf_unlock_takers(ring);
+    if (waits)
+        rf_wake_consumer(ring);
+}
+
+static void drop_plan(struct rf_binder *binder)
+{
     uint64_t write = atomic_load_explicit(&binder->plan_write, memory_order_relaxed);
     for (uint32_t place = 0; place < binder->capacity; place++) {
         free(binder->planned[place].saved);
@@ -366,7 +377,21 @@ void rf_cancel(struct rf_ring *ring)
     atomic_store_explicit(&binder->plan_read, write, memory_order_relaxed);
     atomic_store_explicit(&binder->plan_bound, write, memory_order_relaxed);
     atomic_store_explicit(&binder->plan_taken, write, memory_order_relaxed);
+}
+
+void rf_cancel(struct rf_ring *ring)
+{
+    struct rf_binder *binder = ring->binder;
+    if (rf_is_copy(ring))
+        return;
+    rf_lock_takers(ring);
+    rf_lock(binder);
+    drain_bound(ring);
+    drop_plan(binder);
     rf_unlock(ring); /* sweeps, and collects the slots that no worker is in */
+    binder->turn = binder->due_ns = 0;
+    binder->low_water = 0;
+    wake_waiters(ring);
 }
 
 void rf_requeue(struct rf_ring *ring)
@@ -374,11 +399,13 @@ void rf_requeue(struct rf_ring *ring)
     struct rf_binder *binder = ring->binder;
     if (rf_is_copy(ring))
         return;
+    rf_lock_takers(ring);
     rf_lock(binder);
     drain_bound(ring);
     atomic_store_explicit(&binder->plan_read, atomic_load_explicit(&binder->plan_taken, memory_order_relaxed),
                           memory_order_relaxed);
     rf_unlock(ring); /* binds them again, as far as slots have drained */
+    wake_waiters(ring);
 }
 
 void rf_alarm(struct rf_ring *ring)

@@ -44,6 +44,14 @@ struct rf_binder {
     _Atomic uint32_t alarm;
     struct rf_hold *holds;
 
+    _Atomic uint32_t taking; /* the lock of those that take, in whatever thread: see take.c */
+    /* Under it. */
+    int64_t turn;       /* whose batches these are; 0 after a break */
+    int64_t due_ns;     /* from then on the engine is asked; 0: never */
+    int64_t waited_ns;  /* in vain, since a batch was taken */
+    uint32_t low_water; /* batches that stay planned until the engine has planned more */
+    uint32_t asleep;    /* threads that have announced that they sleep */
+
     /* Under the lock. */
     uint32_t *free_slots;
     uint32_t free_count;
@@ -54,7 +62,7 @@ struct rf_binder {
     uint64_t cancel_upto; /* as in struct rf_control, like the next four */
     struct rf_binding *bindings;
     uint32_t *slot_of;      /* of the batch, modulo the slots */
-    _Atomic uint64_t head;  /* written by the thread that takes */
+    _Atomic uint64_t head;  /* written under the takers' lock */
     _Atomic uint64_t bound; /* written under the lock */
     _Atomic uint32_t stop;
     _Atomic uint64_t damage; /* what of the shared memory is not as it was left; 0: nothing was found, see damage.c */
@@ -62,28 +70,33 @@ struct rf_binder {
     _Atomic uint32_t open;   /* slots from this one on are parked; written under the lock */
     _Atomic uint32_t crew;   /* workers that are not to leave */
     uint32_t cpus;           /* that this process may use */
-    uint64_t last_wake_head; /* the head when rf_wake_another() last woke a worker; of the thread that takes */
+    uint64_t last_wake_head; /* the head when rf_wake_another() last woke a worker; under the takers' lock */
 
-    /* Planned batches, a queue with one writer (the thread that takes) and one reader (under the lock). A batch keeps
+    /* Planned batches, a queue written under the takers' lock and read under the binder's. A batch keeps
      * its place until it is taken, so that it can be bound again. Its indices are here until it is bound for the first
      * time, `window` batches of them; then they stand in its slot. */
     struct rf_planned *planned;
     int64_t *indices;
     uint32_t capacity, window;
-    uint32_t lane;                          /* of what is planned now; of the thread that takes */
+    uint32_t lane;                          /* of what is planned now; of the engine */
     _Atomic uint64_t plan_write, plan_read; /* plan_read: the next to be bound */
     _Atomic uint64_t plan_bound;            /* all before it have been bound once; written under the lock */
-    _Atomic uint64_t plan_taken;            /* the next to be taken; written by the thread that takes */
+    _Atomic uint64_t plan_taken;            /* the next to be taken; under the takers' lock */
 
-    struct rf_ledger ledger; /* written by the thread that takes, or waits */
+    struct rf_ledger ledger; /* written under the takers' lock */
 
-    _Atomic uint64_t row_ns; /* running mean of the work a row takes; written by the thread that takes */
+    _Atomic uint64_t row_ns; /* running mean of the work a row takes; written under the takers' lock */
 };
 
 /* Also where observers see it. */
 void rf_set_state(struct rf_ring *ring, uint32_t slot, enum rf_slot_state state);
 /* Free, or parked where it is not among the open ones. Under the lock. */
 void rf_set_free(struct rf_ring *ring, uint32_t slot);
+
+void rf_lock_takers(struct rf_ring *ring);
+void rf_unlock_takers(struct rf_ring *ring);
+/* The lane of the head batch; under their lock. */
+uint32_t rf_lane_of_head(const struct rf_ring *ring);
 
 bool rf_try_lock(struct rf_binder *binder);
 void rf_lock(struct rf_binder *binder);
@@ -97,10 +110,10 @@ bool rf_is_planned(const struct rf_ring *ring);
 /* Bump work_seq, and wake `count` sleepers, or RF_ALL. At a fast pace a smaller count wakes no worker while one
  * is awake, since that one looks before it sleeps, and otherwise no more workers than there are processors. */
 void rf_wake_workers(struct rf_ring *ring, uint32_t count);
-/* By the thread that takes, before it sleeps on an unclaimed ticket: wake as many sleepers as there are such tickets,
+/* Under the takers' lock, before one sleeps on an unclaimed ticket: wake as many sleepers as there are such tickets,
  * even while others are awake, since those may be slow to come. */
 void rf_wake_claimers(struct rf_ring *ring);
-/* By the thread that takes, when it begins to wait at a fast pace: now and then wake one sleeper more for unclaimed
+/* Under the takers' lock, when one begins to wait at a fast pace: now and then wake one sleeper more for unclaimed
  * tickets, while fewer are awake than there are processors. No caller relies on it. */
 void rf_wake_another(struct rf_ring *ring);
 
@@ -148,9 +161,6 @@ static inline const struct rf_binding *rf_binding_of(const struct rf_ring *ring,
 {
     return &ring->binder->bindings[slot];
 }
-
-/* Whether some ticket of the head batch, which is ready, has failed. */
-bool rf_head_has_failed(const struct rf_ring *ring);
 
 /* How many rows the ticket of this cell has. */
 static inline uint32_t rf_rows_of(const struct rf_binding *binding, uint32_t cell)

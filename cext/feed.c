@@ -1,139 +1,90 @@
 #define _GNU_SOURCE
 #include "feeds.h"
+#include "wait.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "binder.h"
 
 static uint64_t number_of(const struct rf_feed *feed) { return feed->number; }
 static void *owner_of(const struct rf_feed *feed) { return atomic_load_explicit(&feed->owner, memory_order_seq_cst); }
 static struct rf_part *part_of(struct rf_feed *feed, uint32_t part) { return &feed->part[part]; }
 
-/* ---- lending ---- */
+/* ---- which ring ---- */
 
 /* Whether this is a forked child's copy, whose lock may never be free. */
 static bool is_copy(const struct rf_feed *feed) { return feed->generation != rf_fork_generation(); }
 
-static void lend(struct rf_feed *feed, struct rf_ring *ring, int64_t turn, uint32_t batches, int64_t timeout_ns)
+/* Waits for a caller inside, which a new turn or the stop of the ring sends away. */
+static void set_ring(struct rf_feed *feed, struct rf_ring *ring, int64_t timeout_ns)
 {
     if (is_copy(feed))
         return;
-    rf_reference(ring);
-    pthread_mutex_lock(&feed->lock); /* no caller waits inside a feed that is not lent */
+    if (ring)
+        rf_reference(ring);
+    pthread_mutex_lock(&feed->lock);
     struct rf_ring *old = feed->ring;
     feed->ring = ring;
-    feed->turn = turn;
     feed->timeout_ns = timeout_ns;
-    feed->waited_ns = 0;
-    feed->lent = feed->left = batches;
-    atomic_store_explicit(&feed->recalled, 0, memory_order_seq_cst);
     pthread_mutex_unlock(&feed->lock);
     if (old)
         rf_unreference(old);
 }
 
-static bool is_idle(struct rf_feed *feed)
-{
-    if (is_copy(feed))
-        return true;
-    atomic_store_explicit(&feed->recalled, 1, memory_order_seq_cst);
-    if (pthread_mutex_trylock(&feed->lock) != 0)
-        return false;
-    pthread_mutex_unlock(&feed->lock);
-    return true;
-}
+static void attach(struct rf_feed *feed, struct rf_ring *ring, int64_t timeout_ns) { set_ring(feed, ring, timeout_ns); }
+static void detach(struct rf_feed *feed) { set_ring(feed, NULL, 0); }
 
-static uint32_t recall(struct rf_feed *feed, int64_t *waited_ns)
-{
-    *waited_ns = 0;
-    if (is_copy(feed))
-        return 0;
-    atomic_store_explicit(&feed->recalled, 1, memory_order_seq_cst);
-    pthread_mutex_lock(&feed->lock);
-    struct rf_ring *ring = feed->ring;
-    uint32_t taken = feed->lent - feed->left;
-    feed->ring = NULL; /* a closed loader's memory goes, though its feed stays */
-    feed->lent = feed->left = 0;
-    *waited_ns = feed->waited_ns;
-    pthread_mutex_unlock(&feed->lock);
-    if (ring)
-        rf_unreference(ring);
-    return taken;
-}
-
-/* ---- taking, under the lock ---- */
-
-static bool is_recalled(const struct rf_feed *feed)
-{
-    return atomic_load_explicit(&feed->recalled, memory_order_seq_cst);
-}
+/* ---- taking, under the feed's lock ---- */
 
 /* Wait a slice for the head; whether to go on waiting for it. */
-static bool wait_head(struct rf_feed *feed)
+static bool wait_head(struct rf_feed *feed, int64_t turn)
 {
-    if (rf_look(feed->ring) != RF_PENDING)
+    struct rf_ring *ring = feed->ring;
+    if (!ring || rf_look(ring) != RF_PENDING)
         return false;
-    int64_t began_ns = rf_now_ns(), left_ns = feed->timeout_ns - feed->waited_ns;
+    int64_t began_ns = rf_now_ns(), left_ns = feed->timeout_ns - rf_waited_ns(ring);
     int64_t until_ns = began_ns + (left_ns < RF_SLICE_NS ? left_ns : RF_SLICE_NS);
-    enum rf_answer answer = rf_wait_head(feed->ring, until_ns);
+    enum rf_answer answer = rf_wait_head(ring, turn, until_ns);
     int64_t now_ns = rf_now_ns();
     if (answer == RF_PENDING)
-        rf_check(feed->ring);
-    rf_note_stall(feed->ring, now_ns - began_ns);
-    feed->waited_ns = answer == RF_TAKEABLE ? 0 : feed->waited_ns + now_ns - began_ns;
+        rf_check(ring);
+    if (answer != RF_STALE)
+        rf_note_stall(ring, now_ns - began_ns);
     /* Awake before the slice is over, and nothing to take: that was a signal, which Python answers. */
-    return answer == RF_PENDING && now_ns >= until_ns && feed->waited_ns < feed->timeout_ns && !is_recalled(feed);
+    return answer == RF_PENDING && now_ns >= until_ns && rf_waited_ns(ring) < feed->timeout_ns;
 }
 
-/* False where Python is to say what is damaged. */
-static bool take_head(struct rf_feed *feed, struct rf_handout *handout)
-{
-    struct rf_taken taken = rf_take(feed->ring);
-    if (taken.damaged)
-        return false;
-    rf_reference(feed->ring);
-    handout->ring = feed->ring;
-    handout->slot = taken.slot;
-    handout->rows = taken.rows;
-    feed->left -= 1;
-    feed->waited_ns = 0;
-    return true;
-}
-
-enum step { TAKEN, STOPPED, ASK };
-
-static bool may_wait(const struct rf_feed *feed, int64_t turn)
-{
-    return feed->ring && feed->turn == turn && !is_recalled(feed);
-}
-
-static enum step take_lent(struct rf_feed *feed, int64_t turn, struct rf_handout *handout)
-{
-    if (is_copy(feed))
-        return ASK;
-    enum step step = ASK;
-    pthread_mutex_lock(&feed->lock);
-    if (may_wait(feed, turn)) {
-        enum rf_answer answer = rf_look(feed->ring);
-        if (answer == RF_STOPPED)
-            step = STOPPED;
-        if (answer == RF_TAKEABLE && feed->left > 0 && !rf_head_has_failed(feed->ring) && take_head(feed, handout))
-            step = TAKEN;
-    }
-    pthread_mutex_unlock(&feed->lock);
-    return step;
-}
-
-/* Wait a slice, also for a batch that is Python's to take; whether to go on. */
-static bool wait_lent(struct rf_feed *feed, int64_t turn)
+static bool wait_slice(struct rf_feed *feed, int64_t turn)
 {
     if (is_copy(feed))
         return false;
     pthread_mutex_lock(&feed->lock);
-    bool goes_on = may_wait(feed, turn) && wait_head(feed);
+    bool goes_on = wait_head(feed, turn);
     pthread_mutex_unlock(&feed->lock);
     return goes_on;
+}
+
+static void hand_out(struct rf_handout *handout, struct rf_ring *ring, uint32_t slot, uint32_t rows)
+{
+    rf_reference(ring);
+    handout->ring = ring;
+    handout->slot = slot;
+    handout->rows = rows;
+}
+
+/* The last batch of an epoch is Python's to take, which then runs what comes after it. */
+static enum rf_answer take(struct rf_feed *feed, int64_t turn, struct rf_handout *handout)
+{
+    const struct rf_terms terms = {.turn = turn, .kept = 1, .room = RF_ANY_ROOM};
+    struct rf_taken taken;
+    if (is_copy(feed))
+        return RF_STALE;
+    pthread_mutex_lock(&feed->lock);
+    enum rf_answer answer = feed->ring ? rf_next(feed->ring, &terms, &taken) : RF_STALE;
+    if (answer == RF_TAKEABLE)
+        hand_out(handout, feed->ring, taken.slot, taken.rows);
+    pthread_mutex_unlock(&feed->lock);
+    return answer;
 }
 
 /* ---- asking ---- */
@@ -154,11 +105,8 @@ static const char GONE[] =
 
 static void give(struct rf_handout *handout, struct rf_ring *ring, uint32_t slot, uint32_t rows)
 {
-    rf_reference(ring);
     rf_hold(ring, slot);
-    handout->ring = ring;
-    handout->slot = slot;
-    handout->rows = rows;
+    hand_out(handout, ring, slot, rows);
 }
 
 static enum rf_reply ask_begin(struct rf_feed *feed, int64_t step, int64_t *turn, char **error)
@@ -244,7 +192,7 @@ static enum rf_reply wait(uint64_t number, int64_t turn, char **error)
     struct rf_feed *feed = rf_feed_find(number);
     if (!feed)
         return failed(error, GONE);
-    enum rf_reply reply = wait_lent(feed, turn) ? RF_REPLY_LATER : RF_REPLY_BATCH;
+    enum rf_reply reply = wait_slice(feed, turn) ? RF_REPLY_LATER : RF_REPLY_BATCH;
     if (reply == RF_REPLY_LATER && is_interrupted(feed)) {
         count_error(feed, turn);
         reply = failed(error, INTERRUPTED);
@@ -257,10 +205,10 @@ static enum rf_reply next_of(struct rf_feed *feed, int64_t turn, struct rf_hando
 {
     if (turn == RF_OVER)
         return RF_REPLY_END;
-    enum step step = take_lent(feed, turn, handout);
-    if (step == ASK)
-        return ask_next(feed, turn, handout, error);
-    return step == TAKEN ? RF_REPLY_BATCH : failed(error, CLOSED);
+    enum rf_answer answer = take(feed, turn, handout);
+    if (answer == RF_STOPPED) /* Python may be ending */
+        return failed(error, CLOSED);
+    return answer == RF_TAKEABLE ? RF_REPLY_BATCH : ask_next(feed, turn, handout, error);
 }
 
 static enum rf_reply next(uint64_t number, int64_t turn, struct rf_handout *handout, char **error)
@@ -330,9 +278,8 @@ const struct rf_feed_calls rf_feed_calls = {
     .number = number_of,
     .end = rf_feed_end,
     .owner = owner_of,
-    .lend = lend,
-    .is_idle = is_idle,
-    .recall = recall,
+    .attach = attach,
+    .detach = detach,
     .give = give,
     .leave = rf_feed_leave,
     .begin = begin,

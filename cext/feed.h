@@ -1,17 +1,12 @@
 /* A feed: other C code takes the batches of an epoch here, in threads that have neither the GIL nor Python.
  *
- * The consumer in Python lends its feed the ring, for a number of batches; then the feed is "the thread that takes",
- * one caller at a time, under the feed's lock. Before Python touches the ring again it recalls it. What is out of the
- * ordinary (nothing lent, a failed row, an alarm, the deadline, a signal, the end of the epoch) the feed asks Python.
+ *   begin: asks Python, which begins an epoch and attaches its ring
+ *   wait:  sleeps until the head batch is there, a slice at a time
+ *   next:  takes it by rf_next(); where that needs the engine, asks Python, which resolves it and takes
  *
- *   idle ──begin: asks Python, which lends──▶ lent ──wait, next: takes here──▶ lent, one batch less
- *                                              │ ▲
- *                                     recalled ▼ │ lends what is left
- *                                 next: asks Python, which recalls and takes
- *
- * The lock is held while a batch is waited for, and never while Python is asked: a thread that holds the lock never waits
- * for the GIL, and a thread that holds the GIL never waits for the lock. A caller waits RF_SLICE_NS at a time. Between
- * two waits a recall gets the lock, and the framework can cancel the step.
+ * The feed's lock lets one caller in. It is held while a batch is waited for, and never while Python is asked: a thread
+ * that holds the lock never waits for the GIL, and Python waits for the lock without the GIL. A caller waits RF_SLICE_NS
+ * at a time. Between two waits the framework can cancel the step.
  *
  * A step that brings no batch (Ctrl-C, the deadline) is gone for an iteration of a known number of steps, but its batch
  * is not: when the steps are done, begin() with RF_REST gives the turn again, for as long as its epoch has batches.
@@ -72,14 +67,11 @@ struct rf_feed_calls {
     void (*end)(struct rf_feed *feed);
     void *(*owner)(const struct rf_feed *feed); /* NULL after end() */
 
-    /* In a forked child these do nothing.
-     * Let callers of this turn take `batches`. Only by the thread that takes, while no loan is out. */
-    void (*lend)(struct rf_feed *feed, struct rf_ring *ring, int64_t turn, uint32_t batches, int64_t timeout_ns);
-    /* Whether no caller is inside, nor can be until the next loan: then recall() does not wait. */
-    bool (*is_idle)(struct rf_feed *feed);
-    /* Have the ring back. Returns the batches that were taken since it was lent; *waited_ns is how long its last caller
-     * has waited in vain. Waits for a caller inside, RF_SLICE_NS at most: without the GIL. */
-    uint32_t (*recall)(struct rf_feed *feed, int64_t *waited_ns);
+    /* In a forked child these do nothing; elsewhere they wait for a caller inside: without the GIL.
+     * Have callers take from this ring, waiting for a batch up to `timeout_ns`. The turn that they come from is over. */
+    void (*attach)(struct rf_feed *feed, struct rf_ring *ring, int64_t timeout_ns);
+    /* Take from no ring any more, and keep none. */
+    void (*detach)(struct rf_feed *feed);
 
     /* Hand out what Python has taken and still holds. */
     void (*give)(struct rf_handout *handout, struct rf_ring *ring, uint32_t slot, uint32_t rows);

@@ -17,12 +17,10 @@ struct rf_feed {
     struct rf_feed *next;
     uint32_t rows, parts;
 
-    _Atomic uint32_t recalled; /* a caller that waits inside returns soon */
     pthread_mutex_t lock;
     /* Under the lock. */
-    struct rf_ring *ring;
-    int64_t turn, timeout_ns, waited_ns;
-    uint32_t lent, left; /* batches */
+    struct rf_ring *ring; /* whose batches are taken; NULL: none */
+    int64_t timeout_ns;
 
     _Atomic int64_t untouched; /* the newest turn while it has given nothing, or TOUCHED or UNBEGUN */
     _Atomic int64_t step;      /* at which its iteration will ask again: one more with each error */

@@ -10,6 +10,7 @@
  *   - the consumer goes by its own copies (binder.h) of all that it has written, and delivers what is sealed;
  *   - a worker reads a slot's record only after its claim; one live writer per row; READY means all rows are there;
  *   - only w, or the reaper of w, changes CLAIMED(w);
+ *   - the consumer's threads look, plan, take and cancel under the takers' lock, which no thread holds while it sleeps;
  *   - each batch is taken once, in order; a held slot is never written; a cancelled batch is never delivered;
  *   - some sleeper is woken for every AVAIL, and the consumer for every final state or release it may wait on.
  *
@@ -69,16 +70,16 @@ uint64_t rf_window_size(uint32_t capacity, uint32_t rows);
 /* How many more batches can be planned; how many are planned or bound, and not taken. */
 uint32_t rf_plan_room(const struct rf_ring *ring);
 uint32_t rf_planned(const struct rf_ring *ring);
-/* Plan one batch; false when there is no room. Only by the thread that takes. */
+/* Plan one batch; false when there is no room. */
 bool rf_plan(struct rf_ring *ring, const int64_t *indices, uint32_t rows, uint64_t epoch, uint32_t version);
 /* Have the batches planned from now on be claimed by the workers of one lane only; 0: by any worker. Lanes are for what
- * must be read in order: a lane has one worker, so that no other worker reads ahead of it. Only by the thread that takes. */
+ * must be read in order: a lane has one worker, so that no other worker reads ahead of it. Only by the engine. */
 void rf_set_lane(struct rf_ring *ring, uint32_t lane);
-/* Bind what can be bound. Only by the thread that takes: others bind by rf_drop() and rf_reap(), which wake it. */
+/* Bind what can be bound. It wakes no thread that waits: rf_drop() and rf_reap() do. */
 void rf_bind(struct rf_ring *ring);
 
 /* Open the lowest `slots` slots, 1 at least, and park the others: one in use when it is free next. Only by the thread
- * that takes. The caller may give a parked slot's pages back, and then reserves them again before it opens the slot. */
+ * that runs the engine. The caller may give a parked slot's pages back, and then reserves them again before it opens it. */
 void rf_set_open(struct rf_ring *ring, uint32_t slots);
 uint32_t rf_open_slots(const struct rf_ring *ring);
 /* Give a parked slot's pages back to the kernel; 0 or an errno. */
@@ -90,20 +91,26 @@ void rf_retire(struct rf_ring *ring, uint32_t worker);
 /* For observers. */
 void rf_note_pid(struct rf_ring *ring, uint32_t worker, uint32_t pid);
 /* The rest of the ledger, which counts what is taken by itself: a wait that is over, and what of the batches taken is not
- * delivered. Only by the thread that takes, or waits. */
+ * delivered. */
 void rf_note_stall(struct rf_ring *ring, int64_t stall_ns);
 void rf_note_undelivered(struct rf_ring *ring, uint32_t batches, uint32_t samples);
 
 /* ---- the consumer: taking ---- */
 
 enum rf_answer {
-    RF_TAKEABLE, /* rf_take() will succeed */
+    RF_TAKEABLE, /* rf_next() and rf_take() have taken the head batch; by rf_look(), they would */
     RF_DRY,      /* nothing is planned or bound */
     RF_HELD,     /* nothing is bound, and views hold every slot */
     RF_PENDING,  /* the deadline passed, or a signal came */
     RF_STOPPED,
     RF_ALARMED, /* rf_alarm() was called */
     RF_DAMAGED, /* what is shared was overwritten: see rf_damage_of() */
+    /* Only by rf_next(), and RF_STALE by rf_wait_head(): what the engine is to resolve. */
+    RF_STALE,   /* the ring is at another turn */
+    RF_PLAN,    /* no more batches are planned than are to stay so */
+    RF_DUE,     /* the time that the engine has set has come */
+    RF_GAPS,    /* a row of the head batch has failed */
+    RF_CROWDED, /* with the head batch taken, no slot would be left to be filled */
 };
 
 struct rf_taken {
@@ -113,25 +120,50 @@ struct rf_taken {
     uint64_t failed_cells; /* a bit a ticket */
 };
 
+enum rf_room { /* what is to be left to be filled when a batch is taken, besides its slot */
+               RF_ANY_ROOM, /* it need not be any */
+               RF_A_SLOT,
+               RF_OWN_ROOM, /* a slot; or one is held alone, which the caller drops for this batch */
+};
+
+struct rf_terms { /* on which a caller takes without asking the engine */
+    int64_t turn;
+    uint32_t kept; /* batches that are to stay planned, whatever the low water is */
+    enum rf_room room;
+};
+
+/* From any thread of the consumer: each call looks under the takers' lock, which no thread holds while it sleeps. */
+
+/* Have the batches be taken by callers of this turn only; rf_cancel() sets it to 0. */
+void rf_begin(struct rf_ring *ring, int64_t turn);
+/* Have rf_next() answer RF_PLAN while no more batches than these are planned; 0: no more are to come. */
+void rf_set_low_water(struct rf_ring *ring, uint32_t batches);
+/* Have rf_next() answer RF_DUE from that time on; 0: never. */
+void rf_set_due(struct rf_ring *ring, int64_t due_ns);
+/* What rf_wait_head() has waited in vain since a batch was taken, or a turn begun. */
+int64_t rf_waited_ns(struct rf_ring *ring);
+void rf_set_waited(struct rf_ring *ring, int64_t waited_ns);
+
+/* Take the head batch if that needs no decision of the engine: RF_TAKEABLE; else why not, at once. The slot is held, with
+ * a count of one. */
+enum rf_answer rf_next(struct rf_ring *ring, const struct rf_terms *terms, struct rf_taken *taken);
+/* Take the head batch in whatever state its rows are: for the engine. */
+enum rf_answer rf_take(struct rf_ring *ring, struct rf_taken *taken);
+/* Whether the head batch is ready, and if not, why. */
 enum rf_answer rf_look(struct rf_ring *ring);
-enum rf_answer rf_wait_head(struct rf_ring *ring, int64_t deadline_ns);
+/* Sleep until a look at this turn would answer neither RF_PENDING nor RF_HELD. */
+enum rf_answer rf_wait_head(struct rf_ring *ring, int64_t turn, int64_t deadline_ns);
 /* Only while the head batch has no slot: a consumer without workers must then fill the batch itself. */
 enum rf_answer rf_wait_slot(struct rf_ring *ring, int64_t deadline_ns);
-/* The lane of the batch to be taken next; 0: any worker may fill it, or it has no slot. Only by the thread that takes. */
-uint32_t rf_head_lane(const struct rf_ring *ring);
+/* The lane of the batch to be taken next; 0: any worker may fill it, or it has no slot. */
+uint32_t rf_head_lane(struct rf_ring *ring);
 /* Whether some slot is left to be filled: free, or bound. One that drains may be in quarantine, and never come back. */
 bool rf_has_room(const struct rf_ring *ring);
 /* Whether some slot besides the head batch's is left to be filled. With `lets_go` one that is held alone counts as one:
  * the caller drops it for the head batch. */
 bool rf_leaves_room(const struct rf_ring *ring, bool lets_go);
-/* Sleep until there is room, an alarm or the stop; false when the deadline or a signal came first. Only by the thread that
- * takes. */
+/* Sleep until there is room, an alarm or the stop; false when the deadline or a signal came first. */
 bool rf_wait_room(struct rf_ring *ring, int64_t deadline_ns);
-/* Only after RF_TAKEABLE, by the same thread. The slot is held, with a count of one, unless it is damaged. */
-struct rf_taken rf_take(struct rf_ring *ring);
-/* Take the head batch if that needs no decision of the engine: it is ready, no row of it has failed, the ring has not been
- * stopped, and is our own. RF_TAKEABLE where it was taken; RF_PENDING where waiting may help; else anything. */
-enum rf_answer rf_take_ready(struct rf_ring *ring, struct rf_taken *taken);
 /* Make rf_wait_head() answer RF_ALARMED until rf_alarm_clear(): the pool has news. */
 void rf_alarm(struct rf_ring *ring);
 void rf_alarm_clear(struct rf_ring *ring);
@@ -154,9 +186,9 @@ struct rf_damage_report {
     bool indices;                   /* what stands in the slot are still their indices */
 };
 
-/* Compare all that is bound with what was bound. Only by the thread that takes: after a wait that brought nothing. */
+/* Compare all that is bound with what was bound: after a wait that brought nothing. */
 void rf_check(struct rf_ring *ring);
-/* What was found first. Only by the thread that takes. */
+/* What was found first. Only by the engine. */
 struct rf_damage_report rf_damage_of(const struct rf_ring *ring);
 
 /* ---- the consumer: holds ---- */
@@ -175,11 +207,11 @@ enum rf_slot_state rf_slot_state(const struct rf_ring *ring, uint32_t slot);
 
 /* ---- the consumer: ends ---- */
 
-/* Break off: drop the plan, cancel all that is bound, and start empty. Only by the thread that takes. */
+/* Break off: drop the plan, cancel all that is bound, and start empty; no turn is under way any more. */
 void rf_cancel(struct rf_ring *ring);
 /* Fence: bind all that is bound and not taken again, as other batches in other slots. The old slots drain; one that a
  * worker is in that cannot be ended is quarantined: it drains until that worker is proven dead and reaped. Whatever the
- * worker still writes goes there, and its claim is on a ticket that is cancelled. Only by the thread that takes. */
+ * worker still writes goes there, and its claim is on a ticket that is cancelled. */
 void rf_requeue(struct rf_ring *ring);
 /* Wake all waiters with the answer RF_STOPPED, for ever. */
 void rf_stop(struct rf_ring *ring);

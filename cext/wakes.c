@@ -59,7 +59,7 @@ void rf_wake_workers(struct rf_ring *ring, uint32_t count)
 
 void rf_wake_claimers(struct rf_ring *ring)
 {
-    uint32_t count = rf_head_lane(ring) ? RF_ALL : count_unclaimed(ring); /* a sleeper of another lane is no help */
+    uint32_t count = rf_lane_of_head(ring) ? RF_ALL : count_unclaimed(ring); /* a sleeper of another lane is no help */
     if (bump_work(ring) && count)
         rf_futex_wake(&ring->control->work_seq, (int)count);
 }
@@ -133,5 +133,5 @@ void rf_wake_consumer(struct rf_ring *ring)
     struct rf_control *control = ring->control;
     atomic_fetch_add_explicit(&control->news_seq, 1, memory_order_seq_cst);
     if (atomic_load_explicit(&control->consumer_wait, memory_order_seq_cst) != RF_WAIT_NONE)
-        rf_futex_wake(&control->news_seq, 1);
+        rf_futex_wake(&control->news_seq, RF_ALL);
 }

@@ -339,20 +339,26 @@ class Loader:
             assert self._engine is not None
             number, self._next_epoch = self._next_epoch, self._next_epoch + 1
             _in_use.add(self)
-            self._engine.begin(self._sampler.epoch(number), number, pure=self._sampler.pure)
-            return BatchIterator(self._run(self._turn, wait_for_slots=wait_for_slots), self._engine.taker, build)
+            self._engine.begin(self._sampler.epoch(number), number, self._turn, pure=self._sampler.pure)
+            run = self._run(self._turn, wait_for_slots=wait_for_slots)
+            return BatchIterator(run, self._engine.taker, build, copy=self._settings.copy)
 
     def _run(self, turn: int, *, wait_for_slots: bool) -> EpochRun:
-        take = partial(self._next, turn, patient=wait_for_slots)
+        resolve = partial(self._resolve, turn, patient=wait_for_slots)
         ready, break_off = partial(self._ready, turn), partial(self._break_off, turn)
-        return EpochRun(turn, self._lock, take, ready, break_off, self._is_stopped)
+        return EpochRun(turn, self._lock, resolve, ready, break_off, self._is_stopped)
 
     def _is_stopped(self) -> bool:
         return self._engine is None
 
-    def _lend(self, feed: Feed) -> bool:
+    def _attach(self, feed: Feed) -> None:
         with self._lock:
-            return self._engine is not None and self._engine.lend(feed, self._turn)
+            if self._engine is not None:
+                self._engine.attach(feed)
+
+    def _has_more(self) -> bool:
+        engine = self._engine
+        return engine is not None and engine.has_more
 
     def _run_hook(self, name: str) -> None:
         """Call a hook of the dataset, if it has it; its length may be another afterwards."""
@@ -396,13 +402,13 @@ class Loader:
             raise SupersededError(message)
 
     def _ready(self, turn: int) -> bool:
-        """Whether `_next` would not wait; raises what it would raise for an iterator that has had its time."""
+        """Whether the next batch is there; raises what is raised for an iterator that has had its time."""
         self._check_open()
         with self._lock:
             self._check_turn(turn)
             return self._engine is not None and self._engine.ring.look() == _ring.TAKEABLE
 
-    def _next(self, turn: int, build: BuildBatch | None, *, patient: bool) -> Any:
+    def _resolve(self, turn: int, answer: int, build: BuildBatch | None, *, patient: bool) -> None:
         if self._closed or self._forks != Forks.count:  # looked at here first: it is asked for every batch
             self._check_open()
         with self._lock:
@@ -411,9 +417,9 @@ class Loader:
             engine = self._engine
             if engine is None:
                 self._check_open()
-                raise StopIteration  # the workers have failed, and `next` has raised it
+                raise StopIteration  # the workers have failed, and that was raised
             try:
-                return engine.next(build, patient=patient, turn=turn)
+                engine.resolve(answer, build, patient=patient)
             except StopIteration:
                 if self._ended != turn:
                     self._ended = turn  # whatever the hook raises, it has run
@@ -502,7 +508,8 @@ class Loader:
             self._info,
             self._pending,
             self._begin_epoch,
-            self._lend,
+            self._attach,
+            self._has_more,
             self._request_stop,
             self._register_slots,
         )
@@ -643,7 +650,8 @@ class _Stream:
     look: Callable[[], LoaderInfo]
     pending: PendingCopies
     epoch: Callable[..., BatchIterator]
-    lend: Callable[[Feed], bool]
+    attach: Callable[[Feed], None]
+    has_more: Callable[[], bool]
     request_stop: Callable[[], None]
     register_slots: Callable[[Registrar], None]
 

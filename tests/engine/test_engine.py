@@ -250,40 +250,50 @@ def test_errors_that_are_kept_hold_no_slots() -> None:
 
 
 class Interrupting:
-    """A ring after whose next takes Ctrl-C comes."""
+    """What an engine takes from; Ctrl-C comes after the next takes."""
 
-    def __init__(self, ring: Any, times: int) -> None:
-        self.ring = ring
+    def __init__(self, taker: Any, times: int) -> None:
+        self.taker = taker
         self.times = times
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.ring, name)
+        return getattr(self.taker, name)
 
-    def take(self) -> Any:
-        lease = self.ring.take()
-        if self.times and lease is not None:
+    def take(self, turn: int) -> bool:
+        taken: bool = self.taker.take(turn)
+        if self.times and taken:
             self.times -= 1
-            del lease
             raise KeyboardInterrupt
-        return lease
+        return taken
 
 
-def test_ctrl_c_costs_its_own_batch_alone() -> None:
-    """However often it comes between two steps of the engine, and is caught, the epoch goes on to its end."""
-    with ringfeed.Loader({"i": np.arange(80000)}, batch_size=8, workers=1, slots=3) as loader:
+class EachTenthFails(Oracle):
+    """The samples 7, 17 and so on raise."""
+
+    def __getitem__(self, index: int) -> Any:
+        if index % 10 == 7:
+            raise ValueError(index)
+        return super().__getitem__(index)
+
+
+def test_ctrl_c_after_a_take_costs_no_batch() -> None:
+    """However often it comes between two steps of the engine, and is caught, every batch comes, in order."""
+    with ringfeed.Loader(EachTenthFails(200), batch_size=5, workers=1, slots=3, on_error="skip") as loader:
         batches = iter(loader)
         engine: Any = loader._engine
-        engine.ring = Interrupting(engine.ring, 3)
+        engine.taker = Interrupting(engine.taker, 3)
         interrupted = 0
-        seen = 0
+        seen: list[int] = []
         while True:
             try:
-                if next(batches, None) is None:
-                    break
-                seen += 1
+                seen += check(next(batches))
             except KeyboardInterrupt:
                 interrupted += 1
-        assert (interrupted, seen) == (3, 9997)
+            except StopIteration:
+                break
+        assert interrupted == 3
+        assert seen == [index for index in range(200) if index % 10 != 7]
+        assert loader.stats().batches == 40
 
 
 def test_a_batch_that_ctrl_c_costs_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,13 +303,7 @@ def test_a_batch_that_ctrl_c_costs_does_not_count(monkeypatch: pytest.MonkeyPatc
         monkeypatch.undo()
         raise KeyboardInterrupt
 
-    class Gaps(Oracle):
-        def __getitem__(self, index: int) -> Any:
-            if index % 10 == 7:
-                raise ValueError(index)
-            return super().__getitem__(index)
-
-    with ringfeed.Loader(Gaps(40), batch_size=4, workers=0, on_error="skip") as loader:
+    with ringfeed.Loader(EachTenthFails(40), batch_size=4, workers=0, on_error="skip") as loader:
         batches = iter(loader)
         next(batches)
         monkeypatch.setattr(type(loader._engine), "_without", interrupted)

@@ -14,7 +14,7 @@ import pytest
 
 import ringfeed
 from datasets import FOREVER_S, Oracle, check
-from ringfeed.engine import lending
+from ringfeed.engine import engine as engine_module
 from ringfeed.engine._iterator import Batches
 from watching import wait_until
 
@@ -35,13 +35,13 @@ def loader() -> Iterator[ringfeed.Loader]:
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The turns of which the engine was asked for a batch."""
     turns: list[int] = []
-    original = ringfeed.Loader._next
+    original = ringfeed.Loader._resolve
 
-    def counting(self: ringfeed.Loader, turn: int, *arguments: Any, **others: Any) -> Any:
+    def counting(self: ringfeed.Loader, turn: int, *arguments: Any, **others: Any) -> None:
         turns.append(turn)
-        return original(self, turn, *arguments, **others)
+        original(self, turn, *arguments, **others)
 
-    monkeypatch.setattr(ringfeed.Loader, "_next", counting)
+    monkeypatch.setattr(ringfeed.Loader, "_resolve", counting)
     return turns
 
 
@@ -85,7 +85,7 @@ def test_there_is_always_more_planned_than_slots(asked: list[int]) -> None:
         for batch in loader:
             engine = loader._engine
             assert engine is not None
-            assert engine._waiting >= 3 or engine._epoch is None, batch
+            assert engine.ring.planned >= 3 or engine._epoch is None, batch
     assert 10 < len(asked) < 1000
 
 
@@ -120,7 +120,7 @@ def test_a_dropped_iterator_breaks_its_epoch_off(loader: ringfeed.Loader) -> Non
     check(next(iterator))
     del iterator
     assert loader._engine is not None
-    assert loader._engine._waiting == 0
+    assert loader._engine.ring.planned == 0
 
 
 def test_nothing_is_taken_of_a_closed_loader(loader: ringfeed.Loader) -> None:
@@ -201,7 +201,7 @@ def test_threads_share_an_iterator() -> None:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The iterator waits by itself for as long as it takes."""
-    monkeypatch.setattr(lending, "PATIENCE_NS", FOREVER_S * 10**9)
+    monkeypatch.setattr(engine_module, "PATIENCE_NS", FOREVER_S * 10**9)
 
 
 class Gate:

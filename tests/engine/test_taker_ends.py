@@ -77,7 +77,7 @@ def test_whoever_is_superseded_in_the_engine_is_lent_nothing() -> None:
         older = iter(loader)
         assert loader._engine is not None
         assert next(older)[0] == 0
-        loader._engine.taker.recall()  # so that the wait is the engine's
+        loader._engine.taker.patience_ns = 0  # so that the wait is the engine's
 
         def begin(*_: object) -> None:
             newer.append(iter(loader))
@@ -101,7 +101,7 @@ def test_statistics_asked_for_by_a_thread_do_not_block_a_handler() -> None:
         engine = loader._engine
         assert engine is not None
         next(iterator)
-        engine.taker.recall()
+        engine.taker.patience_ns = 0
         seen: list[Any] = []
         thread = threading.Thread(target=lambda: seen.append(next(iterator)), daemon=True)
         with engine._counting:  # as in the midst of stats(), where a handler comes
@@ -131,7 +131,7 @@ def test_a_handler_that_takes_between_the_look_and_the_take(monkeypatch: pytest.
             seen.extend([next(iterator)[0] for _ in range(3)])
             return ready
 
-        engine.taker.recall()
+        engine.taker.patience_ns = 0
         monkeypatch.setattr(Engine, "_wait", wait)
         seen.extend(batch[0] for batch in iterator)
         assert seen == list(range(0, 400, 4))

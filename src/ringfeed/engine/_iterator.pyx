@@ -1,8 +1,11 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
-"""Takes a batch that is there in one call; what needs a judgement is left to the engine.
+"""Takes a batch that is there in one call; what the ring does not give out by itself, its engine resolves.
 
-The engine lends the ring for some batches of one turn and has it back whenever it is asked for anything. Until then a
-take touches nothing but the ring, in one step under the GIL.
+    __next__ ──▶ rf_next() ── a lease ──▶ views, or what the builder makes
+                  │    ▲
+        any other │    │ planned, waited, a batch settled
+           answer ▼    │
+              engine.resolve()
 """
 
 cimport cython
@@ -13,23 +16,32 @@ from ringfeed.ring cimport _cring as c
 from ringfeed.spec._fields cimport Fields
 from ringfeed.ring._ring cimport Lease, Ring
 
+from ringfeed.spec.array import copy_of
+
 
 @cython.final
 cdef class Taker:
-    """The hand that takes what is lent; one for a ring. Any thread may recall it, at once."""
+    """What an engine's iterators take from: its ring, and the batch that the engine settles for them, if there is one.
+
+    Of that batch some rows have failed, or it might take the last slot. It stays here until it is handed out, so that
+    Ctrl-C loses none.
+    """
 
     cdef Ring ring
     cdef Fields fields
     cdef object unflatten
     cdef int flat  # as in `Spec.structure`: 1 a bare leaf, 2 a plain tuple of leaves, 0 anything else
-    cdef uint32_t rows
-    cdef uint32_t left     # batches that may be taken
-    cdef readonly uint32_t recalls  # tells a caller that waited, or would lend, of recalls in between
-    cdef int64_t turn
-    cdef int64_t patience_ns
-    cdef int64_t until_ns  # 0: as long as it takes
-    cdef bint lets_go      # the caller drops a batch for the next
-    cdef int64_t waited_ns
+    cdef uint32_t most_rows
+    cdef c.rf_terms terms
+    cdef public int64_t patience_ns
+    """How long an iterator waits for a batch before it asks the engine."""
+    cdef readonly Lease kept
+    """The batch that the engine has taken and not handed out."""
+    cdef readonly uint32_t kept_rows
+    """Its rows, once they are known to be good."""
+    cdef readonly bint settled
+    cdef bint private
+    cdef int64_t kept_turn
 
     def __cinit__(self, Ring ring not None, Fields fields not None, spec, uint32_t rows):
         """Take batches of at most `rows` rows, as the spec has them."""
@@ -37,108 +49,130 @@ cdef class Taker:
         self.ring = ring
         self.fields = fields
         self.unflatten = spec.unflatten
-        self.rows = rows
+        self.most_rows = rows
+        self.terms.room = c.RF_A_SLOT
         if structure[0] == "leaf":
             self.flat = 1
         elif structure[0] == "tuple" and structure[1] is None and all(child[0] == "leaf" for child in structure[2]):
             self.flat = 2
 
-    def lend(self, int64_t turn, uint32_t batches, int64_t patience_ns, uint32_t recalls, int64_t until_ns=0,
-             bint lets_go=True):
-        """Let so many batches of this turn be taken, each waited for up to `patience_ns`; none from `until_ns` on.
-
-        Nothing is lent where the ring has been recalled more often than `recalls` times. None is taken that would leave
-        no slot to be filled; with `lets_go` the caller's one held slot counts as free, since it is dropped at once.
-        """
-        if recalls != self.recalls:
-            return
-        self.turn = turn
-        self.patience_ns = patience_ns
-        self.until_ns = until_ns
-        self.lets_go = lets_go
-        self.left = 0 if self.ring is None else batches  # stopping an engine does not wait for a caller inside
-
-    def recall(self):
-        """Have the ring back; returns the ns that the last caller has waited in vain."""
-        cdef int64_t waited_ns = self.waited_ns
-        self.recalls += 1
-        self.left = 0
-        self.waited_ns = 0
-        return waited_ns
+    def set_lets_go(self, bint lets_go):
+        """Have the one slot that a caller holds count as free: it drops its batch for the next."""
+        self.terms.room = c.RF_OWN_ROOM if lets_go else c.RF_A_SLOT
 
     def let_go(self):
-        """Keep the ring no longer: iterators outlive it. Nothing is lent afterwards."""
-        self.recall()
+        """Keep the ring no longer: iterators outlive it. Nothing is taken afterwards."""
         self.ring = None
+        self.discard()
 
-    cdef bint take(self, int64_t turn, Lease lease, lock) except -1:
-        """Take the next batch into a fresh lease, if that is lent to this turn and needs no judgement."""
-        cdef c.rf_answer answer
-        if not self.left or turn != self.turn:
+    # ---- by the engine ----
+
+    def take(self, int64_t turn):
+        """Take the head batch and keep it, for callers of this turn; whether it was ready."""
+        cdef Lease lease = None if self.ring is None else self.ring.take()
+        if lease is None:
             return False
-        cdef Ring ring = self.ring  # held by this call, too: another thread may let go of it during the wait
-        if self.until_ns and ring.is_past(self.until_ns):
-            return False
-        if not ring.leaves_room(self.lets_go):
-            return False
-        answer = ring.take_ready(lease)
-        if answer == c.RF_PENDING and self.wait(ring, lock):
-            answer = ring.take_ready(lease)
-        if answer != c.RF_TAKEABLE:
-            return False
-        self.left -= 1
+        self.kept_turn = turn
+        self.kept_rows = 0
+        self.settled = False
+        self.kept = lease
         return True
 
-    cdef bint wait(self, Ring ring, lock) except -1:
-        """Wait for the head batch, with the loader's lock; whether it may be taken now."""
-        cdef uint32_t left = self.left, recalls = self.recalls
-        cdef int64_t stall_ns = 0
-        cdef bint ready = False
-        if not lock.acquire(False):
-            return False  # another thread takes
-        self.left = 0  # no taker comes in meanwhile; the loader, or a signal handler, recalls
-        try:
-            ready = ring.wait_head(self.patience_ns, &stall_ns) == c.RF_TAKEABLE
-        finally:
-            if recalls == self.recalls:
-                self.left = left
-                self.waited_ns = 0 if ready else self.waited_ns + stall_ns
-            lock.release()
-        return ready and recalls == self.recalls
+    def keep_rows(self, uint32_t rows):
+        """Know that the first `rows` rows of the batch are good, and all that it has."""
+        self.kept_rows = rows
 
-    cdef object views(self, Lease lease, uint32_t rows):
-        """Return the batch in the structure of a sample, as arrays over the slot."""
+    def settle(self, bint private):
+        """Hand the batch out with the next call, in its slot or as a private copy."""
+        self.private = private
+        self.settled = True
+
+    def discard(self):
+        """Drop the batch that is kept; returns its rows, 0 without one."""
+        cdef uint32_t rows = 0 if self.kept is None else self.kept.taken.rows
+        self.kept = None
+        return rows
+
+    # ---- by iterators ----
+
+    cdef Lease next(self, int64_t turn, object lock, c.rf_answer *answer, uint32_t *rows, bint *private):
+        """Return the lease of the next batch, if no decision is due; None with the answer otherwise."""
+        cdef Ring ring = self.ring  # held by this call, too: another thread may let go of it during the wait
+        cdef Lease lease
+        private[0] = False
+        if self.kept is not None and turn == self.kept_turn:
+            answer[0] = c.RF_GAPS
+            if not self.settled:
+                return None
+            lease, self.kept = self.kept, None
+            private[0] = self.private
+            rows[0] = self.kept_rows
+            return lease
+        answer[0] = c.RF_STOPPED
+        if ring is None:
+            return None
+        lease = Lease.__new__(Lease)
+        self.terms.turn = turn
+        answer[0] = ring.next(&self.terms, lease)
+        if answer[0] == c.RF_PENDING and self.patience_ns and self.wait(ring, turn, lock):
+            if self.kept is not None:
+                return None
+            self.terms.turn = turn  # another thread's may have come in
+            answer[0] = ring.next(&self.terms, lease)
+        rows[0] = min(lease.taken.rows, self.most_rows)
+        return lease if answer[0] == c.RF_TAKEABLE else None
+
+    cdef bint wait(self, Ring ring, int64_t turn, object lock) except -1:
+        """Wait for the head batch, with the loader's lock, where no other thread has it; whether the wait was ours."""
+        if not lock.acquire(False):
+            return False
+        try:
+            ring.wait_head(self.patience_ns, turn)
+        finally:
+            lock.release()
+        return True
+
+    cdef object views(self, Lease lease, uint32_t rows, bint private):
+        """Return the batch in the structure of a sample, as arrays over the slot, or of their own."""
         cdef Py_ssize_t number
-        if self.flat == 1:
+        if self.flat == 1 and not private:
             return self.fields.wrap(0, lease.base(), 0, rows, lease)
         leaves = [self.fields.wrap(number, lease.base(), 0, rows, lease) for number in range(self.fields.count)]
-        return PyList_AsTuple(leaves) if self.flat == 2 else self.unflatten(leaves)
+        if private:
+            leaves = [copy_of(leaf) for leaf in leaves]
+        return leaves[0] if self.flat == 1 else PyList_AsTuple(leaves) if self.flat == 2 else self.unflatten(leaves)
 
 
 cdef class Batches:
-    """The iterator over what a taker may take; a subclass says what comes `otherwise`."""
+    """The iterator over one turn's batches; a subclass has the engine `resolve` what the ring answers."""
 
     cdef Taker taker
     cdef readonly int64_t turn
-    cdef object form
+    cdef object build
     cdef object lock
+    cdef bint copy
 
-    def __init__(self, Taker taker not None, int64_t turn, form, lock):
-        """Iterate over the batches of this turn, or what form(lease, rows) makes of them."""
+    def __init__(self, Taker taker not None, int64_t turn, build, lock, bint copy=False):
+        """Iterate over the batches of this turn, or what build(lease, rows) makes of them; ``copy``: over copies."""
         self.taker = taker
         self.turn = turn
-        self.form = form
+        self.build = build
         self.lock = lock
+        self.copy = copy
 
     def __iter__(self):
         return self
 
     def __next__(self):
-        cdef Lease lease = Lease.__new__(Lease)
-        cdef uint32_t rows
+        cdef c.rf_answer answer = c.RF_STOPPED
+        cdef uint32_t rows = 0
+        cdef bint private = False
         if self.taker is None:
             raise TypeError("Batches.__init__() has not been called")
-        if not self.taker.take(self.turn, lease, self.lock):
-            return self.otherwise(self.form)
-        rows = min(lease.taken.rows, self.taker.rows)
-        return self.taker.views(lease, rows) if self.form is None else self.form(lease, rows)
+        cdef Lease lease = self.taker.next(self.turn, self.lock, &answer, &rows, &private)
+        while lease is None:
+            self.resolve(answer)
+            lease = self.taker.next(self.turn, self.lock, &answer, &rows, &private)
+        if self.build is None:
+            return self.taker.views(lease, rows, private or self.copy)
+        return self.build.private(lease, rows) if private else self.build(lease, rows)

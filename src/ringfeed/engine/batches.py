@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
 from copy import copy
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringfeed._process import Exit
 from ringfeed.engine._iterator import Batches
-from ringfeed.engine.lending import OvertakenError
 from ringfeed.errors import ClosedError, RingfeedError
 
 if TYPE_CHECKING:
@@ -24,7 +22,7 @@ class EpochRun(NamedTuple):
 
     turn: int
     lock: object
-    take: Callable[[BuildBatch | None], Any]
+    resolve: Callable[[int, BuildBatch | None], None]
     ready: Callable[[], bool]
     break_off: Callable[[], None]
     is_stopped: Callable[[], bool]
@@ -33,27 +31,26 @@ class EpochRun(NamedTuple):
 class BatchIterator(Batches):
     """One epoch's batches. Dropping it before the end breaks the epoch off.
 
-    A batch that is there is taken by the base class, in one call; `otherwise` does all else.
+    A batch that is there is taken by the base class, in one call; the engine resolves all else.
     """
 
     _finished = True  # until it has begun, if Ctrl-C lets it
 
-    def __init__(self, run: EpochRun, taker: Taker, build: BuildBatch | None) -> None:
-        """Iterate over the batches of ``run``, as arrays or as what ``build`` makes of them."""
-        super().__init__(taker, run.turn, build, run.lock)
+    def __init__(self, run: EpochRun, taker: Taker, build: BuildBatch | None, *, copy: bool) -> None:
+        """Iterate over the batches of ``run``, as arrays, or copies, or as what ``build`` makes of them."""
+        super().__init__(taker, run.turn, build, run.lock, copy)
         self._run = run
+        self._build = build
         self._finished = False
         self.failure: RingfeedError | None = None
         """What ended the workers, and the epoch before its time. Without a traceback, which would keep the loader."""
 
-    def otherwise(self, build: BuildBatch | None) -> Any:
-        """Return the next batch, in the structure of a sample unless ``build`` was given."""
+    def resolve(self, answer: int) -> None:
+        """Have the engine do what an answer of the ring asks for; raises what ends the epoch."""
         if self._finished:
             raise StopIteration
         try:
-            while True:
-                with suppress(OvertakenError):
-                    return self._run.take(build)
+            self._run.resolve(answer, self._build)
         except StopIteration:
             self._finished = True
             raise

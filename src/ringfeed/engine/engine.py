@@ -17,7 +17,6 @@ from ringfeed._process import Forks
 from ringfeed.engine._iterator import Taker
 from ringfeed.engine.autotune import Setting
 from ringfeed.engine.faults import overwritten, sample_failed, slots_held, source_ended, stalled
-from ringfeed.engine.lending import Lending, OvertakenError
 from ringfeed.engine.resizer import Sizing
 from ringfeed.engine.room import SOON_NS, Room
 from ringfeed.errors import ClosedError
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
     from ringfeed.spec.builder import BuildBatch
 
 HELD_NS = 10**9  # patience with views that hold every slot
+PATIENCE_NS = 50_000_000  # of an iterator by itself, before the engine is asked what may be wrong
 FOREVER_NS = 2**62
 SPIN_NS = 20_000
 
@@ -79,15 +79,15 @@ class Engine:
             raise
         self.observer = Observer(self.ring)
         self._ledger = Ledger(stats, self.observer)
-        self._taken: tuple[_ring.Lease, int] | None = None  # a batch and its rows, until it is handed out
         self._version = 0
         self._epoch: Epoch | None = None
-        self._number = 0
+        self._number = self._turn = 0
+        self._feed: Feed | None = None  # the last there was
         self._ahead = plan.slots
         self._ended_by: RingfeedError | None = None  # what has ended an iterable, not raised yet
         self.taker = Taker(self.ring, self._fields, source.spec, layout.rows)
-        self._lending = Lending(self.ring, self.taker)
         self._is_starting = settings.workers > 0  # no batch yet
+        self.taker.patience_ns = self._patience_ns()
         self._since_ns = 0  # when time was last counted in the epoch under way; 0: there is none
         self.origins = Origins()
         self._counting = threading.RLock()  # held for a few steps: statistics are asked for by any thread
@@ -120,28 +120,32 @@ class Engine:
         """Have the coming batches read from the dataset as it is now."""
         self._version = self.pool.update(dataset)
 
-    def begin(self, epoch: Epoch, number: int, *, pure: bool) -> None:
-        """Begin an epoch; what was left of the one before is cancelled."""
+    def begin(self, epoch: Epoch, number: int, turn: int, *, pure: bool) -> None:
+        """Begin an epoch, for the iterator of this turn; what was left of the one before is cancelled."""
         self.cancel()
         self._epoch = epoch
         self._number = number
+        self._turn = turn
         self._ended_by = None
         self._since_ns = _ring.now_ns()
         self._room.begin()
+        self.taker.set_lets_go(False)
         self._ahead = self._capacity if pure else self.ring.slots
+        self.ring.begin(turn)
+        self._set_due()
         self._top_up()
 
     def cancel(self) -> None:
         """Break the epoch off."""
+        rows = self.taker.discard()
+        self.ring.note_undelivered(rows > 0, rows)
+        self._break_off()
+
+    def _break_off(self) -> None:
+        """Have no more batches come."""
         self._count_time(over=True)
-        self._lending.recall()
-        if self._taken is not None:
-            self.ring.note_undelivered(1, self._taken[1])
-        if self._waiting:
-            self.ring.cancel()
-        self._lending.waited_ns()  # for a batch of an epoch that is over
+        self.ring.cancel()
         self._epoch = None
-        self._taken = None
 
     def stop(self) -> None:
         """End the workers and close the segment; views stay valid.
@@ -154,7 +158,7 @@ class Engine:
             for end in reversed(self.on_stop):
                 ends.callback(end)
             ends.callback(self.count)
-            ends.callback(self._lending.recall)
+            ends.callback(self._detach)
             ends.callback(self._count_time, over=True)
             self.pool.stop()
 
@@ -164,150 +168,174 @@ class Engine:
         if pool is not None and self._forks == Forks.count:
             pool.dismiss()
 
+    # ---- planning ----
+
     def _top_up(self) -> None:
         """Plan ahead: as far as a pure sampler gives indices in one go, or a slot's worth a slot."""
-        while self._epoch is not None and self._waiting < self.ring.slots and self.ring.room:
-            batches = min(self._ahead - self._waiting, self.ring.room)
-            rows = self._layout.indices
-            indices = self._epoch.take(batches * rows)
-            if len(indices) < batches * rows:
-                self._epoch = None
-                if self._settings.drop_remainder:
-                    indices = indices[: len(indices) // rows * rows]
-            for part, lane in self._source.cut(indices, self._settings.workers):
-                self.ring.plan(part, rows, self._number, self._version, lane)
+        while self._epoch is not None and self.ring.planned < self.ring.slots and self.ring.room:
+            self._plan(self._epoch)
+        more = self._epoch is not None
+        self.ring.set_low_water(max(min(self.ring.planned, self.ring.slots) - 1, 0) if more else 0)
+
+    def _plan(self, epoch: Epoch) -> None:
+        batches = min(self._ahead - self.ring.planned, self.ring.room)
+        rows = self._layout.indices
+        indices = epoch.take(batches * rows)
+        if len(indices) < batches * rows:
+            self._epoch = None
+            if self._settings.drop_remainder:
+                indices = indices[: len(indices) // rows * rows]
+        for part, lane in self._source.cut(indices, self._settings.workers):
+            self.ring.plan(part, rows, self._number, self._version, lane)
 
     @property
-    def _waiting(self) -> int:
-        """Batches planned or bound, and not taken. By the ring's own count: Ctrl-C may end any call of it unheard."""
-        return self.ring.planned
+    def has_more(self) -> bool:
+        """Whether the epoch has batches that are not taken, or may have."""
+        return self._epoch is not None or self.ring.planned > 0 or self._ended_by is not None
 
-    # ---- other takers ----
+    # ---- C code that takes ----
 
-    def lend(self, feed: Feed, turn: int) -> bool:
-        """Let C code take for ``turn`` what is planned, until the engine is asked again; False at the epoch's end.
+    def attach(self, feed: Feed) -> None:
+        """Have C code take the batches of the epoch under way."""
+        self._detach()
+        self._feed = feed
+        self._is_starting = False  # C code does not tell the wait for the first batch from others
+        self.taker.patience_ns = self._patience_ns()
+        feed.attach(self.ring, self._timeout_ns())
 
-        The last batch is left to `next`, and so are those during which it is to plan more.
-        """
-        self._lending.recall()
-        batches = self._to_lend() - (self._epoch is None)
-        if batches > 0:
-            self._is_starting = False  # C code does not tell the wait for the first batch from others
-            if self._sizing is not None:
-                self._sizing.look()
-            self._lending.to_feed(feed, turn, self._in_stride(batches), self._timeout_ns())
-        return self._epoch is not None or self._waiting > 0 or self._ended_by is not None
+    def _detach(self) -> None:
+        if self._feed is not None:
+            self._feed.detach()
+            self._feed = None
 
-    def _lend_on(self, turn: int, recalls: int, *, lets_go: bool) -> None:
-        """Let the iterator take by itself what needs no more than to be there, and until the tuner is to look."""
-        plain = not self._settings.copy and self._ended_by is None
-        batches = self._in_stride(self._to_lend()) if plain else 0
-        until_ns = 0 if self._sizing is None else self._sizing.due_ns
-        self._lending.to_iterator(turn, batches, self._timeout_ns(), recalls, until_ns, lets_go=lets_go)
+    # ---- what the ring does not decide ----
 
-    def _to_lend(self) -> int:
-        """Return how many batches others may take: those during which there is nothing to plan or to fill here."""
-        kept = 0 if self._epoch is None else self.ring.slots - 1
-        return max(self._waiting - kept, 0) if self._settings.workers else 0
+    def resolve(self, answer: int, build: BuildBatch | None = None, *, patient: bool = False) -> None:
+        """Do what an answer of the ring asks for, so that it has another, or a batch; raises what ends the epoch."""
+        if self.taker.kept is not None:
+            self._settle(build)  # Ctrl-C came while it was settled
+        elif self._ended_by is not None:
+            self._raise_end()
+        elif answer == _ring.DUE:
+            self._look(build, patient=patient)
+        elif answer == _ring.PLAN or (answer == _ring.DRY and self._epoch is not None):
+            self._top_up()
+        elif answer in (_ring.DRY, _ring.STALE):
+            self._count_time(over=True)
+            raise StopIteration
+        elif answer in (_ring.GAPS, _ring.CROWDED):
+            self._take(build)
+        elif answer in (_ring.PENDING, _ring.HELD):
+            self._wait(patient=patient)
+        else:
+            self._judge(answer)
 
-    def _in_stride(self, batches: int) -> int:
-        return batches if self._sizing is None else min(batches, self._sizing.stride)
+    def _look(self, build: BuildBatch | None, *, patient: bool) -> None:
+        """Let the tuner look, and note where a batch is taken, as far as either is wanted."""
+        if self._sizing is not None:
+            self._sizing.look()
+        self._set_due()
+        if Debug.since_ns:
+            self._top_up()
+            answer = self.ring.look()
+            self.resolve(_ring.GAPS if answer == _ring.TAKEABLE else answer, build, patient=patient)
+
+    def _set_due(self) -> None:
+        self.ring.set_due(1 if self._ended_by else self._sizing.due_ns if self._sizing else 0)
 
     # ---- batches ----
 
-    def next(self, form: BuildBatch | None = None, *, patient: bool = False, turn: int = 0) -> Any:
-        """Return the next batch, as arrays or as what ``form`` makes of it; lend those behind it to this ``turn``.
+    def _take(self, build: BuildBatch | None) -> None:
+        """Take the head batch, if it is there still, and settle what becomes of it."""
+        if self.taker.take(self._turn):
+            self._settle(build)
 
-        StopIteration at the end of the epoch. OvertakenError where another caller has taken during a wait.
-        """
-        recalls = self._lending.recall()
-        if self._sizing is not None:
-            self._sizing.look()
-        while self._taken is None:
-            self._raise_end()
-            self._taken = self._take(recalls, patient=patient)
-        keeps = not self._settings.copy and (form is None or isinstance(form, BatchBuilder))
-        private = keeps and not self._room.is_left(self._taken[0], form if isinstance(form, BatchBuilder) else None)
-        if self.taker.recalls != recalls or self._taken is None:
-            raise OvertakenError
-        (lease, rows), self._taken = self._taken, None
+    def _settle(self, build: BuildBatch | None) -> None:
+        """Have the batch handed out that was taken: without the rows that failed, in its slot or as a private copy."""
+        taker = self.taker  # no lease here: in a traceback it would hold the slot for as long as an error is kept
+        if taker.settled or not (taker.kept_rows or self._keep_rows()) or taker.kept is None:
+            return
+        builder = build if isinstance(build, BatchBuilder) else None
+        keeps = not self._settings.copy and (build is None or builder is not None)
+        private = keeps and not self._room.is_left(taker.kept, builder)
         if Debug.since_ns:
-            self.origins.note(lease.slot, self.observer.held_since_ns()[-1])  # the newest is this one's
-        self._lend_on(turn, recalls, lets_go=self._room.lets_go or not keeps)
-        if form is not None:
-            return form.private(lease, rows) if private and isinstance(form, BatchBuilder) else form(lease, rows)
-        leaves = self._fields.views(lease, rows)
-        if self._settings.copy or private:
-            leaves = [*map(copy_of, leaves)]
-        return self._source.spec.unflatten(leaves)
+            self.origins.note(taker.kept.slot, self.observer.held_since_ns()[-1])  # the newest is this one's
+        taker.set_lets_go(self._room.lets_go or not keeps)
+        taker.settle(private)
 
-    def _take(self, recalls: int, *, patient: bool) -> tuple[_ring.Lease, int] | None:
-        """Take a batch and say how many rows it has; None where it has none, and its slot is free again."""
-        if self._epoch is not None and self.ring.planned < self.ring.slots:
-            self._top_up()
-        while (lease := self.ring.take()) is None:
-            ready = self._wait(patient=patient)
-            if self.taker.recalls != recalls:
-                raise OvertakenError
-            if not ready:
-                self._count_time(over=True)
-                raise StopIteration
+    def _keep_rows(self) -> int:
+        """Find the rows that are to be handed out; 0 where the batch has none, and its slot is free again."""
+        rows, error = 0, None
         try:
-            self._note_start()
-            rows = min(lease.rows, self._layout.rows)
-            if not lease.failed:
-                return lease, rows
-            delivery = self._settled(lease, rows)
-            if delivery.failed and self._settings.on_error == "raise":
-                raise sample_failed(lease, delivery.failed, self._source, self.pool, self._settings)  # noqa: TRY301 - as Ctrl-C
-            rows = self._without(lease, rows, delivery)
-            self.ring.note_undelivered(not rows, lease.rows - rows)
+            if self.taker.kept is not None:
+                rows, error = self._good_rows(self.taker.kept)
         except BaseException:
-            self.ring.note_undelivered(1, lease.rows)
-            del lease  # in the traceback it would hold the slot for as long as the caller keeps the error
+            self.ring.note_undelivered(1, self.taker.discard())
             raise
-        return (lease, rows) if rows else None
+        if not rows:
+            self.taker.discard()
+        if error is not None:
+            raise error
+        self.taker.keep_rows(rows)
+        return rows
 
-    def _note_start(self) -> None:
-        """Note the first batch of workers that were started."""
-        if self._is_starting:
-            self._is_starting = False
-            self.stats.startup_busy_s += sum(worker.busy_ns for worker in self.observer.workers()) / 1e9
+    def _good_rows(self, lease: _ring.Lease) -> tuple[int, RingfeedError | None]:
+        """Return the rows to hand out, once those that failed are closed up, or the error of one that failed."""
+        rows = min(lease.rows, self._layout.rows)
+        if not lease.failed:
+            return rows, None
+        delivery = self._settled(lease, rows)
+        error = None
+        if delivery.failed and self._settings.on_error == "raise":
+            error = sample_failed(lease, delivery.failed, self._source, self.pool, self._settings)
+        kept = 0 if error else self._without(lease, rows, delivery)
+        self.ring.note_undelivered(not kept, lease.rows - kept)
+        return kept, error
 
-    def _wait(self, *, patient: bool) -> bool:
-        """Wait for the head batch; False when the epoch is over."""
+    # ---- waiting ----
+
+    def _wait(self, *, patient: bool) -> None:
+        """Wait for the head batch, and for slots to fill."""
         began_ns = _ring.now_ns()
+        if self._is_starting and self.observer.consumer().batches:
+            self._note_start()
         try:
-            return self._wait_until(began_ns - self._lending.waited_ns(), patient=patient)
+            self._wait_once(patient=patient)
         finally:
             stall_ns = _ring.now_ns() - began_ns
             self.stats.startup_s += self._is_starting * stall_ns / 1e9
             self.ring.note_stall(stall_ns)
 
+    def _note_start(self) -> None:
+        """Note that workers which were started have filled a batch: what is waited for from now on is no start."""
+        self._is_starting = False
+        self.stats.startup_busy_s += sum(worker.busy_ns for worker in self.observer.workers()) / 1e9
+        self.taker.patience_ns = self._patience_ns()
+
+    def _wait_once(self, *, patient: bool) -> None:
+        timeout_ns = self._timeout_ns()
+        answer = self.ring.look()
+        while answer == _ring.PENDING and self.pool.step():
+            answer = self.ring.look()
+        if answer == _ring.HELD:
+            self._wait_for_views(min(timeout_ns, FOREVER_NS if patient else HELD_NS))
+            self.ring.waited_ns = 0
+        elif answer == _ring.PENDING:
+            answer = self.ring.wait(timeout_ns - self.ring.waited_ns, turn=self._turn)
+            if answer == _ring.PENDING and self.ring.waited_ns >= timeout_ns:
+                self.ring.waited_ns = timeout_ns - self._stalled()
+        if answer == _ring.TAKEABLE and self._is_starting:
+            self._note_start()
+
     def _timeout_ns(self) -> int:
         timeout_s = self._settings.timeout_s
         return FOREVER_NS if timeout_s is None else int(min(timeout_s * 1e9, FOREVER_NS))
 
-    def _wait_until(self, began_ns: int, *, patient: bool) -> bool:
-        timeout_ns = self._timeout_ns()
-        deadline_ns = began_ns + timeout_ns
-        while True:
-            answer = self.ring.look()
-            while answer == _ring.PENDING and self.pool.step():
-                answer = self.ring.look()
-            if answer == _ring.HELD:
-                answer = self._wait_for_views(min(timeout_ns, FOREVER_NS if patient else HELD_NS))
-                deadline_ns = _ring.now_ns() + timeout_ns
-            elif answer == _ring.PENDING:
-                answer = self.ring.wait(deadline_ns - _ring.now_ns())
-            if answer in (_ring.TAKEABLE, _ring.DRY):
-                return bool(answer == _ring.TAKEABLE)
-            self._judge(answer)
-            if answer == _ring.PENDING and _ring.now_ns() >= deadline_ns:
-                pause_ns = self._stalled()
-                deadline_ns = _ring.now_ns() + pause_ns
+    def _patience_ns(self) -> int:
+        """Return how long an iterator waits by itself: not for what is filled here, or for workers that start."""
+        return min(PATIENCE_NS, self._timeout_ns()) if self._settings.workers and not self._is_starting else 0
 
-    def _wait_for_views(self, patience_ns: int) -> int:
+    def _wait_for_views(self, patience_ns: int) -> None:
         """Wait until views let go of a slot; garbage is collected only where none does soon by itself."""
         answer = self.ring.wait(min(patience_ns, SOON_NS), held=True)
         while answer == _ring.HELD and self._sizing is not None and self._sizing.open_another():
@@ -317,8 +345,8 @@ class Engine:
             answer = self.ring.wait(patience_ns, held=True)
         if answer == _ring.HELD:
             self._room.distrust()
+            self.taker.set_lets_go(False)
             raise slots_held(self.observer, self.origins)
-        return answer
 
     def _judge(self, answer: int) -> None:
         """Raise what ended the ring."""
@@ -346,8 +374,9 @@ class Engine:
         delivery = self._source.settle(lease, rows, self._epoch)
         if delivery.ended is not None and self._settings.on_error == "skip":
             self._ended_by = source_ended(*delivery.ended)
+            self._set_due()
         if delivery.is_over:
-            self.cancel()
+            self._break_off()
         return delivery
 
     def _without(self, lease: _ring.Lease, rows: int, delivery: Delivery) -> int:
@@ -362,8 +391,9 @@ class Engine:
         return len(kept)
 
     def _raise_end(self) -> None:
-        if self._ended_by is not None:
-            error, self._ended_by = self._ended_by, None
+        error, self._ended_by = self._ended_by, None
+        self._set_due()
+        if error is not None:
             raise error
 
     # ---- statistics ----
@@ -371,8 +401,8 @@ class Engine:
     def count(self) -> Stats:
         """Return the statistics, brought up to date; in a forked child as they were."""
         self._count_time()
-        waiting = self._taken
-        self._ledger.count(self.pool.restarts, None if waiting is None else waiting[1])
+        waiting = self.taker.kept
+        self._ledger.count(self.pool.restarts, None if waiting is None else self.taker.kept_rows or waiting.rows)
         return self.stats
 
     def _count_time(self, *, over: bool = False) -> None:

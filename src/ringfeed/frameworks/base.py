@@ -113,8 +113,11 @@ class BatchStream(Protocol):
         frameworks whose views go by themselves.
         """
 
-    def lend(self, feed: Feed) -> bool:
-        """Have C code take the newest iterator's next batches from ``feed``; False when its epoch has no more."""
+    def attach(self, feed: Feed) -> None:
+        """Have C code take the newest iterator's batches from ``feed``."""
+
+    def has_more(self) -> bool:
+        """Whether the newest iterator has batches that are not taken, or may have."""
 
     def request_stop(self) -> None:
         """Begin to close: what waits for a batch gives up. At once, from any thread."""

@@ -148,6 +148,20 @@ cdef extern from "ring.h" nogil:
         RF_STOPPED
         RF_ALARMED
         RF_DAMAGED
+        RF_STALE
+        RF_PLAN
+        RF_DUE
+        RF_GAPS
+        RF_CROWDED
+
+    enum rf_room:
+        RF_A_SLOT
+        RF_OWN_ROOM
+
+    struct rf_terms:
+        int64_t turn
+        uint32_t kept
+        rf_room room
 
     struct rf_taken:
         uint64_t batch
@@ -193,15 +207,19 @@ cdef extern from "ring.h" nogil:
     void rf_note_pid(rf_ring *ring, uint32_t worker, uint32_t pid)
     void rf_note_stall(rf_ring *ring, int64_t stall_ns)
     void rf_note_undelivered(rf_ring *ring, uint32_t batches, uint32_t samples)
+    void rf_begin(rf_ring *ring, int64_t turn)
+    void rf_set_low_water(rf_ring *ring, uint32_t batches)
+    void rf_set_due(rf_ring *ring, int64_t due_ns)
+    int64_t rf_waited_ns(rf_ring *ring)
+    void rf_set_waited(rf_ring *ring, int64_t waited_ns)
+    rf_answer rf_next(rf_ring *ring, const rf_terms *terms, rf_taken *taken)
+    rf_answer rf_take(rf_ring *ring, rf_taken *taken)
     rf_answer rf_look(rf_ring *ring)
-    rf_answer rf_wait_head(rf_ring *ring, int64_t deadline_ns)
+    rf_answer rf_wait_head(rf_ring *ring, int64_t turn, int64_t deadline_ns)
     rf_answer rf_wait_slot(rf_ring *ring, int64_t deadline_ns)
-    uint32_t rf_head_lane(const rf_ring *ring)
+    uint32_t rf_head_lane(rf_ring *ring)
     rf_bool rf_has_room(const rf_ring *ring)
-    rf_bool rf_leaves_room(const rf_ring *ring, rf_bool lets_go)
     rf_bool rf_wait_room(rf_ring *ring, int64_t deadline_ns)
-    rf_taken rf_take(rf_ring *ring)
-    rf_answer rf_take_ready(rf_ring *ring, rf_taken *taken)
     void rf_check(rf_ring *ring)
     rf_damage_report rf_damage_of(const rf_ring *ring)
     void rf_alarm(rf_ring *ring)
@@ -298,9 +316,8 @@ cdef extern from "feed.h" nogil:
         uint64_t (*number)(const rf_feed *feed) noexcept nogil
         void (*end)(rf_feed *feed) noexcept nogil
         void *(*owner)(const rf_feed *feed) noexcept nogil
-        void (*lend)(rf_feed *feed, rf_ring *ring, int64_t turn, uint32_t batches, int64_t timeout_ns) noexcept nogil
-        rf_bool (*is_idle)(rf_feed *feed) noexcept nogil
-        uint32_t (*recall)(rf_feed *feed, int64_t *waited_ns) noexcept nogil
+        void (*attach)(rf_feed *feed, rf_ring *ring, int64_t timeout_ns) noexcept nogil
+        void (*detach)(rf_feed *feed) noexcept nogil
         void (*give)(rf_handout *handout, rf_ring *ring, uint32_t slot, uint32_t rows) noexcept nogil
         uint32_t (*leave)() noexcept nogil
 

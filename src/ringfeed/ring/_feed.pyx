@@ -85,7 +85,7 @@ def leave():
 @cython.final
 cdef class Feed:
     """Where C code takes a loader's batches. What it cannot do it asks of another object, to which it holds no more
-    than a weak reference: the lender of the ring keeps the feed, and must not keep its loader.
+    than a weak reference: the engine keeps the feed, and must not keep its loader.
     """
 
     cdef c.rf_feed *feed
@@ -122,20 +122,15 @@ cdef class Feed:
         """The number by which C code finds this feed."""
         return feed_calls.number(self.feed)
 
-    def lend(self, Ring ring not None, int64_t turn, uint32_t batches, int64_t timeout_ns):
-        """Let C code take so many batches of this turn, each waited for up to `timeout_ns`."""
-        feed_calls.lend(self.feed, ring.ring, turn, batches, timeout_ns)
+    def attach(self, Ring ring not None, int64_t timeout_ns):
+        """Have C code take the batches of this ring, each waited for up to `timeout_ns`."""
+        with nogil:
+            feed_calls.attach(self.feed, ring.ring, timeout_ns)
 
-    def recall(self):
-        """Have the ring back: (batches taken since it was lent, ns that the last caller has waited in vain)."""
-        cdef int64_t waited_ns = 0
-        cdef uint32_t taken
-        if feed_calls.is_idle(self.feed):
-            taken = feed_calls.recall(self.feed, &waited_ns)
-        else:
-            with nogil:
-                taken = feed_calls.recall(self.feed, &waited_ns)
-        return taken, waited_ns
+    def detach(self):
+        """Have C code take no more, and keep the ring no longer."""
+        with nogil:
+            feed_calls.detach(self.feed)
 
 
 cdef char *text_of(object error) noexcept:

@@ -21,8 +21,7 @@ cdef class Ring:
     cdef c.rf_slot_report slot_report(self, uint32_t slot) noexcept
     cdef c.rf_worker_report worker_report(self, uint32_t worker) noexcept
     cdef c.rf_consumer_report consumer_report(self) noexcept
-    cdef bint is_past(self, int64_t time_ns) noexcept
-    cdef bint leaves_room(self, bint lets_go) noexcept
-    cdef c.rf_answer take_ready(self, Lease lease)
-    cdef c.rf_answer wait_past(self, c.rf_answer first, int64_t timeout_ns, int64_t *stall_ns) except *
-    cdef c.rf_answer wait_head(self, int64_t timeout_ns, int64_t *stall_ns) except *
+    cdef c.rf_answer next(self, const c.rf_terms *terms, Lease lease) noexcept
+    cpdef Lease take(self)
+    cdef int wait_head(self, int64_t timeout_ns, int64_t turn) except -1
+    cdef c.rf_answer wait_past(self, c.rf_answer first, int64_t timeout_ns, int64_t turn) except *

@@ -32,6 +32,11 @@ PENDING = c.RF_PENDING
 STOPPED = c.RF_STOPPED
 ALARMED = c.RF_ALARMED
 DAMAGED = c.RF_DAMAGED
+STALE = c.RF_STALE
+PLAN = c.RF_PLAN
+DUE = c.RF_DUE
+GAPS = c.RF_GAPS
+CROWDED = c.RF_CROWDED
 
 ROW_OK = c.RF_ROW_OK
 ROW_RAISED = c.RF_ROW_RAISED
@@ -49,7 +54,7 @@ cdef bint noted = False
 
 
 def note_takes(bint on):
-    """Have every batch of this process that an iterator takes be taken by its engine, which notes where."""
+    """Have each iterator of this process ask its engine for every batch, which notes where it was taken."""
     global noted
     noted = on
 
@@ -167,6 +172,27 @@ cdef class Ring:
 
     # ---- taking ----
 
+    def begin(self, int64_t turn):
+        """Have the batches be taken by callers of this turn only, until they are cancelled."""
+        c.rf_begin(self.ring, turn)
+
+    def set_low_water(self, uint32_t batches):
+        """Answer PLAN while no more batches than these are planned; 0: no more are to come."""
+        c.rf_set_low_water(self.ring, batches)
+
+    def set_due(self, int64_t due_ns):
+        """Answer DUE from that time on; 0: never."""
+        c.rf_set_due(self.ring, due_ns)
+
+    @property
+    def waited_ns(self):
+        """How long the next batch has been waited for in vain."""
+        return c.rf_waited_ns(self.ring)
+
+    @waited_ns.setter
+    def waited_ns(self, int64_t waited_ns):
+        c.rf_set_waited(self.ring, waited_ns)
+
     @property
     def head_lane(self):
         """The lane of the batch to be taken next; 0 where any worker may fill it, or it has no slot."""
@@ -176,70 +202,58 @@ cdef class Ring:
         """Answer at once what `wait` would wait for."""
         return c.rf_look(self.ring)
 
-    def wait(self, int64_t timeout_ns, bint held=False):
+    def wait(self, int64_t timeout_ns, bint held=False, int64_t turn=0):
         """Wait without the GIL for as long as `look` answers PENDING, or HELD, or `timeout_ns`. Answers signals.
 
         ``held``: only where it is HELD, since what is PENDING may be the caller's own to fill.
         """
         cdef c.rf_answer first = c.rf_look(self.ring)
-        cdef int64_t stall_ns = 0
         if first != c.RF_HELD and (held or first != c.RF_PENDING):
             return first
-        return self.wait_past(first, timeout_ns, &stall_ns)
+        return self.wait_past(first, timeout_ns, turn)
 
-    cdef c.rf_answer wait_past(self, c.rf_answer first, int64_t timeout_ns, int64_t *stall_ns) except *:
-        """Wait as long as a look answers as the first did; tells how long that was, whatever ends it."""
+    cdef c.rf_answer wait_past(self, c.rf_answer first, int64_t timeout_ns, int64_t turn) except *:
+        """Wait as long as a look answers as the first did, in any case until this turn is over."""
         cdef c.rf_answer answer = first
-        cdef int64_t began = c.rf_now_ns()
-        cdef int64_t now = began
-        cdef int64_t deadline = began + timeout_ns
+        cdef int64_t now = c.rf_now_ns()
+        cdef int64_t deadline = now + timeout_ns
         while answer == first and now < deadline:
             with nogil:
                 if first == c.RF_HELD:
                     answer = c.rf_wait_slot(self.ring, min(deadline, now + SLICE_NS))
                 else:
-                    answer = c.rf_wait_head(self.ring, min(deadline, now + SLICE_NS))
+                    answer = c.rf_wait_head(self.ring, turn, min(deadline, now + SLICE_NS))
             if answer == c.RF_PENDING:
                 c.rf_check(self.ring)
             now = c.rf_now_ns()
-            stall_ns[0] = now - began
             PyErr_CheckSignals()
         return answer
 
-    cdef c.rf_answer wait_head(self, int64_t timeout_ns, int64_t *stall_ns) except *:
+    cdef int wait_head(self, int64_t timeout_ns, int64_t turn) except -1:
         """Wait for the head batch, which was PENDING, and count how long."""
+        cdef int64_t began = c.rf_now_ns()
         try:
-            return self.wait_past(c.RF_PENDING, timeout_ns, stall_ns)
+            self.wait_past(c.RF_PENDING, timeout_ns, turn)
         finally:
-            c.rf_note_stall(self.ring, stall_ns[0])
+            c.rf_note_stall(self.ring, c.rf_now_ns() - began)
+        return 0
 
-    def take(self):
-        """Take the head batch; None where it is not ready."""
-        if c.rf_look(self.ring) != c.RF_TAKEABLE:
-            return None
-        cdef Lease lease = Lease.__new__(Lease)
-        lease.taken = c.rf_take(self.ring)
-        if lease.taken.damaged:
-            return None
-        c.rf_reference(self.ring)
-        lease.ring = self.ring
-        return lease
-
-    cdef bint is_past(self, int64_t time_ns) noexcept:
-        """Whether this time has come; here, where the clock is."""
-        return c.rf_now_ns() >= time_ns
-
-    cdef bint leaves_room(self, bint lets_go) noexcept:
-        """Whether taking the head batch leaves a slot to be filled: see rf_leaves_room()."""
-        return c.rf_leaves_room(self.ring, lets_go)
-
-    cdef c.rf_answer take_ready(self, Lease lease):
-        """Take the head batch into a fresh lease if nothing is to be judged: see rf_take_ready()."""
-        cdef c.rf_answer answer = c.RF_ALARMED if noted else c.rf_take_ready(self.ring, &lease.taken)
+    cdef c.rf_answer next(self, const c.rf_terms *terms, Lease lease) noexcept:
+        """Take the head batch into a fresh lease, if that needs no decision: see rf_next()."""
+        cdef c.rf_answer answer = c.RF_DUE if noted else c.rf_next(self.ring, terms, &lease.taken)
         if answer == c.RF_TAKEABLE:
             c.rf_reference(self.ring)
             lease.ring = self.ring
         return answer
+
+    cpdef Lease take(self):
+        """Take the head batch, whatever its rows are like; None where it is not ready."""
+        cdef Lease lease = Lease.__new__(Lease)
+        if c.rf_take(self.ring, &lease.taken) != c.RF_TAKEABLE:
+            return None
+        c.rf_reference(self.ring)
+        lease.ring = self.ring
+        return lease
 
     def damage(self):
         """Say what was overwritten: (what, batch, first row, rows, their indices); None if nothing was.

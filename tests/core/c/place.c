@@ -81,6 +81,13 @@ uint32_t fill_all(struct rf_ring *ring, uint32_t worker)
     return tickets;
 }
 
+struct rf_taken taken_of(struct rf_ring *ring)
+{
+    struct rf_taken taken = {0};
+    (void)rf_take(ring, &taken);
+    return taken;
+}
+
 uint64_t word_at(const struct rf_ring *ring, uint32_t slot, uint32_t cell)
 {
     return atomic_load(&rf_cell_of(ring, slot, cell)->word);

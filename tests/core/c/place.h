@@ -26,6 +26,9 @@ bool claim_as(struct rf_ring *ring, uint32_t worker, struct rf_claim *claim);
 /* Claim and publish all that is available, as `worker`; the number of tickets. */
 uint32_t fill_all(struct rf_ring *ring, uint32_t worker);
 
+/* Take the head batch, which is ready. */
+struct rf_taken taken_of(struct rf_ring *ring);
+
 uint64_t word_at(const struct rf_ring *ring, uint32_t slot, uint32_t cell);
 void place_word(struct rf_ring *ring, uint32_t slot, uint32_t cell, uint64_t word);
 /* As if so many batches had been bound and taken before. */

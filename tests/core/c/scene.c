@@ -78,8 +78,8 @@ void all_held(void)
     scene.ring = ring_of(SLOTS, 1, 3, 1);
     bind_batches(scene.ring, SLOTS + 1, 1);
     fill_all(scene.ring, 0);
-    rf_take(scene.ring);
-    rf_take(scene.ring);
+    taken_of(scene.ring);
+    taken_of(scene.ring);
     scene.unbound = true;
 }
 
@@ -94,7 +94,7 @@ void one_draining(void)
     scene.ring = ring_of(SLOTS, 1, 3, 1);
     bind_batches(scene.ring, 2, 1);
     fill_all(scene.ring, 0);
-    rf_take(scene.ring);
+    taken_of(scene.ring);
     rf_cancel(scene.ring);
     bind_batches(scene.ring, 1, 1);
     claim_as(scene.ring, 0, &scene.claim);

@@ -75,7 +75,7 @@ static void check_delivered(struct rf_ring *ring, bool fails)
 {
     work(ring, 1, fails);
     CHECK_EQ(rf_look(ring), RF_TAKEABLE);
-    struct rf_taken taken = rf_take(ring);
+    struct rf_taken taken = taken_of(ring);
     CHECK(taken.rows == ROWS && taken.failed == fails);
     for (uint32_t row = 0; row < ROWS; row++) {
         CHECK_EQ(((const uint64_t *)(void *)rf_slot_base(ring, taken.slot))[row], content_of(row));

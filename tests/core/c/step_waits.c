@@ -23,7 +23,7 @@ static void note_sleep(struct rf_ring *ring)
 static int wait_as_consumer(void *unused)
 {
     (void)unused;
-    enum rf_answer answer = rf_wait_head(scene.ring, deadline_ns);
+    enum rf_answer answer = rf_wait_head(scene.ring, 0, deadline_ns);
     return atomic_load(&sleeps_in_vain) ? RF_PENDING : (int)answer;
 }
 

@@ -288,7 +288,7 @@ static void part_with(struct stress *stress, uint32_t slot, struct chance *chanc
 
 static void take_one(struct stress *stress, struct expected *expected, struct chance *chance)
 {
-    struct rf_taken taken = rf_take(stress->ring);
+    struct rf_taken taken = taken_of(stress->ring);
     if (taken.batch != expected->batch++)
         stress_complain(stress, "a batch's number", taken.batch, expected->batch - 1);
     if (taken.epoch != expected->epoch)
@@ -301,7 +301,7 @@ static void take_one(struct stress *stress, struct expected *expected, struct ch
 /* Take the next batch, or begin the next epoch where this one is delivered; false where neither can be. */
 static bool consume_one(struct stress *stress, struct expected *expected, struct chance *chance)
 {
-    enum rf_answer answer = rf_wait_head(stress->ring, rf_now_ns() + STRESS_PATIENCE_NS);
+    enum rf_answer answer = rf_wait_head(stress->ring, 0, rf_now_ns() + STRESS_PATIENCE_NS);
     bool is_over = expected->left == 0 && expected->read == expected->write;
     if (answer != (is_over ? RF_DRY : RF_TAKEABLE)) {
         stress_complain(stress, "the answer of rf_wait_head()", answer, is_over ? RF_DRY : RF_TAKEABLE);

@@ -20,7 +20,7 @@ static void plan_is_full_and_empty_again(void)
     rf_bind(ring);
     CHECK_EQ(rf_plan_room(ring), 0);
     fill_all(ring, 0);
-    rf_take(ring);
+    taken_of(ring);
     CHECK_EQ(rf_plan_room(ring), 1);
     rf_cancel(ring);
     CHECK_EQ(rf_plan_room(ring), PLACE_CAPACITY);
@@ -118,7 +118,7 @@ static void take_all(struct rf_ring *ring)
     bind_batches(ring, ring->geometry.slots, 1);
     fill_all(ring, 0);
     while (rf_look(ring) == RF_TAKEABLE)
-        rf_take(ring);
+        taken_of(ring);
 }
 
 /* Only the last of several holds frees the slot. */
@@ -319,7 +319,7 @@ static void cancelled_batch_is_never_delivered(void)
     CHECK_EQ(rf_look(ring), RF_DRY);
     bind_batches(ring, 1, 1);
     fill_all(ring, 1);
-    CHECK_EQ(rf_take(ring).batch, 1);
+    CHECK_EQ(taken_of(ring).batch, 1);
     rf_unreference(ring);
 }
 
@@ -329,7 +329,7 @@ static void cancel_leaves_held_slots(void)
     struct rf_ring *ring = ring_of(3, 1, 1, 1);
     bind_batches(ring, 3, 1);
     fill_all(ring, 0);
-    struct rf_taken taken = rf_take(ring);
+    struct rf_taken taken = taken_of(ring);
     rf_cancel(ring);
     CHECK_EQ(rf_slot_state(ring, taken.slot), RF_SLOT_HELD);
     CHECK_EQ(ring->binder->free_count, 2);
@@ -345,7 +345,7 @@ static void dry_is_seen_while_another_thread_unlocks(void)
     bind_batches(ring, 1, 1);
     fill_all(ring, 0);
     CHECK_EQ(rf_look(ring), RF_TAKEABLE);
-    rf_take(ring);
+    taken_of(ring);
     atomic_store(&ring->binder->plan_read, 0); /* bind_batch() has stored `bound`, and not yet this */
     atomic_store(&ring->binder->lock, 1);
     CHECK_EQ(rf_look(ring), RF_DRY);
@@ -360,14 +360,14 @@ static void requeue_binds_the_same_again(void)
     struct rf_ring *ring = ring_of(3, 2, 2, 2);
     bind_batches(ring, 4, 2);
     fill_all(ring, 0);
-    rf_drop(ring, rf_take(ring).slot);
+    rf_drop(ring, taken_of(ring).slot);
     const int64_t again[] = {7, 8};
     CHECK(rf_plan(ring, again, 2, 9, 5));
     rf_requeue(ring);
     CHECK_EQ(rf_plan_room(ring), PLACE_CAPACITY - 4);
     for (uint64_t batch = 4; batch < 8; batch++) {
         fill_all(ring, 1);
-        struct rf_taken taken = rf_take(ring);
+        struct rf_taken taken = taken_of(ring);
         CHECK_EQ(taken.batch, batch);
         CHECK_EQ(taken.epoch, batch == 7 ? 9 : 1);
         CHECK_EQ(rf_slot_indices(ring, taken.slot)[0], batch == 7 ? 7 : 0);
@@ -387,7 +387,7 @@ static void requeue_survives_a_full_plan(void)
     for (uint32_t batch = 0; batch < 3 * PLACE_CAPACITY; batch++) {
         rf_requeue(ring);
         fill_all(ring, 0);
-        struct rf_taken taken = rf_take(ring);
+        struct rf_taken taken = taken_of(ring);
         CHECK_EQ(rf_slot_indices(ring, taken.slot)[0], batch);
         int64_t next = batch + PLACE_CAPACITY;
         CHECK(rf_plan(ring, &next, 1, 0, 0));
@@ -408,7 +408,7 @@ static void fenced_workers_slot_is_quarantined(void)
     CHECK_EQ(rf_slot_state(ring, 0), RF_SLOT_DRAINING);
     for (uint64_t batch = 2; batch < 4; batch++) {
         fill_all(ring, 1);
-        struct rf_taken taken = rf_take(ring);
+        struct rf_taken taken = taken_of(ring);
         CHECK_EQ(taken.batch, batch);
         CHECK_EQ(taken.slot, 1);
         CHECK(!taken.failed);
@@ -431,7 +431,7 @@ static void fenced_worker_may_wake_up(void)
     fill_all(ring, 1);
     rf_fail(&fenced, 0, "late", 4);
     rf_publish(ring, &fenced, false);
-    struct rf_taken taken = rf_take(ring);
+    struct rf_taken taken = taken_of(ring);
     CHECK_EQ(taken.batch, 1);
     CHECK(!taken.failed);
     rf_drop(ring, taken.slot);

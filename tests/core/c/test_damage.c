@@ -47,7 +47,7 @@ static void make_busy(struct rf_ring *ring)
         fill(ring, &claim);
         rf_publish(ring, &claim, false);
     }
-    CHECK_EQ(rf_take(ring).batch, 0);
+    CHECK_EQ(taken_of(ring).batch, 0);
     CHECK(claim_as(ring, 0, &claim));
     rf_blame(&claim, 1);
     CHECK(claim_as(ring, 1, &claim));
@@ -80,7 +80,7 @@ static void go_on(struct rf_ring *ring, uint64_t number)
                 rf_publish(ring, &claim, rf_cancelled(&claim));
             }
         if (rf_look(ring) == RF_TAKEABLE) {
-            struct rf_taken taken = rf_take(ring);
+            struct rf_taken taken = taken_of(ring);
             if (!taken.damaged) {
                 check_batch(ring, &taken, &number);
                 rf_drop(ring, taken.slot);
@@ -97,7 +97,8 @@ static void check_calls(struct rf_ring *ring)
 {
     struct rf_taken taken;
     (void)rf_damage_of(ring);
-    (void)rf_take_ready(ring, &taken);
+    const struct rf_terms terms = {.room = RF_ANY_ROOM};
+    (void)rf_next(ring, &terms, &taken);
     for (uint32_t worker = 0; worker < WORKERS; worker++) {
         (void)rf_report_worker(ring, worker);
         rf_reap(ring, worker, true);
@@ -110,7 +111,7 @@ static void check_calls(struct rf_ring *ring)
         (void)rf_report_slot(ring, slot);
     (void)rf_report_consumer(ring);
     rf_cancel(ring);
-    CHECK(rf_wait_head(ring, soon_ns(1)) != RF_TAKEABLE);
+    CHECK(rf_wait_head(ring, 0, soon_ns(1)) != RF_TAKEABLE);
     rf_stop(ring);
 }
 
@@ -169,7 +170,7 @@ static void indices_are_sealed(void)
     rf_indices_of(ring, 0)[2] = 5;
     CHECK_EQ(fill_all(ring, 0), 1);
     CHECK_EQ(rf_look(ring), RF_TAKEABLE);
-    CHECK(rf_take(ring).damaged);
+    CHECK(taken_of(ring).damaged);
     CHECK_EQ(rf_look(ring), RF_DAMAGED);
     struct rf_damage_report report = rf_damage_of(ring);
     CHECK_EQ(report.what, RF_DAMAGED_INDICES);
@@ -186,7 +187,7 @@ static void marks_need_a_failure(void)
         rf_bind(ring);
         rf_slot_base(ring, 0)[ring->geometry.marks_at + 1] = mark;
         CHECK_EQ(fill_all(ring, 0), 1);
-        CHECK(rf_take(ring).damaged);
+        CHECK(taken_of(ring).damaged);
         struct rf_damage_report report = rf_damage_of(ring);
         CHECK_EQ(report.what, RF_DAMAGED_FAILURE);
         CHECK(report.indices);

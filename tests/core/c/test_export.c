@@ -9,7 +9,7 @@ static struct rf_ring *taken_ring(void)
     struct rf_ring *ring = ring_of(2, 1, 1, 12);
     bind_batches(ring, 1, 12);
     fill_all(ring, 0);
-    rf_take(ring);
+    taken_of(ring);
     return ring;
 }
 

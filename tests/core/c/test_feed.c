@@ -1,4 +1,4 @@
-/* A feed: what is taken without asking, what is asked, and who has the ring meanwhile. */
+/* A feed: what is taken without asking, and what is asked. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,6 +61,13 @@ static struct rf_feed *feed_of(struct rf_ring **ring, uint32_t slots)
     return feed;
 }
 
+/* Have it take this ring's batches, of which the turn is under way. */
+static void attach(struct rf_feed *feed, struct rf_ring *ring, int64_t timeout_ns)
+{
+    rf_begin(ring, TURN);
+    feeds->attach(feed, ring, timeout_ns);
+}
+
 static void drop_both(struct rf_feed *feed, struct rf_ring *ring)
 {
     feeds->end(feed);
@@ -90,36 +97,49 @@ static bool take(struct rf_feed *feed, int64_t turn)
     return reply == RF_REPLY_BATCH;
 }
 
-/* What is lent is taken without asking, and counted; after it, and without a loan, everything is asked. */
-static void lent_batches_are_taken(void)
+/* Batches are taken without asking, but for the last; without a ring everything is asked. */
+static void batches_are_taken(void)
 {
     struct rf_ring *ring;
-    struct rf_feed *feed = feed_of(&ring, 3);
-    int64_t waited_ns;
+    struct rf_feed *feed = feed_of(&ring, 4);
     fill_all(ring, 0);
     CHECK(!take(feed, TURN) && atomic_load(&asked) == 1);
-    feeds->lend(feed, ring, TURN, 2, LONG_NS);
-    CHECK(take(feed, TURN) && take(feed, TURN) && atomic_load(&asked) == 1);
+    attach(feed, ring, LONG_NS);
+    CHECK(take(feed, TURN) && take(feed, TURN) && take(feed, TURN) && atomic_load(&asked) == 1);
     CHECK(!take(feed, TURN) && atomic_load(&asked) == 2);
-    CHECK_EQ(feeds->recall(feed, &waited_ns), 2);
-    CHECK_EQ(waited_ns, 0);
-    CHECK_EQ(rf_report_consumer(ring).batches, 2);
-    CHECK_EQ(rf_report_consumer(ring).samples, 2);
+    CHECK_EQ(rf_report_consumer(ring).batches, 3);
+    CHECK_EQ(rf_report_consumer(ring).samples, 3);
     CHECK_EQ(rf_report_consumer(ring).stall_ns, 0);
+    feeds->detach(feed);
     CHECK(!take(feed, TURN) && atomic_load(&asked) == 3);
-    feeds->lend(feed, ring, TURN, 1, LONG_NS);
-    CHECK(take(feed, TURN));
-    CHECK_EQ(feeds->recall(feed, &waited_ns), 1);
     drop_both(feed, ring);
 }
 
-/* Another turn than the one that has the ring takes nothing. */
+/* What the engine is to plan, or to look at, is asked. */
+static void the_engine_is_asked(void)
+{
+    struct rf_ring *ring;
+    struct rf_feed *feed = feed_of(&ring, 4);
+    fill_all(ring, 0);
+    attach(feed, ring, LONG_NS);
+    rf_set_low_water(ring, 3);
+    CHECK(take(feed, TURN) && atomic_load(&asked) == 0);
+    CHECK(!take(feed, TURN) && atomic_load(&asked) == 1);
+    rf_set_low_water(ring, 0);
+    rf_set_due(ring, 1);
+    CHECK(!take(feed, TURN) && atomic_load(&asked) == 2);
+    rf_set_due(ring, 0);
+    CHECK(take(feed, TURN) && atomic_load(&asked) == 2);
+    drop_both(feed, ring);
+}
+
+/* Another turn than the one under way takes nothing. */
 static void other_turns_ask(void)
 {
     struct rf_ring *ring;
     struct rf_feed *feed = feed_of(&ring, 3);
     fill_all(ring, 0);
-    feeds->lend(feed, ring, TURN, 2, LONG_NS);
+    attach(feed, ring, LONG_NS);
     CHECK(!take(feed, TURN - 1) && atomic_load(&asked) == 1);
     CHECK_EQ(atomic_load(&ring->control->head), 0);
     drop_both(feed, ring);
@@ -134,10 +154,10 @@ static void failures_and_alarms_ask(void)
     CHECK(claim_as(ring, 0, &claim));
     rf_fail(&claim, 0, "x", 1);
     rf_publish(ring, &claim, false);
-    feeds->lend(feed, ring, TURN, 2, LONG_NS);
+    attach(feed, ring, LONG_NS);
     CHECK(!take(feed, TURN) && atomic_load(&asked) == 1);
     CHECK_EQ(atomic_load(&ring->control->head), 0);
-    rf_drop(ring, rf_take(ring).slot);
+    rf_drop(ring, taken_of(ring).slot);
     rf_alarm(ring);
     CHECK(!take(feed, TURN) && atomic_load(&asked) == 2);
     drop_both(feed, ring);
@@ -150,7 +170,7 @@ static void stopped_ring_does_not_ask(void)
     struct rf_feed *feed = feed_of(&ring, 3);
     struct rf_handout handout;
     char *error = NULL;
-    feeds->lend(feed, ring, TURN, 2, LONG_NS);
+    attach(feed, ring, LONG_NS);
     rf_stop(ring);
     CHECK_EQ(feeds->wait(feeds->number(feed), TURN, &error), RF_REPLY_BATCH);
     CHECK_EQ(feeds->next(feeds->number(feed), TURN, &handout, &error), RF_REPLY_ERROR);
@@ -165,12 +185,11 @@ static void deadline_asks(void)
 {
     struct rf_ring *ring;
     struct rf_feed *feed = feed_of(&ring, 3);
-    int64_t waited_ns, timeout_ns = RF_SLICE_NS + RF_SLICE_NS / 2;
-    feeds->lend(feed, ring, TURN, 2, timeout_ns);
+    int64_t timeout_ns = RF_SLICE_NS + RF_SLICE_NS / 2;
+    attach(feed, ring, timeout_ns);
     CHECK(!take(feed, TURN) && atomic_load(&asked) == 1);
-    CHECK_EQ(feeds->recall(feed, &waited_ns), 0);
-    CHECK(waited_ns >= timeout_ns);
-    CHECK_EQ(rf_report_consumer(ring).stall_ns, waited_ns);
+    CHECK(rf_waited_ns(ring) >= timeout_ns);
+    CHECK(rf_report_consumer(ring).stall_ns >= (uint64_t)timeout_ns);
     drop_both(feed, ring);
 }
 
@@ -181,20 +200,16 @@ static void waits_are_short(void)
     struct rf_feed *feed = feed_of(&ring, 3);
     uint64_t number = feeds->number(feed);
     char *error = NULL;
-    int64_t waited_ns;
-    feeds->lend(feed, ring, TURN, 1, LONG_NS);
+    attach(feed, ring, LONG_NS);
     CHECK_EQ(feeds->wait(number, TURN, &error), RF_REPLY_LATER);
     CHECK_EQ(feeds->wait(number, TURN, &error), RF_REPLY_LATER);
     CHECK_EQ(feeds->wait(number, TURN - 1, &error), RF_REPLY_BATCH); /* Python tells it off */
-    CHECK_EQ(feeds->recall(feed, &waited_ns), 0);
-    CHECK(waited_ns >= 2 * RF_SLICE_NS);
-    CHECK_EQ(feeds->wait(number, TURN, &error), RF_REPLY_BATCH);
+    CHECK(rf_waited_ns(ring) >= 2 * RF_SLICE_NS);
     fill_all(ring, 0);
-    feeds->lend(feed, ring, TURN, 1, LONG_NS);
     CHECK(take(feed, TURN));
-    CHECK_EQ(feeds->wait(number, TURN, &error), RF_REPLY_BATCH); /* the next is Python's to take */
-    CHECK_EQ(feeds->recall(feed, &waited_ns), 1);
-    CHECK_EQ(waited_ns, 0);
+    CHECK_EQ(rf_waited_ns(ring), 0);
+    feeds->detach(feed);
+    CHECK_EQ(feeds->wait(number, TURN, &error), RF_REPLY_BATCH);
     drop_both(feed, ring);
 }
 
@@ -202,9 +217,10 @@ static void waits_are_short(void)
 static void waits_for_python_too(void)
 {
     struct rf_ring *ring;
-    struct rf_feed *feed = feed_of(&ring, 3);
+    struct rf_feed *feed = feed_of(&ring, 4);
     char *error = NULL;
-    feeds->lend(feed, ring, TURN, 0, LONG_NS);
+    attach(feed, ring, LONG_NS);
+    rf_set_low_water(ring, 4);
     CHECK_EQ(feeds->wait(feeds->number(feed), TURN, &error), RF_REPLY_LATER);
     fill_all(ring, 0);
     CHECK_EQ(feeds->wait(feeds->number(feed), TURN, &error), RF_REPLY_BATCH);
@@ -219,7 +235,7 @@ static void interrupts_end_a_wait(void)
     struct rf_feed *feed = feed_of(&ring, 3);
     uint64_t number = feeds->number(feed);
     char *error = NULL;
-    feeds->lend(feed, ring, TURN, 1, LONG_NS);
+    attach(feed, ring, LONG_NS);
     CHECK_EQ(feeds->wait(number, TURN, &error), RF_REPLY_LATER);
     atomic_store(&interrupts, 1);
     CHECK_EQ(feeds->wait(number, TURN, &error), RF_REPLY_ERROR);
@@ -274,14 +290,14 @@ static void await_sleeper(struct rf_ring *ring)
     CHECK(!"nobody waits");
 }
 
-/* Who waits is woken by the batch, and what he waited counts as stall. */
-static void batch_wakes_who_waits(void)
+/* A caller that waits is woken by the batch, and what it waited counts as stall. */
+static void batch_wakes_a_waiter(void)
 {
     struct rf_ring *ring;
     struct rf_feed *feed = feed_of(&ring, 3);
     struct taker taker = {.feed = feed};
     pthread_t thread;
-    feeds->lend(feed, ring, TURN, 2, LONG_NS);
+    attach(feed, ring, LONG_NS);
     pthread_create(&thread, NULL, take_in_thread, &taker);
     await_sleeper(ring);
     fill_all(ring, 0);
@@ -291,42 +307,43 @@ static void batch_wakes_who_waits(void)
     drop_both(feed, ring);
 }
 
-/* A recall has who waits leave, though nothing comes. */
-static void recall_ends_a_wait(void)
+/* A break sends a caller that waits to Python, though nothing comes. */
+static void break_ends_a_wait(void)
 {
     struct rf_ring *ring;
     struct rf_feed *feed = feed_of(&ring, 3);
     struct taker taker = {.feed = feed};
     pthread_t thread;
-    int64_t waited_ns;
-    feeds->lend(feed, ring, TURN, 2, LONG_NS);
+    attach(feed, ring, LONG_NS);
     pthread_create(&thread, NULL, take_in_thread, &taker);
     await_sleeper(ring);
-    CHECK_EQ(feeds->recall(feed, &waited_ns), 0);
+    int64_t began_ns = rf_now_ns();
+    rf_cancel(ring);
+    feeds->detach(feed);
     pthread_join(thread, NULL);
     CHECK(!taker.found && atomic_load(&asked) == 1);
-    CHECK(waited_ns > 0);
+    CHECK(rf_now_ns() - began_ns < 600 * RF_SLICE_NS); /* it is woken, and need not wait for its deadline */
     drop_both(feed, ring);
 }
 
-/* Once a recall is announced, who waits takes nothing, though a batch has come. */
-static void recall_comes_before_a_batch(void)
+/* A caller that waits in a turn which is over takes nothing of the next. */
+static void next_turn_is_not_touched(void)
 {
     struct rf_ring *ring;
     struct rf_feed *feed = feed_of(&ring, 3);
     struct taker taker = {.feed = feed};
     pthread_t thread;
-    int64_t waited_ns;
-    feeds->lend(feed, ring, TURN, 2, LONG_NS);
+    attach(feed, ring, LONG_NS);
     pthread_create(&thread, NULL, take_in_thread, &taker);
     await_sleeper(ring);
-    CHECK(!feeds->is_idle(feed));
-    fill_all(ring, 0); /* too late: is_idle() has announced the recall */
-    CHECK_EQ(feeds->recall(feed, &waited_ns), 0);
+    rf_cancel(ring);
+    rf_begin(ring, TURN + 1);
+    bind_batches(ring, 2, 1);
+    fill_all(ring, 0);
     pthread_join(thread, NULL);
     CHECK(!taker.found && atomic_load(&asked) == 1);
-    CHECK_EQ(atomic_load(&ring->control->head), 0);
-    CHECK(feeds->is_idle(feed));
+    CHECK_EQ(rf_report_consumer(ring).batches, 0);
+    CHECK(take(feed, TURN + 1));
     drop_both(feed, ring);
 }
 
@@ -339,23 +356,21 @@ static void *take_three(void *argument)
 }
 
 /* Several threads take each batch once. */
-static void threads_share_the_loan(void)
+static void threads_share_the_batches(void)
 {
     struct rf_ring *ring;
     struct rf_feed *feed = feed_of(&ring, 4);
     struct taker taker = {.feed = feed};
     pthread_t thread[3];
-    int64_t waited_ns;
-    feeds->lend(feed, ring, TURN, 4, LONG_NS);
+    attach(feed, ring, LONG_NS);
     for (int number = 0; number < 3; number++)
         pthread_create(&thread[number], NULL, take_three, &taker);
-    for (int64_t until_ns = soon_ns(60000); rf_now_ns() < until_ns && rf_report_consumer(ring).batches < 4; rf_pause())
+    for (int64_t until_ns = soon_ns(60000); rf_now_ns() < until_ns && rf_report_consumer(ring).batches < 3; rf_pause())
         fill_all(ring, 0);
     for (int number = 0; number < 3; number++)
         pthread_join(thread[number], NULL);
-    CHECK_EQ(feeds->recall(feed, &waited_ns), 4);
-    CHECK_EQ(atomic_load(&ring->control->head), 4);
-    CHECK_EQ(atomic_load(&asked), 5);
+    CHECK_EQ(atomic_load(&ring->control->head), 3);
+    CHECK_EQ(atomic_load(&asked), 6); /* of the last batch */
     drop_both(feed, ring);
 }
 
@@ -366,7 +381,7 @@ static void holds_keep_slot_and_mapping(void)
     struct rf_feed *feed = feed_of(&ring, 3);
     struct rf_handout handout;
     fill_all(ring, 0);
-    feeds->lend(feed, ring, TURN, 2, LONG_NS);
+    attach(feed, ring, LONG_NS);
     CHECK_EQ(next_of(feed, TURN, &handout), RF_REPLY_BATCH);
     CHECK(handout.base == rf_slot_base(ring, handout.slot) && handout.rows == 1 && !handout.copy);
     void *first = feeds->hold(&handout), *second = feeds->hold(&handout);
@@ -389,7 +404,7 @@ static void last_slot_is_to_be_copied(void)
     struct rf_feed *feed = feed_of(&ring, 3);
     struct rf_handout first, second, third;
     fill_all(ring, 0);
-    feeds->lend(feed, ring, TURN, 3, LONG_NS);
+    attach(feed, ring, LONG_NS);
     CHECK_EQ(next_of(feed, TURN, &first), RF_REPLY_BATCH);
     CHECK_EQ(next_of(feed, TURN, &second), RF_REPLY_BATCH);
     CHECK_EQ(next_of(feed, TURN, &third), RF_REPLY_BATCH);
@@ -397,15 +412,13 @@ static void last_slot_is_to_be_copied(void)
     feeds->done(&third);
     struct rf_claim claim;
     CHECK(claim_as(ring, 0, &claim)); /* in the third slot, which drains from now on */
-    int64_t waited_ns;
-    feeds->recall(feed, &waited_ns);
     rf_cancel(ring);
+    rf_begin(ring, TURN);
     feeds->done(&second);
-    bind_batches(ring, 1, 1);
+    bind_batches(ring, 2, 1);
     struct rf_claim other;
     CHECK(claim_as(ring, 1, &other));
     rf_publish(ring, &other, false);
-    feeds->lend(feed, ring, TURN, 1, LONG_NS);
     CHECK_EQ(next_of(feed, TURN, &second), RF_REPLY_BATCH);
     CHECK(second.copy);
     feeds->done(&second);
@@ -437,7 +450,7 @@ static void later_steps_begin_nothing(void)
     CHECK_EQ(feeds->begin(number, RF_NEW, 2, &turn, &error), RF_REPLY_BATCH);
     CHECK(turn == TURN && atomic_load(&asked) == 3);
     fill_all(ring, 0);
-    feeds->lend(feed, ring, TURN, 1, LONG_NS);
+    attach(feed, ring, LONG_NS);
     CHECK(take(feed, TURN));
     CHECK_EQ(feeds->begin(number, RF_NEW, 3, &turn, &error), RF_REPLY_BATCH);
     CHECK(turn == 0 && atomic_load(&asked) == 3);
@@ -468,9 +481,8 @@ static void ended_feeds_are_not_found(void)
 static struct rf_feed *inherited;
 static void use_inherited(struct rf_ring *ring)
 {
-    int64_t waited_ns;
-    feeds->lend(inherited, ring, TURN, 1, LONG_NS);
-    CHECK(feeds->is_idle(inherited) && feeds->recall(inherited, &waited_ns) == 0);
+    feeds->detach(inherited);
+    feeds->attach(inherited, ring, LONG_NS);
     if (take(inherited, TURN) || atomic_load(&asked) != 1)
         abort();
     feeds->end(inherited);
@@ -483,7 +495,7 @@ static void forked_child_asks(void)
     struct rf_feed *feed = inherited = feed_of(&ring, 3);
     struct taker taker = {.feed = feed};
     pthread_t thread;
-    feeds->lend(feed, ring, TURN, 2, LONG_NS);
+    attach(feed, ring, LONG_NS);
     pthread_create(&thread, NULL, take_in_thread, &taker);
     await_sleeper(ring);
     CHECK(in_child(use_inherited, ring));
@@ -513,7 +525,8 @@ static void leaving_ends_all_asking(void)
 int main(void)
 {
     check_begin();
-    RUN(lent_batches_are_taken);
+    RUN(batches_are_taken);
+    RUN(the_engine_is_asked);
     RUN(other_turns_ask);
     RUN(failures_and_alarms_ask);
     RUN(stopped_ring_does_not_ask);
@@ -522,10 +535,10 @@ int main(void)
     RUN(waits_for_python_too);
     RUN(interrupts_end_a_wait);
     RUN(rest_is_asked_for);
-    RUN(batch_wakes_who_waits);
-    RUN(recall_ends_a_wait);
-    RUN(recall_comes_before_a_batch);
-    RUN(threads_share_the_loan);
+    RUN(batch_wakes_a_waiter);
+    RUN(break_ends_a_wait);
+    RUN(next_turn_is_not_touched);
+    RUN(threads_share_the_batches);
     RUN(holds_keep_slot_and_mapping);
     RUN(last_slot_is_to_be_copied);
     RUN(later_steps_begin_nothing);

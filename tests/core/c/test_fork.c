@@ -62,7 +62,7 @@ static struct rf_ring *holding(uint32_t taken)
     bind_batches(ring, PLACE_CAPACITY, ROWS);
     work_all(ring);
     while (taken-- > 0)
-        rf_take(ring);
+        taken_of(ring);
     return ring;
 }
 
@@ -165,7 +165,7 @@ static void child_sees_the_control_block_as_it_was(void)
 {
     struct rf_ring *ring = holding(2);
     pid_t pid = fork_waiting(sees_control, ring);
-    rf_take(ring);
+    taken_of(ring);
     rf_drop(ring, 0);
     CHECK_EQ(status_of(pid), 0);
     rf_unreference(ring);
@@ -264,9 +264,9 @@ static void *consumer(void *unused)
     while (!atomic_load(&over)) {
         if (rf_plan_room(shared))
             bind_batches(shared, 1, ROWS);
-        if (rf_wait_head(shared, soon_ns(10)) != RF_TAKEABLE)
+        if (rf_wait_head(shared, 0, soon_ns(10)) != RF_TAKEABLE)
             continue;
-        struct rf_taken taken = rf_take(shared);
+        struct rf_taken taken = taken_of(shared);
         pthread_mutex_lock(&handing);
         struct rf_taken before = handed;
         handed = taken;

@@ -26,7 +26,7 @@ static uint32_t brisk_after(struct rf_ring *ring, uint64_t busy_ns)
     fill_all(ring, 0);
     rf_cell_of(ring, (uint32_t)atomic_load(&ring->slot_of[atomic_load(&ring->control->head) % 2]), 0)->busy_ns =
         busy_ns;
-    rf_drop(ring, rf_take(ring).slot);
+    rf_drop(ring, taken_of(ring).slot);
     return atomic_load(&ring->control->pace);
 }
 
@@ -239,7 +239,7 @@ static void wait_for_the_head_begins_with_it(void)
     struct rf_claim claim;
     CHECK(claim_as(ring, 0, &claim) && claim_as(ring, 0, &claim));
     atomic_store(&ring->control->sleepers[0], 0xe);
-    CHECK_EQ(rf_wait_head(ring, soon_ns(10)), RF_PENDING);
+    CHECK_EQ(rf_wait_head(ring, 0, soon_ns(10)), RF_PENDING);
     CHECK_EQ(atomic_exchange(&wake_count, 0), 1);
     rf_unreference(ring);
 }
@@ -262,7 +262,7 @@ static void consumer_sleeps_on_no_unclaimed_ticket(void)
     wait_for_sleeps(before + 1);
     bind_batches(ring, 1, 1); /* for all it knows, worker 1 is awake */
     CHECK_EQ(rf_word_state(word_at(ring, 0, 0)), RF_AVAIL);
-    CHECK_EQ(rf_wait_head(ring, soon_ns(30)), RF_PENDING);
+    CHECK_EQ(rf_wait_head(ring, 0, soon_ns(30)), RF_PENDING);
     CHECK(pthread_join(sleeper, &claimed) == 0);
     CHECK(claimed == ring);
     rf_unreference(ring);

@@ -139,7 +139,7 @@ static void max_attempts_give_up_only_the_row(void)
     CHECK_EQ(claim.marks[1], RF_ROW_KILLED);
     CHECK_EQ(claim.marks[0], RF_ROW_OK);
     rf_publish(ring, &claim, false);
-    struct rf_taken taken = rf_take(ring);
+    struct rf_taken taken = taken_of(ring);
     CHECK(taken.failed && taken.rows == 4);
     rf_unreference(ring);
 }
@@ -155,7 +155,7 @@ static void deaths_end_with_the_batch(void)
         CHECK(claim_as(ring, 0, &claim));
     }
     rf_publish(ring, &claim, false);
-    rf_drop(ring, rf_take(ring).slot);
+    rf_drop(ring, taken_of(ring).slot);
     bind_batches(ring, 1, 1);
     CHECK(claim_as(ring, 0, &claim));
     CHECK_EQ(claim.slot, 0);

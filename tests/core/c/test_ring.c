@@ -287,7 +287,7 @@ static void slot_of_comes_round(void)
         bind_batches(ring, 1, 2);
         CHECK(fill_all(ring, 0) > 0);
         CHECK_EQ(rf_look(ring), RF_TAKEABLE);
-        struct rf_taken taken = rf_take(ring);
+        struct rf_taken taken = taken_of(ring);
         CHECK_EQ(taken.batch, batch);
         CHECK_EQ((uint32_t)atomic_load(&ring->slot_of[batch % 3]), taken.slot);
         rf_drop(ring, taken.slot);
@@ -309,8 +309,8 @@ static void tickets_come_round_at_32_bits(void)
         CHECK_EQ(claim.ticket, ticket);
         rf_publish(ring, &claim, false);
     }
-    CHECK_EQ(rf_take(ring).batch, (UINT64_C(1) << 31) - 1);
-    CHECK_EQ(rf_take(ring).batch, UINT64_C(1) << 31);
+    CHECK_EQ(taken_of(ring).batch, (UINT64_C(1) << 31) - 1);
+    CHECK_EQ(taken_of(ring).batch, UINT64_C(1) << 31);
     rf_unreference(ring);
 }
 

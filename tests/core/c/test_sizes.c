@@ -33,9 +33,9 @@ static void used_slots_are_parked_later(void)
     struct rf_ring *ring = ring_of(2, 1, 1, 1);
     bind_batches(ring, 3, 1);
     CHECK_EQ(fill_all(ring, 0), 2);
-    struct rf_taken first = rf_take(ring);
+    struct rf_taken first = taken_of(ring);
     rf_set_open(ring, 1);
-    struct rf_taken second = rf_take(ring);
+    struct rf_taken second = taken_of(ring);
     CHECK_EQ(first.slot + second.slot, 1);
     CHECK_EQ(count_in(ring, RF_SLOT_HELD), 2);
     rf_drop(ring, 1);
@@ -173,7 +173,7 @@ static void crew_decides_the_tickets(void)
     struct rf_ring *ring = ring_of(2, 4, 4, 4);
     bind_batches(ring, 1, 4);
     CHECK_EQ(fill_all(ring, 0), 4);
-    rf_drop(ring, rf_take(ring).slot);
+    rf_drop(ring, taken_of(ring).slot);
     rf_cancel(ring);
     rf_set_worker_count(ring, 1);
     atomic_store(&ring->binder->row_ns, 0);
@@ -191,7 +191,7 @@ static void a_ticket_is_worth_its_protocol(void)
         atomic_store(&ring->binder->row_ns, tickets_at[pace][0]);
         bind_batches(ring, 1, 8);
         CHECK_EQ(fill_all(ring, 0), tickets_at[pace][1]);
-        rf_drop(ring, rf_take(ring).slot);
+        rf_drop(ring, taken_of(ring).slot);
     }
     rf_unreference(ring);
 }
@@ -203,7 +203,7 @@ static void onlookers_see_it(void)
     bind_batches(ring, 1, 1);
     CHECK_EQ(atomic_load(&ring->records[0].state), RF_SLOT_BOUND);
     CHECK_EQ(fill_all(ring, 0), 1);
-    struct rf_taken taken = rf_take(ring);
+    struct rf_taken taken = taken_of(ring);
     CHECK_EQ(atomic_load(&ring->records[taken.slot].state), RF_SLOT_HELD);
     CHECK_EQ(atomic_load(&ring->records[taken.slot].held_ns), rf_report_slot(ring, taken.slot).held_ns);
     rf_note_stall(ring, 5);
@@ -229,7 +229,7 @@ static void ledger_is_the_consumers_own(void)
     for (uint64_t batch = 0; batch < 3; batch++) {
         bind_batches(ring, 1, 4);
         CHECK_EQ(fill_all(ring, 0), 1);
-        rf_drop(ring, rf_take(ring).slot);
+        rf_drop(ring, taken_of(ring).slot);
         if (batch == 0)
             rf_note_undelivered(ring, 0, 1);
         if (batch == 1) {

@@ -13,7 +13,7 @@ static void batches_are_taken_in_order(void)
     place_published(ring, 0, 0, RF_READY);
     for (uint64_t batch = 0; batch < 3; batch++) {
         CHECK_EQ(rf_look(ring), RF_TAKEABLE);
-        CHECK_EQ(rf_take(ring).batch, batch);
+        CHECK_EQ(taken_of(ring).batch, batch);
     }
     CHECK_EQ(rf_look(ring), RF_DRY);
     rf_unreference(ring);
@@ -29,7 +29,7 @@ static void take_tells_of_the_batch(void)
     rf_fail(&claim, 0, "x", 1);
     rf_publish(ring, &claim, false);
     CHECK_EQ(fill_all(ring, 0), 2);
-    struct rf_taken taken = rf_take(ring);
+    struct rf_taken taken = taken_of(ring);
     CHECK_EQ(taken.rows, 7);
     CHECK_EQ(taken.tickets, 3);
     CHECK_EQ(taken.epoch, 1);
@@ -51,7 +51,7 @@ static void take_counts_the_rows_delivered(void)
     CHECK(claim_as(ring, 0, &claim));
     claim.rows_delivered = 41;
     rf_publish(ring, &claim, false);
-    CHECK_EQ(rf_take(ring).rows, 41);
+    CHECK_EQ(taken_of(ring).rows, 41);
     rf_unreference(ring);
 }
 
@@ -68,8 +68,8 @@ static void look_answers_in_the_order_of_urgency(void)
     fill_all(ring, 0);
     rf_alarm(ring);
     CHECK_EQ(rf_look(ring), RF_TAKEABLE);
-    rf_take(ring);
-    rf_take(ring);
+    taken_of(ring);
+    taken_of(ring);
     rf_alarm_clear(ring);
     CHECK_EQ(rf_look(ring), RF_HELD);
     rf_alarm(ring);
@@ -85,9 +85,9 @@ static void room_is_left_besides_the_head(void)
     bind_batches(ring, 3, 1);
     CHECK(rf_leaves_room(ring, false));
     fill_all(ring, 0);
-    uint32_t first = rf_take(ring).slot;
+    uint32_t first = taken_of(ring).slot;
     CHECK(rf_leaves_room(ring, false)); /* 1 held, 2 bound */
-    uint32_t second = rf_take(ring).slot;
+    uint32_t second = taken_of(ring).slot;
     CHECK(!rf_leaves_room(ring, false));
     CHECK(!rf_leaves_room(ring, true)); /* 2 held */
     rf_drop(ring, first);
@@ -98,43 +98,87 @@ static void room_is_left_besides_the_head(void)
     ring = ring_of(2, 1, 1, 1);
     bind_batches(ring, 2, 1);
     fill_all(ring, 0);
-    rf_take(ring);
+    taken_of(ring);
     CHECK(!rf_leaves_room(ring, false));
     CHECK(rf_leaves_room(ring, true));
-    rf_take(ring);
+    taken_of(ring);
     CHECK(!rf_leaves_room(ring, true));
     rf_unreference(ring);
 }
 
-/* What needs no judgement is taken in one step; a failure, the stop and another's ring leave the batch where it is. */
+/* What needs no decision is taken in one step; else the answer says what is to be decided, and the batch stays. */
 static void only_what_is_plain_is_taken_at_once(void)
 {
     struct rf_ring *ring = ring_of(3, 2, 2, 4);
     struct rf_taken taken = {.batch = 77};
-    CHECK_EQ(rf_take_ready(ring, &taken), RF_DRY);
+    const struct rf_terms terms = {.turn = 1, .room = RF_ANY_ROOM};
     bind_batches(ring, 4, 4);
-    CHECK_EQ(rf_take_ready(ring, &taken), RF_PENDING);
+    CHECK_EQ(rf_next(ring, &terms, &taken), RF_STALE);
+    rf_begin(ring, 1);
+    CHECK_EQ(rf_next(ring, &terms, &taken), RF_PENDING);
     place_published(ring, 0, 0, RF_READY);
-    CHECK_EQ(rf_take_ready(ring, &taken), RF_PENDING);
+    CHECK_EQ(rf_next(ring, &terms, &taken), RF_PENDING);
     CHECK_EQ(taken.batch, 77);
     place_published(ring, 0, 1, RF_READY);
+    rf_set_due(ring, 1);
+    CHECK_EQ(rf_next(ring, &terms, &taken), RF_DUE);
+    rf_set_due(ring, soon_ns(60000));
+    rf_set_low_water(ring, 4);
+    CHECK_EQ(rf_next(ring, &terms, &taken), RF_PLAN);
+    rf_set_low_water(ring, 3);
     rf_alarm(ring);
-    CHECK_EQ(rf_take_ready(ring, &taken), RF_TAKEABLE);
+    CHECK_EQ(rf_next(ring, &terms, &taken), RF_TAKEABLE);
     CHECK_EQ(taken.batch, 0);
     CHECK_EQ(rf_slot_state(ring, taken.slot), RF_SLOT_HELD);
     rf_alarm_clear(ring);
+    rf_set_low_water(ring, 0);
     place_published(ring, 1, 0, RF_READY);
     place_word(ring, 1, 1, rf_word(3, 0, 0, RF_FAILED));
-    CHECK_EQ(rf_take_ready(ring, &taken), RF_ALARMED);
+    CHECK_EQ(rf_next(ring, &terms, &taken), RF_GAPS);
     CHECK_EQ(rf_look(ring), RF_TAKEABLE);
     place_published(ring, 1, 1, RF_READY);
     ring->generation += 1;
-    CHECK_EQ(rf_take_ready(ring, &taken), RF_STOPPED);
+    CHECK_EQ(rf_next(ring, &terms, &taken), RF_STOPPED);
+    CHECK_EQ(rf_look(ring), RF_STOPPED);
     ring->generation -= 1;
     rf_stop(ring);
-    CHECK_EQ(rf_take_ready(ring, &taken), RF_STOPPED);
+    CHECK_EQ(rf_next(ring, &terms, &taken), RF_STOPPED);
     CHECK_EQ(rf_look(ring), RF_TAKEABLE);
     CHECK_EQ(taken.batch, 0);
+    rf_unreference(ring);
+}
+
+/* A caller's own terms: what is to stay planned, and the room that is to be left. */
+static void a_caller_has_its_terms(void)
+{
+    struct rf_ring *ring = ring_of(2, 1, 1, 1);
+    struct rf_taken taken;
+    struct rf_terms terms = {.kept = 3, .room = RF_A_SLOT};
+    bind_batches(ring, 3, 1);
+    fill_all(ring, 0);
+    CHECK_EQ(rf_next(ring, &terms, &taken), RF_PLAN);
+    terms.kept = 1;
+    CHECK_EQ(rf_next(ring, &terms, &taken), RF_TAKEABLE);
+    CHECK_EQ(rf_next(ring, &terms, &taken), RF_CROWDED);
+    terms.room = RF_OWN_ROOM;
+    CHECK_EQ(rf_next(ring, &terms, &taken), RF_TAKEABLE);
+    CHECK_EQ(rf_next(ring, &terms, &taken), RF_PLAN);
+    terms.kept = 0;
+    CHECK_EQ(rf_next(ring, &terms, &taken), RF_HELD);
+    rf_unreference(ring);
+}
+
+/* A break is no turn; it ends the wait of one that was under way. */
+static void a_break_ends_the_turn(void)
+{
+    struct rf_ring *ring = ring_of(2, 1, 1, 1);
+    struct rf_taken taken;
+    const struct rf_terms terms = {.turn = 5};
+    rf_begin(ring, 5);
+    bind_batches(ring, 1, 1);
+    rf_cancel(ring);
+    CHECK_EQ(rf_next(ring, &terms, &taken), RF_STALE);
+    CHECK_EQ(rf_wait_head(ring, 5, soon_ns(60000)), RF_STALE);
     rf_unreference(ring);
 }
 
@@ -160,6 +204,8 @@ int main(void)
     RUN(look_answers_in_the_order_of_urgency);
     RUN(room_is_left_besides_the_head);
     RUN(only_what_is_plain_is_taken_at_once);
+    RUN(a_caller_has_its_terms);
+    RUN(a_break_ends_the_turn);
     RUN(slot_is_ready_when_its_tickets_are_final);
     return check_end("test_take");
 }

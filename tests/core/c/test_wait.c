@@ -31,7 +31,7 @@ static void *sleep_as_worker(void *argument)
 static void *sleep_as_consumer(void *argument)
 {
     struct sleeper *sleeper = argument;
-    sleeper->answer = rf_wait_head(sleeper->ring, soon_ns(LONG_MS));
+    sleeper->answer = rf_wait_head(sleeper->ring, 0, soon_ns(LONG_MS));
     return NULL;
 }
 
@@ -68,7 +68,7 @@ static enum rf_answer wait_while(struct rf_ring *ring, void (*act)(struct rf_rin
 {
     hooked_ring = ring;
     before_sleep = act;
-    enum rf_answer answer = rf_wait_head(ring, soon_ns(LONG_MS));
+    enum rf_answer answer = rf_wait_head(ring, 0, soon_ns(LONG_MS));
     before_sleep = NULL;
     return unless_in_vain(answer);
 }
@@ -87,8 +87,8 @@ static struct rf_ring *held_ring(void)
     struct rf_ring *ring = ring_of(2, 1, 2, 1);
     bind_batches(ring, 3, 1);
     fill_all(ring, 0);
-    rf_take(ring);
-    rf_take(ring);
+    taken_of(ring);
+    taken_of(ring);
     return ring;
 }
 
@@ -98,8 +98,8 @@ static struct rf_ring *held_ring(void)
 static void wait_for_a_cell_ends_by_deadline(void)
 {
     struct rf_ring *ring = unfinished_ring();
-    CHECK_EQ(rf_wait_head(ring, soon_ns(SHORT_MS)), RF_PENDING);
-    CHECK_EQ(rf_wait_head(ring, 0), RF_PENDING);
+    CHECK_EQ(rf_wait_head(ring, 0, soon_ns(SHORT_MS)), RF_PENDING);
+    CHECK_EQ(rf_wait_head(ring, 0, 0), RF_PENDING);
     CHECK_EQ(atomic_exchange(&sleeps_in_vain, 0), 2);
     CHECK_EQ(atomic_load(&ring->control->consumer_wait), RF_WAIT_NONE);
     rf_unreference(ring);
@@ -109,8 +109,8 @@ static void wait_for_a_cell_ends_by_deadline(void)
 static void wait_for_a_slot_ends_by_deadline(void)
 {
     struct rf_ring *ring = held_ring();
-    CHECK_EQ(rf_wait_head(ring, soon_ns(SHORT_MS)), RF_HELD);
-    CHECK_EQ(rf_wait_head(ring, 0), RF_HELD);
+    CHECK_EQ(rf_wait_head(ring, 0, soon_ns(SHORT_MS)), RF_HELD);
+    CHECK_EQ(rf_wait_head(ring, 0, 0), RF_HELD);
     CHECK_EQ(atomic_exchange(&sleeps_in_vain, 0), 2);
     rf_unreference(ring);
 }
@@ -132,7 +132,7 @@ static void wait_for_a_ticket_ends_by_deadline(void)
 static void wait_for_nothing_returns_at_once(void)
 {
     struct rf_ring *ring = ring_of(2, 1, 2, 1);
-    CHECK_EQ(rf_wait_head(ring, soon_ns(LONG_MS)), RF_DRY);
+    CHECK_EQ(rf_wait_head(ring, 0, soon_ns(LONG_MS)), RF_DRY);
     rf_unreference(ring);
 }
 
@@ -258,7 +258,7 @@ static void release_before_the_sleep_is_not_lost(void)
     struct rf_ring *ring = held_ring();
     hooked_ring = ring;
     before_sleep = drop_first;
-    CHECK_EQ(rf_wait_head(ring, soon_ns(SHORT_MS)), RF_PENDING); /* the deadline of the second sleep */
+    CHECK_EQ(rf_wait_head(ring, 0, soon_ns(SHORT_MS)), RF_PENDING); /* the deadline of the second sleep */
     CHECK_EQ(atomic_exchange(&sleeps_in_vain, 0), 1);
     CHECK_EQ(rf_slot_state(ring, 0), RF_SLOT_BOUND);
     CHECK_EQ(wait_while(ring, fill_it), RF_TAKEABLE);
@@ -291,7 +291,7 @@ static void alarm_after_the_look_is_not_lost(void)
     struct rf_ring *ring = held_ring();
     hooked_ring = ring;
     before_is_planned = alarm_it; /* rf_look() has looked at the alarm by then */
-    CHECK_EQ(unless_in_vain(rf_wait_head(ring, soon_ns(LONG_MS))), RF_ALARMED);
+    CHECK_EQ(unless_in_vain(rf_wait_head(ring, 0, soon_ns(LONG_MS))), RF_ALARMED);
     rf_unreference(ring);
 }
 
@@ -363,8 +363,8 @@ static struct rf_ring *full_ring(void)
     struct rf_ring *ring = ring_of(2, 1, 2, 1);
     bind_batches(ring, 2, 1);
     fill_all(ring, 0);
-    rf_take(ring);
-    rf_take(ring);
+    taken_of(ring);
+    taken_of(ring);
     return ring;
 }
 
@@ -396,7 +396,7 @@ static void room_is_a_slot_that_can_be_filled(void)
     CHECK(rf_has_room(ring));
     CHECK(claim_as(ring, 0, &claim));
     rf_publish(ring, &claim, false);
-    rf_take(ring);
+    taken_of(ring);
     CHECK(rf_has_room(ring));
     CHECK(claim_as(ring, 0, &claim));
     rf_cancel(ring);
@@ -454,7 +454,7 @@ static void drained_slot_ends_a_wait_for_room(void)
     bind_batches(ring, 2, 1);
     CHECK(claim_as(ring, 0, &last));
     rf_publish(ring, &last, false);
-    rf_take(ring);
+    taken_of(ring);
     CHECK(claim_as(ring, 0, &last));
     rf_cancel(ring);
     CHECK(room_while(ring, cancel_last));

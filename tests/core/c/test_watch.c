@@ -164,7 +164,7 @@ static void a_batch_is_seen_from_bind_to_release(void)
     slot = rf_watch_slot(watch, claim.slot);
     CHECK(rf_cells_are_final(slot.cells));
     CHECK_EQ(slot.cells.final, slot.tickets);
-    struct rf_taken taken = rf_take(scene.ring);
+    struct rf_taken taken = taken_of(scene.ring);
     slot = rf_watch_slot(watch, taken.slot);
     CHECK_EQ(slot.state, RF_SLOT_HELD);
     CHECK(slot.held_ns > 0 && slot.held_ns <= (uint64_t)rf_now_ns());
@@ -209,10 +209,10 @@ static void a_wait_and_the_end_are_seen(void)
     bind_batches(scene.ring, 1, 8);
     CHECK_EQ(rf_watch_consumer(&scene.watch).wait_ns, 0);
     int64_t began_ns = rf_now_ns();
-    CHECK_EQ(rf_wait_head(scene.ring, soon_ns(5)), RF_PENDING);
+    CHECK_EQ(rf_wait_head(scene.ring, 0, soon_ns(5)), RF_PENDING);
     uint64_t wait_ns = rf_watch_consumer(&scene.watch).wait_ns;
     CHECK(wait_ns >= (uint64_t)began_ns && wait_ns <= (uint64_t)rf_now_ns());
-    CHECK_EQ(rf_wait_head(scene.ring, soon_ns(5)), RF_PENDING);
+    CHECK_EQ(rf_wait_head(scene.ring, 0, soon_ns(5)), RF_PENDING);
     CHECK_EQ(rf_watch_consumer(&scene.watch).wait_ns, wait_ns);
     rf_note_stall(scene.ring, 12345);
     CHECK_EQ(rf_watch_consumer(&scene.watch).stall_ns, 12345);

@@ -15,7 +15,7 @@ static void take_three(void)
     rf_bind(ring);
     for (int64_t first = 0; first < 30; first += 10)
         rf_drop(ring, take(first));
-    shim_check(rf_wait_head(ring, FOREVER) == RF_DRY, "a batch is left over");
+    shim_check(rf_wait_head(ring, 0, FOREVER) == RF_DRY, "a batch is left over");
     rf_stop(ring);
 }
 
@@ -130,7 +130,7 @@ static void take_to_the_end(void)
     rf_bind(ring);
     hand_over(0, take(0));
     (void)take(10);
-    shim_check(rf_wait_head(ring, FOREVER) == RF_DRY, "a batch is left over");
+    shim_check(rf_wait_head(ring, 0, FOREVER) == RF_DRY, "a batch is left over");
     rf_stop(ring);
 }
 
@@ -187,7 +187,7 @@ static void wait_for_the_stop(void)
 {
     plan(0);
     shim_signal(0);
-    enum rf_answer answer = rf_wait_head(ring, FOREVER);
+    enum rf_answer answer = rf_wait_head(ring, 0, FOREVER);
     shim_check(answer == RF_STOPPED || answer == RF_TAKEABLE, "a wait ends before the stop");
 }
 
@@ -221,7 +221,7 @@ static void wait_for_the_alarm(void)
 {
     plan(0);
     rf_bind(ring);
-    shim_check(rf_wait_head(ring, FOREVER) == RF_ALARMED, "a wait ends before the alarm");
+    shim_check(rf_wait_head(ring, 0, FOREVER) == RF_ALARMED, "a wait ends before the alarm");
 }
 
 static void raise_alarm(void) { rf_alarm(ring); }

@@ -92,6 +92,7 @@ static void watch_binder(void)
 {
     struct rf_binder *binder = ring->binder;
     uint32_t slots = ring->geometry.slots, rows = ring->geometry.rows;
+    shim_atomic(&binder->taking, 4);
     shim_atomic(&binder->lock, 4);
     shim_atomic(&binder->released, 4);
     shim_atomic(&binder->alarm, 4);
@@ -186,8 +187,9 @@ void check_rows(uint32_t slot, int64_t first)
 
 uint32_t take(int64_t first)
 {
-    shim_check(rf_wait_head(ring, FOREVER) == RF_TAKEABLE, "no batch comes");
-    struct rf_taken taken = rf_take(ring);
+    shim_check(rf_wait_head(ring, 0, FOREVER) == RF_TAKEABLE, "no batch comes");
+    struct rf_taken taken;
+    shim_check(rf_take(ring, &taken) == RF_TAKEABLE, "a batch that was ready cannot be taken");
     shim_check(taken.rows == ring->geometry.rows && !taken.failed, "a row is missing");
     check_rows(taken.slot, first);
     return taken.slot;

@@ -49,9 +49,9 @@ class LoaderFeed:
         """Begin the loader's next epoch, whose turn takes over from the one before."""
         self._tell()
         with self._lock:
-            batches = self._stream.epoch(partial(_hand_over, self._stream, self._feed), wait_for_slots=True)
+            batches = self._stream.epoch(partial(_hand_over, self._stream), wait_for_slots=True)
             self._batches, self._all_taken = batches, False
-        self._stream.lend(self._feed)
+        self._stream.attach(self._feed)
         return batches.turn
 
     def take(self, turn: int) -> tuple[Lease, int] | None:
@@ -126,9 +126,9 @@ def ended_early(count: int | None) -> RingfeedError:
     return RingfeedError(message)
 
 
-def _hand_over(stream: BatchStream, feed: _feed.Feed, lease: Lease, rows: int) -> tuple[Lease, int, bool]:
-    """Have C code take what comes after this batch; also says whether anything does."""
-    return lease, rows, stream.lend(feed)
+def _hand_over(stream: BatchStream, lease: Lease, rows: int) -> tuple[Lease, int, bool]:
+    """Hand a batch to C code as it is; also says whether any comes after it."""
+    return lease, rows, stream.has_more()
 
 
 _live: weakref.WeakSet[LoaderFeed] = weakref.WeakSet()

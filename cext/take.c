@@ -1,0 +1,411 @@
+/* The consumer takes: it looks, waits and takes, in any of its threads, each look under the takers' lock. */
+#include "binder.h"
+#include "wait.h"
+
+#define FAST_NS 20000   /* a sleep and a wake take about that */
+#define FASTEST_NS 3000 /* and a wake alone */
+
+/* ---- the takers' lock: before the binder's; held for microseconds, never while sleeping or in Python ---- */
+
+void rf_lock_takers(struct rf_ring *ring)
+{
+    for (unsigned attempt = 0; atomic_exchange_explicit(&ring->binder->taking, 1, memory_order_acquire); attempt++)
+        rf_yield(attempt);
+}
+
+void rf_unlock_takers(struct rf_ring *ring)
+{
+    atomic_store_explicit(&ring->binder->taking, 0, memory_order_release);
+}
+
+/* ---- settings of the engine ---- */
+
+void rf_begin(struct rf_ring *ring, int64_t turn)
+{
+    rf_lock_takers(ring);
+    ring->binder->turn = turn;
+    ring->binder->waited_ns = 0;
+    rf_unlock_takers(ring);
+}
+
+void rf_set_low_water(struct rf_ring *ring, uint32_t batches)
+{
+    rf_lock_takers(ring);
+    ring->binder->low_water = batches;
+    rf_unlock_takers(ring);
+}
+
+void rf_set_due(struct rf_ring *ring, int64_t due_ns)
+{
+    rf_lock_takers(ring);
+    ring->binder->due_ns = due_ns;
+    rf_unlock_takers(ring);
+}
+
+int64_t rf_waited_ns(struct rf_ring *ring)
+{
+    rf_lock_takers(ring);
+    int64_t waited_ns = ring->binder->waited_ns;
+    rf_unlock_takers(ring);
+    return waited_ns;
+}
+
+void rf_set_waited(struct rf_ring *ring, int64_t waited_ns)
+{
+    rf_lock_takers(ring);
+    ring->binder->waited_ns = waited_ns;
+    rf_unlock_takers(ring);
+}
+
+/* ---- looking ---- */
+
+/* The last cell of the batch that is not final, or NULL. The last, because cells are claimed in order: when it
+ * is done, the others mostly are, and the consumer is woken once a batch. */
+static struct rf_cell *unfinished(const struct rf_ring *ring, uint64_t batch, uint32_t *number)
+{
+    uint32_t slot = rf_slot_of(ring, batch);
+    for (uint32_t cell = rf_binding_of(ring, slot)->tickets; cell-- > 0;) {
+        struct rf_cell *place = rf_cell_of(ring, slot, cell);
+        if (!rf_word_final(atomic_load_explicit(&place->word, memory_order_acquire))) { /* T: pairs with P */
+            *number = cell;
+            return place;
+        }
+    }
+    return NULL;
+}
+
+bool rf_has_room(const struct rf_ring *ring)
+{
+    for (uint32_t slot = 0; slot < ring->geometry.slots; slot++) {
+        enum rf_slot_state state = rf_slot_state(ring, slot);
+        if (state == RF_SLOT_FREE || state == RF_SLOT_BOUND)
+            return true;
+    }
+    return false;
+}
+
+bool rf_leaves_room(const struct rf_ring *ring, bool lets_go)
+{
+    uint32_t room = 0, held = 0;
+    for (uint32_t slot = 0; slot < ring->geometry.slots; slot++) {
+        enum rf_slot_state state = rf_slot_state(ring, slot);
+        room += state == RF_SLOT_FREE || state == RF_SLOT_BOUND;
+        held += state == RF_SLOT_HELD;
+        if (room > 1)
+            return true;
+    }
+    return lets_go && held == 1;
+}
+
+static bool all_held(const struct rf_ring *ring)
+{
+    for (uint32_t slot = 0; slot < ring->geometry.slots; slot++)
+        if (rf_slot_state(ring, slot) != RF_SLOT_HELD && rf_slot_state(ring, slot) != RF_SLOT_PARKED)
+            return false;
+    return true; /* the first is never parked */
+}
+
+static bool is_bound(const struct rf_ring *ring) { return rf_head(ring) < rf_bound(ring); }
+
+uint32_t rf_lane_of_head(const struct rf_ring *ring)
+{
+    return is_bound(ring) ? rf_binding_of(ring, rf_slot_of(ring, rf_head(ring)))->lane : 0;
+}
+
+uint32_t rf_head_lane(struct rf_ring *ring)
+{
+    rf_lock_takers(ring);
+    uint32_t lane = rf_lane_of_head(ring);
+    rf_unlock_takers(ring);
+    return lane;
+}
+
+static enum rf_answer look(struct rf_ring *ring)
+{
+    uint32_t cell;
+    if (!is_bound(ring))
+        rf_bind(ring);
+    if (rf_is_damaged(ring))
+        return RF_DAMAGED;
+    if (is_bound(ring) && !unfinished(ring, rf_head(ring), &cell))
+        return RF_TAKEABLE;
+    if (atomic_load_explicit(&ring->binder->stop, memory_order_seq_cst))
+        return RF_STOPPED;
+    if (atomic_load_explicit(&ring->binder->alarm, memory_order_seq_cst))
+        return RF_ALARMED;
+    /* The plan first: a release may bind its last batch while we look. */
+    bool planned = rf_is_planned(ring);
+    if (is_bound(ring))
+        return RF_PENDING;
+    if (!planned)
+        return RF_DRY;
+    return all_held(ring) ? RF_HELD : RF_PENDING;
+}
+
+enum rf_answer rf_look(struct rf_ring *ring)
+{
+    if (rf_is_copy(ring))
+        return RF_STOPPED;
+    rf_lock_takers(ring);
+    enum rf_answer answer = look(ring);
+    rf_unlock_takers(ring);
+    return answer;
+}
+
+/* ---- waiting ---- */
+
+enum purpose { FOR_HEAD, FOR_SLOT, FOR_ROOM }; /* of a sleep; FOR_SLOT: only while the head batch has no slot */
+
+/* Whether something has come that the consumer would sleep for: in `place`, or, if it is NULL, in a slot. */
+static bool has_news(struct rf_ring *ring, const struct rf_cell *place, enum purpose purpose)
+{
+    if (atomic_load_explicit(&ring->binder->alarm, memory_order_seq_cst) ||
+        atomic_load_explicit(&ring->binder->stop, memory_order_seq_cst))
+        return true;
+    if (place)
+        return rf_word_final(atomic_load_explicit(&place->word, memory_order_seq_cst));
+    rf_bind(ring);
+    return is_bound(ring) || (purpose == FOR_ROOM && rf_has_room(ring));
+}
+
+/* Sleep once, until the next look would differ; the takers' lock is given back meanwhile. What comes before our
+ * announcement, has_news() sees; what comes after it bumps news_seq, on which we sleep. Where several threads sleep, the
+ * last that was announced is told of, all are woken, and what they have announced stands until the last one wakes. */
+static int sleep_once(struct rf_ring *ring, enum purpose purpose, int64_t deadline_ns)
+{
+    struct rf_control *control = ring->control;
+    struct rf_binder *binder = ring->binder;
+    uint64_t head = rf_head(ring);
+    uint32_t cell = 0;
+    bool bound = is_bound(ring);
+    struct rf_cell *place = bound ? unfinished(ring, head, &cell) : NULL;
+    if (bound && (!place || purpose != FOR_HEAD))
+        return 0;
+    if (RF_STATISTICS && purpose != FOR_ROOM &&
+        !atomic_load_explicit(&control->wait_ns, memory_order_relaxed)) /* not a later slice */
+        atomic_store_explicit(&control->wait_ns, (uint64_t)rf_now_ns(), memory_order_relaxed);
+    uint64_t wait = bound ? head * ring->geometry.cells + cell + 1 : RF_WAIT_FREE;
+    atomic_store_explicit(&control->consumer_wait, wait, memory_order_seq_cst);
+    uint32_t seen = atomic_load_explicit(&control->news_seq, memory_order_seq_cst);
+    if (place && rf_word_state(atomic_load_explicit(&place->word, memory_order_relaxed)) == RF_AVAIL)
+        rf_wake_claimers(ring);
+    binder->asleep += 1;
+    int slept = 0;
+    if (!has_news(ring, place, purpose)) {
+        rf_unlock_takers(ring);
+        slept = rf_futex_wait(&control->news_seq, seen, deadline_ns);
+        rf_lock_takers(ring);
+    }
+    binder->asleep -= 1;
+    if (!binder->asleep)
+        atomic_store_explicit(&control->consumer_wait, RF_WAIT_NONE, memory_order_relaxed);
+    return slept;
+}
+
+/* A thread that has waited, and goes, wakes those that still wait: what they have announced may be final. */
+static void leave_wait(struct rf_ring *ring)
+{
+    bool others = ring->binder->asleep > 0;
+    rf_unlock_takers(ring);
+    if (others)
+        rf_wake_consumer(ring);
+}
+
+static enum rf_answer look_in(struct rf_ring *ring, int64_t turn)
+{
+    return turn == ring->binder->turn ? look(ring) : RF_STALE;
+}
+
+/* Look again, for as long as that is faster than a sleep. Without the lock. */
+static bool look_again(struct rf_ring *ring, struct rf_waiter *waiter)
+{
+    rf_unlock_takers(ring);
+    bool again = rf_look_again(ring, waiter);
+    rf_lock_takers(ring);
+    return again;
+}
+
+static enum rf_answer wait_head(struct rf_ring *ring, int64_t turn, int64_t deadline_ns, struct rf_waiter *waiter)
+{
+    for (bool first = true;; first = false) {
+        enum rf_answer answer = look_in(ring, turn);
+        if (answer != RF_PENDING && answer != RF_HELD)
+            return answer;
+        if (answer == RF_PENDING && first)
+            rf_wake_another(ring);
+        if (answer == RF_PENDING && look_again(ring, waiter))
+            continue;
+        if (sleep_once(ring, FOR_HEAD, deadline_ns)) /* a signal, or the deadline */
+            return look_in(ring, turn);
+    }
+}
+
+enum rf_answer rf_wait_head(struct rf_ring *ring, int64_t turn, int64_t deadline_ns)
+{
+    if (rf_is_copy(ring))
+        return RF_STOPPED;
+    struct rf_waiter waiter = rf_begin_wait(ring, false);
+    rf_lock_takers(ring);
+    enum rf_answer answer = wait_head(ring, turn, deadline_ns, &waiter);
+    if (answer == RF_PENDING)
+        ring->binder->waited_ns += rf_now_ns() - waiter.began_ns;
+    leave_wait(ring);
+    return answer;
+}
+
+enum rf_answer rf_wait_slot(struct rf_ring *ring, int64_t deadline_ns)
+{
+    if (rf_is_copy(ring))
+        return RF_STOPPED;
+    rf_lock_takers(ring);
+    enum rf_answer answer = look(ring);
+    while (answer == RF_HELD) {
+        int slept = sleep_once(ring, FOR_SLOT, deadline_ns);
+        answer = look(ring);
+        if (slept) /* a signal, or the deadline */
+            break;
+    }
+    leave_wait(ring);
+    return answer;
+}
+
+/* Relaxed: what woke us has been seen in has_news(). */
+static bool is_disturbed(const struct rf_ring *ring)
+{
+    return atomic_load_explicit(&ring->binder->stop, memory_order_relaxed) ||
+           atomic_load_explicit(&ring->binder->alarm, memory_order_relaxed);
+}
+
+bool rf_wait_room(struct rf_ring *ring, int64_t deadline_ns)
+{
+    int slept = 0; /* a signal, or the deadline, ends it */
+    rf_lock_takers(ring);
+    while (!slept && !rf_has_room(ring) && !is_disturbed(ring))
+        slept = sleep_once(ring, FOR_ROOM, deadline_ns);
+    leave_wait(ring);
+    return !slept;
+}
+
+/* ---- taking ---- */
+
+static void learn_pace(struct rf_ring *ring, uint64_t busy_ns, const struct rf_binding *binding)
+{
+    struct rf_binder *binder = ring->binder;
+    uint64_t now = busy_ns / binding->rows + 1; /* never 0, which means unknown */
+    uint64_t mean = atomic_load_explicit(&binder->row_ns, memory_order_relaxed);
+    mean = mean ? (3 * mean + now) / 4 : now;
+    atomic_store_explicit(&binder->row_ns, mean, memory_order_relaxed);
+    uint64_t ticket_ns = mean * binding->rows_per_ticket;
+    uint32_t pace = !ring->geometry.spin_ns || ticket_ns >= FAST_NS ? 0
+                    : ticket_ns < FASTEST_NS                        ? RF_PACE_FASTEST
+                                                                    : RF_PACE_FAST;
+    if (pace != atomic_load_explicit(&ring->control->pace, memory_order_relaxed)) /* a store takes the line away */
+        atomic_store_explicit(&ring->control->pace, pace, memory_order_relaxed);
+}
+
+static struct rf_taken take_head(struct rf_ring *ring)
+{
+    struct rf_control *control = ring->control;
+    uint64_t batch = rf_head(ring), busy_ns = 0;
+    uint32_t slot = rf_slot_of(ring, batch);
+    const struct rf_binding *binding = rf_binding_of(ring, slot);
+    struct rf_taken taken = {.batch = batch,
+                             .epoch = binding->epoch,
+                             .slot = slot,
+                             .tickets = binding->tickets,
+                             .rows_per_ticket = binding->rows_per_ticket};
+    for (uint32_t cell = 0; cell < binding->tickets; cell++) {
+        struct rf_cell *place = rf_cell_of(ring, slot, cell);
+        uint64_t word = atomic_load_explicit(&place->word, memory_order_acquire); /* T: pairs with P in rf_publish() */
+        uint32_t rows = place->rows;
+        if (!rf_is_sound(ring, slot, cell, word, rows)) {
+            taken.damaged = true;
+            return taken;
+        }
+        taken.failed_cells |= (uint64_t)(rf_word_state(word) == RF_FAILED) << cell;
+        taken.rows += rows;
+        busy_ns += place->busy_ns;
+        atomic_store_explicit(&place->word, word & ~UINT64_C(0xf),
+                              memory_order_relaxed); /* EMPTY; B orders the rebind */
+    }
+    taken.failed = taken.failed_cells != 0;
+    ring->binder->waited_ns = 0;
+    learn_pace(ring, busy_ns, binding);
+    struct rf_hold *hold = &ring->binder->holds[slot];
+    int64_t now_ns = rf_now_ns();
+    atomic_store_explicit(&hold->count, 1, memory_order_release); /* H: pairs with S in fork.c */
+    atomic_store_explicit(&hold->since_ns, now_ns, memory_order_relaxed);
+    if (RF_STATISTICS)
+        atomic_store_explicit(&ring->records[slot].held_ns, (uint64_t)now_ns, memory_order_relaxed);
+    rf_set_state(ring, slot, RF_SLOT_HELD);
+    rf_count(&ring->binder->ledger.batches, &control->ledger.batches, 1);
+    rf_count(&ring->binder->ledger.samples, &control->ledger.samples, taken.rows);
+    uint64_t place = atomic_load_explicit(&ring->binder->plan_taken, memory_order_relaxed);
+    atomic_store_explicit(&ring->binder->plan_taken, place + 1, memory_order_relaxed);
+    atomic_store_explicit(&ring->binder->head, batch + 1, memory_order_relaxed);
+    atomic_store_explicit(&control->head, batch + 1, memory_order_release);
+    rf_populate_slot(ring, slot);
+    return taken;
+}
+
+static bool head_has_failed(const struct rf_ring *ring)
+{
+    uint32_t slot = rf_slot_of(ring, rf_head(ring));
+    for (uint32_t cell = 0; cell < rf_binding_of(ring, slot)->tickets; cell++) {
+        const struct rf_cell *place = rf_cell_of(ring, slot, cell);
+        if (rf_word_state(atomic_load_explicit(&place->word, memory_order_relaxed)) == RF_FAILED)
+            return true;
+    }
+    return false;
+}
+
+static enum rf_answer take(struct rf_ring *ring, struct rf_taken *taken)
+{
+    *taken = take_head(ring);
+    return taken->damaged ? RF_DAMAGED : RF_TAKEABLE;
+}
+
+/* What rf_next() answers, but that it takes nothing. */
+static enum rf_answer look_on(struct rf_ring *ring, const struct rf_terms *terms)
+{
+    const struct rf_binder *binder = ring->binder;
+    if (atomic_load_explicit(&binder->stop, memory_order_relaxed)) /* also where a batch is ready */
+        return RF_STOPPED;
+    if (terms->turn != binder->turn)
+        return RF_STALE;
+    if (binder->due_ns && rf_now_ns() >= binder->due_ns)
+        return RF_DUE;
+    uint32_t kept = binder->low_water > terms->kept ? binder->low_water : terms->kept;
+    if (kept && rf_planned(ring) <= kept)
+        return RF_PLAN;
+    enum rf_answer answer = look(ring);
+    if (answer != RF_TAKEABLE)
+        return answer;
+    if (head_has_failed(ring))
+        return RF_GAPS;
+    return terms->room == RF_ANY_ROOM || rf_leaves_room(ring, terms->room == RF_OWN_ROOM) ? RF_TAKEABLE : RF_CROWDED;
+}
+
+enum rf_answer rf_next(struct rf_ring *ring, const struct rf_terms *terms, struct rf_taken *taken)
+{
+    if (rf_is_copy(ring))
+        return RF_STOPPED;
+    rf_lock_takers(ring);
+    enum rf_answer answer = look_on(ring, terms);
+    if (answer == RF_TAKEABLE)
+        answer = take(ring, taken);
+    rf_unlock_takers(ring);
+    return answer;
+}
+
+enum rf_answer rf_take(struct rf_ring *ring, struct rf_taken *taken)
+{
+    if (rf_is_copy(ring))
+        return RF_STOPPED;
+    rf_lock_takers(ring);
+    enum rf_answer answer = look(ring);
+    if (answer == RF_TAKEABLE)
+        answer = take(ring, taken);
+    rf_unlock_takers(ring);
+    return answer;
+}
