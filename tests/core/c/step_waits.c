@@ -23,6 +23,7 @@ static void note_sleep(struct rf_ring *ring)
 static int wait_as_consumer(void *unused)
 {
     (void)unused;
+    scene.ring->generation = rf_fork_generation(); /* it plays a thread of the consumer, not a forked copy */
     enum rf_answer answer = rf_wait_head(scene.ring, 0, deadline_ns);
     return atomic_load(&sleeps_in_vain) ? RF_PENDING : (int)answer;
 }
