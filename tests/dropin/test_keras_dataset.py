@@ -13,7 +13,8 @@ import pytest
 
 import ringfeed
 import ringfeed.keras
-from ringfeed.keras.pydataset import DatasetLoader, Order
+from ringfeed.data.passes import PassOrder
+from ringfeed.keras.pydataset import DatasetFeed
 from training import X, Y, small_model
 
 if TYPE_CHECKING:
@@ -237,9 +238,9 @@ def test_a_larger_batch_says_what_to_do() -> None:
 def test_workers_of_the_dataset() -> None:
     """The dataset's own number of workers counts where it was set, and processes unless told otherwise."""
     with ringfeed.keras.feed(Plain(workers=3)) as data:
-        assert (data.loader.plan.workers, data.loader.plan.slots, data.loader.backend) == (3, 5, "process")
+        assert "workers by spawn: 3, slots: 5" in repr(data.loader)
     with fed(Plain(workers=3)) as data:
-        assert (data.loader.plan.workers, data.loader.backend) == (1, "thread")
+        assert "workers in threads: 1" in repr(data.loader)
 
 
 class Silent:
@@ -326,27 +327,29 @@ def test_a_broken_sample_is_explained() -> None:
     assert len(model.seen) == 2
 
 
-def test_order_goes_on_behind_what_was_taken() -> None:
-    """An order that is resumed gives the rest, again and again, with an end and without."""
-    order = Order([4, 2, 7, 1])
-    assert list(order) == [4, 2, 7, 1]
-    assert order.taken(3) == 1
-    later = order.after(1)
-    assert list(later) == [2, 7, 1]
-    assert list(later.after(2).rest(0)) == [1]
-    endless = iter(Order(None, 5).after(2))
-    assert [next(endless), next(endless)] == [7, 8]
+def test_an_order_steps_back() -> None:
+    """A pass gives again what is planned anew, and tells what is still to come, with an end and without."""
+    order = PassOrder(lambda: 4, lambda _count, epoch: [4, 2, 7, epoch])
+    numbers = order.epoch(1)
+    assert numbers.take(3).tolist() == [4, 2, 7]
+    order.step_back(2)
+    assert numbers.take(9).tolist() == [2, 7, 1]
+    assert numbers.take(9).tolist() == []
+    assert numbers.rest(2, 9).tolist() == [7, 1]
+    endless = PassOrder(lambda: None, begin=5).epoch(0)
+    assert endless.take(2).tolist() == [5, 6]
+    assert endless.rest(6, 2).tolist() == [6, 7]
 
 
-def test_loader_asks_for_the_length_anew() -> None:
+def test_the_length_is_asked_anew() -> None:
     """The length is that of the dataset now; of one without end it is unknown."""
     dataset = Changing([3, 8])
-    with DatasetLoader(dataset, workers=0) as loader:
+    with DatasetFeed(dataset, workers=0).loader as loader:
         assert len(loader) == 3
         dataset.begun = 1
         assert len(loader) == 8
     with (
-        DatasetLoader(Endless([1]), workers=0) as loader,
-        pytest.raises(TypeError, match=r"^the length of this loader is unknown: its dataset has no end$"),
+        DatasetFeed(Endless([1]), workers=0).loader as loader,
+        pytest.raises(TypeError, match=r"its dataset has no len\(\), and goes on without end$"),
     ):
         len(loader)

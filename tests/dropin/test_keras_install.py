@@ -20,9 +20,9 @@ from keras.src.trainers.data_adapters import py_dataset_adapter
 
 import ringfeed
 import ringfeed.keras
-from ringfeed.keras import choice as keras_choice
 from ringfeed.keras import fallback as keras_ring
 from ringfeed.keras import installing as keras_install
+from ringfeed.keras import pydataset as keras_pydataset
 from training import CLASS_WEIGHT, X, Y, small_model
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def _kept_by_keras() -> None:
 def said(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Return what the logger has said so far; nothing stays installed."""
     lines: list[str] = []
-    monkeypatch.setattr(keras_choice.LOG, "handle", lambda record: lines.append(record.getMessage()))
+    monkeypatch.setattr(keras_pydataset.LOG, "handle", lambda record: lines.append(record.getMessage()))
     yield lines
     ringfeed.keras.uninstall()
 
@@ -197,7 +197,7 @@ def test_a_generator_of_the_datasets_own_is_as_it_was() -> None:
             return super().__getitem__(index)
 
     drawn = Drawn()
-    keras_choice.look_unseen(drawn)
+    keras_pydataset.look_unseen(drawn)
     first = drawn.drawn
     drawn[0]
     assert drawn.drawn == first
