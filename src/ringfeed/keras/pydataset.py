@@ -186,13 +186,12 @@ def check_dataset(dataset: Any) -> None:
 
 
 @contextmanager
-def unseen(dataset: Any) -> Iterator[None]:
-    """Read of a dataset without the random numbers that it takes, or what it opens: it would not do so in Keras."""
+def draws_kept(dataset: Any) -> Iterator[None]:
+    """Undo what reading a batch here does to random numbers, global ones and the dataset's: Keras would read none."""
     states = random.getstate(), np.random.get_state()  # noqa: NPY002 - what datasets draw from
     own = [(draws, _state_of(draws)) for draws in getattr(dataset, "__dict__", {}).values() if isinstance(draws, DRAWS)]
     try:
-        with as_before(dataset):
-            yield
+        yield
     finally:
         random.setstate(states[0])
         np.random.set_state(states[1])  # noqa: NPY002
@@ -216,8 +215,8 @@ def _set_state(draws: Any, state: Any) -> None:
 
 
 def look_unseen(dataset: Any) -> list[Any]:
-    """Return batch 0, without a trace in the dataset."""
-    with unseen(dataset):
+    """Return batch 0, and leave no trace in the dataset: neither the numbers that it draws, nor what it opens."""
+    with draws_kept(dataset), as_before(dataset):
         return [dataset[0]]
 
 
