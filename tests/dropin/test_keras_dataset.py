@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
+import threading
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
@@ -167,6 +169,14 @@ def test_batches_of_none_are_left_out(settings: dict[str, Any]) -> None:
     with fed(Given([some[0], None, some[2], None, some[4]]), **settings) as data:
         seen = [int(batch[0][0, 0]) for batch in seen_by_fit(data, epochs=2)]
     assert seen == [0, 2, 4] * 2
+
+
+@pytest.mark.filterwarnings(RAN_OUT)
+def test_the_first_batch_may_be_none() -> None:
+    """What a batch looks like is learned from the first that there is."""
+    with fed(Given([None, (X[:4],)])) as data:
+        ((seen,),) = seen_by_fit(data)
+    np.testing.assert_array_equal(seen, X[:4])
 
 
 def test_the_structures_of_keras() -> None:
@@ -335,10 +345,36 @@ def test_an_order_steps_back() -> None:
     order.step_back(2)
     assert numbers.take(9).tolist() == [2, 7, 1]
     assert numbers.take(9).tolist() == []
-    assert numbers.rest(2, 9).tolist() == [7, 1]
+    assert [*numbers.rest(2)] == [7, 1]
     endless = PassOrder(lambda: None, begin=5).epoch(0)
     assert endless.take(2).tolist() == [5, 6]
-    assert endless.rest(6, 2).tolist() == [6, 7]
+    assert [*islice(endless.rest(6), 2)] == [6, 7]
+
+
+class Locking(Changing):
+    """Cannot be sent to a process once its epoch has ended."""
+
+    def on_epoch_end(self) -> None:
+        self.lock = threading.Lock()
+
+
+def test_what_a_hook_makes_unfit() -> None:
+    """A dataset that can no longer be sent fails at the next batch; what is still to come is known, amid a pass too."""
+    dataset = Locking([9])
+    feed = DatasetFeed(dataset, backend="process", workers=1)
+    with feed.loader:
+        assert feed.rest() is None
+        batches = feed.begin()
+        assert [int(next(batches)[0][0, 2]) for _ in range(4)] == [0, 1, 2, 3]
+        feed.run_hook("on_epoch_end")
+        with pytest.raises(ringfeed.ShipError, match=r"^dataset\.lock is a lock"):
+            next(batches)
+        rest = feed.rest()
+        assert rest is not None
+        assert [*rest] == [4, 5, 6, 7, 8]
+        with pytest.raises(ringfeed.ShipError):
+            feed.begin()
+        assert feed.rest() is None
 
 
 def test_the_length_is_asked_anew() -> None:

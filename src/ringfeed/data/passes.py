@@ -9,12 +9,13 @@ No worker imports this module.
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from ringfeed.data.batches import BatchSource
     from ringfeed.data.permutation import Indices
@@ -30,15 +31,14 @@ class Pass:
 
     def take(self, count: int) -> Indices:
         """Return the next numbers."""
-        taken = self.rest(self.given, count)
+        begin, end = self.given, self.given + count
+        taken = np.arange(begin, end, dtype=np.int64) if self._numbers is None else self._numbers[begin:end]
         self.given += len(taken)
         return taken
 
-    def rest(self, begin: int, count: int) -> Indices:
-        """Return ``count`` numbers from position ``begin`` on; fewer at the end."""
-        if self._numbers is None:
-            return np.arange(begin, begin + count, dtype=np.int64)
-        return self._numbers[begin : begin + count]
+    def rest(self, begin: int) -> Iterator[int]:
+        """Give all numbers from position ``begin`` on."""
+        return itertools.count(begin) if self._numbers is None else iter(self._numbers[begin:].tolist())
 
 
 class PassOrder:

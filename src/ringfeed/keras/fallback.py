@@ -72,12 +72,12 @@ class RingAdapter(PyDatasetAdapter):  # type: ignore[misc]  # keras has no types
         self._ring: LoaderAdapter | None = None
         try:
             self._seen = _look(x)
-            self._feed, processes = _feed_of(x, self._seen, shuffle=shuffle)
+            self._feed = _feed_of(x, self._seen, shuffle=shuffle)
             self._ring = LoaderAdapter(self._feed.stream, class_weight)
         except Exception as error:  # noqa: BLE001 - whatever it is, Keras may be able to do it
             self._fall_back(error)
         else:
-            say_fed(self._feed, processes=processes)
+            say_fed(self._feed)
             # TensorFlow keeps what it has made a graph of, the loader with it.
             weakref.finalize(self, self._feed.close)
 
@@ -176,8 +176,8 @@ def _look(dataset: Any) -> list[Any]:
         return [dataset[number] for number in range(most if count is None else min(most, count))]
 
 
-def _feed_of(dataset: Any, seen: list[Any], *, shuffle: bool) -> tuple[DatasetFeed, bool]:
-    """A feed with the workers that Keras would have, and whether these are processes."""
+def _feed_of(dataset: Any, seen: list[Any], *, shuffle: bool) -> DatasetFeed:
+    """A feed with the workers that Keras would have."""
     workers = dataset.workers
     processes = workers > 0 and dataset.use_multiprocessing
     if keras.backend.backend() == "tensorflow":
@@ -185,5 +185,4 @@ def _feed_of(dataset: Any, seen: list[Any], *, shuffle: bool) -> tuple[DatasetFe
     elif not processes and workers == 1:
         workers = 0  # Keras makes such batches itself, between two steps: what else draws or changes then has its order
     leaves = keras.tree.flatten(seen)
-    feed = feed_as_keras(dataset, seen, leaves, shuffle=shuffle, workers=workers, processes=processes, copy=False)
-    return feed, processes
+    return feed_as_keras(dataset, seen, leaves, shuffle=shuffle, workers=workers, processes=processes, copy=False)

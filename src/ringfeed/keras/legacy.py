@@ -97,15 +97,15 @@ def over_ring(
 ) -> Callable[[], Iterator[Any]]:
     """What takes the place of Keras' own: a new iterator for each pass, over the ring as long as that can serve it."""
     own: Callable[[], Iterator[Any]] = OWN(adapter, dataset, workers, use_multiprocessing, max_queue_size)
-    processes = workers > 0 and use_multiprocessing
-    given = {"shuffle": vars(adapter)["_shuffle_sequence"], "workers": max(workers, 1), "processes": processes}
+    given = {"shuffle": vars(adapter)["_shuffle_sequence"], "workers": max(workers, 1), "copy": True}
     try:
         seen = look_unseen(dataset)
-        feed = feed_as_keras(dataset, seen, tf.nest.flatten(seen), copy=True, **given)
+        processes = workers > 0 and use_multiprocessing
+        feed = feed_as_keras(dataset, seen, tf.nest.flatten(seen), processes=processes, **given)
     except Exception as error:  # noqa: BLE001 - whatever it is, Keras may be able to do it
         say_left(dataset, error)
         return own
-    say_fed(feed, processes=processes)
+    say_fed(feed)
     weakref.finalize(_call_of(adapter), feed.close)
     has_failed = threading.Event()
 
@@ -116,7 +116,7 @@ def over_ring(
         has_failed.set()
         rest = feed.rest()
         feed.close()
-        return (dataset[number] for number in rest)
+        return iter(own()) if rest is None else (dataset[number] for number in rest)
 
     def walk() -> Iterator[Any]:
         yield from feed

@@ -62,14 +62,15 @@ class DatasetFeed:
         self.dataset = dataset
         if draw is None and settings.get("shuffle"):
             draw = _by_seed(settings.get("seed", 0))
-        sends = settings.get("backend", "process") == "process" and settings.get("workers") != 0
-        self._order = PassOrder(partial(_count_unseen, dataset) if sends else partial(batches_in, dataset), draw, begin)
+        self.has_processes = settings.get("backend", "process") == "process" and settings.get("workers") != 0
+        count = _count_unseen if self.has_processes else batches_in
+        self._order = PassOrder(partial(count, dataset), draw, begin)
         passes = Passes(dataset, self._order, compares=compares)
         self.loader = Loader(passes, batch_size=None, **settings)
         self._stream = stream_of(self.loader)
         self._reloads = passes.has_hooks and self.loader.plan.workers > 0
         self._error: RingfeedError | None = None  # of what a hook has changed
-        self._failed_at = 0
+        self._failed_at: int | None = None
 
     @property
     def stream(self) -> LoaderStream:
@@ -82,8 +83,10 @@ class DatasetFeed:
 
     def begin(self, build: BuildBatch | None = None, *, wait_for_slots: bool = False) -> RingPass:
         """Begin the next pass over the dataset as it is now."""
-        self._error = None
-        return RingPass(self, self._stream.epoch(build, wait_for_slots=wait_for_slots))
+        self._error, self._failed_at = None, None
+        batches = self._stream.epoch(build, wait_for_slots=wait_for_slots)
+        self._failed_at = 0
+        return RingPass(self, batches)
 
     def __iter__(self) -> RingPass:
         """Begin the next pass."""
@@ -94,12 +97,12 @@ class DatasetFeed:
         """How many batches of the pass were taken; of a dataset without end, the number of the next one."""
         return self._order.now.given - self._stream.waiting()
 
-    def rest(self) -> Iterator[int]:
-        """Give the numbers of the batches still to come after an error, the one that failed included."""
-        at = self._failed_at
-        while some := self._order.now.rest(at, 1).tolist():
-            yield from some
-            at += 1
+    def rest(self) -> Iterator[int] | None:
+        """Give the numbers of the batches still to come after an error, the one that failed included.
+
+        None where no pass has begun: then all of one is to come.
+        """
+        return None if self._failed_at is None else self._order.now.rest(self._failed_at)
 
     def run_hook(self, name: str) -> None:
         """Call a hook of the dataset, if it has it, and have the workers see what it changed, also amid a pass."""
@@ -269,11 +272,11 @@ _said: dict[tuple[int, str], weakref.ref[Any]] = {}
 _saying = threading.Lock()
 
 
-def say_fed(feed: DatasetFeed, *, processes: bool) -> None:
+def say_fed(feed: DatasetFeed) -> None:
     """Say which workers feed a dataset, and in how much memory."""
-    plan, kind = feed.loader.plan, "process" if processes else "thread"
-    plural = "" if plan.workers == 1 else "es" if processes else "s"
-    workers = f"{plan.workers} worker {kind}{plural}" if plan.workers else "no workers"
+    plan = feed.loader.plan
+    kinds = ("process", "processes") if feed.has_processes else ("thread", "threads")
+    workers = f"{plan.workers} worker {kinds[plan.workers != 1]}" if plan.workers else "no workers"
     memory = f", {show_bytes(plan.total)} of shared memory"  # to the byte it differs from pass to pass
     _say(feed.dataset, f"runs over ringfeed: {workers}, {plan.slots} slots", memory)
 

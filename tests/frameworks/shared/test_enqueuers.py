@@ -24,6 +24,7 @@ from enqueued import (
     Failing,
     Gated,
     Holed,
+    Importing,
     Sequence,
     Shrinking,
     Unopened,
@@ -324,6 +325,13 @@ def test_ctrl_c_in_get_loses_nothing() -> None:
     dataset.gate.set()
     assert numbers(enqueuer.get(), 3) == [2, 3, 4]
     enqueuer.stop()
+
+
+def test_workers_import_no_loader() -> None:
+    """A worker process reads the dataset alone: the enqueuer, and the loader with it, stay here."""
+    assert [batch.tolist() for batch in itertools.islice(started(Importing(2), use_multiprocessing=True).get(), 2)] == [
+        [[False, False]]
+    ] * 2
 
 
 # ---- starting and stopping ----
