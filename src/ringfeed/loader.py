@@ -679,7 +679,7 @@ class LoaderStream:
 
     @property
     def info(self) -> LoaderInfo:
-        """See `BatchStream`, as for all here."""
+        """What is known now."""
         return self.look()
 
     @property

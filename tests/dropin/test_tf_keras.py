@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import ringfeed.keras
-from ringfeed.keras import pydataset as keras_pydataset
+from ringfeed.keras import fallback as keras_fallback
 
 tf_keras = pytest.importorskip("tf_keras", reason="tf_keras is not installed")
 
@@ -78,7 +78,7 @@ def test_feed(backend: Any) -> None:
 def test_install(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing else changes: losses, weights and the order that Keras draws; and nothing is left patched."""
     said: list[str] = []
-    monkeypatch.setattr(keras_pydataset.LOG, "handle", lambda record: said.append(record.getMessage()))
+    monkeypatch.setattr(keras_fallback.LOG, "handle", lambda record: said.append(record.getMessage()))
     expected = [trained(Rows()), trained(Growing())]
     with ringfeed.keras.install():
         assert KerasSequenceAdapter._handle_multiprocessing is legacy.over_ring

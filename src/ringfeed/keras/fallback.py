@@ -10,30 +10,38 @@ pass, is put down in one line, and Keras makes that batch and all that follow. A
 
 from __future__ import annotations
 
+import logging
+import random
+import threading
 import weakref
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import keras
+import numpy as np
 from keras.src.trainers.data_adapters import data_adapter_utils
 from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 from keras.src.trainers.epoch_iterator import EpochIterator
 
-from ringfeed.errors import RingfeedError
+from ringfeed._units import show_bytes
+from ringfeed.data.passes import batch_size_of
+from ringfeed.errors import RingfeedError, SpecError
 from ringfeed.frameworks.keras.adapter import LoaderAdapter, Reiterable
 from ringfeed.frameworks.keras.caller import caller, owner
-from ringfeed.keras.pydataset import check_dataset, feed_as_keras, look_unseen, say_fed, say_left
+from ringfeed.keras.pydataset import DatasetFeed, check_dataset, draws_kept
+from ringfeed.ring._ring import MAX_WORKERS
+from ringfeed.spec.spec import Spec
 from ringfeed.transport.opened import as_before
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from typing_extensions import Self
 
-    from ringfeed.keras.pydataset import DatasetFeed
-
+LOG = logging.getLogger("ringfeed.keras")
 OWN = PyDatasetAdapter
+PLAIN = (np.ndarray, np.generic, int, float)
 
 
 @dataclass
@@ -186,3 +194,86 @@ def _feed_of(dataset: Any, seen: list[Any], *, shuffle: bool) -> DatasetFeed:
         workers = 0  # Keras makes such batches itself, between two steps: what else draws or changes then has its order
     leaves = keras.tree.flatten(seen)
     return feed_as_keras(dataset, seen, leaves, shuffle=shuffle, workers=workers, processes=processes, copy=False)
+
+
+# ---- what Keras is served, of Keras 3 and of Keras 2 ----
+
+
+def look_unseen(dataset: Any) -> list[Any]:
+    """Return batch 0, and leave no trace in the dataset: neither the numbers that it draws, nor what it opens."""
+    with draws_kept(dataset), as_before(dataset):
+        return [dataset[0]]
+
+
+def feed_as_keras(  # noqa: PLR0913 - what Keras was told
+    dataset: Any, seen: list[Any], leaves: Iterable[Any], *, shuffle: bool, workers: int, processes: bool, copy: bool
+) -> DatasetFeed:
+    """Feed batches such as were ``seen``, as patiently as Keras, in the order that Keras draws; and say so.
+
+    ``leaves``: those of what was seen. Tensors among them, which may live anywhere, are refused, and other objects that
+    NumPy would make arrays of.
+    """
+    for leaf in leaves:
+        if not isinstance(leaf, PLAIN):
+            raise SpecError(f"batches hold a {type(leaf).__module__}.{type(leaf).__qualname__}, and not arrays alone")
+    spec, rows = _form_of(seen)
+    return DatasetFeed(
+        dataset,
+        draw=_shuffled if shuffle else None,
+        compares=True,
+        shuffle=shuffle,
+        workers=min(workers, MAX_WORKERS),
+        backend="process" if processes else "thread",
+        spec=spec,
+        max_batch_size=max(rows, batch_size_of(dataset)),
+        timeout_s=None,
+        copy=copy,
+    )
+
+
+def _form_of(batches: list[Any]) -> tuple[Spec, int]:
+    """Return the spec that the first few batches all have, and the most rows that one has."""
+    spec, rows = Spec.infer_batch(batches[0], 0)
+    for number, batch in enumerate(batches[1:], start=1):
+        other, more = Spec.infer_batch(batch, number)
+        if other != spec:
+            raise SpecError(f"batch {number} is {other!r}, and batch 0 is {spec!r}; give all batches one form")
+        rows = max(rows, more)
+    return spec, rows
+
+
+def _shuffled(count: int, _epoch: int) -> list[int]:
+    numbers = list(range(count))
+    random.shuffle(numbers)
+    return numbers
+
+
+# ---- what is said ----
+
+_said: dict[tuple[int, str], weakref.ref[Any]] = {}
+_saying = threading.Lock()
+
+
+def say_fed(feed: DatasetFeed) -> None:
+    """Say which workers feed a dataset, and in how much memory."""
+    plan = feed.loader.plan
+    kinds = ("process", "processes") if feed.has_processes else ("thread", "threads")
+    workers = f"{plan.workers} worker {kinds[plan.workers != 1]}" if plan.workers else "no workers"
+    memory = f", {show_bytes(plan.total)} of shared memory"  # to the byte it differs from pass to pass
+    _say(feed.dataset, f"runs over ringfeed: {workers}, {plan.slots} slots", memory)
+
+
+def say_left(dataset: Any, why: Exception) -> None:
+    """Say why a dataset is left to Keras, in one line."""
+    _say(dataset, f"is left to Keras: {str(why).partition(chr(10))[0] or type(why).__name__}")
+
+
+def _say(dataset: Any, what: str, more: str = "") -> None:
+    """Log a line, once for each dataset and what is said of it; ``more`` is its end, which may differ."""
+    key = id(dataset), what
+    with _saying:
+        known = _said.get(key)
+        if known is not None and known() is dataset:
+            return
+        _said[key] = weakref.ref(dataset, lambda _: _said.pop(key, None))
+    LOG.warning("%s %s%s", type(dataset).__name__, what, more)

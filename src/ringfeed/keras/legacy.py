@@ -17,8 +17,7 @@ from tf_keras.src.engine.data_adapter import DataHandler, KerasSequenceAdapter
 
 from ringfeed.errors import ClosedError, RingfeedError
 from ringfeed.frameworks.keras.caller import caller, owner
-from ringfeed.keras.fallback import FallbackIterator
-from ringfeed.keras.pydataset import feed_as_keras, look_unseen, say_fed, say_left
+from ringfeed.keras.fallback import FallbackIterator, feed_as_keras, look_unseen, say_fed, say_left
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -1,18 +1,13 @@
 """A Keras dataset, whose items are whole batches, and the loader that reads it; no framework is imported here.
 
-    dataset ──> DatasetFeed ── begin ──> RingPass ──> the batches of one pass
-                     ▲
-                     └── run_hook, where Keras runs the dataset's hooks
-
-Beside it what `install` asks of a dataset, and says of it, for Keras 3 and Keras 2 alike.
+dataset ──> DatasetFeed ── begin ──> RingPass ──> the batches of one pass
+                 ▲
+                 └── run_hook, where Keras runs the dataset's hooks
 """
 
 from __future__ import annotations
 
-import logging
 import random
-import threading
-import weakref
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -20,18 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ringfeed._units import show_bytes
 from ringfeed.data.batches import batches_in
-from ringfeed.data.passes import Passes, PassOrder, batch_size_of
+from ringfeed.data.passes import Passes, PassOrder
 from ringfeed.data.sampler import Shuffled
 from ringfeed.errors import RingfeedError, SpecError, WorkerError
 from ringfeed.loader import Loader, stream_of
-from ringfeed.ring._ring import MAX_WORKERS
-from ringfeed.spec.spec import Spec
 from ringfeed.transport.opened import as_before
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from typing_extensions import Self
 
@@ -41,10 +33,8 @@ if TYPE_CHECKING:
 
     Draw = Callable[[int, int], Sequence[int]]
 
-LOG = logging.getLogger("ringfeed.keras")
 DRAWS = (np.random.Generator, np.random.RandomState, random.Random)
 """What a dataset may have of its own to draw from."""
-PLAIN = (np.ndarray, np.generic, int, float)
 
 
 class DatasetFeed:
@@ -120,13 +110,21 @@ class DatasetFeed:
         """Take the next batch of a pass, and remember where it failed."""
         before = self.position
         try:
-            if self._error is not None:
-                raise self._error
+            self._tell()
             return next(batches)
         except RingfeedError as error:
             taken = isinstance(error, (SpecError, WorkerError)) and batches.failure is None
             self._failed_at = self.position - 1 if taken else before
             raise
+
+    def _tell(self) -> None:
+        """Raise, once, why the workers could not be sent what a hook has changed."""
+        error, self._error = self._error, None
+        try:
+            if error is not None:
+                raise error
+        finally:
+            del error  # its traceback has this frame
 
     def close(self) -> None:
         """End the workers and give the memory back."""
@@ -134,31 +132,17 @@ class DatasetFeed:
 
 
 class RingPass:
-    """One pass over a dataset: a `BatchIterator`."""
+    """One pass over a dataset."""
 
     def __init__(self, feed: DatasetFeed, batches: BatchIterator) -> None:
         self._feed = feed
         self._batches = batches
-
-    @property
-    def turn(self) -> int:
-        """The number of this iterator among those of its loader."""
-        return self._batches.turn
-
-    @property
-    def failure(self) -> RingfeedError | None:
-        """What ended the workers, and the pass before its time."""
-        return self._batches.failure
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Any:
         return self._feed.take(self._batches)
-
-    def ready(self) -> bool:
-        """Whether ``next()`` would not wait."""
-        return self._batches.ready()
 
 
 def _count_unseen(dataset: Any) -> int | None:
@@ -183,9 +167,6 @@ def check_dataset(dataset: Any) -> None:
     if batches_in(dataset) == 0:
         message = f"the dataset (a {type(dataset).__name__}) has length 0, expected a batch or more"
         raise ValueError(message)
-
-
-# ---- what `install` makes of a dataset ----
 
 
 @contextmanager
@@ -215,83 +196,3 @@ def _set_state(draws: Any, state: Any) -> None:
         draws.setstate(state)
     else:
         draws.set_state(state)
-
-
-def look_unseen(dataset: Any) -> list[Any]:
-    """Return batch 0, and leave no trace in the dataset: neither the numbers that it draws, nor what it opens."""
-    with draws_kept(dataset), as_before(dataset):
-        return [dataset[0]]
-
-
-def feed_as_keras(  # noqa: PLR0913 - what Keras was told
-    dataset: Any, seen: list[Any], leaves: Iterable[Any], *, shuffle: bool, workers: int, processes: bool, copy: bool
-) -> DatasetFeed:
-    """Feed batches such as were ``seen``, as patiently as Keras, in the order that Keras draws; and say so.
-
-    ``leaves``: those of what was seen. Tensors among them, which may live anywhere, are refused, and other objects that
-    NumPy would make arrays of.
-    """
-    for leaf in leaves:
-        if not isinstance(leaf, PLAIN):
-            raise SpecError(f"batches hold a {type(leaf).__module__}.{type(leaf).__qualname__}, and not arrays alone")
-    spec, rows = _form_of(seen)
-    return DatasetFeed(
-        dataset,
-        draw=_shuffled if shuffle else None,
-        compares=True,
-        shuffle=shuffle,
-        workers=min(workers, MAX_WORKERS),
-        backend="process" if processes else "thread",
-        spec=spec,
-        max_batch_size=max(rows, batch_size_of(dataset)),
-        timeout_s=None,
-        copy=copy,
-    )
-
-
-def _form_of(batches: list[Any]) -> tuple[Spec, int]:
-    """Return the spec that the first few batches all have, and the most rows that one has."""
-    spec, rows = Spec.infer_batch(batches[0], 0)
-    for number, batch in enumerate(batches[1:], start=1):
-        other, more = Spec.infer_batch(batch, number)
-        if other != spec:
-            raise SpecError(f"batch {number} is {other!r}, and batch 0 is {spec!r}; give all batches one form")
-        rows = max(rows, more)
-    return spec, rows
-
-
-def _shuffled(count: int, _epoch: int) -> list[int]:
-    numbers = list(range(count))
-    random.shuffle(numbers)
-    return numbers
-
-
-# ---- what is said ----
-
-_said: dict[tuple[int, str], weakref.ref[Any]] = {}
-_saying = threading.Lock()
-
-
-def say_fed(feed: DatasetFeed) -> None:
-    """Say which workers feed a dataset, and in how much memory."""
-    plan = feed.loader.plan
-    kinds = ("process", "processes") if feed.has_processes else ("thread", "threads")
-    workers = f"{plan.workers} worker {kinds[plan.workers != 1]}" if plan.workers else "no workers"
-    memory = f", {show_bytes(plan.total)} of shared memory"  # to the byte it differs from pass to pass
-    _say(feed.dataset, f"runs over ringfeed: {workers}, {plan.slots} slots", memory)
-
-
-def say_left(dataset: Any, why: Exception) -> None:
-    """Say why a dataset is left to Keras, in one line."""
-    _say(dataset, f"is left to Keras: {str(why).partition(chr(10))[0] or type(why).__name__}")
-
-
-def _say(dataset: Any, what: str, more: str = "") -> None:
-    """Log a line, once for each dataset and what is said of it; ``more`` is its end, which may differ."""
-    key = id(dataset), what
-    with _saying:
-        known = _said.get(key)
-        if known is not None and known() is dataset:
-            return
-        _said[key] = weakref.ref(dataset, lambda _: _said.pop(key, None))
-    LOG.warning("%s %s%s", type(dataset).__name__, what, more)
