@@ -208,7 +208,7 @@ def look_unseen(dataset: Any) -> list[Any]:
 def feed_as_keras(  # noqa: PLR0913 - what Keras was told
     dataset: Any, seen: list[Any], leaves: Iterable[Any], *, shuffle: bool, workers: int, processes: bool, copy: bool
 ) -> DatasetFeed:
-    """Feed batches such as were ``seen``, as patiently as Keras, in the order that Keras draws; and say so.
+    """Feed batches such as were ``seen``, as patiently as Keras, in the order that Keras draws.
 
     ``leaves``: those of what was seen. Tensors among them, which may live anywhere, are refused, and other objects that
     NumPy would make arrays of.
