@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ringfeed._process import Exit, Forks
 from ringfeed._units import show_bytes
 from ringfeed.data.base import Terms
+from ringfeed.data.passes import PassOrder
 from ringfeed.data.sampler import Sequential, batch_count, check_seed
 from ringfeed.data.source import open_source
 from ringfeed.engine.allowance import Allowance
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from ringfeed.data.sampler import Sampler
-    from ringfeed.frameworks.base import BatchStream
     from ringfeed.frameworks.cast import CastTree
     from ringfeed.frameworks.epochs import Epochs
     from ringfeed.frameworks.pinned import Registrar
@@ -60,6 +60,11 @@ _in_use: weakref.WeakSet[Loader] = weakref.WeakSet()
 def loaders_in_use() -> tuple[Loader, ...]:
     """Return the loaders of this process that have begun an epoch."""
     return tuple(_in_use)
+
+
+def stream_of(loader: Loader) -> LoaderStream:
+    """Return a loader as frameworks take it."""
+    return loader._stream  # noqa: SLF001 - the one door for what makes loaders of its own
 
 
 class Loader:
@@ -166,7 +171,7 @@ class Loader:
         if reseed and backend == "thread":
             message = "reseed=True seeds states that all threads share; use backend='process', or ringfeed.rng()"
             raise ValueError(message)
-        self._dataset = dataset
+        self._dataset = source.given
         if self._sends:
             source.check_sendable()
         self._shuffle = shuffle
@@ -183,7 +188,7 @@ class Loader:
         self._pending = PendingCopies()
         self._pins: Pins | None = None  # of the engine that runs
         self._imports: Sequence[str] = ()  # frameworks that workers were slow to import
-        self._changes = bool(source.hooks)
+        self._changes = source.changes
         self._forks = Forks.count
         self._lock = threading.RLock()  # a signal handler, a hook or the garbage collector may come in again
         self._turn = 0  # of the newest iterator
@@ -266,7 +271,8 @@ class Loader:
     @property
     def is_in_order(self) -> bool:
         """Whether every epoch is 0, 1, 2, ..., though the dataset could be read in another order."""
-        return isinstance(self._sampler, Sequential) and self._sampler.length is not None
+        in_order = isinstance(self._sampler, (Sequential, PassOrder)) and not self._shuffle
+        return in_order and self._sampler.length is not None
 
     @property
     def on_error(self) -> str:
@@ -287,7 +293,7 @@ class Loader:
         """Return the batches of an epoch; TypeError where the sampler does not know."""
         length = self._sampler.length
         if length is None:
-            endless = isinstance(self._sampler, Sequential)
+            endless = isinstance(self._sampler, (Sequential, PassOrder))
             whose = "dataset has no len(), and goes on without end" if endless else "sampler has no len()"
             whose = "dataset is an iterable" if self._source.streams else whose
             message = f"the length of this loader is unknown: its {whose}"
@@ -365,6 +371,23 @@ class Loader:
         if self._source.run_hook(name):
             with self._as_before():
                 self._sampler = self._make_sampler()
+
+    def _waiting(self) -> int:
+        """Return how many batches the sampler has given and no iterator has taken."""
+        engine = self._engine
+        return 0 if engine is None else engine.waiting
+
+    def _reload(self) -> None:
+        """Have what the newest iterator has not taken yet read from the dataset as it is now."""
+        with self._lock:
+            engine, order = self._engine, self._sampler
+            if engine is None or engine.pool.failure is not None or not self._waiting():
+                return
+            assert isinstance(order, PassOrder)
+            engine.update(self._source.dataset)
+            engine.ring.begin(0)  # nothing is taken from here on
+            order.step_back(self._waiting())
+            engine.begin(order.now, self._next_epoch - 1, self._turn, pure=order.pure)
 
     def _start(self) -> None:
         self._stop_engine()  # if Ctrl-C has kept the last from it
@@ -502,8 +525,8 @@ class Loader:
     # ---- into frameworks, each imported when it is asked for ----
 
     @property
-    def _stream(self) -> BatchStream:
-        return _Stream(
+    def _stream(self) -> LoaderStream:
+        return LoaderStream(
             self,
             self._info,
             self._pending,
@@ -512,6 +535,8 @@ class Loader:
             self._has_more,
             self._request_stop,
             self._register_slots,
+            self._waiting,
+            self._reload,
         )
 
     def _info(self) -> LoaderInfo:
@@ -643,27 +668,35 @@ def _observer_of(engine: Engine | None) -> Observer | None:
 
 
 @dataclass(frozen=True)
-class _Stream:
-    """A loader as frameworks take it: a `BatchStream`. Made for each, since a loader must not refer to itself."""
+class LoaderStream:
+    """A loader as frameworks take it: a `BatchStream`. Made for each, since a loader must not refer to itself.
+
+    waiting, reload: for a sampler that is a `PassOrder`, and the owner of its dataset.
+    """
 
     loader: Loader
     look: Callable[[], LoaderInfo]
     pending: PendingCopies
-    epoch: Callable[..., BatchIterator]
+    epoch: Callable[..., Any]
     attach: Callable[[Feed], None]
     has_more: Callable[[], bool]
     request_stop: Callable[[], None]
     register_slots: Callable[[Registrar], None]
+    waiting: Callable[[], int]
+    reload: Callable[[], None]
 
     @property
     def info(self) -> LoaderInfo:
+        """What is known now."""
         return self.look()
 
     @property
     def next_epoch(self) -> int:
+        """The number of the next epoch."""
         return self.loader.epoch
 
     def set_epoch(self, epoch: int) -> None:
+        """Make the next epoch the one of this number."""
         self.loader.set_epoch(epoch)
 
     def __len__(self) -> int:

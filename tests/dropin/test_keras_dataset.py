@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
+import threading
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
@@ -13,7 +15,8 @@ import pytest
 
 import ringfeed
 import ringfeed.keras
-from ringfeed.keras.pydataset import DatasetLoader, Order
+from ringfeed.data.passes import PassOrder
+from ringfeed.keras.pydataset import DatasetFeed
 from training import X, Y, small_model
 
 if TYPE_CHECKING:
@@ -168,6 +171,14 @@ def test_batches_of_none_are_left_out(settings: dict[str, Any]) -> None:
     assert seen == [0, 2, 4] * 2
 
 
+@pytest.mark.filterwarnings(RAN_OUT)
+def test_the_first_batch_may_be_none() -> None:
+    """What a batch looks like is learned from the first that there is."""
+    with fed(Given([None, (X[:4],)])) as data:
+        ((seen,),) = seen_by_fit(data)
+    np.testing.assert_array_equal(seen, X[:4])
+
+
 def test_the_structures_of_keras() -> None:
     """`x`, `(x,)`, `(x, y)`, `(x, y, sample_weight)`, dicts, and lists of inputs arrive as what they were."""
     a, b, c = X[:4], Y[:4], X[:4, 0]
@@ -237,9 +248,9 @@ def test_a_larger_batch_says_what_to_do() -> None:
 def test_workers_of_the_dataset() -> None:
     """The dataset's own number of workers counts where it was set, and processes unless told otherwise."""
     with ringfeed.keras.feed(Plain(workers=3)) as data:
-        assert (data.loader.plan.workers, data.loader.plan.slots, data.loader.backend) == (3, 5, "process")
+        assert "workers by spawn: 3, slots: 5" in repr(data.loader)
     with fed(Plain(workers=3)) as data:
-        assert (data.loader.plan.workers, data.loader.backend) == (1, "thread")
+        assert "workers in threads: 1" in repr(data.loader)
 
 
 class Silent:
@@ -326,27 +337,55 @@ def test_a_broken_sample_is_explained() -> None:
     assert len(model.seen) == 2
 
 
-def test_order_goes_on_behind_what_was_taken() -> None:
-    """An order that is resumed gives the rest, again and again, with an end and without."""
-    order = Order([4, 2, 7, 1])
-    assert list(order) == [4, 2, 7, 1]
-    assert order.taken(3) == 1
-    later = order.after(1)
-    assert list(later) == [2, 7, 1]
-    assert list(later.after(2).rest(0)) == [1]
-    endless = iter(Order(None, 5).after(2))
-    assert [next(endless), next(endless)] == [7, 8]
+def test_an_order_steps_back() -> None:
+    """A pass gives again what is planned anew, and tells what is still to come, with an end and without."""
+    order = PassOrder(lambda: 4, lambda _count, epoch: [4, 2, 7, epoch])
+    numbers = order.epoch(1)
+    assert numbers.take(3).tolist() == [4, 2, 7]
+    order.step_back(2)
+    assert numbers.take(9).tolist() == [2, 7, 1]
+    assert numbers.take(9).tolist() == []
+    assert [*numbers.rest(2)] == [7, 1]
+    endless = PassOrder(lambda: None, begin=5).epoch(0)
+    assert endless.take(2).tolist() == [5, 6]
+    assert [*islice(endless.rest(6), 2)] == [6, 7]
 
 
-def test_loader_asks_for_the_length_anew() -> None:
+class Locking(Changing):
+    """Cannot be sent to a process once its epoch has ended."""
+
+    def on_epoch_end(self) -> None:
+        self.lock = threading.Lock()
+
+
+def test_what_a_hook_makes_unfit() -> None:
+    """A dataset that can no longer be sent fails at the next batch; what is still to come is known, amid a pass too."""
+    dataset = Locking([9])
+    feed = DatasetFeed(dataset, backend="process", workers=1)
+    with feed.loader:
+        assert feed.rest() is None
+        batches = feed.begin()
+        assert [int(next(batches)[0][0, 2]) for _ in range(4)] == [0, 1, 2, 3]
+        feed.run_hook("on_epoch_end")
+        with pytest.raises(ringfeed.ShipError, match=r"^dataset\.lock is a lock"):
+            next(batches)
+        rest = feed.rest()
+        assert rest is not None
+        assert [*rest] == [4, 5, 6, 7, 8]
+        with pytest.raises(ringfeed.ShipError):
+            feed.begin()
+        assert feed.rest() is None
+
+
+def test_the_length_is_asked_anew() -> None:
     """The length is that of the dataset now; of one without end it is unknown."""
     dataset = Changing([3, 8])
-    with DatasetLoader(dataset, workers=0) as loader:
+    with DatasetFeed(dataset, workers=0).loader as loader:
         assert len(loader) == 3
         dataset.begun = 1
         assert len(loader) == 8
     with (
-        DatasetLoader(Endless([1]), workers=0) as loader,
-        pytest.raises(TypeError, match=r"^the length of this loader is unknown: its dataset has no end$"),
+        DatasetFeed(Endless([1]), workers=0).loader as loader,
+        pytest.raises(TypeError, match=r"its dataset has no len\(\), and goes on without end$"),
     ):
         len(loader)

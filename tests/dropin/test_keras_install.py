@@ -20,8 +20,7 @@ from keras.src.trainers.data_adapters import py_dataset_adapter
 
 import ringfeed
 import ringfeed.keras
-from ringfeed.keras import choice as keras_choice
-from ringfeed.keras import fallback as keras_ring
+from ringfeed.keras import fallback as keras_fallback
 from ringfeed.keras import installing as keras_install
 from training import CLASS_WEIGHT, X, Y, small_model
 
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # or each worker would import Keras
 pytestmark = pytest.mark.usefixtures("nothing_left")
-OWN = keras_ring.OWN
+OWN = keras_fallback.OWN
 
 
 class Digits(keras.utils.PyDataset):
@@ -127,7 +126,7 @@ def _kept_by_keras() -> None:
 def said(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Return what the logger has said so far; nothing stays installed."""
     lines: list[str] = []
-    monkeypatch.setattr(keras_choice.LOG, "handle", lambda record: lines.append(record.getMessage()))
+    monkeypatch.setattr(keras_fallback.LOG, "handle", lambda record: lines.append(record.getMessage()))
     yield lines
     ringfeed.keras.uninstall()
 
@@ -197,7 +196,7 @@ def test_a_generator_of_the_datasets_own_is_as_it_was() -> None:
             return super().__getitem__(index)
 
     drawn = Drawn()
-    keras_choice.look_unseen(drawn)
+    keras_fallback.look_unseen(drawn)
     first = drawn.drawn
     drawn[0]
     assert drawn.drawn == first
@@ -309,8 +308,8 @@ def test_nothing_is_left_installed(said: list[str]) -> None:
 
     def installed() -> bool:
         (found,) = {getattr(*name) for name in names}
-        assert found in (OWN, keras_ring.RingAdapter)
-        return found is keras_ring.RingAdapter
+        assert found in (OWN, keras_fallback.RingAdapter)
+        return found is keras_fallback.RingAdapter
 
     with ringfeed.keras.install():
         with ringfeed.keras.install():
@@ -343,7 +342,7 @@ def test_threads_may_install_at_once() -> None:
         start.wait()
         for _ in range(50):
             with ringfeed.keras.install():
-                if data_adapters.PyDatasetAdapter is not keras_ring.RingAdapter:
+                if data_adapters.PyDatasetAdapter is not keras_fallback.RingAdapter:
                     wrong.append(data_adapters.PyDatasetAdapter)
 
     threads = [threading.Thread(target=use) for _ in range(8)]

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 import ringfeed.keras
-from ringfeed.keras import choice as keras_choice
+from ringfeed.keras import fallback as keras_fallback
 
 tf_keras = pytest.importorskip("tf_keras", reason="tf_keras is not installed")
 
 from tf_keras.src.engine.data_adapter import KerasSequenceAdapter  # noqa: E402 - if it is installed
 
-from ringfeed.keras import keras_two  # noqa: E402
+from ringfeed.keras import legacy  # noqa: E402
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # or each worker would import all of the above
 
@@ -78,13 +78,13 @@ def test_feed(backend: Any) -> None:
 def test_install(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing else changes: losses, weights and the order that Keras draws; and nothing is left patched."""
     said: list[str] = []
-    monkeypatch.setattr(keras_choice.LOG, "handle", lambda record: said.append(record.getMessage()))
+    monkeypatch.setattr(keras_fallback.LOG, "handle", lambda record: said.append(record.getMessage()))
     expected = [trained(Rows()), trained(Growing())]
     with ringfeed.keras.install():
-        assert KerasSequenceAdapter._handle_multiprocessing is keras_two.over_ring
+        assert KerasSequenceAdapter._handle_multiprocessing is legacy.over_ring
         assert trained(Rows()) == expected[0]
         assert trained(Growing()) == expected[1]
-    assert KerasSequenceAdapter._handle_multiprocessing is keras_two.OWN
+    assert KerasSequenceAdapter._handle_multiprocessing is legacy.OWN
     assert said[0].startswith("Rows runs over ringfeed: 1 worker thread, 3 slots, ")
     assert "Growing is left to Keras: dataset[3]: batch[0] has 32 rows, expected at most 16; " in "\n".join(said)
 

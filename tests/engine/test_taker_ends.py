@@ -15,7 +15,7 @@ import pytest
 import ringfeed
 from datasets import FOREVER_S
 from ringfeed.engine.engine import Engine
-from ringfeed.keras.pydataset import DatasetLoader, run_hook
+from ringfeed.keras.pydataset import DatasetFeed
 from watching import wait_until
 
 if TYPE_CHECKING:
@@ -199,12 +199,13 @@ def test_a_hook_that_runs_during_a_wait_reaches_the_next_batch(monkeypatch: pyte
     def wait(engine: Engine, *, patient: bool) -> bool:
         if len(seen) == 95 and not dataset.ended:
             wait_until(lambda: engine.observer.states().count("ready") >= 3)  # behind it, as they were before
-            run_hook(loader, "on_epoch_end")
+            feed.run_hook("on_epoch_end")
             dataset.changed.set()
         return original(engine, patient=patient)
 
     monkeypatch.setattr(Engine, "_wait", wait)
-    with DatasetLoader(dataset, workers=2, backend="thread", slots=6, timeout_s=FOREVER_S) as loader:
-        seen.extend(int(batch[0, 0]) for batch in loader)  # one at a time: it is looked at meanwhile
+    feed = DatasetFeed(dataset, workers=2, backend="thread", slots=6, timeout_s=FOREVER_S)
+    with feed.loader:
+        seen.extend(int(batch[0, 0]) for batch in feed)  # one at a time: it is looked at meanwhile
     assert dataset.ended == 1
     assert seen == [0] * 95 + [1] * 5

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import keras  # noqa: F401 - before the stand-ins: it looks for JAX
 
 import ringfeed.keras
-from ringfeed.keras import choice as keras_choice
+from ringfeed.keras import fallback as keras_fallback
 
 if TYPE_CHECKING:
     import pytest
@@ -27,7 +27,7 @@ SAID: Counter[str] = Counter()
 for missing in MISSING:
     sys.modules[missing] = ModuleType(missing)
 ringfeed.keras.install()
-_say = keras_choice._say
+_say = keras_fallback._say
 
 
 def counted(dataset: object, what: str, more: str = "") -> None:
@@ -36,7 +36,7 @@ def counted(dataset: object, what: str, more: str = "") -> None:
     _say(dataset, what, more)
 
 
-keras_choice._say = counted
+keras_fallback._say = counted
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

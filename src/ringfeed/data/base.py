@@ -35,7 +35,7 @@ MAX_ROWS = 2**32 - 1  # of a batch: the shared memory counts them in 32 bits
 
 Bars = list[tuple[int, int]]  # epoch and index of each element that ended all workers that read it
 _HOOKS = ("on_epoch_begin", "on_epoch_end")
-_CONSUMERS_OWN = frozenset(("given", "dataset", "terms", "hooks", "iterables", "element_kind", "elements"))
+_CONSUMERS_OWN = frozenset(("given", "dataset", "terms", "hooks", "order", "iterables", "element_kind", "elements"))
 
 
 class Terms(NamedTuple):
@@ -95,6 +95,7 @@ class Source(ABC):
         self.whole = terms.batch_size is None  # one index is a whole batch
         self.indices = terms.batch_size or 1  # of a batch
         self.hooks = frozenset(name for name in _HOOKS if _is_own(getattr(type(given), name, None)))
+        self.changes = bool(self.hooks)  # the workers are sent the dataset as it is at each epoch
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a worker needs."""
@@ -103,7 +104,7 @@ class Source(ABC):
     def without_dataset(self) -> Self:
         """Return a copy for the engine, which must not keep a dataset that refers to the loader."""
         other = object.__new__(type(self))
-        other.__dict__.update(self.__dict__, given=None, dataset=None, iterables=())
+        other.__dict__.update(self.__dict__, given=None, dataset=None, order=None, iterables=())
         return other
 
     # ---- what the dataset is ----

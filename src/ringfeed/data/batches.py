@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any
 
 from ringfeed.data.base import Delivery, Reader, Source, packages_in
@@ -12,9 +13,25 @@ from ringfeed.spec.spec import Spec
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ringfeed.data.sampler import Sampler
     from ringfeed.ring._ring import Lease
 
 MAX_NOTHING = 1000  # batches of None that are read to find one that is none
+
+
+def batches_in(dataset: Any) -> int | None:
+    """Return the number of batches of a dataset as it is now; None where it has no end, or does not say.
+
+    Keras' own datasets say it by ``num_batches``, which comes before ``len()`` there.
+    """
+    try:
+        if hasattr(type(dataset), "num_batches"):
+            count = dataset.num_batches
+            if count is None or hasattr(count, "__index__"):
+                return count if count is None else operator.index(count)
+        return len(dataset)
+    except (TypeError, NotImplementedError):  # what Python and Keras raise where there is none
+        return None
 
 
 class BatchReader(Reader):
@@ -27,21 +44,17 @@ class BatchReader(Reader):
 class BatchSource(Source):
     """A dataset whose ``dataset[i]`` is a whole batch, such as a Keras PyDataset."""
 
+    order: Sampler | None = None  # in the place of what the loader's parameters ask for; see `passes`
+    least_rows = 1  # that a slot has room for, unless the user says how many
     _reader = BatchReader
 
     def length(self) -> int | None:
-        """Return the number of batches.
+        """Return the number of batches."""
+        return batches_in(self.dataset)
 
-        Keras' own datasets say it by ``num_batches``, which comes before ``len()`` there.
-        """
-        try:
-            if hasattr(type(self.dataset), "num_batches"):
-                count = self.dataset.num_batches
-                if count is None or isinstance(count, int):
-                    return count
-            return len(self.dataset)
-        except (TypeError, NotImplementedError):  # what Python and Keras raise where there is none
-            return None
+    def sampler(self, *, shuffle: bool, sampler: Any) -> Sampler:
+        """Return the order of the passes, or what the loader's parameters ask for."""
+        return super().sampler(shuffle=shuffle, sampler=sampler) if self.order is None else self.order
 
     def learn(self) -> None:
         """Set the spec and the rows, from the first batch that is not None unless they are given."""
@@ -58,7 +71,7 @@ class BatchSource(Source):
             message = f"max_batch_size={most}, but batch {index} has {rows} rows; raise it"
             raise ValueError(message)
         self.has_gaps, self.packages = index > 0, packages_in(batch)
-        self.accept(spec, most or max(rows, 1))
+        self.accept(spec, most or max(rows, self.least_rows))
 
     def _first_batch(self) -> tuple[Any, int]:
         """Return the first batch that is not None, and its index."""

@@ -2,7 +2,7 @@
 
     arrays      a tuple or dict of equally long arrays          ArraySource
     streams     an iterable, or several in `Interleave`         StreamSource
-    batches     batch_size=None: dataset[i] is a whole batch    BatchSource
+    batches     batch_size=None: dataset[i] is a whole batch    BatchSource, also of `Passes`
     samples     any other object with __getitem__               SampleSource
 
 No worker imports this module: it unpickles the one source that it reads from.
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ringfeed.data.arrays import ArraySource, columns_of, leaf_arrays
 from ringfeed.data.base import class_names
 from ringfeed.data.batches import BatchSource
+from ringfeed.data.passes import Passes
 from ringfeed.data.samples import SampleSource
 from ringfeed.data.streams import StreamSource, is_iterable
 
@@ -33,6 +34,8 @@ def open_source(dataset: Any, terms: Terms) -> Source:
     none.
     """
     batch_size = terms.batch_size
+    if isinstance(dataset, Passes):
+        return dataset.take_over(BatchSource(dataset.dataset, dataset.dataset, terms))
     if refusal := _refusal(dataset, batch_size):
         raise TypeError(refusal)
     if terms.max_batch_size is not None and batch_size is not None:

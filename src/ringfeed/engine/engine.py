@@ -189,9 +189,14 @@ class Engine:
             self.ring.plan(part, rows, self._number, self._version, lane)
 
     @property
+    def waiting(self) -> int:
+        """How many batches are planned, and not handed out."""
+        return self.ring.planned + (self.taker.kept is not None)
+
+    @property
     def has_more(self) -> bool:
-        """Whether the epoch has batches that are not taken, or may have."""
-        return self._epoch is not None or self.ring.planned > 0 or self._ended_by is not None
+        """Whether the epoch has batches that are not handed out, or may have."""
+        return self._epoch is not None or self.waiting > 0 or self._ended_by is not None
 
     # ---- C code that takes ----
 

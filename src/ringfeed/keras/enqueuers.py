@@ -1,36 +1,43 @@
 """Keras' enqueuers over a loader, for code that drives them itself; no framework is imported here.
 
-They are called as Keras 3 has them and as Keras 2 had them:
-
     OrderedEnqueuer(dataset, workers=4, use_multiprocessing=True, max_queue_size=10); start()
-    OrderedEnqueuer(sequence, use_multiprocessing=True); start(workers=4, max_queue_size=10)
+    OrderedEnqueuer(dataset, use_multiprocessing=True); start(workers=4, max_queue_size=10)
 
-`get()` gives one epoch after another, as Keras 2 does; for one epoch a start, as in Keras 3, call `stop()` after it.
-Between two epochs of one start the dataset's `on_epoch_end` runs, nowhere else. Code for Keras 2 is known by its
-calls, or by a dataset without `num_batches`; it finds two things as they were: `get()` ends quietly after `stop()`,
-and the next epoch begins behind the last batch of one, before it is asked for.
+`get()` gives one epoch after another; for one epoch a start, call `stop()` after it. An epoch ends when the batch
+behind its last is asked for: then the dataset's `on_epoch_end` runs, and nowhere else.
 """
 
 from __future__ import annotations
 
+import random
 import sys
 import threading
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ringfeed.data.batches import batches_in
 from ringfeed.engine.options import check_choice, check_count
 from ringfeed.errors import ClosedError, WorkerError
-from ringfeed.keras.enqueuer_epochs import Failed, Order, Over, Stream, open_ordered
-from ringfeed.keras.enqueuer_pulls import Pulled, open_pulled
+from ringfeed.keras.pydataset import DatasetFeed, draws_kept
 from ringfeed.ring.failure import RemoteTraceback
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import Literal
 
     from ringfeed.loader import Loader
 
-_MACHINERY = ("queue", "ready_queue", "future_queue", "executor_fn", "run_thread", "stop_signal", "start_stop_lock")
+
+class _OverError(Exception):
+    """There are no more batches."""
+
+
+class Running(NamedTuple):
+    """What a start brings: the loader, if one could be made, and what takes the next batch or raises."""
+
+    loader: Loader | None
+    take: Callable[[], Any]
 
 
 class SequenceEnqueuer(ABC):
@@ -41,43 +48,33 @@ class SequenceEnqueuer(ABC):
     views of the slots, which come back when the last view dies.
     """
 
-    def __init__(self, sequence: Any, use_multiprocessing: bool = False) -> None:  # noqa: FBT001, FBT002 - Keras' own
+    def __init__(
+        self,
+        py_dataset: Any,
+        workers: int = 1,
+        use_multiprocessing: bool = False,  # noqa: FBT001, FBT002 - Keras' own
+        max_queue_size: int = 10,
+    ) -> None:
         """Keep what is to be read; `start` begins to read it."""
-        self.sequence = sequence
+        self.py_dataset = py_dataset
         self.use_multiprocessing = bool(use_multiprocessing)
-        self.workers = 1
-        self.max_queue_size = 10
-        self._keras_2 = True
-        self._stream: Stream | None = None  # while it runs
+        self._set_sizes(workers, max_queue_size)
+        self._running: Running | None = None
         self._switch = threading.RLock()  # a signal handler may come in again
 
-    def __init_subclass__(cls, **settings: Any) -> None:
-        """Refuse what is written for Keras' own base class."""
-        super().__init_subclass__(**settings)
-        if "_run" in vars(cls):
-            raise TypeError(
-                f"{cls.__name__} defines _run(), which fills the queue of Keras' SequenceEnqueuer; here is no queue: "
-                f"make it a generator, and give that to GeneratorEnqueuer"
-            )
-
-    def __getattr__(self, name: str) -> Any:
-        """Say what has taken the place of Keras' machinery; reached only for what is not there."""
-        if name in _MACHINERY:
-            raise AttributeError(
-                f"{type(self).__name__} has no {name!r}: batches stand in shared memory, not in a queue; ask "
-                f"is_running(), or loader.slot_states() and loader.stats() while it runs"
-            )
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+    def _set_sizes(self, workers: int, max_queue_size: int) -> None:
+        self.workers = check_count("workers", workers, 0) or 0
+        self.max_queue_size = max(check_count("max_queue_size", max_queue_size, -sys.maxsize) or 0, 0)
 
     @property
     def loader(self) -> Loader | None:
         """The loader that runs now; None before `start`, and after `stop`."""
-        stream = self._stream
-        return None if stream is None else stream.loader
+        running = self._running
+        return None if running is None else running.loader
 
     def is_running(self) -> bool:
         """Whether it was started, and neither stopped nor ended by an error."""
-        return self._stream is not None
+        return self._running is not None
 
     def start(self, workers: int | None = None, max_queue_size: int | None = None) -> None:
         """Start the workers, and with them an epoch; nothing happens where it runs already.
@@ -85,56 +82,54 @@ class SequenceEnqueuer(ABC):
         What cannot be read or started is raised by `get`.
         """
         with self._switch:
-            if self._stream is not None:
+            if self._running is not None:
                 return
-            if workers is not None or max_queue_size is not None:
-                self._keras_2 = True
-            self.workers = check_count("workers", self.workers if workers is None else workers, 0) or 0
-            given = self.max_queue_size if max_queue_size is None else max_queue_size
-            self.max_queue_size = max(check_count("max_queue_size", given, -sys.maxsize) or 0, 0)
+            self._set_sizes(
+                self.workers if workers is None else workers,
+                self.max_queue_size if max_queue_size is None else max_queue_size,
+            )
             try:
-                self._stream = self._open(max(self.max_queue_size, 2) if self.max_queue_size else self.workers + 2)
+                self._running = self._open(max(self.max_queue_size, 2) if self.max_queue_size else self.workers + 2)
             except Exception as error:  # noqa: BLE001 - what it was is for `get` to say
-                self._stream = Failed(error)
+                self._running = Running(None, partial(_raise, error))
 
     @abstractmethod
-    def _open(self, slots: int) -> Stream:
-        """Return the batches that this start brings."""
+    def _open(self, slots: int) -> Running:
+        """Begin an epoch."""
 
-    def stop(self, drain_queue_and_join: bool | float | None = True, timeout: float | None = None) -> None:  # noqa: FBT001, FBT002 - Keras' own
+    def stop(self, drain_queue_and_join: bool = True) -> None:  # noqa: FBT001, FBT002 - Keras' own
         """End the workers and give the memory back; a caller that waits in `get` gives up. Again: nothing.
 
-        The parameters are Keras', and make no difference: there is no queue to drain, and a worker that is inside
+        The parameter is Keras', and makes no difference: there is no queue to drain, and a worker that is inside
         a batch is waited for a second at most.
         """
-        del drain_queue_and_join, timeout
+        del drain_queue_and_join
         with self._switch:
-            stream, self._stream = self._stream, None
-        if stream is not None and stream.loader is not None:
-            stream.loader.close()  # without the lock: a hook that runs now may want it
+            running, self._running = self._running, None
+        if running is not None and running.loader is not None:
+            running.loader.close()  # without the lock: a hook that runs now may want it
 
     def get(self) -> Iterator[Any]:
         """Give batches in the dataset's structure, without those that are None; several share them out.
 
         An exception of the dataset comes out as it is, in its place in the order, and stops the enqueuer; its
-        ``__cause__`` is the worker's traceback. After `stop`: ClosedError, a ValueError; for code written for Keras 2
-        the end of the loop.
+        ``__cause__`` is the worker's traceback. After `stop`: ClosedError, a ValueError.
         """
         try:
             while True:
                 yield self._take()
-        except Over:
+        except _OverError:
             return
 
     def _take(self) -> Any:
         """Return the next batch; no local name may keep it, since it may hold a slot."""
-        while (stream := self._stream) is not None:
+        while (running := self._running) is not None:
             try:
-                return stream.take()
-            except Over:
-                raise
+                return running.take()
+            except StopIteration:
+                raise _OverError from None
             except ClosedError as error:
-                if self._stream is not stream:
+                if self._running is not running:
                     continue  # stopped while it waited; started again, perhaps
                 failure: Exception = error
             except Exception as error:  # noqa: BLE001 - raised below, out of reach of the one that it came in
@@ -144,8 +139,6 @@ class SequenceEnqueuer(ABC):
                 raise failure
             finally:
                 del failure  # its traceback has this frame
-        if self._keras_2:
-            raise Over
         raise ClosedError(
             "this enqueuer is not running, so there are no batches; call start(), and take none after stop()"
         )
@@ -154,11 +147,10 @@ class SequenceEnqueuer(ABC):
 class OrderedEnqueuer(SequenceEnqueuer):
     """The batches of a ``PyDataset`` or ``Sequence``, ``dataset[i]`` each, in order, by several workers.
 
-    py_dataset, or sequence: it has ``__getitem__``, and ``num_batches`` or ``__len__``. ``num_batches`` None is a
-        dataset without end: each start goes on behind the last batch that was handed out.
-    workers, max_queue_size: may be given to `start` instead, as for Keras 2.
-    use_multiprocessing: worker processes, else threads. A bool in the place of ``workers`` is Keras 2's
-        ``(sequence, use_multiprocessing, shuffle)``.
+    py_dataset: it has ``__getitem__``, and ``num_batches`` or ``__len__``. ``num_batches`` None is a dataset without
+        end: each start goes on behind the last batch that was handed out.
+    workers, max_queue_size: may be given to `start` instead.
+    use_multiprocessing: worker processes, else threads.
     shuffle: a new order each epoch, by ``random.shuffle``: the one that Keras has with the same ``random.seed``.
     copy: whether the arrays are private copies; False: views of the slots.
     spec, max_batch_size, start_method, seed, timeout_s: see `ringfeed.Loader`. Without ``spec`` each start reads
@@ -169,13 +161,12 @@ class OrderedEnqueuer(SequenceEnqueuer):
 
     def __init__(  # noqa: PLR0913 - Keras' parameters, and what a loader needs
         self,
-        py_dataset: Any = None,
+        py_dataset: Any,
         workers: int = 1,
         use_multiprocessing: bool = False,  # noqa: FBT001, FBT002 - Keras' own
         max_queue_size: int = 10,
         shuffle: bool = False,  # noqa: FBT001, FBT002 - Keras' own
         *,
-        sequence: Any = None,
         copy: bool = True,
         spec: object = None,
         max_batch_size: int | None = None,
@@ -183,73 +174,105 @@ class OrderedEnqueuer(SequenceEnqueuer):
         seed: int = 0,
         timeout_s: float | None = 300,
     ) -> None:
-        """Keep the settings, and look at the dataset's length; `start` reads the first batch."""
-        if (py_dataset is None) == (sequence is None):
-            raise TypeError("an OrderedEnqueuer is made of one dataset, expected either py_dataset or sequence")
-        older = isinstance(workers, bool)
-        if older:
-            workers, use_multiprocessing, shuffle = 1, bool(workers), bool(shuffle or use_multiprocessing)
-        super().__init__(py_dataset if sequence is None else sequence, use_multiprocessing)
+        """Keep the settings; `start` reads the first batch."""
+        super().__init__(py_dataset, workers, use_multiprocessing, max_queue_size)
         check_choice("start_method", start_method, ("spawn", "fork", "forkserver"))
-        self._keras_2 = older or sequence is not None or not hasattr(type(self.sequence), "num_batches")
-        self.py_dataset = self.sequence
-        self.workers = workers
-        self.max_queue_size = max_queue_size
         self.shuffle = bool(shuffle)
-        self._copy = copy
-        self._options = {
+        self._options: dict[str, Any] = {
+            "copy": copy,
             "spec": spec,
             "max_batch_size": max_batch_size,
             "start_method": start_method,
             "seed": seed,
             "timeout_s": timeout_s,
         }
-        self._order = Order(self.sequence, shuffle=self.shuffle)
+        self._order = _Order(shuffle=self.shuffle)
 
-    def _open(self, slots: int) -> Stream:
+    def _open(self, slots: int) -> Running:
+        _check_some(self.py_dataset)
         backend = "process" if self.use_multiprocessing else "thread"
         options = {**self._options, "workers": self.workers, "backend": backend, "slots": slots}
-        return open_ordered(self.sequence, self._order, options, copy=self._copy, eager=self._keras_2)
+        order = self._order.started()
+        with draws_kept(self.py_dataset):
+            feed = DatasetFeed(self.py_dataset, draw=order.draw, begin=order.begin, compares=True, **options)
+        feed.loader.set_epoch(order.epochs)
+        return Running(feed.loader, _Epochs(feed, order).take)
 
 
-class GeneratorEnqueuer(SequenceEnqueuer):
-    """The batches of an iterator, in its order, read ahead by one thread of this process.
+class _Order:
+    """Epochs as Keras orders them: a start shuffles 0, 1, 2, ... by ``random``, each further epoch the last order."""
 
-    Whatever is asked for, it is one: a running generator cannot be sent to a process, and where Keras gives each
-    process a copy of it, each batch comes as often as there are workers. So ``workers``, ``use_multiprocessing`` and
-    ``random_seed``, which Keras sets in such a process, make no difference here.
+    def __init__(self, *, shuffle: bool) -> None:
+        self._shuffle = shuffle
+        self._numbers: list[int] = []
+        self.begin = 0
+        """The next batch of a dataset without end."""
+        self.epochs = 0
+        """How many were begun, over all starts."""
 
-    The iterator is never read further ahead than ``max_queue_size`` batches; those are lost at `stop`, as with Keras.
-    At its end the loop over `get` ends too.
+    def started(self) -> _Order:
+        """Begin a start."""
+        self._numbers = []
+        return self
 
-    spec, max_batch_size: see `ringfeed.Loader`; otherwise the first batch tells.
-    """
+    def draw(self, count: int, epoch: int) -> list[int]:
+        """Draw an epoch."""
+        self.epochs = epoch + 1
+        if len(self._numbers) != count:
+            self._numbers = list(range(count))
+        if self._shuffle:
+            random.shuffle(self._numbers)
+        return self._numbers
 
-    def __init__(  # noqa: PLR0913 - Keras' parameters, and what a loader needs
-        self,
-        generator: Iterator[Any],
-        use_multiprocessing: bool = False,  # noqa: FBT001, FBT002 - Keras' own
-        random_seed: int | None = None,
-        *,
-        copy: bool = True,
-        spec: object = None,
-        max_batch_size: int | None = None,
-        timeout_s: float | None = 300,
-    ) -> None:
-        """Keep the iterator; `start` reads its first batch."""
-        if not callable(getattr(type(generator), "__next__", None)):
-            raise TypeError(
-                f"a GeneratorEnqueuer was given a {type(generator).__name__}, expected a generator or another "
-                f"iterator; call the function, or give iter(...)"
+
+class _Epochs:
+    """The batches of a dataset, one epoch after another."""
+
+    def __init__(self, feed: DatasetFeed, order: _Order) -> None:
+        self._feed = feed
+        self._order = order
+        self._taking = threading.RLock()  # a signal handler may come in again
+        self._begin()
+
+    def _begin(self) -> None:
+        _check_some(self._feed.dataset)
+        self._batches = self._feed.begin()
+        self._gave_some = False
+
+    def take(self) -> Any:
+        """Return the next batch, of the next epoch where this one is over."""
+        with self._taking:
+            while True:
+                try:
+                    batch = next(self._batches)
+                except StopIteration:
+                    self._end()
+                    continue
+                self._gave_some = True
+                self._order.begin = self._feed.position
+                return batch
+
+    def _end(self) -> None:
+        if not self._gave_some:
+            raise ValueError(
+                f"an epoch of {len(self._feed.loader)} batches was None throughout, so that there is nothing to hand "
+                f"out; return a batch from __getitem__"
             )
-        super().__init__(generator, use_multiprocessing)
-        self.random_seed = random_seed
-        self._copy = copy
-        self._options = {"spec": spec, "max_batch_size": max_batch_size, "timeout_s": timeout_s}
-        self._pulled = Pulled(generator)
+        self._feed.run_hook("on_epoch_end")
+        self._begin()
 
-    def _open(self, slots: int) -> Stream:
-        return open_pulled(self._pulled, {**self._options, "slots": slots}, copy=self._copy)
+
+def _check_some(dataset: Any) -> None:
+    """Refuse a dataset without batches."""
+    if batches_in(dataset) == 0:
+        raise ValueError(
+            f"the {type(dataset).__name__} has no batches (its length is 0), expected 1 or more; look at what it was "
+            f"made of"
+        )
+
+
+def _raise(error: Exception) -> None:
+    raise error
 
 
 def _original(error: Exception) -> Exception:

@@ -1,4 +1,4 @@
-"""Keras' adapter for a PyDataset, over a ring; what takes the place of `PyDatasetAdapter` while `install` is in force.
+"""What `install` puts in the place of Keras' own reading: the ring, as long as it can serve.
 
     a PyDataset ──> RingAdapter ── as long as the ring can serve ──> the loader's batches
                          │
@@ -10,29 +10,56 @@ pass, is put down in one line, and Keras makes that batch and all that follow. A
 
 from __future__ import annotations
 
-import sys
+import logging
+import random
+import threading
 import weakref
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import keras
+import numpy as np
 from keras.src.trainers.data_adapters import data_adapter_utils
 from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 from keras.src.trainers.epoch_iterator import EpochIterator
 
-from ringfeed.errors import RingfeedError
-from ringfeed.frameworks.keras.adapter import Reiterable
-from ringfeed.keras.choice import check_leaves, look_unseen, ring_of, say_fed, say_left
-from ringfeed.keras.pydataset import check_dataset, run_hook
+from ringfeed._units import show_bytes
+from ringfeed.data.passes import batch_size_of
+from ringfeed.errors import RingfeedError, SpecError
+from ringfeed.frameworks.keras.adapter import LoaderAdapter, Reiterable
+from ringfeed.frameworks.keras.caller import caller, owner
+from ringfeed.keras.pydataset import DatasetFeed, check_dataset, draws_kept
+from ringfeed.ring._ring import MAX_WORKERS
+from ringfeed.spec.spec import Spec
 from ringfeed.transport.opened import as_before
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from ringfeed.frameworks.keras.adapter import LoaderAdapter
-    from ringfeed.keras.pydataset import DatasetLoader
+    from typing_extensions import Self
 
+LOG = logging.getLogger("ringfeed.keras")
 OWN = PyDatasetAdapter
+PLAIN = (np.ndarray, np.generic, int, float)
+
+
+@dataclass
+class FallbackIterator:
+    """The batches of one pass; at an error of the ring they are taken from what ``go_on`` finds."""
+
+    batches: Iterator[Any]
+    go_on: Callable[[RingfeedError], Iterator[Any]]
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            return next(self.batches)
+        except RingfeedError as error:
+            self.batches = self.go_on(error)
+        return next(self.batches)
 
 
 class RingAdapter(PyDatasetAdapter):  # type: ignore[misc]  # keras has no types
@@ -47,32 +74,32 @@ class RingAdapter(PyDatasetAdapter):  # type: ignore[misc]  # keras has no types
         self.py_dataset = x
         self.class_weight = class_weight
         self.shuffle = shuffle
-        self._rest: Iterable[int] | None = None
+        self._rest: Iterator[int] | None = None
         self._seen: list[Any] = []
-        self._loader: DatasetLoader | None = None
+        self._feed: DatasetFeed | None = None
         self._ring: LoaderAdapter | None = None
         try:
             self._seen = _look(x)
-            self._loader = _loader_of(x, self._seen, shuffle=shuffle)
-            self._ring = self._loader.to_keras(class_weight=class_weight)
+            self._feed = _feed_of(x, self._seen, shuffle=shuffle)
+            self._ring = LoaderAdapter(self._feed.stream, class_weight)
         except Exception as error:  # noqa: BLE001 - whatever it is, Keras may be able to do it
             self._fall_back(error)
         else:
-            say_fed(self._loader)
+            say_fed(self._feed)
             # TensorFlow keeps what it has made a graph of, the loader with it.
-            weakref.finalize(self, self._loader.close)
+            weakref.finalize(self, self._feed.close)
 
     def _fall_back(self, why: Exception) -> None:
         """Go on as Keras' own adapter."""
         say_left(self.py_dataset, why)
-        loader, self._loader, self._ring = self._loader, None, None
+        feed, self._feed, self._ring = self._feed, None, None
         super().__init__(self.py_dataset, self.class_weight, self.shuffle)
         seen, self._seen = self._seen, []
         if keras.backend.backend() == "tensorflow" and seen:
             with suppress(Exception):  # Keras says so itself, if it is asked for such a dataset
                 self._output_signature = data_adapter_utils.get_tensor_spec([*map(self._standardize_batch, seen)])
-        if loader is not None:
-            loader.close()
+        if feed is not None:
+            feed.close()
 
     # ---- one pass, in the forms of each backend ----
 
@@ -80,48 +107,39 @@ class RingAdapter(PyDatasetAdapter):  # type: ignore[misc]  # keras has no types
         """A dataset that Keras walks in Python."""
         if self._ring is None:
             return super().get_tf_dataset()
-        import tensorflow as tf  # noqa: PLC0415 - other backends run without it
-
-        from ringfeed.frameworks.keras.tensorflow import WalkedDataset  # noqa: PLC0415
+        from ringfeed.frameworks.keras.tensorflow import WalkedDataset  # noqa: PLC0415 - other backends run without it
 
         inner = self._ring.get_tf_dataset()
-        end = tf.errors.OutOfRangeError(None, None, "the dataset's pass has ended")
-        return WalkedDataset(inner, lambda: self._walk(lambda: inner, super(RingAdapter, self).get_tf_dataset, end))
+        own = super().get_tf_dataset
+        return WalkedDataset(inner, lambda: self._walk(lambda _ring: inner.begin(), own))
 
     def get_numpy_iterator(self) -> Iterator[Any]:
         """One pass in NumPy arrays of their own."""
-        return self._walk(lambda: self._need_ring().get_numpy_iterator(), super().get_numpy_iterator)
+        return self._walk(LoaderAdapter.get_numpy_iterator, super().get_numpy_iterator)
 
     def get_jax_iterator(self) -> Iterator[Any]:
         """One pass in JAX's arrays over the slots for Keras, and in private NumPy arrays for any other caller."""
-        if not isinstance(sys._getframe(1).f_locals.get("self"), EpochIterator):  # noqa: SLF001 - see frameworks.keras.arguments
-            return self._walk(lambda: self._need_ring().get_numpy_iterator(), super().get_jax_iterator)
-        return self._walk(lambda: self._need_ring().get_jax_iterator(), super().get_jax_iterator)
+        for_keras = isinstance(owner(caller()), EpochIterator)
+        over_ring = LoaderAdapter.get_jax_iterator if for_keras else LoaderAdapter.get_numpy_iterator
+        return self._walk(over_ring, super().get_jax_iterator)
 
     def get_torch_dataloader(self) -> Any:
         """Passes in tensors on Keras' device."""
         own = super().get_torch_dataloader
-        return Reiterable(lambda: self._walk(lambda: self._need_ring().get_torch_dataloader(), own))
+        return Reiterable(lambda: self._walk(LoaderAdapter.get_torch_dataloader, own))
 
-    def _need_ring(self) -> LoaderAdapter:
-        assert self._ring is not None
-        return self._ring
-
-    def _walk(
-        self, over_ring: Callable[[], Any], own: Callable[[], Any], end: Exception | None = None
-    ) -> Iterator[Any]:
+    def _walk(self, over_ring: Callable[[LoaderAdapter], Any], own: Callable[[], Any]) -> Iterator[Any]:
         """One pass, over the ring as long as it goes, and then as Keras' ``own``."""
 
         def go_on(error: RingfeedError) -> Iterator[Any]:
-            if self._loader is None:  # another pass has found it out before
+            if self._feed is None:  # another pass has found it out before
                 raise error
-            self._rest = self._loader.rest()
+            self._rest = self._feed.rest()
             self._fall_back(error)
             return iter(own())
 
-        if self._ring is None:
-            return _Watched(iter(own()), go_on, end)
-        return _Watched(iter(over_ring()), go_on, end)
+        batches = iter(own() if self._ring is None else over_ring(self._ring))
+        return map(_as_tuple, FallbackIterator(batches, go_on))
 
     def _get_iterator(self) -> Iterator[Any]:
         """What Keras' own way reads: where the ring gave up amid a pass, first the rest of that."""
@@ -137,57 +155,22 @@ class RingAdapter(PyDatasetAdapter):  # type: ignore[misc]  # keras has no types
 
     def on_epoch_begin(self) -> None:
         """Run the dataset's hook."""
-        if self._loader is None:
+        if self._feed is None:
             super().on_epoch_begin()
         else:
-            run_hook(self._loader, "on_epoch_begin")
+            self._feed.run_hook("on_epoch_begin")
 
     def on_epoch_end(self) -> None:
         """Run the dataset's hook."""
-        if self._loader is None:
+        if self._feed is None:
             super().on_epoch_end()
         else:
-            run_hook(self._loader, "on_epoch_end")
+            self._feed.run_hook("on_epoch_end")
 
 
-class _Watched:
-    """The batches of one pass; at an error of the ring they are taken from what ``go_on`` finds.
-
-    ``end`` is raised where an execution of several steps finds no batch: see `EagerBatches`.
-    """
-
-    def __init__(
-        self, batches: Iterator[Any], go_on: Callable[[RingfeedError], Iterator[Any]], end: Exception | None
-    ) -> None:
-        self._batches = batches
-        self._go_on = go_on
-        self._end = end
-        self._found_some = False
-
-    def __iter__(self) -> _Watched:
-        self._batches = iter(self._batches)
-        self._found_some = False
-        return self
-
-    def __next__(self) -> Any:
-        try:
-            batch = self._next()
-        except StopIteration:
-            if self._end is not None and not self._found_some:
-                raise self._end from None
-            raise
-        self._found_some = True
-        return batch if isinstance(batch, (tuple, list, dict)) else (batch,)  # Keras makes a tuple of a bare array
-
-    def _next(self) -> Any:
-        try:
-            return next(self._batches)
-        except RingfeedError as error:
-            self._batches = self._go_on(error)
-        return next(self._batches)
-
-
-# ---- a dataset, looked at ----
+def _as_tuple(batch: Any) -> Any:
+    """Return a bare array as Keras does: in a tuple."""
+    return batch if isinstance(batch, (tuple, list, dict)) else (batch,)
 
 
 def _look(dataset: Any) -> list[Any]:
@@ -201,13 +184,96 @@ def _look(dataset: Any) -> list[Any]:
         return [dataset[number] for number in range(most if count is None else min(most, count))]
 
 
-def _loader_of(dataset: Any, seen: list[Any], *, shuffle: bool) -> DatasetLoader:
-    """A loader with the workers that Keras would have."""
+def _feed_of(dataset: Any, seen: list[Any], *, shuffle: bool) -> DatasetFeed:
+    """A feed with the workers that Keras would have."""
     workers = dataset.workers
     processes = workers > 0 and dataset.use_multiprocessing
     if keras.backend.backend() == "tensorflow":
         workers = max(workers, 1)  # Keras reads in a thread of TensorFlow's, in any case
     elif not processes and workers == 1:
         workers = 0  # Keras makes such batches itself, between two steps: what else draws or changes then has its order
-    check_leaves(keras.tree.flatten(seen))
-    return ring_of(dataset, seen, shuffle=shuffle, workers=workers, processes=processes)
+    leaves = keras.tree.flatten(seen)
+    return feed_as_keras(dataset, seen, leaves, shuffle=shuffle, workers=workers, processes=processes, copy=False)
+
+
+# ---- what Keras is served, of Keras 3 and of Keras 2 ----
+
+
+def look_unseen(dataset: Any) -> list[Any]:
+    """Return batch 0, and leave no trace in the dataset: neither the numbers that it draws, nor what it opens."""
+    with draws_kept(dataset), as_before(dataset):
+        return [dataset[0]]
+
+
+def feed_as_keras(  # noqa: PLR0913 - what Keras was told
+    dataset: Any, seen: list[Any], leaves: Iterable[Any], *, shuffle: bool, workers: int, processes: bool, copy: bool
+) -> DatasetFeed:
+    """Feed batches such as were ``seen``, as patiently as Keras, in the order that Keras draws.
+
+    ``leaves``: those of what was seen. Tensors among them, which may live anywhere, are refused, and other objects that
+    NumPy would make arrays of.
+    """
+    for leaf in leaves:
+        if not isinstance(leaf, PLAIN):
+            raise SpecError(f"batches hold a {type(leaf).__module__}.{type(leaf).__qualname__}, and not arrays alone")
+    spec, rows = _form_of(seen)
+    return DatasetFeed(
+        dataset,
+        draw=_shuffled if shuffle else None,
+        compares=True,
+        shuffle=shuffle,
+        workers=min(workers, MAX_WORKERS),
+        backend="process" if processes else "thread",
+        spec=spec,
+        max_batch_size=max(rows, batch_size_of(dataset)),
+        timeout_s=None,
+        copy=copy,
+    )
+
+
+def _form_of(batches: list[Any]) -> tuple[Spec, int]:
+    """Return the spec that the first few batches all have, and the most rows that one has."""
+    spec, rows = Spec.infer_batch(batches[0], 0)
+    for number, batch in enumerate(batches[1:], start=1):
+        other, more = Spec.infer_batch(batch, number)
+        if other != spec:
+            raise SpecError(f"batch {number} is {other!r}, and batch 0 is {spec!r}; give all batches one form")
+        rows = max(rows, more)
+    return spec, rows
+
+
+def _shuffled(count: int, _epoch: int) -> list[int]:
+    numbers = list(range(count))
+    random.shuffle(numbers)
+    return numbers
+
+
+# ---- what is said ----
+
+_said: dict[tuple[int, str], weakref.ref[Any]] = {}
+_saying = threading.Lock()
+
+
+def say_fed(feed: DatasetFeed) -> None:
+    """Say which workers feed a dataset, and in how much memory."""
+    plan = feed.loader.plan
+    kinds = ("process", "processes") if feed.has_processes else ("thread", "threads")
+    workers = f"{plan.workers} worker {kinds[plan.workers != 1]}" if plan.workers else "no workers"
+    memory = f", {show_bytes(plan.total)} of shared memory"  # to the byte it differs from pass to pass
+    _say(feed.dataset, f"runs over ringfeed: {workers}, {plan.slots} slots", memory)
+
+
+def say_left(dataset: Any, why: Exception) -> None:
+    """Say why a dataset is left to Keras, in one line."""
+    _say(dataset, f"is left to Keras: {str(why).partition(chr(10))[0] or type(why).__name__}")
+
+
+def _say(dataset: Any, what: str, more: str = "") -> None:
+    """Log a line, once for each dataset and what is said of it; ``more`` is its end, which may differ."""
+    key = id(dataset), what
+    with _saying:
+        known = _said.get(key)
+        if known is not None and known() is dataset:
+            return
+        _said[key] = weakref.ref(dataset, lambda _: _said.pop(key, None))
+    LOG.warning("%s %s%s", type(dataset).__name__, what, more)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 from keras.src.trainers.epoch_iterator import EpochIterator
 
 from ringfeed.frameworks.keras.adapter import LoaderAdapter
+from ringfeed.frameworks.keras.caller import caller, owner
 from ringfeed.frameworks.keras.door import check_takes_adapters
-from ringfeed.keras.pydataset import DatasetLoader, loader_for, run_hook
+from ringfeed.keras.pydataset import DatasetFeed, check_dataset
+from ringfeed.transport.opened import as_before
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from typing_extensions import Self
 
     from ringfeed.frameworks.keras.arguments import ClassWeight
+    from ringfeed.loader import Loader
 
 
 class DatasetAdapter(LoaderAdapter):
@@ -25,19 +25,19 @@ class DatasetAdapter(LoaderAdapter):
     It may serve any number of calls, one after another; its workers stay until `close`, or until it is dropped.
     """
 
-    def __init__(self, loader: DatasetLoader, class_weight: ClassWeight | None) -> None:
+    def __init__(self, dataset_feed: DatasetFeed, class_weight: ClassWeight | None) -> None:
         """Refuse what cannot be fed or weighted."""
-        super().__init__(loader._stream, class_weight)  # noqa: SLF001 - as `to_keras` does
-        self._dataset_loader = loader
+        super().__init__(dataset_feed.stream, class_weight)
+        self._dataset_feed = dataset_feed
 
     @property
-    def loader(self) -> DatasetLoader:
+    def loader(self) -> Loader:
         """The loader that runs: its ``stats()``, ``plan``, ``memory``."""
-        return self._dataset_loader
+        return self._dataset_feed.loader
 
     def close(self) -> None:
         """End the workers and give the memory back."""
-        self._dataset_loader.close()
+        self._dataset_feed.close()
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -51,16 +51,15 @@ class DatasetAdapter(LoaderAdapter):
 
     def on_epoch_begin(self) -> None:
         """Run the dataset's hook in this process, and tell Keras how long the dataset is now."""
-        run_hook(self._dataset_loader, "on_epoch_begin")
-        owner = sys._getframe(1).f_locals.get("self")  # noqa: SLF001 - see frameworks.keras.arguments
-        if isinstance(owner, EpochIterator) and "_num_batches" in vars(owner):
-            owner._num_batches = self._dataset_loader.count()  # noqa: SLF001 - Keras asks once a call only
+        self._dataset_feed.run_hook("on_epoch_begin")
+        iterator = owner(caller())
+        if isinstance(iterator, EpochIterator) and "_num_batches" in vars(iterator):
+            iterator._num_batches = self._dataset_feed.count()  # noqa: SLF001 - Keras asks once a call only
 
     def on_epoch_end(self) -> None:
         """Run the dataset's hook in this process, and give back an epoch that was begun only to build the model."""
-        caller: FrameType = sys._getframe(1)  # noqa: SLF001
-        self._leave(caller)
-        run_hook(self._dataset_loader, "on_epoch_end")
+        self._leave(caller())
+        self._dataset_feed.run_hook("on_epoch_end")
 
 
 def feed(  # noqa: PLR0913 - the public parameters
@@ -94,18 +93,31 @@ def feed(  # noqa: PLR0913 - the public parameters
     workers + 2 slots unless told otherwise. ``use_multiprocessing`` and ``max_queue_size`` of the dataset are for
     Keras' own way, and mean nothing here.
     """
-    given = {"workers": workers, "shuffle": shuffle, "seed": seed, "spec": spec, "max_batch_size": max_batch_size}
-    if is_keras_two(dataset):
-        from ringfeed.keras.keras_two import FedSequence  # noqa: PLC0415 - imports tf_keras
+    given = {"shuffle": shuffle, "seed": seed, "spec": spec, "max_batch_size": max_batch_size} | settings
+    is_keras_2 = any(base.__module__.partition(".")[0] == "tf_keras" for base in type(dataset).__mro__)
+    if not is_keras_2:
+        check_takes_adapters("feed()")
+    elif class_weight is not None:
+        message = "class_weight= is for Keras 3; give it to fit() of the tf_keras model"
+        raise TypeError(message)
+    dataset_feed = _open(dataset, workers, given | {"copy": True} if is_keras_2 else given)
+    if is_keras_2:
+        from ringfeed.keras.legacy import FedSequence  # noqa: PLC0415 - imports tf_keras, as the dataset has
 
-        if class_weight is not None:
-            message = "class_weight= is for Keras 3; give it to fit() of the tf_keras model"
+        return FedSequence(dataset_feed)
+    return DatasetAdapter(dataset_feed, class_weight)
+
+
+def _open(dataset: Any, workers: int | None, settings: dict[str, Any]) -> DatasetFeed:
+    """Feed with the settings that `feed` was given, and what the dataset says of the others."""
+    for name in ("batch_size", "sampler"):
+        if name in settings:
+            message = (
+                f"{name}= is not for feed(): the dataset says what a batch is and how many there are; leave it out"
+            )
             raise TypeError(message)
-        return FedSequence(loader_for(dataset, given | settings | {"copy": True}))
-    check_takes_adapters("feed()")
-    return DatasetAdapter(loader_for(dataset, given | settings), class_weight)
-
-
-def is_keras_two(dataset: object) -> bool:
-    """Whether the dataset is a Sequence of `tf_keras`, which then has been imported."""
-    return any(base.__module__.partition(".")[0] == "tf_keras" for base in type(dataset).__mro__)
+    with as_before(dataset):
+        check_dataset(dataset)
+    if workers is None and getattr(dataset, "_workers", 1) > 1:
+        workers = dataset.workers
+    return DatasetFeed(dataset, workers=workers, **settings)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import keras
 from keras.src.trainers import data_adapters
@@ -13,6 +13,8 @@ from keras.src.trainers.data_adapters import py_dataset_adapter
 from ringfeed.frameworks.keras.door import check_takes_adapters
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from typing_extensions import Self
 
 NAME = "PyDatasetAdapter"
@@ -79,13 +81,18 @@ def uninstall() -> None:
 
 def _settle() -> None:
     """Have Keras' names mean what is wanted."""
+    for place, name, own, ours in _swaps():
+        before, after = (own, ours) if _wanted else (ours, own)
+        if getattr(place, name, None) is before:
+            setattr(place, name, after)
+
+
+def _swaps() -> Iterator[tuple[Any, str, object, object]]:
+    """Yield where Keras has a name for its own way of reading: place, name, what it meant, and what is installed."""
     from ringfeed.keras.fallback import OWN, RingAdapter  # noqa: PLC0415 - see install
 
-    before, after = (OWN, RingAdapter) if _wanted else (RingAdapter, OWN)
-    for place in PLACES:
-        if getattr(place, NAME, None) is before:
-            setattr(place, NAME, after)
+    yield from ((place, NAME, OWN, RingAdapter) for place in PLACES)
     if "tf_keras" in sys.modules:
-        from ringfeed.keras import keras_two  # noqa: PLC0415 - imports tf_keras
+        from ringfeed.keras import legacy  # noqa: PLC0415 - imports tf_keras
 
-        keras_two.settle(wanted=bool(_wanted))
+        yield legacy.PLACE, legacy.NAME, legacy.OWN, legacy.over_ring

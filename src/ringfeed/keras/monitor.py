@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import operator
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
 import keras
 
+from ringfeed.frameworks.keras.caller import caller, owner
 from ringfeed.loader import loaders_in_use
 
 if TYPE_CHECKING:
@@ -41,10 +41,10 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]  # keras has no t
         Keras tells a callback of the model and not of the others; they are found in the frame of the caller.
         """
         super().set_model(model)
-        caller = sys._getframe(1).f_locals.get("self")  # noqa: SLF001 - see above
-        if isinstance(caller, keras.callbacks.CallbackList) and self in caller.callbacks:
-            caller.callbacks.remove(self)  # it goes over them by number, and nothing behind this one moves
-            caller.callbacks.insert(0, self)
+        telling = owner(caller())
+        if isinstance(telling, keras.callbacks.CallbackList) and self in telling.callbacks:
+            telling.callbacks.remove(self)  # it goes over them by number, and nothing behind this one moves
+            telling.callbacks.insert(0, self)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002 - Keras' signature
         """Remember what had been waited before."""

@@ -1,238 +1,159 @@
-"""A loader of a Keras dataset, whose items are whole batches; no framework is imported here.
+"""A Keras dataset, whose items are whole batches, and the loader that reads it; no framework is imported here.
 
-    numbers      0 1 2 3 4 5 6 7      the batches of one pass, in its order
-    given out    0 1 2 3 4            to the ring, as far as it plans ahead
-    taken        0 1                  the rest can begin anew from here, over the dataset as it is now
-
-The dataset's hooks are not the loader's to run: Keras says when.
+dataset ──> DatasetFeed ── begin ──> RingPass ──> the batches of one pass
+                 ▲
+                 └── run_hook, where Keras runs the dataset's hooks
 """
 
 from __future__ import annotations
 
-import itertools
+import random
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ringfeed.data.rng import SampleContext, enter
-from ringfeed.data.sampler import Custom, Shuffled
+import numpy as np
+
+from ringfeed.data.batches import batches_in
+from ringfeed.data.passes import Passes, PassOrder
+from ringfeed.data.sampler import Shuffled
 from ringfeed.errors import RingfeedError, SpecError, WorkerError
-from ringfeed.loader import Loader
-from ringfeed.spec.spec import Spec
+from ringfeed.loader import Loader, stream_of
 from ringfeed.transport.opened import as_before
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from ringfeed.data.sampler import Sampler
-    from ringfeed.engine.batches import BatchIterator
+    from typing_extensions import Self
+
+    from ringfeed.frameworks.base import BatchIterator
+    from ringfeed.loader import LoaderStream
     from ringfeed.spec.builder import BuildBatch
 
+    Draw = Callable[[int, int], Sequence[int]]
 
-def count_of(dataset: Any) -> int | None:
-    """The batches of one pass over a Keras dataset as it is now; None where it has no end."""
-    if hasattr(type(dataset), "num_batches"):
-        count: int | None = dataset.num_batches
-        return count
-    return len(dataset)
+DRAWS = (np.random.Generator, np.random.RandomState, random.Random)
+"""What a dataset may have of its own to draw from."""
 
 
-def form_of(batches: Sequence[Any], dataset: Any) -> tuple[Spec, int]:
-    """The spec that all of the first few batches have, and the rows to make room for.
+class DatasetFeed:
+    """A Keras dataset and its loader, pass by pass.
 
-    ``batch_size``, where a dataset has such an attribute, may be more than any of these batches has.
-    """
-    spec, rows = Spec.infer_batch(batches[0], 0)
-    for number, batch in enumerate(batches[1:], start=1):
-        other, more = Spec.infer_batch(batch, number)
-        if other != spec:
-            raise SpecError(f"batch {number} is {other!r}, and batch 0 is {spec!r}; give all batches one form")
-        rows = max(rows, more)
-    said = getattr(dataset, "batch_size", None)
-    if isinstance(said, int) and not isinstance(said, bool):
-        rows = max(rows, said)
-    return spec, max(rows, 1)
-
-
-class Order:
-    """The numbers of the batches of one pass; without end where there are none to say."""
-
-    def __init__(self, numbers: Sequence[int] | None, begin: int = 0) -> None:
-        self._numbers = numbers
-        self._begin = begin
-        self._given = 0
-
-    def __iter__(self) -> Iterator[int]:
-        """Give the numbers out, and count them."""
-        for number in self.rest(0):
-            self._given += 1
-            yield int(number)
-
-    def rest(self, taken: int) -> Iterable[int]:
-        """The numbers behind those that were taken."""
-        if self._numbers is None:
-            return itertools.count(self._begin + taken)
-        return self._numbers[self._begin + taken :]
-
-    def after(self, taken: int) -> Order:
-        """The same order behind those that were taken."""
-        return Order(self._numbers, self._begin + taken)
-
-    def taken(self, waiting: int) -> int:
-        """How many were taken, where so many of those given out are not."""
-        return self._given - waiting
-
-
-class DatasetLoader(Loader):
-    """Feeds the batches of a Keras dataset.
-
-    The dataset is asked for its length anew at each pass. What its hooks change reaches the workers with the next
-    batch after one has run (see `changed`); what others change, with the next pass if the dataset has hooks or
-    ``compares``: each pass is then begun by comparing all of the dataset with what the workers have.
+    The dataset is asked for its length anew at each pass. What `run_hook` changes reaches the workers with the next
+    batch; what others change, with the next pass if the dataset has hooks or ``compares``: each pass is then begun by
+    comparing all of the dataset with what the workers have.
     """
 
     def __init__(
-        self,
-        dataset: Any,
-        *,
-        shuffle: bool = False,
-        seed: int = 0,
-        draw: Callable[[int], Sequence[int]] | None = None,
-        compares: bool = False,
-        **settings: Any,
+        self, dataset: Any, *, draw: Draw | None = None, begin: int = 0, compares: bool = False, **settings: Any
     ) -> None:
-        """Take the parameters of `Loader`; ``draw(count)`` makes the order of each pass, instead of ``shuffle``."""
-        self._draw = draw
-        self._shuffles = shuffle
-        self._order = Order(())
-        self._resumed: Order | None = None
-        self._stale = False
-        self._failed_at = 0
-        super().__init__(dataset, batch_size=None, seed=seed, **settings)
-        self._hooked = self._changes
-        self._source.hooks = frozenset()  # Keras runs them
-        self._changes = compares or self._hooked
-
-    # ---- what Keras knows and does better ----
-
-    @property
-    def shuffle(self) -> bool:
-        """Whether each epoch has an order of its own."""
-        return self._shuffles
+        """Take the parameters of `Loader`, and those of `PassOrder` and `Passes`."""
+        self.dataset = dataset
+        if draw is None and settings.get("shuffle"):
+            draw = _by_seed(settings.get("seed", 0))
+        self.has_processes = settings.get("backend", "process") == "process" and settings.get("workers") != 0
+        count = _count_unseen if self.has_processes else batches_in
+        self._order = PassOrder(partial(count, dataset), draw, begin)
+        passes = Passes(dataset, self._order, compares=compares)
+        self.loader = Loader(passes, batch_size=None, **settings)
+        self._stream = stream_of(self.loader)
+        self._reloads = passes.has_hooks and self.loader.plan.workers > 0
+        self._error: RingfeedError | None = None  # of what a hook has changed
+        self._failed_at: int | None = None
 
     @property
-    def is_in_order(self) -> bool:
-        """Whether every pass comes in the dataset's own order, and has an end."""
-        return not self._shuffles and self._draw is None and count_of(self._dataset) is not None
-
-    @property
-    def backend(self) -> str:
-        """What the workers are: "process" or "thread"."""
-        return self._settings.backend
-
-    def __len__(self) -> int:
-        """Return the batches of a pass over the dataset as it is now; TypeError where it has no end."""
-        count = self.count()
-        if count is None:
-            message = "the length of this loader is unknown: its dataset has no end"
-            raise TypeError(message)
-        return count
+    def stream(self) -> LoaderStream:
+        """The loader as frameworks take it. Made for each, since this must not refer to itself."""
+        return replace(self._stream, epoch=self.begin)
 
     def count(self) -> int | None:
         """Return the batches of a pass over the dataset as it is now; None where it has no end."""
-        with self._as_before():
-            return count_of(self._dataset)
+        return self._order.length
 
-    def _make_sampler(self) -> Sampler:
-        return Custom(self._order_of, None)  # the length may change in each pass
-
-    # ---- the order, and where in it a pass is ----
-
-    def _order_of(self, epoch: int) -> Order:
-        if self._resumed is not None:
-            self._order, self._resumed = self._resumed, None
-            return self._order
-        count = self.count()
-        if count is None:
-            numbers: Any = None
-        elif self._draw is not None:
-            numbers = self._draw(count)
-        elif self._shuffles:
-            numbers = Shuffled(count, self._seed).epoch(epoch).take(count)
-        else:
-            numbers = range(count)
-        self._order = Order(numbers)
-        return self._order
-
-    def rest(self) -> Iterable[int]:
-        """The numbers of the batches still to come after an error, the one that failed included."""
-        return self._order.rest(self._failed_at)
-
-    def _taken(self) -> int:
-        waiting = 0 if self._engine is None else self._engine._waiting  # noqa: SLF001 - it counts, and changes nothing
-        return self._order.taken(waiting)
-
-    # ---- a dataset that changes ----
-
-    def _begin_epoch(self, build: BuildBatch | None = None, *, wait_for_slots: bool = False) -> BatchIterator:
+    def begin(self, build: BuildBatch | None = None, *, wait_for_slots: bool = False) -> RingPass:
         """Begin the next pass over the dataset as it is now."""
-        self._stale = False
-        return super()._begin_epoch(build, wait_for_slots=wait_for_slots)
+        self._error, self._failed_at = None, None
+        batches = self._stream.epoch(build, wait_for_slots=wait_for_slots)
+        self._failed_at = 0
+        return RingPass(self, batches)
 
-    def changed(self) -> None:
-        """Have the workers look at the dataset anew, in the midst of a pass too: one of its hooks has run."""
-        self._stale = self._hooked and self._settings.workers > 0
-        self._recall_stale()
+    def __iter__(self) -> RingPass:
+        """Begin the next pass."""
+        return self.begin()
 
-    def _recall_stale(self) -> None:
-        """Have no batches come that `_next` does not see, as long as it is to bind them anew."""
-        engine = self._engine
-        if self._stale and engine is not None:
-            engine.taker.recall()
+    @property
+    def position(self) -> int:
+        """How many batches of the pass were taken; of a dataset without end, the number of the next one."""
+        return self._order.now.given - self._stream.waiting()
 
-    def _next(self, turn: int, build: BuildBatch | None, *, patient: bool) -> Any:
-        if self._stale:
-            self._resume(turn)
-        before = self._taken()
+    def rest(self) -> Iterator[int] | None:
+        """Give the numbers of the batches still to come after an error, the one that failed included.
+
+        None where no pass has begun: then all of one is to come.
+        """
+        return None if self._failed_at is None else self._order.now.rest(self._failed_at)
+
+    def run_hook(self, name: str) -> None:
+        """Call a hook of the dataset, if it has it, and have the workers see what it changed, also amid a pass."""
+        hook = getattr(self.dataset, name, None)
+        if hook is None:
+            return
+        hook()
+        if self._reloads:
+            try:
+                self._stream.reload()
+            except RingfeedError as error:
+                self._error = error  # the next batch says so
+
+    def take(self, batches: BatchIterator) -> Any:
+        """Take the next batch of a pass, and remember where it failed."""
+        before = self.position
         try:
-            return super()._next(turn, build, patient=patient)
+            self._tell()
+            return next(batches)
         except RingfeedError as error:
-            took = isinstance(error, (SpecError, WorkerError)) and self._engine is not None
-            self._failed_at = self._taken() - 1 if took else before
+            taken = isinstance(error, (SpecError, WorkerError)) and batches.failure is None
+            self._failed_at = self.position - 1 if taken else before
             raise
+
+    def _tell(self) -> None:
+        """Raise, once, why the workers could not be sent what a hook has changed."""
+        error, self._error = self._error, None
+        try:
+            if error is not None:
+                raise error
         finally:
-            self._recall_stale()  # a hook may have run meanwhile, in another thread
+            del error  # its traceback has this frame
 
-    def _resume(self, turn: int) -> None:
-        """Bind what is not taken yet anew, over the dataset as it is now."""
-        with self._lock:
-            if turn == self._turn and self._engine is not None and self._engine.pool.failure is None:
-                self._stale = False
-                self._resumed = self._order.after(self._taken())
-                self._engine.update(self._dataset)
-                number = self._next_epoch - 1
-                self._engine.begin(self._sampler.epoch(number), number, pure=self._sampler.pure)
+    def close(self) -> None:
+        """End the workers and give the memory back."""
+        self.loader.close()
 
 
-# ---- what users give ----
+class RingPass:
+    """One pass over a dataset."""
+
+    def __init__(self, feed: DatasetFeed, batches: BatchIterator) -> None:
+        self._feed = feed
+        self._batches = batches
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        return self._feed.take(self._batches)
 
 
-def loader_for(dataset: Any, settings: dict[str, Any]) -> DatasetLoader:
-    """A loader with the settings that `feed` was given, and what the dataset says of the others."""
-    for name in ("batch_size", "sampler"):
-        if name in settings:
-            message = (
-                f"{name}= is not for feed(): the dataset says what a batch is and how many there are; leave it out"
-            )
-            raise TypeError(message)
+def _count_unseen(dataset: Any) -> int | None:
+    """Count the batches of a dataset that is sent to processes: it keeps nothing open."""
     with as_before(dataset):
-        check_dataset(dataset)
-    workers, spec, most = (settings.pop(name) for name in ("workers", "spec", "max_batch_size"))
-    if workers is None and getattr(dataset, "_workers", 1) > 1:
-        workers = dataset.workers
-    if spec is None:
-        with as_before(dataset):
-            spec, rows = form_of([_first_batch(dataset, settings["seed"])], dataset)
-        most = rows if most is None else most
-    return DatasetLoader(dataset, workers=workers, spec=spec, max_batch_size=most, **settings)
+        return batches_in(dataset)
+
+
+def _by_seed(seed: int) -> Draw:
+    """An order of its own for each epoch, a pure function of (seed, epoch)."""
+    return lambda count, epoch: Shuffled(count, seed).epoch(epoch).take(count).tolist()
 
 
 def check_dataset(dataset: Any) -> None:
@@ -243,23 +164,35 @@ def check_dataset(dataset: Any) -> None:
             f"__getitem__ gives batches; give arrays and samples to ringfeed.Loader"
         )
         raise TypeError(message)
-    if count_of(dataset) == 0:
+    if batches_in(dataset) == 0:
         message = f"the dataset (a {type(dataset).__name__}) has length 0, expected a batch or more"
         raise ValueError(message)
 
 
-def _first_batch(dataset: Any, seed: int) -> Any:
-    """Batch 0, with the random numbers that `ringfeed.rng` gives it in the first epoch."""
-    before = enter(SampleContext(seed))
+@contextmanager
+def draws_kept(dataset: Any) -> Iterator[None]:
+    """Undo what reading a batch here does to random numbers, global ones and the dataset's: Keras would read none."""
+    states = random.getstate(), np.random.get_state()  # noqa: NPY002 - what datasets draw from
+    own = [(draws, _state_of(draws)) for draws in getattr(dataset, "__dict__", {}).values() if isinstance(draws, DRAWS)]
     try:
-        return dataset[0]
+        yield
     finally:
-        enter(before)
+        random.setstate(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002
+        for draws, state in own:
+            _set_state(draws, state)
 
 
-def run_hook(loader: DatasetLoader, name: str) -> None:
-    """Call a hook of the loader's dataset, if it has it, and have the workers see what it changed."""
-    hook = getattr(loader.dataset, name, None)
-    if hook is not None:
-        hook()
-        loader.changed()
+def _state_of(draws: Any) -> Any:
+    if isinstance(draws, np.random.Generator):
+        return draws.bit_generator.state
+    return draws.getstate() if isinstance(draws, random.Random) else draws.get_state()
+
+
+def _set_state(draws: Any, state: Any) -> None:
+    if isinstance(draws, np.random.Generator):
+        draws.bit_generator.state = state
+    elif isinstance(draws, random.Random):
+        draws.setstate(state)
+    else:
+        draws.set_state(state)

@@ -24,6 +24,7 @@ from enqueued import (
     Failing,
     Gated,
     Holed,
+    Importing,
     Sequence,
     Shrinking,
     Unopened,
@@ -32,7 +33,8 @@ from enqueued import (
     numbers,
 )
 from ringfeed.errors import ClosedError, SlotsHeldWarning
-from ringfeed.keras.enqueuers import GeneratorEnqueuer, OrderedEnqueuer, SequenceEnqueuer
+from ringfeed.keras.enqueuers import OrderedEnqueuer, SequenceEnqueuer
+from ringfeed.keras.generators import GeneratorEnqueuer
 from ringfeed.ring.failure import RemoteTraceback
 
 if TYPE_CHECKING:
@@ -214,19 +216,6 @@ def test_an_epoch_ends_when_more_is_asked_for() -> None:
     enqueuer.stop()
 
 
-def test_an_epoch_ends_with_its_last_batch_for_keras_2() -> None:
-    """For code written for Keras 2 the hook has run, and the workers have begun, before more is asked for."""
-    sequence = Sequence(3)
-    enqueuer = OrderedEnqueuer(sequence)
-    enqueuer.start(workers=1, max_queue_size=2)
-    batches = enqueuer.get()
-    assert numbers(batches, 3) == [0, 1, 2]
-    assert sequence.ended == 1
-    settle(enqueuer)
-    assert number_of(next(batches)) == 0
-    enqueuer.stop()
-
-
 @pytest.mark.parametrize("kind", [Sequence, Batched])
 def test_a_hook_that_raises_costs_no_batch(kind: type[Sequence]) -> None:
     """All of the epoch is handed out, then comes the error, and nothing runs any more."""
@@ -246,7 +235,7 @@ def test_a_hook_that_raises_costs_no_batch(kind: type[Sequence]) -> None:
 def test_nothing_but_none_is_an_error() -> None:
     """An epoch that hands out nothing would go on for ever."""
     enqueuer = started(Holed(3, set()))
-    enqueuer.sequence.holes = {0, 1, 2}
+    enqueuer.py_dataset.holes = {0, 1, 2}
     batches = enqueuer.get()
     with pytest.raises(ValueError, match="None") as raised:
         numbers(batches, 9)
@@ -338,21 +327,25 @@ def test_ctrl_c_in_get_loses_nothing() -> None:
     enqueuer.stop()
 
 
+def test_workers_import_no_loader() -> None:
+    """A worker process reads the dataset alone: the enqueuer, and the loader with it, stay here."""
+    assert [batch.tolist() for batch in itertools.islice(started(Importing(2), use_multiprocessing=True).get(), 2)] == [
+        [[False, False]]
+    ] * 2
+
+
 # ---- starting and stopping ----
 
 
-@pytest.mark.parametrize("kind", [Sequence, Batched])
-def test_stop_ends_who_waits(kind: type[Sequence]) -> None:
-    """A `get` that waits ends when another thread stops: with a ValueError, for code of Keras 2 quietly."""
+def test_stop_ends_a_get_that_waits() -> None:
+    """A `get` that waits ends with a ValueError when another thread stops."""
     dataset = Gated(1)
     enqueuer = started(dataset)
-    enqueuer._keras_2 = kind is Sequence
     ends: list[Any] = []
 
     def consume() -> None:
         try:
             ends.extend(number_of(batch) for batch in enqueuer.get())
-            ends.append("end")
         except ValueError as error:
             ends.append(error)
 
@@ -364,17 +357,14 @@ def test_stop_ends_who_waits(kind: type[Sequence]) -> None:
     thread.join(PATIENCE_S)
     dataset.gate.set()
     assert not thread.is_alive()
-    if kind is Sequence:
-        assert ends == [0, "end"]
-    else:
-        assert isinstance(ends[1], ClosedError)
-        assert str(ends[1]) == (
-            "this enqueuer is not running, so there are no batches; call start(), and take none after stop()"
-        )
+    assert isinstance(ends[1], ClosedError)
+    assert str(ends[1]) == (
+        "this enqueuer is not running, so there are no batches; call start(), and take none after stop()"
+    )
 
 
 def test_stop_and_start_may_be_called_again() -> None:
-    """Stopping what does not run and starting what runs do nothing, with either Keras' parameters."""
+    """Stopping what does not run and starting what runs do nothing."""
     enqueuer = OrderedEnqueuer(Batched(3))
     assert not enqueuer.is_running()
     assert enqueuer.loader is None
@@ -386,14 +376,13 @@ def test_stop_and_start_may_be_called_again() -> None:
     assert enqueuer.loader is loader
     assert number_of(next(enqueuer.get())) == 1
     enqueuer.stop(drain_queue_and_join=False)
-    enqueuer.stop(timeout=5)
-    enqueuer.stop(5)
+    enqueuer.stop(False)  # noqa: FBT003 - Keras' own
     assert not enqueuer.is_running()
     assert enqueuer.loader is None
 
 
 def test_a_hook_may_stop() -> None:
-    """A dataset that stops its enqueuer at the end of an epoch ends the loop, while another thread stops too."""
+    """A dataset may stop its enqueuer at the end of an epoch, while another thread stops too."""
     sequence = Sequence(3)
     enqueuer = OrderedEnqueuer(sequence)
     other = threading.Thread(target=enqueuer.stop)
@@ -404,7 +393,10 @@ def test_a_hook_may_stop() -> None:
 
     sequence.on_epoch_end = stop  # type: ignore[method-assign]
     enqueuer.start(2)
-    assert numbers(enqueuer.get(), 9) == [0, 1, 2]
+    batches = enqueuer.get()
+    assert numbers(batches, 3) == [0, 1, 2]
+    with pytest.raises(ClosedError):
+        next(batches)
     other.join(PATIENCE_S)
     assert not other.is_alive()
 
@@ -471,59 +463,24 @@ def test_no_more_is_read_ahead_than_asked(asked: int, slots: int) -> None:
 # ---- what is asked for ----
 
 
-@pytest.mark.parametrize(
-    ("positional", "named", "expected"),
-    [
-        ((), {}, (1, False, False)),
-        ((3,), {}, (3, False, False)),
-        ((3, True, 5, True), {}, (3, True, True)),
-        ((True,), {}, (1, True, False)),
-        ((False, True), {}, (1, False, True)),
-        ((True,), {"shuffle": True}, (1, True, True)),
-        ((), {"use_multiprocessing": True, "shuffle": True}, (1, True, True)),
-    ],
-)
-def test_both_signatures(positional: Any, named: Any, expected: Any) -> None:
-    """Parameters may stand where Keras 3 has them, and where Keras 2 had them."""
-    enqueuer = OrderedEnqueuer(Batched(), *positional, **named)
-    assert (enqueuer.workers, enqueuer.use_multiprocessing, enqueuer.shuffle) == expected
+def test_sizes_may_be_given_to_start() -> None:
+    """Workers and the queue's size stand where Keras 3 has them, or in `start`; anything but numbers is refused."""
+    enqueuer = OrderedEnqueuer(Batched(), 3, True, 5, True)  # noqa: FBT003 - Keras' own
+    assert (enqueuer.workers, enqueuer.use_multiprocessing, enqueuer.shuffle) == (3, True, True)
+    enqueuer = OrderedEnqueuer(Batched())
+    enqueuer.start(workers=2, max_queue_size=3)
+    assert enqueuer.loader is not None
+    assert (enqueuer.workers, enqueuer.loader.plan.workers, enqueuer.loader.plan.slots) == (2, 2, 3)
+    enqueuer.stop()
+    for call in (lambda: OrderedEnqueuer(Batched(), True), lambda: enqueuer.start("2")):  # type: ignore[arg-type]  # noqa: FBT003
+        with pytest.raises(TypeError, match=r"^workers=.* must be an int$"):
+            call()
 
 
-def test_one_dataset_is_needed() -> None:
-    """The dataset has a name in each Keras; one of the two is to be given."""
-    dataset = Sequence()
-    assert OrderedEnqueuer(sequence=dataset).py_dataset is dataset
-    assert OrderedEnqueuer(py_dataset=dataset).sequence is dataset
-    for given in ({}, {"py_dataset": dataset, "sequence": dataset}):
-        with pytest.raises(TypeError) as raised:
-            OrderedEnqueuer(**given)  # type: ignore[arg-type]
-        assert str(raised.value) == "an OrderedEnqueuer is made of one dataset, expected either py_dataset or sequence"
-
-
-def test_there_is_no_queue_to_look_at() -> None:
-    """Keras' machinery is not there, and an enqueuer says what is in its place."""
-    enqueuer = OrderedEnqueuer(Sequence())
-    assert not hasattr(enqueuer, "queue")
-    with pytest.raises(AttributeError) as raised:
-        enqueuer.queue  # noqa: B018 - is refused
-    assert str(raised.value) == (
-        "OrderedEnqueuer has no 'queue': batches stand in shared memory, not in a queue; ask is_running(), or "
-        "loader.slot_states() and loader.stats() while it runs"
-    )
-    with pytest.raises(AttributeError, match=r"^'OrderedEnqueuer' object has no attribute 'nonsense'$"):
-        enqueuer.nonsense  # noqa: B018 - is refused
-
-
-def test_classes_over_the_base_class() -> None:
-    """Both are a SequenceEnqueuer, which runs no `_run` of others."""
+def test_both_are_of_the_base_class() -> None:
+    """Both are a SequenceEnqueuer."""
     assert isinstance(OrderedEnqueuer(Sequence()), SequenceEnqueuer)
     assert isinstance(GeneratorEnqueuer(iter(())), SequenceEnqueuer)
-    with pytest.raises(TypeError) as raised:
-        type("Mine", (SequenceEnqueuer,), {"_run": None})
-    assert str(raised.value) == (
-        "Mine defines _run(), which fills the queue of Keras' SequenceEnqueuer; here is no queue: make it a "
-        "generator, and give that to GeneratorEnqueuer"
-    )
 
 
 # ---- generators ----

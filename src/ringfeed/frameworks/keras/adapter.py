@@ -30,6 +30,7 @@ from ringfeed.frameworks.keras.arguments import (
     resumed_epoch,
 )
 from ringfeed.frameworks.keras.backends import KerasCasts, jax_memory, tensorflow_memory, torch_memory
+from ringfeed.frameworks.keras.caller import caller, owner
 from ringfeed.frameworks.zero_copy import Aliases, Outstanding
 from ringfeed.spec.spec import Array, Spec
 
@@ -81,7 +82,7 @@ class LoaderAdapter(DataAdapter):  # type: ignore[misc]  # keras has no types
     @property
     def num_batches(self) -> int | None:
         """The batches of one epoch, or None where the loader cannot know."""
-        making = iterator_in_the_making(sys._getframe(1))  # noqa: SLF001 - see `arguments`
+        making = iterator_in_the_making(caller())
         if making is not None:
             self._listen(making)
         return self._stream.info.length
@@ -103,30 +104,28 @@ class LoaderAdapter(DataAdapter):  # type: ignore[misc]  # keras has no types
 
     def get_tf_dataset(self) -> Any:
         """A dataset that Keras walks in Python, and a distribution strategy in TensorFlow's graph."""
-        from ringfeed.frameworks.keras.tensorflow import EagerBatches, WalkedDataset  # noqa: PLC0415
+        from ringfeed.frameworks.keras.tensorflow import WalkedDataset, packer_of  # noqa: PLC0415
         from ringfeed.frameworks.tensorflow import dataset as adapter  # noqa: PLC0415 - other backends run without it
 
-        feed = self._feed(sys._getframe(1))  # noqa: SLF001
+        feed = self._feed(caller())
         specs = adapter.leaf_specs(self._info, feed.extra)
         cast = self._casts.in_tensorflow(specs)
         batches = adapter.Batches(feed.arrays, self._stream.info.exact_length, specs, feed.pack, cast)
-        memory = tensorflow_memory()
-        return WalkedDataset(
-            adapter.dataset_of(batches), lambda: EagerBatches(batches, feed.tensors(memory, self._outstanding))
-        )
+        memory, packed = tensorflow_memory(), packer_of(batches)
+        return WalkedDataset(adapter.dataset_of(batches), lambda: map(packed, feed.tensors(memory, self._outstanding)))
 
     def get_numpy_iterator(self) -> Iterator[Any]:
         """One epoch in NumPy arrays of their own."""
-        feed = self._feed(sys._getframe(1))  # noqa: SLF001
+        feed = self._feed(caller())
         return map(feed.pack, feed.arrays(self._casts.in_numpy))
 
     def get_jax_iterator(self) -> Iterator[Any]:
         """One epoch in JAX's arrays, or in NumPy's where Keras puts them on devices."""
-        return self._walk(self._feed(sys._getframe(1)), jax_memory(), *self._casts.in_jax())  # noqa: SLF001
+        return self._walk(self._feed(caller()), jax_memory(), *self._casts.in_jax())
 
     def get_torch_dataloader(self) -> Any:
         """A torch DataLoader in tensors on Keras' device."""
-        feed = self._feed(sys._getframe(1))  # noqa: SLF001
+        feed = self._feed(caller())
         memory = torch_memory()
         return data_adapter_utils.get_torch_dataloader(
             Reiterable(lambda: self._walk(feed, memory, *self._casts.in_torch()))
@@ -138,12 +137,12 @@ class LoaderAdapter(DataAdapter):  # type: ignore[misc]  # keras has no types
         Keras takes one batch to see its shapes, and then resets. What comes next is the first epoch to train
         on, and must be the loader's first, or that of its ``set_epoch``.
         """
-        self._leave(sys._getframe(1))  # noqa: SLF001
+        self._leave(caller())
 
-    def _leave(self, caller: FrameType) -> None:
-        owner = caller.f_locals.get("self")
-        if isinstance(owner, EpochIterator) and owner in self._feeds:
-            self._feeds[owner].leave(trained=caller.f_code is not EpochIterator.reset.__code__)
+    def _leave(self, frame: FrameType) -> None:
+        iterator = owner(frame)
+        if isinstance(iterator, EpochIterator) and iterator in self._feeds:
+            self._feeds[iterator].leave(trained=frame.f_code is not EpochIterator.reset.__code__)
 
     # ---- the call of Keras ----
 
@@ -151,11 +150,11 @@ class LoaderAdapter(DataAdapter):  # type: ignore[misc]  # keras has no types
         leaves = feed.arrays(own) if memory is None else feed.tensors(memory, self._outstanding, own)
         return map(feed.pack, map(cast, leaves) if cast.numbers else leaves)
 
-    def _feed(self, caller: FrameType) -> Feed:
-        owner = caller.f_locals.get("self")
-        if not isinstance(owner, EpochIterator):
+    def _feed(self, frame: FrameType) -> Feed:
+        iterator = owner(frame)
+        if not isinstance(iterator, EpochIterator):
             return Feed(self._stream, self._info, self._class_weight)
-        feed = self._feeds[owner] = Feed(self._stream, self._info, self._asked.get(owner, self._class_weight))
+        feed = self._feeds[iterator] = Feed(self._stream, self._info, self._asked.get(iterator, self._class_weight))
         return feed
 
     def _listen(self, making: FrameType) -> None:
@@ -210,7 +209,7 @@ class _KerasEpoch(Epoch):
 
     def _choose(self) -> None:
         """Go on where a `fit` does that was told to, or restored."""
-        number = resumed_epoch(sys._getframe(2), self._stream)  # noqa: SLF001 - see arguments
+        number = resumed_epoch(caller(above=1), self._stream)
         if number is not None:
             self._stream.set_epoch(number)
 

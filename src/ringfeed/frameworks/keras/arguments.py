@@ -7,11 +7,12 @@ the callers, so that nothing is ignored in silence.
 
 from __future__ import annotations
 
-import sys
 import warnings
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from keras.src.trainers.epoch_iterator import EpochIterator
+
+from ringfeed.frameworks.keras.caller import caller
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,9 +31,9 @@ CALLS = frozenset(("fit", "evaluate", "predict"))
 ClassWeight: TypeAlias = "Mapping[int, float]"
 
 
-def iterator_in_the_making(caller: FrameType) -> FrameType | None:
-    """The frame in which Keras makes an EpochIterator, if it called ``caller``, itself or by a property or two."""
-    frame: FrameType | None = caller
+def iterator_in_the_making(called: FrameType) -> FrameType | None:
+    """The frame in which Keras makes an EpochIterator, if it called ``called``, itself or by a property or two."""
+    frame: FrameType | None = called
     for _ in range(DETOURS):
         if frame is None or frame.f_code is EpochIterator.__init__.__code__:
             return frame
@@ -40,13 +41,12 @@ def iterator_in_the_making(caller: FrameType) -> FrameType | None:
     return None
 
 
-def resumed_epoch(caller: FrameType | None, stream: BatchStream) -> int | None:
+def resumed_epoch(call: FrameType | None, stream: BatchStream) -> int | None:
     """The loader's epoch with which a `fit` begins that goes on where another ended; None where no such fit begins.
 
     That is ``initial_epoch``, or what `BackupAndRestore` has found: Keras tells adapters neither. With
     ``steps_per_epoch`` an epoch of the loader lasts for several of Keras', which ends its last at the loader's end.
     """
-    call = caller
     while call is not None and not _is_a_call(call):
         if call.f_globals.get("__name__", "").startswith("keras.src.callbacks"):
             return None  # it walks a loader of its own
@@ -101,7 +101,7 @@ def _warn_unshuffled(call: FrameType | None) -> None:
     level = 2
     while call is not None and call.f_globals.get("__name__", "").partition(".")[0] == "keras":
         call = call.f_back
-    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - warnings count frames
+    frame: FrameType | None = caller()  # warnings count frames
     while frame is not None and frame is not call:
         frame, level = frame.f_back, level + 1
     warnings.warn(

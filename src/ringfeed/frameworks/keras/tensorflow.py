@@ -20,9 +20,9 @@ class WalkedDataset(tf.data.Dataset):  # type: ignore[misc]  # tensorflow has no
     """
 
     def __init__(self, inner: tf.data.Dataset, begin: Callable[[], Iterator[Any]]) -> None:
-        """Wrap ``inner``."""
+        """Wrap ``inner``; ``begin`` makes an iterator over an epoch, which ends as Python's do."""
         self._inner = inner
-        self._begin = begin
+        self.begin = begin
         super().__init__(inner._variant_tensor)  # noqa: SLF001 - no public way to wrap one
 
     def _inputs(self) -> list[tf.data.Dataset]:
@@ -34,27 +34,19 @@ class WalkedDataset(tf.data.Dataset):  # type: ignore[misc]  # tensorflow has no
         return self._inner.element_spec
 
     def __iter__(self) -> Iterator[Any]:
-        return self._begin()
+        return EagerBatches(self.begin())
 
 
 class EagerBatches:
-    """One epoch as tensors, for the train, test and predict functions of Keras.
+    """One epoch for the train, test and predict functions of Keras.
 
     Keras takes the batches of one execution by ``zip(range(steps_per_execution), batches)``, and fails on a
     variable without a value where it finds none. So an execution that has found some ends by StopIteration,
     and one that finds none by the OutOfRangeError with which datasets end.
-
-    A tf.function is traced for the form that `batches` give, not for the shape of this very tensor. Otherwise
-    Keras would trace again for a short last batch, and weigh batches of known and of unknown size differently in
-    its mean losses.
     """
 
-    def __init__(self, batches: Batches, leaves: Iterator[list[tf.Tensor]]) -> None:
-        self._leaves = leaves
-        self._pack = batches.pack
-        self._cast = batches.cast
-        specs = batches.leaves if batches.cast is None else batches.cast.specs_after(batches.leaves)
-        self._tracing_types = [lambda _context, spec=spec: spec for spec in specs]
+    def __init__(self, batches: Iterator[Any]) -> None:
+        self._batches = batches
         self._found_some = False
 
     def __iter__(self) -> EagerBatches:
@@ -62,14 +54,31 @@ class EagerBatches:
         return self
 
     def __next__(self) -> Any:
-        leaves = next(self._leaves, None)
-        if leaves is not None:
-            self._found_some = True
-            if self._cast is not None:
-                leaves = self._cast(leaves)
-            for tensor, tracing_type in zip(leaves, self._tracing_types, strict=True):
-                tensor.__tf_tracing_type__ = tracing_type  # TensorFlow's own protocol, here for one tensor
-            return self._pack(leaves)
-        if self._found_some:
-            raise StopIteration
-        raise tf.errors.OutOfRangeError(None, None, "the loader's epoch has ended")
+        try:
+            batch = next(self._batches)
+        except StopIteration:
+            if self._found_some:
+                raise
+            raise tf.errors.OutOfRangeError(None, None, "the loader's epoch has ended") from None
+        self._found_some = True
+        return batch
+
+
+def packer_of(batches: Batches) -> Callable[[list[tf.Tensor]], Any]:
+    """What makes a batch of its leaves as tensors, cast where that was asked for.
+
+    A tf.function is traced for the form that `batches` give, not for the shape of this very tensor. Otherwise
+    Keras would trace again for a short last batch, and weigh batches of known and of unknown size differently in
+    its mean losses.
+    """
+    specs = batches.leaves if batches.cast is None else batches.cast.specs_after(batches.leaves)
+    tracing_types = [lambda _context, spec=spec: spec for spec in specs]
+
+    def packed(leaves: list[tf.Tensor]) -> Any:
+        if batches.cast is not None:
+            leaves = batches.cast(leaves)
+        for tensor, tracing_type in zip(leaves, tracing_types, strict=True):
+            tensor.__tf_tracing_type__ = tracing_type  # TensorFlow's own protocol, here for one tensor
+        return batches.pack(leaves)
+
+    return packed

@@ -1,0 +1,131 @@
+"""Keras 2, by the package `tf_keras`: its Sequence over a ring.
+
+Keras 2 reads a Sequence in a generator of its own, in a thread of TensorFlow's, and copies what it gets. So batches are
+private copies here, and a slot comes back at once.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+import tf_keras
+from tf_keras.src.engine.data_adapter import DataHandler, KerasSequenceAdapter
+
+from ringfeed.errors import ClosedError, RingfeedError
+from ringfeed.frameworks.keras.caller import caller, owner
+from ringfeed.keras.fallback import FallbackIterator, feed_as_keras, look_unseen, say_fed, say_left
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import FrameType
+
+    from typing_extensions import Self
+
+    from ringfeed.keras.pydataset import DatasetFeed
+    from ringfeed.loader import Loader
+
+PLACE = KerasSequenceAdapter
+NAME = "_handle_multiprocessing"
+"""The method by which Keras decides which process makes the batches of a Sequence."""
+OWN = getattr(PLACE, NAME)
+
+
+class FedSequence(tf_keras.utils.Sequence):  # type: ignore[misc]  # tf_keras has no types
+    """A Sequence for ``fit``, ``evaluate`` and ``predict`` of a `tf_keras` model; made by `feed`.
+
+    Each pass of Keras is an epoch of the loader. Keras walks it by a generator of its own that asks for each index
+    once; whichever it asks for, it gets the next batch in the loader's order. Any other caller gets batch
+    ``index`` from the dataset itself. Leave ``workers`` of `fit` at 1. Close it, or use ``with``: TensorFlow keeps one
+    that is only dropped.
+    """
+
+    def __init__(self, feed: DatasetFeed) -> None:
+        """Feed batches that are copies."""
+        self._feed = feed
+        self._lock = threading.Lock()  # TensorFlow asks from threads of its own
+        self._walking: FrameType | None = None  # Keras' generator
+        self._batches: Iterator[Any] = iter(())
+
+    @property
+    def loader(self) -> Loader:
+        """The loader that runs."""
+        return self._feed.loader
+
+    def close(self) -> None:
+        """End the workers and give the memory back."""
+        self._walking = None
+        self._feed.close()
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        """Close it."""
+        self.close()
+
+    def __len__(self) -> int:
+        """The batches of an epoch."""
+        return len(self._feed.loader)
+
+    def __getitem__(self, index: int) -> Any:
+        """The next batch for Keras' generator, and batch ``index`` for any other caller."""
+        asking = caller()
+        if not asking.f_code.co_flags & inspect.CO_GENERATOR:
+            return self._feed.dataset[index]
+        with self._lock:
+            if asking is not self._walking:
+                self._walking, self._batches = asking, self._feed.begin()
+            return next(self._batches)
+
+    def on_epoch_end(self) -> None:
+        """Run the dataset's hook in this process, and have the workers see what it changed."""
+        self._feed.run_hook("on_epoch_end")
+
+
+def over_ring(
+    adapter: Any,
+    dataset: Any,
+    workers: int,
+    use_multiprocessing: bool,  # noqa: FBT001 - Keras calls it so
+    max_queue_size: int,
+) -> Callable[[], Iterator[Any]]:
+    """What takes the place of Keras' own: a new iterator for each pass, over the ring as long as that can serve it."""
+    own: Callable[[], Iterator[Any]] = OWN(adapter, dataset, workers, use_multiprocessing, max_queue_size)
+    given = {"shuffle": vars(adapter)["_shuffle_sequence"], "workers": max(workers, 1), "copy": True}
+    try:
+        seen = look_unseen(dataset)
+        processes = workers > 0 and use_multiprocessing
+        feed = feed_as_keras(dataset, seen, tf.nest.flatten(seen), processes=processes, **given)
+    except Exception as error:  # noqa: BLE001 - whatever it is, Keras may be able to do it
+        say_left(dataset, error)
+        return own
+    say_fed(feed)
+    weakref.finalize(_call_of(adapter), feed.close)
+    has_failed = threading.Event()
+
+    def go_on(error: RingfeedError) -> Iterator[Any]:
+        if isinstance(error, ClosedError):  # the call of Keras is over, and TensorFlow still reads ahead
+            return iter(())
+        say_left(dataset, error)
+        has_failed.set()
+        rest = feed.rest()
+        feed.close()
+        return iter(own()) if rest is None else (dataset[number] for number in rest)
+
+    def walk() -> Iterator[Any]:
+        yield from feed
+
+    return lambda: own() if has_failed.is_set() else FallbackIterator(walk(), go_on)
+
+
+def _call_of(adapter: Any) -> Any:
+    """What lives as long as the call of Keras that the adapter is made for; TensorFlow keeps the adapter for ever."""
+    frame: FrameType | None = caller(above=1)
+    while frame is not None and not isinstance(owner(frame), DataHandler):
+        frame = frame.f_back
+    return adapter if frame is None else owner(frame)
