@@ -21,7 +21,7 @@ from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 from keras.src.trainers.epoch_iterator import EpochIterator
 
 from ringfeed.errors import RingfeedError
-from ringfeed.frameworks.keras.adapter import Reiterable
+from ringfeed.frameworks.base import Reiterable
 from ringfeed.keras.choice import check_leaves, look_unseen, ring_of, say_fed, say_left
 from ringfeed.keras.pydataset import check_dataset, run_hook
 from ringfeed.transport.opened import as_before

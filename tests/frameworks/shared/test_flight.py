@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from ringfeed.frameworks.pending_copies import PendingCopies
+from ringfeed.frameworks.device import PendingCopies
 
 
 class Stuck:
