@@ -47,13 +47,13 @@ class FakeEvent:
         self.device = device
         self.is_over = False
 
-    def passed(self) -> bool:
+    def query(self) -> bool:
         """Whether the device has come so far."""
         if not self.is_over and self.device.has_come(self):
             self.device.copy_until(self)
         return self.is_over
 
-    def wait(self) -> None:
+    def synchronize(self) -> None:
         """Have the device come so far."""
         self.device.waits += 1
         self.device.copy_until(self)

@@ -106,12 +106,15 @@ def _copied(
 
 
 class Event(Protocol):
-    """The moment after which a copy no longer reads its slot. What either raises ends the copy, too."""
+    """The moment after which a copy no longer reads its slot; `torch.cuda.Event` is one.
 
-    def passed(self) -> bool:
-        """Answer at once."""
+    What either call raises ends the copy, too.
+    """
 
-    def wait(self) -> None:
+    def query(self) -> bool:
+        """Whether it has passed; answers at once."""
+
+    def synchronize(self) -> None:
         """Return when it has passed."""
 
 
@@ -172,8 +175,8 @@ class PendingCopies:
         """Whether the copy has passed or failed, so that its slot is given back; the error of one that failed."""
         try:
             if wait:
-                copy.event.wait()
-            elif not copy.event.passed():
+                copy.event.synchronize()
+            elif not copy.event.query():
                 return False
         except Exception:
             self._forget(copy)

@@ -185,7 +185,7 @@ class JaxDevice:
 
         To ask a deleted array whether it is ready ends the process (JAX 0.10), and so no code does afterwards.
         """
-        event.wait()
+        event.synchronize()
 
 
 class JaxEvent:
@@ -194,11 +194,11 @@ class JaxEvent:
     def __init__(self, arrays: list[jax.Array]) -> None:
         self._arrays = arrays
 
-    def passed(self) -> bool:
-        """Answer at once."""
+    def query(self) -> bool:
+        """Whether it has passed; answers at once."""
         return all(array.is_ready() for array in self._arrays)
 
-    def wait(self) -> None:
+    def synchronize(self) -> None:
         """Return when it has passed."""
         jax.block_until_ready(self._arrays)
         self._arrays = []

@@ -124,7 +124,7 @@ class CudaDevice:
         self._device = torch.device(device.type, _number_of(device))
         self._stream = torch.cuda.Stream(self._device)
 
-    def copy(self, tensors: list[torch.Tensor]) -> tuple[list[torch.Tensor], CudaEvent]:
+    def copy(self, tensors: list[torch.Tensor]) -> tuple[list[torch.Tensor], torch.cuda.Event]:
         """Begin to copy; memory that is not registered is read when this returns."""
         event = torch.cuda.Event(blocking=True)  # its waiter leaves the CPU to the workers
         with torch.cuda.stream(self._stream):
@@ -134,29 +134,14 @@ class CudaDevice:
             except BaseException:
                 self._stream.synchronize()
                 raise
-        return copies, CudaEvent(event)
+        return copies, event
 
-    def hand_over(self, copies: list[torch.Tensor], event: CudaEvent) -> None:
+    def hand_over(self, copies: list[torch.Tensor], event: torch.cuda.Event) -> None:
         """Have this thread's stream wait for the copy, and the copies outlive what it does with them."""
         stream = torch.cuda.current_stream(self._device)
-        stream.wait_event(event.event)
+        stream.wait_event(event)
         for copy in copies:
             copy.record_stream(stream)
-
-
-class CudaEvent:
-    """The end of a copy."""
-
-    def __init__(self, event: torch.cuda.Event) -> None:
-        self.event = event
-
-    def passed(self) -> bool:
-        """Answer at once."""
-        return bool(self.event.query())
-
-    def wait(self) -> None:
-        """Return when it has passed."""
-        self.event.synchronize()
 
 
 def _number_of(device: torch.device) -> int:

@@ -311,10 +311,10 @@ def test_waits_for_copies_before_it_unregisters(fake: FakeCuda) -> None:
     states = []
 
     class Event:
-        def passed(self) -> bool:
+        def query(self) -> bool:
             raise AssertionError
 
-        def wait(self) -> None:
+        def synchronize(self) -> None:
             states.append((len(fake.registered), loader._engine is None))
 
     loader._pending.add(lease, Event())
@@ -330,10 +330,10 @@ def test_unregisters_although_a_copy_failed(fake: FakeCuda) -> None:
     lease = next(loader._stream.epoch(lambda lease, _rows: lease))
 
     class Event:
-        def passed(self) -> bool:
+        def query(self) -> bool:
             raise AssertionError
 
-        def wait(self) -> None:
+        def synchronize(self) -> None:
             raise ZeroDivisionError
 
     loader._pending.add(lease, Event())

@@ -139,11 +139,11 @@ class Elsewhere:
         assert event is self
         self.told.append(("handed over", [str(tensor.dtype) for tensor in copies]))
 
-    def passed(self) -> bool:
+    def query(self) -> bool:
         """Every copy has."""
         return True
 
-    def wait(self) -> None:
+    def synchronize(self) -> None:
         """Not at all."""
 
 
