@@ -9,7 +9,7 @@ import keras
 from keras.src.trainers.data_adapters import data_adapter_utils
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 
-from ringfeed.frameworks.copies import copy_aligned
+from ringfeed.frameworks.batch import copy_aligned
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

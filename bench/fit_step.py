@@ -96,7 +96,7 @@ def fed_by_constant() -> tuple[Any, Any]:
 def _tensor(array: Any) -> Any:
     import keras  # noqa: PLC0415
 
-    from ringfeed.frameworks.copies import copy_aligned  # noqa: PLC0415
+    from ringfeed.frameworks.batch import copy_aligned  # noqa: PLC0415
 
     array = copy_aligned(array)
     match keras.backend.backend():

@@ -23,9 +23,8 @@ from ringfeed.engine.options import MOST, Settings, check_count
 from ringfeed.engine.plan import Plan, check_available
 from ringfeed.errors import ClosedError, RingfeedError, SupersededError
 from ringfeed.frameworks.base import LoaderInfo
-from ringfeed.frameworks.cuda import start_driver
-from ringfeed.frameworks.pending_copies import PendingCopies
-from ringfeed.frameworks.pinned import Pins
+from ringfeed.frameworks.device import PendingCopies
+from ringfeed.frameworks.pinned import Pins, start_driver
 from ringfeed.monitor.bottleneck import STARTUP_S, verdict
 from ringfeed.monitor.memory import Memory, frameworks_in
 from ringfeed.monitor.stats import Stats
@@ -46,8 +45,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from ringfeed.data.sampler import Sampler
+    from ringfeed.frameworks.base import Epochs
     from ringfeed.frameworks.cast import CastTree
-    from ringfeed.frameworks.epochs import Epochs
     from ringfeed.frameworks.pinned import Registrar
     from ringfeed.ring._feed import Feed
     from ringfeed.ring._snapshot import Observer

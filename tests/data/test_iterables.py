@@ -16,7 +16,7 @@ import pytest
 import ringfeed
 from ringfeed import Array, Interleave, Loader
 from ringfeed.data.round_robin import RoundRobinEpoch
-from ringfeed.frameworks.copies import PrivateEpoch
+from ringfeed.frameworks.batch import NUMPY, Epoch, TensorBuilder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -544,7 +544,7 @@ def test_private_copies_go_on_behind_its_length(length: int, stop: int) -> None:
 
     found = []
     with loader_of(Saying(20, at=stop, deed=fail)) as loader:
-        epoch = PrivateEpoch(loader._stream)
+        epoch = Epoch(loader._stream, TensorBuilder(loader._stream.info, NUMPY).leaves)
         try:
             for leaves in epoch:
                 found.append(leaves[0].tolist())  # noqa: PERF401 - kept where the next one raises

@@ -158,23 +158,23 @@ def check_on_keras_device() -> None:
     """With torch it is done where Keras computes, to which the uint8 goes."""
     if BACKEND != "torch":
         return
-    from ringfeed.frameworks.torch import _TorchCast  # noqa: PLC0415 - of this backend alone
+    from ringfeed.frameworks import torch as adapter  # noqa: PLC0415 - of this backend alone
 
     read: list[tuple[str, str]] = []
-    real = _TorchCast.__call__
+    real = adapter._cast
 
-    def spy(self: _TorchCast, tensor: Any) -> Any:
+    def spy(cast: Cast, tensor: Any) -> Any:
         read.append((tensor.device.type, str(tensor.dtype)))
-        return real(self, tensor)
+        return real(cast, tensor)
 
-    _TorchCast.__call__ = spy  # type: ignore[method-assign]
+    adapter._cast = spy
     try:
         with make(IMAGES, batch_size=8) as loader, keras.device("meta"):
             (x,) = next(batches_of(loader.to_keras(cast=FULL)))
             assert (x.device.type, str(x.dtype)) == ("meta", "torch.float32")
             assert "held" not in loader.slot_states()
     finally:
-        _TorchCast.__call__ = real  # type: ignore[method-assign]
+        adapter._cast = real
     assert read == [("meta", "torch.uint8")]
 
 

@@ -1,6 +1,6 @@
 """A CUDA driver without a GPU, called by the C ABI as the real one is, and strict about what it is told.
 
-Its prototypes are those of cuda.h, written down apart from those in `ringfeed.frameworks.cuda`: where the two differ,
+Its prototypes are those of cuda.h, written down apart from those in `ringfeed.frameworks.pinned`: where the two differ,
 arguments arrive cut or shifted, and it refuses them.
 """
 

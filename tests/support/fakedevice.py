@@ -5,13 +5,15 @@ from __future__ import annotations
 import ctypes
 import random
 import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import ringfeed
 from datasets import Oracle, check
-from ringfeed.frameworks.prefetch import DeviceEpochs
+from ringfeed.frameworks.base import Epochs
+from ringfeed.frameworks.device import DevicePrefetcher
 from ringfeed.spec._fields import Fields
 
 if TYPE_CHECKING:
@@ -45,13 +47,13 @@ class FakeEvent:
         self.device = device
         self.is_over = False
 
-    def passed(self) -> bool:
+    def query(self) -> bool:
         """Whether the device has come so far."""
         if not self.is_over and self.device.has_come(self):
             self.device.copy_until(self)
         return self.is_over
 
-    def wait(self) -> None:
+    def synchronize(self) -> None:
         """Have the device come so far."""
         self.device.waits += 1
         self.device.copy_until(self)
@@ -101,10 +103,11 @@ class FakeDevice:
         self.handed_over.append(event)
 
 
-def epochs_of(loader: ringfeed.Loader, device: FakeDevice) -> DeviceEpochs:
+def epochs_of(loader: ringfeed.Loader, device: FakeDevice) -> Epochs:
     """Return the loader's epochs on a device."""
-    fields = Fields(loader.spec, loader.plan.layout.offsets)
-    return DeviceEpochs(loader._stream, device, fields.views)
+    stream, fields = loader._stream, Fields(loader.spec, loader.plan.layout.offsets)
+    builder: Any = SimpleNamespace(leaves=fields.views, finish=loader.spec.unflatten)
+    return Epochs(stream, lambda: DevicePrefetcher(stream, device, builder))
 
 
 def oracle(dataset: Any = None, **settings: Any) -> ringfeed.Loader:

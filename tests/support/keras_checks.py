@@ -23,7 +23,6 @@ import numpy as np
 import pytest
 
 import ringfeed
-from ringfeed.frameworks.keras import backends as keras_memory
 from training import CLASS_WEIGHT, ROWS, SPARSE, WEIGHTS, Poisoned, Unsized, X, Y, history, make, small_model
 
 if TYPE_CHECKING:
@@ -115,27 +114,6 @@ def _numpy_dtype(name: str) -> np.dtype[Any]:
     import ml_dtypes  # noqa: PLC0415 - registers bfloat16
 
     return np.dtype(getattr(ml_dtypes, name, name))
-
-
-def check_public_import() -> None:
-    """Where the inside of JAX is not as it was, its public import takes the slots as well."""
-    if BACKEND == "jax":
-        quick, keras_memory._quick_import = keras_memory._quick_import, lambda _cpu: None
-        try:
-            with make(X, batch_size=7) as loader:
-                (tensor,) = next(batches_of(loader.to_keras()))
-                assert in_a_slot(tensor)
-                np.testing.assert_array_equal(to_numpy(tensor), X[:7])
-        finally:
-            keras_memory._quick_import = quick
-        assert quick(jax_cpu()) is not None
-
-
-def jax_cpu() -> Any:
-    """Return the device that JAX computes on."""
-    import jax  # noqa: PLC0415 - of this backend alone
-
-    return jax.devices("cpu")[0]
 
 
 def check_other_dtypes_have_the_values_of_arrays() -> None:

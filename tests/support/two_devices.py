@@ -20,7 +20,8 @@ import numpy as np
 import fakecuda
 import ringfeed
 from datasets import Oracle, check, flat
-from ringfeed.frameworks import cuda
+from ringfeed.frameworks import jax as adapter
+from ringfeed.frameworks import pinned
 from ringfeed.frameworks.jax import JaxDevice, JaxRegistrar
 
 LENGTH, ROWS = 60, 8
@@ -98,7 +99,7 @@ def the_program_may_end_in_an_epoch() -> None:
 def only_a_gpu_of_jax_registers() -> None:
     """The CPU's client is not asked; with pin=True the driver's registration stays."""
     fake = fakecuda.FakeCuda()
-    cuda.open_library = lambda: fake
+    pinned.open_library = lambda: fake
     there = jax.devices()[1]
     assert JaxDevice(there).registrar is None
     with oracle(pin=True) as loader:
@@ -130,13 +131,13 @@ def a_gpu_of_jax_registers_by_its_client() -> None:
         client = Client()
 
     fake = fakecuda.FakeCuda()
-    cuda.open_library = lambda: fake
+    pinned.open_library = lambda: fake
     device = JaxDevice(Gpu())
     assert isinstance(device.registrar, JaxRegistrar)
     device._device = jax.devices()[1]
     with oracle(pin=True) as loader:
+        adapter.JaxDevice = lambda _: device  # type: ignore[assignment, misc]
         epochs = loader.to_jax(jax.devices()[1])
-        epochs._device = device  # type: ignore[attr-defined]
         try:
             iter(epochs)
         except ringfeed.PlanError as error:

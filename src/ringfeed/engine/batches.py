@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from copy import copy
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ringfeed._process import Exit
 from ringfeed.engine._iterator import Batches

@@ -28,7 +28,6 @@ from ringfeed.ring._snapshot import Observer
 from ringfeed.ring.machine import usable_cpus
 from ringfeed.ring.segment import Segment
 from ringfeed.spec._fields import Fields
-from ringfeed.spec.array import copy_of
 from ringfeed.spec.builder import BatchBuilder
 from ringfeed.workers.pool import InProcess, Pool, PoolConfig, Threads
 from ringfeed.workers.processes import Processes

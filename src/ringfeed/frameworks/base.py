@@ -11,14 +11,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from typing_extensions import Self
 
     from ringfeed.errors import RingfeedError
-    from ringfeed.frameworks.pending_copies import PendingCopies
+    from ringfeed.frameworks.device import PendingCopies
     from ringfeed.frameworks.pinned import Registrar
     from ringfeed.ring._feed import Feed
+    from ringfeed.spec.array import AnyArray
     from ringfeed.spec.builder import BuildBatch
     from ringfeed.spec.spec import Spec
 
@@ -124,3 +125,51 @@ class BatchStream(Protocol):
 
     def register_slots(self, registrar: Registrar) -> None:
         """With ``pin=True``, have the slots registered by this framework instead of the CUDA driver."""
+
+
+@dataclass(frozen=True)
+class Framework:
+    """How a framework takes memory.
+
+    from_dlpack: makes a tensor over the memory of a DLPack capsule; None: all leaves are copies.
+    from_numpy: makes the same kind of tensor of a private array, in its memory or in a copy.
+    leaves_alone: the dtypes, by name, that `from_numpy` is always given, as copies.
+    copied_by: how a user copies what is to be kept.
+    has_memory: whether a tensor that the program refers to still has its memory.
+    in_flight_s: how long to wait for slots that the framework still computes with when no tensor is left.
+    is_computing: whether the framework owes the program a result, and may let go of slots when it is there; None: it
+        lets go of a slot with the program's last tensor.
+    in_cycles: whether the tensors that it is done with are left to the garbage collector.
+    """
+
+    from_dlpack: Callable[[object], Any] | None
+    from_numpy: Callable[[AnyArray], Any]
+    leaves_alone: frozenset[str] = frozenset()
+    copied_by: str = ""
+    has_memory: Callable[[Any], bool] = lambda _tensor: True
+    in_flight_s: float = 0.0
+    is_computing: Callable[[], bool] | None = None
+    in_cycles: bool = False
+
+
+class Reiterable:
+    """Begins anew at each `iter`."""
+
+    def __init__(self, begin: Callable[[], Iterator[Any]]) -> None:
+        self._begin = begin
+
+    def __iter__(self) -> Iterator[Any]:
+        """Begin; an older iterator of the same loader raises SupersededError at its next ``next()``."""
+        return self._begin()
+
+
+class Epochs(Reiterable):
+    """Every ``iter()`` is the loader's next epoch; as long as the loader. What `to_torch` and `to_jax` return."""
+
+    def __init__(self, stream: BatchStream, begin: Callable[[], Iterator[Any]]) -> None:
+        super().__init__(begin)
+        self._stream = stream
+
+    def __len__(self) -> int:
+        """Return the batches of an epoch; TypeError where the loader does not know."""
+        return len(self._stream)

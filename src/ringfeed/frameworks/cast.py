@@ -20,7 +20,7 @@ from ringfeed.spec.conversion import Cast
 from ringfeed.spec.spec import Spec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from ringfeed.spec.array import AnyArray, Leaf
 
@@ -49,54 +49,36 @@ def casts_of(spec: Spec, asked: CastTree, method: str, check: Check | None = Non
     """
     if asked is None:
         return {}
-    pairing = _Pairing(spec, method)
-    pairing.pair(spec.tree, asked, "sample")
-    if not pairing.found:
-        raise error_of(
-            f"{method}(cast=...): sample",
-            "is cast nowhere",
-            "a cast of one leaf or more",
-            "name one, or leave cast out",
-        )
+    where = f"{method}(cast=...): "
+    paired = zip(spec.leaves, _paired(spec.tree, asked, "sample", where), strict=True)
+    found = {number: _checked(cast, leaf, where) for number, (leaf, cast) in enumerate(paired) if cast is not None}
+    if not found:
+        expected = "a cast of one leaf or more"
+        raise error_of(f"{where}sample", "is cast nowhere", expected, "name one, or leave cast out")
     if check is not None:
-        check(pairing.found, spec.leaves, method)
-    return {number: cast for number, cast in pairing.found.items() if not _is_idle(cast, spec.leaves[number])}
+        check(found, spec.leaves, method)
+    return {number: cast for number, cast in found.items() if not _is_idle(cast, spec.leaves[number])}
 
 
-class _Pairing:
-    """One walk over the sample's structure and what was asked for it."""
+def _paired(model: Any, asked: Any, path: str, where: str) -> Iterator[Cast | None]:
+    """What was asked for each leaf of a sample's tree of Arrays, or of a branch of it."""
+    if asked is None:
+        yield from (None for _ in Spec(model).leaves)
+    elif isinstance(model, Array):
+        yield _cast_of(asked, where + path)
+    elif isinstance(asked, (str, Cast)):
+        yield from _every_uint8(model, _cast_of(asked, where + path), where + path)
+    else:
+        for branch, part, below in _branches(model, asked, where + path, path):
+            yield from _paired(branch, part, below, where)
 
-    def __init__(self, spec: Spec, method: str) -> None:
-        self._leaves = spec.leaves
-        self._method = method
-        self._next = 0  # the number of the leaf that the walk comes to next
-        self.found: Casts = {}
 
-    def pair(self, model: Any, asked: Any, path: str) -> None:
-        """Walk one branch of the sample's tree of Arrays."""
-        if isinstance(model, Array):
-            number, self._next = self._next, self._next + 1
-            if asked is not None:
-                self.found[number] = _checked(_cast_of(asked, self._where(path)), self._leaves[number], self._method)
-        elif asked is None:
-            self._next += len(Spec(model).leaves)
-        elif isinstance(asked, (str, Cast)):
-            self._every_uint8(model, asked, path)
-        else:
-            for branch, part, below in _branches(model, asked, self._where(path), path):
-                self.pair(branch, part, below)
-
-    def _every_uint8(self, model: Any, asked: str | Cast, path: str) -> None:
-        first, self._next = self._next, self._next + len(Spec(model).leaves)
-        numbers = [number for number in range(first, self._next) if self._leaves[number].dtype == np.uint8]
-        if not numbers:
-            remedy = "name other leaves one by one, in the structure of the sample, as in ('float32', None)"
-            raise error_of(self._where(path), "has no leaf of dtype uint8", "one or more to cast", remedy)
-        for number in numbers:
-            self.found[number] = _checked(_cast_of(asked, self._where(path)), self._leaves[number], self._method)
-
-    def _where(self, path: str) -> str:
-        return f"{self._method}(cast=...): {path}"
+def _every_uint8(model: Any, cast: Cast, where: str) -> list[Cast | None]:
+    found = [cast if leaf.dtype == np.uint8 else None for leaf in Spec(model).leaves]
+    if not any(found):
+        remedy = "name other leaves one by one, in the structure of the sample, as in ('float32', None)"
+        raise error_of(where, "has no leaf of dtype uint8", "one or more to cast", remedy)
+    return found
 
 
 def _branches(model: Any, asked: Any, where: str, path: str) -> list[tuple[Any, Any, str]]:
@@ -144,9 +126,9 @@ def apart(casts: Casts, numbers: Iterable[int]) -> tuple[Casts, Casts]:
 # ---- whether it can be ----
 
 
-def _checked(cast: Cast, leaf: Leaf, method: str) -> Cast:
+def _checked(cast: Cast, leaf: Leaf, where: str) -> Cast:
     """The cast, if it can be carried out on the leaf."""
-    where = f"{method}(cast=...): {leaf.path}"
+    where += leaf.path
     if cast.dtype not in FLOATS:
         raise error_of(where, f"is cast to {cast.dtype!r}", f"one of {', '.join(FLOATS)}", "name one of these")
     if leaf.dtype.kind not in NUMBERS and leaf.dtype.name != "bfloat16":
@@ -183,6 +165,29 @@ def _number(cast: Cast, value: Any) -> AnyArray:
     return number.reshape(-1, 1, 1) if number.ndim and cast.layout else number
 
 
+def caster_of(
+    cast: Cast,
+    transpose: Callable[[Any, Sequence[int]], Any],
+    convert: Callable[[Any], Any],
+    number: Callable[[AnyArray], Any],
+) -> Callable[[Any], Any]:
+    """What casts a tensor of some framework.
+
+    ``convert`` makes a new tensor of the cast's dtype, which reads the old one once, and on which the steps work in
+    place; ``number`` makes an operand in this dtype.
+    """
+    with np.errstate(over="ignore"):
+        steps = [(operate, number(value)) for operate, value in steps_of(cast)]
+
+    def ringfeed_cast(tensor: Any) -> Any:
+        found = convert(transpose(tensor, TO_CHW) if cast.layout else tensor)
+        for operate, value in steps:
+            found = operate(found, value)
+        return found
+
+    return ringfeed_cast
+
+
 def shape_after(shape: Sequence[Any], cast: Cast) -> tuple[Any, ...]:
     """The shape of a batch after the cast."""
     return tuple(shape[axis] for axis in TO_CHW) if cast.layout else tuple(shape)
@@ -190,23 +195,21 @@ def shape_after(shape: Sequence[Any], cast: Cast) -> tuple[Any, ...]:
 
 def in_numpy(casts: Casts) -> dict[int, Callable[[AnyArray], AnyArray]]:
     """For each leaf what makes a cast array of a view of it, read once."""
-    return {number: _NumpyCast(cast) for number, cast in casts.items()}
+    return {number: _numpy_caster(cast) for number, cast in casts.items()}
 
 
-class _NumpyCast:
-    def __init__(self, cast: Cast) -> None:
-        dtype = _numpy_dtype(cast.dtype)
-        self._dtype = dtype
-        self._layout = cast.layout
-        with np.errstate(over="ignore"):
-            self._steps = [(operate, number.astype(dtype)) for operate, number in steps_of(cast)]
+def _numpy_caster(cast: Cast) -> Callable[[AnyArray], AnyArray]:
+    dtype = _numpy_dtype(cast.dtype)
+    caster = caster_of(
+        cast, np.transpose, lambda view: view.astype(dtype, order="C"), lambda value: value.astype(dtype)
+    )
 
-    def __call__(self, view: AnyArray) -> AnyArray:
+    def quietly(view: AnyArray) -> AnyArray:
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-            found: AnyArray = (view.transpose(TO_CHW) if self._layout else view).astype(self._dtype, order="C")
-            for operate, number in self._steps:
-                found = operate(found, number)
+            found: AnyArray = caster(view)
         return found
+
+    return quietly
 
 
 def _numpy_dtype(name: str) -> np.dtype[Any]:
@@ -221,17 +224,16 @@ def _numpy_dtype(name: str) -> np.dtype[Any]:
 class Chosen:
     """Casts some of the leaves of each batch, in their place in the list: no view of a slot outlives its cast."""
 
-    def __init__(self, numbers: Sequence[int], together: Callable[[list[Any]], Sequence[Any]]) -> None:
-        """``together`` casts those leaves, in this order."""
-        self.numbers = frozenset(numbers)
-        self._order = list(numbers)
-        self._together = together
+    def __init__(self, casters: Mapping[int, Callable[[Any], Any]]) -> None:
+        """Cast each leaf by the caster of its number."""
+        self.numbers = frozenset(casters)
+        self._casters = dict(casters)
 
     def __call__(self, leaves: list[Any]) -> list[Any]:
         """Return the same list."""
-        if not self._order:
-            return leaves
-        found = self._together([leaves[number] for number in self._order])
-        for number, leaf in zip(self._order, found, strict=True):
-            leaves[number] = leaf
+        for number, caster in self._casters.items():
+            leaves[number] = caster(leaves[number])
         return leaves
+
+
+NOTHING = Chosen({})

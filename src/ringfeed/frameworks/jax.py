@@ -9,30 +9,26 @@ and the slots stayed held, for example by what other frameworks made of jax arra
 
 from __future__ import annotations
 
-import weakref
-from copy import copy
-from functools import cache
+from dataclasses import replace
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
 from ringfeed.errors import SpecError
-from ringfeed.frameworks.cast import NUMBERS, TO_CHW, Chosen, apart, casts_of, in_numpy, steps_of
-from ringfeed.frameworks.copies import copy_aligned
-from ringfeed.frameworks.cuda import Refusal
-from ringfeed.frameworks.epochs import Epochs
-from ringfeed.frameworks.prefetch import DeviceEpochs
-from ringfeed.spec._fields import Fields
-from ringfeed.spec.builder import BatchBuilder
-from ringfeed.spec.dlpack import Exported, Exports
+from ringfeed.frameworks.base import Epochs, Framework
+from ringfeed.frameworks.batch import FrameworkBatches, TensorBuilder
+from ringfeed.frameworks.cast import NUMBERS, Chosen, apart, caster_of, casts_of, in_numpy
+from ringfeed.frameworks.device import DevicePrefetcher
+from ringfeed.frameworks.pinned import Refusal
+from ringfeed.spec.dlpack import Exported, check_exportable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ringfeed.frameworks.base import BatchStream, LoaderInfo
     from ringfeed.frameworks.cast import Casts, CastTree
-    from ringfeed.ring._ring import Lease
     from ringfeed.spec.conversion import Cast
     from ringfeed.spec.spec import AnyArray, AnyDtype, Leaf
 
@@ -45,7 +41,7 @@ def to_jax(stream: BatchStream, device: jax.Device | str | None = None, cast: Ca
     of its own. An integer that does not fit is a SpecError; floats are rounded, but not to infinity. Raises ValueError
     for a device that JAX does not see, SpecError for a leaf of which JAX has no arrays.
 
-    What is ``cast`` is a new array, made by one compiled function where the batch is; XLA may round its steps
+    What is ``cast`` is a new array, made by a compiled function where the batch is; XLA may round its steps
     differently from NumPy in the last bits. JAX dispatches it and returns: the slot comes back when it is there, unless
     leaves that are not cast keep it. JAX's run-ahead is then no longer bounded by the slots. What JAX would narrow
     before is cast by NumPy, with the values of NumPy.
@@ -53,81 +49,46 @@ def to_jax(stream: BatchStream, device: jax.Device | str | None = None, cast: Ca
     where = find_device(device)
     info = stream.info
     casts = casts_of(info.spec, cast, "to_jax", check_width)
-    builder = _Arrays(info, casts)  # what cannot be handed out is refused now
-    if where is not None:
-        return DeviceEpochs(stream, JaxDevice(where), builder.leaves, builder.finish)
-    return Epochs(stream, builder.anew)
+    if where is None:
+        builder = _builder(info, casts)
+        return Epochs(stream, lambda: FrameworkBatches(stream, builder))
+    there, builder = JaxDevice(where), _builder(replace(info, copy=False), casts)
+    return Epochs(stream, lambda: DevicePrefetcher(stream, there, builder))
 
 
 IN_FLIGHT_S = 10.0  # an unseen step may take as long: one whose results are all dropped
 
 
-class _Arrays(BatchBuilder):
-    """Makes the batches of one epoch, and remembers by weak references what the program has of each slot."""
+def _builder(info: LoaderInfo, casts: Casts) -> TensorBuilder:
+    in_host, on_device = apart(casts, cast_in_host(info.spec.leaves))
+    own = _narrowed(info.spec.leaves) | in_numpy(in_host)
+    return TensorBuilder(info, jax_framework(), cast=jax_casts(on_device), own=own)
 
-    copied_by = "a jax array is copied by jax.numpy.array(x)"
 
-    def __init__(self, info: LoaderInfo, casts: Casts | None = None) -> None:
-        casts = casts or {}
-        spec, offsets = info.spec, info.offsets
-        self._exports = Exports(spec.leaves, offsets)
-        self._fields = Fields(spec, offsets)
-        self._leaves = spec.leaves
-        self._unflatten = spec.unflatten
-        found = enumerate(map(_dtype_in_jax, spec.leaves))
-        self._narrow = {number: dtype for number, dtype in found if dtype != spec.leaves[number].dtype}
-        in_host, on_device = apart(casts, cast_in_host(spec.leaves))
-        self._cast_in_host = in_numpy(in_host)
-        self.finish = jax_casts(on_device)
-        """Casts leaves, in their list."""
-        self._copied = {*self._narrow, *in_host}
-        self._private = {*self._copied, *on_device}  # leaves with memory of their own
-        self._copies = info.copy
-        self._handed_out: dict[int, list[weakref.ref[jax.Array]]] = {}  # by slot
+def jax_framework(leaves_alone: frozenset[str] = frozenset()) -> Framework:
+    """How JAX takes memory, on the first CPU."""
+    # In so many words: JAX compiles each step once for arrays that are put somewhere, and once for others.
+    cpu = jax.devices("cpu")[0]
+    return Framework(
+        from_dlpack=lambda capsule: jax.dlpack.from_dlpack(Exported(capsule)),
+        from_numpy=lambda array: jax.device_put(array, cpu),
+        leaves_alone=leaves_alone,
+        copied_by="a jax array is copied by jax.numpy.array(x)",
+        has_memory=lambda array: not array.is_deleted(),  # by a donation
+        in_flight_s=IN_FLIGHT_S,
+        is_computing=_is_computing,
+    )
 
-    def __call__(self, lease: Lease, rows: int) -> Any:
-        arrays = self.finish(self.leaves(lease, rows))
-        aliases = [array for number, array in enumerate(arrays) if number not in self._private]
-        self._handed_out[lease.slot] = [] if self._copies else [weakref.ref(array) for array in aliases]
-        return self._unflatten(arrays)
 
-    def private(self, lease: Lease, rows: int) -> Any:
-        self._handed_out.pop(lease.slot, None)
-        views, cpu = self._fields.views(lease, rows), jax.devices("cpu")[0]
-        arrays = [
-            self._narrowed(number, view) if number in self._copied else jax.device_put(copy_aligned(view), cpu)
-            for number, view in enumerate(views)
-        ]
-        return self._unflatten(self.finish(arrays))
-
-    def anew(self) -> _Arrays:
-        """The same for another epoch, with what JAX has compiled."""
-        made = copy(self)
-        made._handed_out = {}  # noqa: SLF001 - one of its kind
-        return made
-
-    def leaves(self, lease: Lease, rows: int) -> list[jax.Array]:
-        """The arrays over the slot, in the order of the spec; those that are narrowed have memory of their own."""
-        capsules = self._exports.capsules(lease, rows)
-        views = self._fields.views(lease, rows) if self._copied else []
-        return [
-            self._narrowed(number, views[number]) if number in self._copied else self._over_slot(number, capsule)
-            for number, capsule in enumerate(capsules)
-        ]
-
-    def lets_go_later(self, waited_s: float, held: int) -> bool:
-        """Whether the program has no jax array of some held slot any more, so that JAX may still read it in a step."""
-        in_hand = [slot for slot, arrays in self._handed_out.items() if any(map(_is_alive, arrays))]
-        return len(in_hand) < held and (waited_s < IN_FLIGHT_S or _is_computing())
-
-    def _over_slot(self, number: int, capsule: object) -> jax.Array:
-        array = jax.dlpack.from_dlpack(Exported(capsule))
-        return jax.numpy.array(array) if self._copies and number not in self.finish.numbers else array
-
-    def _narrowed(self, number: int, array: AnyArray) -> jax.Array:
-        cast = self._cast_in_host.get(number)
-        narrow = cast(array) if cast else _cut(array, self._narrow[number], self._leaves[number])
-        return jax.device_put(narrow, jax.devices("cpu")[0])
+def _narrowed(leaves: Sequence[Leaf]) -> dict[int, Callable[[AnyArray], AnyArray]]:
+    """What makes arrays of the leaves that JAX has in another dtype; SpecError for a leaf of which it has no arrays."""
+    found: dict[int, Callable[[AnyArray], AnyArray]] = {}
+    for number, leaf in enumerate(leaves):
+        dtype = _dtype_in_jax(leaf)
+        check_exportable(leaf)
+        if dtype != leaf.dtype:
+            found[number] = partial(_cut, dtype=dtype, leaf=leaf)
+    return found
 
 
 def _dtype_in_jax(leaf: Leaf) -> AnyDtype:
@@ -159,35 +120,22 @@ def _is_computing() -> bool:
     return any(not array.is_deleted() and not array.is_ready() for array in jax.live_arrays())
 
 
-def _is_alive(reference: weakref.ref[jax.Array]) -> bool:
-    array = reference()
-    return array is not None and not array.is_deleted()  # a donated array is deleted, and has no memory
-
-
-# ---- casts, on the device of the arrays, in one compiled function ----
+# ---- casts, on the device of the arrays, compiled ----
 
 
 def jax_casts(casts: Casts) -> Chosen:
     """What casts these leaves of each batch; JAX lets go of what it read when the new arrays are there."""
-    return Chosen(list(casts), _compiled(tuple(casts.values())))
+    return Chosen({number: _compiled(cast) for number, cast in casts.items()})
 
 
 @cache
-def _compiled(casts: tuple[Cast, ...]) -> Callable[[list[jax.Array]], list[jax.Array]]:
+def _compiled(cast: Cast) -> Callable[[jax.Array], jax.Array]:
     """One function for all equal casts, so that it is compiled once."""
-
-    def ringfeed_cast(arrays: list[jax.Array]) -> list[jax.Array]:
-        return [_cast(cast, array) for cast, array in zip(casts, arrays, strict=True)]
-
-    found: Callable[[list[jax.Array]], list[jax.Array]] = jax.jit(ringfeed_cast)
-    return found
-
-
-def _cast(cast: Cast, array: jax.Array) -> jax.Array:
     dtype = jax.numpy.dtype(cast.dtype)
-    found = (array.transpose(TO_CHW) if cast.layout else array).astype(dtype)
-    for operate, number in steps_of(cast):
-        found = operate(found, number.astype(dtype))
+    caster = caster_of(
+        cast, jax.numpy.transpose, lambda array: array.astype(dtype), lambda number: number.astype(dtype)
+    )
+    found: Callable[[jax.Array], jax.Array] = jax.jit(caster)
     return found
 
 
@@ -237,7 +185,7 @@ class JaxDevice:
 
         To ask a deleted array whether it is ready ends the process (JAX 0.10), and so no code does afterwards.
         """
-        event.wait()
+        event.synchronize()
 
 
 class JaxEvent:
@@ -246,11 +194,11 @@ class JaxEvent:
     def __init__(self, arrays: list[jax.Array]) -> None:
         self._arrays = arrays
 
-    def passed(self) -> bool:
-        """Answer at once."""
+    def query(self) -> bool:
+        """Whether it has passed; answers at once."""
         return all(array.is_ready() for array in self._arrays)
 
-    def wait(self) -> None:
+    def synchronize(self) -> None:
         """Return when it has passed."""
         jax.block_until_ready(self._arrays)
         self._arrays = []

@@ -6,24 +6,26 @@ the arrays that the loader hands out, they can be written to.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from ringfeed.errors import SpecError
-from ringfeed.frameworks.cast import TO_CHW, Chosen, casts_of, steps_of
-from ringfeed.frameworks.epochs import Epochs
-from ringfeed.frameworks.prefetch import DeviceEpochs
-from ringfeed.spec.builder import BatchBuilder
-from ringfeed.spec.dlpack import Exports
+from ringfeed.frameworks.base import Epochs, Framework
+from ringfeed.frameworks.batch import FrameworkBatches, TensorBuilder
+from ringfeed.frameworks.cast import Chosen, caster_of, casts_of
+from ringfeed.frameworks.device import DevicePrefetcher
+from ringfeed.spec.dlpack import check_exportable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from ringfeed.frameworks.base import BatchStream, LoaderInfo
+    from ringfeed.frameworks.base import BatchStream
     from ringfeed.frameworks.cast import Casts, CastTree
-    from ringfeed.ring._ring import Lease
+    from ringfeed.spec.array import AnyArray, Leaf
     from ringfeed.spec.conversion import Cast
 
 
@@ -39,45 +41,32 @@ def to_torch(stream: BatchStream, device: torch.device | str | None = None, cast
     where = torch.device("cpu" if device is None else device)
     info = stream.info
     casts = casts_of(info.spec, cast, "to_torch")
-    builder = _Tensors(info, casts)
+    _check_dtypes(info.spec.leaves)
     if where.type == "cuda":
-        return DeviceEpochs(stream, CudaDevice(where), builder.leaves, torch_casts(casts))
+        gpu, builder = CudaDevice(where), TensorBuilder(replace(info, copy=False), TORCH, cast=torch_casts(casts))
+        return Epochs(stream, lambda: DevicePrefetcher(stream, gpu, builder))
     _check_device(where)
-    return Epochs(stream, lambda: builder)
+    builder = TensorBuilder(info, TORCH, cast=torch_casts(casts))
+    return Epochs(stream, lambda: FrameworkBatches(stream, builder))
 
 
-class _Tensors(BatchBuilder):
-    copied_by = "a tensor is copied by .clone()"
+def _from_numpy(array: AnyArray) -> torch.Tensor:
+    if array.dtype.name == "bfloat16":  # which torch does not take from NumPy
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
 
-    def __init__(self, info: LoaderInfo, casts: Casts | None = None) -> None:
-        casts = casts or {}
-        for leaf in info.spec.leaves:
-            if not isinstance(getattr(torch, leaf.dtype.name, None), torch.dtype):
-                raise SpecError(
-                    f"{leaf.path} has dtype {leaf.dtype}, of which torch {torch.__version__} has no tensors; "
-                    "convert it in __getitem__"
-                )
-        self._exports = Exports(info.spec.leaves, info.offsets)
-        self._unflatten = info.spec.unflatten
-        self._cast = torch_casts(casts)
-        self._uncast = [number for number in range(len(info.spec.leaves)) if number not in casts]
-        self._cloned = self._uncast if info.copy else []
 
-    def __call__(self, lease: Lease, rows: int) -> Any:
-        return self._tensors(lease, rows, self._cloned)
+TORCH = Framework(torch.from_dlpack, _from_numpy, copied_by="a tensor is copied by .clone()")
 
-    def private(self, lease: Lease, rows: int) -> Any:
-        return self._tensors(lease, rows, self._uncast)
 
-    def _tensors(self, lease: Lease, rows: int, cloned: list[int]) -> Any:
-        tensors = self._cast(self.leaves(lease, rows))
-        for number in cloned:
-            tensors[number] = tensors[number].clone()
-        return self._unflatten(tensors)
-
-    def leaves(self, lease: Lease, rows: int) -> list[torch.Tensor]:
-        """The tensors over the slot, in the order of the spec."""
-        return [torch.from_dlpack(capsule) for capsule in self._exports.capsules(lease, rows)]
+def _check_dtypes(leaves: Sequence[Leaf]) -> None:
+    for leaf in leaves:
+        if not isinstance(getattr(torch, leaf.dtype.name, None), torch.dtype):
+            raise SpecError(
+                f"{leaf.path} has dtype {leaf.dtype}, of which torch {torch.__version__} has no tensors; "
+                "convert it in __getitem__"
+            )
+        check_exportable(leaf)
 
 
 def _check_device(device: torch.device) -> None:
@@ -93,35 +82,28 @@ def _check_device(device: torch.device) -> None:
 
 def torch_casts(casts: Casts, place: Callable[[Any], torch.Tensor] | None = None) -> Chosen:
     """What casts these leaves of each batch into new tensors; where ``place`` has put them, if it is given."""
-    casters = [_TorchCast(cast) for cast in casts.values()]
 
-    def together(tensors: list[Any]) -> list[torch.Tensor]:
-        placed = tensors if place is None else map(place, tensors)
-        return [caster(tensor) for caster, tensor in zip(casters, placed, strict=True)]
+    def caster(cast: Cast) -> Callable[[Any], torch.Tensor]:
+        return lambda tensor: _cast(cast, tensor if place is None else place(tensor))
 
-    return Chosen(list(casts), together)
+    return Chosen({number: caster(cast) for number, cast in casts.items()})
 
 
-class _TorchCast:
-    """Reads the tensor once and writes the new one, on which the steps work in place."""
+def _cast(cast: Cast, tensor: torch.Tensor) -> torch.Tensor:
+    found: torch.Tensor = _caster(cast, tensor.device)(tensor)
+    return found
 
-    def __init__(self, cast: Cast) -> None:
-        dtype: torch.dtype = getattr(torch, cast.dtype)
-        self._dtype = dtype
-        self._layout = cast.layout
-        self._steps = [
-            (operate, torch.from_numpy(np.ascontiguousarray(number)).reshape(number.shape).to(dtype))
-            for operate, number in steps_of(cast)
-        ]
 
-    def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
-        moved = tensor.permute(TO_CHW) if self._layout else tensor
-        found = moved.to(self._dtype, copy=True, memory_format=torch.contiguous_format)
-        if self._steps and self._steps[0][1].device != found.device:
-            self._steps = [(operate, number.to(found.device)) for operate, number in self._steps]
-        for operate, number in self._steps:
-            found = operate(found, number)
-        return found
+@cache
+def _caster(cast: Cast, device: torch.device) -> Callable[[torch.Tensor], torch.Tensor]:
+    """One for each device, where the numbers of the steps are put once."""
+    dtype: torch.dtype = getattr(torch, cast.dtype)
+    return caster_of(
+        cast,
+        torch.permute,
+        lambda tensor: tensor.to(dtype, copy=True, memory_format=torch.contiguous_format),
+        lambda number: torch.from_numpy(number).to(dtype).to(device),
+    )
 
 
 # ---- copies to an NVIDIA or AMD GPU, on a stream of their own ----
@@ -142,7 +124,7 @@ class CudaDevice:
         self._device = torch.device(device.type, _number_of(device))
         self._stream = torch.cuda.Stream(self._device)
 
-    def copy(self, tensors: list[torch.Tensor]) -> tuple[list[torch.Tensor], CudaEvent]:
+    def copy(self, tensors: list[torch.Tensor]) -> tuple[list[torch.Tensor], torch.cuda.Event]:
         """Begin to copy; memory that is not registered is read when this returns."""
         event = torch.cuda.Event(blocking=True)  # its waiter leaves the CPU to the workers
         with torch.cuda.stream(self._stream):
@@ -152,29 +134,14 @@ class CudaDevice:
             except BaseException:
                 self._stream.synchronize()
                 raise
-        return copies, CudaEvent(event)
+        return copies, event
 
-    def hand_over(self, copies: list[torch.Tensor], event: CudaEvent) -> None:
+    def hand_over(self, copies: list[torch.Tensor], event: torch.cuda.Event) -> None:
         """Have this thread's stream wait for the copy, and the copies outlive what it does with them."""
         stream = torch.cuda.current_stream(self._device)
-        stream.wait_event(event.event)
+        stream.wait_event(event)
         for copy in copies:
             copy.record_stream(stream)
-
-
-class CudaEvent:
-    """The end of a copy."""
-
-    def __init__(self, event: torch.cuda.Event) -> None:
-        self.event = event
-
-    def passed(self) -> bool:
-        """Answer at once."""
-        return bool(self.event.query())
-
-    def wait(self) -> None:
-        """Return when it has passed."""
-        self.event.synchronize()
 
 
 def _number_of(device: torch.device) -> int:

@@ -27,7 +27,8 @@ from keras.src.trainers.epoch_iterator import EpochIterator
 from ringfeed._units import show_bytes
 from ringfeed.data.passes import batch_size_of
 from ringfeed.errors import RingfeedError, SpecError
-from ringfeed.frameworks.keras.adapter import LoaderAdapter, Reiterable
+from ringfeed.frameworks.base import Reiterable
+from ringfeed.frameworks.keras.adapter import LoaderAdapter
 from ringfeed.frameworks.keras.caller import caller, owner
 from ringfeed.keras.pydataset import DatasetFeed, check_dataset, draws_kept
 from ringfeed.ring._ring import MAX_WORKERS

@@ -73,6 +73,11 @@ class Exported:
         return capsule
 
 
+def check_exportable(leaf: Leaf) -> None:
+    """Raise SpecError where DLPack has no code for the dtype of the leaf."""
+    _type_of(leaf)
+
+
 def can_be_exported(leaf: Leaf) -> bool:
     """Whether DLPack knows the dtype of the leaf."""
     try:

@@ -59,7 +59,7 @@ def check_alias(dtype: str) -> None:
     """Check that an array of this dtype has the slot's memory: the address, the values, and another's writes."""
     given = of_dtype(dtype)
     with make((LABELS[:7], given), batch_size=4) as loader:
-        lease, (_, array) = with_lease(loader, adapter._Arrays(loader._stream.info))
+        lease, (_, array) = with_lease(loader, adapter._builder(loader._stream.info, {}))
         assert is_over(array, lease, 1, loader)
         assert (array.dtype, array.shape) == (given.dtype, (4, 5, 7))
         content = slot_bytes(lease, 1, loader, 4)
@@ -86,7 +86,7 @@ def test_leaves_of_64_bits_become_what_jax_makes_of_them(dtype: str) -> None:
     """Without jax_enable_x64 that leaf alone is a copy, in the dtype that jax.numpy.asarray gives."""
     given = of_dtype(dtype)
     with make((LABELS[:7], given), batch_size=4) as loader:
-        lease, (labels, array) = with_lease(loader, adapter._Arrays(loader._stream.info))
+        lease, (labels, array) = with_lease(loader, adapter._builder(loader._stream.info, {}))
         assert is_over(labels, lease, 0, loader)
         assert not is_over(array, lease, 1, loader)
         expected = jnp.asarray(given[:4])
@@ -210,7 +210,7 @@ def test_a_view_of_the_memory_keeps_the_slot() -> None:
 def test_a_donated_batch_is_never_written(function: Callable[[Any], Any]) -> None:
     """XLA takes a donation of foreign memory for a release: the slot's bytes stay, the result lies elsewhere."""
     with make((X,)) as loader:
-        lease, (x,) = with_lease(loader, adapter._Arrays(loader._stream.info))
+        lease, (x,) = with_lease(loader, adapter._builder(loader._stream.info, {}))
         found = jax.jit(function, donate_argnums=0)(x).block_until_ready()
         assert x.is_deleted()
         assert slot_bytes(lease, 0, loader, 32).tobytes() == X[:32].tobytes()
@@ -313,6 +313,18 @@ def test_kept_views_are_told_of_when_jax_has_nothing_to_do(monkeypatch: pytest.M
             kept = [np.from_dlpack(x) for x, _ in loader.to_jax()]
         assert [held_text(warning.message) for warning in seen] == [warned(2)]
         np.testing.assert_array_equal(np.concatenate(kept), X)
+
+
+def test_what_is_kept_of_an_earlier_epoch_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program's arrays are known by their slots, whichever epoch they are of."""
+    monkeypatch.setattr(adapter, "_is_computing", lambda: pytest.fail("JAX is waited for"))
+    monkeypatch.setattr(adapter, "IN_FLIGHT_S", 0)
+    with make(slots=2, timeout_s=None) as loader:
+        epochs = loader.to_jax()
+        first, _ = next(iter(epochs))
+        with pytest.warns(ringfeed.SlotsHeldWarning):
+            assert [len(y) for _, y in epochs] == [32, 32, 32, 4]
+        np.testing.assert_array_equal(first, X[:32])
 
 
 def test_what_holds_slots_for_ever_is_waited_for_to_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:

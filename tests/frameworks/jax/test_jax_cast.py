@@ -130,16 +130,16 @@ def test_what_is_cast_is_read_from_the_slot() -> None:
     """The compiled function is given the slot's own memory, also with copy=True of the loader."""
     for copy in (False, True):
         with images(copy=copy) as loader:
-            maker = adapter._Arrays(loader._stream.info, casts_of(loader.spec, "float32", "to_jax"))
+            builder = adapter._builder(loader._stream.info, casts_of(loader.spec, "float32", "to_jax"))
             read: list[int] = []
-            real = maker.finish._together
+            real = builder._cast
 
             def spy(arrays: list[Any], read: Any = read, real: Any = real) -> Any:
-                read.extend(array.unsafe_buffer_pointer() for array in arrays)
+                read.extend(arrays[number].unsafe_buffer_pointer() for number in real.numbers)
                 return real(arrays)
 
-            maker.finish._together = spy
-            lease, (x, y) = with_lease(loader, maker)
+            builder._cast = spy
+            lease, (x, y) = with_lease(loader, builder)
             addresses = [lease.address + offset for offset in loader.plan.layout.offsets]
             assert read == addresses[:1]
             assert x.dtype == np.float32
@@ -150,13 +150,18 @@ def test_what_is_cast_is_read_from_the_slot() -> None:
 def test_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every epoch of every loader is cast by the same function, which JAX traces once for a shape."""
     traced: list[tuple[int, ...]] = []
-    real = adapter._cast
+    real = adapter.caster_of
 
-    def counting(cast: Cast, array: Any) -> Any:
-        traced.append(array.shape)
-        return real(cast, array)
+    def counting(*given: Any) -> Any:
+        caster = real(*given)
 
-    monkeypatch.setattr(adapter, "_cast", counting)
+        def traced_cast(array: Any) -> Any:
+            traced.append(array.shape)
+            return caster(array)
+
+        return traced_cast
+
+    monkeypatch.setattr(adapter, "caster_of", counting)
     for _ in range(2):
         with images() as loader:
             epochs = loader.to_jax(cast=Cast(scale=0.1234))
@@ -202,7 +207,7 @@ class Growing:
 
 def test_shapes_that_vary_are_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """JAX would compile anew for each shape, and keep it for ever: NumPy casts as the batch leaves its slot."""
-    monkeypatch.setattr(adapter, "_cast", None)
+    monkeypatch.setattr(adapter, "caster_of", None)
     spec = (ringfeed.Array((6, 5, 3), "uint8", variable=(0,)),)
     with ringfeed.Loader(Growing(), batch_size=None, max_batch_size=3, spec=spec, workers=0, slots=2) as loader:
         for number, (x,) in enumerate(loader.to_jax(cast=(FULL,))):

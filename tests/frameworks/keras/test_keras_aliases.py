@@ -7,14 +7,15 @@ import signal
 import threading
 import weakref
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 import ringfeed
-from ringfeed.frameworks.copies import Epoch
-from ringfeed.frameworks.zero_copy import Aliases, Memory, Outstanding
+from ringfeed.frameworks.base import Framework
+from ringfeed.frameworks.batch import Epoch, Outstanding, TensorBuilder
 from ringfeed.spec.dlpack import Exported
 
 if TYPE_CHECKING:
@@ -30,15 +31,16 @@ class Tensor:
         self.memory = memory
 
 
-def numpy_memory(**settings: Any) -> Memory:
+def numpy_memory(**settings: Any) -> Framework:
     """Return how a framework of NumPy arrays takes memory."""
-    return Memory(alias=lambda capsule: Tensor(np.from_dlpack(Exported(capsule))), adopt=Tensor, **settings)
+    return Framework(lambda capsule: Tensor(np.from_dlpack(Exported(capsule))), Tensor, **settings)
 
 
 def begin(loader: ringfeed.Loader, **settings: Any) -> tuple[Epoch, Outstanding]:
     """Return an epoch of batches of two, and the count of its copies."""
     outstanding = Outstanding(loader.plan.slots)
-    return Epoch(loader._stream, Aliases(loader._stream.info, numpy_memory(**settings), outstanding)), outstanding
+    builder = TensorBuilder(loader._stream.info, numpy_memory(**settings))
+    return Epoch(loader._stream, partial(outstanding.build, builder)), outstanding
 
 
 def make(**settings: Any) -> ringfeed.Loader:

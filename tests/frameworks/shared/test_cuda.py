@@ -17,8 +17,8 @@ import ringfeed
 from datasets import Misbehaving, Oracle, check, drain
 from fakecuda import FakeCuda
 from ringfeed.engine.engine import Engine
-from ringfeed.frameworks import cuda
-from ringfeed.frameworks.cuda import Driver, Refusal
+from ringfeed.frameworks import pinned
+from ringfeed.frameworks.pinned import Driver, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,11 +35,11 @@ NO_GPU = "a GPU, or the CUDA driver, is not on this machine"
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     """The driver that loaders find."""
     driver = FakeCuda()
-    monkeypatch.setattr(cuda, "open_library", lambda: driver)
+    monkeypatch.setattr(pinned, "open_library", lambda: driver)
     return driver
 
 
-def pinned(dataset: Any = None, **settings: Any) -> ringfeed.Loader:
+def pinned_loader(dataset: Any = None, **settings: Any) -> ringfeed.Loader:
     """Return a loader whose slots are registered."""
     return ringfeed.Loader(
         dataset or Oracle(40), **{"batch_size": 8, "workers": 0, "slots": SLOTS, "pin": True} | settings
@@ -49,7 +49,7 @@ def pinned(dataset: Any = None, **settings: Any) -> ringfeed.Loader:
 def has_gpu() -> bool:
     """Whether there is a driver that sees a GPU."""
     try:
-        cuda.start_driver()
+        pinned.start_driver()
     except ringfeed.PlanError:
         return False
     return True
@@ -60,9 +60,9 @@ def has_gpu() -> bool:
 
 def test_says_where_it_looked_for_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a driver, pin=True is refused when the loader is made."""
-    monkeypatch.setattr(cuda, "PLACES", ("libno.so.1", "/nowhere/libno.so.1"))
+    monkeypatch.setattr(pinned, "PLACES", ("libno.so.1", "/nowhere/libno.so.1"))
     with pytest.raises(ringfeed.PlanError) as caught:
-        pinned()
+        pinned_loader()
     assert str(caught.value) == (
         "pin=True registers the slots with the CUDA driver, which is not on this machine (looked for libno.so.1 and "
         "/nowhere/libno.so.1: libno.so.1: cannot open shared object file: No such file or directory; "
@@ -86,9 +86,9 @@ def test_says_where_it_looked_for_a_driver(monkeypatch: pytest.MonkeyPatch) -> N
 )
 def test_says_why_a_driver_does_not_start(monkeypatch: pytest.MonkeyPatch, driver: Any, why: str) -> None:
     """A driver without a GPU is refused when the loader is made, with its own words."""
-    monkeypatch.setattr(cuda, "open_library", lambda: driver)
+    monkeypatch.setattr(pinned, "open_library", lambda: driver)
     with pytest.raises(ringfeed.PlanError) as caught:
-        pinned()
+        pinned_loader()
     assert str(caught.value) == (
         f"pin=True registers the slots with the CUDA driver, which does not start: {why}; see that nvidia-smi shows a "
         "GPU and that CUDA_VISIBLE_DEVICES leaves one, or leave pin out"
@@ -111,9 +111,9 @@ def test_passes_wide_arguments_whole() -> None:
 def test_uses_the_context_that_the_frameworks_use(monkeypatch: pytest.MonkeyPatch, current: int | None) -> None:
     """The GPU that the program has made current serves, or else the first; what is current stays it."""
     fake = FakeCuda(gpus=4, current=current)
-    monkeypatch.setattr(cuda, "open_library", lambda: fake)
+    monkeypatch.setattr(pinned, "open_library", lambda: fake)
     before = list(fake.contexts)
-    with pinned() as loader:
+    with pinned_loader() as loader:
         drain(loader)
         assert +fake.retained == {current or 0: 1}
         assert fake.contexts == before
@@ -128,7 +128,7 @@ def test_uses_the_context_that_the_frameworks_use(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("how", FILLED_BY, ids=str)
 def test_registers_each_slot_once_for_all_epochs(fake: FakeCuda, how: dict[str, Any]) -> None:
     """Registration begins with the first epoch and lasts until the loader is closed, and content is as ever."""
-    with pinned(**how) as loader:
+    with pinned_loader(**how) as loader:
         assert fake.history == []
         for _ in range(3):
             assert drain(loader) == list(range(40))
@@ -139,8 +139,8 @@ def test_registers_each_slot_once_for_all_epochs(fake: FakeCuda, how: dict[str, 
 
 def test_leaves_the_driver_alone_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without pin nobody looks for a driver."""
-    monkeypatch.delattr(cuda, "open_library")
-    with pinned(pin=False) as loader:
+    monkeypatch.delattr(pinned, "open_library")
+    with pinned_loader(pin=False) as loader:
         assert drain(loader) == list(range(40))
 
 
@@ -188,7 +188,7 @@ def drop(loader: ringfeed.Loader) -> None:
 @pytest.mark.parametrize("end", [break_off, close_in_an_epoch, close_elsewhere, raise_within, drop])
 def test_unregisters_each_slot_once(fake: FakeCuda, end: Any, how: dict[str, Any]) -> None:
     """However a loader ends, what was registered is unregistered, once, while it is mapped."""
-    end(pinned(**how))
+    end(pinned_loader(**how))
     gc.collect()
     fake.check_paired(SLOTS)
 
@@ -196,7 +196,7 @@ def test_unregisters_each_slot_once(fake: FakeCuda, end: Any, how: dict[str, Any
 @pytest.mark.usefixtures("nothing_left")
 def test_unregisters_when_the_workers_have_failed(fake: FakeCuda) -> None:
     """A loader whose workers cannot go on is undone at once; its next epoch registers anew."""
-    loader = pinned(Misbehaving("dies"), workers=1, max_restarts=0)
+    loader = pinned_loader(Misbehaving("dies"), workers=1, max_restarts=0)
     for round_ in (1, 2):
         with pytest.raises(ringfeed.WorkerError, match="max_restarts"):
             drain(loader)
@@ -213,7 +213,7 @@ def test_unregisters_when_the_workers_do_not_start(fake: FakeCuda, monkeypatch: 
         raise ZeroDivisionError
 
     monkeypatch.setattr(Engine, "start", fail)
-    loader = pinned()
+    loader = pinned_loader()
     with pytest.raises(ZeroDivisionError):
         iter(loader)
     fake.check_paired(SLOTS)
@@ -221,7 +221,7 @@ def test_unregisters_when_the_workers_do_not_start(fake: FakeCuda, monkeypatch: 
 
 def test_a_view_outlives_registration(fake: FakeCuda) -> None:
     """A slot is unregistered by close(), also if a view holds it: the view stays valid."""
-    loader = pinned()
+    loader = pinned_loader()
     batch = next(iter(loader))
     loader.close()
     fake.check_paired(SLOTS)
@@ -233,7 +233,7 @@ def test_a_view_outlives_registration(fake: FakeCuda) -> None:
 def test_undoes_what_was_registered_before_a_refusal(fake: FakeCuda, failing: int) -> None:
     """A slot that cannot be registered is named, the others are undone, and a later epoch may have more luck."""
     fake.refuse = {("cuMemHostRegister_v2", failing): fakecuda.OUT_OF_MEMORY}
-    with pinned() as loader:
+    with pinned_loader() as loader:
         with pytest.raises(ringfeed.PlanError) as caught:
             iter(loader)
         assert str(caught.value) == (
@@ -274,7 +274,7 @@ def test_says_what_to_do_about_a_refusal(fake: FakeCuda, call: str, code: int, t
     """The driver's answer is told with what the user can do."""
     fake.refuse = {(call, 1): code}
     with pytest.raises(ringfeed.PlanError) as caught:
-        iter(pinned())
+        iter(pinned_loader())
     where = "slot 0 of 3 (36.9 kB each) with the CUDA driver"
     assert str(caught.value) == f"pin=True cannot register {where}: {call}: {text}"
     fake.check_paired(0)
@@ -283,7 +283,7 @@ def test_says_what_to_do_about_a_refusal(fake: FakeCuda, call: str, code: int, t
 def test_warns_of_a_slot_that_is_not_given_back(fake: FakeCuda) -> None:
     """A refusal to unregister ends nobody's close(): it is told, and the other slots are unregistered."""
     fake.refuse = {("cuMemHostUnregister", 2): fakecuda.INVALID_VALUE}
-    loader = pinned()
+    loader = pinned_loader()
     drain(loader)
     with pytest.raises(RuntimeWarning) as caught:  # as warnings are errors here
         loader.close()
@@ -297,7 +297,7 @@ def test_warns_of_a_slot_that_is_not_given_back(fake: FakeCuda) -> None:
 
 def test_does_not_mind_a_driver_that_is_gone(fake: FakeCuda) -> None:
     """At exit the driver may be shut down before us, and has then forgotten every registration itself."""
-    loader = pinned()
+    loader = pinned_loader()
     drain(loader)
     fake.gone = True
     loader.close()
@@ -306,15 +306,15 @@ def test_does_not_mind_a_driver_that_is_gone(fake: FakeCuda) -> None:
 
 def test_waits_for_copies_before_it_unregisters(fake: FakeCuda) -> None:
     """No slot is unregistered while a copy may read it."""
-    loader = pinned()
+    loader = pinned_loader()
     lease = next(loader._stream.epoch(lambda lease, _rows: lease))
     states = []
 
     class Event:
-        def passed(self) -> bool:
+        def query(self) -> bool:
             raise AssertionError
 
-        def wait(self) -> None:
+        def synchronize(self) -> None:
             states.append((len(fake.registered), loader._engine is None))
 
     loader._pending.add(lease, Event())
@@ -326,14 +326,14 @@ def test_waits_for_copies_before_it_unregisters(fake: FakeCuda) -> None:
 
 def test_unregisters_although_a_copy_failed(fake: FakeCuda) -> None:
     """A device that fails while the loader waits for it leaves nothing registered, and its error is raised."""
-    loader = pinned()
+    loader = pinned_loader()
     lease = next(loader._stream.epoch(lambda lease, _rows: lease))
 
     class Event:
-        def passed(self) -> bool:
+        def query(self) -> bool:
             raise AssertionError
 
-        def wait(self) -> None:
+        def synchronize(self) -> None:
             raise ZeroDivisionError
 
     loader._pending.add(lease, Event())
@@ -348,7 +348,7 @@ def test_unregisters_although_a_copy_failed(fake: FakeCuda) -> None:
 @pytest.mark.usefixtures("nothing_left")
 def test_a_forked_child_unregisters_nothing(fake: FakeCuda) -> None:
     """Registrations are the parent's: a child that closes, drops and collects everything makes no call."""
-    loader = pinned()
+    loader = pinned_loader()
     batches = iter(loader)
     check(next(batches))
     engine = loader._engine
@@ -376,12 +376,12 @@ def test_a_forked_child_unregisters_nothing(fake: FakeCuda) -> None:
 SCRIPT = """
 import atexit, json, sys
 from fakecuda import FakeCuda
-from ringfeed.frameworks import cuda
+from ringfeed.frameworks import pinned
 import ringfeed
 from datasets import Oracle
 
 fake = FakeCuda()
-cuda.open_library = lambda: fake
+pinned.open_library = lambda: fake
 atexit.register(lambda: print(json.dumps([fake.history, fake.faults, list(fake.registered)])))  # the last to run
 
 if __name__ == "__main__":
@@ -431,21 +431,21 @@ def real() -> Iterator[None]:
 def test_a_real_driver_registers_and_unregisters(how: dict[str, Any]) -> None:
     """Whoever fills them, slots are registered again and again, and content is as ever."""
     for _ in range(3):
-        with pinned(**how) as loader:
+        with pinned_loader(**how) as loader:
             assert drain(loader) == list(range(40))
 
 
 @pytest.mark.usefixtures("real")
 def test_a_real_driver_refuses_what_is_registered() -> None:
     """A slot that is registered already is refused by name, and the driver goes on working."""
-    with pinned() as loader:
+    with pinned_loader() as loader:
         drain(loader)
         engine = loader._engine
         assert engine is not None
-        driver = cuda.start_driver()
+        driver = pinned.start_driver()
         driver.open()
         with pytest.raises(Refusal) as caught:
             driver.register(engine.ring.address, loader.plan.slot_size)
-        assert caught.value.code == cuda.ALREADY_REGISTERED
+        assert caught.value.code == pinned.ALREADY_REGISTERED
         driver.close()
         assert drain(loader) == list(range(40))

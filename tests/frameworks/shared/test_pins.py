@@ -8,8 +8,8 @@ import ringfeed
 from datasets import check, flat
 from fakecuda import FakeCuda
 from fakedevice import LENGTH, ROWS, FakeDevice, epochs_of, oracle, outcomes
-from ringfeed.frameworks import cuda
-from ringfeed.frameworks.cuda import Refusal
+from ringfeed.frameworks import pinned
+from ringfeed.frameworks.pinned import Refusal
 
 
 class Registrar:
@@ -46,7 +46,7 @@ class Registrar:
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     """The driver that loaders find."""
     driver = FakeCuda()
-    monkeypatch.setattr(cuda, "open_library", lambda: driver)
+    monkeypatch.setattr(pinned, "open_library", lambda: driver)
     return driver
 
 

@@ -17,10 +17,10 @@ import pytest
 
 import ringfeed
 from forking import Child
+from ringfeed.frameworks.batch import copy_aligned
 
 tf = pytest.importorskip("tensorflow")
 op = importlib.import_module("ringfeed.frameworks.tensorflow.op")
-copies = importlib.import_module("ringfeed.frameworks.copies")
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -212,7 +212,7 @@ def test_dtype_without_tensors_is_refused() -> None:
 def test_copies_are_aligned() -> None:
     """The copy of a batch starts where TensorFlow takes it as it is."""
     for size in (1, 7, 64, 4097):
-        copy = copies.copy_aligned(np.arange(size, dtype=np.uint8)[::-1])
+        copy = copy_aligned(np.arange(size, dtype=np.uint8)[::-1])
         assert copy.ctypes.data % 64 == 0
         np.testing.assert_array_equal(copy, np.arange(size, dtype=np.uint8)[::-1])
 
@@ -375,7 +375,7 @@ def test_two_iterations_at_once() -> None:
 @pytest.mark.usefixtures("by_either_way")
 def test_an_iterator_of_the_loader_takes_over() -> None:
     """Who iterates over the loader itself takes it from the dataset, and the other way round."""
-    loader = make(batch_size=4)
+    loader = make(batch_size=4, slots=8)  # tf.data may hold some that it has fetched ahead
     dataset = loader.to_tf_dataset()
     older = iter(dataset)
     next(older)

@@ -28,6 +28,7 @@ from frameworks import (
     slot_bytes,
     with_lease,
 )
+from ringfeed.frameworks.batch import TensorBuilder
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 adapter = importlib.import_module("ringfeed.frameworks.torch")
@@ -48,7 +49,7 @@ def test_tensors_lie_over_the_slot(dtype: str) -> None:
     """A tensor has the slot's address, and each sees what is written through the other."""
     given = of_dtype(dtype)
     with make((Y[:7], given), batch_size=4) as loader:
-        lease, (_, tensor) = with_lease(loader, adapter._Tensors(loader._stream.info))
+        lease, (_, tensor) = with_lease(loader, TensorBuilder(loader._stream.info, adapter.TORCH))
         assert tensor.data_ptr() == lease.address + loader.plan.layout.offsets[1]
         assert (tensor.dtype, tuple(tensor.shape)) == (getattr(torch, dtype), (4, 5, 7))
         content = slot_bytes(lease, 1, loader, 4)
@@ -209,6 +210,17 @@ def test_keeping_both_slots_too_late_is_an_error_after_a_second() -> None:
         )
         del kept, caught
         assert [len(y) for _, y in loader.to_torch()] == [10] * 10
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, *WIDE])
+def test_copies_have_the_values_of_the_slot(dtype: str) -> None:
+    """With copy=True a tensor of each dtype has memory of its own, with the very bytes."""
+    given = of_dtype(dtype, rows=4)
+    with make((given,), batch_size=4, copy=True) as loader:
+        lease, (tensor,) = with_lease(loader, TensorBuilder(loader._stream.info, adapter.TORCH))
+        assert (tensor.dtype, tuple(tensor.shape)) == (getattr(torch, dtype), (4, 5, 7))
+        slot_bytes(lease, 0, loader, 4)[:] = 1
+        assert raw(tensor) == given.tobytes()
 
 
 def test_copies_hold_no_slots() -> None:

@@ -11,7 +11,8 @@ import pytest
 import ringfeed
 from frameworks import DTYPES, WIDE, make, of_dtype, slot_bytes, with_lease
 from ringfeed import Cast
-from ringfeed.frameworks.cast import FLOATS, Chosen, casts_of, in_numpy
+from ringfeed.frameworks.batch import TensorBuilder
+from ringfeed.frameworks.cast import FLOATS, Chosen, caster_of, casts_of, in_numpy, steps_of
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 adapter = importlib.import_module("ringfeed.frameworks.torch")
@@ -25,6 +26,12 @@ FULL = Cast("float32", 1 / 255, 0.25, (0.485, 0.456, 0.406), (0.229, 0.224, 0.22
 def images(*arrays: Any, **settings: Any) -> ringfeed.Loader:
     """Return a loader of three batches over three slots, filled in this process."""
     return make(arrays or (IMAGES, LABELS), **{"batch_size": 8, **settings})
+
+
+def builder(loader: ringfeed.Loader, cast: Any) -> TensorBuilder:
+    """Return what makes batches on the CPU."""
+    casts = adapter.torch_casts(casts_of(loader.spec, cast, "to_torch"))
+    return TensorBuilder(loader._stream.info, adapter.TORCH, cast=casts)
 
 
 def raw(tensor: Any) -> bytes:
@@ -84,7 +91,7 @@ def test_what_is_cast_is_read_from_the_slot(monkeypatch: pytest.MonkeyPatch) -> 
     real = Chosen.__call__
 
     def spy(self: Chosen, leaves: list[Any]) -> list[Any]:
-        read.extend(leaf.data_ptr() for leaf in leaves)
+        read.extend(leaves[number].data_ptr() for number in self.numbers)
         return real(self, leaves)
 
     monkeypatch.setattr(Chosen, "__call__", spy)
@@ -94,11 +101,11 @@ def test_what_is_cast_is_read_from_the_slot(monkeypatch: pytest.MonkeyPatch) -> 
 
             def look(lease: Any, rows: int, addresses: Any = addresses, loader: Any = loader) -> Any:
                 addresses.extend(lease.address + offset for offset in loader.plan.layout.offsets)
-                maker = adapter._Tensors(loader._stream.info, casts_of(loader.spec, "float32", "to_torch"))
+                maker = builder(loader, "float32")
                 return maker(lease, rows)
 
             x, y = next(loader._stream.epoch(look))
-            assert read == addresses
+            assert read == addresses[:1]
             assert x.dtype == torch.float32
             assert (y.data_ptr() == addresses[1]) is not copy
             del x, y
@@ -109,8 +116,7 @@ def test_steps_are_not_done_in_the_slot() -> None:
     """A leaf that has the dtype already is copied for them."""
     floats = IMAGES.astype(np.float32)
     with images(floats) as loader:
-        casts = casts_of(loader.spec, (Cast(offset=1.0),), "to_torch")
-        lease, (tensor,) = with_lease(loader, adapter._Tensors(loader._stream.info, casts))
+        lease, (tensor,) = with_lease(loader, builder(loader, (Cast(offset=1.0),)))
         assert raw(tensor) == (floats[:8] + 1).tobytes()
         assert slot_bytes(lease, 0, loader, 8).tobytes() == floats[:8].tobytes()
 
@@ -133,11 +139,11 @@ class Elsewhere:
         assert event is self
         self.told.append(("handed over", [str(tensor.dtype) for tensor in copies]))
 
-    def passed(self) -> bool:
+    def query(self) -> bool:
         """Every copy has."""
         return True
 
-    def wait(self) -> None:
+    def synchronize(self) -> None:
         """Not at all."""
 
 
@@ -154,14 +160,23 @@ def test_a_gpu_is_sent_the_uint8(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [what for what, _ in device.told].count("handed over") == 3
 
 
-def test_numbers_follow_the_tensor_to_its_device() -> None:
+def test_numbers_follow_the_tensor_to_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Means of the channels are put once where the first batch is."""
     with torch.device("meta"):
         elsewhere = torch.empty((2, 6, 5, 3), dtype=torch.uint8)
-    caster = importlib.import_module("ringfeed.frameworks.torch")._TorchCast(FULL)
-    found = caster(elsewhere)
-    assert (found.device.type, found.dtype, tuple(found.shape)) == ("meta", torch.float32, (2, 3, 6, 5))
-    assert {number.device.type for _, number in caster._steps} == {"meta"}
+    put: list[Any] = []
+
+    def put_once(cast: Cast, transpose: Any, convert: Any, number: Any) -> Any:
+        assert not put
+        put.extend(number(value) for _, value in steps_of(cast))
+        return caster_of(cast, transpose, convert, number)
+
+    monkeypatch.setattr(adapter, "caster_of", put_once)
+    adapter._caster.cache_clear()
+    for _ in range(2):
+        (found,) = adapter.torch_casts({0: FULL})([elsewhere])
+        assert (found.device.type, found.dtype, tuple(found.shape)) == ("meta", torch.float32, (2, 3, 6, 5))
+    assert [number.device.type for number in put] == ["meta"] * 4
 
 
 def test_refused_at_the_call() -> None:

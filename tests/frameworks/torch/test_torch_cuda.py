@@ -16,7 +16,7 @@ import pytest
 import fakecuda
 import ringfeed
 from datasets import Oracle, check, flat
-from ringfeed.frameworks import cuda
+from ringfeed.frameworks import pinned
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 adapter = importlib.import_module("ringfeed.frameworks.torch")
@@ -195,7 +195,7 @@ def test_a_copy_that_fails_in_its_middle_is_waited_for(fake: Fake) -> None:
 def test_registers_with_the_driver(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     """With pin=True the driver registers each slot once, and they are unregistered after the last copy."""
     driver = fakecuda.FakeCuda(gpus=2, current=1)
-    monkeypatch.setattr(cuda, "open_library", lambda: driver)
+    monkeypatch.setattr(pinned, "open_library", lambda: driver)
     late: list[Any] = []
     with oracle(pin=True) as loader:
         driver.before_unregister = lambda: late.extend(job for job in fake.streams[0].jobs if job is not None)

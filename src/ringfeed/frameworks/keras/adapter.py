@@ -10,7 +10,6 @@ import sys
 import traceback
 import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,8 @@ from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 from keras.src.trainers.epoch_iterator import EpochIterator
 
 from ringfeed.errors import SpecError
-from ringfeed.frameworks.copies import Copies, Epoch, without_lists
+from ringfeed.frameworks.base import Reiterable
+from ringfeed.frameworks.batch import NUMPY, Epoch, Outstanding, TensorBuilder, without_lists
 from ringfeed.frameworks.keras.arguments import (
     check_call,
     check_targets,
@@ -31,7 +31,6 @@ from ringfeed.frameworks.keras.arguments import (
 )
 from ringfeed.frameworks.keras.backends import KerasCasts, jax_memory, tensorflow_memory, torch_memory
 from ringfeed.frameworks.keras.caller import caller, owner
-from ringfeed.frameworks.zero_copy import Aliases, Outstanding
 from ringfeed.spec.spec import Array, Spec
 
 if TYPE_CHECKING:
@@ -39,22 +38,12 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from ringfeed.errors import RingfeedError
-    from ringfeed.frameworks.base import BatchStream, LoaderInfo
+    from ringfeed.frameworks.base import BatchStream, Framework, LoaderInfo
+    from ringfeed.frameworks.batch import Extra, Own
     from ringfeed.frameworks.cast import CastTree, Chosen
-    from ringfeed.frameworks.copies import AnyArray, Extra, Own
     from ringfeed.frameworks.keras.arguments import ClassWeight
-    from ringfeed.frameworks.zero_copy import Memory
+    from ringfeed.spec.array import AnyArray
     from ringfeed.spec.builder import BuildBatch
-
-
-@dataclass(frozen=True)
-class Reiterable:
-    """Begins anew at each `iter`."""
-
-    begin: Callable[[], Iterator[Any]]
-
-    def __iter__(self) -> Iterator[Any]:
-        return self.begin()
 
 
 class LoaderAdapter(DataAdapter):  # type: ignore[misc]  # keras has no types
@@ -146,7 +135,7 @@ class LoaderAdapter(DataAdapter):  # type: ignore[misc]  # keras has no types
 
     # ---- the call of Keras ----
 
-    def _walk(self, feed: Feed, memory: Memory | None, own: Own, cast: Chosen) -> Iterator[Any]:
+    def _walk(self, feed: Feed, memory: Framework | None, own: Own, cast: Chosen) -> Iterator[Any]:
         leaves = feed.arrays(own) if memory is None else feed.tensors(memory, self._outstanding, own)
         return map(feed.pack, map(cast, leaves) if cast.numbers else leaves)
 
@@ -187,11 +176,12 @@ class Feed:
 
     def arrays(self, own: Own | None = None) -> Iterator[list[AnyArray]]:
         """One epoch: the leaves of each batch as private arrays, made their ``own`` way or copied; the weights last."""
-        return self._begin(Copies(self._info, self._weights, own))
+        return self._begin(TensorBuilder(self._info, NUMPY, own=own, extra=self._weights).leaves)
 
-    def tensors(self, memory: Memory, outstanding: Outstanding, own: Own | None = None) -> Iterator[list[Any]]:
+    def tensors(self, memory: Framework, outstanding: Outstanding, own: Own | None = None) -> Iterator[list[Any]]:
         """One epoch: the same as tensors of a framework, over the slots where that can be."""
-        return self._begin(Aliases(self._info, memory, outstanding, self._weights, own))
+        builder = TensorBuilder(self._info, memory, own=own, extra=self._weights)
+        return self._begin(partial(outstanding.build, builder))
 
     def leave(self, *, trained: bool) -> None:
         """Forget the epoch; the loader has it again where nothing was trained on it."""

@@ -8,76 +8,46 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import keras
-import numpy as np
 
-from ringfeed.frameworks.cast import Chosen, apart, casts_of, in_numpy
-from ringfeed.frameworks.copies import copy_aligned
-from ringfeed.frameworks.zero_copy import Memory
-from ringfeed.spec.dlpack import CPU, Exported
+from ringfeed.frameworks.base import Framework
+from ringfeed.frameworks.cast import NOTHING, apart, casts_of, in_numpy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from ringfeed.frameworks.cast import Casts, CastTree
-    from ringfeed.frameworks.copies import Own
+    from ringfeed.frameworks.batch import Own
+    from ringfeed.frameworks.cast import Casts, CastTree, Chosen
     from ringfeed.frameworks.tensorflow.cast import TensorFlowCasts
     from ringfeed.spec.spec import Spec
 
 WIDE = "int64", "uint64", "float64", "complex128"
-JAX_IN_FLIGHT_S = 10.0  # longer than a step; a model that only passes its inputs on is never waited for twice
 TORCH_LACKS = frozenset({"uint16", "uint32", "uint64"})  # it has these dtypes, and hardly an operation on them
 
 
-def tensorflow_memory() -> Memory:
+def tensorflow_memory() -> Framework:
     """EagerTensors. TensorFlow holds them no longer than Python does, or than it takes to copy them to a GPU."""
     import tensorflow as tf  # noqa: PLC0415 - not on other backends
 
     # tf.convert_to_tensor copies in any case; Identity does not where the array is aligned.
-    return Memory(alias=tf.experimental.dlpack.from_dlpack, adopt=lambda array: tf.raw_ops.Identity(input=array))
+    return Framework(tf.experimental.dlpack.from_dlpack, lambda array: tf.raw_ops.Identity(input=array))
 
 
-def jax_memory() -> Memory | None:
+def jax_memory() -> Framework | None:
     """Arrays on the CPU; None where steps run elsewhere, or on several devices, and Keras places arrays itself.
 
-    Copies are put on the same device in so many words: otherwise JAX would compile each step once for either kind.
     JAX dispatches many steps ahead, and holds what they are to read.
     """
     import jax  # noqa: PLC0415 - not on other backends
 
     if jax.default_backend() != "cpu" or jax.config.jax_default_device is not None or keras.distribution.distribution():
         return None
-    cpu = jax.devices("cpu")[0]
+    from ringfeed.frameworks.jax import jax_framework  # noqa: PLC0415 - not on other backends
+
     narrowed = frozenset(name for name in WIDE if jax.dtypes.canonicalize_dtype(name) != name)  # unless told otherwise
-    return Memory(
-        alias=_quick_import(cpu) or (lambda capsule: jax.dlpack.from_dlpack(Exported(capsule))),
-        adopt=lambda array: jax.device_put(array, cpu),
-        leaves_alone=narrowed,
-        in_flight_s=JAX_IN_FLIGHT_S,
-    )
+    return jax_framework(narrowed)
 
 
-def _quick_import(cpu: Any) -> Callable[[object], Any] | None:
-    """What `jax.dlpack.from_dlpack` calls in the end, without its 13 of 16 microseconds; None where that is unknown."""
-    try:
-        from jax._src.lib import _jax  # noqa: PLC0415 - no part of JAX's interface: it is tried out below
-
-        take = _jax.dlpack_managed_tensor_to_buffer
-    except (ImportError, AttributeError):
-        return None
-
-    def alias(capsule: object) -> Any:
-        return take(capsule, cpu, None, None, CPU[0])
-
-    sample = copy_aligned(np.arange(4, dtype=np.float32))
-    try:
-        array = alias(sample.__dlpack__())
-        works = array.committed and array.unsafe_buffer_pointer() == sample.__array_interface__["data"][0]
-    except (TypeError, AttributeError):
-        return None
-    return alias if works else None
-
-
-def torch_memory() -> Memory:
+def torch_memory() -> Framework:
     """Tensors on the CPU, which Keras moves to its device; arrays it converts itself, and has its own rules for.
 
     Keras walks structures of tensors by functions that refer to themselves (its `tree.traverse`): each step leaves its
@@ -85,7 +55,7 @@ def torch_memory() -> Memory:
     """
     import torch  # noqa: PLC0415 - not on other backends
 
-    return Memory(alias=torch.from_dlpack, adopt=lambda array: array, leaves_alone=TORCH_LACKS, in_cycles=True)
+    return Framework(torch.from_dlpack, lambda array: array, leaves_alone=TORCH_LACKS, in_cycles=True)
 
 
 # ---- what `to_keras` casts ----
@@ -125,7 +95,7 @@ class KerasCasts:
         All are NumPy's where Keras spreads batches.
         """
         if keras.distribution.distribution() is not None:
-            return self.in_numpy, Chosen((), tuple)
+            return self.in_numpy, NOTHING
         from ringfeed.frameworks.jax import cast_in_host, jax_casts  # noqa: PLC0415 - not on other backends
 
         return self._split("jax", cast_in_host(self._leaves), jax_casts)

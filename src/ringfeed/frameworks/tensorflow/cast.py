@@ -7,11 +7,11 @@ the floats once for each step (20 times slower on a CPU); not where shapes vary,
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from ringfeed.frameworks.cast import TO_CHW, Chosen, shape_after, steps_of
+from ringfeed.frameworks.cast import Chosen, caster_of, shape_after
 from ringfeed.spec.conversion import Cast
 
 if TYPE_CHECKING:
@@ -24,10 +24,7 @@ class TensorFlowCasts(Chosen):
     """Casts some of the leaves of each batch; made for the specs of all of them."""
 
     def __init__(self, casts: Casts, specs: Sequence[tf.TensorSpec]) -> None:
-        casters = [_caster(cast, specs[number]) for number, cast in casts.items()]
-        super().__init__(
-            list(casts), lambda tensors: [caster(tensor) for caster, tensor in zip(casters, tensors, strict=True)]
-        )
+        super().__init__({number: _caster(cast, specs[number]) for number, cast in casts.items()})
         self._casts = casts
 
     def specs_after(self, specs: Sequence[tf.TensorSpec]) -> list[tf.TensorSpec]:
@@ -53,16 +50,13 @@ def _caster(cast: Cast, spec: tf.TensorSpec) -> Callable[[tf.Tensor], tf.Tensor]
 def _compiled(cast: Cast, spec: tf.TensorSpec) -> Callable[[tf.Tensor], tf.Tensor]:
     """One function for all equal casts: TensorFlow never forgets what XLA has compiled."""
     dtype = tf.as_dtype(cast.dtype)
-    steps = steps_of(cast)
-
-    def ringfeed_cast(tensor: tf.Tensor) -> tf.Tensor:
-        found: Any = tf.cast(tf.transpose(tensor, TO_CHW) if cast.layout else tensor, dtype)
-        for operate, number in steps:
-            found = operate(found, tf.constant(number, dtype))
-        return found
-
     found: Callable[[tf.Tensor], tf.Tensor] = tf.function(
-        ringfeed_cast,
+        caster_of(
+            cast,
+            tf.transpose,
+            lambda tensor: tf.cast(tensor, dtype),
+            lambda number: number.astype(dtype.as_numpy_dtype),
+        ),
         input_signature=[spec],
         autograph=False,
         jit_compile=spec.shape[1:].is_fully_defined() or None,

@@ -24,8 +24,8 @@ import numpy as np
 import tensorflow as tf
 
 from ringfeed.errors import SpecError
+from ringfeed.frameworks.batch import NUMPY, Epoch, TensorBuilder, without_lists
 from ringfeed.frameworks.cast import casts_of
-from ringfeed.frameworks.copies import PrivateEpoch, without_lists
 from ringfeed.frameworks.tensorflow import op as tensorflow_op
 from ringfeed.frameworks.tensorflow.cast import TensorFlowCasts
 from ringfeed.frameworks.tensorflow.feed import ended_early, superseded
@@ -35,9 +35,8 @@ if TYPE_CHECKING:
 
     from ringfeed.frameworks.base import BatchStream, LoaderInfo
     from ringfeed.frameworks.cast import CastTree
-    from ringfeed.frameworks.copies import AnyArray
     from ringfeed.frameworks.tensorflow.op import OpTurns
-    from ringfeed.spec.spec import Leaf
+    from ringfeed.spec.array import AnyArray, Leaf
 
     Leaves: TypeAlias = "list[AnyArray]"
 
@@ -87,13 +86,17 @@ def to_tf_dataset(stream: BatchStream, cast: CastTree = None) -> tf.data.Dataset
         return without_lists(info.spec.unflatten(tensors))
 
     finish = TensorFlowCasts(casts, leaves) if casts else None
-    batches = Batches(lambda: PrivateEpoch(stream), count, leaves, pack, finish)
+    batches = Batches(lambda: _private_epoch(stream), count, leaves, pack, finish)
     ops = _ops_for(info)
     if ops is None:
         return dataset_of(batches)
     if finish is None:
         return _whole(tensorflow_op.OpTurns(ops, stream, count, leaves, pack), count)
     return _with_cast(_whole(tensorflow_op.OpTurns(ops, stream, count, leaves, tuple), count), batches)
+
+
+def _private_epoch(stream: BatchStream) -> Epoch:
+    return Epoch(stream, TensorBuilder(stream.info, NUMPY).leaves)
 
 
 def leaf_specs(info: LoaderInfo, extra: Mapping[str, np.dtype[Any]] | None = None) -> list[tf.TensorSpec]:

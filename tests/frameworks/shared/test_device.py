@@ -27,7 +27,7 @@ from fakedevice import (
     until_ready,
 )
 from ringfeed.engine import engine
-from ringfeed.frameworks.prefetch import AHEAD
+from ringfeed.frameworks.device import AHEAD
 
 pytestmark = pytest.mark.once
 

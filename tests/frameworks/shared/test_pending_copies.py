@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from ringfeed.frameworks.pending_copies import PendingCopies
+from ringfeed.frameworks.device import PendingCopies
 
 
 class Stuck:
@@ -16,11 +16,11 @@ class Stuck:
         self.over = threading.Event()
         self.waiting = threading.Semaphore(0)
 
-    def passed(self) -> bool:
+    def query(self) -> bool:
         """Answer at once."""
         return self.over.is_set()
 
-    def wait(self) -> None:
+    def synchronize(self) -> None:
         """Return when the test has said so."""
         self.waiting.release()
         assert self.over.wait(120)
@@ -48,7 +48,7 @@ def test_waits_for_all_although_one_breaks() -> None:
     """The first error is raised when all have passed or failed."""
 
     class Broken(Stuck):
-        def wait(self) -> None:
+        def synchronize(self) -> None:
             raise ZeroDivisionError(len(flight))
 
     flight, last = PendingCopies(), Stuck()

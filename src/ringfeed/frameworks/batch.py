@@ -1,0 +1,289 @@
+"""A batch of a framework's tensors: over the slot itself, or over private copies; no framework is imported here.
+
+    ring       slot 0   slot 1   slot 2   slot 3
+    this batch                            held     taken just now, not yet handed out
+    Python     held                                a tensor that the program still refers to
+    in flight           held     held              no tensor is left, but the framework still computes with them
+
+A tensor over a slot holds the slot by itself, and gives it back from C. One slot at least is never held, so that the
+workers always have one to fill: a batch that would take the last is handed out as a private copy.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import time
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ringfeed.errors import RingfeedError, SlotsHeldError
+from ringfeed.frameworks.base import Framework
+from ringfeed.frameworks.cast import NOTHING
+from ringfeed.spec._fields import Fields
+from ringfeed.spec.builder import BatchBuilder
+from ringfeed.spec.dlpack import Exports, can_be_exported
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import TypeAlias
+
+    from ringfeed.frameworks.base import BatchIterator, BatchStream, LoaderInfo
+    from ringfeed.frameworks.cast import Chosen
+    from ringfeed.ring._ring import Lease
+    from ringfeed.spec.array import AnyArray, Leaf
+    from ringfeed.spec.builder import BuildBatch
+
+    Extra: TypeAlias = Callable[[list[AnyArray]], list[AnyArray]]
+    Own: TypeAlias = Mapping[int, Callable[[AnyArray], AnyArray]]
+
+ALIGNMENT = 64
+"""Bytes. TensorFlow and JAX copy an array that starts elsewhere."""
+
+
+def copy_aligned(array: Any) -> AnyArray:
+    """A C-contiguous copy in the machine's byte order that starts at a multiple of `ALIGNMENT`."""
+    room = np.empty(array.nbytes + ALIGNMENT - 1, np.uint8)
+    start = -room.__array_interface__["data"][0] % ALIGNMENT
+    native = array.dtype.newbyteorder("=")
+    copy: AnyArray = room[start : start + array.nbytes].view(native).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
+NUMPY = Framework(from_dlpack=None, from_numpy=lambda array: array)
+
+
+def without_lists(tree: Any) -> Any:
+    """The tree with tuples in the place of lists, which TensorFlow would stack into one tensor."""
+    if isinstance(tree, dict):
+        return {key: without_lists(branch) for key, branch in tree.items()}
+    if hasattr(tree, "_fields"):
+        return type(tree)(*map(without_lists, tree))
+    return tuple(map(without_lists, tree)) if isinstance(tree, (list, tuple)) else tree
+
+
+class TensorBuilder(BatchBuilder):
+    """Makes batches of one framework's tensors.
+
+        slot ──── from_dlpack ─────────────▶ leaves ── finish: cast, pack ──▶ batch
+          └────── copy, from_numpy ──────────▲    leaves that cannot be over the slot; all of a private batch
+
+    ``cast`` is done by the framework, to leaves over the slot or to copies; ``own`` makes the private arrays of these
+    leaves in the place of a plain copy, and ``extra`` more leaves of the views of a batch, which come last.
+    """
+
+    def __init__(
+        self,
+        info: LoaderInfo,
+        framework: Framework,
+        *,
+        cast: Chosen = NOTHING,
+        own: Own | None = None,
+        extra: Extra | None = None,
+    ) -> None:
+        leaves, offsets, own = info.spec.leaves, info.offsets, own or {}
+        self.framework = framework
+        self.copied_by = framework.copied_by
+        self._cast = cast
+        self._extra = extra
+        self._fields = Fields(info.spec, offsets)
+        copiers: list[Callable[[AnyArray], AnyArray]] = [own.get(n, copy_aligned) for n in range(len(leaves))]
+        self._copiers = copiers
+        self._unflatten = info.spec.unflatten
+        wanted = sorted(cast.numbers) if info.copy else range(len(leaves))
+        self.over_slot = [n for n in wanted if n not in own and _can_be_over_slot(leaves[n], framework)]
+        """The numbers of the leaves that are tensors over the slot, at least until they are cast."""
+        self._exports = Exports([leaves[n] for n in self.over_slot], [offsets[n] for n in self.over_slot])
+        self._is_plain = len(self.over_slot) == len(leaves) and extra is None
+        self._kept = [number for number in self.over_slot if number not in cast.numbers]
+        self._outstanding = Outstanding(info.slots)
+
+    def __call__(self, lease: Lease, rows: int) -> Any:
+        """Return the batch; its tensors hold the slot by themselves, but for those that are cast or copied."""
+        leaves = self.leaves(lease, rows)
+        if self.framework.is_computing is not None:
+            self._outstanding.add(lease.slot, [leaves[number] for number in self._kept])
+        return self.finish(leaves)
+
+    def private(self, lease: Lease, rows: int) -> Any:
+        """Return the batch as copies."""
+        return self.finish(self.private_leaves(lease, rows))
+
+    def lets_go_later(self, waited_s: float, held: int) -> bool:
+        """Whether the program has no tensor of some held slot any more, so that the framework may still read it."""
+        is_computing = self.framework.is_computing
+        if is_computing is None or self._outstanding.in_hand(self.framework) >= held:
+            return False
+        return waited_s < self.framework.in_flight_s or is_computing()
+
+    def leaves(self, lease: Lease, rows: int) -> list[Any]:
+        """The tensors over the slot, in the order of the spec, and copies of the leaves that cannot be."""
+        from_dlpack = self.framework.from_dlpack
+        if from_dlpack is None:
+            return self.private_leaves(lease, rows)
+        tensors = [from_dlpack(capsule) for capsule in self._exports.capsules(lease, rows)]
+        return tensors if self._is_plain else self._completed(lease, rows, tensors)
+
+    def private_leaves(self, lease: Lease, rows: int) -> list[Any]:
+        """The same as copies."""
+        return self._completed(lease, rows, [])
+
+    def finish(self, leaves: list[Any]) -> Any:
+        """Return the leaves, cast, in the structure of a sample."""
+        return self._unflatten(self._cast(leaves))
+
+    def _completed(self, lease: Lease, rows: int, tensors: list[Any]) -> list[Any]:
+        """Return all leaves: of ``tensors``, which are those over the slot if there are any, or copied."""
+        from_numpy = self.framework.from_numpy
+        views = self._fields.views(lease, rows)
+        given = dict(zip(self.over_slot, tensors, strict=False))
+        leaves = [
+            given[number] if number in given else from_numpy(self._copiers[number](view))
+            for number, view in enumerate(views)
+        ]
+        return leaves if self._extra is None else [*leaves, *map(from_numpy, self._extra(views))]
+
+
+def _can_be_over_slot(leaf: Leaf, framework: Framework) -> bool:
+    is_taken = framework.from_dlpack is not None and leaf.dtype.name not in framework.leaves_alone
+    return is_taken and can_be_exported(leaf)
+
+
+class Outstanding:
+    """The tensors that the program was given over the slots of one loader, and whether there is room for more."""
+
+    def __init__(self, slots: int) -> None:
+        self.copied = 0
+        """Batches that were handed out as copies, because every other slot was held."""
+        self._slots = slots
+        self._hopeful = True
+        self._tensors: dict[int, list[weakref.ref[Any]]] = {}  # of the last batch in each slot
+
+    def add(self, slot: int, tensors: Sequence[Any]) -> None:
+        """Count a batch in, until the last of its tensors is gone."""
+        self._hopeful = True
+        self._tensors[slot] = list(map(weakref.ref, tensors))
+
+    def in_hand(self, framework: Framework) -> int:
+        """The slots of which a tensor is still alive, were it only in a cycle of garbage."""
+        slots = [*self._tensors.values()]  # at once: another thread may add one
+        return sum(any(_is_in_hand(tensor, framework) for tensor in tensors) for tensors in slots)
+
+    def build(self, builder: TensorBuilder, lease: Lease, rows: int) -> list[Any]:
+        """Return the leaves of a batch: over the slot if another is left to be filled, else private."""
+        if not builder.over_slot or not self.has_room(lease, builder.framework):
+            return builder.private_leaves(lease, rows)
+        leaves = builder.leaves(lease, rows)
+        self.add(lease.slot, [leaves[number] for number in builder.over_slot])
+        return leaves
+
+    def has_room(self, lease: Lease, framework: Framework) -> bool:
+        """Whether a slot is left to be filled beside the leased one, just taken; counts a copy if not.
+
+        Slots in flight are waited for, since they come back by themselves; those of living tensors may never.
+        """
+        if framework.in_cycles and self.in_hand(framework):
+            gc.collect(0)  # tens of microseconds, and otherwise most slots wait for it
+        if lease.has_room():
+            return True
+        # One attempt in vain is enough, until some slot has come back by itself.
+        self._hopeful = self._hopeful and (self._collects(lease, framework) or self._waits(lease, framework))
+        self.copied += not self._hopeful
+        return self._hopeful
+
+    def _collects(self, lease: Lease, framework: Framework) -> bool:
+        """Whether collecting garbage makes room."""
+        if self.in_hand(framework):
+            gc.collect(1)
+        return lease.has_room()
+
+    def _waits(self, lease: Lease, framework: Framework) -> bool:
+        """Whether waiting for the slots in flight makes room, if there are any beside the leased one."""
+        in_flight = self._slots - 1 - self.in_hand(framework)
+        return in_flight > 0 and lease.wait_room(int(framework.in_flight_s * 1e9))
+
+
+def _is_in_hand(reference: weakref.ref[Any], framework: Framework) -> bool:
+    tensor = reference()
+    return tensor is not None and framework.has_memory(tensor)
+
+
+# ---- epochs ----
+
+
+class FrameworkBatches:
+    """The loader's next epoch, begun at once. Dropping it before the end breaks the epoch off."""
+
+    def __init__(self, stream: BatchStream, builder: BatchBuilder) -> None:
+        info = stream.info
+        self._batches = stream.epoch(builder)
+        self._builder = builder
+        self._slots = info.slots
+        self._timeout_s = math.inf if info.timeout_s is None else info.timeout_s
+
+    def __iter__(self) -> FrameworkBatches:
+        """Return itself."""
+        return self
+
+    def __next__(self) -> Any:
+        """Return the next batch, in the structure of a sample."""
+        began_s = time.monotonic()
+        while True:
+            try:
+                return next(self._batches)
+            except SlotsHeldError as error:  # after a second
+                waited_s = time.monotonic() - began_s
+                if waited_s >= self._timeout_s or not self._builder.lets_go_later(waited_s, self._slots):
+                    raise SlotsHeldError(f"{error} ({self._builder.copied_by})") from None
+
+
+class Epoch:
+    """The loader's next epoch, begun by the first ``next()``, which gives what ``build`` makes of a batch.
+
+    An error of the loader does not end the epoch: the next ``next()`` goes on as the loader does. ``build`` must not
+    refer to the epoch, which breaks off where it is dropped.
+    """
+
+    def __init__(self, stream: BatchStream, build: BuildBatch) -> None:
+        self._stream = stream
+        self._build = build
+        self._batches: BatchIterator | None = None
+        self._number = -1
+        self._left: int | None = None
+
+    def __iter__(self) -> Epoch:
+        return self
+
+    def __next__(self) -> Any:
+        if self._batches is None:
+            self._choose()
+            self._number = self._stream.next_epoch
+            self._batches = self._stream.epoch(self._build, wait_for_slots=True)
+            info = self._stream.info
+            # An iterable may give more than it says, or raise instead of ending: either is what comes next.
+            self._left = None if info.is_iterable else info.length
+        if self._left is not None:
+            self._left -= 1
+        try:
+            leaves = next(self._batches)
+        except RingfeedError as error:
+            self._explain(error)
+            raise
+        if self._left == 0:
+            # Callers that know the length never ask past the end, where the loader closes its epoch.
+            next(self._batches, None)
+        return leaves
+
+    def _choose(self) -> None:
+        """Set the loader's next epoch, where it is not the one after the last."""
+
+    def _explain(self, error: RingfeedError) -> None:
+        """Add to an error what its caller would lose of it."""
+
+    def give_back(self) -> None:
+        """Let the next epoch be this one again, unless another was begun since."""
+        if self._batches is not None and self._stream.next_epoch == self._number + 1:
+            self._stream.set_epoch(self._number)

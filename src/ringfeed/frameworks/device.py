@@ -1,0 +1,190 @@
+"""Batches on another device, copied ahead of the step that wants them; no framework is imported here.
+
+    step k is computed              ──────────────────────────
+    batch k + 1 is copied           ───────────  its slot comes back at the `next()` after this
+    workers fill k + 2, k + 3, …    ──────────────────────────
+
+A batch is copied one ahead, and only if it is ready: the program never waits for one that it has not asked for yet.
+It holds its slot until the copy's event has passed. Before the program waits for the workers, it waits for the copies,
+which are short, and the last slot that is free is left to the workers: two slots are enough.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ringfeed._process import Forks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ringfeed.frameworks.base import BatchStream
+    from ringfeed.frameworks.batch import TensorBuilder
+    from ringfeed.frameworks.pinned import Registrar
+    from ringfeed.ring._ring import Lease
+
+AHEAD = 1  # more would take memory of the device; the ring already evens out what the workers do
+
+
+class Device(Protocol):
+    """Copies tensors to where a framework computes."""
+
+    @property
+    def registrar(self) -> Registrar | None:
+        """The registrar of the slots in place of the CUDA driver, with ``pin=True``."""
+
+    def copy(self, tensors: list[Any]) -> tuple[list[Any], Event]:
+        """Begin to copy; returns what will be the copies, and when they will be. If it raises, none is under way."""
+
+    def hand_over(self, copies: list[Any], event: Any, /) -> None:
+        """Have all that the program does from now on in this thread come after the copy."""
+
+
+class DevicePrefetcher:
+    """The loader's next epoch. Dropping it before the end breaks the epoch off, when its copies have passed."""
+
+    def __init__(self, stream: BatchStream, device: Device, builder: TensorBuilder) -> None:
+        """Copy the leaves that ``builder`` makes; it finishes the copies when the step asks for them."""
+        self._pending = stream.pending
+        self._device = device
+        self._finish = builder.finish
+        self._most = stream.info.slots - 2  # copies in flight when one more begins
+        self._queue: deque[tuple[list[Any], Event] | Exception] = deque()
+        # Nothing here may refer to this iterator: it must die, and its epoch with it, when the program drops it.
+        self._batches = stream.epoch(partial(_copied, self._pending, device, builder), wait_for_slots=True)
+        if device.registrar is not None:
+            stream.register_slots(device.registrar)
+
+    def __iter__(self) -> DevicePrefetcher:
+        """Return itself."""
+        return self
+
+    def __next__(self) -> Any:
+        """Return the next batch, in the structure of a sample; its memory is the device's own."""
+        self._pending.give_back_passed()
+        if not self._queue:
+            self._fetch(ready=self._batches.ready())
+        while len(self._queue) <= AHEAD and self._batches.ready():  # which raises if this iterator has had its time
+            self._fetch(ready=True)
+        first = self._queue.popleft()
+        if isinstance(first, Exception):
+            try:
+                raise first
+            finally:
+                del first  # else it refers to itself, by this frame
+        self._device.hand_over(*first)
+        return self._finish(first[0])
+
+    def _fetch(self, *, ready: bool) -> None:
+        """Take a batch and begin to copy it; an error takes its place in the order."""
+        self._pending.wait(self._most if ready else 0)
+        try:
+            self._queue.append(next(self._batches))
+        except Exception as error:  # noqa: BLE001 - the end of the epoch, too, and all that a dataset raises
+            self._queue.append(error.with_traceback(None))  # which refers to the lease
+
+    def __del__(self, is_exiting: Callable[[], bool] = sys.is_finalizing) -> None:
+        """Give back the slots that the copies read; the end of the engine has done so at the interpreter's exit."""
+        if not is_exiting():
+            self._pending.wait()
+
+
+def _copied(
+    pending: PendingCopies, device: Device, builder: TensorBuilder, lease: Lease, rows: int
+) -> tuple[list[Any], Event]:
+    """Begin to copy a batch; its slot is held until the copy has passed."""
+    copies, event = device.copy(builder.leaves(lease, rows))
+    pending.add(lease, event)
+    return copies, event
+
+
+# ---- copies that may not have passed yet: each keeps its slot until then ----
+
+
+class Event(Protocol):
+    """The moment after which a copy no longer reads its slot; `torch.cuda.Event` is one.
+
+    What either call raises ends the copy, too.
+    """
+
+    def query(self) -> bool:
+        """Whether it has passed; answers at once."""
+
+    def synchronize(self) -> None:
+        """Return when it has passed."""
+
+
+class _Copy:
+    """One copy; over, it has no lease, so that the traceback of an error about it holds no slot."""
+
+    def __init__(self, lease: Lease, event: Event) -> None:
+        self.lease: Lease | None = lease
+        self.event = event
+
+
+class PendingCopies:
+    """All copies of one loader in flight, in their order. Safe from any thread, and from a destructor: it has no lock.
+
+    A waiter leaves the copy in place until it has passed, so that no other thread takes it for passed meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._copies: deque[_Copy] = deque()
+        self._forks = Forks.count
+
+    def __len__(self) -> int:
+        """Return how many copies may still read their slots."""
+        return len(self._copies)
+
+    def add(self, lease: Lease, event: Event) -> None:
+        """Hold the slot until the event has passed."""
+        self._copies.append(_Copy(lease, event))
+
+    def give_back_passed(self) -> None:
+        """Give back the slots whose copies have passed, without waiting."""
+        while (copy := self._oldest()) and self._is_over(copy, wait=False):
+            pass
+
+    def wait(self, most: int = 0) -> None:
+        """Wait until at most ``most`` copies are in flight, and give the other slots back.
+
+        Every one of them is given back even if the device fails; then the first of its errors is raised.
+        """
+        first: Exception | None = None
+        while len(self._copies) > most and (copy := self._oldest()):
+            try:
+                self._is_over(copy, wait=True)
+            except Exception as error:  # noqa: BLE001 - whatever a framework raises
+                first = first or error
+        if first is not None:
+            raise first
+
+    def _oldest(self) -> _Copy | None:
+        if self._forks != Forks.count:
+            return None  # a forked child: slots and events are its parent's
+        try:
+            return self._copies[0]
+        except IndexError:
+            return None
+
+    def _is_over(self, copy: _Copy, *, wait: bool) -> bool:
+        """Whether the copy has passed or failed, so that its slot is given back; the error of one that failed."""
+        try:
+            if wait:
+                copy.event.synchronize()
+            elif not copy.event.query():
+                return False
+        except Exception:
+            self._forget(copy)
+            raise
+        self._forget(copy)
+        return True
+
+    def _forget(self, copy: _Copy) -> None:
+        copy.lease = None
+        with suppress(ValueError):  # by another thread, which waited for the same copy
+            self._copies.remove(copy)
