@@ -24,4 +24,4 @@ def found() -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit("\n".join(found()))
+    sys.exit("\n".join(found()) or 0)
