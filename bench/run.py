@@ -12,14 +12,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cases import CASES, chosen_cases, contenders_of, names_of
 from contenders import CONTENDERS, EVERYBODY, missing_of
-from job import Job
-from measuring import add_options, carry_out, repetitions_of
-from page import insert
-from plot import missing, plot
-from report import render, small_table
-from results import Results, read
+from harness.job import Job
+from harness.measuring import add_options, carry_out, repetitions_of
+from report.page import insert
+from report.plot import missing, plot
+from report.report import render, small_table
+from report.results import Results, read
+from workloads.cases import CASES, chosen_cases, contenders_of, names_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

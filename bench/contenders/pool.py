@@ -16,7 +16,7 @@ from contenders import Epochs
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from workloads import Workload
+    from workloads.workload import Workload
 
 _workload: list[Workload] = []  # of a worker
 

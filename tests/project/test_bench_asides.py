@@ -15,10 +15,9 @@ from benched import BENCH, bench
 
 sys.path.append(str(BENCH))
 
-import asides
-import calls
-from samples import Stamped, Witnessed
-from workloads import Window, Workload
+from harness import asides, calls
+from workloads.samples import Stamped, Witnessed
+from workloads.workload import Window, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

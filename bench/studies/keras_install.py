@@ -1,7 +1,7 @@
 """One unchanged Keras script before and after `ringfeed.keras.install()`: seconds an epoch, memory, losses.
 
-    python bench/keras_install.py                   # examples/keras_unchanged.py, three times each
-    python bench/keras_install.py --repetitions 1 --pictures 256 --output results.jsonl
+    python bench/studies/keras_install.py    # examples/keras_unchanged.py, three times each
+    python bench/studies/keras_install.py --repetitions 1 --pictures 256 --output results.jsonl
 
 Each run is a fresh process; the two take turns. The script asks for two worker processes. Its first epoch counts
 apart: it starts the workers, and traces the model. Memory is the peak of the private pages of all processes of the
@@ -21,10 +21,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import proctree
-from machine import commit, machine, versions
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the packages of the bench, for a script
 
-SCRIPT = Path(__file__).parent.parent / "examples" / "keras_unchanged.py"
+from harness import proctree
+from harness.machine import commit, machine, versions
+
+SCRIPT = Path(__file__).parents[2] / "examples" / "keras_unchanged.py"
 CONTENDERS = {
     "keras": "",
     "ringfeed": "import ringfeed.keras; ringfeed.keras.install(); ",

@@ -1,4 +1,4 @@
-"""GB/s of float32 made of uint8 samples: `python bench/convert.py`, or `--quick` for a short look.
+"""GB/s of float32 made of uint8 samples: `python bench/studies/convert.py`, or `--quick` for a short look.
 
     ringfeed    a loader over arrays, workers=0, whose Array converts them: what is timed is a whole epoch
     copy        as many bytes of float32 that are there already, copied sample by sample by NumPy
@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 import time
 from itertools import product
 from pathlib import Path
@@ -23,13 +24,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the packages of the bench, for a script
+
 import ringfeed
-from machine import commit, machine, versions
+from harness.machine import commit, machine, versions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-HERE = Path(__file__).parent
+BENCH = Path(__file__).parents[1]
 SCALE = 1 / 255
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 SIDES = {224: 64, 1024: 3}  # and the samples of a batch: 38 MB
@@ -146,7 +149,7 @@ def main() -> None:
     """Measure, append to the results and print them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="three short repetitions, a sample a batch")
-    parser.add_argument("--out", type=Path, default=HERE / "results" / f"convert-{time.strftime('%Y-%m-%d')}.jsonl")
+    parser.add_argument("--out", type=Path, default=BENCH / "results" / f"convert-{time.strftime('%Y-%m-%d')}.jsonl")
     options = parser.parse_args()
     facts = {
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),

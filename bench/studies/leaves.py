@@ -1,4 +1,4 @@
-"""Microseconds a sample by kind of sample: `python bench/leaves.py`, or `--quick` for a short look.
+"""Microseconds a sample by kind of sample: `python bench/studies/leaves.py`, or `--quick` for a short look.
 
     ringfeed    an epoch of a Loader with workers=0, batches of 32
     torch       torch's default_collate of the same samples in the same batches, where torch is there
@@ -15,6 +15,7 @@ import argparse
 import enum
 import json
 import os
+import sys
 import time
 from pathlib import Path
 from statistics import median
@@ -22,13 +23,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the packages of the bench, for a script
+
 import ringfeed
-from machine import commit, machine, versions
+from harness.machine import commit, machine, versions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-HERE = Path(__file__).parent
+BENCH = Path(__file__).parents[1]
 BATCH, BATCHES, QUICK_BATCHES = 32, 500, 4
 REPETITIONS = 15
 NAMES = [f"feature {number}" for number in range(20)]
@@ -181,7 +184,7 @@ def main() -> None:
     """Measure, append to the results and print them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="two repetitions of four batches")
-    parser.add_argument("--out", type=Path, default=HERE / "results" / f"leaves-{time.strftime('%Y-%m-%d')}.jsonl")
+    parser.add_argument("--out", type=Path, default=BENCH / "results" / f"leaves-{time.strftime('%Y-%m-%d')}.jsonl")
     options = parser.parse_args()
     facts = {
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),

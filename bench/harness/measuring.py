@@ -10,20 +10,20 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launch import adopt_orphans, run_job
-from machine import commit, machine
-from results import Results
+from harness.launch import adopt_orphans, run_job
+from harness.machine import commit, machine
+from report.results import Results
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator
 
-    from job import Job
+    from harness.job import Job
 
     Plan = Callable[[argparse.Namespace, str], Iterator[Job]]
     Show = Callable[[Results], str]
 
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(__file__).parents[1] / "results"
 QUICK_REPETITIONS = 1
 TIMEOUT_S = 60.0
 

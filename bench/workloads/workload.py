@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from photographs import IMAGE, Photographs
-from samples import Arrays, Fields, Ready, Resident, Stamped, Uneven, Waiting, Witnessed
+from workloads.photographs import IMAGE, Photographs
+from workloads.samples import Arrays, Fields, Ready, Resident, Stamped, Uneven, Waiting, Witnessed
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,7 +1,7 @@
 """Microseconds per step in Keras' `fit`: a loader whose slots are always ready, against one constant tensor.
 
-    python bench/fit_step.py                        # the backends that are installed, five repetitions
-    python bench/fit_step.py --backend jax --repetitions 9 --output results.jsonl
+    python bench/studies/fit_step.py     # the backends that are installed, five repetitions
+    python bench/studies/fit_step.py --backend jax --repetitions 9 --output results.jsonl
 
 Each run is a fresh process; contenders take turns. A batch is 4 x 3584 x 224 x 3 float32 (38.5 MB) of which the model
 reads one pixel, so that what is left is the step itself. `ringfeed` has a worker process that fills a slot at once,
@@ -22,8 +22,10 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from cases import BACKENDS
-from machine import commit, machine, versions
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the packages of the bench, for a script
+
+from harness.machine import commit, machine, versions
+from workloads.cases import BACKENDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,6 +1,6 @@
-"""Put results of the benches beside run.py into README.md: `python bench/tables.py`, the newest of each.
+"""Put results of the benches beside run.py into README.md: `python bench/report/tables.py`, the newest of each.
 
-    python bench/tables.py bench/results/fit_step-2026-11-21.jsonl   # or those of named files
+    python bench/report/tables.py bench/results/fit_step-2026-11-21.jsonl   # or those of named files
 
 A file's name says which bench it is from: fit_step, elements, device_copy or growth, then a hyphen.
 """
@@ -13,19 +13,19 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-import elements
-import fit_step
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the packages of the bench, for a script
+
 import growth
-import page
-import plot
-from report import COUNT, TIME, TIMES, digits, quantity, table
-from results import Results, read
+from report import page, plot
+from report.report import COUNT, TIME, TIMES, digits, quantity, table
+from report.results import Results, read
+from studies import elements, fit_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-HERE = Path(__file__).parent
-README = HERE / "README.md"
+BENCH = Path(__file__).parents[1]
+README = BENCH / "README.md"
 Records = list[dict[str, Any]]
 
 
@@ -98,7 +98,7 @@ MARKS: dict[str, Callable[[Records], str]] = {
 
 def newest() -> list[Path]:
     """The newest results of each bench that has any."""
-    found = [sorted((HERE / "results").glob(f"{name}-*.jsonl")) for name in MARKS]  # their names end with a date
+    found = [sorted((BENCH / "results").glob(f"{name}-*.jsonl")) for name in MARKS]  # their names end with a date
     return [files[-1] for files in found if files]
 
 

@@ -14,12 +14,12 @@ import time
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from proctree import descendants, memory_of_tree
+from harness.proctree import descendants, memory_of_tree
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from job import Job
+    from harness.job import Job
 
 HERE = Path(__file__).parent
 PR_SET_CHILD_SUBREAPER = 36  # of linux/prctl.h
@@ -72,7 +72,7 @@ def run_job(job: Job, timeout_s: float) -> dict[str, Any]:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            env={**os.environ, **QUIET, "KERAS_BACKEND": _backend_of(job), **_heap_of(job)},
+            env={**os.environ, **QUIET, **_path(), "KERAS_BACKEND": _backend_of(job), **_heap_of(job)},
             start_new_session=True,
         )
         try:
@@ -88,6 +88,12 @@ def _script_of(job: Job) -> str:
     if job.workload.startswith("fit/"):
         return "fitting.py"
     return SCRIPTS.get(job.workload.partition("/")[2], "consume.py")
+
+
+def _path() -> dict[str, str]:
+    """What lets a job's process, and its workers, import the folders of the bench."""
+    given = os.environ.get("PYTHONPATH")
+    return {"PYTHONPATH": os.pathsep.join(filter(None, [str(HERE.parent), given]))}
 
 
 def _backend_of(job: Job) -> str:

@@ -1,4 +1,4 @@
-"""Measure what a killed worker costs the consumer: `python bench/recovery.py`, or `--quick` for a short look.
+"""Measure what a killed worker costs the consumer: `python bench/studies/recovery.py`, or `--quick` for a short look.
 
 Each run is a fresh process, see gaps.py: one loader, whose workers are killed one after another, each at a random
 moment and once the one before has been replaced. Every run leaves one JSON line; `--render` puts a table of them into
@@ -17,14 +17,15 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-import page
-import report
-from gaps import CASES, METHODS, ROWS, SAMPLE_S
-from machine import commit, machine
-from results import read
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the packages of the bench, for a script
 
-HERE = Path(__file__).parent
-README = HERE / "README.md"
+from harness.machine import commit, machine
+from report import page, report
+from report.results import read
+from studies.gaps import CASES, METHODS, ROWS, SAMPLE_S
+
+BENCH = Path(__file__).parents[1]
+README = BENCH / "README.md"
 MARK = "recovery"
 REPETITIONS, KILLS = 3, 20  # processes for each case and start method, and kills in each
 QUICK_REPETITIONS, QUICK_KILLS = 1, 5
@@ -35,7 +36,7 @@ HEADS = ["", "kills", "median", "one in ten over", "longest", "predicted", "prom
 def run(name: str, method: str, repetition: int, options: argparse.Namespace) -> dict[str, Any]:
     """One line of the results: where, with what and how, then the figures, or why there are none."""
     case = CASES[name]
-    command = [sys.executable, str(HERE / "gaps.py"), name, method, str(options.kills), str(repetition)]
+    command = [sys.executable, str(BENCH / "studies" / "gaps.py"), name, method, str(options.kills), str(repetition)]
     facts: dict[str, Any]
     try:
         ended = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)  # noqa: S603
@@ -122,7 +123,7 @@ def main(arguments: list[str] | None = None) -> int:
         page.put(README, MARK, render(read(options.render)))
         return 0
     kind = "quick" if options.quick else "recovery"
-    output = options.output or HERE / "results" / time.strftime(f"{kind}-%Y%m%d-%H%M%S.jsonl")
+    output = options.output or BENCH / "results" / time.strftime(f"{kind}-%Y%m%d-%H%M%S.jsonl")
     records = []
     for repetition in range(options.repetitions):
         for name in options.case:

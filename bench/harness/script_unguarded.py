@@ -11,10 +11,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from consume import run_script
-from job import Job
-from photographs import IMAGE
-from workloads import Window, Workload
+from harness.consume import run_script
+from harness.job import Job
+from workloads.photographs import IMAGE
+from workloads.workload import Window, Workload
 
 
 class Pictures(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no types

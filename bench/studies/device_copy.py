@@ -1,4 +1,4 @@
-"""Measure copies from slots to a GPU, registered and not: `python bench/device_copy.py`. Needs torch and a GPU.
+"""Measure copies from slots to a GPU, registered and not: `python bench/studies/device_copy.py`. Needs torch and a GPU.
 
 Three figures of each: gigabytes a second of a copy alone; what a step takes that is fed by the loader; and how much of
 the copy it hides, given what the same step takes with a batch that lies on the GPU already. Prints a line of JSON,
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from pathlib import Path
 from statistics import median
@@ -16,8 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the packages of the bench, for a script
+
 import ringfeed
-from machine import commit, machine, versions
+from harness.machine import commit, machine, versions
 
 try:
     import torch

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from calls import counted
 from contenders import CONTENDERS
-from proctree import descendants, workers
-from workloads import touch
+from harness.calls import counted
+from harness.proctree import descendants, workers
+from workloads.workload import touch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from job import Job
-    from workloads import Workload
+    from harness.job import Job
+    from workloads.workload import Workload
 
 TAKEN = 20  # batches that the consumer takes before it stops to see how many more are made
 QUIET_S, MOST_QUIET_S = 0.5, 10.0  # without a new sample: nobody reads further ahead

@@ -6,10 +6,10 @@ import sys
 
 import numpy as np
 
-from consume import run_script
-from job import Job
-from photographs import IMAGE
-from workloads import Window, Workload
+from harness.consume import run_script
+from harness.job import Job
+from workloads.photographs import IMAGE
+from workloads.workload import Window, Workload
 
 
 class Pictures:

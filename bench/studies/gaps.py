@@ -1,6 +1,6 @@
 """One process of the bench of recovery: kill the workers of one loader, and time the gaps that it leaves.
 
-    python bench/gaps.py another spawn 20 0   # the case, the start method, how many kills, the seed of their moments
+    python bench/studies/gaps.py another spawn 20 0   # the case, the start method, how many kills, a seed of moments
 
 It prints its figures as JSON. See recovery.py.
 """
@@ -14,12 +14,15 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 from statistics import median
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the packages of the bench, for a script
+
 import ringfeed
-from machine import versions
+from harness.machine import versions
 
 METHODS = ("spawn", "fork", "forkserver")
 ROWS, SAMPLE_S = 4, 0.005

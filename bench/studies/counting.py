@@ -1,4 +1,4 @@
-"""What the statistics cost: `python bench/counting.py`, microseconds a ready batch of 1 kB with them and without.
+"""What the statistics cost a ready batch of 1 kB, with them and without: `python bench/studies/counting.py`.
 
 The other build is this very source compiled with ``-DRF_STATISTICS=0``, which leaves out what is noted and timed for
 onlookers: the states of slots, waits under way, and the times inside dataset[i] and of the write. The ledger counts in
@@ -21,9 +21,11 @@ from statistics import median
 
 import numpy as np
 
-from machine import commit, machine
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the packages of the bench, for a script
 
-ROOT = Path(__file__).parent.parent
+from harness.machine import commit, machine
+
+ROOT = Path(__file__).parents[2]
 BATCHES = 40_000
 WARM = 4_000
 CHUNK = 1_000  # batches between two looks at the clock
@@ -74,7 +76,7 @@ def build(folder: Path, flags: str) -> Path:
 
 def run(folder: Path) -> float:
     """One repetition in a fresh process, which sees this build first."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT / "bench")])}
+    environment = {**os.environ, "PYTHONPATH": str(folder)}
     found = subprocess.run(  # noqa: S603 - our own interpreter
         [sys.executable, __file__, "--child"],
         check=True,

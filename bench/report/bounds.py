@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cases import INPUT
+from workloads.cases import INPUT
 
 if TYPE_CHECKING:
-    from results import Results
+    from report.results import Results
 
 
 def bounds(results: Results, case: str, contender: str) -> dict[int, dict[str, float]]:

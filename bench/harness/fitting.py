@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import keras
 
 from contenders import CONTENDERS
-from job import Job
-from machine import versions
-from photographs import CLASSES, IMAGE, Photographs
-from proctree import cpu_s_of_machine, usage_of_tree
-from workloads import Window, Workload
+from harness.job import Job
+from harness.machine import versions
+from harness.proctree import cpu_s_of_machine, usage_of_tree
+from workloads.photographs import CLASSES, IMAGE, Photographs
+from workloads.workload import Window, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -66,7 +66,7 @@ def _by_keras_threads(workload: Workload, workers: int, slots: int) -> Iterator[
 @contextmanager
 def _by_nobody(workload: Workload, workers: int, slots: int) -> Iterator[Any]:
     """The model alone: as many batches as there are slots lie in memory."""
-    from bare import Constant  # noqa: PLC0415 - Keras takes no adapters before 3.7
+    from harness.bare import Constant  # noqa: PLC0415 - Keras takes no adapters before 3.7
 
     del workers
     yield Constant([workload.batch(number) for number in range(slots)], workload.window.most)

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-import asides
 from contenders import CONTENDERS
-from job import Job
-from machine import versions
-from proctree import Usage, memory_of, usage_of_tree
-from workloads import make, touch
+from harness import asides
+from harness.job import Job
+from harness.machine import versions
+from harness.proctree import Usage, memory_of, usage_of_tree
+from workloads.workload import make, touch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from workloads import Workload
+    from workloads.workload import Workload
 
 SPECIAL = {
     "calls": asides.measure_calls,

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from statistics import median
 from typing import TYPE_CHECKING
 
-import page
-from bounds import bounds
-from cases import CASES, FIT, THROUGHPUT
 from contenders import CONTENDERS, MODEL
-from targets import TARGETS
+from report import page
+from report.bounds import bounds
+from report.targets import TARGETS
+from workloads.cases import CASES, FIT, THROUGHPUT
 
 if TYPE_CHECKING:
-    from results import Results
+    from report.results import Results
 
 SMALL = ("ready", "resident", "jpeg")  # the cases of the first page
 SEVERAL = "medians of {} fresh processes each (least - most)"

@@ -1,4 +1,4 @@
-"""How close slots="auto", workers="auto" come to the best fixed setting: `python bench/auto.py`, or `--quick`.
+"""How close slots="auto", workers="auto" come to the best fixed setting: `python bench/studies/auto.py`, or `--quick`.
 
 Each run is a fresh process for one job: a loader tunes itself while a loop takes its batches, then fixed settings are
 swept, then the tuned loader and the best of the sweep take turns. What is compared is what they gave in these turns.
@@ -25,14 +25,15 @@ from typing import Any
 
 import numpy as np
 
-import page
-import report
-import ringfeed
-from machine import commit, machine, versions
-from results import read
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the packages of the bench, for a script
 
-HERE = Path(__file__).parent
-README = HERE / "README.md"
+import ringfeed
+from harness.machine import commit, machine, versions
+from report import page, report
+from report.results import read
+
+BENCH = Path(__file__).parents[1]
+README = BENCH / "README.md"
 MARK = "auto"
 ROWS = 16  # of a batch
 SORTED = 150_000  # numbers, about a millisecond
@@ -268,7 +269,7 @@ def main(arguments: list[str] | None = None) -> int:
         page.put(README, MARK, render(read(options.render)))
         return 0
     kind = "quick" if options.quick else "auto"
-    output = options.output or HERE / "results" / time.strftime(f"{kind}-%Y%m%d-%H%M%S.jsonl")
+    output = options.output or BENCH / "results" / time.strftime(f"{kind}-%Y%m%d-%H%M%S.jsonl")
     records = []
     for repetition in range(options.repetitions):
         for name in options.job:

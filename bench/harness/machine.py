@@ -55,12 +55,12 @@ def _distribution(package: str) -> str | None:
 
 def commit() -> str:
     """The commit this stands at, with + behind it when files differ from it; "none" outside a repository."""
-    git, here = shutil.which("git"), Path(__file__).parent
+    git, here = shutil.which("git"), Path(__file__).parents[2]
     if git is None:
         return "none"
     head = _output_of(git, "-C", str(here), "rev-parse", "--short=12", "HEAD")
     # Results are written while the bench runs: they make no difference to what is measured.
-    changes = _output_of(git, "-C", str(here.parent), "status", "--porcelain", "--", ".", ":!bench/results")
+    changes = _output_of(git, "-C", str(here), "status", "--porcelain", "--", ".", ":!bench/results")
     return f"{head}+" if head and changes else head or "none"
 
 

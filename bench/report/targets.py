@@ -6,11 +6,11 @@ from collections.abc import Callable
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
-from bounds import bounds
-from cases import CASES, FIT
+from report.bounds import bounds
+from workloads.cases import CASES, FIT
 
 if TYPE_CHECKING:
-    from results import Results
+    from report.results import Results
 
 AT_MOST, AT_LEAST = "at most", "at least"
 PER_WORKER, TIME, CPU = "per_worker_bytes", "per_batch_s", "cpu_s_per_batch"

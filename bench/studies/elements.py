@@ -1,4 +1,4 @@
-"""Microseconds an element of a tf.data.Dataset: `python bench/elements.py`, or `--quick` for a short look.
+"""Microseconds an element of a tf.data.Dataset: `python bench/studies/elements.py`, or `--quick` for a short look.
 
     constant     Dataset.range(n).map() of two constants: what tf.data itself takes
     generator    from_generator over arrays that are there
@@ -28,12 +28,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from machine import commit, machine, versions
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the packages of the bench, for a script
+
+from harness.machine import commit, machine, versions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-HERE = Path(__file__).parent
+BENCH = Path(__file__).parents[1]
 ROWS, WIDTH = 32, 16  # of a batch
 ELEMENTS = {"idle": 4000, "burning": 4000}
 GENERATOR_ELEMENTS = {"idle": 2000, "burning": 100}  # at 5 ms an element
@@ -158,7 +160,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one short repetition")
     parser.add_argument("--slots", type=int, default=4, help="slots of the loader (4)")
-    parser.add_argument("--out", type=Path, default=HERE / "results" / f"elements-{time.strftime('%Y-%m-%d')}.jsonl")
+    parser.add_argument("--out", type=Path, default=BENCH / "results" / f"elements-{time.strftime('%Y-%m-%d')}.jsonl")
     parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:

@@ -1,6 +1,6 @@
-"""Draw results as SVG: `python bench/plot.py`, the newest of run.py and of growth.py, into bench/plots/.
+"""Draw results as SVG: `python bench/report/plot.py`, the newest of run.py and of growth.py, into bench/plots/.
 
-    python bench/plot.py bench/results/growth-2026-11-21.jsonl   # or those of named files
+    python bench/report/plot.py bench/results/growth-2026-11-21.jsonl   # or those of named files
 
 It needs Matplotlib, and nothing else of the bench does.
 """
@@ -15,11 +15,13 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from bounds import bounds
-from cases import AXES, CASES, FIT, THROUGHPUT
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the packages of the bench, for a script
+
 from contenders import CONTENDERS, MODEL
-from report import FED_TITLES, TIME, quantity
-from results import Results, read
+from report.bounds import bounds
+from report.report import FED_TITLES, TIME, quantity
+from report.results import Results, read
+from workloads.cases import AXES, CASES, FIT, THROUGHPUT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -27,8 +29,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-HERE = Path(__file__).parent
-PLOTS = HERE / "plots"
+BENCH = Path(__file__).parents[1]
+PLOTS = BENCH / "plots"
 OURS, IDEAL, OTHERS = "#c2410c", "#64748b", "#cbd5e1"
 BOUNDS = {"the input alone": "input_s", "the model alone": "model_s", "CPU seconds over cores": "cpu_s"}
 COLOURS = {CONTENDERS["ringfeed"].title: OURS, CONTENDERS["ideal"].title: IDEAL, **dict.fromkeys(BOUNDS, IDEAL)}
@@ -149,7 +151,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", type=Path, nargs="*", help="results; the newest of run.py and of growth.py")
     chosen: Any = parser.parse_args(arguments).files
-    found = [sorted((HERE / "results").glob(f"{name}-*.jsonl"))[-1:] for name in DRAWN]
+    found = [sorted((BENCH / "results").glob(f"{name}-*.jsonl"))[-1:] for name in DRAWN]
     if missing():
         print(missing(), file=sys.stderr)
         return 1

@@ -1,4 +1,4 @@
-"""The plan against what the kernel says, in bytes: `python bench/memory.py`, or `--quick` for the two smallest cases.
+"""The plan against the kernel, in bytes: `python bench/studies/memory.py`, or `--quick` for the two smallest cases.
 
 Six kinds of batches, from 1 kB to 38.5 MB, with spawned and with forked workers. Each case is a fresh process that
 takes an epoch, in which every slot is used, and asks `loader.stats().memory` when all workers have come to rest.
@@ -30,8 +30,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the packages of the bench, for a script
+
 import ringfeed
-from machine import commit, machine, versions
+from harness.machine import commit, machine, versions
 from ringfeed._units import show_bytes
 
 if TYPE_CHECKING:
