@@ -64,9 +64,8 @@ class Target:
     def wait(self, timeout_s: float, keys: int | None = None) -> bool:
         """Wait for so long, or until a key comes, or the process ends; returns whether it has."""
         poller = select.poll()
-        poller.register(self._pidfd, select.POLLIN)
-        if keys is not None:
-            poller.register(keys, select.POLLIN)
+        for fd in (self._pidfd,) if keys is None else (self._pidfd, keys):
+            poller.register(fd, select.POLLIN)
         return any(fd == self._pidfd for fd, _ in poller.poll(timeout_s * 1e3))
 
     def cpus(self) -> int:
@@ -110,6 +109,15 @@ class Target:
             os.close(fd)
         self._count += 1
         return found
+
+
+def running() -> str:
+    """Return the processes of this user that have a running loader, a line each."""
+    found = processes()
+    if not found:
+        return "no process of yours has a running loader"
+    lines = [f"{pid:>8}  {count:>7}  {command}" for pid, count, command in found]
+    return "\n".join([f"{'pid':>8}  {'loaders':>7}  command", *lines])
 
 
 # ---- /proc ----

@@ -122,11 +122,17 @@ def _add_top(parser: argparse.ArgumentParser) -> None:
 
 
 def _top(chosen: argparse.Namespace) -> None:
-    from ringfeed.cli.top import running, top  # noqa: PLC0415 - of no use to the other commands
+    from ringfeed.cli import discover  # noqa: PLC0415 - of no use to the other commands
 
     if chosen.pid is None:
-        _say(running())
-    elif ending := top(chosen.pid, interval_s=chosen.interval, number=chosen.loader, once=chosen.once):
+        _say(discover.running())
+        return
+    try:
+        from ringfeed.cli.top import top  # noqa: PLC0415 - it needs an optional package
+    except ModuleNotFoundError as error:
+        message = "the picture is drawn by the package rich, which is missing: pip install 'ringfeed[top]'"
+        raise RingfeedError(message) from error
+    if ending := top(chosen.pid, interval_s=chosen.interval, number=chosen.loader, once=chosen.once):
         _say(ending)
 
 

@@ -1,14 +1,19 @@
-"""What the slots, the workers and the consumer of a running loader are at, for the terminal.
+"""What the slots, the workers and the consumer of a running loader are at: two looks at it, in tables of rich.
 
-Two looks at a loader, an interval apart, make a picture: lines of parts, each a text and the name of its style.
+a summary: counts, rates, the verdict, a letter a slot, how busy the workers are
+a line a worker
+a line a slot
 """
 
 from __future__ import annotations
 
-import textwrap
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
+
+from rich.console import Group
+from rich.table import Column, Table
+from rich.text import Text
 
 from ringfeed._units import show_bytes, show_s
 from ringfeed.monitor.bottleneck import STARTS, verdict
@@ -17,16 +22,15 @@ from ringfeed.monitor.stats import Stats
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from ringfeed.ring.snapshot import Geometry, Slot, Snapshot, Worker
-
-Part: TypeAlias = tuple[str, str]
-Line: TypeAlias = list[Part]
+    from ringfeed.ring.snapshot import Geometry, Slot, Snapshot
 
 LONG_S = 10.0  # at one ticket
-VERDICT_LINES = 3  # kept for it, where lines are counted
-STRIP = 64  # slots a line
+VERDICT_LINES = 3  # kept for it, so that what is below stays where it is
 STYLES = {"held": "magenta", "ready": "green", "filling": "yellow", "draining": "red", "free": "dim", "parked": "dim"}
 LETTERS = {"held": "H", "ready": "R", "filling": "F", "draining": "D", "free": ".", "parked": "-"}
+RARE = ("draining", "parked")  # states that are counted only where a slot is in them
+WORKER_WIDTHS = {"worker": 8, "pid": 7, "busy": 4, "samples/s": 9, "a sample": 8, "write": 5, "ticket": 8}
+SLOT_WIDTHS = {"slot": 8, "batch": 9, "rows": 4}
 
 
 @dataclass(frozen=True)
@@ -68,41 +72,36 @@ class Pair:
         )
         return min(max(after_ns - before_ns, 0) / 1e9, self.seconds)
 
+    def ticket_s(self, number: int) -> float:
+        """Seconds that a worker has been at its ticket; 0 where it has none."""
+        return _age_ns(self.after, self.after.workers[number].since_ns) / 1e9
+
 
 def _age_ns(look: Snapshot, since_ns: int) -> int:
     return max(look.at_ns - since_ns, 0) if since_ns else 0
 
 
+def line(*parts: str | tuple[str, str]) -> Text:
+    """Return texts, or texts with styles, as one line, which is never wrapped."""
+    return Text.assemble(*parts, no_wrap=True, overflow="crop")
+
+
 # ---- the picture of a loader ----
 
 
-def picture(  # noqa: PLR0913 - what it is made of
-    number: int, geometry: Geometry, past: Pair, now: Pair, *, cpus: int, width: int, height: int | None = None
-) -> list[Line]:
-    """Return a loader's picture, at most ``height`` lines if they are to be counted: first of all slots give way.
-
-    The rates are those between the looks of ``now``, the verdict is on those of ``past``.
-    """
+def picture(number: int, geometry: Geometry, past: Pair, now: Pair, *, cpus: int) -> Group:
+    """Return a loader's picture: the rates are those between the looks of ``now``, the verdict is on ``past``."""
     look = now.after
     crew = crew_of(geometry, look)
-    said = textwrap.wrap(_verdict(geometry, past, len(crew), cpus), max(width - 2, 1))
-    if height is not None:
-        said += [""] * (VERDICT_LINES - len(said))  # what is below stays where it is
-    top = [
-        _headline(number, geometry, look, len(crew)),
-        _rates(geometry, now),
-        *([(f"  {text}", "")] for text in said),
-        *_strip(look),
-    ]
-    slots = [_SLOTS_HEAD, *(_slot(place, slot, look) for place, slot in enumerate(look.slots))]
-    workers = [_worker(worker, now) for worker in crew]
-    room = len(slots) + len(workers) if height is None else height - len(top) - 1
-    if room < len(slots) + len(workers):
-        slots = []
-    if room < len(workers):
-        kept = max(room - 1, 0)
-        workers = [*workers[:kept], _others(crew[kept:], now)]
-    return [*top, *slots, _WORKERS_HEAD, *workers][: None if height is None else max(height, 0)]
+    summary = Table.grid(Column(min_width=8), Column(), padding=(0, 2))
+    summary.add_row(line((f"loader {number}", "bold")), line(_counts(geometry, look, len(crew))))
+    summary.add_row("stall", line(_stall(now), *_rates(geometry, now)))
+    summary.add_row("\n" * (VERDICT_LINES - 1), Text(_verdict(geometry, past, len(crew), cpus)))
+    letters = ((LETTERS[slot.state], STYLES[slot.state]) for slot in look.slots)
+    summary.add_row("slots", Text.assemble(*letters, overflow="fold"))
+    summary.add_row("", line(*_states(look)))
+    summary.add_row("workers", line(_work(crew, now)))
+    return Group(summary, _workers(crew, now), _slots(look))
 
 
 def crew_of(geometry: Geometry, look: Snapshot) -> list[int]:
@@ -110,7 +109,7 @@ def crew_of(geometry: Geometry, look: Snapshot) -> list[int]:
     return [number for number, worker in enumerate(look.workers) if worker.pid] or [*range(geometry.workers)]
 
 
-def _headline(number: int, geometry: Geometry, look: Snapshot, workers: int) -> Line:
+def _counts(geometry: Geometry, look: Snapshot, workers: int) -> str:
     opened = look.consumer.open_slots
     which = f"{geometry.slots}" if opened == geometry.slots else f"{opened} of {geometry.slots}"
     epochs = [slot.epoch for slot in look.slots if slot.state in ("filling", "ready", "held")]
@@ -120,7 +119,7 @@ def _headline(number: int, geometry: Geometry, look: Snapshot, workers: int) -> 
         f"epoch {max(epochs, default=0)}",
         f"{look.consumer.batches:,} batches so far",
     ]
-    return [(f"loader {number}", "bold"), ("   " + "   ".join(parts), "")]
+    return "   ".join(parts)
 
 
 def _in_process(look: Snapshot) -> bool:
@@ -128,17 +127,18 @@ def _in_process(look: Snapshot) -> bool:
     return len(look.workers) == 1
 
 
-def _rates(geometry: Geometry, now: Pair) -> Line:
-    # A slot of one row is a whole batch, whose samples are not known to be of one size.
-    rows = now.batches if geometry.rows == 1 else now.samples / geometry.rows
-    rate = show_bytes(int(rows * geometry.fields_size / now.seconds))
+def _stall(now: Pair) -> tuple[str, str]:
     share = now.stall_s / now.seconds
     style = "bold red" if share >= 0.5 else "yellow" if share >= 0.05 else "green"  # noqa: PLR2004 - as in the verdict
-    return [
-        (f"  stall {share:4.0%} {'waits' if now.after.consumer.wait_ns else '':<5}", style),
-        (f"  {now.batches / now.seconds:8,.1f} batches/s  {now.samples / now.seconds:10,.0f} samples/s", "bold"),
-        (f"  {rate:>9}/s", "bold"),
-    ]
+    return f"{share:4.0%}  ", style
+
+
+def _rates(geometry: Geometry, now: Pair) -> Iterator[tuple[str, str]]:
+    # A slot of one row is a whole batch, whose samples are not known to be of one size.
+    rows = now.batches if geometry.rows == 1 else now.samples / geometry.rows
+    yield f"{now.batches / now.seconds:8,.1f} batches/s  {now.samples / now.seconds:10,.0f} samples/s", "bold"
+    yield f"  {show_bytes(int(rows * geometry.fields_size / now.seconds)):>9}/s", "bold"
+    yield "  waits" if now.after.consumer.wait_ns else "", ""
 
 
 def _verdict(geometry: Geometry, past: Pair, workers: int, cpus: int) -> str:
@@ -152,83 +152,94 @@ def _verdict(geometry: Geometry, past: Pair, workers: int, cpus: int) -> str:
         return f"no batch was taken for {show_s(past.seconds)}: training is at something else"
     if not past.before.consumer.batches and not _in_process(look):
         return f"too early to say: {past.batches} batches so far"
-    rows = range(len(look.workers))
-    timed, read_ns, write_ns = (
-        sum(getattr(look.workers[row], name) - getattr(past.before.workers[row], name) for row in rows)
-        for name in ("timed", "read_ns", "write_ns")
-    )
-    stats = Stats(
+    crew = 0 if _in_process(look) else max(workers, 1)
+    opened = look.consumer.open_slots
+    return verdict(_stats(past), workers=crew, slots=opened, slot_size=geometry.slot_size, cpus=cpus)
+
+
+def _stats(past: Pair) -> Stats:
+    """Return what happened between two looks as a loader's own statistics say it."""
+    looks = list(zip(past.before.workers, past.after.workers, strict=True))
+    timed = max(sum(after.timed - before.timed for before, after in looks), 1)
+    return Stats(
         batches=past.batches,
         samples=past.samples,
         stall_s=past.stall_s,
-        busy_s=sum(past.busy_s(row) for row in rows),
-        read_s=read_ns / max(timed, 1) / 1e9,
-        write_s=write_ns / max(timed, 1) / 1e9,
+        busy_s=sum(map(past.busy_s, range(len(looks)))),
+        read_s=sum(after.read_ns - before.read_ns for before, after in looks) / timed / 1e9,
+        write_s=sum(after.write_ns - before.write_ns for before, after in looks) / timed / 1e9,
         elapsed_s=past.seconds,
     )
-    crew = 0 if _in_process(look) else max(workers, 1)
-    return verdict(stats, workers=crew, slots=look.consumer.open_slots, slot_size=geometry.slot_size, cpus=cpus)
 
 
-def _strip(look: Snapshot) -> Iterator[Line]:
-    """Yield a letter a slot, and how many there are of each."""
-    for first in range(0, len(look.slots), STRIP):
-        states = [slot.state for slot in look.slots[first : first + STRIP]]
-        yield [("  slots  " if not first else "         ", ""), *((LETTERS[state], STYLES[state]) for state in states)]
+def _states(look: Snapshot) -> Iterator[tuple[str, str]]:
+    """Yield how many slots there are in each state, and since when the oldest is held."""
     counts = Counter(slot.state for slot in look.slots)
     digits = len(str(len(look.slots)))
-    line: Line = [("        ", "")]
     for state, letter in LETTERS.items():
-        if counts[state] or state not in ("draining", "parked"):
-            style = STYLES[state] if counts[state] else "dim"
-            line += [(" ", ""), (f"{letter} {state} {counts[state]:>{digits}}", style), (" ", "")]
+        if counts[state] or state not in RARE:
+            yield f"{letter} {state} {counts[state]:>{digits}}  ", STYLES[state] if counts[state] else "dim"
     oldest_ns = max((_age_ns(look, slot.held_ns) for slot in look.slots if slot.state == "held"), default=0)
-    yield [*line, (f"  longest held {show_s(oldest_ns / 1e9)}" if oldest_ns else "", "")]
+    yield f"longest held {show_s(oldest_ns / 1e9)}" if oldest_ns else "", ""
 
 
-_SLOTS_HEAD: Line = [("   slot  state         batch  rows  tickets", "dim")]
+def _work(numbers: list[int], now: Pair) -> str:
+    """Say how busy the workers are together, and which has been at its ticket for longest."""
+    busy = f"{sum(map(now.busy_s, numbers)) / now.seconds / max(len(numbers), 1):.0%} busy"
+    longest = max(numbers, key=now.ticket_s, default=0)
+    age_s = now.ticket_s(longest)
+    return f"{busy}   longest at a ticket: {longest}, {show_s(age_s)}" if age_s else busy
 
 
-def _slot(number: int, slot: Slot, look: Snapshot) -> Line:
+# ---- a line each ----
+
+
+def _table(widths: Mapping[str, int], last: str) -> Table:
+    """Return a table of figures, whose columns stay where they are, and of a last column of words."""
+    figures = (Column(name, justify="right", min_width=width, no_wrap=True) for name, width in widths.items())
+    return Table(*figures, last, box=None, pad_edge=False, header_style="dim")
+
+
+def _workers(numbers: list[int], now: Pair) -> Table:
+    table = _table(WORKER_WIDTHS, "at")
+    for number in numbers:
+        table.add_row(*_worker(number, now))
+    return table
+
+
+def _worker(number: int, now: Pair) -> Iterator[str | Text]:
+    before, after = now.before.workers[number], now.after.workers[number]
+    busy_s, ticket_s = now.busy_s(number), now.ticket_s(number)
+    samples = max(after.samples - before.samples, 0)
+    write_ns = after.write_ns - before.write_ns
+    timed_ns = after.read_ns - before.read_ns + write_ns
+    condition = now.conditions.get(after.pid, "")
+    style = "bold red" if condition else "red" if ticket_s >= LONG_S else ""
+    yield f"{number}"
+    yield f"{after.pid or ('itself' if _in_process(now.after) else 'thread')}"
+    yield f"{busy_s / now.seconds:.0%}"
+    yield f"{samples / now.seconds:,.0f}"
+    yield show_s(busy_s / samples) if samples else "-"
+    yield f"{write_ns / timed_ns:.0%}" if timed_ns > 0 else "-"
+    yield Text(show_s(ticket_s) if after.since_ns else "-", style)
+    yield line((" ".join(filter(None, [condition, after.place])) or after.doing, style))
+
+
+def _slots(look: Snapshot) -> Table:
+    table = _table(SLOT_WIDTHS, "state")
+    for number, slot in enumerate(look.slots):
+        state = _state(slot, look)
+        batch = ("", "") if state == slot.state else (f"{slot.batch:,}", f"{slot.rows}")
+        table.add_row(f"{number}", *batch, line((state, STYLES[slot.state])))
+    return table
+
+
+def _state(slot: Slot, look: Snapshot) -> str:
+    """Say how far the batch of a slot is; the bare state where the slot has none."""
     told = {
         "held": f"held for {show_s(_age_ns(look, slot.held_ns) / 1e9)}",
-        "ready": f"all {slot.tickets}",
-        "filling": f"{slot.over} of {slot.tickets} over, {slot.claimed} at work",
-        "draining": f"{slot.claimed} still at work",
+        "ready": f"ready: all {slot.tickets} tickets",
+        "filling": f"filling: {slot.over} of {slot.tickets} tickets over, {slot.claimed} at work",
+        "draining": f"draining: {slot.claimed} tickets still at work",
     }
-    whose = f"{slot.batch:>9,}  {slot.rows:>4}  {told[slot.state]}" if slot.state in told else ""
-    return [(f"  {number:>5}  ", ""), (f"{slot.state:<9} ", STYLES[slot.state]), (whose, "")]
-
-
-_WORKERS_HEAD: Line = [(" worker      pid  busy  samples/s  a sample  write    ticket  at", "dim")]
-
-
-def _worker(number: int, now: Pair) -> Line:
-    before, after = now.before.workers[number], now.after.workers[number]
-    busy_s = now.busy_s(number)
-    samples = max(after.samples - before.samples, 0)
-    timed_ns = after.read_ns - before.read_ns + after.write_ns - before.write_ns
-    age_s = _age_ns(now.after, after.since_ns) / 1e9
-    figures = [
-        f"{number:>7}",
-        f"{after.pid or ('itself' if _in_process(now.after) else 'thread'):>8}",
-        f"{busy_s / now.seconds:>5.0%}",
-        f"{samples / now.seconds:>10,.0f}",
-        f"{show_s(busy_s / samples) if samples else '-':>9}",
-        f"{(after.write_ns - before.write_ns) / timed_ns:>6.0%}" if timed_ns > 0 else "     -",
-    ]
-    ticket = f"{show_s(age_s) if after.since_ns else '-':>9}"
-    at = _at(after, now.conditions.get(after.pid, ""))
-    style = "bold red" if after.pid in now.conditions else "red" if age_s >= LONG_S else ""
-    return [("".join(figures), ""), (ticket, style), (f"  {at}", style)]
-
-
-def _at(worker: Worker, condition: str) -> str:
-    return " ".join(filter(None, [condition, worker.place])) or worker.doing
-
-
-def _others(numbers: list[int], now: Pair) -> Line:
-    busy = sum(now.busy_s(number) for number in numbers) / now.seconds / len(numbers)
-    oldest = max(numbers, key=lambda number: _age_ns(now.after, now.after.workers[number].since_ns))
-    age_s = _age_ns(now.after, now.after.workers[oldest].since_ns) / 1e9
-    return [(f"  ... {len(numbers)} more, {busy:.0%} busy; longest at a ticket: {oldest}, {show_s(age_s)}", "")]
+    return told.get(slot.state, slot.state)
