@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from bisect import bisect_left
 from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex
@@ -203,20 +204,14 @@ def _fits(subjects: Sequence[_Subject], budget: int | None, workers: int) -> lis
 
 def _largest_batch(subject: _Subject, slots: int, budget: int, workers: int) -> int:
     """Return the most samples a batch may have within the budget; 0 where it holds none."""
-    low, high = 0, 1
-    while high < MOST_ROWS and _fit(subject, high, slots, budget, workers):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if _fit(subject, middle, slots, budget, workers) else (low, middle)
-    return low
 
+    def is_too_much(rows: int) -> bool:
+        try:
+            return subject.plan(rows, workers, slots=slots).total > budget
+        except PlanError:
+            return True
 
-def _fit(subject: _Subject, rows: int, slots: int, budget: int, workers: int) -> bool:
-    try:
-        return subject.plan(rows, workers, slots=slots).total <= budget
-    except PlanError:
-        return False
+    return bisect_left(range(1, MOST_ROWS), x=True, key=is_too_much)
 
 
 def _casts(subjects: Sequence[_Subject]) -> list[str]:

@@ -153,7 +153,7 @@ class _Reader:
         self._spec = spec
         self._context = context
         self._whole = whole
-        self._rows: list[np.ndarray[Any, Any]] = []
+        self._rows: dict[tuple[int, tuple[int, ...]], np.ndarray[Any, Any]] = {}
 
     def timed(self, indices: list[int], seconds: float) -> tuple[Timed, ...]:
         self.read(indices[0])  # imports, caches and the first faults are not the sample's
@@ -174,14 +174,12 @@ class _Reader:
         return Timed(index, read - began, cpu_s, time.perf_counter() - read)
 
     def _write(self, leaves: list[object], index: int) -> None:
+        """Copy into memory that was written before, as that of a slot was."""
         for number, value in enumerate(leaves):
             array = np.asarray(value) if self._whole else self._spec.array(number, value, index)
-            if len(self._rows) <= number:
-                self._rows.append(np.empty_like(array))
-            row = self._rows[number]
-            if row.shape != array.shape:  # a shorter batch
-                row = self._rows[number] = np.empty_like(array)
-            np.copyto(row, array)
+            if (number, array.shape) not in self._rows:  # of a shorter batch, too
+                self._rows[number, array.shape] = np.empty_like(array)
+            np.copyto(self._rows[number, array.shape], array)
 
     def called(self, indices: list[int], seconds: float) -> tuple[Called, ...]:
         profiler = cProfile.Profile()
