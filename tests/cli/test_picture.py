@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections import deque
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from looks import MS, S, look, slot, worker
+from ringfeed.cli.discover import forget
 from ringfeed.cli.render import LETTERS, STYLES, Pair, _stall, picture
-from ringfeed.cli.top import _History
 from ringfeed.ring.snapshot import Geometry, Snapshot
 
 pytestmark = pytest.mark.once
@@ -51,10 +53,11 @@ def drawn(
     before: Snapshot, after: Snapshot, *, geometry: Geometry = GEOMETRY, width: int = 108, **conditions: str
 ) -> str:
     """Return a picture as text; ``conditions`` of workers, by p and their pid."""
-    pair = Pair(before, after, {int(name[1:]): condition for name, condition in conditions.items()})
+    pair, of_pids = Pair(before, after), {int(name[1:]): condition for name, condition in conditions.items()}
+    loader: Any = SimpleNamespace(number=1, observer=SimpleNamespace(geometry=geometry))
     console = Console(width=width, color_system=None, force_terminal=False)
     with console.capture() as text:
-        console.print(picture(1, geometry, pair, pair, cpus=4))
+        console.print(picture(loader, pair, pair, conditions=of_pids, cpus=4))
     return "\n".join(line.rstrip() for line in text.get().splitlines())
 
 
@@ -104,6 +107,12 @@ def test_a_worker_that_is_stopped() -> None:
         "    slot      batch  rows  state\n"
         "       0          3    32  filling: 7 of 8 tickets over, 1 at work"
     )
+
+
+def test_a_worker_that_is_dead() -> None:
+    """Where it is in no sample, its condition stands alone: what it would do says nothing any more."""
+    looks = [look(at * S, [slot()], [worker(7), worker()]) for at in (10, 12)]
+    assert drawn(*looks, p7="dead").splitlines()[9].endswith("         -  dead")
 
 
 def test_what_is_rare() -> None:
@@ -237,13 +246,13 @@ def test_in_the_first_interval() -> None:
 
 def test_the_verdict_begins_at_the_first_batch() -> None:
     """Looks from before the first batch are forgotten once there are two after it."""
-    history = _History(cast("Any", None))
+    looks: deque[Snapshot] = deque()
     for at, batches in enumerate([0, 0, 0, 5, 9, 12]):
-        history.looks.append(look(at * S, [slot()], [worker()], batches=batches))
-        history.forget()
+        looks.append(look(at * S, [slot()], [worker()], batches=batches))
+        forget(looks)
         if at == 2:
-            assert len(history.looks) == 3
-    assert [one.consumer.batches for one in history.looks] == [5, 9, 12]
+            assert len(looks) == 3
+    assert [one.consumer.batches for one in looks] == [5, 9, 12]
 
 
 # ---- styles ----
@@ -260,8 +269,7 @@ def test_each_state_has_a_letter_and_a_style() -> None:
 def test_the_stall_has_the_colour_of_its_weight(stall_ms: int, style: str) -> None:
     """Green is nothing to care about, red is half of the time."""
     after = look(NOW, list(AFTER.slots), list(AFTER.workers), batches=129, samples=4128, stall_ns=2 * S + stall_ms * MS)
-    pair = Pair(BEFORE, after, {})
-    text, found = _stall(pair)
+    text, found = _stall(Pair(BEFORE, after).stats())
     assert (found, text.strip()[-1]) == (style, "%")
 
 
@@ -269,7 +277,7 @@ def test_a_clock_that_seems_to_go_back() -> None:
     """Looks that are not of one moment give no share below nothing or above all."""
     before = look(10 * S, [slot()], [worker(7, **WORKED_ON, since_ns=9 * S), worker()], stall_ns=9 * S, batches=4)
     after = look(11 * S, [slot()], [worker(8, **WORKED), worker()], stall_ns=5 * S, batches=5)
-    pair = Pair(before, after, {})
-    assert (pair.stall_s, pair.busy_s(0)) == (0.0, 0.0)
-    pair = Pair(after, look(12 * S, [slot()], [worker(8, busy_ns=90 * S), worker()], stall_ns=99 * S), {})
-    assert (pair.stall_s, pair.busy_s(0)) == (1.0, 1.0)
+    pair = Pair(before, after)
+    assert (pair.stats().stall_s, pair.busy_s(0)) == (0.0, 0.0)
+    pair = Pair(after, look(12 * S, [slot()], [worker(8, busy_ns=90 * S), worker()], stall_ns=99 * S))
+    assert (pair.stats().stall_s, pair.busy_s(0)) == (1.0, 1.0)

@@ -8,20 +8,20 @@ a line a slot
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from rich.console import Group
 from rich.table import Column, Table
 from rich.text import Text
 
 from ringfeed._units import show_bytes, show_s
-from ringfeed.monitor.bottleneck import STARTS, verdict
+from ringfeed.monitor.bottleneck import STARTS, WAITED, verdict
 from ringfeed.monitor.stats import Stats
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
+    from ringfeed.cli.discover import Attached
     from ringfeed.ring.snapshot import Geometry, Slot, Snapshot
 
 LONG_S = 10.0  # at one ticket
@@ -33,48 +33,43 @@ WORKER_WIDTHS = {"worker": 8, "pid": 7, "busy": 4, "samples/s": 9, "a sample": 8
 SLOT_WIDTHS = {"slot": 8, "batch": 9, "rows": 4}
 
 
-@dataclass(frozen=True)
-class Pair:
-    """Two looks at a loader, and what has happened between them."""
+class Pair(NamedTuple):
+    """Two looks at a loader."""
 
     before: Snapshot
     after: Snapshot
-    conditions: Mapping[int, str]  # of worker processes that do not run, by pid
 
     @property
     def seconds(self) -> float:
         """The interval."""
         return max((self.after.at_ns - self.before.at_ns) / 1e9, 1e-9)
 
-    @property
-    def batches(self) -> int:
-        """Batches taken."""
-        return self.after.consumer.batches - self.before.consumer.batches
-
-    @property
-    def samples(self) -> int:
-        """Samples taken."""
-        return self.after.consumer.samples - self.before.consumer.samples
-
-    @property
-    def stall_s(self) -> float:
-        """Seconds that the consumer waited, what it waits now included."""
-        before_ns, after_ns = (
-            look.consumer.stall_ns + _age_ns(look, look.consumer.wait_ns) for look in (self.before, self.after)
-        )
-        return min(max(after_ns - before_ns, 0) / 1e9, self.seconds)
+    def spent_s(self, sum_ns: Callable[[Snapshot], int]) -> float:
+        """Return by how many seconds a sum of time has grown, at most the interval."""
+        return min(max(sum_ns(self.after) - sum_ns(self.before), 0) / 1e9, self.seconds)
 
     def busy_s(self, number: int) -> float:
         """Seconds that a worker was at tickets, the one that it is at included."""
-        before_ns, after_ns = (
-            look.workers[number].busy_ns + _age_ns(look, look.workers[number].since_ns)
-            for look in (self.before, self.after)
-        )
-        return min(max(after_ns - before_ns, 0) / 1e9, self.seconds)
+        return self.spent_s(lambda look: look.workers[number].busy_ns + _age_ns(look, look.workers[number].since_ns))
 
     def ticket_s(self, number: int) -> float:
         """Seconds that a worker has been at its ticket; 0 where it has none."""
         return _age_ns(self.after, self.after.workers[number].since_ns) / 1e9
+
+    def stats(self) -> Stats:
+        """Return what happened in between as a loader's own statistics say it; waits under way are included."""
+        before, after = self.before.consumer, self.after.consumer
+        rows = list(zip(self.before.workers, self.after.workers, strict=True))
+        timed = max(sum(new.timed - old.timed for old, new in rows), 1)
+        return Stats(
+            batches=after.batches - before.batches,
+            samples=after.samples - before.samples,
+            stall_s=self.spent_s(lambda look: look.consumer.stall_ns + _age_ns(look, look.consumer.wait_ns)),
+            busy_s=sum(map(self.busy_s, range(len(rows)))),
+            read_s=sum(new.read_ns - old.read_ns for old, new in rows) / timed / 1e9,
+            write_s=sum(new.write_ns - old.write_ns for old, new in rows) / timed / 1e9,
+            elapsed_s=self.seconds,
+        )
 
 
 def _age_ns(look: Snapshot, since_ns: int) -> int:
@@ -89,19 +84,22 @@ def line(*parts: str | tuple[str, str]) -> Text:
 # ---- the picture of a loader ----
 
 
-def picture(number: int, geometry: Geometry, past: Pair, now: Pair, *, cpus: int) -> Group:
-    """Return a loader's picture: the rates are those between the looks of ``now``, the verdict is on ``past``."""
-    look = now.after
+def picture(loader: Attached, past: Pair, now: Pair, *, conditions: Mapping[int, str], cpus: int) -> Group:
+    """Return a loader's picture: the rates are those between the looks of ``now``, the verdict is on ``past``.
+
+    ``conditions``: of worker processes that do not run, by pid.
+    """
+    look, geometry, stats = now.after, loader.observer.geometry, now.stats()
     crew = crew_of(geometry, look)
-    summary = Table.grid(Column(min_width=8), Column(), padding=(0, 2))
-    summary.add_row(line((f"loader {number}", "bold")), line(_counts(geometry, look, len(crew))))
-    summary.add_row("stall", line(_stall(now), *_rates(geometry, now)))
-    summary.add_row("\n" * (VERDICT_LINES - 1), Text(_verdict(geometry, past, len(crew), cpus)))
     letters = ((LETTERS[slot.state], STYLES[slot.state]) for slot in look.slots)
+    summary = Table.grid(Column(min_width=8), Column(), padding=(0, 2))
+    summary.add_row(line((f"loader {loader.number}", "bold")), line(_counts(geometry, look, len(crew))))
+    summary.add_row("stall", line(_stall(stats), *_rates(geometry, stats), _waits(look)))
+    summary.add_row("\n" * (VERDICT_LINES - 1), Text(_verdict(geometry, past, len(crew), cpus)))
     summary.add_row("slots", Text.assemble(*letters, overflow="fold"))
     summary.add_row("", line(*_states(look)))
     summary.add_row("workers", line(_work(crew, now)))
-    return Group(summary, _workers(crew, now), _slots(look))
+    return Group(summary, _workers(crew, now, conditions), _slots(look))
 
 
 def crew_of(geometry: Geometry, look: Snapshot) -> list[int]:
@@ -127,23 +125,28 @@ def _in_process(look: Snapshot) -> bool:
     return len(look.workers) == 1
 
 
-def _stall(now: Pair) -> tuple[str, str]:
-    share = now.stall_s / now.seconds
-    style = "bold red" if share >= 0.5 else "yellow" if share >= 0.05 else "green"  # noqa: PLR2004 - as in the verdict
+def _stall(stats: Stats) -> tuple[str, str]:
+    share = stats.stall_s / stats.elapsed_s
+    style = "bold red" if share >= 0.5 else "yellow" if share >= WAITED else "green"  # noqa: PLR2004 - half of the time
     return f"{share:4.0%}  ", style
 
 
-def _rates(geometry: Geometry, now: Pair) -> Iterator[tuple[str, str]]:
+def _rates(geometry: Geometry, stats: Stats) -> Iterator[tuple[str, str]]:
     # A slot of one row is a whole batch, whose samples are not known to be of one size.
-    rows = now.batches if geometry.rows == 1 else now.samples / geometry.rows
-    yield f"{now.batches / now.seconds:8,.1f} batches/s  {now.samples / now.seconds:10,.0f} samples/s", "bold"
-    yield f"  {show_bytes(int(rows * geometry.fields_size / now.seconds)):>9}/s", "bold"
-    yield "  waits" if now.after.consumer.wait_ns else "", ""
+    rows = stats.batches if geometry.rows == 1 else stats.samples / geometry.rows
+    batches, samples, size = (
+        count / stats.elapsed_s for count in (stats.batches, stats.samples, rows * geometry.fields_size)
+    )
+    yield f"{batches:8,.1f} batches/s  {samples:10,.0f} samples/s  {show_bytes(int(size)):>9}/s", "bold"
+
+
+def _waits(look: Snapshot) -> str:
+    return "  waits" if look.consumer.wait_ns else ""
 
 
 def _verdict(geometry: Geometry, past: Pair, workers: int, cpus: int) -> str:
-    look = past.after
-    if not past.batches:
+    look, stats = past.after, past.stats()
+    if not stats.batches:
         waited_s = _age_ns(look, look.consumer.wait_ns) / 1e9
         if waited_s and not look.consumer.batches and not _in_process(look):
             return f"training has waited {show_s(waited_s)} for the first batch: {STARTS}"
@@ -151,25 +154,9 @@ def _verdict(geometry: Geometry, past: Pair, workers: int, cpus: int) -> str:
             return f"training has waited {show_s(waited_s)} for the next batch"
         return f"no batch was taken for {show_s(past.seconds)}: training is at something else"
     if not past.before.consumer.batches and not _in_process(look):
-        return f"too early to say: {past.batches} batches so far"
+        return f"too early to say: {stats.batches} batches so far"
     crew = 0 if _in_process(look) else max(workers, 1)
-    opened = look.consumer.open_slots
-    return verdict(_stats(past), workers=crew, slots=opened, slot_size=geometry.slot_size, cpus=cpus)
-
-
-def _stats(past: Pair) -> Stats:
-    """Return what happened between two looks as a loader's own statistics say it."""
-    looks = list(zip(past.before.workers, past.after.workers, strict=True))
-    timed = max(sum(after.timed - before.timed for before, after in looks), 1)
-    return Stats(
-        batches=past.batches,
-        samples=past.samples,
-        stall_s=past.stall_s,
-        busy_s=sum(map(past.busy_s, range(len(looks)))),
-        read_s=sum(after.read_ns - before.read_ns for before, after in looks) / timed / 1e9,
-        write_s=sum(after.write_ns - before.write_ns for before, after in looks) / timed / 1e9,
-        elapsed_s=past.seconds,
-    )
+    return verdict(stats, workers=crew, slots=look.consumer.open_slots, slot_size=geometry.slot_size, cpus=cpus)
 
 
 def _states(look: Snapshot) -> Iterator[tuple[str, str]]:
@@ -200,29 +187,30 @@ def _table(widths: Mapping[str, int], last: str) -> Table:
     return Table(*figures, last, box=None, pad_edge=False, header_style="dim")
 
 
-def _workers(numbers: list[int], now: Pair) -> Table:
+def _workers(numbers: list[int], now: Pair, conditions: Mapping[int, str]) -> Table:
     table = _table(WORKER_WIDTHS, "at")
     for number in numbers:
-        table.add_row(*_worker(number, now))
+        worker = now.after.workers[number]
+        condition = conditions.get(worker.pid, "")
+        at = f"{condition} {worker.place}".strip() or worker.doing
+        style = "bold red" if condition else "red" if now.ticket_s(number) >= LONG_S else ""
+        *figures, ticket = _figures(number, now)
+        table.add_row(*figures, Text(ticket, style), line((at, style)))
     return table
 
 
-def _worker(number: int, now: Pair) -> Iterator[str | Text]:
+def _figures(number: int, now: Pair) -> Iterator[str]:
     before, after = now.before.workers[number], now.after.workers[number]
-    busy_s, ticket_s = now.busy_s(number), now.ticket_s(number)
     samples = max(after.samples - before.samples, 0)
     write_ns = after.write_ns - before.write_ns
     timed_ns = after.read_ns - before.read_ns + write_ns
-    condition = now.conditions.get(after.pid, "")
-    style = "bold red" if condition else "red" if ticket_s >= LONG_S else ""
     yield f"{number}"
     yield f"{after.pid or ('itself' if _in_process(now.after) else 'thread')}"
-    yield f"{busy_s / now.seconds:.0%}"
+    yield f"{now.busy_s(number) / now.seconds:.0%}"
     yield f"{samples / now.seconds:,.0f}"
-    yield show_s(busy_s / samples) if samples else "-"
+    yield show_s(now.busy_s(number) / samples) if samples else "-"
     yield f"{write_ns / timed_ns:.0%}" if timed_ns > 0 else "-"
-    yield Text(show_s(ticket_s) if after.since_ns else "-", style)
-    yield line((" ".join(filter(None, [condition, after.place])) or after.doing, style))
+    yield show_s(now.ticket_s(number)) if after.since_ns else "-"
 
 
 def _slots(look: Snapshot) -> Table:

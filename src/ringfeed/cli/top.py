@@ -7,9 +7,7 @@ import select
 import sys
 import termios
 import tty
-from collections import deque
-from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TextIO
 
 from rich.console import Console, Group
@@ -22,18 +20,15 @@ from ringfeed.errors import RingfeedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
 
     from rich.text import Text
 
     from ringfeed.cli.discover import Attached
-    from ringfeed.ring.snapshot import Snapshot
 
     _Show = Callable[[Text, list[Group]], None]
     _Screen = tuple[_Show, int | None]  # and the descriptor that keys are read from, if there is one
 
 FIRST_S = 0.5  # the first picture comes soon
-VERDICT_S = 10.0  # of the past, that the verdict speaks of
 WIDE = 120  # columns, where there is no terminal
 
 
@@ -46,109 +41,73 @@ def top(pid: int, *, interval_s: float = 1.0, number: int | None = None, once: b
     Raises RingfeedError where there is no such process or loader, or it may not be looked at.
     """
     live = sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and not once
-    screen: AbstractContextManager[_Screen] = _terminal() if live else nullcontext((_write, None))
     with Target(pid) as target, suppress(KeyboardInterrupt):
-        session = _Session(target, number)
-        with screen as (show, keys):
-            return _follow(session, show, keys, interval_s, once=once)
+        if not _look(target, number):
+            raise RingfeedError(_missing(target, number))
+        with _terminal() if live else _paper() as screen:
+            return _follow(target, number, screen, interval_s, once=once)
     return ""
 
 
 # ---- looking ----
 
 
-@dataclass
-class _History:
-    """A loader, and the looks at it that are not too old."""
-
-    loader: Attached
-    looks: deque[Snapshot] = field(default_factory=deque)
-
-    def look(self) -> None:
-        self.looks.append(self.loader.observer.snapshot())
-        self.forget()
-
-    def forget(self) -> None:
-        """Drop looks that are too old, or from before the first batch where there are two since."""
-        while len(self.looks) > 2 and (self._is_old() or self._is_startup()):  # noqa: PLR2004
-            self.looks.popleft()
-
-    def _is_old(self) -> bool:
-        return self.looks[-1].at_ns - self.looks[1].at_ns > VERDICT_S * 1e9
-
-    def _is_startup(self) -> bool:
-        """Whether the first look was before the first batch, at which the verdict begins."""
-        return self.looks[0].consumer.batches == 0 < self.looks[-2].consumer.batches
-
-    def picture(self, target: Target) -> Group:
-        looks, loader = self.looks, self.loader
-        conditions = target.conditions(looks[-1])
-        past, now = (Pair(looks[place], looks[-1], conditions) for place in (0, -2))
-        return picture(loader.number, loader.observer.geometry, past, now, cpus=target.cpus())
+def _look(target: Target, number: int | None) -> list[Attached]:
+    """Look at all loaders that are to be shown; returns those there are now."""
+    loaders = [loader for loader in target.loaders() if number in (None, loader.number)]
+    for loader in loaders:
+        loader.look()
+    return loaders
 
 
-class _Session:
-    """The loaders of a process that are to be shown."""
-
-    def __init__(self, target: Target, number: int | None) -> None:
-        self.target = target
-        self._number = number
-        self._histories: dict[int, _History] = {}
-        if not self.look():
-            raise RingfeedError(self._missing())
-
-    def _missing(self) -> str:
-        count = len(self.target.loaders())
-        process = f"process {self.target.pid}"
-        if count:
-            those = "its only one has number 1" if count == 1 else f"those that run are numbered 1 to {count}"
-            return f"{process} has no loader {self._number}: {those}"
-        if self.target.refusal:
-            return f"{process}: {self.target.refusal}"
-        return f"{process} has no running loader: an epoch begins one, and close() ends it"
-
-    def look(self) -> bool:
-        """Look at all there are now; returns whether any is left."""
-        loaders = [found for found in self.target.loaders() if self._number in (None, found.number)]
-        before = self._histories
-        self._histories = {loader.number: before.get(loader.number) or _History(loader) for loader in loaders}
-        for history in self._histories.values():
-            history.look()
-        return bool(loaders)
-
-    def title(self) -> Text:
-        return line((f"ringfeed top   process {self.target.pid}   {self.target.command}", "reverse"))
-
-    def pictures(self) -> list[Group]:
-        """Return the pictures of all that were looked at twice."""
-        return [history.picture(self.target) for history in self._histories.values() if len(history.looks) > 1]
+def _missing(target: Target, number: int | None) -> str:
+    if count := len(target.loaders()):
+        those = "its only one has number 1" if count == 1 else f"those that run are numbered 1 to {count}"
+        return f"process {target.pid} has no loader {number}: {those}"
+    if target.refusal:
+        return f"process {target.pid}: {target.refusal}"
+    return f"process {target.pid} has no running loader: an epoch begins one, and close() ends it"
 
 
-def _follow(session: _Session, show: _Show, keys: int | None, interval_s: float, *, once: bool) -> str:
+def _follow(target: Target, number: int | None, screen: _Screen, interval_s: float, *, once: bool) -> str:
+    show, keys = screen
     pause_s = interval_s if once else min(interval_s, FIRST_S)
-    while not session.target.wait(pause_s, keys):
+    title = line((f"ringfeed top   process {target.pid}   {target.command}", "reverse"))
+    while not target.wait(pause_s, keys):
         if keys is not None and _is_quit(keys):
             return ""
-        if not session.look():
-            return f"process {session.target.pid} has closed what was shown"
-        show(session.title(), session.pictures())
+        loaders = _look(target, number)
+        if not loaders:
+            return f"process {target.pid} has closed what was shown"
+        show(title, [_picture(target, loader) for loader in loaders if len(loader.looks) > 1])
         if once:
             return ""
         pause_s = interval_s
-    return f"process {session.target.pid} has ended"
+    return f"process {target.pid} has ended"
+
+
+def _picture(target: Target, loader: Attached) -> Group:
+    looks = loader.looks
+    past, now = Pair(looks[0], looks[-1]), Pair(looks[-2], looks[-1])
+    return picture(loader, past, now, conditions=target.conditions(looks[-1]), cpus=target.cpus())
 
 
 # ---- showing ----
 
 
-def _write(title: Text, pictures: list[Group]) -> None:
-    """Write pictures as plain text, below those before."""
+@contextmanager
+def _paper() -> Iterator[_Screen]:
+    """Write pictures as plain text, each below the one before."""
     console = Console(width=WIDE, color_system=None, force_terminal=False)
-    with console.capture() as text:
-        console.print(Group(title, *(Group("", picture) for picture in pictures)))
-    lines = (row.rstrip() for row in text.get().splitlines())
-    sys.stdout.write("\n".join(lines) + "\n\n")
-    sys.stdout.flush()
+
+    def show(title: Text, pictures: list[Group]) -> None:
+        with console.capture() as text:
+            console.print(Group(title, *(Group("", picture) for picture in pictures)))
+        lines = (row.rstrip() for row in text.get().splitlines())
+        sys.stdout.write("\n".join(lines) + "\n\n")
+        sys.stdout.flush()
+
+    yield show, None
 
 
 def _is_for_us(stdin: TextIO | None) -> bool:
