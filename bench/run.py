@@ -66,7 +66,7 @@ def planned(options: argparse.Namespace, answer: str) -> Iterator[Job]:
 
 
 def _asked(case: str, options: argparse.Namespace) -> list[str]:
-    """Who is to run a case."""
+    """Which contenders run a case."""
     if options.everybody and not options.contender:
         return list(CASES[case].able)
     return contenders_of(case, options.contender, case_named=bool(options.workload), quick=options.quick)

@@ -1,6 +1,6 @@
-"""The ideal: the same number of processes fill private warm buffers, and nothing is handed over to anybody.
+"""The ideal: the same number of processes fill private warm buffers, and nothing is handed over.
 
-Nobody who gives batches to a consumer can be faster. Each process takes every n-th batch, into as many
+No loader that gives batches to a consumer can be faster. Each process takes every n-th batch, into as many
 buffers as its part of the slots, with a heap that keeps its memory; start-up is over before the clock starts.
 """
 

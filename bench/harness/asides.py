@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from workloads.workload import Workload
 
 TAKEN = 20  # batches that the consumer takes before it stops to see how many more are made
-QUIET_S, MOST_QUIET_S = 0.5, 10.0  # without a new sample: nobody reads further ahead
+QUIET_S, MOST_QUIET_S = 0.5, 10.0  # without a new sample: nothing reads further ahead
 BOUND_S = 15.0  # without a batch: the loader hangs
 MOST_TRACED = 1_000_000  # batches
 LEAST = 3  # ends of epochs, however long they take
@@ -83,7 +83,7 @@ def take(batches: Iterator[Any], count: int, most_s: float = float("inf")) -> in
 
 
 def measure_ahead(job: Job, workload: Workload) -> dict[str, Any]:
-    """How many batches are made that the consumer, who takes no more, has not taken."""
+    """How many batches are made that the consumer, which takes no more, has not taken."""
     dataset: Any = workload.dataset
     rows = workload.batch_size or 1
     with CONTENDERS[job.contender].load().batches(workload, job.workers, job.slots) as source:
@@ -149,7 +149,7 @@ def _watched(epoch: Epoch, give_up: Callable[[], None]) -> Iterator[None]:
 
 
 class Epoch:
-    """An epoch in which somebody is killed, and what came of it."""
+    """An epoch in which workers are killed, and what came of it."""
 
     def __init__(self, workload: Workload) -> None:
         self._workload = workload
@@ -157,7 +157,7 @@ class Epoch:
         self.kept: list[tuple[np.ndarray, ...]] = []
 
     def walk(self, source: Any, kill: Callable[[], list[int]]) -> list[int]:
-        """Take all batches, killing at a third of them; who was killed."""
+        """Take all batches, killing at a third of them; returns the killed."""
         killed, most = [], self._workload.window.most
         for batch in islice(source, most):
             self._stamps.append(time.perf_counter_ns())

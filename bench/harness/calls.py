@@ -1,6 +1,6 @@
 """System calls of a process tree while something happens: counted by perf, or by strace where that may not.
 
-perf only counts as they pass; strace stops the caller twice at each, which slows who makes many of them.
+perf only counts as they pass; strace stops the caller twice at each, which slows a caller that makes many of them.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ NAMED += ("newfstat", "newfstatat", "lseek", "ftruncate")
 
 
 class NoTracerError(RuntimeError):
-    """Nobody is there to count system calls, or is allowed to."""
+    """No tool is there to count system calls, or it is not allowed to."""
 
 
 class Counts:
-    """Who counted, and how often each system call was made; `total` is the sum, named here or not."""
+    """Which tool counted, and how often each system call was made; `total` is the sum, named here or not."""
 
     tracer = ""
     total = 0
@@ -69,7 +69,7 @@ def counted(pids: list[int]) -> Iterator[Counts]:
         finally:
             counter.end(found)
         return
-    raise NoTracerError(f"nobody to count system calls: {'; '.join(failed)}")
+    raise NoTracerError(f"no tool to count system calls: {'; '.join(failed)}")
 
 
 class Tracer:

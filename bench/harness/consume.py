@@ -31,7 +31,7 @@ SPECIAL = {
     "kill": asides.measure_kill,
     "kill_one": asides.measure_kill_one,
 }
-WARMUP_S = 2.0  # at most: who is slow is warm by then
+WARMUP_S = 2.0  # at most: a slow contender is warm by then
 CHECKED = 3  # batches compared with what they must hold, after the clock has stopped
 
 

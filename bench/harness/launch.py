@@ -102,7 +102,7 @@ def _backend_of(job: Job) -> str:
 
 
 def _heap_of(job: Job) -> dict[str, str]:
-    """What makes everybody's heap warm, where that is behind the slash."""
+    """What makes all heaps warm, where that is behind the slash."""
     return WARM_HEAP if job.workload.endswith("/warm") else {}
 
 

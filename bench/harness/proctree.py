@@ -33,7 +33,7 @@ def stat_fields(pid: int) -> list[str]:
 
 
 def parents() -> dict[int, int]:
-    """Every living process and its parent; the dead that nobody has waited for are left out."""
+    """Every living process and its parent; zombies are left out."""
     found = {}
     for entry in PROC.glob("[0-9]*"):
         fields = stat_fields(int(entry.name))
@@ -72,8 +72,8 @@ def usage_of_self() -> Usage:
     return Usage(time.process_time(), _faults(resource.RUSAGE_SELF))
 
 
-def _faults(who: int) -> int:
-    used = resource.getrusage(who)
+def _faults(whose: int) -> int:
+    used = resource.getrusage(whose)
     return used.ru_minflt + used.ru_majflt
 
 

@@ -58,7 +58,7 @@ def draw_bench(results: Results, file: Path) -> None:
 
 
 def _times(results: Results, case: str) -> dict[str, float]:
-    """The time of each who has one; of a `fit` its bounds as well."""
+    """The time of each contender that has one; of a `fit` its bounds as well."""
     times = {name: results.median(case, name, "per_batch_s") or 0.0 for name in results.contenders(case)}
     titles = {name: contender.title for name, contender in CONTENDERS.items()} | (FED_TITLES if case in FIT else {})
     shown = {titles[name]: taken for name, taken in times.items() if name != MODEL}
@@ -132,7 +132,7 @@ DRAWN: dict[str, Callable[[Results, Path], None]] = {"run": draw_bench, "growth"
 
 
 def plot(source: Path, folder: Path = PLOTS) -> Path | None:
-    """Draw a file of results; where, or None where it says nothing that has a plot, or nobody can draw."""
+    """Draw a file of results; where, or None where it says nothing that has a plot, or matplotlib is missing."""
     draw, results = DRAWN.get(source.name.partition("-")[0]), Results(read(source))
     if draw is None or missing() or not _has_any(results):
         return None

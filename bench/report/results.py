@@ -27,7 +27,7 @@ class Results:
                 runs[record["repetition"]] = record["figures"]
 
     def contenders(self, case: str) -> list[str]:
-        """Who has figures in a case, in the order they ran."""
+        """Which contenders have figures in a case, in the order they ran."""
         return [contender for of_case, contender in self._figures if of_case == case]
 
     def values(self, case: str, contender: str, figure: str) -> dict[int, Any]:

@@ -55,7 +55,7 @@ def elements_table(records: Records) -> str:
     for case, promised in elements.PROMISED.items():
         for name in results.contenders(case):
             time = quantity(results.median(case, name, "s"), TIME, results.spread(case, name, "s"))
-            pairs = (results.values(case, who, "s") for who in ("generator", name))
+            pairs = (results.values(case, contender, "s") for contender in ("generator", name))
             generator, mine = pairs
             times = median(generator[number] / mine[number] for number in mine if number in generator)
             verdict = ["-", ""]

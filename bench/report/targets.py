@@ -89,7 +89,7 @@ def _share_right(results: Results) -> Seen:
 
 
 def _nearest(case: str, *, but: tuple[str, ...] = (), figure: str = TIME) -> Look:
-    """How many times ringfeed's the best rival's figure is: below 1, somebody is ahead."""
+    """How many times ringfeed's the best rival's figure is: below 1, a rival is ahead."""
 
     def look(results: Results) -> Seen:
         rivals = [
@@ -124,7 +124,7 @@ def _cpu(case: str, limit: float) -> Target:
 
 
 def _none(case: str, figure: str, what: str) -> Target:
-    """None in the steady state: once in a hundred batches is somebody else's."""
+    """None in the steady state: once in a hundred batches is another process's."""
     title = f"{CASES[case].short}: {what} per batch"
     return Target(title, AT_MOST, 0.01, "", _own(case, figure))
 

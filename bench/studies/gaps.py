@@ -31,7 +31,7 @@ SETTLED = 12  # batches between two kills, at least
 
 @dataclass(frozen=True)
 class Case:
-    """Who else is there when a worker is killed."""
+    """Which other workers are there when one is killed."""
 
     title: str
     workers: int
@@ -84,7 +84,7 @@ class Consumer:
             time.sleep(self._case.step_s)
 
     def settle(self) -> list[int]:
-        """Take batches until all is as if nobody had ever been killed; the workers there are."""
+        """Take batches until all is as if no worker had ever been killed; returns the workers there are."""
         first = len(self.came_s)
         recent: set[int] = set()
         while len(self.came_s) - first < SETTLED or len(recent) != self._case.workers:
@@ -138,7 +138,7 @@ def measure(name: str, method: str, kills: int, seed: int) -> dict[str, Any]:
         slots=case.slots,
         start_method=method,  # type: ignore[arg-type]
         spec=Spinning.SPEC,
-        max_attempts=1000,  # it is nobody's fault
+        max_attempts=1000,  # the samples are not at fault
     ) as loader:
         consumer = Consumer(loader, case)
         consumer.take()
@@ -166,7 +166,7 @@ def predicted(name: str, usual_s: float, first_s: float) -> float:
     """The gap that is to be expected, beside the usual one.
 
     The survivor fills a batch alone, and the sample that was lost again; where there is none, a worker has to be
-    started as the first one was; where enough batches are ready, nobody waits.
+    started as the first one was; where enough batches are ready, nothing waits.
     """
     workers = CASES[name].workers
     sample_s = usual_s * workers / ROWS

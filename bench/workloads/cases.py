@@ -16,16 +16,16 @@ MEMORY = (*OURS, "torch", "keras-processes")
 
 
 class Case(NamedTuple):
-    """One workload, or one special measurement, and who takes part in it."""
+    """One workload, or one special measurement, and which contenders take part in it."""
 
     title: str
     short: str
     contenders: tuple[str, ...]
     seconds: float  # in the steady state, each repetition
-    able: tuple[str, ...] = tuple(CONTENDERS)  # who else can be asked to
-    quick: tuple[str, ...] = ()  # who takes part in a quick run; nobody: it is left out of one
+    able: tuple[str, ...] = tuple(CONTENDERS)  # which others can be asked to
+    quick: tuple[str, ...] = ()  # which take part in a quick run; none: it is left out of one
     once: bool = False  # it is no time: one repetition tells it
-    needs: tuple[tuple[str, str], ...] = ()  # packages, whoever takes part: pip's name, module
+    needs: tuple[tuple[str, str], ...] = ()  # packages, whichever take part: pip's name, module
 
 
 FIRST = ("ringfeed", "ideal", "plain", "keras-processes", "keras-threads", "torch", "torch-arrays", "tf-generator")
@@ -80,7 +80,7 @@ BACKENDS = ("tensorflow", "jax", "torch")  # the first is there wherever Keras i
 SIZES = ("input-bound", "compute-bound")
 INPUT = "input/jpeg"  # beside `fit`, for which it is a bound
 FED = (MODEL, "ringfeed", "keras-processes")
-CASES[INPUT] = Case("The input of `fit`, and nobody who trains", "input of fit", OURS, 3.0, OURS, quick=OURS)
+CASES[INPUT] = Case("The input of `fit`, and no training", "input of fit", OURS, 3.0, OURS, quick=OURS)
 FIT = {
     f"fit/{backend}/{size}": Case(
         f"{backend}, {size}",
@@ -134,7 +134,7 @@ def chosen_cases(names: list[str], *, quick: bool = False) -> list[str]:
 
 
 def contenders_of(case: str, chosen: list[str], *, case_named: bool, quick: bool = False) -> list[str]:
-    """Who runs a case: of the chosen its own contenders, or all that can if the case was named as well."""
+    """Which contenders run a case: of the chosen its own contenders, or all that can if the case was named as well."""
     facts = CASES[case]
     willing = facts.able if chosen and case_named else facts.contenders
     usual = facts.quick if quick and facts.quick else facts.contenders

@@ -102,7 +102,7 @@ class Waiting(Stamped):
     """The same from a source that lets one wait for each: a disk, a network."""
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, int]:
-        """The sample, after a while in which nobody computes."""
+        """The sample, after a while without computing."""
         time.sleep(WAIT_S)
         return super().__getitem__(index)
 
@@ -117,7 +117,7 @@ class Uneven(Stamped):
 
 
 class Witnessed(Stamped):
-    """The same, leaving word of who made each sample: 8 bytes in a file that lives as long as this process."""
+    """The same, leaving word of the process that made each sample: 8 bytes in a file that lives as long as this one."""
 
     def __init__(self, length: int) -> None:
         super().__init__(length)
@@ -127,7 +127,7 @@ class Witnessed(Stamped):
         """The sample, once it is written down."""
         file = os.open(self._file, os.O_WRONLY | os.O_APPEND)
         try:
-            os.write(file, os.getpid().to_bytes(8, "little"))  # in one piece, whoever else writes
+            os.write(file, os.getpid().to_bytes(8, "little"))  # in one piece, whatever else is written
         finally:
             os.close(file)
         return super().__getitem__(index)
