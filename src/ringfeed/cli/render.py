@@ -30,6 +30,7 @@ STYLES = {"held": "magenta", "ready": "green", "filling": "yellow", "draining": 
 LETTERS = {"held": "H", "ready": "R", "filling": "F", "draining": "D", "free": ".", "parked": "-"}
 RARE = ("draining", "parked")  # states that are counted only where a slot is in them
 WORKER_WIDTHS = {"worker": 8, "pid": 7, "busy": 4, "samples/s": 9, "a sample": 8, "write": 5, "ticket": 8}
+APART = (0, 2, 0, 0)  # two blanks between columns
 SLOT_WIDTHS = {"slot": 8, "batch": 9, "rows": 4}
 
 
@@ -92,7 +93,7 @@ def picture(loader: Attached, past: Pair, now: Pair, *, conditions: Mapping[int,
     look, geometry, stats = now.after, loader.observer.geometry, now.stats()
     crew = crew_of(geometry, look)
     letters = ((LETTERS[slot.state], STYLES[slot.state]) for slot in look.slots)
-    summary = Table.grid(Column(min_width=8), Column(), padding=(0, 2))
+    summary = Table.grid(Column(min_width=8), Column(), padding=APART, pad_edge=False)
     summary.add_row(line((f"loader {loader.number}", "bold")), line(_counts(geometry, look, len(crew))))
     summary.add_row("stall", line(_stall(stats), *_rates(geometry, stats), _waits(look)))
     summary.add_row("\n" * (VERDICT_LINES - 1), Text(_verdict(geometry, past, len(crew), cpus)))
@@ -184,7 +185,7 @@ def _work(numbers: list[int], now: Pair) -> str:
 def _table(widths: Mapping[str, int], last: str) -> Table:
     """Return a table of figures, whose columns stay where they are, and of a last column of words."""
     figures = (Column(name, justify="right", min_width=width, no_wrap=True) for name, width in widths.items())
-    return Table(*figures, last, box=None, pad_edge=False, header_style="dim")
+    return Table(*figures, last, box=None, padding=APART, pad_edge=False, header_style="dim")
 
 
 def _workers(numbers: list[int], now: Pair, conditions: Mapping[int, str]) -> Table:
