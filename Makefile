@@ -228,18 +228,18 @@ bench: .venv/with-pictures .venv/with-tensorflow ## time ringfeed against its ri
 	$(if $(QUICK),,$(PY) bench/growth.py)
 
 bench-frameworks: .venv/with-pictures .venv/with-tensorflow ## time steps and elements of frameworks (QUICK=1: a short run; torch and JAX join if .venv has them)
-	$(PY) bench/fit_step.py $(if $(QUICK),--repetitions 1,--output bench/results/fit_step-$(shell date +%F).jsonl)
-	$(PY) bench/elements.py $(if $(QUICK),--quick --out build/elements.jsonl)
+	$(PY) bench/studies/fit_step.py $(if $(QUICK),--repetitions 1,--output bench/results/fit_step-$(shell date +%F).jsonl)
+	$(PY) bench/studies/elements.py $(if $(QUICK),--quick --out build/elements.jsonl)
 
 bench-insight: .venv/with-pictures ## memory against the kernel, the conversion, kinds of samples, what statistics cost, and tuning (QUICK=1: a short run)
-	$(PY) bench/memory.py $(if $(QUICK),--quick)
-	$(PY) bench/convert.py $(if $(QUICK),--quick --out build/convert.jsonl)
-	$(PY) bench/leaves.py $(if $(QUICK),--quick --out build/leaves.jsonl)
-	$(PY) bench/counting.py $(if $(QUICK),--repetitions 3)
-	$(PY) bench/auto.py $(if $(QUICK),--quick)
+	$(PY) bench/studies/memory.py $(if $(QUICK),--quick)
+	$(PY) bench/studies/convert.py $(if $(QUICK),--quick --out build/convert.jsonl)
+	$(PY) bench/studies/leaves.py $(if $(QUICK),--quick --out build/leaves.jsonl)
+	$(PY) bench/studies/counting.py $(if $(QUICK),--repetitions 3)
+	$(PY) bench/studies/auto.py $(if $(QUICK),--quick)
 
 recovery: .venv/with-pictures ## time the gap that a killed worker leaves (QUICK=1: a short look)
-	$(PY) bench/recovery.py $(if $(QUICK),--quick)
+	$(PY) bench/studies/recovery.py $(if $(QUICK),--quick)
 
 # `make test` goes back to the wheel by itself, since its marks are taken away here.
 develop: .venv/with-tensorflow ## an editable install with all tools; again after a change to Cython or C

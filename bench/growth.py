@@ -10,13 +10,13 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-import page
-from cases import AXES
 from contenders import CONTENDERS
-from job import Job
-from measuring import add_options, carry_out, repetitions_of
-from report import COUNT, TIME, quantity, table
-from results import Results
+from harness.job import Job
+from harness.measuring import add_options, carry_out, repetitions_of
+from report import page
+from report.report import COUNT, TIME, quantity, table
+from report.results import Results
+from workloads.cases import AXES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,14 +12,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cases import CASES, chosen_cases, contenders_of, names_of
 from contenders import CONTENDERS, EVERYBODY, missing_of
-from job import Job
-from measuring import add_options, carry_out, repetitions_of
-from page import insert
-from plot import missing, plot
-from report import render, small_table
-from results import Results, read
+from harness.job import Job
+from harness.measuring import add_options, carry_out, repetitions_of
+from report.page import insert
+from report.plot import missing, plot
+from report.report import render, small_table
+from report.results import Results, read
+from workloads.cases import CASES, chosen_cases, contenders_of, names_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,7 +66,7 @@ def planned(options: argparse.Namespace, answer: str) -> Iterator[Job]:
 
 
 def _asked(case: str, options: argparse.Namespace) -> list[str]:
-    """Who is to run a case."""
+    """Which contenders run a case."""
     if options.everybody and not options.contender:
         return list(CASES[case].able)
     return contenders_of(case, options.contender, case_named=bool(options.workload), quick=options.quick)

@@ -42,7 +42,7 @@
 #define RF_FAILURE_SIZE 4096u
 
 /* Whether to time, and to count for observers, what the ledger does not count. 0 is for measuring what that costs: see
- * bench/counting.py. */
+ * bench/studies/counting.py. */
 #ifndef RF_STATISTICS
 #define RF_STATISTICS 1
 #endif

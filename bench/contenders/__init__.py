@@ -1,4 +1,4 @@
-"""Who is measured: each contender is one short module with the same interface, in its best settings.
+"""What is measured: each contender is one short module with the same interface, in its best settings.
 
 A module gives `settings(workload, workers, slots)`, what it was told, for the record, and
 `batches(workload, workers, slots)`, a context manager around something that iterates over an epoch in

@@ -17,7 +17,7 @@ from faster_fifo import Queue
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from workloads import Workload
+    from workloads.workload import Workload
 
 PICKLE_BYTES = 4096  # around the arrays of a batch, and more than enough
 LEAST_BYTES = 1_000_000  # the size of its own example: small batches gain by more room

@@ -11,7 +11,7 @@ from absl import flags
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from workloads import Workload
+    from workloads.workload import Workload
 
 
 def settings(workload: Workload, workers: int, slots: int) -> dict[str, Any]:

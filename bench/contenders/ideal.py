@@ -1,6 +1,6 @@
-"""The ideal: the same number of processes fill private warm buffers, and nothing is handed over to anybody.
+"""The ideal: the same number of processes fill private warm buffers, and nothing is handed over.
 
-Nobody who gives batches to a consumer can be faster. Each process takes every n-th batch, into as many
+No loader that gives batches to a consumer can be faster. Each process takes every n-th batch, into as many
 buffers as its part of the slots, with a heap that keeps its memory; start-up is over before the clock starts.
 """
 
@@ -12,13 +12,13 @@ import time
 from array import array
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from proctree import Usage, usage_of_self
+from harness.proctree import Usage, usage_of_self
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from multiprocessing.synchronize import Barrier
 
-    from workloads import Workload
+    from workloads.workload import Workload
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 KEEP_HEAP = ((M_TRIM_THRESHOLD, 64 << 20), (M_MMAP_THRESHOLD, 32 << 20))

@@ -14,7 +14,7 @@ from contenders import Epochs
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from workloads import Workload
+    from workloads.workload import Workload
 
 USE_PROCESSES = True
 

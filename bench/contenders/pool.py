@@ -1,7 +1,7 @@
 """multiprocessing.Pool.imap over the numbers of the batches, with no more of them on their way than there are slots.
 
-By itself imap hands out all its tasks at once, and results nobody has taken yet would fill the memory; the iterable of
-tasks waits here for the consumer, as its documentation leaves to the user.
+By itself imap hands out all its tasks at once, and results that were not taken yet would fill the memory; the iterable
+of tasks waits here for the consumer, as its documentation leaves to the user.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from contenders import Epochs
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from workloads import Workload
+    from workloads.workload import Workload
 
 _workload: list[Workload] = []  # of a worker
 
 
 def settings(workload: Workload, workers: int, slots: int) -> dict[str, Any]:
-    """How the pool is set up: forked, so that nobody has to be sent the dataset."""
+    """How the pool is set up: forked, so that the dataset is sent to no process."""
     del workload
     return {"processes": workers, "chunksize": 1, "in_flight": slots, "start_method": "fork"}
 

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from contenders import Epochs
-from proctree import descendants
+from harness.proctree import descendants
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator
 
     import numpy as np
 
-    from workloads import Workload
+    from workloads.workload import Workload
 
 TASK_BATCHES, TASK_BYTES = 16, 1 << 20  # that an actor makes of one task: a task costs milliseconds
 END_S = 10.0

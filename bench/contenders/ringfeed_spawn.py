@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from workloads import Workload
+    from workloads.workload import Workload
 
 
 def settings(workload: Workload, workers: int, slots: int, *, start_method: str = "spawn") -> dict[str, Any]:

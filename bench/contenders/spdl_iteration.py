@@ -11,7 +11,7 @@ from spdl.pipeline import SharedMemorySegmentPool, iterate_in_subprocess
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from workloads import Workload
+    from workloads.workload import Workload
 
 PAGE = 4096
 HELD = 2  # segments beside those that are buffered: one being written, one in the consumer's hands

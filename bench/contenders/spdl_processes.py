@@ -12,7 +12,7 @@ from spdl.pipeline import PipelineBuilder
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from workloads import Workload
+    from workloads.workload import Workload
 
 _workload: list[Workload] = []  # of a worker
 

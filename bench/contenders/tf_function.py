@@ -13,7 +13,7 @@ from contenders import Epochs
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from workloads import Workload
+    from workloads.workload import Workload
 
 
 def settings(workload: Workload, workers: int, slots: int) -> dict[str, Any]:

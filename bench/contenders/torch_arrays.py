@@ -13,7 +13,7 @@ from contenders import torch_dataloader
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from workloads import Workload
+    from workloads.workload import Workload
 
 
 def as_they_are(batch: Any) -> Any:

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from workloads import Workload
+    from workloads.workload import Workload
 
 
 def settings(workload: Workload, workers: int, slots: int) -> dict[str, Any]:

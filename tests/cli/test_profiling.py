@@ -134,3 +134,29 @@ def test_numbers_that_are_refused(settings: dict[str, Any], text: str) -> None:
     with pytest.raises((TypeError, ValueError)) as caught:
         profile([np.zeros(3)] * 8, **settings)
     assert str(caught.value) == text
+
+
+class Failing(Rows):
+    """One sample cannot be read."""
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 5:
+            message = "no such file"
+            raise OSError(message)
+        return np.zeros(3)
+
+
+def test_a_sample_that_fails_is_named() -> None:
+    """What a loader would raise for it is raised, with the dataset's own error as its cause."""
+    with pytest.raises(ringfeed.RingfeedError) as caught:
+        profile(Failing(), seconds=100)
+    assert str(caught.value).startswith("dataset[5] raised OSError: no such file")
+    assert isinstance(caught.value.__cause__, OSError)
+
+
+def test_the_write_is_measured() -> None:
+    """A loader has written each sample, and says how long that took; all have an even share of it."""
+    found = profile([np.zeros((64, 64, 3), np.uint8) for _ in range(9)], seconds=100)
+    assert found.sample_size == 64 * 64 * 3
+    assert len({sample.write_s for sample in found.samples}) == 1
+    assert found.samples[0].write_s > 0

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ringfeed.cli.discover import running
 from ringfeed.cli.main import main
-from ringfeed.cli.top import _keys, running, top
+from ringfeed.cli.top import _keys, top
 from trainer import Trainer
 from watching import PATIENCE_S, wait_until
 
@@ -59,18 +60,21 @@ def test_once(trainer: Trainer, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(title) <= 120
     assert lines == [
         "",
-        "loader 1   3 slots of 20.5 kB   2 workers   epoch 0   1 batches so far",
-        "  stall   0%             0.0 batches/s           0 samples/s    0 bytes/s",
-        "  no batch was taken for AGE: training is at something else",
-        "  slots  HRR",
-        "         H held 1  R ready 2  F filling 0  . free 0   longest held AGE",
-        "   slot  state         batch  rows  tickets",
-        "      0  held              0     4  held for AGE",
-        "      1  ready             1     4  all 2",
-        "      2  ready             2     4  all 2",
-        " worker      pid  busy  samples/s  a sample  write    ticket  at",
-        "      0  thread ... idle",
-        "      1  thread ... idle",
+        "loader 1  3 slots of 20.5 kB   2 workers   epoch 0   1 batches so far",
+        "stall       0%       0.0 batches/s           0 samples/s    0 bytes/s",
+        "          no batch was taken for AGE: training is at something else",
+        "",
+        "",
+        "slots     HRR",
+        "          H held 1  R ready 2  F filling 0  . free 0  longest held AGE",
+        "workers   0% busy",
+        "  worker      pid  busy  samples/s  a sample  write    ticket  at",
+        "       0   thread ... idle",
+        "       1   thread ... idle",
+        "    slot      batch  rows  state",
+        "       0          0     4  held for AGE",
+        "       1          1     4  ready: all 2 tickets",
+        "       2          2     4  ready: all 2 tickets",
         "",
     ]
 
@@ -80,11 +84,11 @@ def test_several_loaders(trainer: Trainer, capsys: pytest.CaptureFixture[str]) -
     """All are shown, or the one that is chosen."""
     trainer.do(MORE)
     assert main(["top", str(trainer.pid), "--once", "--interval", "0.05"]) == 0
-    heads = [line[:19] for line in capsys.readouterr().out.splitlines() if line.startswith("loader")]
-    assert heads == ["loader 1   3 slots ", "loader 2   2 slots "]
+    heads = [line[:18] for line in capsys.readouterr().out.splitlines() if line.startswith("loader")]
+    assert heads == ["loader 1  3 slots ", "loader 2  2 slots "]
     assert main(["top", str(trainer.pid), "--once", "--interval", "0.05", "--loader", "2"]) == 0
-    heads = [line[:19] for line in capsys.readouterr().out.splitlines() if line.startswith("loader")]
-    assert heads == ["loader 2   2 slots "]
+    heads = [line[:18] for line in capsys.readouterr().out.splitlines() if line.startswith("loader")]
+    assert heads == ["loader 2  2 slots "]
 
 
 @pytest.mark.usefixtures("nothing_left")
@@ -97,7 +101,7 @@ def test_the_list(trainer: Trainer) -> None:
 
 def test_an_empty_list(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Where nothing runs, that is no error."""
-    monkeypatch.setattr("ringfeed.cli.top.processes", list)
+    monkeypatch.setattr("ringfeed.cli.discover.processes", list)
     assert main(["top"]) == 0
     assert capsys.readouterr().out == "no process of yours has a running loader\n"
 
@@ -156,18 +160,32 @@ def test_another_version(trainer: Trainer, monkeypatch: pytest.MonkeyPatch, caps
     )
 
 
-@pytest.mark.usefixtures("nothing_left")
-def test_without_rich(trainer: Trainer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """The live display says what it needs, and what does without."""
-    monkeypatch.setitem(sys.modules, "rich.console", None)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    assert main(["top", str(trainer.pid)]) == 2
-    assert capsys.readouterr() == (
-        "",
-        "ringfeed top: the live display needs the package rich: pip install 'ringfeed[top]', or give --once for plain "
-        "text\n",
-    )
+WITHOUT_RICH = """
+import sys
+sys.modules["rich"] = None
+from ringfeed.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        ([], 0, ""),
+        (
+            ["1", "--once"],
+            2,
+            "ringfeed top: the picture is drawn by the package rich, which is missing: pip install 'ringfeed[top]'\n",
+        ),
+    ],
+    ids=["list", "picture"],
+)
+def test_without_rich(arguments: list[str], status: int, said: str) -> None:
+    """What is missing is named, and how it is had; the list does without."""
+    command = [sys.executable, "-c", WITHOUT_RICH, "top", *arguments]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (status, said)
 
 
 # ---- how it ends ----
@@ -229,7 +247,6 @@ def test_a_reader_that_has_had_enough(trainer: Trainer, onlooker: subprocess.Pop
 @pytest.mark.usefixtures("nothing_left")
 def test_in_a_terminal(trainer: Trainer) -> None:
     """It is drawn on the terminal's other screen, in colours, and the terminal is as before when Ctrl-C has come."""
-    pytest.importorskip("rich", reason="the live display needs rich")
     process, fd = _in_terminal(trainer.pid)
     seen = bytearray()
     try:
@@ -246,9 +263,25 @@ def test_in_a_terminal(trainer: Trainer) -> None:
 
 
 @pytest.mark.usefixtures("nothing_left")
+def test_several_in_a_terminal(trainer: Trainer) -> None:
+    """The lines of a terminal are shared by the loaders: the long picture of one leaves room for the next."""
+    trainer.do("more = ringfeed.Loader(Oracle(96), batch_size=1, workers=0, slots=40); other = next(iter(more))")
+    process, fd = _in_terminal(trainer.pid)
+    seen = bytearray()
+    try:
+        wait_until(lambda: _read(fd, seen) and b"loader 1" in seen and b"loader 2" in seen)
+        os.write(fd, b"q")
+        wait_until(lambda: _read(fd, seen) and b"\x1b[?1049l" in seen)
+        assert process.wait(PATIENCE_S) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(fd)
+
+
+@pytest.mark.usefixtures("nothing_left")
 def test_q_quits(trainer: Trainer) -> None:
     """Other keys do nothing; q ends it, and the terminal shows what is typed as before."""
-    pytest.importorskip("rich", reason="the live display needs rich")
     process, fd = _in_terminal(trainer.pid)
     seen = bytearray()
     shown = termios.tcgetattr(fd)[3]
@@ -272,7 +305,6 @@ def test_q_quits(trainer: Trainer) -> None:
 @pytest.mark.usefixtures("nothing_left")
 def test_in_a_tiny_terminal_that_changes(trainer: Trainer) -> None:
     """Whatever rows and columns a terminal has or shrinks to, it is drawn on, and no line is wrapped."""
-    pytest.importorskip("rich", reason="the live display needs rich")
     process, fd = _in_terminal(trainer.pid, (1, 1))
     seen = bytearray()
     try:

@@ -204,7 +204,7 @@ def test_the_bench_finds_that_they_agree(method: str) -> None:
     """Its smallest case, in a process of its own, as `make` runs all of them."""
     sys.path.append(str(BENCH))
     try:
-        bench = importlib.import_module("memory")
+        bench = importlib.import_module("studies.memory")
     finally:
         sys.path.remove(str(BENCH))
     found = bench.run_case(0, method)

@@ -9,11 +9,14 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 OF_PEOPLE = re.compile(r"\b(who|whom|whoever|nobody|somebody|anybody)\b", re.IGNORECASE)
 WRITTEN = {".py", ".pyi", ".pyx", ".pxd", ".pxi", ".h", ".c"}
+FOLDERS = ("src", "cext", "bench", "examples")
+PAGES = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "bench/README.md")
 
 
 def found() -> list[str]:
-    """Return each line of the sources with such a word, with its place."""
-    files = [path for folder in ("src", "cext") for path in (ROOT / folder).rglob("*") if path.suffix in WRITTEN]
+    """Return each line of the sources and pages with such a word, with its place."""
+    files = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.suffix in WRITTEN]
+    files += [ROOT / page for page in PAGES]
     made = [path.with_suffix(".c") for path in files if path.suffix == ".pyx"]  # by Cython
     return [
         f"{path.relative_to(ROOT)}:{number}: say what it is, a thread or a process: {line.strip()}"
@@ -24,4 +27,4 @@ def found() -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit("\n".join(found()))
+    sys.exit("\n".join(found()) or 0)

@@ -59,8 +59,5 @@ def arrows() -> set[tuple[str, str]]:
 
 
 if __name__ == "__main__":
-    sys.exit(
-        "\n".join(
-            f"{file} imports ringfeed.{package}, which does not lie below it" for file, package in sorted(arrows())
-        )
-    )
+    lines = [f"{file} imports ringfeed.{package}, which does not lie below it" for file, package in sorted(arrows())]
+    sys.exit("\n".join(lines) or 0)

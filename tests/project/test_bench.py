@@ -15,20 +15,17 @@ sys.path.append(str(BENCH))
 
 from typing import TYPE_CHECKING
 
-import launch
-import page
-import proctree
-import report
 import run
-import samples
-import tables
-from cases import CASES, chosen_cases, contenders_of
 from contenders import CONTENDERS
-from job import Job
-from photographs import PHOTOGRAPHS
-from results import Results
-from samples import Arrays, Stamped, Uneven, Witnessed
-from workloads import Window, Workload, make, touch
+from harness import launch, proctree
+from harness.job import Job
+from report import page, report, tables
+from report.results import Results
+from workloads import samples
+from workloads.cases import CASES, chosen_cases, contenders_of
+from workloads.photographs import PHOTOGRAPHS
+from workloads.samples import Arrays, Stamped, Uneven, Witnessed
+from workloads.workload import Window, Workload, make, touch
 
 if TYPE_CHECKING:
     from pathlib import Path

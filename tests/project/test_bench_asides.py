@@ -15,10 +15,9 @@ from benched import BENCH, bench
 
 sys.path.append(str(BENCH))
 
-import asides
-import calls
-from samples import Stamped, Witnessed
-from workloads import Window, Workload
+from harness import asides, calls
+from workloads.samples import Stamped, Witnessed
+from workloads.workload import Window, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -112,7 +111,7 @@ def test_nobody_to_count_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(calls.NoTracerError) as caught, calls.counted([os.getpid()]):
         pass
-    assert str(caught.value) == "nobody to count system calls: perf is not on PATH; strace is not on PATH"
+    assert str(caught.value) == "no tool to count system calls: perf is not on PATH; strace is not on PATH"
 
 
 def test_summaries_of_both_tools_are_read() -> None:

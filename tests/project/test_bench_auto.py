@@ -13,8 +13,8 @@ import pytest
 BENCH = Path(__file__).parents[2] / "bench"
 sys.path.append(str(BENCH))
 
-import auto  # noqa: E402
-import page  # noqa: E402
+from report import page  # noqa: E402
+from studies import auto  # noqa: E402
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ BENCH = Path(__file__).parents[2] / "bench"
 def test_a_short_look_measures_every_case(tmp_path: Path) -> None:
     """All contenders make the same bits, and have a rate in each case and repetition."""
     lines = tmp_path / "lines.jsonl"
-    command = [sys.executable, str(BENCH / "convert.py"), "--quick", "--out", str(lines)]
+    command = [sys.executable, str(BENCH / "studies" / "convert.py"), "--quick", "--out", str(lines)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
     records = [json.loads(line) for line in lines.read_text().splitlines()]
     assert [record["case"] for record in records] == [

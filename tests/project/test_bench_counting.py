@@ -12,7 +12,7 @@ BENCH = Path(__file__).parents[2] / "bench"
 def test_a_repetition_gives_seconds() -> None:
     """A fresh process measures a batch of the ringfeed that it finds."""
     found = subprocess.run(
-        [sys.executable, str(BENCH / "counting.py"), "--child"],
+        [sys.executable, str(BENCH / "studies" / "counting.py"), "--child"],
         capture_output=True,
         text=True,
         timeout=240,

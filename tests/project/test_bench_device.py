@@ -11,7 +11,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[2] / "bench"))
 
-import device_copy
+from studies import device_copy
 
 if TYPE_CHECKING:
     from types import ModuleType

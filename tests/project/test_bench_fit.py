@@ -13,14 +13,13 @@ from benched import BENCH, bench, record
 
 sys.path.append(str(BENCH))
 
-import plot
-import proctree
-import report
 import run
-from bounds import bounds
-from cases import BACKENDS, SIZES, chosen_cases, contenders_of
-from photographs import PHOTOGRAPHS
-from results import Results
+from harness import proctree
+from report import plot, report
+from report.bounds import bounds
+from report.results import Results
+from workloads.cases import BACKENDS, SIZES, chosen_cases, contenders_of
+from workloads.photographs import PHOTOGRAPHS
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,9 +15,9 @@ from benched import BENCH, record
 sys.path.append(str(BENCH))
 
 import growth
-import plot
 import run
-import workloads
+from report import plot
+from workloads import workload as workloads
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,7 @@ BENCH = Path(__file__).parents[2] / "bench"
 def test_a_short_look_times_every_kind(tmp_path: Path) -> None:
     """Each kind has a line a repetition, with a time of its own reading and of ringfeed."""
     lines = tmp_path / "lines.jsonl"
-    command = [sys.executable, str(BENCH / "leaves.py"), "--quick", "--out", str(lines)]
+    command = [sys.executable, str(BENCH / "studies" / "leaves.py"), "--quick", "--out", str(lines)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
     records = [json.loads(line) for line in lines.read_text().splitlines()]
     kinds = dict.fromkeys(record["kind"] for record in records)

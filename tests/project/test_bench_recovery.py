@@ -13,15 +13,15 @@ import pytest
 BENCH = Path(__file__).parents[2] / "bench"
 sys.path.append(str(BENCH))
 
-import gaps  # noqa: E402
-import recovery  # noqa: E402
+from studies import gaps, recovery  # noqa: E402
 
 
 @pytest.mark.parametrize("case", gaps.CASES)
 def test_each_case_kills_and_measures(case: str, tmp_path: Path) -> None:
     """Each kill leaves a figure, each victim was replaced, and the line says where and with what it was had."""
     output = tmp_path / "lines.jsonl"
-    command = [sys.executable, str(BENCH / "recovery.py"), "--quick", "--kills", "2", "--output", str(output)]
+    script = BENCH / "studies" / "recovery.py"
+    command = [sys.executable, str(script), "--quick", "--kills", "2", "--output", str(output)]
     command += ["--case", case, "--method", "fork"]
     ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=240)
     assert output.exists(), ended.stderr

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 BENCH = Path(__file__).parents[2] / "bench"
 sys.path.append(str(BENCH))
 
-import page  # noqa: E402
-import tables  # noqa: E402
+from report import page, tables  # noqa: E402
 
 if TYPE_CHECKING:
     import pytest
@@ -90,7 +89,7 @@ def test_each_file_goes_to_its_own_place(
         (results / f"fit_step-{day}.jsonl").write_text(json.dumps(step("constant", 0, step_s)))
     (results / "elements-2026-11-20.jsonl").write_text(json.dumps(element("generator", 0, 9e-5)))
     monkeypatch.setattr(tables, "README", readme)
-    monkeypatch.setattr(tables, "HERE", tmp_path)
+    monkeypatch.setattr(tables, "BENCH", tmp_path)
     assert tables.main([]) == 0
     assert readme.read_text().count("| constant, jax | 200 µs") == 1
     assert readme.read_text().count("| generator, idle | 90.0 µs") == 1

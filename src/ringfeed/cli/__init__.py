@@ -1,1 +1,8 @@
-"""The command `ringfeed`: plan (memory), profile (where a sample's time goes), top (a running loader, live)."""
+"""The command `ringfeed`: what the package knows, for the terminal.
+
+    main ──▶ plan_table                    bytes of many settings, before there is a loader
+         ──▶ profile                       where the time of a sample goes, before there are workers
+         ──▶ top ──▶ discover, render      a running loader of another process, live; drawn by the package rich
+
+With `keras` the only package that makes Loaders of its own.
+"""

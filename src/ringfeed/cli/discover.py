@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import select
+from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,17 +22,32 @@ if TYPE_CHECKING:
 
     from ringfeed.ring.snapshot import Snapshot
 
+MEMORY_S = 10.0  # the verdict speaks of so much of the past
 CONTROL = "/memfd:ringfeed-control (deleted)"
 CONDITIONS = {"T": "stopped", "t": "traced", "Z": "dead"}  # by the letter in /proc/PID/stat
 
 
 class Attached:
-    """One loader of another process. Its memory stays for as long as this is kept."""
+    """One loader of another process, and the looks at it. Its memory stays for as long as this is kept."""
 
     def __init__(self, number: int, fd: int) -> None:
         """Map the control block ``fd``."""
         self.number = number
         self.observer = Observer(fd)
+        self.looks: deque[Snapshot] = deque()
+
+    def look(self) -> None:
+        """Look at it, and drop looks that are of no use any more."""
+        self.looks.append(self.observer.snapshot())
+        forget(self.looks)
+
+
+def forget(looks: deque[Snapshot]) -> None:
+    """Drop looks that are too old, or from before the first batch where there are two since."""
+    while len(looks) > 2 and (  # noqa: PLR2004 - two make a picture
+        looks[-1].at_ns - looks[1].at_ns > MEMORY_S * 1e9 or looks[0].consumer.batches == 0 < looks[-2].consumer.batches
+    ):
+        looks.popleft()
 
 
 class Target:
@@ -64,9 +80,8 @@ class Target:
     def wait(self, timeout_s: float, keys: int | None = None) -> bool:
         """Wait for so long, or until a key comes, or the process ends; returns whether it has."""
         poller = select.poll()
-        poller.register(self._pidfd, select.POLLIN)
-        if keys is not None:
-            poller.register(keys, select.POLLIN)
+        for fd in (self._pidfd,) if keys is None else (self._pidfd, keys):
+            poller.register(fd, select.POLLIN)
         return any(fd == self._pidfd for fd, _ in poller.poll(timeout_s * 1e3))
 
     def cpus(self) -> int:
@@ -110,6 +125,15 @@ class Target:
             os.close(fd)
         self._count += 1
         return found
+
+
+def running() -> str:
+    """Return the processes of this user that have a running loader, a line each."""
+    found = processes()
+    if not found:
+        return "no process of yours has a running loader"
+    lines = [f"{pid:>8}  {count:>7}  {command}" for pid, count, command in found]
+    return "\n".join([f"{'pid':>8}  {'loaders':>7}  command", *lines])
 
 
 # ---- /proc ----

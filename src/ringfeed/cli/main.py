@@ -67,17 +67,8 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
 def _plan(chosen: argparse.Namespace) -> None:
     from ringfeed.cli.plan_table import plan  # noqa: PLC0415 - NumPy takes longer than all else here
 
-    _say(
-        plan(
-            None if chosen.dataset is None else load(chosen.dataset),
-            shape=chosen.shape,
-            dtype=chosen.dtype,
-            batch_size=chosen.batch_size,
-            slots=chosen.slots,
-            memory=chosen.memory,
-            workers=chosen.workers,
-        )
-    )
+    dataset = None if chosen.dataset is None else load(chosen.dataset)
+    _say(plan(dataset, **_options(chosen, "shape", "dtype", "batch_size", "slots", "memory", "workers")))
 
 
 # ---- profile ----
@@ -95,15 +86,7 @@ def _add_profile(parser: argparse.ArgumentParser) -> None:
 def _profile(chosen: argparse.Namespace) -> None:
     from ringfeed.cli.profile import profile  # noqa: PLC0415 - see _plan()
 
-    _say(
-        profile(
-            load(chosen.dataset),
-            chosen.dataset,
-            batch_size=chosen.batch_size,
-            workers=chosen.workers,
-            seconds=chosen.seconds,
-        )
-    )
+    _say(profile(load(chosen.dataset), chosen.dataset, **_options(chosen, "batch_size", "workers", "seconds")))
 
 
 # ---- top ----
@@ -122,15 +105,25 @@ def _add_top(parser: argparse.ArgumentParser) -> None:
 
 
 def _top(chosen: argparse.Namespace) -> None:
-    from ringfeed.cli.top import running, top  # noqa: PLC0415 - of no use to the other commands
+    from ringfeed.cli import discover  # noqa: PLC0415 - of no use to the other commands
 
     if chosen.pid is None:
-        _say(running())
-    elif ending := top(chosen.pid, interval_s=chosen.interval, number=chosen.loader, once=chosen.once):
+        _say(discover.running())
+        return
+    try:
+        from ringfeed.cli.top import top  # noqa: PLC0415 - it needs an optional package
+    except ModuleNotFoundError as error:
+        message = "the picture is drawn by the package rich, which is missing: pip install 'ringfeed[top]'"
+        raise RingfeedError(message) from error
+    if ending := top(chosen.pid, interval_s=chosen.interval, number=chosen.loader, once=chosen.once):
         _say(ending)
 
 
 # ---- what is written in the terminal ----
+
+
+def _options(chosen: argparse.Namespace, *names: str) -> dict[str, Any]:
+    return {name: getattr(chosen, name) for name in names}
 
 
 def _say(text: object) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from bisect import bisect_left
 from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex
@@ -75,26 +76,35 @@ def _line(cells: tuple[str, ...], widths: Sequence[int]) -> str:
 
 
 class _Subject(NamedTuple):
-    """What is planned for: samples of one spec, and what their dataset takes."""
+    """What is planned for: samples of one spec, what their dataset takes, and the workers."""
 
     what: str
     spec: Spec
+    workers: int
     shared: int = 0
     per_worker: int = 0
     rows: int | None = None  # of a dataset of whole batches, which decides itself
 
-    def plan(self, rows: int, workers: int, *, slots: int | None = None, memory: int | None = None) -> Plan:
+    def plan(self, rows: int, *, slots: int | None = None, memory: int | None = None) -> Plan:
         """Return the plan of a loader with these settings."""
         return make_plan(
             self.spec,
             rows,
             rows if self.rows is None else 1,
-            workers=workers,
+            workers=self.workers,
             slots=slots,
             memory=memory,
             dataset_shared=self.shared,
             dataset_per_worker=self.per_worker,
         )
+
+    def row(self, rows: int, slots: int | None, budget: int | None) -> PlannedRow:
+        """Return a line of the table; without ``slots`` as many as the budget holds, or two where it holds fewer."""
+        if budget is None:
+            return PlannedRow(self.what, rows, self.plan(rows, slots=slots), fits=True)
+        least = self.plan(rows, slots=MIN_SLOTS)
+        fits = least.total <= budget
+        return PlannedRow(self.what, rows, self.plan(rows, memory=budget) if fits else least, fits)
 
 
 def plan(  # noqa: PLR0913 - the loader's own parameters
@@ -139,11 +149,12 @@ def plan(  # noqa: PLR0913 - the loader's own parameters
     counts: Sequence[int | None] = (
         [None] if memory is not None else _counts("slots", DEFAULT_SLOTS if slots is None else slots, 0)
     )
-    subjects = _described(shape, dtype) if shape is not None else [_subject(dataset, spec, count, whole=whole)]
+    subjects = _described(shape, dtype, count) if shape is not None else [_subject(dataset, spec, count, whole=whole)]
     budget = None if memory is None else parse_memory(memory)
     settings = product(subjects, sizes or [subjects[0].rows or 1], counts)
-    rows = [_row(subject, size, number, budget, count) for subject, size, number in settings]
-    notes = [*_fits(subjects, budget, count), *_casts(subjects), _workers_note(count)]
+    rows = [subject.row(size, number, budget) for subject, size, number in settings]
+    largest = [] if budget is None else [_largest(subject, budget) for subject in subjects if subject.rows is None]
+    notes = [*largest, *_casts(subjects), _workers_note(count)]
     return Comparison(tuple(rows), tuple(notes))
 
 
@@ -153,12 +164,12 @@ def _counts(name: str, value: object, least: int) -> list[int]:
     return [check_count(name, one, least, MOST, none=False) or 0 for one in each]
 
 
-def _described(shape: Sequence[Any], dtype: Any) -> list[_Subject]:
+def _described(shape: Sequence[Any], dtype: Any, workers: int) -> list[_Subject]:
     many = isinstance(shape, list | tuple) and shape and isinstance(shape[0], list | tuple)
     shapes = shape if many else [shape]
     dtypes = dtype if isinstance(dtype, list) else [dtype]
     arrays = [Array(axes, kind) for axes, kind in product(shapes, dtypes)]
-    return [_Subject(f"{_show_shape(array.shape)} {array.dtype}", Spec(array)) for array in arrays]
+    return [_Subject(f"{_show_shape(array.shape)} {array.dtype}", Spec(array), workers) for array in arrays]
 
 
 def _show_shape(shape: Shape) -> str:
@@ -172,51 +183,25 @@ def _subject(dataset: Any, spec: object, workers: int, *, whole: bool) -> _Subje
     found = Loader(dataset, batch_size=None if whole else 1, slots=MIN_SLOTS, workers=workers, spec=spec)
     leaves = [f"{_show_shape(leaf.shape)} {leaf.dtype}" for leaf in found.spec.leaves]
     rows = found.plan.layout.rows if whole else None
-    return _Subject(" + ".join(leaves), found.spec, found.plan.dataset_shared, found.plan.dataset_per_worker, rows)
-
-
-def _row(subject: _Subject, rows: int, slots: int | None, budget: int | None, workers: int) -> PlannedRow:
-    if budget is None:
-        return PlannedRow(subject.what, rows, subject.plan(rows, workers, slots=slots), fits=True)
-    least = subject.plan(rows, workers, slots=MIN_SLOTS)
-    if least.total > budget:
-        return PlannedRow(subject.what, rows, least, fits=False)
-    return PlannedRow(subject.what, rows, subject.plan(rows, workers, memory=budget), fits=True)
+    sizes = found.plan.dataset_shared, found.plan.dataset_per_worker
+    return _Subject(" + ".join(leaves), found.spec, workers, *sizes, rows)
 
 
 # ---- what follows ----
 
 
-def _fits(subjects: Sequence[_Subject], budget: int | None, workers: int) -> list[str]:
-    """Say the largest batch that the budget allows."""
-    if budget is None:
-        return []
-    lines = []
-    for subject in subjects:
-        if subject.rows is not None:
-            continue
-        most = _largest_batch(subject, DEFAULT_SLOTS, budget, workers)
-        held = f"batches of up to {most:,} samples" if most else "no batch of even one sample"
-        lines.append(f"With {DEFAULT_SLOTS} slots, {show_bytes(budget)} hold {held} of {subject.what}.")
-    return lines
+def _largest(subject: _Subject, budget: int) -> str:
+    """Say how many samples the largest batch has that the budget holds several of."""
 
+    def is_too_much(rows: int) -> bool:
+        try:
+            return subject.plan(rows, slots=DEFAULT_SLOTS).total > budget
+        except PlanError:
+            return True
 
-def _largest_batch(subject: _Subject, slots: int, budget: int, workers: int) -> int:
-    """Return the most samples a batch may have within the budget; 0 where it holds none."""
-    low, high = 0, 1
-    while high < MOST_ROWS and _fit(subject, high, slots, budget, workers):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if _fit(subject, middle, slots, budget, workers) else (low, middle)
-    return low
-
-
-def _fit(subject: _Subject, rows: int, slots: int, budget: int, workers: int) -> bool:
-    try:
-        return subject.plan(rows, workers, slots=slots).total <= budget
-    except PlanError:
-        return False
+    most = bisect_left(range(1, MOST_ROWS), x=True, key=is_too_much)
+    held = f"batches of up to {most:,} samples" if most else "no batch of even one sample"
+    return f"With {DEFAULT_SLOTS} slots, {show_bytes(budget)} hold {held} of {subject.what}."
 
 
 def _casts(subjects: Sequence[_Subject]) -> list[str]:

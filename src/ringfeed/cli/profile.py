@@ -5,7 +5,8 @@ from __future__ import annotations
 import cProfile
 import pstats
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,16 +14,15 @@ import numpy as np
 
 from ringfeed._units import show_bytes, show_s
 from ringfeed.data.base import Terms
-from ringfeed.data.rng import SampleContext, enter
 from ringfeed.data.sampler import check_seed
 from ringfeed.data.source import open_source
 from ringfeed.engine.options import check_count, check_seconds
+from ringfeed.loader import Loader
 from ringfeed.ring.machine import usable_cpus
+from ringfeed.ring.segment import MIN_SLOTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from ringfeed.spec.spec import Spec
 
 MOST_SAMPLES = 100_000
 LEAST_SAMPLES = 3
@@ -115,84 +115,70 @@ def profile(  # noqa: PLR0913 - what a user may set
 ) -> Profile:
     """Read samples in a shuffled order for about ``seconds``, half of them under cProfile, and say where the time goes.
 
-    Nothing is shared and no worker started: what is measured is what one worker would do. Under cProfile Python's own
-    calls cost more than they do, so its shares are right for what is slow and rough for what is quick.
+    A loader without workers reads them in this process, as one worker would. Under cProfile Python's own calls cost
+    more than they do, so its shares are right for what is slow and rough for what is quick.
 
-    Raises what ``dataset[i]`` raises, TypeError for what is no dataset, ValueError for one that is empty or has no
-    length.
+    Raises what a loader of this dataset raises, TypeError for what is no dataset, ValueError for one that is empty or
+    has no length.
     """
     check_count("batch_size", batch_size, 1)
     check_count("workers", workers, 0)
     check_seconds("seconds", seconds, "the time for which samples are read")
-    seed = check_seed(seed)
-    found = open_source(dataset, Terms(batch_size, seed=seed))
-    found.learn()
+    found = open_source(dataset, Terms(batch_size, seed=check_seed(seed)))
     if not found.runs_code:
         message = "a dataset of arrays has no __getitem__ to look into: its rows are copied by ringfeed itself"
         raise ValueError(message)
-    if not found.length():
+    if found.length() is None:
         message = f"{name} has no length, so there are no indices to try"
         raise ValueError(message)
-    indices = [int(index) for index in found.sampler(shuffle=True, sampler=None).epoch(0).take(MOST_SAMPLES)]
-    before = enter(context := SampleContext(seed))
-    try:
-        reader = _Reader(dataset, found.spec, context, whole=batch_size is None)
-        samples = reader.timed(indices, seconds / 2)
-        functions = reader.called(indices[: len(samples)], seconds / 2)
-    finally:
-        enter(before)
-    size = sum(leaf.nbytes for leaf in found.spec.leaves) * (found.rows if batch_size is None else 1)
+    watched = _Watched(dataset, found.length() or 0)
+    rows = None if batch_size is None else 1  # one by one: the times are of samples
+    with Loader(watched, batch_size=rows, shuffle=True, seed=seed, workers=0, slots=MIN_SLOTS, copy=True) as loader:
+        samples = watched.timed(loader, seconds / 2)
+        watched.profiler = cProfile.Profile()
+        watched.read(loader, len(samples), seconds / 2)
+        size = loader.plan.layout.rows * sum(leaf.nbytes for leaf in loader.spec.leaves)
+    functions = _largest(pstats.Stats(watched.profiler))
     return Profile(name, batch_size, workers or usable_cpus(), size, samples, functions)
 
 
-class _Reader:
-    """Reads samples as a worker does: gets one, checks it, writes it into its row."""
+class _Watched:
+    """A dataset that takes the time of each of its samples, or shows them to a profiler."""
 
-    def __init__(self, dataset: Any, spec: Spec, context: SampleContext, *, whole: bool) -> None:
-        self._dataset = dataset
-        self._spec = spec
-        self._context = context
-        self._whole = whole
-        self._rows: list[np.ndarray[Any, Any]] = []
+    def __init__(self, dataset: Any, length: int) -> None:
+        self.profiler: cProfile.Profile | None = None
+        self._get = dataset.__getitem__
+        self._length = length
+        self._read: list[Timed] = []
 
-    def timed(self, indices: list[int], seconds: float) -> tuple[Timed, ...]:
-        self.read(indices[0])  # imports, caches and the first faults are not the sample's
-        until = time.perf_counter() + seconds
-        samples: list[Timed] = []
-        for index in indices:
-            samples.append(self.read(index))
-            if time.perf_counter() > until and len(samples) >= LEAST_SAMPLES:
-                break
-        return tuple(samples)
+    def __len__(self) -> int:
+        return self._length
 
-    def read(self, index: int) -> Timed:
-        self._context.index = index
+    def __getitem__(self, index: int) -> Any:
+        if self.profiler is not None:
+            return self.profiler.runcall(self._get, index)
         began, began_cpu = time.perf_counter(), time.thread_time()
-        sample = self._dataset[index]
-        cpu_s, read = time.thread_time() - began_cpu, time.perf_counter()
-        self._write(self._spec.flatten(sample, index), index)
-        return Timed(index, read - began, cpu_s, time.perf_counter() - read)
+        sample = self._get(index)
+        cpu_s, read_s = time.thread_time() - began_cpu, time.perf_counter() - began
+        self._read.append(Timed(index, read_s, cpu_s, 0.0))
+        return sample
 
-    def _write(self, leaves: list[object], index: int) -> None:
-        for number, value in enumerate(leaves):
-            array = np.asarray(value) if self._whole else self._spec.array(number, value, index)
-            if len(self._rows) <= number:
-                self._rows.append(np.empty_like(array))
-            row = self._rows[number]
-            if row.shape != array.shape:  # a shorter batch
-                row = self._rows[number] = np.empty_like(array)
-            np.copyto(row, array)
-
-    def called(self, indices: list[int], seconds: float) -> tuple[Called, ...]:
-        profiler = cProfile.Profile()
+    def read(self, loader: Loader, most: int, seconds: float) -> None:
+        """Have some time's samples read, each as a batch, in the order of epoch 0."""
+        loader.set_epoch(0)
         until = time.perf_counter() + seconds
-        get = self._dataset.__getitem__
-        for index in indices:
-            self._context.index = index
-            profiler.runcall(get, index)
-            if time.perf_counter() > until:
+        for number, _ in enumerate(islice(loader, most), 1):
+            if time.perf_counter() > until and number >= LEAST_SAMPLES:
                 break
-        return _largest(pstats.Stats(profiler))
+
+    def timed(self, loader: Loader, seconds: float) -> tuple[Timed, ...]:
+        """Return the times of some time's samples; their writes together are shared out evenly."""
+        self.read(loader, 1, 0.0)  # imports, caches and the first faults are not the sample's
+        self._read.clear()
+        self.read(loader, MOST_SAMPLES, seconds)
+        stats = loader.stats()
+        write_s = stats.write_s * stats.samples / stats.batches
+        return tuple(replace(sample, write_s=write_s) for sample in self._read)
 
 
 def _largest(stats: pstats.Stats) -> tuple[Called, ...]:

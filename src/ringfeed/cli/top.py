@@ -1,4 +1,4 @@
-"""The command ``ringfeed top``: a running loader of another process, live in the terminal."""
+"""The command ``ringfeed top``: a running loader of another process, live in the terminal by the package rich."""
 
 from __future__ import annotations
 
@@ -7,155 +7,89 @@ import select
 import sys
 import termios
 import tty
-from collections import deque
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TextIO
 
-from ringfeed.cli.discover import Target, processes
-from ringfeed.cli.render import Pair, picture
+from rich.console import Console, Group
+from rich.layout import Layout
+from rich.live import Live
+
+from ringfeed.cli.discover import Target
+from ringfeed.cli.render import Pair, line, picture
 from ringfeed.errors import RingfeedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from rich.text import Text
+
     from ringfeed.cli.discover import Attached
-    from ringfeed.cli.render import Line
-    from ringfeed.ring.snapshot import Snapshot
+
+    _Show = Callable[[Text, list[Group]], None]
+    _Screen = tuple[_Show, int | None]  # and the descriptor that keys are read from, if there is one
 
 FIRST_S = 0.5  # the first picture comes soon
-VERDICT_S = 10.0  # of the past, that the verdict speaks of
 WIDE = 120  # columns, where there is no terminal
-
-
-@dataclass(frozen=True)
-class _Screen:
-    """Where pictures go, and the columns and lines that there are for them; None: any number."""
-
-    show: Callable[[list[Line]], None]
-    size: Callable[[], tuple[int, int | None]]
-    keys: int | None = None
-    """The descriptor that keys are read from, if there is one."""
-
-    def is_left(self) -> bool:
-        """Whether q was pressed, or there will be no keys any more."""
-        if self.keys is None or not select.select([self.keys], [], [], 0)[0]:
-            return False
-        return os.read(self.keys, 1) in b"q"
 
 
 def top(pid: int, *, interval_s: float = 1.0, number: int | None = None, once: bool = False) -> str:
     """Show what a process's loaders are at until they or it end, or q or Ctrl-C comes; returns what ended it.
 
-    ``number`` chooses one of several loaders. In a terminal the picture is drawn anew every ``interval_s``, which takes
-    the package rich; elsewhere one is written below the other, or a single one (``once``).
+    ``number`` chooses one of several loaders. In a terminal the picture is drawn anew every ``interval_s``; elsewhere
+    one is written below the other, or a single one (``once``).
 
     Raises RingfeedError where there is no such process or loader, or it may not be looked at.
     """
-    with Target(pid) as target:
-        session = _Session(target, number)
-        live = sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and not once
+    live = sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and not once
+    with Target(pid) as target, suppress(KeyboardInterrupt):
+        if not _look(target, number):
+            raise RingfeedError(_missing(target, number))
         with _terminal() if live else _paper() as screen:
-            try:
-                return _follow(session, screen, interval_s, once=once)
-            except KeyboardInterrupt:
-                return ""
-
-
-def running() -> str:
-    """Return the processes of this user that have a running loader, a line each."""
-    found = processes()
-    if not found:
-        return "no process of yours has a running loader"
-    lines = [f"{pid:>8}  {count:>7}  {command}" for pid, count, command in found]
-    return "\n".join([f"{'pid':>8}  {'loaders':>7}  command", *lines])
+            return _follow(target, number, screen, interval_s, once=once)
+    return ""
 
 
 # ---- looking ----
 
 
-@dataclass
-class _History:
-    """A loader, and the looks at it that are not too old."""
-
-    loader: Attached
-    looks: deque[Snapshot] = field(default_factory=deque)
-
-    def look(self) -> None:
-        self.looks.append(self.loader.observer.snapshot())
-        self.forget()
-
-    def forget(self) -> None:
-        """Drop looks that are too old, or from before the first batch where there are two since."""
-        while len(self.looks) > 2 and (self._is_old() or self._is_startup()):  # noqa: PLR2004
-            self.looks.popleft()
-
-    def _is_old(self) -> bool:
-        return self.looks[-1].at_ns - self.looks[1].at_ns > VERDICT_S * 1e9
-
-    def _is_startup(self) -> bool:
-        """Whether the first look was before the first batch, at which the verdict begins."""
-        return self.looks[0].consumer.batches == 0 < self.looks[-2].consumer.batches
-
-    def picture(self, target: Target, width: int, height: int | None) -> list[Line]:
-        conditions, cpus = target.conditions(self.looks[-1]), target.cpus()
-        past, now = (Pair(self.looks[place], self.looks[-1], conditions) for place in (0, -2))
-        return picture(
-            self.loader.number, self.loader.observer.geometry, past, now, cpus=cpus, width=width, height=height
-        )
+def _look(target: Target, number: int | None) -> list[Attached]:
+    """Look at all loaders that are to be shown; returns those there are now."""
+    loaders = [loader for loader in target.loaders() if number in (None, loader.number)]
+    for loader in loaders:
+        loader.look()
+    return loaders
 
 
-class _Session:
-    """The loaders of a process that are to be shown."""
-
-    def __init__(self, target: Target, number: int | None) -> None:
-        self.target = target
-        self._number = number
-        self._histories: dict[int, _History] = {}
-        if not self.look():
-            raise RingfeedError(self._missing())
-
-    def _missing(self) -> str:
-        count = len(self.target.loaders())
-        process = f"process {self.target.pid}"
-        if count:
-            those = "its only one has number 1" if count == 1 else f"those that run are numbered 1 to {count}"
-            return f"{process} has no loader {self._number}: {those}"
-        if self.target.refusal:
-            return f"{process}: {self.target.refusal}"
-        return f"{process} has no running loader: an epoch begins one, and close() ends it"
-
-    def look(self) -> bool:
-        """Look at all there are now; returns whether any is left."""
-        loaders = [found for found in self.target.loaders() if self._number in (None, found.number)]
-        before = self._histories
-        self._histories = {loader.number: before.get(loader.number) or _History(loader) for loader in loaders}
-        for history in self._histories.values():
-            history.look()
-        return bool(loaders)
-
-    def lines(self, width: int, height: int | None) -> list[Line]:
-        """Return the pictures of all that were looked at twice, with a title."""
-        shown = [history for history in self._histories.values() if len(history.looks) > 1]
-        each = None if height is None else (height - 1) // max(len(shown), 1) - 1
-        lines: list[Line] = [[(f"ringfeed top   process {self.target.pid}   {self.target.command}"[:width], "reverse")]]
-        for history in shown:
-            lines += [[], *history.picture(self.target, width, each)]
-        return lines[:height]
+def _missing(target: Target, number: int | None) -> str:
+    if count := len(target.loaders()):
+        those = "its only one has number 1" if count == 1 else f"those that run are numbered 1 to {count}"
+        return f"process {target.pid} has no loader {number}: {those}"
+    if target.refusal:
+        return f"process {target.pid}: {target.refusal}"
+    return f"process {target.pid} has no running loader: an epoch begins one, and close() ends it"
 
 
-def _follow(session: _Session, screen: _Screen, interval_s: float, *, once: bool) -> str:
+def _follow(target: Target, number: int | None, screen: _Screen, interval_s: float, *, once: bool) -> str:
+    show, keys = screen
     pause_s = interval_s if once else min(interval_s, FIRST_S)
-    while not session.target.wait(pause_s, screen.keys):
-        if screen.is_left():
+    title = line((f"ringfeed top   process {target.pid}   {target.command}", "reverse"))
+    while not target.wait(pause_s, keys):
+        if keys is not None and _is_quit(keys):
             return ""
-        if not session.look():
-            return f"process {session.target.pid} has closed what was shown"
-        screen.show(session.lines(*screen.size()))
+        loaders = _look(target, number)
+        if not loaders:
+            return f"process {target.pid} has closed what was shown"
+        show(title, [_picture(target, loader) for loader in loaders if len(loader.looks) > 1])
         if once:
             return ""
         pause_s = interval_s
-    return f"process {session.target.pid} has ended"
+    return f"process {target.pid} has ended"
+
+
+def _picture(target: Target, loader: Attached) -> Group:
+    looks = loader.looks
+    past, now = Pair(looks[0], looks[-1]), Pair(looks[-2], looks[-1])
+    return picture(loader, past, now, conditions=target.conditions(looks[-1]), cpus=target.cpus())
 
 
 # ---- showing ----
@@ -163,14 +97,17 @@ def _follow(session: _Session, screen: _Screen, interval_s: float, *, once: bool
 
 @contextmanager
 def _paper() -> Iterator[_Screen]:
-    """Write one picture below the other."""
+    """Write pictures as plain text, each below the one before."""
+    console = Console(width=WIDE, color_system=None, force_terminal=False)
 
-    def show(lines: list[Line]) -> None:
-        text = "\n".join("".join(part for part, _ in line).rstrip() for line in lines)
-        sys.stdout.write(f"{text}\n\n")
+    def show(title: Text, pictures: list[Group]) -> None:
+        with console.capture() as text:
+            console.print(Group(title, *(Group("", picture) for picture in pictures)))
+        lines = (row.rstrip() for row in text.get().splitlines())
+        sys.stdout.write("\n".join(lines) + "\n\n")
         sys.stdout.flush()
 
-    yield _Screen(show, lambda: (WIDE, None))
+    yield show, None
 
 
 def _is_for_us(stdin: TextIO | None) -> bool:
@@ -185,7 +122,10 @@ def _is_for_us(stdin: TextIO | None) -> bool:
 
 @contextmanager
 def _keys() -> Iterator[int | None]:
-    """Have each key of the terminal come at once, and not be shown; it is as it was when this ends."""
+    """Have each key of the terminal come at once, and not be shown; the terminal is as it was when this ends.
+
+    Gives the descriptor that keys are read from, if this process has any.
+    """
     if not _is_for_us(sys.stdin):
         yield None
         return
@@ -198,21 +138,19 @@ def _keys() -> Iterator[int | None]:
         termios.tcsetattr(fd, termios.TCSADRAIN, before)
 
 
+def _is_quit(keys: int) -> bool:
+    """Whether q was pressed, or there will be no keys any more."""
+    return bool(select.select([keys], [], [], 0)[0]) and os.read(keys, 1) in b"q"
+
+
 @contextmanager
 def _terminal() -> Iterator[_Screen]:
-    """Draw each picture in the place of the one before; the terminal is as it was when this ends."""
-    try:
-        from rich.console import Console, Group  # noqa: PLC0415 - wanted here alone
-        from rich.live import Live  # noqa: PLC0415
-        from rich.text import Text  # noqa: PLC0415
-    except ImportError as error:
-        message = "the live display needs the package rich: pip install 'ringfeed[top]', or give --once for plain text"
-        raise RingfeedError(message) from error
-    console = Console()
-    with _keys() as keys, Live(console=console, screen=True, auto_refresh=False) as live:
+    """Draw pictures in the place of those before; the terminal is as it was when this ends."""
+    with _keys() as keys, Live(console=Console(), screen=True, auto_refresh=False) as live:
 
-        def show(lines: list[Line]) -> None:
-            drawn = (Text.assemble(*line, no_wrap=True, overflow="crop") for line in lines)
-            live.update(Group(*drawn), refresh=True)
+        def show(title: Text, pictures: list[Group]) -> None:
+            layout = Layout()  # the pictures share the lines of the terminal
+            layout.split_column(Layout(title, size=2), *map(Layout, pictures))
+            live.update(layout, refresh=True)
 
-        yield _Screen(show, lambda: (console.size.width, console.size.height), keys)
+        yield show, keys

@@ -1,0 +1,70 @@
+"""Where and with what a figure was had: machine, kernel, versions, commit."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+ALWAYS = ("ringfeed", "numpy", "pillow")
+
+
+def machine() -> dict[str, Any]:
+    """The processor, the cores this process may use, memory in bytes, kernel and C library."""
+    return {
+        "cpu": _line_of("/proc/cpuinfo", "model name") or platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": int(_line_of("/proc/meminfo", "MemTotal").split()[0]) * 1024,
+        "kernel": platform.release(),
+        "libc": " ".join(platform.libc_ver()),
+    }
+
+
+def _line_of(file: str, name: str) -> str:
+    """The value of the first line `name: value` of a file of the kernel; empty when there is none."""
+    for line in Path(file).read_text().splitlines():
+        if line.startswith(name):
+            return line.partition(":")[2].strip()
+    return ""
+
+
+def versions(requires: tuple[tuple[str, str], ...]) -> dict[str, str]:
+    """Python's version and those of the packages that take part, as far as they are installed."""
+    found = {"python": platform.python_version()}
+    for package in (*ALWAYS, *(pip for pip, _ in requires)):
+        name = _distribution(package)
+        if name is not None:
+            found[package] = version(name)
+    return found
+
+
+def _distribution(package: str) -> str | None:
+    """The installed distribution that holds a package: TensorFlow has a smaller one without GPU code."""
+    for name in (package, f"{package}-cpu"):
+        try:
+            version(name)
+        except PackageNotFoundError:
+            continue
+        return name
+    return None
+
+
+def commit() -> str:
+    """The commit this stands at, with + behind it when files differ from it; "none" outside a repository."""
+    git, here = shutil.which("git"), Path(__file__).parents[2]
+    if git is None:
+        return "none"
+    head = _output_of(git, "-C", str(here), "rev-parse", "--short=12", "HEAD")
+    # Results are written while the bench runs: they make no difference to what is measured.
+    changes = _output_of(git, "-C", str(here), "status", "--porcelain", "--", ".", ":!bench/results")
+    return f"{head}+" if head and changes else head or "none"
+
+
+def _output_of(*command: str) -> str:
+    """What a command prints; nothing when it fails."""
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)  # noqa: S603, git
+    return done.stdout.strip() if done.returncode == 0 else ""

@@ -1,0 +1,1 @@
+"""Results read back, and what is made of them: tables, plots, the two READMEs."""

@@ -1,0 +1,1 @@
+"""Benches with a question of their own, each a script."""

@@ -1,0 +1,1 @@
+"""The datasets, what a batch of each must hold, and which contender meets which of them."""
