@@ -37,8 +37,8 @@ cdef class Taker:
     """How long an iterator waits for a batch before it asks the engine."""
     cdef readonly Lease kept
     """The batch that the engine has taken and not handed out."""
-    cdef readonly uint32_t kept_rows
-    """Its rows, once they are known to be good."""
+    cdef readonly object kept_rows
+    """Its rows, once they are known to be good; else None."""
     cdef readonly bint settled
     cdef bint private
     cdef int64_t kept_turn
@@ -73,7 +73,7 @@ cdef class Taker:
         if lease is None:
             return False
         self.kept_turn = turn
-        self.kept_rows = 0
+        self.kept_rows = None
         self.settled = False
         self.kept = lease
         return True

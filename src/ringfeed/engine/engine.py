@@ -257,7 +257,9 @@ class Engine:
     def _settle(self, build: BuildBatch | None) -> None:
         """Have the batch handed out that was taken: without the rows that failed, in its slot or as a private copy."""
         taker = self.taker  # no lease here: in a traceback it would hold the slot for as long as an error is kept
-        if taker.settled or not (taker.kept_rows or self._keep_rows()) or taker.kept is None:
+        if taker.kept_rows is None:
+            self._keep_rows()
+        if taker.kept is None or taker.settled:
             return
         builder = build if isinstance(build, BatchBuilder) else None
         keeps = not self._settings.copy and (build is None or builder is not None)
@@ -267,34 +269,33 @@ class Engine:
         taker.set_lets_go(self._room.lets_go or not keeps)
         taker.settle(private)
 
-    def _keep_rows(self) -> int:
-        """Find the rows that are to be handed out; 0 where the batch has none, and its slot is free again."""
-        rows, error = 0, None
+    def _keep_rows(self) -> None:
+        """Find the rows that are to be handed out; a batch without any is dropped, and its slot is free again."""
+        rows, error = None, None
         try:
             if self.taker.kept is not None:
                 rows, error = self._good_rows(self.taker.kept)
         except BaseException:
             self.ring.note_undelivered(1, self.taker.discard())
             raise
-        if not rows:
+        if rows is None:
             self.taker.discard()
+        else:
+            self.taker.keep_rows(rows)
         if error is not None:
             raise error
-        self.taker.keep_rows(rows)
-        return rows
 
-    def _good_rows(self, lease: _ring.Lease) -> tuple[int, RingfeedError | None]:
+    def _good_rows(self, lease: _ring.Lease) -> tuple[int | None, RingfeedError | None]:
         """Return the rows to hand out, once those that failed are closed up, or the error of one that failed."""
-        rows = min(lease.rows, self._layout.rows)
+        rows, error = min(lease.rows, self._layout.rows), None
         if not lease.failed:
             return rows, None
         delivery = self._settled(lease, rows)
-        error = None
         if delivery.failed and self._settings.on_error == "raise":
             error = sample_failed(lease, delivery.failed, self._source, self.pool, self._settings)
         kept = 0 if error else self._without(lease, rows, delivery)
         self.ring.note_undelivered(not kept, lease.rows - kept)
-        return kept, error
+        return kept or None, error
 
     # ---- waiting ----
 
@@ -405,8 +406,8 @@ class Engine:
     def count(self) -> Stats:
         """Return the statistics, brought up to date; in a forked child as they were."""
         self._count_time()
-        waiting = self.taker.kept
-        self._ledger.count(self.pool.restarts, None if waiting is None else self.taker.kept_rows or waiting.rows)
+        waiting, rows = self.taker.kept, self.taker.kept_rows
+        self._ledger.count(self.pool.restarts, None if waiting is None else waiting.rows if rows is None else rows)
         return self.stats
 
     def _count_time(self, *, over: bool = False) -> None:
