@@ -124,12 +124,11 @@ def test_a_handler_that_takes_between_the_look_and_the_take(monkeypatch: pytest.
         seen = [next(iterator)[0]]
         original = Engine._wait
 
-        def wait(self: Engine, *, patient: bool) -> bool:
+        def wait(self: Engine, build: Any, *, patient: bool) -> None:
             monkeypatch.setattr(Engine, "_wait", original)
             gate.opened.set()
-            ready = original(self, patient=patient)
+            original(self, build, patient=patient)
             seen.extend([next(iterator)[0] for _ in range(3)])
-            return ready
 
         engine.taker.patience_ns = 0
         monkeypatch.setattr(Engine, "_wait", wait)
@@ -196,12 +195,12 @@ def test_a_hook_that_runs_during_a_wait_reaches_the_next_batch(monkeypatch: pyte
     seen: list[int] = []
     original = Engine._wait
 
-    def wait(engine: Engine, *, patient: bool) -> bool:
+    def wait(engine: Engine, build: Any, *, patient: bool) -> None:
         if len(seen) == 95 and not dataset.ended:
             wait_until(lambda: engine.observer.states().count("ready") >= 3)  # behind it, as they were before
             feed.run_hook("on_epoch_end")
             dataset.changed.set()
-        return original(engine, patient=patient)
+        original(engine, build, patient=patient)
 
     monkeypatch.setattr(Engine, "_wait", wait)
     feed = DatasetFeed(dataset, workers=2, backend="thread", slots=6, timeout_s=FOREVER_S)

@@ -82,6 +82,7 @@ class Engine:
         self._epoch: Epoch | None = None
         self._number = self._turn = 0
         self._feed: Feed | None = None  # the last there was
+        self._held_since_ns = 0  # views hold every slot; 0: they do not
         self._ahead = plan.slots
         self._ended_by: RingfeedError | None = None  # what has ended an iterable, not raised yet
         self.taker = Taker(self.ring, self._fields, source.spec, layout.rows)
@@ -230,7 +231,7 @@ class Engine:
         elif answer in (_ring.GAPS, _ring.CROWDED):
             self._take(build)
         elif answer in (_ring.PENDING, _ring.HELD):
-            self._wait(patient=patient)
+            self._wait(build, patient=patient)
         else:
             self._judge(answer)
 
@@ -299,13 +300,13 @@ class Engine:
 
     # ---- waiting ----
 
-    def _wait(self, *, patient: bool) -> None:
+    def _wait(self, build: BuildBatch | None, *, patient: bool) -> None:
         """Wait for the head batch, and for slots to fill."""
         began_ns = _ring.now_ns()
         if self._is_starting and self.observer.consumer().batches:
             self._note_start()
         try:
-            self._wait_once(patient=patient)
+            self._wait_once(build, patient=patient)
         finally:
             stall_ns = _ring.now_ns() - began_ns
             self.stats.startup_s += self._is_starting * stall_ns / 1e9
@@ -317,13 +318,13 @@ class Engine:
         self.stats.startup_busy_s += sum(worker.busy_ns for worker in self.observer.workers()) / 1e9
         self.taker.patience_ns = self._patience_ns()
 
-    def _wait_once(self, *, patient: bool) -> None:
+    def _wait_once(self, build: BuildBatch | None, *, patient: bool) -> None:
         timeout_ns = self._timeout_ns()
         answer = self.ring.look()
         while answer == _ring.PENDING and self.pool.step():
             answer = self.ring.look()
         if answer == _ring.HELD:
-            self._wait_for_views(min(timeout_ns, FOREVER_NS if patient else HELD_NS))
+            self._wait_for_views(build, min(timeout_ns, FOREVER_NS if patient else HELD_NS))
             self.ring.waited_ns = 0
         elif answer == _ring.PENDING:
             answer = self.ring.wait(timeout_ns - self.ring.waited_ns, turn=self._turn)
@@ -340,18 +341,28 @@ class Engine:
         """Return how long an iterator waits by itself: not for what is filled here, or for workers that start."""
         return min(PATIENCE_NS, self._timeout_ns()) if self._settings.workers and not self._is_starting else 0
 
-    def _wait_for_views(self, patience_ns: int) -> None:
+    def _wait_for_views(self, build: BuildBatch | None, patience_ns: int) -> None:
         """Wait until views let go of a slot; garbage is collected only where none does soon by itself."""
+        self._held_since_ns = self._held_since_ns or _ring.now_ns()
         answer = self.ring.wait(min(patience_ns, SOON_NS), held=True)
         while answer == _ring.HELD and self._sizing is not None and self._sizing.open_another():
             answer = self.ring.look()
         if answer == _ring.HELD:
             gc.collect()  # tens of milliseconds beside a framework
             answer = self.ring.wait(patience_ns, held=True)
-        if answer == _ring.HELD:
+        builder = build if isinstance(build, BatchBuilder) else None
+        if answer != _ring.HELD:
+            self._held_since_ns = 0
+        elif builder is None or not self._may_come_back(builder):
+            self._held_since_ns = 0
             self._room.distrust()
             self.taker.set_lets_go(False)
-            raise slots_held(self.observer, self.origins)
+            raise slots_held(self.observer, self.origins, "" if builder is None else builder.copied_by)
+
+    def _may_come_back(self, builder: BatchBuilder) -> bool:
+        """Whether the framework may let go of a slot by itself, and there is time left."""
+        waited_ns = _ring.now_ns() - self._held_since_ns
+        return waited_ns < self._timeout_ns() and builder.lets_go_later(waited_ns / 1e9, self.ring.slots)
 
     def _judge(self, answer: int) -> None:
         """Raise what ended the ring."""

@@ -27,10 +27,11 @@ _CAUSE = (
 Failed: TypeAlias = list[tuple[int, int, int]]  # row, index and mark of each
 
 
-def slots_held(observer: Observer, origins: Origins) -> SlotsHeldError:
-    """Return the error for slots that are all held."""
+def slots_held(observer: Observer, origins: Origins, copied_by: str = "") -> SlotsHeldError:
+    """Return the error for slots that are all held; ``copied_by``: how their framework copies what is to be kept."""
     since_ns = observer.held_since_ns()
-    return SlotsHeldError(f"all {_held(since_ns, origins)}, so no batch can be filled; {WAYS_OUT}")
+    way = f" ({copied_by})" if copied_by else ""
+    return SlotsHeldError(f"all {_held(since_ns, origins)}, so no batch can be filled; {WAYS_OUT}{way}")
 
 
 def slots_kept(observer: Observer, origins: Origins) -> str:

@@ -12,14 +12,12 @@ workers always have one to fill: a batch that would take the last is handed out 
 from __future__ import annotations
 
 import gc
-import math
-import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ringfeed.errors import RingfeedError, SlotsHeldError
+from ringfeed.errors import RingfeedError
 from ringfeed.frameworks.base import Framework
 from ringfeed.frameworks.cast import NOTHING
 from ringfeed.spec._fields import Fields
@@ -212,32 +210,6 @@ def _is_in_hand(reference: weakref.ref[Any], framework: Framework) -> bool:
 
 
 # ---- epochs ----
-
-
-class FrameworkBatches:
-    """The loader's next epoch, begun at once. Dropping it before the end breaks the epoch off."""
-
-    def __init__(self, stream: BatchStream, builder: BatchBuilder) -> None:
-        info = stream.info
-        self._batches = stream.epoch(builder)
-        self._builder = builder
-        self._slots = info.slots
-        self._timeout_s = math.inf if info.timeout_s is None else info.timeout_s
-
-    def __iter__(self) -> FrameworkBatches:
-        """Return itself."""
-        return self
-
-    def __next__(self) -> Any:
-        """Return the next batch, in the structure of a sample."""
-        began_s = time.monotonic()
-        while True:
-            try:
-                return next(self._batches)
-            except SlotsHeldError as error:  # after a second
-                waited_s = time.monotonic() - began_s
-                if waited_s >= self._timeout_s or not self._builder.lets_go_later(waited_s, self._slots):
-                    raise SlotsHeldError(f"{error} ({self._builder.copied_by})") from None
 
 
 class Epoch:

@@ -18,7 +18,7 @@ import numpy as np
 
 from ringfeed.errors import SpecError
 from ringfeed.frameworks.base import Epochs, Framework
-from ringfeed.frameworks.batch import FrameworkBatches, TensorBuilder
+from ringfeed.frameworks.batch import TensorBuilder
 from ringfeed.frameworks.cast import NUMBERS, Chosen, apart, caster_of, casts_of, in_numpy
 from ringfeed.frameworks.device import DevicePrefetcher
 from ringfeed.frameworks.pinned import Refusal
@@ -51,7 +51,7 @@ def to_jax(stream: BatchStream, device: jax.Device | str | None = None, cast: Ca
     casts = casts_of(info.spec, cast, "to_jax", check_width)
     if where is None:
         builder = _builder(info, casts)
-        return Epochs(stream, lambda: FrameworkBatches(stream, builder))
+        return Epochs(stream, lambda: stream.epoch(builder))
     there, builder = JaxDevice(where), _builder(replace(info, copy=False), casts)
     return Epochs(stream, lambda: DevicePrefetcher(stream, there, builder))
 

@@ -15,7 +15,7 @@ import torch
 
 from ringfeed.errors import SpecError
 from ringfeed.frameworks.base import Epochs, Framework
-from ringfeed.frameworks.batch import FrameworkBatches, TensorBuilder
+from ringfeed.frameworks.batch import TensorBuilder
 from ringfeed.frameworks.cast import Chosen, caster_of, casts_of
 from ringfeed.frameworks.device import DevicePrefetcher
 from ringfeed.spec.dlpack import check_exportable
@@ -47,7 +47,7 @@ def to_torch(stream: BatchStream, device: torch.device | str | None = None, cast
         return Epochs(stream, lambda: DevicePrefetcher(stream, gpu, builder))
     _check_device(where)
     builder = TensorBuilder(info, TORCH, cast=torch_casts(casts))
-    return Epochs(stream, lambda: FrameworkBatches(stream, builder))
+    return Epochs(stream, lambda: stream.epoch(builder))
 
 
 def _from_numpy(array: AnyArray) -> torch.Tensor:
