@@ -30,6 +30,7 @@ from ringfeed.monitor.memory import Memory, frameworks_in
 from ringfeed.monitor.stats import Stats
 from ringfeed.monitor.trace import Trace
 from ringfeed.ring import _ring
+from ringfeed.ring.failure import UsersErrors
 from ringfeed.ring.machine import usable_cpus
 from ringfeed.transport.shared_dataset import pack
 
@@ -171,7 +172,7 @@ class Loader:
             source.check_sendable()
         self._shuffle = shuffle
         self._custom_sampler = sampler
-        with self._as_before():
+        with UsersErrors(), self._as_before():
             self._sampler = self._make_sampler()
             source.learn()
         self._plan = self._make_plan()
@@ -319,7 +320,8 @@ class Loader:
 
     def __iter__(self) -> BatchIterator:
         """Begin the next epoch; an older iterator raises SupersededError at its next ``next()``."""
-        return self._begin_epoch()
+        with UsersErrors():  # of a hook
+            return self._begin_epoch()
 
     def _begin_epoch(self, build: BuildBatch | None = None, *, wait_for_slots: bool = False) -> BatchIterator:
         """Begin the next epoch; see `BatchStream.epoch`."""
@@ -415,14 +417,15 @@ class Loader:
             try:
                 return engine.next(build, patient=patient, turn=turn)
             except StopIteration:
-                if self._ended != turn:
-                    self._ended = turn  # whatever the hook raises, it has run
-                    self._run_hook("on_epoch_end")
-                raise
+                pass  # what the hook raises must not come "during handling" of this
             except RingfeedError as error:
                 if error is engine.pool.failure:
                     self._stop_engine()
                 raise
+            if self._ended != turn:
+                self._ended = turn  # whatever the hook raises, it has run
+                self._run_hook("on_epoch_end")
+            raise StopIteration
 
     def _break_off(self, turn: int) -> None:
         """Cancel an epoch whose iterator died before its end."""

@@ -13,6 +13,8 @@ from ringfeed.ring cimport _cring as c
 from ringfeed.spec._fields cimport Fields
 from ringfeed.ring._ring cimport Lease, Ring
 
+from ringfeed.ring.failure import users_frames
+
 
 @cython.final
 cdef class Taker:
@@ -139,6 +141,9 @@ cdef class Batches:
         if self.taker is None:
             raise TypeError("Batches.__init__() has not been called")
         if not self.taker.take(self.turn, lease, self.lock):
-            return self.otherwise(self.form)
+            try:
+                return self.otherwise(self.form)
+            except BaseException as error:
+                raise error.with_traceback(users_frames(error, error.__traceback__))
         rows = min(lease.taken.rows, self.taker.rows)
         return self.taker.views(lease, rows) if self.form is None else self.form(lease, rows)

@@ -22,7 +22,7 @@ from ringfeed.engine.options import check_choice, check_count
 from ringfeed.errors import ClosedError, WorkerError
 from ringfeed.keras.enqueuer_epochs import Failed, Order, Over, Stream, open_ordered
 from ringfeed.keras.enqueuer_pulls import Pulled, open_pulled
-from ringfeed.ring.failure import RemoteTraceback
+from ringfeed.ring.failure import RemoteError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -117,7 +117,7 @@ class SequenceEnqueuer(ABC):
         """Give batches in the dataset's structure, without those that are None; several share them out.
 
         An exception of the dataset comes out as it is, in its place in the order, and stops the enqueuer; its
-        ``__cause__`` is the worker's traceback. After `stop`: ClosedError, a ValueError; for code written for Keras 2
+        traceback goes on in the worker. After `stop`: ClosedError, a ValueError; for code written for Keras 2
         the end of the loop.
         """
         try:
@@ -255,7 +255,7 @@ class GeneratorEnqueuer(SequenceEnqueuer):
 def _original(error: Exception) -> Exception:
     """Return the dataset's own exception, where the worker could send it; else the error as it is."""
     cause = error.__cause__
-    if not isinstance(error, WorkerError) or not isinstance(cause, Exception) or isinstance(cause, RemoteTraceback):
+    if not isinstance(error, WorkerError) or not isinstance(cause, Exception) or isinstance(cause, RemoteError):
         return error
     if sys.version_info >= (3, 11):
         cause.add_note(str(error))
