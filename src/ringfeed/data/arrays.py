@@ -15,35 +15,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ringfeed.data.base import Reader, Source, class_names
+from ringfeed.data.base import Source, class_names
 from ringfeed.errors import SpecError
 from ringfeed.spec.spec import Spec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-    from ringfeed.data.base import Terms
+    from ringfeed.data.base import Fill, Reader, Terms
 
 FEW = 8  # arrays in a list, which may be columns; more are samples
 _LAZY = {"h5py", "zarr", "dask", "netCDF4", "tables", "tensorstore"}  # packages whose arrays lie elsewhere
-
-
-class ArrayReader(Reader):
-    """Gathers rows in C; strided rows go the way of samples."""
-
-    def _open(self, dataset: Any) -> Callable[[], bool]:
-        arrays = [np.asarray(array) for array in leaf_arrays(dataset) or ()]
-        if all(len(array) == 0 or array[0, ...].flags.c_contiguous for array in arrays):
-            return partial(self._writer.gather, self._end.claim_address, arrays, self._failed)
-        unflatten = self._source.spec.unflatten
-        return self._samples(lambda index: unflatten([array[index, ...] for array in arrays]))
 
 
 class ArraySource(Source):
     """A dataset whose sample i is row i of each of its arrays."""
 
     runs_code = False
-    _reader = ArrayReader
 
     def __init__(self, given: Any, dataset: Any, terms: Terms) -> None:
         """Refuse arrays that have no common rows."""
@@ -77,6 +65,14 @@ class ArraySource(Source):
             message = f"spec= says {self.terms.spec!r}, but the arrays are {inferred!r}; {remedy}"
             raise SpecError(message)
         self.accept(spec, self.indices)
+
+    def open(self, dataset: Any, reader: Reader) -> Fill:
+        """Gather rows in C; strided rows go the way of samples."""
+        arrays = [np.asarray(array) for array in leaf_arrays(dataset) or ()]
+        if all(len(array) == 0 or array[0, ...].flags.c_contiguous for array in arrays):
+            return partial(reader.writer.gather, reader.end.claim_address, arrays, reader.failed)
+        unflatten = self.spec.unflatten
+        return reader.by(reader.writer.samples, lambda index: unflatten([array[index, ...] for array in arrays]))
 
 
 def leaf_arrays(dataset: Any) -> list[np.ndarray[Any, Any]] | None:

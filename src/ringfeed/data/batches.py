@@ -4,30 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ringfeed.data.base import Delivery, Reader, Source, packages_in
+from ringfeed.data.base import Delivery, Source, packages_in
 from ringfeed.errors import SpecError
 from ringfeed.ring.failure import Kind, kind_of
 from ringfeed.spec.spec import Spec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from ringfeed.data.base import Fill, Reader
     from ringfeed.ring._ring import Lease
 
 MAX_NOTHING = 1000  # batches of None that are read to find one that is none
 
 
-class BatchReader(Reader):
-    """Reads a whole batch."""
-
-    def _open(self, dataset: Any) -> Callable[[], bool]:
-        return self._batches(self._reseeded(dataset.__getitem__))
-
-
 class BatchSource(Source):
     """A dataset whose ``dataset[i]`` is a whole batch, such as a Keras PyDataset."""
-
-    _reader = BatchReader
 
     def length(self) -> int | None:
         """Return the number of batches.
@@ -76,3 +66,7 @@ class BatchSource(Source):
         kinds = {kind_of(record) for _, record in lease.failures()}
         failed = [] if kinds - {Kind.ERROR} else lease.failed_rows(1)
         return Delivery(failed, is_none=Kind.NOTHING in kinds, keeps_others=False)
+
+    def open(self, dataset: Any, reader: Reader) -> Fill:
+        """Read whole batches."""
+        return reader.by(reader.writer.batch, reader.reseeded(dataset.__getitem__), self.rows)
