@@ -77,18 +77,8 @@ class ArraySource(Source):
 
 def leaf_arrays(dataset: Any) -> list[np.ndarray[Any, Any]] | None:
     """Return the arrays of a tuple or dict (nested, perhaps) of arrays, or None for any other dataset."""
-    if isinstance(dataset, np.ndarray):
-        return [dataset]
-    if not isinstance(dataset, tuple | dict) or not dataset:
-        return None
-    children = dataset.values() if isinstance(dataset, dict) else dataset
-    leaves: list[np.ndarray[Any, Any]] = []
-    for child in children:
-        found = leaf_arrays(child)
-        if found is None:
-            return None
-        leaves += found
-    return leaves
+    leaves = [leaf for _, leaf in _leaves(dataset)]
+    return leaves if all(isinstance(leaf, np.ndarray) for leaf in leaves) else None
 
 
 # ---- what users give ----
@@ -105,12 +95,12 @@ def columns_of(dataset: Any, terms: Terms) -> Any:
         return dataset
     if isinstance(dataset, list) and terms.spec is None:
         _refuse_ambiguous(dataset)
-    if not isinstance(dataset, tuple | dict):
+    if not isinstance(dataset, tuple | dict) or not dataset:
         return dataset
-    leaves = [*_leaves(dataset, "dataset")]
+    leaves = [*_leaves(dataset)]
     if all(isinstance(leaf, np.ndarray) for _, leaf in leaves):
         return dataset
-    if leaves and all(_is_array(leaf) for _, leaf in leaves):
+    if all(_is_array(leaf) for _, leaf in leaves):
         return _converted(dataset, "dataset")
     _refuse_mixed(dataset, leaves)
     return dataset
@@ -132,8 +122,9 @@ def _shape(value: Any) -> tuple[int, ...]:
         return ()
 
 
-def _leaves(branch: Any, path: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(branch, tuple | dict):
+def _leaves(branch: Any, path: str = "dataset") -> Iterator[tuple[str, Any]]:
+    """Yield what is no tuple or dict, or an empty one, each with where it stands."""
+    if isinstance(branch, tuple | dict) and branch:
         for key, child in branch.items() if isinstance(branch, dict) else enumerate(branch):
             yield from _leaves(child, f"{path}[{key!r}]")
     else:
