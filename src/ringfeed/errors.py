@@ -38,7 +38,8 @@ class ShipError(RingfeedError, TypeError):
 class WorkerError(RingfeedError, RuntimeError):
     """A sample raised in its worker or killed it or wrote over shared memory, or workers die before they start to work.
 
-    When ``dataset[i]`` raised, ``__cause__`` is that exception, with the worker's traceback as its own cause.
+    When ``dataset[i]`` raised, ``__cause__`` is that exception, with its own chain and the traceback of the worker: the
+    user's frames, without ours.
     """
 
 

@@ -8,7 +8,7 @@ import weakref
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from ringfeed._process import Exit, Forks
 from ringfeed._units import show_bytes
@@ -30,12 +30,13 @@ from ringfeed.monitor.memory import Memory, frameworks_in
 from ringfeed.monitor.stats import Stats
 from ringfeed.monitor.trace import Trace
 from ringfeed.ring import _ring
+from ringfeed.ring.failure import UsersErrors
 from ringfeed.ring.machine import usable_cpus
 from ringfeed.transport.shared_dataset import pack
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     import jax
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     import torch
     from keras.src.trainers.data_adapters.data_adapter import DataAdapter
     from typing_extensions import Self
+    from typing_extensions import TypeVar as TypeVarWithDefault
 
     from ringfeed.data.sampler import Sampler
     from ringfeed.frameworks.base import Epochs
@@ -52,6 +54,11 @@ if TYPE_CHECKING:
     from ringfeed.ring._snapshot import Observer
     from ringfeed.spec.builder import BuildBatch
     from ringfeed.spec.spec import Spec
+
+if TYPE_CHECKING:
+    Batch_co = TypeVarWithDefault("Batch_co", default=Any, covariant=True)
+else:
+    Batch_co = TypeVar("Batch_co", covariant=True)
 
 _in_use: weakref.WeakSet[Loader] = weakref.WeakSet()
 
@@ -66,54 +73,79 @@ def stream_of(loader: Loader) -> LoaderStream:
     return loader._stream  # noqa: SLF001 - the one door for what makes loaders of its own
 
 
-class Loader:
+class Loader(Generic[Batch_co]):
     """Feeds batches of a dataset, filled by workers straight into preallocated shared memory.
 
-    ``for batch in loader`` is one epoch. A batch mirrors the structure of a sample, in writable ndarrays over the
-    slot itself: a view is valid as long as it is referenced, and its slot comes back when the last view dies. Where
-    views hold every slot but one, the next batch is a private copy, with one `SlotsHeldWarning`. With the same seed
-    every batch is bit-identical whatever the number of workers, slots and the start method, if ``dataset[i]`` depends
-    only on ``i`` and `ringfeed.rng()`. A worker that dies, at any instruction, is replaced and its rows run again:
-    nothing is lost, doubled or reordered.
+        loader = ringfeed.Loader(dataset, batch_size=128, shuffle=True, workers=4)
+        for images, labels in loader:
+            train_step(images, labels)
 
-    dataset: anything with ``__len__`` and ``__getitem__`` that gives an array, a number, or nested tuples, lists,
-        dicts or NamedTuples of them; a tuple or dict of equally long arrays, tensors or Series (a list holds samples;
-        of up to 8 arrays that are longer than it is refused, as they may be columns); with ``batch_size=None``, a
-        dataset of whole batches such as a Keras ``PyDataset``. Or an iterable: an object with ``__iter__`` and no
-        ``__getitem__``, or a function without arguments that returns an iterable, which one worker reads in order,
-        anew in each epoch (a replacement starts anew and skips what was read), up to ``slots`` batches ahead; an
-        iterator, such as a generator or a file, which a thread of this process reads, for one epoch; several by
-        `Interleave`. The first element is read to learn the spec, unless it is given. ``read_into(index, out)`` and
-        ``__getitems__(indices)`` are used where a dataset has them. What ``__getitem__`` opens on first use, each
-        worker process opens for itself: if reading sample 0 here leaves something in the dataset that cannot be
-        pickled, the dataset gets back the attributes it had. ``on_epoch_begin()`` and ``on_epoch_end()`` run in this
-        process, and what they change reaches the workers.
+    Each ``for`` is one epoch. A batch has the structure of a sample, in writable ndarrays over the slot itself: a view
+    is valid as long as it is referenced, and its slot comes back when the last view dies. Where views hold every slot
+    but one, the next batch is a private copy, with one `SlotsHeldWarning`. With the same seed every batch is
+    bit-identical whatever the number of workers, slots and the start method, if ``dataset[i]`` depends only on ``i``
+    and `ringfeed.rng()`. A worker that dies, at any instruction, is replaced and its rows run again: nothing is lost,
+    doubled or reordered. ``Loader[tuple[NDArray[np.uint8], NDArray[np.int64]]]`` tells a type checker what a batch is.
+
+    **What is read**
+
+    dataset: one of these:
+
+        - an object with ``__len__`` and ``__getitem__``, whose ``dataset[i]`` is a sample: an array, a number, or
+          nested tuples, lists, dicts or NamedTuples of them. Its methods ``read_into(index, out)`` and
+          ``__getitems__(indices)`` are used where it has them.
+        - a tuple or dict of equally long arrays, tensors or Series: columns. A list holds samples, and a list of up to
+          8 arrays that are longer than the list is refused, as they may be columns.
+        - with ``batch_size=None``, an object whose ``dataset[i]`` is a whole batch, such as a Keras ``PyDataset``.
+        - an iterable: an object with ``__iter__`` and no ``__getitem__``, or a function without arguments that returns
+          an iterable. One worker reads it in order, from its start in each epoch, up to ``slots`` batches ahead; the
+          replacement of a dead worker starts anew and skips what was read. `Interleave` makes one of several.
+        - an iterator, such as a generator or a file. A thread of this process reads it, for one epoch.
+
+        The first sample is read here to learn the spec, unless ``spec`` is given. What ``__getitem__`` opens on first
+        use, each worker process opens for itself: if reading sample 0 here leaves something in the dataset that cannot
+        be pickled, the dataset gets back the attributes it had. Its methods ``on_epoch_begin()`` and
+        ``on_epoch_end()`` run in this process, and the workers see what they change.
     batch_size: samples a batch; None where ``dataset[i]`` is a whole batch.
+    max_batch_size: with ``batch_size=None``, the most rows a batch has; by default the rows of batch 0.
+    spec: what a sample looks like, as in ``{"image": ringfeed.Array((224, 224, 3), "uint8")}``; by default what sample
+        0 looks like. An Array with ``scale=``, ``mean=`` and the like converts uint8 samples to float32.
+
+    **In which order**
+
     shuffle, seed: a new order each epoch, a pure function of (seed, epoch).
     sampler: an iterable of dataset indices, instead of ``shuffle``.
     drop_remainder: leave out a last batch that would be shorter.
+    reseed: also seed ``random`` and ``numpy.random``, of whichever process fills, for each sample (12 us a sample).
+
+    **How fast**
+
     workers: None for as many as this process may use CPUs; 0 to fill in this process, when a batch is asked for;
-        "auto" to begin with one and go on by what waits for what, up to four a CPU (`stats` says what it came to).
+        "auto" to begin with one and then follow what the measured waits ask for, up to four a CPU (`stats` gives the
+        number).
     backend: "process", or "thread" for datasets that release the GIL or cannot be pickled. Threads share what the
         dataset has open: with one file and its position, rows come out wrong unless the dataset has a lock.
     start_method: "spawn" (a fresh interpreter, which never imports the user's main module), "fork", "forkserver".
         A fork shares open files: where they are seen in the dataset, it is refused.
-    slots, memory: how many batches exist at once, being filled, ready and in the caller's hands; or the bytes that
-        all shared memory may take ("512MB"), which picks the slots. Default: 4 slots, or workers + 2 with
-        ``batch_size=None``. ``slots="auto"`` begins with 2 and opens others as they help, within ``memory`` or else a
-        quarter of what is free; what it has not opened it has not reserved.
-    spec: what a sample looks like, as in ``{"image": ringfeed.Array((224, 224, 3), "uint8")}``; else sample 0 tells. An
-        Array with ``scale=``, ``mean=`` and the like converts uint8 samples to float32.
-    max_batch_size: with ``batch_size=None``, the most rows a batch has; else batch 0 tells.
-    copy: hand out copies, so that keeping batches holds no slots and is never warned of.
     pin: register the slots with the CUDA driver, so that a GPU copies from them by itself (see `to_torch`). PlanError
-        without one. Copies of your own must have passed before the loader is closed.
-    reseed: also seed ``random`` and ``numpy.random``, of whichever process fills, for each sample (12 us a sample).
-    timeout_s, on_stall: how long to wait for a batch before StallError, or before the workers that are stuck are
-        killed and their rows run again ("restart"), in other slots if SIGKILL cannot end them. None: for ever.
+        without a driver. Copies that you start yourself must be over before the loader is closed.
+
+    **How much memory**
+
+    slots, memory: how many batches exist at once, being filled, ready and in the caller's hands; or the bytes that all
+        shared memory may take ("512MB"), which gives the number of slots. Default: 4 slots, or workers + 2 with
+        ``batch_size=None``. ``slots="auto"`` begins with 2 and opens others as they help, within ``memory`` or else a
+        quarter of what is free; slots that are not open yet are not reserved.
+    copy: hand out copies: a batch that is kept holds no slot, and no warning is given.
+
+    **What happens on a failure**
+
+    timeout_s, on_stall: how long to wait for a batch (None: for ever) before StallError ("raise"); or before the
+        workers that are stuck are killed and their rows run again ("restart"), in other slots if SIGKILL cannot end
+        the workers.
     on_error: "raise" the error of a failed sample in its place in the order, or "skip" the sample.
-    max_attempts: deaths of workers that a sample may cost before it counts as failed.
-    max_restarts: workers that may be replaced before WorkerError; None: no limit, but three deaths in a row before
+    max_attempts: how many workers may die of a sample before the sample counts as failed.
+    max_restarts: how many workers may be replaced before WorkerError; None: no limit, but three deaths in a row before
         anything was filled are always an error.
     """
 
@@ -175,7 +207,7 @@ class Loader:
             source.check_sendable()
         self._shuffle = shuffle
         self._custom_sampler = sampler
-        with self._as_before():
+        with UsersErrors(), self._as_before():
             self._sampler = self._make_sampler()
             source.learn()
         self._plan = self._make_plan()
@@ -322,9 +354,10 @@ class Loader:
         """Make the next ``iter()`` the epoch of this number: its order and its random numbers."""
         self._next_epoch = check_count("epoch", epoch, 0, MOST, none=False) or 0
 
-    def __iter__(self) -> BatchIterator:
+    def __iter__(self) -> Iterator[Batch_co]:
         """Begin the next epoch; an older iterator raises SupersededError at its next ``next()``."""
-        return self._begin_epoch()
+        with UsersErrors():  # of a hook
+            return self._begin_epoch()
 
     def _begin_epoch(self, build: BuildBatch | None = None, *, wait_for_slots: bool = False) -> BatchIterator:
         """Begin the next epoch; see `BatchStream.epoch`."""
@@ -431,26 +464,26 @@ class Loader:
             return self._engine is not None and self._engine.ring.look() == _ring.TAKEABLE
 
     def _resolve(self, turn: int, answer: int, build: BuildBatch | None, *, patient: bool) -> None:
-        if self._closed or self._forks != Forks.count:  # looked at here first: it is asked for every batch
-            self._check_open()
+        """Have the engine do what the ring's answer asks for; StopIteration at the epoch's end."""
+        self._check_open()
         with self._lock:
-            if turn != self._turn:
-                self._check_turn(turn)
+            self._check_turn(turn)
             engine = self._engine
             if engine is None:
                 self._check_open()
                 raise StopIteration  # the workers have failed, and that was raised
             try:
-                engine.resolve(answer, build, patient=patient)
+                return engine.resolve(answer, build, patient=patient)
             except StopIteration:
-                if self._ended != turn:
-                    self._ended = turn  # whatever the hook raises, it has run
-                    self._run_hook("on_epoch_end")
-                raise
+                pass  # what the hook raises must not come "during handling" of this
             except RingfeedError as error:
                 if error is engine.pool.failure:
                     self._stop_engine()
                 raise
+            if self._ended != turn:
+                self._ended = turn  # whatever the hook raises, it has run
+                self._run_hook("on_epoch_end")
+            raise StopIteration
 
     def _break_off(self, turn: int) -> None:
         """Cancel an epoch whose iterator died before its end."""

@@ -142,6 +142,8 @@ FEW = "expected a tuple of columns or many samples; give tuple() of it for"
             f"dataset[1] is of type list, {TUPLE}; give numpy.asarray() of it",
         ),
         ((X, None), f"dataset[1] is None, {TUPLE}; leave it out"),
+        ((X, ()), f"dataset[1] is of type tuple, {TUPLE}; give numpy.asarray() of it"),
+        ({"x": X, "y": {}}, f"dataset['y'] is of type dict, {DICT}; give numpy.asarray() of it"),
         (
             ([X, X], Y),
             f"dataset[0] is of type list, {TUPLE}; make it a tuple, as in ((x1, x2), y)",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -17,6 +18,7 @@ import ringfeed
 from ringfeed import Array, Interleave, Loader
 from ringfeed.data.round_robin import RoundRobinEpoch
 from ringfeed.frameworks.batch import NUMPY, Epoch, TensorBuilder
+from watching import lose_patience, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -84,6 +86,11 @@ def fail() -> None:
     raise KeyError(message)
 
 
+def pause_until(mark: Path) -> None:
+    """Wait until a file is there."""
+    wait_until(mark.exists)
+
+
 def misfit() -> Any:
     """Return an element unlike the others."""
     return np.zeros(3), np.int64(0), 0.0
@@ -92,6 +99,12 @@ def misfit() -> Any:
 def loader_of(dataset: Any, way: str = "here", **settings: Any) -> Loader:
     """Return a loader of small batches."""
     return Loader(dataset, **{"batch_size": 4, "workers": 2, "timeout_s": PATIENCE_S, **WAYS[way], **settings})
+
+
+def inside(loader: Loader) -> list[int]:
+    """Return the numbers of the elements that workers are at."""
+    assert loader._engine is not None
+    return [worker.inside for worker in loader._engine.observer.workers() if worker.inside is not None]
 
 
 def rows(batches: Any) -> list[list[int]]:
@@ -416,6 +429,24 @@ def test_an_element_that_does_not_fit_ends_nothing() -> None:
     assert str(caught.value).startswith(text.partition(";")[0][:40])
     with loader_of(Numbers(10, at=5, deed=misfit), on_error="skip") as loader:
         assert rows(loader) == [[0, 1, 2, 3], [4, 6, 7], [8, 9]]
+
+
+@pytest.mark.parametrize("way", ["thread", "spawn"])
+def test_a_stuck_reader_is_shown_in_the_words_of_its_iterable(way: str, tmp_path: Path) -> None:
+    """The first line of a StallError and that of the worker name the element alike."""
+    go_on = tmp_path / "go on"
+    dataset = Interleave([Numbers(100), Numbers(200, 100, at=103, deed=functools.partial(pause_until, go_on))])
+    with loader_of(dataset, way) as loader:
+        batches = iter(loader)
+        assert rows(itertools.islice(batches, 1)) == [[0, 1, 2, 3]]
+        wait_until(lambda: inside(loader) == [7])
+        lose_patience(loader, 0.1)
+        with pytest.raises(ringfeed.StallError) as caught:
+            next(batches)
+        go_on.touch()
+    text = str(caught.value)
+    assert text.startswith("no batch for 0.1 s: 1 of 2 workers inside element 3 of iterable 1;")
+    assert re.search(r"^worker 1 \(.*\): inside element 3 of iterable 1, has been at it", text, re.MULTILINE)
 
 
 @pytest.mark.parametrize("way", PROCESSES)

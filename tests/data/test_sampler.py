@@ -644,13 +644,6 @@ def test_batches_are_counted(samples: int, batch_size: int, whole: int, begun: i
     assert batch_count(samples, batch_size, drop_remainder=False) == begun
 
 
-def test_a_batch_has_at_least_one_sample() -> None:
-    """A batch size of 0 would be an endless epoch."""
-    with pytest.raises(ValueError, match="batch_size") as e:
-        batch_count(5, 0, drop_remainder=False)
-    assert str(e.value) == "batch_size is 0, expected 1 or more"
-
-
 def lost(epoch: int) -> Any:
     """Yield some numbers, and raise."""
     yield from range(5)

@@ -82,7 +82,7 @@ def test_a_bad_sample_is_named_in_its_place(deed: str, how: dict[str, Any]) -> N
 
 
 def test_the_cause_shows_the_workers_traceback() -> None:
-    """The exception itself is the cause, and its own cause the traceback in the worker."""
+    """The exception itself is the cause, with the worker's traceback."""
     with ringfeed.Loader(Misbehaving("raises"), batch_size=8, workers=1) as loader:
         error = collect(loader)[2]
     assert type(error.__cause__) is KeyError

@@ -115,6 +115,13 @@ def test_sampler_of_unknown_length_ends() -> None:
         assert sum(len(check(batch)) for batch in loader) == 21
 
 
+def test_a_loader_may_be_told_what_a_batch_is() -> None:
+    """A subscripted class makes the same loader; the type is for type checkers (see typing/public_face.py)."""
+    with ringfeed.Loader[tuple[np.ndarray, np.ndarray]](Oracle(4), batch_size=4, workers=0) as loader:
+        assert type(loader) is ringfeed.Loader
+        assert [check(batch) for batch in loader] == [[0, 1, 2, 3]]
+
+
 def test_batch_mirrors_the_structure() -> None:
     """Bare arrays give bare arrays, dicts dicts, NamedTuples their class; numbers keep the promised dtypes."""
     samples: list[Any] = [

@@ -45,11 +45,11 @@ EPITAPHS = {
     "exit 31": "exited with status 31",
 }
 
-# What is said of each error; the class of the cause, where it can travel.
+# What is said of each error; the class of the cause, or that one's name where it cannot travel.
 SAID = {
     "sys.exit": ("SystemExit: 3", "SystemExit"),
     "exception": ("OSError: no such picture", "OSError"),
-    "unpicklable exception": ("UnpicklableError: stays here", "RemoteTraceback"),
+    "unpicklable exception": ("UnpicklableError: stays here", "UnpicklableError"),
     "local exception": ("_raise_local.<locals>.LocalError: made on the spot", "LocalError"),
     "MemoryError": ("MemoryError", "MemoryError"),
     "RecursionError": ("RecursionError: maximum recursion depth exceeded", "RecursionError"),

@@ -208,7 +208,7 @@ def _stage(dataset: Doomed) -> None:
         return
 
     def staged(self: Any) -> None:
-        self._end = self._reader._end = StagedEnd(self._end, dataset)
+        self._end = self._reader.end = StagedEnd(self._end, dataset)
         run(self)
 
     worker.WorkerMain.run = staged  # type: ignore[method-assign]

@@ -20,8 +20,8 @@ import pytest
 import leftovers
 import ringfeed
 from datasets import Misbehaving, Oracle, check, drain
-from ringfeed.data.base import Port, Terms
-from ringfeed.data.samples import SampleReader
+from ringfeed.data.base import Port, Reader, Terms
+from ringfeed.data.samples import SampleSource
 from ringfeed.data.source import open_source
 from ringfeed.engine.plan import make_plan
 from ringfeed.ring import _ring
@@ -116,19 +116,19 @@ def test_a_thread_serves_until_the_ring_stops() -> None:
 @pytest.mark.parametrize("backend", ["process", "thread"])
 def test_what_is_raised_outside_a_sample_fails_its_ticket(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """An exception between two samples, of a signal's handler say, is an error in its place; the worker goes on."""
-    original = SampleReader._open
+    original = SampleSource.open
 
-    def opened(self: SampleReader, dataset: Any) -> Callable[[], bool]:
-        read = original(self, dataset)
+    def opened(self: SampleSource, dataset: Any, reader: Reader) -> Callable[[], bool]:
+        read = original(self, dataset, reader)
 
         def interrupted() -> bool:
-            if self._end.indices[0] == 4:
+            if reader.end.indices[0] == 4:
                 raise TimeoutError("between two samples")
             return read()
 
         return interrupted
 
-    monkeypatch.setattr(SampleReader, "_open", opened)
+    monkeypatch.setattr(SampleSource, "open", opened)
     with ringfeed.Loader(
         Oracle(12), batch_size=4, workers=1, backend=backend, start_method="fork", timeout_s=120
     ) as loader:

@@ -15,35 +15,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ringfeed.data.base import Reader, Source, class_names
+from ringfeed.data.base import Source, class_names
 from ringfeed.errors import SpecError
 from ringfeed.spec.spec import Spec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-    from ringfeed.data.base import Terms
+    from ringfeed.data.base import Fill, Reader, Terms
 
 FEW = 8  # arrays in a list, which may be columns; more are samples
 _LAZY = {"h5py", "zarr", "dask", "netCDF4", "tables", "tensorstore"}  # packages whose arrays lie elsewhere
-
-
-class ArrayReader(Reader):
-    """Gathers rows in C; strided rows go the way of samples."""
-
-    def _open(self, dataset: Any) -> Callable[[], bool]:
-        arrays = [np.asarray(array) for array in leaf_arrays(dataset) or ()]
-        if all(len(array) == 0 or array[0, ...].flags.c_contiguous for array in arrays):
-            return partial(self._writer.gather, self._end.claim_address, arrays, self._failed)
-        unflatten = self._source.spec.unflatten
-        return self._samples(lambda index: unflatten([array[index, ...] for array in arrays]))
 
 
 class ArraySource(Source):
     """A dataset whose sample i is row i of each of its arrays."""
 
     runs_code = False
-    _reader = ArrayReader
 
     def __init__(self, given: Any, dataset: Any, terms: Terms) -> None:
         """Refuse arrays that have no common rows."""
@@ -78,21 +66,19 @@ class ArraySource(Source):
             raise SpecError(message)
         self.accept(spec, self.indices)
 
+    def open(self, dataset: Any, reader: Reader) -> Fill:
+        """Gather rows in C; strided rows go the way of samples."""
+        arrays = [np.asarray(array) for array in leaf_arrays(dataset) or ()]
+        if all(len(array) == 0 or array[0, ...].flags.c_contiguous for array in arrays):
+            return partial(reader.writer.gather, reader.end.claim_address, arrays, reader.failed)
+        unflatten = self.spec.unflatten
+        return reader.by(reader.writer.samples, lambda index: unflatten([array[index, ...] for array in arrays]))
+
 
 def leaf_arrays(dataset: Any) -> list[np.ndarray[Any, Any]] | None:
     """Return the arrays of a tuple or dict (nested, perhaps) of arrays, or None for any other dataset."""
-    if isinstance(dataset, np.ndarray):
-        return [dataset]
-    if not isinstance(dataset, tuple | dict) or not dataset:
-        return None
-    children = dataset.values() if isinstance(dataset, dict) else dataset
-    leaves: list[np.ndarray[Any, Any]] = []
-    for child in children:
-        found = leaf_arrays(child)
-        if found is None:
-            return None
-        leaves += found
-    return leaves
+    leaves = [leaf for _, leaf in _leaves(dataset)]
+    return leaves if all(isinstance(leaf, np.ndarray) for leaf in leaves) else None
 
 
 # ---- what users give ----
@@ -109,12 +95,12 @@ def columns_of(dataset: Any, terms: Terms) -> Any:
         return dataset
     if isinstance(dataset, list) and terms.spec is None:
         _refuse_ambiguous(dataset)
-    if not isinstance(dataset, tuple | dict):
+    if not isinstance(dataset, tuple | dict) or not dataset:
         return dataset
-    leaves = [*_leaves(dataset, "dataset")]
+    leaves = [*_leaves(dataset)]
     if all(isinstance(leaf, np.ndarray) for _, leaf in leaves):
         return dataset
-    if leaves and all(_is_array(leaf) for _, leaf in leaves):
+    if all(_is_array(leaf) for _, leaf in leaves):
         return _converted(dataset, "dataset")
     _refuse_mixed(dataset, leaves)
     return dataset
@@ -136,8 +122,9 @@ def _shape(value: Any) -> tuple[int, ...]:
         return ()
 
 
-def _leaves(branch: Any, path: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(branch, tuple | dict):
+def _leaves(branch: Any, path: str = "dataset") -> Iterator[tuple[str, Any]]:
+    """Yield what is no tuple or dict, or an empty one, each with where it stands."""
+    if isinstance(branch, tuple | dict) and branch:
         for key, child in branch.items() if isinstance(branch, dict) else enumerate(branch):
             yield from _leaves(child, f"{path}[{key!r}]")
     else:

@@ -3,7 +3,7 @@
 Source                   in the consumer: spec, length, order, hooks, words for errors
   │ pickled, without the dataset and all that only the consumer needs
   ▼
-Source.reader(dataset)   in a worker: a Reader, which fills ticket after ticket
+Source.reader(dataset)   in a worker: a Reader, which fills ticket after ticket in the way that its source opens
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ringfeed.data.rng import SampleContext, enter, reseed
 from ringfeed.errors import SpecError
@@ -21,7 +21,7 @@ from ringfeed.spec._rows import RowWriter
 from ringfeed.spec.spec import Spec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from typing_extensions import Self
 
@@ -33,6 +33,7 @@ NEVER = 2**64 - 1  # bytes: more than any slots have
 IDLE_NS = 10**10  # a sleeping worker looks round this often; waking it does not depend on it
 MAX_ROWS = 2**32 - 1  # of a batch: the shared memory counts them in 32 bits
 
+Fill: TypeAlias = "Callable[[], bool]"  # fills the claim; returns False when it was cancelled
 Bars = list[tuple[int, int]]  # epoch and index of each element that ended all workers that read it
 _HOOKS = ("on_epoch_begin", "on_epoch_end")
 _CONSUMERS_OWN = frozenset(("given", "dataset", "terms", "hooks", "order", "iterables", "element_kind", "elements"))
@@ -83,7 +84,6 @@ class Source(ABC):
     runs_code = True  # whether reading a sample runs code of the dataset
     has_gaps = False  # whether a batch was found to be None
     packages: frozenset[str] | None = None  # whose objects a sample holds; None: no sample was read
-    _reader: type[Reader]
     _is_sized = False
 
     def __init__(self, given: Any, dataset: Any, terms: Terms) -> None:
@@ -203,9 +203,21 @@ class Source(ABC):
         """Say which samples some workers are at."""
         return f"dataset[i] (i = {', '.join(map(str, indices))})" if indices else "dataset[i]"
 
+    # ---- in a worker ----
+
     def reader(self, dataset: Any, port: Port) -> Reader:
         """Return what fills claims from one version of the dataset; one for each worker thread."""
-        return self._reader(self, dataset, port)
+        return Reader(self, dataset, port)
+
+    @abstractmethod
+    def open(self, dataset: Any, reader: Reader) -> Fill:
+        """Return what fills the reader's claim from the dataset."""
+
+    def note_failure(self, reader: Reader, row: int, index: int, error: BaseException) -> None:  # noqa: ARG002 - see streams
+        """Record what a row of the reader's claim has raised."""
+        if reader.port.is_consumer and isinstance(error, KeyboardInterrupt):
+            raise error
+        reader.end.fail(row, encode(error))
 
 
 def _is_own(hook: Any) -> bool:
@@ -220,80 +232,65 @@ def class_names(obj: Any) -> set[str]:
 
 def packages_in(sample: object) -> frozenset[str]:
     """Name the packages whose objects a sample holds."""
-
-    def found(branch: object) -> Iterator[str]:
-        if isinstance(branch, tuple | list | dict):
-            for child in branch.values() if isinstance(branch, dict) else branch:
-                yield from found(child)
-        else:
-            yield type(branch).__module__.partition(".")[0]
-
-    return frozenset(found(sample))
+    if not isinstance(sample, tuple | list | dict):
+        return frozenset([type(sample).__module__.partition(".")[0]])
+    children = sample.values() if isinstance(sample, dict) else sample
+    return frozenset[str]().union(*map(packages_in, children))
 
 
-class Reader(ABC):
+class Reader:
     """A dataset, ready to fill claims. One for each worker thread."""
 
     def __init__(self, source: Source, dataset: Any, port: Port) -> None:
         """Prepare to fill what the port's end claims."""
-        self._source = source
-        self._port = port
-        self._end = port.end
-        self._context = SampleContext(source.seed)
+        self.source = source
+        self.port = port
+        self.end = port.end
+        self.context = SampleContext(source.seed)
         # What the consumer fills itself, it takes at once: it finds the batch in a cache, whatever lies in other slots.
         beyond = NEVER if port.is_consumer else beyond_caches()
-        self._writer = RowWriter(source.spec, port.offsets, port.ring, beyond)
-        self._read = self._open(dataset)
-
-    @abstractmethod
-    def _open(self, dataset: Any) -> Callable[[], bool]:
-        """Return a function that fills the claim, and returns False when it was cancelled."""
+        self.writer = RowWriter(source.spec, port.offsets, port.ring, beyond)
+        self._fill = source.open(dataset, self)
 
     def serve(self, version: int, *, claimed: bool = False) -> bool:
         """Fill tickets of one version of the dataset until the ring stops: see `WorkerEnd.serve`.
 
         What is raised outside the samples of a ticket fails all of them.
         """
-        before = enter(self._context)
+        before = enter(self.context)
         try:
-            return self._end.serve(self._read, self._context, self._fail, version, IDLE_NS, claimed)
+            return self.end.serve(self._fill, self.context, self._fail, version, IDLE_NS, claimed)
         finally:
             enter(before)
 
     def fill(self) -> bool:
         """Fill the claim, recording what fails in its failure record; False when it was cancelled."""
-        self._context.epoch = self._end.epoch
-        before = enter(self._context)
+        self.context.epoch = self.end.epoch
+        before = enter(self.context)
         try:
-            return self._read()
+            return self._fill()
         finally:
             enter(before)
 
     def _fail(self, error: BaseException) -> None:
-        for row in range(len(self._end.indices)):
-            self._end.fail(row, encode(error))
+        for row in range(len(self.end.indices)):
+            self.end.fail(row, encode(error))
 
-    def _failed(self, row: int, index: int, error: BaseException) -> None:  # noqa: ARG002 - see streams
-        if self._port.is_consumer and isinstance(error, KeyboardInterrupt):
-            raise error
-        self._end.fail(row, encode(error))
+    def by(self, write: Callable[..., bool], *given: Any) -> Fill:
+        """Fill the claim by a method of the writer, which is told of ``given``."""
+        return partial(write, self.end.claim_address, *given, self.context, self.failed)
 
-    def _samples(self, get: Callable[[int], Any]) -> Callable[[], bool]:
-        """Fill row by row with what ``get(index)`` returns."""
-        return partial(self._writer.samples, self._end.claim_address, get, self._context, self._failed)
+    def failed(self, row: int, index: int, error: BaseException) -> None:
+        """Record why a row of the claim is not there."""
+        self.source.note_failure(self, row, index, error)
 
-    def _batches(self, get: Callable[[int], Any]) -> Callable[[], bool]:
-        """Fill the slot with the whole batch that ``get(index)`` returns."""
-        most = self._source.rows
-        return partial(self._writer.batch, self._end.claim_address, get, most, self._context, self._failed)
-
-    def _reseeded(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def reseeded(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Have the legacy states seeded ahead of each call, where ``reseed=True`` asks for it."""
-        if not self._source.reseed:
+        if not self.source.reseed:
             return function
 
         def call(*arguments: Any) -> Any:
-            reseed(self._context)
+            reseed(self.context)
             return function(*arguments)
 
         return call

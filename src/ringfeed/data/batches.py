@@ -5,14 +5,13 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Any
 
-from ringfeed.data.base import Delivery, Reader, Source, packages_in
+from ringfeed.data.base import Delivery, Source, packages_in
 from ringfeed.errors import SpecError
 from ringfeed.ring.failure import Kind, kind_of
 from ringfeed.spec.spec import Spec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from ringfeed.data.base import Fill, Reader
     from ringfeed.data.sampler import Sampler
     from ringfeed.ring._ring import Lease
 
@@ -34,19 +33,11 @@ def batches_in(dataset: Any) -> int | None:
         return None
 
 
-class BatchReader(Reader):
-    """Reads a whole batch."""
-
-    def _open(self, dataset: Any) -> Callable[[], bool]:
-        return self._batches(self._reseeded(dataset.__getitem__))
-
-
 class BatchSource(Source):
     """A dataset whose ``dataset[i]`` is a whole batch, such as a Keras PyDataset."""
 
     order: Sampler | None = None  # in the place of what the loader's parameters ask for; see `passes`
     least_rows = 1  # that a slot has room for, unless the user says how many
-    _reader = BatchReader
 
     def length(self) -> int | None:
         """Return the number of batches."""
@@ -89,3 +80,7 @@ class BatchSource(Source):
         kinds = {kind_of(record) for _, record in lease.failures()}
         failed = [] if kinds - {Kind.ERROR} else lease.failed_rows(1)
         return Delivery(failed, is_none=Kind.NOTHING in kinds, keeps_others=False)
+
+    def open(self, dataset: Any, reader: Reader) -> Fill:
+        """Read whole batches."""
+        return reader.by(reader.writer.batch, reader.reseeded(dataset.__getitem__), self.rows)

@@ -1,7 +1,7 @@
 """The shuffled order: a function of (position, length, seed, epoch), without any state.
 
 It is part of the interface, and no later version may change it. All its random bits are
-``derive("order", (seed, epoch, length), size)`` (see `randomness`), little-endian. An epoch of
+``derive("order", (seed, epoch, length), size)`` (see `rng`), little-endian. An epoch of
 
 - at most 4096 samples is sorted by random keys (T. Cormen and others, "Introduction to Algorithms", 5.3): the
   i-th 64-bit word belongs to sample i, and the samples come in the order of their words, or, where two words

@@ -88,7 +88,7 @@ class Shuffled:
         if length > MAX_LENGTH:
             raise ValueError(f"cannot shuffle {length} samples: 2**62 is the most")
         self.length = length
-        self._seed = check_seed(seed)
+        self._seed = seed
 
     def epoch(self, number: int) -> Epoch:
         """Return the order of epoch ``number``, of 0 or more."""
@@ -132,7 +132,7 @@ class Custom:
     def __init__(self, source: object, dataset_length: int | None) -> None:
         if not (_readable(source) or callable(source)):
             raise TypeError(
-                f"sampler is of type {_name(source)}, expected an iterable of sample numbers or a function "
+                f"sampler is of type {type(source).__name__}, expected an iterable of sample numbers or a function "
                 "from the number of an epoch to one"
             )
         self._source: Any = source
@@ -156,7 +156,7 @@ class Custom:
             order = self._source(number)
             if not _readable(order):
                 raise TypeError(
-                    f"sampler({number}) returned type {_name(order)}, expected an iterable of sample numbers"
+                    f"sampler({number}) returned type {type(order).__name__}, expected an iterable of sample numbers"
                 )
         if hasattr(order, "__array__"):
             return _ArrayEpoch(_checked_array(order), self._dataset_length)
@@ -168,7 +168,7 @@ class Custom:
     def _spend(self, numbers: object, number: int) -> None:
         if self._spent is not None and self._spent[0] is numbers:
             raise ValueError(
-                f"sampler is an iterator ({_name(numbers)}) that epoch {self._spent[1]} has read, and cannot "
+                f"sampler is an iterator ({type(numbers).__name__}) that epoch {self._spent[1]} has read, and cannot "
                 f"be read again for epoch {number}; give a list, an object whose __iter__ makes a new "
                 "iterator, or a function from the number of an epoch to an iterable"
             )
@@ -176,28 +176,48 @@ class Custom:
 
 
 class _ArrayEpoch:
-    def __init__(self, numbers: NDArray[Any], dataset_length: int | None) -> None:
+    """Reads an order of the user's, and checks that each number is a sample's."""
+
+    def __init__(self, numbers: Any, dataset_length: int | None) -> None:
         self._numbers = numbers
         self._dataset_length = dataset_length
+        self._limit = np.uint64(sys.maxsize if dataset_length is None else dataset_length)
         self._position = 0
 
     def take(self, count: int) -> Indices:
-        chunk = self._numbers[self._position : self._position + count]
-        taken = chunk.astype(np.int64)  # unsigned ones past the range of int64 become negative
-        if _any_outside(taken, self._dataset_length):
-            _refuse(chunk.tolist(), self._position, self._dataset_length)
+        chunk = self._read(count)
+        try:
+            taken = np.array(chunk, dtype=np.int64)  # unsigned ones past its range become negative
+        except OverflowError:
+            self._refuse(chunk)
+        if (taken.view(np.uint64) >= self._limit).any():  # negative ones are huge
+            self._refuse(chunk)
         self._position += taken.size
         return taken
 
+    def _read(self, count: int) -> Sequence[int]:
+        chunk: Sequence[int] = self._numbers[self._position : self._position + count]
+        return chunk
 
-class _IteratedEpoch:
-    def __init__(self, numbers: Iterator[object], dataset_length: int | None) -> None:
-        self._numbers = numbers
-        self._dataset_length = dataset_length
-        self._position = 0
-        self._error: Exception | None = None
+    def _refuse(self, chunk: Sequence[int]) -> NoReturn:
+        """Raise IndexError for the first number that is no sample."""
+        limit = int(self._limit)
+        row, number = next((row, number) for row, number in enumerate(map(int, chunk)) if not 0 <= number < limit)
+        yielded = f"sampler yielded {number} at position {self._position + row}"
+        if self._dataset_length is None:
+            raise IndexError(f"{yielded}, expected a sample number from 0 to {limit - 1}")
+        if self._dataset_length == 0:
+            raise IndexError(f"{yielded}, but the dataset is empty")
+        samples = "1 sample (0)" if limit == 1 else f"{limit} samples (0..{limit - 1})"
+        raise IndexError(f"{yielded}, but the dataset has {samples}")
 
-    def take(self, count: int) -> Indices:
+
+class _IteratedEpoch(_ArrayEpoch):
+    """Reads the order from an iterator."""
+
+    _error: Exception | None = None
+
+    def _read(self, count: int) -> Sequence[int]:
         if self._error is not None:
             raise self._error
         try:
@@ -209,22 +229,11 @@ class _IteratedEpoch:
             self._numbers = iter(())  # some iterators begin again when asked after their end
         if set(map(type, chunk)) - {int}:
             chunk = [_checked_number(number, self._position + row) for row, number in enumerate(chunk)]
-        try:
-            taken = np.array(chunk, dtype=np.int64)
-        except OverflowError:
-            _refuse(chunk, self._position, self._dataset_length)
-        if _any_outside(taken, self._dataset_length):
-            _refuse(chunk, self._position, self._dataset_length)
-        self._position += taken.size
-        return taken
+        return chunk
 
 
 def _readable(source: object) -> bool:
     return any(hasattr(source, name) for name in ("__iter__", "__array__", "__getitem__"))
-
-
-def _name(value: object) -> str:
-    return type(value).__name__
 
 
 def _checked_array(order: object) -> NDArray[Any]:
@@ -247,27 +256,9 @@ def _checked_number(number: Any, position: int) -> int:
     except TypeError:
         remedy = "; whole batches are the loader's to make: give the sampler inside, and batch_size="
         raise TypeError(
-            f"sampler yielded {number!r} of type {_name(number)} at position {position}, expected an integer"
+            f"sampler yielded {number!r} of type {type(number).__name__} at position {position}, expected an integer"
             f"{remedy if isinstance(number, list | tuple) else ''}"
         ) from None
-
-
-def _any_outside(numbers: Indices, dataset_length: int | None) -> bool:
-    limit = np.uint64(sys.maxsize if dataset_length is None else dataset_length)
-    return bool((numbers.view(np.uint64) >= limit).any())  # negative ones are huge
-
-
-def _refuse(chunk: Sequence[int], position: int, dataset_length: int | None) -> NoReturn:
-    """Raise IndexError for the first number of ``chunk`` that is no sample."""
-    limit = sys.maxsize if dataset_length is None else dataset_length
-    row, number = next((row, number) for row, number in enumerate(chunk) if not 0 <= number < limit)
-    yielded = f"sampler yielded {number} at position {position + row}"
-    if dataset_length is None:
-        raise IndexError(f"{yielded}, expected a sample number from 0 to {limit - 1}")
-    if dataset_length == 0:
-        raise IndexError(f"{yielded}, but the dataset is empty")
-    samples = "1 sample (0)" if limit == 1 else f"{limit} samples (0..{limit - 1})"
-    raise IndexError(f"{yielded}, but the dataset has {samples}")
 
 
 def check_seed(seed: object) -> int:
@@ -305,6 +296,4 @@ def make_sampler(
 
 def batch_count(samples: int, batch_size: int, drop_remainder: bool) -> int:  # noqa: FBT001
     """Return how many batches ``samples`` make; the last may be shorter, unless the remainder is dropped."""
-    if batch_size < 1:
-        raise ValueError(f"batch_size is {batch_size}, expected 1 or more")
     return samples // batch_size if drop_remainder else -(-samples // batch_size)

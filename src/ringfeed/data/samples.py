@@ -1,47 +1,21 @@
 """Datasets of samples, and three ways to read them.
 
-read_into    dataset.read_into(i, out) writes a sample into its row: no copy at all
-bulk         dataset.__getitems__(indices) gives many samples (torch's protocol); not with reseed=True
-samples      dataset[i] gives one
+read_into       dataset.read_into(i, out) writes a sample into its row: no copy at all
+__getitems__    dataset.__getitems__(indices) gives many samples (torch's protocol); not with reseed=True
+__getitem__     dataset[i] gives one
 """
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ringfeed.data.base import Reader, Source, packages_in
+from ringfeed.data.base import Source, packages_in
 from ringfeed.errors import SpecError
 from ringfeed.spec.spec import Spec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ringfeed.data.base import Terms
+    from ringfeed.data.base import Fill, Reader, Terms
     from ringfeed.data.sampler import Sampler
-
-
-class SampleReader(Reader):
-    """Reads samples one by one."""
-
-    def _open(self, dataset: Any) -> Callable[[], bool]:
-        return self._samples(self._reseeded(dataset.__getitem__))
-
-
-class InPlaceReader(Reader):
-    """Lets the dataset write each sample into its row."""
-
-    def _open(self, dataset: Any) -> Callable[[], bool]:
-        read = self._reseeded(dataset.read_into)
-        return partial(self._writer.rows, self._end.claim_address, read, self._context, self._failed)
-
-
-class BulkReader(Reader):
-    """Reads the samples of a ticket together."""
-
-    def _open(self, dataset: Any) -> Callable[[], bool]:
-        get = dataset.__getitems__
-        return partial(self._writer.bulk, self._end.claim_address, get, self._context, self._failed)
 
 
 class SampleSource(Source):
@@ -50,12 +24,20 @@ class SampleSource(Source):
     def __init__(self, given: Any, dataset: Any, terms: Terms) -> None:
         """Choose the quickest way to read."""
         super().__init__(given, dataset, terms)
-        self._reader = SampleReader
+        self.method = "__getitem__"
         # A class may take what it inherits back by setting it to None.
         if callable(getattr(dataset, "read_into", None)):
-            self._reader = InPlaceReader
+            self.method = "read_into"
         elif callable(getattr(dataset, "__getitems__", None)) and not terms.reseed:
-            self._reader = BulkReader
+            self.method = "__getitems__"
+
+    def open(self, dataset: Any, reader: Reader) -> Fill:
+        """Read in that way."""
+        read = getattr(dataset, self.method)
+        if self.method == "__getitems__":
+            return reader.by(reader.writer.bulk, read)
+        write = reader.writer.rows if self.method == "read_into" else reader.writer.samples
+        return reader.by(write, reader.reseeded(read))
 
     def length(self) -> int | None:
         """Return the number of samples."""
@@ -79,7 +61,7 @@ class SampleSource(Source):
             spec, self.packages = Spec.infer(sample, 0), packages_in(sample)
         else:
             _refuse_variable(spec, self.indices)
-            if self._reader is InPlaceReader:
+            if self.method == "read_into":
                 _refuse_cast(spec)
         self.accept(spec, self.indices)
 

@@ -6,11 +6,10 @@ reader asked for the next one goes on; for an earlier one, after a worker's deat
 
 from __future__ import annotations
 
-from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from ringfeed.data.base import Reader, Source, class_names
+from ringfeed.data.base import Source, class_names
 from ringfeed.data.rng import reseed
 from ringfeed.errors import SpecError
 from ringfeed.ring.failure import End, Kind, encode, kind_of
@@ -18,7 +17,7 @@ from ringfeed.ring.failure import End, Kind, encode, kind_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from ringfeed.data.base import Bars, Delivery, Terms
+    from ringfeed.data.base import Bars, Delivery, Fill, Reader, Terms
     from ringfeed.data.permutation import Indices
     from ringfeed.data.round_robin import RoundRobinEpoch
     from ringfeed.data.sampler import Sampler
@@ -37,8 +36,7 @@ class Interleave:
         """Refuse what is no iterable, by TypeError, and no iterables at all, by ValueError."""
         self.iterables = (*iterables,)
         if not self.iterables:
-            message = "Interleave() got no iterables; give at least one"
-            raise ValueError(message)
+            raise ValueError("Interleave() got no iterables; give at least one")
         for number, iterable in enumerate(self.iterables):
             if isinstance(iterable, Interleave) or not is_iterable(iterable):
                 message = (
@@ -75,14 +73,12 @@ class PeekableIterator:
 
 def is_iterable(dataset: Any) -> bool:
     """Whether a dataset has no elements by number, but some in order; or is a function that returns such."""
-    kind = type(dataset)
     # Torch's IterableDataset inherits a __getitem__ that only raises.
-    is_torch = any(base.__name__ == "IterableDataset" and base.__module__.startswith("torch.") for base in kind.__mro__)
-    if isinstance(dataset, Interleave) or is_torch:
+    if isinstance(dataset, Interleave) or "torch.IterableDataset" in class_names(dataset):
         return True
-    if callable(getattr(kind, "__getitem__", None)):
+    if callable(getattr(type(dataset), "__getitem__", None)):
         return False
-    return callable(getattr(kind, "__iter__", None)) or callable(dataset)
+    return callable(getattr(type(dataset), "__iter__", None)) or callable(dataset)
 
 
 def _iterables_of(dataset: Any) -> tuple[Any, ...]:
@@ -115,7 +111,6 @@ class StreamSource(Source):
     def __init__(self, given: Any, terms: Terms, element_kind: type[Source]) -> None:
         """Keep what is read of iterators to learn the spec; ``element_kind``: what knows a dataset of such elements."""
         super().__init__(given, _peekable(given), terms)
-        self._reader = StreamReader
         self.iterables = _iterables_of(given)
         self.element_kind = element_kind
         self.streams = len(self.iterables)
@@ -172,6 +167,20 @@ class StreamSource(Source):
         """Return the elements of this epoch that no worker can read, this one included."""
         return [*(bar for bar in bars if bar[0] == epoch), (epoch, index)]
 
+    def open(self, dataset: Any, reader: Reader) -> Fill:
+        """Read all streams by the numbers of their elements."""
+        return _Streams(self, dataset, reader).read_claim
+
+    def note_failure(self, reader: Reader, row: int, index: int, error: BaseException) -> None:
+        """Cut the claim off where a stream has ended; record other errors in the words of an iterable."""
+        if type(error) is not End:
+            if isinstance(error, SpecError):
+                error.args = (str(error).replace(f"dataset[{index}]", self.describe(index), 1),)
+            super().note_failure(reader, row, index, error)
+        elif reader.end.cut(row):  # only the first row that the iterable does not have counts
+            cause = error.__cause__
+            reader.end.fail(row, encode(End()) + (encode(cause)[1:] if cause is not None else b""))
+
     def describe(self, index: int) -> str:
         """Say which element an index means."""
         return f"element {index // self.streams} of {self._stream(index)}"
@@ -199,22 +208,23 @@ class _First:
             raise SpecError(message) from None
 
 
-class StreamReader(Reader):
-    """Reads the elements of all streams by their numbers."""
+class _Streams:
+    """The elements of all iterables, by their numbers."""
 
-    def _open(self, dataset: Any) -> Callable[[], bool]:
+    def __init__(self, source: StreamSource, dataset: Any, reader: Reader) -> None:
+        self._source, self._reader = source, reader
         self._iterables = _iterables_of(dataset)
         self._epoch: int | None = None  # that the streams are read for
         self._streams: list[_Stream] = []
-        fill = self._batches if self._source.whole else self._samples
-        return partial(self._read_claim, fill(self._element))
+        whole = reader.by(reader.writer.batch, self._element, source.rows)
+        self._fill = whole if source.whole else reader.by(reader.writer.samples, self._element)
 
-    def _read_claim(self, read: Callable[[], bool]) -> bool:
-        if (row := self._end.killed) is not None:
-            number = self._end.indices[row]
+    def read_claim(self) -> bool:
+        if (row := self._reader.end.killed) is not None:
+            number = self._reader.end.indices[row]
             self._stream(number).bar = number // len(self._iterables)  # before an element that ends each process
         try:
-            return read()
+            return self._fill()
         except KeyboardInterrupt:
             self._epoch = None  # how far the streams were read is unknown: begin them anew
             raise
@@ -224,30 +234,20 @@ class StreamReader(Reader):
         return self._stream(number).element(number // len(self._iterables))
 
     def _stream(self, number: int) -> _Stream:
-        count = len(self._iterables)
-        if self._epoch != self._context.epoch:
-            self._epoch = self._context.epoch
+        count, epoch = len(self._iterables), self._reader.context.epoch
+        if self._epoch != epoch:
+            self._epoch = epoch
             self._streams = [_Stream(one, count, place, self._prepare) for place, one in enumerate(self._iterables)]
-            for epoch, barred in self._port.bars:
-                if epoch == self._epoch:
+            for at, barred in self._reader.port.bars:
+                if at == epoch:
                     self._streams[barred % count].bar = barred // count
         return self._streams[number % count]
 
     def _prepare(self, number: int) -> None:
         """Have the random numbers be those of an element; also of one that is only skipped."""
-        self._context.index = number
+        self._reader.context.index = number
         if self._source.reseed:
-            reseed(self._context)
-
-    def _failed(self, row: int, index: int, error: BaseException) -> None:
-        if type(error) is End:
-            if self._end.cut(row):  # only the first row that the iterable does not have counts
-                cause = error.__cause__
-                self._end.fail(row, encode(End()) + (encode(cause)[1:] if cause is not None else b""))
-            return
-        if isinstance(error, SpecError):
-            error.args = (str(error).replace(f"dataset[{index}]", self._source.describe(index), 1),)
-        super()._failed(row, index, error)
+            reseed(self._reader.context)
 
 
 class _Stream:

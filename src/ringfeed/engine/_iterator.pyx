@@ -16,6 +16,7 @@ from ringfeed.ring cimport _cring as c
 from ringfeed.spec._fields cimport Fields
 from ringfeed.ring._ring cimport Lease, Ring
 
+from ringfeed.ring.failure import users_frames
 from ringfeed.spec.array import copy_of
 
 
@@ -171,7 +172,10 @@ cdef class Batches:
             raise TypeError("Batches.__init__() has not been called")
         cdef Lease lease = self.taker.next(self.turn, self.lock, &answer, &rows, &private)
         while lease is None:
-            self.resolve(answer)
+            try:
+                self.resolve(answer)
+            except BaseException as error:
+                raise error.with_traceback(users_frames(error, error.__traceback__))
             lease = self.taker.next(self.turn, self.lock, &answer, &rows, &private)
         if self.build is None:
             return self.taker.views(lease, rows, private or self.copy)

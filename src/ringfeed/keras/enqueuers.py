@@ -20,7 +20,7 @@ from ringfeed.data.batches import batches_in
 from ringfeed.engine.options import check_choice, check_count
 from ringfeed.errors import ClosedError, WorkerError
 from ringfeed.keras.pydataset import DatasetFeed, draws_kept
-from ringfeed.ring.failure import RemoteTraceback
+from ringfeed.ring.failure import RemoteError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -113,7 +113,7 @@ class SequenceEnqueuer(ABC):
         """Give batches in the dataset's structure, without those that are None; several share them out.
 
         An exception of the dataset comes out as it is, in its place in the order, and stops the enqueuer; its
-        ``__cause__`` is the worker's traceback. After `stop`: ClosedError, a ValueError.
+        traceback goes on in the worker. After `stop`: ClosedError, a ValueError.
         """
         try:
             while True:
@@ -278,7 +278,7 @@ def _raise(error: Exception) -> None:
 def _original(error: Exception) -> Exception:
     """Return the dataset's own exception, where the worker could send it; else the error as it is."""
     cause = error.__cause__
-    if not isinstance(error, WorkerError) or not isinstance(cause, Exception) or isinstance(cause, RemoteTraceback):
+    if not isinstance(error, WorkerError) or not isinstance(cause, Exception) or isinstance(cause, RemoteError):
         return error
     if sys.version_info >= (3, 11):
         cause.add_note(str(error))

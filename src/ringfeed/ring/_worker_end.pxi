@@ -98,21 +98,6 @@ cdef class WorkerEnd:
         return self.current.version
 
     @property
-    def ticket(self):
-        """The claimed ticket."""
-        return self.current.ticket
-
-    @property
-    def slot(self):
-        """The claimed slot."""
-        return self.current.slot
-
-    @property
-    def first_row(self):
-        """The first claimed row, counted in the batch."""
-        return self.current.first_row
-
-    @property
     def indices(self):
         """The dataset indices of the claimed rows."""
         cdef uint32_t row

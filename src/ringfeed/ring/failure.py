@@ -2,22 +2,51 @@
 
 A record is a byte that says the kind, and for an error what is known of it:
 
-ERROR     the row's exception
+ERROR     the row's exception, those that led to it, and where in the user's code each was raised
 NOTHING   a whole batch of None: the epoch goes on without it, and it counts as no failure
 END       the epoch ends before this row; those before it are delivered
+
+The consumer makes the same exceptions again, each with a traceback of the user's frames alone, so that Python prints
+them as if they had been raised there: the user's own error comes first, and none of our frames is in its traceback.
 """
 
 from __future__ import annotations
 
+import builtins
 import io
 import pickle
 import sys
-import traceback
+from contextlib import suppress
 from enum import IntEnum
-from typing import Any, NamedTuple
+from types import FunctionType, TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-LIMIT = 4080  # of a record; what is longer loses the middle of its traceback first
-CUT = "\n  ... (shortened)\n"
+from ringfeed.errors import RingfeedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LIMIT = 4080  # bytes of a record
+_GROUP: Any = getattr(builtins, "BaseExceptionGroup", ())  # since Python 3.11
+Frame = tuple[str, str, int]  # name, file, line
+
+
+class _Room(NamedTuple):
+    """How much of an exception is told."""
+
+    links: int  # of its chain, itself one of them
+    frames: int  # of each
+    text: int  # characters
+    pickled: int  # bytes
+
+
+_ROOMS = (  # tried in turn, until the record is short enough
+    _Room(links=8, frames=1000, text=LIMIT, pickled=LIMIT),
+    _Room(links=8, frames=200, text=500, pickled=LIMIT // 2),
+    _Room(links=3, frames=20, text=500, pickled=LIMIT // 2),
+    _Room(links=1, frames=8, text=500, pickled=LIMIT // 2),
+    _Room(links=1, frames=0, text=200, pickled=0),
+)
 
 
 class Kind(IntEnum):
@@ -36,12 +65,27 @@ class End(Exception):  # noqa: N818 - see above
     """A dataset has no more rows."""
 
 
-class RemoteTraceback(Exception):  # noqa: N818 - it is a traceback, and the cause of an error
-    """The traceback of an exception in a worker, as text."""
+class RemoteError(Exception):
+    """Stands for an exception that cannot be pickled: by a class of that one's name, and by its text."""
 
-    def __str__(self) -> str:
-        """Return the traceback as Python prints it."""
-        return f'\n"""\n{self.args[0]}"""'
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle without the class, which is made on demand."""
+        return _stand_in, (type(self).__module__, type(self).__qualname__, str(self))
+
+
+class _Raised(NamedTuple):
+    """One exception of a chain, as it travels."""
+
+    pickled: bytes | None
+    module: str
+    type_name: str
+    text: str
+    frames: list[Frame] = []  # noqa: RUF012 - never changed
+    origin: _Raised | None = None
+    """What it was raised from, or while it was handled."""
+    from_origin: bool = False
+    members: list[_Raised] = []  # noqa: RUF012 - see above
+    """Of an exception group."""
 
 
 class Failure(NamedTuple):
@@ -66,27 +110,39 @@ def encode(error: BaseException) -> bytes:
 
 def _encode(error: BaseException) -> bytes:
     try:
-        return _shortened(error, LIMIT - 1)
+        records = (pickle.dumps(_raised(error, room)) for room in _ROOMS)
+        return next(record for record in records if len(record) < LIMIT)
     except BaseException:  # noqa: BLE001 - an error's own methods may do anything, and its row must be told
-        return pickle.dumps((None, type(error).__name__[:200], _safe_text(error)[:500], ""))
+        return pickle.dumps(_Raised(None, "builtins", type(error).__name__[:200], _safe_text(error)[:500]))
 
 
-def _shortened(error: BaseException, limit: int) -> bytes:
-    type_name, text = type(error).__qualname__, _safe_text(error)
-    trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    pickled = _pickle(error)
-    record = pickle.dumps((pickled, type_name, text, trace))
-    if len(record) > limit and pickled is not None and len(pickled) > limit // 2:
-        pickled = None
-    text, least = text[:500], 200
-    while len(record) > limit:
-        half = (len(trace) - (len(record) - limit)) // 2 - len(CUT)
-        if half < 0:
-            pickled, half, least = None, least, least // 2
-            text = text[: 3 * half]
-        trace = trace[:half] + CUT + trace[len(trace) - half :]
-        record = pickle.dumps((pickled, type_name[:200], text, trace))
-    return record
+def _raised(error: BaseException, room: _Room) -> _Raised:
+    """Describe an exception, and those behind it in its chain."""
+    pickled, cause = _pickle(error), error.__cause__
+    origin = cause if cause is not None or error.__suppress_context__ else error.__context__
+    behind = room._replace(links=room.links - 1)
+    return _Raised(
+        pickled if pickled is not None and len(pickled) <= room.pickled else None,
+        type(error).__module__[:200],
+        type(error).__qualname__[:200],
+        _safe_text(error)[: room.text],
+        _users_frames(error, room.frames),
+        _raised(origin, behind) if origin is not None and behind.links else None,
+        cause is not None,
+        [_raised(member, behind) for member in _members(error) if behind.links],
+    )
+
+
+def _users_frames(error: BaseException, most: int) -> list[Frame]:
+    frames = [_frame(place) for place in _places(error.__traceback__) if not _is_ours(place)]
+    left_out, half = len(frames) - most, most // 2
+    if left_out <= 0 or not most:
+        return frames[:most]
+    return [*frames[:half], ("...", f"<{left_out} calls left out>", 1), *frames[-half:]]
+
+
+def _members(error: BaseException) -> tuple[BaseException, ...]:
+    return error.exceptions if isinstance(error, _GROUP) else ()
 
 
 def kind_of(record: bytes) -> Kind:
@@ -95,21 +151,38 @@ def kind_of(record: bytes) -> Kind:
 
 
 def decode(record: bytes) -> Failure:
-    """Return what ``encode`` kept; the exception has the worker's traceback as its ``__cause__``."""
+    """Return what ``encode`` kept; the exception has the chain and the traceback that it had in the worker."""
     kind = kind_of(record)
     if kind is not Kind.ERROR:
         return Failure(None, "", "", kind)
-    pickled, type_name, text, trace = pickle.loads(record[1:])  # noqa: S301 - from our own worker
-    error: BaseException | None = None
-    if pickled is not None:
-        try:
-            error = pickle.loads(pickled)  # noqa: S301 - from our own worker
-        except Exception:  # noqa: BLE001 - a class whose __init__ does not take its own args, say
-            error = None
+    raised: _Raised = pickle.loads(record[1:])  # noqa: S301 - from our own worker
+    return Failure(_remade(raised), raised.type_name, raised.text)
+
+
+def _remade(raised: _Raised) -> BaseException:
+    error = None
+    if raised.pickled is not None:
+        with suppress(Exception):  # a class whose __init__ does not take its own args, say
+            error = pickle.loads(raised.pickled)  # noqa: S301 - from our own worker
     if not isinstance(error, BaseException):
-        return Failure(None, type_name, text)._replace(error=RemoteTraceback(trace))
-    BaseException.__setattr__(error, "__cause__", RemoteTraceback(trace))  # its class may be a frozen dataclass
-    return Failure(error, type_name, text)
+        error = _stand_in(raised.module, raised.type_name, raised.text)
+    _dress(error, raised)
+    return error
+
+
+def _dress(error: BaseException, raised: _Raised) -> None:
+    """Give an exception the traceback and the chain that it had."""
+    own = BaseException.__setattr__  # its class may be a frozen dataclass
+    own(error, "__traceback__", _traceback_of(raised.frames))
+    if raised.origin is not None:
+        own(error, "__cause__" if raised.from_origin else "__context__", _remade(raised.origin))
+    for member, its in zip(_members(error), raised.members, strict=False):
+        _dress(member, its)
+
+
+def _stand_in(module: str, name: str, text: str) -> RemoteError:
+    kind: type[RemoteError] = type(name, (RemoteError,), {"__module__": module})
+    return kind(text)
 
 
 def _safe_text(error: BaseException) -> str:
@@ -157,3 +230,62 @@ def _cloudpickle(error: BaseException) -> bytes:
 
     pickled: bytes = cloudpickle.dumps(error)
     return pickled
+
+
+# ---- tracebacks ----
+
+
+def users_frames(error: BaseException, traceback: TracebackType | None) -> TracebackType | None:
+    """Take our frames out of a traceback, where the error says all by itself, or was raised by the user's code.
+
+    Our own defects keep theirs.
+    """
+    places = [*_places(traceback)]
+    if not places or (_is_ours(places[-1]) and not isinstance(error, RingfeedError)):
+        return traceback
+    found = None
+    for place in reversed(places):
+        if not _is_ours(place):
+            place.tb_next, found = found, place
+    return found
+
+
+class UsersErrors:
+    """Shows what the user's code raises within it under one frame of ours."""
+
+    def __enter__(self) -> None:
+        """Begin."""
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: TracebackType | None) -> None:
+        """Leave the frame of the ``with`` and the user's own."""
+        if error is not None and traceback is not None:
+            traceback.tb_next = users_frames(error, traceback.tb_next)
+
+
+def _places(traceback: TracebackType | None) -> Iterator[TracebackType]:
+    while traceback is not None:
+        yield traceback
+        traceback = traceback.tb_next
+
+
+def _is_ours(place: TracebackType) -> bool:
+    return str(place.tb_frame.f_globals.get("__name__")).partition(".")[0] == "ringfeed"
+
+
+def _frame(place: TracebackType) -> Frame:
+    code = place.tb_frame.f_code
+    return code.co_name, code.co_filename, place.tb_lineno
+
+
+def _traceback_of(frames: list[Frame]) -> TracebackType | None:
+    """Make a traceback that Python prints as it does the worker's; it refers to nothing of this process."""
+    found = None
+    for name, file, line in reversed(frames):
+        code = _without_caller.__code__.replace(co_name=name, co_filename=file, co_firstlineno=max(line or 0, 1))
+        found = TracebackType(found, FunctionType(code, {})().gi_frame, 0, code.co_firstlineno)
+    return found
+
+
+def _without_caller() -> Iterator[None]:
+    """Lend its code: the frame of a generator refers to no other, which would live as long."""
+    yield

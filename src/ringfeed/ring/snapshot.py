@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Geometry(NamedTuple):
@@ -65,11 +68,11 @@ class Worker(NamedTuple):
             return "leaves"
         return "waits for a slot" if self.tickets else "starts"
 
-    def describe(self, number: int, runs_as: str, now_ns: int, stack: str = "") -> str:
-        """Return a line about this worker of that number, with its stack indented below."""
+    def describe(self, number: int, runs_as: str, now_ns: int, name: Callable[[int], str], stack: str = "") -> str:
+        """Return a line about this worker of that number, with its stack indented below; ``name``: of a sample."""
         seconds = (now_ns - self.since_ns) / 1e9
         doing = "waits for a slot" if not self.since_ns else f"has been at it for {seconds:.1f} s"
-        where = f" inside {self.place}," if self.place else ""
+        where = "" if self.inside is None else f" inside {name(self.inside)},"
         indented = "".join(f"\n    {line}" for line in stack.strip().splitlines())
         return f"worker {number} ({runs_as}):{where} {doing}{indented}"
 

@@ -28,7 +28,6 @@ MAX_SHOWN = 220  # characters of each part of an error, so that it is whole when
 USER_DTYPE = 2  # what dtype.isbuiltin is for dtypes that others registered, such as bfloat16
 CONTAINERS = (tuple, list, dict)
 CHW_AXES = 3
-X87_BITS, X87_BYTES = 63, 10  # of a number of Intel's 80 bits, of which NumPy makes 12 or 16 bytes
 UINT8, FLOAT32 = np.dtype("uint8"), np.dtype("float32")
 
 AnyDtype: TypeAlias = "np.dtype[Any]"
@@ -162,27 +161,6 @@ def copy_of(array: AnyArray) -> AnyArray:
     return copied
 
 
-def gaps_in(dtype: AnyDtype) -> list[tuple[int, int]]:
-    """Return where an element has padding: the offset and the length of each stretch, in bytes."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[True], _is_meant(dtype), [True]])))
-    return [(int(start), int(end - start)) for start, end in edges.reshape(-1, 2)]
-
-
-def _is_meant(dtype: AnyDtype) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Return for each byte of an element whether it is part of a value."""
-    if dtype.subdtype is not None:
-        return np.tile(_is_meant(dtype.base), math.prod(dtype.shape))
-    found = np.full(dtype.itemsize, dtype.names is None)
-    if dtype.char in "gG" and np.finfo(np.longdouble).nmant == X87_BITS:
-        parts = found.reshape(-1, np.dtype("g").itemsize)
-        parts[:, X87_BYTES:] = False
-        found = found if dtype.isnative else parts[:, ::-1].reshape(-1)
-    for name in dtype.names or ():
-        field, offset = dtype.fields[name][:2]  # type: ignore[index]
-        found[offset : offset + field.itemsize] |= _is_meant(field)
-    return found
-
-
 def _checked_axes(variable: bool | Sequence[SupportsIndex], shape: tuple[int, ...]) -> tuple[int, ...]:  # noqa: FBT001
     """Return the numbers of the axes that ``variable`` names."""
     every = range(len(shape))
@@ -279,22 +257,6 @@ def from_array(value: object, where: str) -> AnyArray | None:
     except Exception as error:
         got = f"is {shown(value)}, whose conversion raised {type(error).__name__}: {error}"
         raise error_of(where, got, "an array", "return a NumPy array from __getitem__") from error
-
-
-def with_rows(value: object, where: str) -> AnyArray:
-    """Return a leaf of a whole batch as an array, or refuse it."""
-    found = None if is_number(value) else from_array(value, where)
-    if found is None or not found.ndim:
-        got = f"is {shown(value)}" if found is None else "has shape ()"
-        remedy = "return whole batches of arrays, or set batch_size for a dataset of single samples"
-        raise error_of(where, got, "an array with a leading row axis", remedy)
-    return found
-
-
-def rows_error(rows: int, expected: int, where: str) -> SpecError:
-    """Return the refusal of a leaf that has not as many rows as those before it."""
-    remedy = "give all leaves of a batch the same number of rows"
-    return error_of(where, f"has {rows} rows", f"{expected} as in the leaves before it", remedy)
 
 
 def matching(found: AnyArray, shape: tuple[int, ...], leaf: Leaf, where: str) -> AnyArray:

@@ -23,9 +23,7 @@ from ringfeed.spec.array import (
     from_number,
     is_number,
     matching,
-    rows_error,
     shown,
-    with_rows,
 )
 
 if TYPE_CHECKING:
@@ -49,6 +47,22 @@ def _inferred(value: object, where: str) -> Array:
         expected = "an array or number, or a tuple, list or dict of them"
         raise error_of(where, f"is {shown(value)}", expected, "return one of these from __getitem__")
     return _array_of(found.shape, found.dtype, where)
+
+
+def _with_rows(value: object, where: str) -> AnyArray:
+    """Return a leaf of a whole batch as an array, or refuse it."""
+    found = None if is_number(value) else from_array(value, where)
+    if found is None or not found.ndim:
+        got = f"is {shown(value)}" if found is None else "has shape ()"
+        remedy = "return whole batches of arrays, or set batch_size for a dataset of single samples"
+        raise error_of(where, got, "an array with a leading row axis", remedy)
+    return found
+
+
+def _refuse_rows(rows: int, expected: int, where: str) -> NoReturn:
+    """Refuse a leaf that has not as many rows as those before it."""
+    remedy = "give all leaves of a batch the same number of rows"
+    raise error_of(where, f"has {rows} rows", f"{expected} as in the leaves before it", remedy)
 
 
 def _given(value: object, where: str) -> Array:
@@ -196,10 +210,10 @@ class Spec:
         rows: list[int] = []
 
         def look(value: object, where: str) -> Array:
-            found = with_rows(value, where)
+            found = _with_rows(value, where)
             rows.append(len(found))
             if len(found) != rows[0]:
-                raise rows_error(len(found), rows[0], where)
+                _refuse_rows(len(found), rows[0], where)
             return _array_of(found.shape[1:], found.dtype, where)
 
         return cls(_Scan(f"dataset[{index}]: batch", batch, look).tree), rows[0]
@@ -235,7 +249,7 @@ class Spec:
         """Return the same of a whole batch: with a row axis of 0 to ``max_rows``, and smaller where it may be."""
         leaf = self.leaves[number]
         where = f"dataset[{index}]: {leaf.path.replace('sample', 'batch', 1)}"
-        found = with_rows(value, where)
+        found = _with_rows(value, where)
         if len(found) > max_rows:
             remedy = "return smaller batches, or raise max_batch_size"
             raise error_of(where, f"has {len(found)} rows", f"at most {max_rows}", remedy)
@@ -244,7 +258,7 @@ class Spec:
     def batch_rows(self, number: int, rows: int, expected: int, index: int) -> NoReturn:
         """Refuse leaf ``number`` of a whole batch for having other rows than the leaves before it."""
         path = self.leaves[number].path.replace("sample", "batch", 1)
-        raise rows_error(rows, expected, f"dataset[{index}]: {path}")
+        _refuse_rows(rows, expected, f"dataset[{index}]: {path}")
 
     def __reduce__(self) -> tuple[Callable[..., Spec], tuple[Node, tuple[Array, ...]]]:
         """Pickle without the NamedTuple classes; classes of the same name and fields come back."""

@@ -217,11 +217,12 @@ class Threads:
     def stalled(self) -> list[str]:
         """Describe each thread."""
         frames = sys._current_frames()  # noqa: SLF001 - the only way to another thread's stack
+        name = self._config.source.describe
         lines = []
         for number, thread in self._threads.items():
             stack = traceback.format_stack(frames[thread.ident]) if thread.ident in frames else []
             worker = Observer(self._config.ring).worker(number)
-            lines.append(worker.describe(number, f"thread {thread.name}", _ring.now_ns(), "".join(stack)))
+            lines.append(worker.describe(number, f"thread {thread.name}", _ring.now_ns(), name, "".join(stack)))
         return lines
 
     def kill_stuck(self, patience_ns: int) -> int:  # noqa: ARG002 - see below

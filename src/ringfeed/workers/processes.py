@@ -341,7 +341,7 @@ class Processes:
         return self._describe(number, f"pid {worker.pid}", stack)
 
     def _describe(self, number: int, runs_as: str, stack: str) -> str:
-        return self._observer.worker(number).describe(number, runs_as, now_ns(), stack)
+        return self._observer.worker(number).describe(number, runs_as, now_ns(), self._config.source.describe, stack)
 
     def pids(self) -> list[int]:
         """Return the worker processes, those that SIGKILL could not end among them."""

@@ -8,12 +8,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 from typing_extensions import assert_type
 
 import ringfeed
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    from typing import TypeAlias
+
+    Pair: TypeAlias = tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]
 
 
 class Squares:
@@ -67,6 +70,22 @@ def every_use(loader: ringfeed.Loader) -> None:
     assert_type(loader.stats().batches, int)
     loader.set_epoch(3)
     loader.close()
+
+
+def typed_batches() -> None:
+    """Say once what a batch is: the loop, and the names in it, have a type. A batch is Any where nothing is said."""
+    loader: ringfeed.Loader[Pair] = ringfeed.Loader(Squares())
+    for x, y in loader:
+        assert_type(x, npt.NDArray[np.float32])
+        assert_type(y, npt.NDArray[np.int64])
+    assert_type(next(iter(loader)), Pair)
+    with ringfeed.Loader[dict[str, "npt.NDArray[np.uint8]"]]({"x": np.zeros(3, np.uint8)}) as columns:
+        assert_type(next(iter(columns))["x"], npt.NDArray[np.uint8])
+    untold = ringfeed.Loader(Squares(), batch_size=8)
+    assert_type(untold, ringfeed.Loader[Any])
+    assert_type(next(iter(untold)), Any)
+    any_arrays: ringfeed.Loader[tuple[npt.NDArray[Any], ...]] = loader  # a wider type takes it
+    del any_arrays
 
 
 def wrong_uses() -> None:
