@@ -226,6 +226,63 @@ static void wait_for_the_alarm(void)
 
 static void raise_alarm(void) { rf_alarm(ring); }
 
+/* ---- two threads take ---- */
+
+/* The next batch of turn 1, whichever it is. */
+static void take_next(void)
+{
+    const struct rf_terms terms = {.turn = 1, .room = RF_ANY_ROOM};
+    struct rf_taken taken;
+    enum rf_answer answer = rf_next(ring, &terms, &taken);
+    while (answer == RF_PENDING) {
+        (void)rf_wait_head(ring, 1, FOREVER);
+        answer = rf_next(ring, &terms, &taken);
+    }
+    shim_check(answer == RF_TAKEABLE, "a batch is missing");
+    check_rows(taken.slot, (int64_t)taken.batch * 10);
+    rf_note_stall(ring, 1);
+}
+
+static void plan_and_take(void)
+{
+    rf_begin(ring, 1);
+    plan(0);
+    plan(10);
+    rf_bind(ring);
+    shim_signal(0);
+    take_next();
+    shim_await(1);
+    shim_check(rf_look(ring) == RF_DRY, "a batch is left over");
+    rf_stop(ring);
+}
+
+static void take_as_well(void)
+{
+    shim_await(0);
+    take_next();
+    shim_signal(1);
+}
+
+/* A break ends the wait of a thread whose turn it was. */
+static void break_while_another_waits(void)
+{
+    rf_begin(ring, 1);
+    plan(0);
+    rf_bind(ring);
+    shim_signal(0);
+    rf_cancel(ring);
+    shim_await(1);
+    rf_stop(ring);
+}
+
+static void wait_in_the_turn(void)
+{
+    shim_await(0);
+    enum rf_answer answer = rf_wait_head(ring, 1, FOREVER);
+    shim_check(answer == RF_STALE || answer == RF_TAKEABLE, "a wait outlives its turn");
+    shim_signal(1);
+}
+
 /* ---- all of them ---- */
 
 #define ONE_SLOT(w) {.slots = 1, .cells = 1, .workers = w, .rows = 1, .capacity = 4}
@@ -263,5 +320,11 @@ const struct scene scenes[] = {
     {"stop", "all sleep, and are woken", ONE_SLOT(1), 3, {wait_for_the_stop, work_as_0, stop}},
     {"leave", "one of two workers is sent away", ONE_SLOT(2), 3, {send_one_away, work_as_0, work_and_leave}},
     {"alarm", "the pool has news", ONE_SLOT(1), 2, {wait_for_the_alarm, raise_alarm}},
+    {"takers", "two threads take", TWO_SLOTS(1), 3, {plan_and_take, work_as_0, take_as_well}},
+    {"stale",
+     "a thread waits in a turn that is broken off",
+     ONE_SLOT(1),
+     2,
+     {break_while_another_waits, wait_in_the_turn}},
 };
 const unsigned scene_count = sizeof scenes / sizeof *scenes;
