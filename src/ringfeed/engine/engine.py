@@ -335,8 +335,6 @@ class Engine:
     def _stalled(self) -> int:
         """Raise StallError, or end the workers that are stuck; returns how long to wait before the next look."""
         pause_ns = self.pool.kill_stuck(self._timeout_ns()) if self._settings.on_stall == "restart" else 0
-        if self.pool.unkillable and self._sizing is not None and self._sizing.replace_lost():
-            return pause_ns or self._timeout_ns()
         if pause_ns:
             return pause_ns
         raise stalled(self.observer, self._source, self.pool.stalled(), self._settings.timeout_s)

@@ -1,12 +1,13 @@
 """How much memory a loader takes: decided, and checked against the machine, before anything is reserved.
 
-Layout   one slot, byte by byte
-Plan     all that is shared, and what the dataset costs
+make_plan   the plan of so many workers, and of so many slots or so much memory
+plan_for    the plan of a loader's options
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from ringfeed._units import parse_memory, show_bytes
@@ -17,7 +18,10 @@ from ringfeed.ring.segment import MIN_SLOTS, Sizes, worker_ids
 from ringfeed.spec.layout import Layout
 
 if TYPE_CHECKING:
+    from ringfeed.data.base import Source
+    from ringfeed.engine.options import Options
     from ringfeed.spec.spec import Spec
+    from ringfeed.transport.shared_dataset import Parcel
 
 PLANNED_INDICES = 16384  # as many are planned ahead, or two batches a slot
 DEFAULT_SLOTS = 4
@@ -139,38 +143,34 @@ def make_plan(  # noqa: PLR0913 - every figure of the plan
     raise PlanError(message)
 
 
-def make_auto_plan(  # noqa: PLR0913 - as `make_plan`
-    spec: Spec,
-    rows: int,
-    indices: int,
-    *,
-    workers: int,
-    slots: int | None = None,
-    memory: int | str | None = None,
-    tune_workers: bool,
-    tune_slots: bool,
-    dataset_shared: int = 0,
-    dataset_per_worker: int = 0,
-) -> Plan:
-    """Return the plan of the most that a loader which tunes itself may take.
+def plan_for(options: Options, source: Source, parcel: Parcel | None) -> Plan:
+    """Return what the options come to for this dataset, which travels as ``parcel``; of what is "auto", the most.
 
-    ``workers`` and ``slots`` are the most there may be of them; fewer, where ``memory`` holds no more: of the workers
-    first, down to one. Without ``memory`` slots that are tuned may take a quarter of what is free.
+    Where ``memory`` holds no more, of the workers that are "auto" there are fewer, down to one. Without ``memory``,
+    slots that are "auto" may take a quarter of what is free.
     """
-    figures = {"dataset_shared": dataset_shared, "dataset_per_worker": dataset_per_worker}
-    if tune_slots and memory is None:
-        least = make_plan(spec, rows, indices, workers=workers, slots=MIN_SLOTS, **figures).total
+    make = partial(
+        make_plan,
+        source.spec,
+        source.rows,
+        source.indices,
+        dataset_shared=parcel.shared if parcel else 0,
+        dataset_per_worker=parcel.unpickled if parcel and options.start_method == "spawn" else 0,
+    )
+    workers, memory = options.workers, options.memory
+    if "slots" in options.auto and memory is None:
+        least = make(workers=workers, slots=MIN_SLOTS).total
         memory = max(least, min(free for free, _ in free_memory()) // FREE_SHARE)
     while True:
         try:
-            plan = make_plan(spec, rows, indices, workers=workers, slots=slots, memory=memory, **figures)
+            plan = make(workers=workers, slots=options.slots, memory=memory)
             break
         except PlanError:
-            if not tune_workers or workers <= 1:
+            if "workers" not in options.auto or workers <= 1:
                 raise
             workers //= 2
-    if tune_slots and plan.slots > MOST_AUTO_SLOTS:
-        plan = make_plan(spec, rows, indices, workers=workers, slots=MOST_AUTO_SLOTS, **figures)
+    if "slots" in options.auto and plan.slots > MOST_AUTO_SLOTS:
+        plan = make(workers=workers, slots=MOST_AUTO_SLOTS)
     return plan
 
 

@@ -44,30 +44,18 @@ class Sizing:
 
     def look(self) -> None:
         """Move, if it is time to look and the tuner wants to."""
-        if _ring.now_ns() >= self.due_ns:
-            self._make_do()
-            self._ask(all_held=False)
+        if _ring.now_ns() < self.due_ns:
+            return
+        declined = self._pool.scaled_down
+        if declined is not None and declined[0] < self._tuner.setting.workers:
+            self._make(self._tuner.make_do(*declined))
+        self._ask(all_held=False)
 
     def open_another(self) -> bool:
         """Open a slot, if that is allowed, because the consumer holds all there are."""
         before = self._ring.open_slots
         self._ask(all_held=True)
         return self._ring.open_slots > before
-
-    def replace_lost(self) -> bool:
-        """Open a slot, if that is allowed, where workers that cannot be ended keep all that are open."""
-        before = self._ring.open_slots
-        if {*self._observer.states()[:before]} <= {"draining", "held"}:
-            move = self._tuner.replace_lost()
-            if move is not None:
-                self._make(move)
-        return self._ring.open_slots > before
-
-    def _make_do(self) -> None:
-        """Have the tuner know of workers that could not be had."""
-        declined = self._pool.scaled_down
-        if declined is not None and declined[0] < self._tuner.setting.workers:
-            self._make(self._tuner.make_do(*declined))
 
     def _ask(self, *, all_held: bool) -> None:
         now_ns, totals = _ring.now_ns(), copy(self._count())
