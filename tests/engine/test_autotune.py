@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from queueing import Job, Queue, throughput, tune
 from ringfeed.engine import autotune as tuning
-from ringfeed.engine.autotune import Move, Setting, Tuner, Window
+from ringfeed.engine.autotune import Setting, Step, Tuner, Window
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -51,7 +51,7 @@ CHANGES: dict[str, tuple[Job, dict[str, Any]]] = {
 }
 
 
-def found(job: Job, most: Setting = MOST, seconds: float = 60.0, seed: int = 1) -> tuple[Tuner, list[Move]]:
+def found(job: Job, most: Setting = MOST, seconds: float = 60.0, seed: int = 1) -> tuple[Tuner, list[Step]]:
     """Return a tuner that has run the job for so long, and its moves."""
     tuner = Tuner(LEAST, most)
     return tuner, tune(Queue(job, tuner.setting, seed), tuner, seconds)
@@ -59,11 +59,9 @@ def found(job: Job, most: Setting = MOST, seconds: float = 60.0, seed: int = 1) 
 
 def sweep(job: Job) -> tuple[float, int]:
     """Return the best throughput of many settings, and the fewest slots that are nearly as good."""
-    figures = {
-        (workers, slots): throughput(job, Setting(workers, slots), 150) for workers in WORKERS for slots in SLOTS
-    }
+    figures = {setting: throughput(job, setting, 150) for setting in starmap(Setting, product(WORKERS, SLOTS))}
     best = max(figures.values())
-    return best, min(slots for (_, slots), figure in figures.items() if figure >= 0.97 * best)
+    return best, min(setting.slots for setting, figure in figures.items() if figure >= 0.97 * best)
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.1], ids=["quiet", "noisy"])
@@ -154,9 +152,9 @@ def test_the_words_of_slots() -> None:
 def test_held_slots_get_others_at_once() -> None:
     """Where all slots are held, nothing can be filled: no window is waited for; without room that is said."""
     tuner = Tuner(LEAST, Setting(12, 3))
-    assert tuner.look(Window(all_held=True)) == Move(
-        Setting(1, 3), "training holds all 2 slots, so none can be filled: 3 slots"
-    )
+    step = tuner.look(Window(all_held=True))
+    assert step is not None
+    assert (step.setting, step.why) == (Setting(1, 3), "training holds all 2 slots, so none can be filled: 3 slots")
     assert tuner.look(Window(all_held=True)) is None
     assert tuner.why == ("training holds all 3 slots, so none can be filled, and there may be no more than 3 slots")
     tuner = Tuner(LEAST, MOST, ("workers",))
@@ -240,7 +238,7 @@ def test_workers_that_could_not_be_had_are_done_without() -> None:
         pass
     assert move.setting == Setting(2, 2)
     queue.move(move.setting)
-    assert tuner.make_do(1, "no memory") == Move(Setting(1, 2), "no memory")
+    assert tuner.make_do(1, "no memory").setting == Setting(1, 2)
     assert (tuner.setting, tuner.why, tuner.history[-1].why) == (Setting(1, 2), "no memory", "no memory")
     queue.move(tuner.setting)
     assert all(move.setting.workers == 1 for move in tune(queue, tuner, 60))
@@ -255,7 +253,7 @@ def test_of_several_workers_one_could_not_be_had() -> None:
         move = tuner.look(queue.step())
         if move is not None:
             queue.move(move.setting)
-    assert tuner.make_do(3, "no memory") == Move(Setting(2, 2), "no memory")
+    assert tuner.make_do(3, "no memory").setting == Setting(2, 2)
     queue.move(tuner.setting)
     assert max(move.setting.workers for move in tune(queue, tuner, 60)) == 3
 
@@ -264,7 +262,7 @@ def test_workers_that_could_not_be_had_in_the_end() -> None:
     """Also where they were kept, and others were moved since, no more are there than can be had."""
     tuner, _ = found(WHOLE, seconds=20)
     assert tuner.setting == Setting(4, 8)
-    assert tuner.make_do(3, "no memory") == Move(Setting(3, 8), "no memory")
+    assert tuner.make_do(3, "no memory").setting == Setting(3, 8)
     queue = Queue(WHOLE, tuner.setting)
     assert all(move.setting.workers <= 3 for move in tune(queue, tuner, 60))
 
@@ -336,7 +334,7 @@ WINDOWS = st.builds(
 STRETCHES = st.lists(st.tuples(WINDOWS, st.integers(1, 12)), min_size=1, max_size=60)
 
 
-def check_moves(tuner: Tuner, windows: Iterable[Window]) -> list[Move]:
+def check_moves(tuner: Tuner, windows: Iterable[Window]) -> list[Step]:
     """Feed the windows; no move may leave the bounds, or lead to where it comes from."""
     moves = []
     for window in windows:
@@ -379,7 +377,7 @@ def test_moves_come_to_an_end(seed: int) -> None:
 def test_a_regime_is_few_moves(seed: int) -> None:
     """Without a change each step is kept, or taken back once and not tried again, whatever the windows say."""
     tuner, random = Tuner(LEAST, MOST), Random(seed)  # noqa: S311 - no secrets
-    moves: list[Move] = []
+    moves: list[Step] = []
     while tuner._decide != tuner._watch:
         stall, busy, rate = random.choice([0.03, 0.5, 0.9]), random.choice([0.3, 0.85, 1.0]), random.randint(800, 1200)
         workers = tuner.setting.workers

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ringfeed.engine.plan import Plan
     from ringfeed.monitor.stats import Stats
 
-__all__ = ["Move", "Setting", "Side", "Step", "Tuner", "Window"]
+__all__ = ["Setting", "Side", "Step", "Tuner", "Window"]
 
 LOOK_S, LOOK_BATCHES = 0.5, 8  # a shorter window says nothing
 FEW, MANY = 3, 12  # windows that are looked at of a setting
@@ -74,14 +74,6 @@ class Window:
         return self.elapsed_s >= LOOK_S and self.batches >= LOOK_BATCHES and self.samples > 0
 
 
-@dataclass(frozen=True)
-class Move:
-    """A setting to go to, and why."""
-
-    setting: Setting
-    why: str
-
-
 class Level:
     """What was seen at one setting."""
 
@@ -125,25 +117,22 @@ class Tuner:
         self.why = "too early to say"
         self._most, self._tuned = most, tuned
         self._batches = 0
-        self._begin(least)
+        self._begin()
 
-    def _begin(self, setting: Setting) -> None:
+    def _begin(self) -> None:
         """Look at a setting that needs no proof, as if it were the first."""
-        self._watch_anew(setting)
+        self._level, self._seen = Level(self.setting), Window()
+        self._since_s = 0.0  # the last move
         self._base = self._level  # the last one that was kept
         self._closed: dict[Side, str] = {}  # why there are not more: what did not pay from the base, or its limit
         self._trial: list[Side] = []  # what there is twice of, compared with the base
         self._outcome = ""  # of the last trial
         self._usual: float | None = None  # share of the time that training has waited since it settled
-        self._decide: Callable[[], Move | None] = self._consider
-
-    def _watch_anew(self, setting: Setting) -> None:
-        self._level, self._seen = Level(setting), Window()
-        self._since_s = 0.0  # the last move
+        self._decide: Callable[[], Step | None] = self._consider
 
     # ---- looking ----
 
-    def look(self, window: Window) -> Move | None:
+    def look(self, window: Window) -> Step | None:
         """Take in what was seen since the last look; a move, where one is due."""
         self._batches += window.batches
         if window.all_held:
@@ -165,12 +154,12 @@ class Tuner:
 
     # ---- deciding ----
 
-    def _consider(self) -> Move | None:
+    def _consider(self) -> Step | None:
         """Take the setting as the base of what is tried next."""
         self._base = self._level
         return self._next()
 
-    def _next(self) -> Move | None:
+    def _next(self) -> Step | None:
         """Try what may pay from the base; settle where there is nothing of the kind."""
         base, self._trial = self._base, []
         if base.waited >= WAITS:
@@ -187,14 +176,14 @@ class Tuner:
             self._closed[side] = f"there may be no more than {named(side, most)}"
         return side in self._tuned and setting.count(side) < most
 
-    def _try(self, side: Side, level: Level) -> Move:
+    def _try(self, side: Side, level: Level) -> Step:
         self._trial.append(side)
         self._decide = self._judge
         count = min(_wanted(side, level), self._most.count(side))
         outcome = f"{self._outcome}; " if self._outcome else ""
         return self._go(level.setting.having(side, count), f"{outcome}{_shortage(side, level)}: {named(side, count)}")
 
-    def _judge(self) -> Move | None:
+    def _judge(self) -> Step | None:
         """Keep the trial, or go on to another."""
         level = self._level
         gain = level.samples_per_s / self._base.samples_per_s - 1
@@ -211,20 +200,21 @@ class Tuner:
 
     # ---- settled ----
 
-    def _settle(self) -> Move | None:
+    def _settle(self) -> Step | None:
         """Stay with what was kept."""
         base = self._base
         reasons = [self._outcome, *(self._closed.values() if base.waited >= WAITS else ())]
         reasons.append(f"training waits {_show_share(base.waited)} of the time")
+        self._decide = self._watch
+        step = None
+        if self.setting != base.setting:
+            counts = f"{named('workers', base.setting.workers)} and {named('slots', base.setting.slots)}"
+            step = self._go(base.setting, f"{self._outcome}: back to {counts}")
         self.why = ", ".join(dict.fromkeys(filter(None, reasons)))
-        self._decide, self._usual = self._watch, None
-        if self.setting == base.setting:
-            self._watch_anew(self.setting)
-            return None
-        counts = f"{named('workers', base.setting.workers)} and {named('slots', base.setting.slots)}"
-        return self._go(base.setting, f"{self._outcome}: back to {counts}", self.why)
+        self._level = Level(base.setting)
+        return step
 
-    def _watch(self) -> Move | None:
+    def _watch(self) -> Step | None:
         """Look again where training waits clearly more than it did, or less."""
         level, self._level = self._level, Level(self.setting)
         if self._usual is None:
@@ -232,20 +222,18 @@ class Tuner:
         is_usual = abs(level.waited - self._usual) < CHANGED or level.waited < WAITS
         if not is_usual and len(self.history) < MOST_MOVES:
             waited = _show_share(self._usual)
-            self._begin(self.setting)
+            self._begin()
             self._outcome = f"training waited {waited} of the time before"
         return None
 
     # ---- moving ----
 
-    def _open_another(self) -> Move | None:
+    def _open_another(self) -> Step | None:
         """Go to a slot more, because none can be filled."""
         slots = self.setting.slots
         held = f"training holds all {named('slots', slots)}, so none can be filled"
         if self._has_more("slots", self.setting):
-            move = self._go(self.setting.having("slots", slots + 1), f"{held}: {named('slots', slots + 1)}")
-            self._begin(self.setting)
-            return move
+            return self._restart(self.setting.having("slots", slots + 1), f"{held}: {named('slots', slots + 1)}")
         self.why = f"{held}, and {self._closed['slots'] if 'slots' in self._tuned else 'slots= is given'}"
         return None
 
@@ -254,23 +242,25 @@ class Tuner:
         for side in self._tuned:
             if self.setting.count(side) > self._before.count(side):
                 self._most = self._most.having(side, self._before.count(side))
-        self._go(Setting(*map(min, astuple(self._base.setting), astuple(self._before))), why)
-        self._begin(self.setting)
+        self._restart(Setting(*map(min, astuple(self._base.setting), astuple(self._before))), why)
 
-    def make_do(self, workers: int, why: str) -> Move:
+    def make_do(self, workers: int, why: str) -> Step:
         """Go on with so many workers, because those that were to come could not be had; never try more again."""
         self._most = self._most.having("workers", workers)
         base = self._base.setting
-        move = self._go(base.having("workers", min(base.workers, workers)), why)
-        self._begin(self.setting)
-        return move
+        return self._restart(base.having("workers", min(base.workers, workers)), why)
 
-    def _go(self, setting: Setting, why: str, settled: str = "") -> Move:
+    def _restart(self, setting: Setting, why: str) -> Step:
+        step = self._go(setting, why)
+        self._begin()
+        return step
+
+    def _go(self, setting: Setting, why: str) -> Step:
         level = self._level
         self.history.append(Step(self._batches, setting, why, level.waited, level.samples_per_s))
-        self._before, self.setting, self.why = self.setting, setting, settled or why
-        self._watch_anew(setting)
-        return Move(setting, why)
+        self._before, self.setting, self.why = self.setting, setting, why
+        self._level, self._seen, self._since_s = Level(setting), Window(), 0.0
+        return self.history[-1]
 
 
 def make_tuner(options: Options, plan: Plan) -> Tuner | None:

@@ -15,8 +15,8 @@ from ringfeed.ring._snapshot import Observer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ringfeed.engine.autotune import Move, Tuner
-    from ringfeed.monitor.stats import Stats
+    from ringfeed.engine.autotune import Tuner
+    from ringfeed.monitor.stats import Setting, Stats
     from ringfeed.ring.segment import Segment
     from ringfeed.workers.pool import Pool
 
@@ -48,7 +48,7 @@ class Sizing:
             return
         declined = self._pool.scaled_down
         if declined is not None and declined[0] < self._tuner.setting.workers:
-            self._make(self._tuner.make_do(*declined))
+            self._make(self._tuner.make_do(*declined).setting)
         self._ask(all_held=False)
 
     def open_another(self) -> bool:
@@ -63,19 +63,18 @@ class Sizing:
         stride = int(window.batches * LOOK_NS / max(now_ns - self.due_ns + LOOK_NS, 1))
         self.stride = max(1, min(stride, MOST_STRIDE))
         self._seen, self.due_ns = totals, now_ns + LOOK_NS
-        move = self._tuner.look(window)
-        if move is not None:
-            self._make(move)
+        step = self._tuner.look(window)
+        if step is not None:
+            self._make(step.setting)
         self._give_back()
 
-    def _make(self, move: Move) -> None:
-        slots, workers = move.setting.slots, move.setting.workers
+    def _make(self, setting: Setting) -> None:
         try:
-            for slot in range(self._ring.open_slots, slots):
+            for slot in range(self._ring.open_slots, setting.slots):
                 check_room(self._segment.slot_size)
                 self._segment.reserve_slot(slot)
-            self._ring.set_open(slots)
-            self._pool.resize(workers)
+            self._ring.set_open(setting.slots)
+            self._pool.resize(setting.workers)
         except RingfeedError as error:  # the machine has no more to give: training goes on with what there is
             self._tuner.refuse(str(error))
             self._ring.set_open(self._tuner.setting.slots)
