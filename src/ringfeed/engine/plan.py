@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ringfeed._units import parse_memory, show_bytes
 from ringfeed.errors import PlanError
@@ -18,6 +18,8 @@ from ringfeed.ring.segment import MIN_SLOTS, Sizes, worker_ids
 from ringfeed.spec.layout import Layout
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ringfeed.data.base import Source
     from ringfeed.engine.options import Options
     from ringfeed.spec.spec import Spec
@@ -122,16 +124,26 @@ def make_plan(  # noqa: PLR0913 - every figure of the plan
     if slots is not None and memory is not None:
         message = "give slots= or memory=, not both: each decides the other"
         raise ValueError(message)
-    dataset = _Dataset(workers, dataset_shared, dataset_per_worker)
-    if memory is None:
-        slots = DEFAULT_SLOTS if slots is None else slots
-        if slots < MIN_SLOTS:
-            message = f"slots={slots}: at least {MIN_SLOTS} are needed, one to fill while one is in use"
-            raise PlanError(message)
-        return _with_slots(spec, rows, indices, slots, dataset)
+
+    def with_slots(count: int) -> Plan:
+        cells = _cells(indices, count, workers)
+        layout = Layout.of(spec, rows, indices, cells)
+        return Plan(layout, count, workers, _control_size(count, cells, workers), dataset_shared, dataset_per_worker)
+
+    if memory is not None:
+        return _most_within(memory, with_slots)
+    slots = DEFAULT_SLOTS if slots is None else slots
+    if slots < MIN_SLOTS:
+        message = f"slots={slots}: at least {MIN_SLOTS} are needed, one to fill while one is in use"
+        raise PlanError(message)
+    return with_slots(slots)
+
+
+def _most_within(memory: int | str, with_slots: Callable[[int], Plan]) -> Plan:
+    """Return the plan of the most slots that the memory holds."""
     budget = parse_memory(memory)
     for count in range(MOST_SLOTS_BY_MEMORY, MIN_SLOTS - 1, -1):
-        plan = _with_slots(spec, rows, indices, count, dataset)
+        plan = with_slots(count)
         if plan.total <= budget:
             return plan
     rest = plan.total - plan.slots * plan.slot_size - plan.control_size
@@ -172,21 +184,6 @@ def plan_for(options: Options, source: Source, parcel: Parcel | None) -> Plan:
     if "slots" in options.auto and plan.slots > MOST_AUTO_SLOTS:
         plan = make(workers=workers, slots=MOST_AUTO_SLOTS)
     return plan
-
-
-class _Dataset(NamedTuple):
-    """What the workers hold of the dataset."""
-
-    workers: int
-    shared: int
-    per_worker: int
-
-
-def _with_slots(spec: Spec, rows: int, indices: int, slots: int, dataset: _Dataset) -> Plan:
-    workers = dataset.workers
-    cells = _cells(indices, slots, workers)
-    layout = Layout.of(spec, rows, indices, cells)
-    return Plan(layout, slots, workers, _control_size(slots, cells, workers), dataset.shared, dataset.per_worker)
 
 
 def check_available(plan: Plan) -> None:
