@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from ringfeed.engine.options import Options
     from ringfeed.engine.plan import Plan
-    from ringfeed.monitor.stats import Stats
 
 __all__ = ["Setting", "Side", "Step", "Tuner", "Window"]
 
@@ -60,13 +59,6 @@ class Window:
     def __add__(self, other: Window) -> Window:
         """Return both as one."""
         return Window(*(one + another for one, another in zip(astuple(self), astuple(other), strict=True)))
-
-    @classmethod
-    def between(cls, before: Stats, now: Stats, *, all_held: bool) -> Window:
-        """Return what the statistics have counted from one moment to another."""
-        names = ("elapsed_s", "stall_s", "busy_s", "back_pressure_s", "batches", "samples")
-        counted = {name: getattr(now, name) - getattr(before, name) for name in names}
-        return cls(**counted, all_held=all_held)
 
     @property
     def is_long(self) -> bool:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ringfeed.ring.segment import Segment
     from ringfeed.workers.pool import Pool
 
+COUNTED = ("elapsed_s", "stall_s", "busy_s", "back_pressure_s", "batches", "samples")
 LOOK_NS = 10**8  # between two looks, which take microseconds
 MOST_STRIDE = 100  # batches: training may become slow at any moment
 
@@ -59,7 +60,8 @@ class Sizing:
 
     def _ask(self, *, all_held: bool) -> None:
         now_ns, totals = _ring.now_ns(), copy(self._count())
-        window = Window.between(self._seen, totals, all_held=all_held)
+        counted = {name: getattr(totals, name) - getattr(self._seen, name) for name in COUNTED}
+        window = Window(**counted, all_held=all_held)
         stride = int(window.batches * LOOK_NS / max(now_ns - self.due_ns + LOOK_NS, 1))
         self.stride = max(1, min(stride, MOST_STRIDE))
         self._seen, self.due_ns = totals, now_ns + LOOK_NS
