@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from itertools import product, starmap
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -57,6 +58,7 @@ def found(job: Job, most: Setting = MOST, seconds: float = 60.0, seed: int = 1) 
     return tuner, tune(Queue(job, tuner.setting, seed), tuner, seconds)
 
 
+@cache
 def sweep(job: Job) -> tuple[float, int]:
     """Return the best throughput of many settings, and the fewest slots that are nearly as good."""
     figures = {setting: throughput(job, setting, 150) for setting in starmap(Setting, product(WORKERS, SLOTS))}
@@ -200,6 +202,24 @@ def test_short_looks_are_put_together() -> None:
     tuner = Tuner(LEAST, MOST)
     moves = [number for number in range(1, 41) if tuner.look(busy) is not None]
     assert moves == [20]  # windows of 5 looks: one in which all begins, three that are judged
+
+
+@pytest.mark.parametrize(
+    ("busy", "stall", "setting"),
+    [
+        (0.95, 0.1, Setting(2, 2)),  # workers wait for nothing
+        (0.8, 0.9, Setting(2, 2)),  # slots gain a fourth at best, workers the double
+        (0.5, 0.9, Setting(1, 4)),  # either gains the double
+        (0.8, 0.1, Setting(1, 4)),  # workers gain a ninth at best
+        (0.8, 0.03, Setting(1, 2)),  # neither gains enough
+    ],
+)
+def test_what_can_gain_more_is_tried_first(busy: float, stall: float, setting: Setting) -> None:
+    """Slots gain at best what the workers wait, workers what training waits, but no more than the double."""
+    tuner = Tuner(LEAST, MOST)
+    for _ in range(4):
+        tuner.look(Window(1.0, stall, busy, 1 - busy, 10, 100))
+    assert tuner.setting == setting
 
 
 def test_workers_that_start_do_not_count() -> None:

@@ -1,7 +1,7 @@
 """Which numbers of workers and slots to run with, decided from what waits for what while training runs.
 
     training waits, the workers are busy   twice the workers, or as many as the throughput lacks
-    training waits, the workers wait       twice the slots, or workers where slots do not pay
+    training waits, the workers wait       twice the slots, or as many workers; first what can gain more
     the step pays                          keep it, and look again
     it does not, and the workers wait      twice the slots on top: bursts need several, workers one each
     it still does not                      one step back; from there, this is not tried again
@@ -32,10 +32,9 @@ LOOK_S, LOOK_BATCHES = 0.5, 8  # a shorter window says nothing
 FEW, MANY = 3, 12  # windows that are looked at of a setting
 SURE = 0.02  # standard error of a throughput, from which no more windows are needed
 STARTING_S = 10.0  # that new workers may take to start
-WAITS = 0.02  # of the time: below it training has all it can use
 BUSY = 0.9  # of the workers' time: above it they are what lacks, below it slots
-PAYS = 0.04  # more samples a second, for a step to be kept
-HEADROOM = 1.1  # of workers, over what the throughput lacks
+PAYS = 0.04  # more samples a second, for a step to be kept; training that waits less has all it can use
+HEADROOM = 1.1  # over what the throughput lacks
 CHANGED = 0.05  # of the time, that training waits more or less than it did: another regime
 MOST_MOVES = 50  # after them a setting is looked for no more
 
@@ -154,9 +153,8 @@ class Tuner:
     def _next(self) -> Step | None:
         """Try what may pay from the base; settle where there is nothing of the kind."""
         base, self._trial = self._base, []
-        if base.waited >= WAITS:
-            sides: list[Side] = ["workers"] if base.busy >= BUSY else ["slots", "workers"]
-            for side in sides:
+        if base.waited >= PAYS:
+            for side in _lacking(base):
                 if side not in self._closed and self._has_more(side, base.setting):
                     return self._try(side, base)
         return self._settle()
@@ -181,8 +179,9 @@ class Tuner:
         gain = level.samples_per_s / self._base.samples_per_s - 1
         first, last = self._trial[0], self._trial[-1]
         self._outcome = f"{named(last, level.setting.count(last))} {gained(gain)}"
-        waits = level.waited >= WAITS
-        if gain >= PAYS or (not waits and gain > -PAYS):
+        waits = level.waited >= PAYS
+        relieves = not waits and self._base.waited - level.waited >= PAYS  # noise may hide the gain
+        if gain >= PAYS or (relieves and gain > -PAYS):
             self._closed.clear()
             return self._consider()
         if waits and level.busy < BUSY and len(self._trial) == 1 and self._has_more("slots", level.setting):
@@ -195,7 +194,7 @@ class Tuner:
     def _settle(self) -> Step | None:
         """Stay with what was kept."""
         base = self._base
-        reasons = [self._outcome, *(self._closed.values() if base.waited >= WAITS else ())]
+        reasons = [self._outcome, *(self._closed.values() if base.waited >= PAYS else ())]
         reasons.append(f"training waits {_show_share(base.waited)} of the time")
         self._decide = self._watch
         step = None
@@ -211,7 +210,7 @@ class Tuner:
         level, self._level = self._level, Level(self.setting)
         if self._usual is None:
             self._usual = level.waited
-        is_usual = abs(level.waited - self._usual) < CHANGED or level.waited < WAITS
+        is_usual = abs(level.waited - self._usual) < CHANGED or level.waited < PAYS
         if not is_usual and len(self.history) < MOST_MOVES:
             waited = _show_share(self._usual)
             self._begin()
@@ -264,11 +263,20 @@ def make_tuner(options: Options, plan: Plan) -> Tuner | None:
     return Tuner(Setting(workers, MIN_SLOTS if "slots" in options.auto else most.slots), most, options.auto)
 
 
+def _lacking(level: Level) -> list[Side]:
+    """Return what may be too few, the likelier first."""
+    if level.busy >= BUSY:
+        return ["workers"]
+    # At best slots gain what the workers wait, and workers what training waits, but no more than the double.
+    workers_first = level.busy > HEADROOM * max(0.5, 1 - level.waited)
+    return ["workers", "slots"] if workers_first else ["slots", "workers"]
+
+
 def _wanted(side: Side, level: Level) -> int:
     """Return how many to try."""
     now = level.setting.count(side)
-    lacking = now / max(1 - level.waited, 0.01) * HEADROOM
-    return max(now + 1, min(2 * now, math.ceil(lacking))) if side == "workers" else 2 * now
+    lacking = math.ceil(HEADROOM * now / max(1 - level.waited, 0.01))
+    return min(2 * now, lacking) if side == "workers" else 2 * now
 
 
 def _shortage(side: Side, level: Level) -> str:
