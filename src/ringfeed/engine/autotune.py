@@ -59,11 +59,6 @@ class Window:
         """Return both as one."""
         return Window(*(one + another for one, another in zip(astuple(self), astuple(other), strict=True)))
 
-    @property
-    def is_long(self) -> bool:
-        """Whether it means something."""
-        return self.elapsed_s >= LOOK_S and self.batches >= LOOK_BATCHES and self.samples > 0
-
 
 class Level:
     """What was seen at one setting."""
@@ -128,13 +123,13 @@ class Tuner:
         self._batches += window.batches
         if window.all_held:
             return self._open_another()
-        self._seen += window
-        if not self._seen.is_long:
+        seen = self._seen = self._seen + window
+        if seen.elapsed_s < LOOK_S or seen.batches < LOOK_BATCHES or not seen.samples:
             return None
-        window, self._seen = self._seen, Window()
-        if self._is_starting(window):
+        self._seen = Window()
+        if self._is_starting(seen):
             return None
-        self._level.windows.append(window)
+        self._level.windows.append(seen)
         return self._decide() if self._level.is_sure else None
 
     def _is_starting(self, window: Window) -> bool:
