@@ -61,10 +61,10 @@ class Window:
 
 
 class Level:
-    """What was seen at one setting."""
+    """What was seen at one setting, in no more than ``most`` windows."""
 
-    def __init__(self, setting: Setting) -> None:
-        self.setting = setting
+    def __init__(self, setting: Setting, most: int = MANY) -> None:
+        self.setting, self._most = setting, most
         self.windows: list[Window] = []
 
     @property
@@ -87,7 +87,8 @@ class Level:
     def is_sure(self) -> bool:
         """Whether more windows would not change the throughput much, or would take too long."""
         count = len(self.windows)
-        return count >= MANY or (count >= FEW and stdev(self._rates) <= SURE * math.sqrt(count) * mean(self._rates))
+        sure = SURE * math.sqrt(count)
+        return count >= self._most or (count >= FEW and stdev(self._rates) <= sure * mean(self._rates))
 
     @property
     def _rates(self) -> list[float]:
@@ -197,12 +198,12 @@ class Tuner:
             counts = f"{named('workers', base.setting.workers)} and {named('slots', base.setting.slots)}"
             step = self._go(base.setting, f"{self._outcome}: back to {counts}")
         self.why = ", ".join(dict.fromkeys(filter(None, reasons)))
-        self._level = Level(base.setting)
+        self._level = Level(base.setting, FEW)
         return step
 
     def _watch(self) -> Step | None:
         """Look again where training waits clearly more than it did, or less."""
-        level, self._level = self._level, Level(self.setting)
+        level, self._level = self._level, Level(self.setting, FEW)
         if self._usual is None:
             self._usual = level.waited
         is_usual = abs(level.waited - self._usual) < CHANGED or level.waited < PAYS
