@@ -16,11 +16,11 @@ from ringfeed.data.base import Terms
 from ringfeed.data.passes import PassOrder
 from ringfeed.data.sampler import Sequential, batch_count, check_seed
 from ringfeed.data.source import open_source
-from ringfeed.engine.allowance import Allowance
+from ringfeed.engine.autotune import make_tuner
 from ringfeed.engine.batches import BatchIterator, EpochRun
 from ringfeed.engine.engine import Engine
-from ringfeed.engine.options import MOST, Settings, check_count
-from ringfeed.engine.plan import Plan, check_available
+from ringfeed.engine.options import MOST, Options, check_count
+from ringfeed.engine.plan import Plan, check_available, plan_for
 from ringfeed.errors import ClosedError, RingfeedError, SupersededError
 from ringfeed.frameworks.base import LoaderInfo
 from ringfeed.frameworks.device import PendingCopies
@@ -180,26 +180,25 @@ class Loader(Generic[Batch_co]):
         self._seed = check_seed(seed)
         terms = Terms(self._batch_size, spec, max_batch_size, self._seed, reseed, on_error)
         self._source = source = open_source(dataset, terms)
-        self._allowance = Allowance.of(workers, slots, memory, whole=source.whole, iterables=source.streams)
-        if source.local_only:
-            backend = "thread"
-        self._settings = Settings(
-            backend,
-            start_method,
-            self._allowance.workers,
-            copy,
-            drop_remainder,
-            timeout_s,
-            on_stall,
-            on_error,
-            max_attempts,
-            max_restarts,
-            pin,
+        self._settings = Options.of(
+            source,
+            workers=workers,
+            slots=slots,
+            memory=memory,
+            backend="thread" if source.local_only else backend,
+            start_method=start_method,
+            copy=copy,
+            drop_remainder=drop_remainder,
+            timeout_s=timeout_s,
+            on_stall=on_stall,
+            on_error=on_error,
+            max_attempts=max_attempts,
+            max_restarts=max_restarts,
+            pin=pin,
         )
         if pin:
-            self._allowance.check_pinned()
             start_driver()  # refused now, where it cannot be had
-        if reseed and backend == "thread":
+        if reseed and self._settings.backend == "thread":
             message = "reseed=True seeds states that all threads share; use backend='process', or ringfeed.rng()"
             raise ValueError(message)
         self._dataset = source.given
@@ -211,8 +210,7 @@ class Loader(Generic[Batch_co]):
             self._sampler = self._make_sampler()
             source.learn()
         self._plan = self._make_plan()
-        self._tuner = self._allowance.tuner(self._plan)
-        self._settings = replace(self._settings, workers=self._plan.workers)
+        self._tuner = make_tuner(self._settings, self._plan)
         self._check_memory()
         self._engine: Engine | None = None
         self._stats = Stats()
@@ -253,7 +251,7 @@ class Loader(Generic[Batch_co]):
             refuse_to_share(self._source.dataset)
         sent = self._sends and start_method != "fork"
         parcel = pack(self._source.dataset, weigh=start_method == "spawn") if sent else None
-        return self._allowance.plan(self._source, parcel, copied=start_method == "spawn")
+        return plan_for(self._settings, self._source, parcel)
 
     def _check_memory(self) -> None:
         """Refuse what the machine has no memory for at the start."""

@@ -125,7 +125,7 @@ def test_the_real_tuner_makes_do(tmp_path: Path) -> None:
         assert (tried.setting.workers, refused.setting) == (2, Setting(1, 2))
         assert refused.why == COULD_NOT_OPEN
         assert loader._tuner is not None
-        assert loader._tuner._bounds.most.workers == 1
+        assert loader._tuner._most.workers == 1
         check(next(batches))
 
 

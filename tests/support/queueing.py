@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ringfeed.engine.autotune import Setting, Window
 
 if TYPE_CHECKING:
-    from ringfeed.engine.autotune import Move, Tuner
+    from ringfeed.engine.autotune import Step, Tuner
 
 NOISE_S = 0.5  # how long the machine keeps one speed
 WARM_UP = 50  # batches
@@ -134,7 +134,7 @@ def throughput(job: Job, setting: Setting, batches: int = 400) -> float:
     return batches / (queue.now_s - began_s)
 
 
-def tune(queue: Queue, tuner: Tuner, seconds: float) -> list[Move]:
+def tune(queue: Queue, tuner: Tuner, seconds: float) -> list[Step]:
     """Run for so long, as the tuner says; its moves."""
     moves = []
     while queue.now_s < seconds:

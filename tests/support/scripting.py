@@ -8,7 +8,7 @@ from typing import Any
 
 import ringfeed
 from datasets import Oracle
-from ringfeed.engine.autotune import Move, Setting, Window
+from ringfeed.engine.autotune import Setting, Step, Window
 
 ROOM = {"workers": "auto", "slots": "auto"}
 
@@ -34,7 +34,7 @@ class Script:
         self.refusals: list[str] = []
         self._others = deque(others)
 
-    def look(self, window: Window) -> Move | None:
+    def look(self, window: Window) -> Step | None:
         """Go on to the next setting; when all slots are held, to one more."""
         self.windows.append(window)
         if window.all_held:
@@ -43,18 +43,18 @@ class Script:
             self._before, self.setting = self.setting, self._others.popleft()
         else:
             return None
-        return Move(self.setting, self.why)
+        return Step(0, self.setting, self.why, 0.0, 0.0)
 
     def refuse(self, why: str) -> None:
         """Go back."""
         self.refusals.append(why)
         self.setting = self._before
 
-    def make_do(self, workers: int, why: str) -> Move:
+    def make_do(self, workers: int, why: str) -> Step:
         """Stay with so many workers."""
         self.refusals.append(why)
         self.setting = Setting(workers, self.setting.slots)
-        return Move(self.setting, why)
+        return Step(0, self.setting, why, 0.0, 0.0)
 
 
 def scripted(dataset: Any, *settings: tuple[int, int], **parameters: Any) -> tuple[ringfeed.Loader, Script]:

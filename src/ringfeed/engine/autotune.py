@@ -1,312 +1,299 @@
 """Which numbers of workers and slots to run with, decided from what waits for what while training runs.
 
-Each step is a trial. It is kept if it pays; if not, it is undone or gives way to another trial, and its direction is
-closed. So a setting is returned to once at most, until what the samples cost or the training takes has changed, or
-training waits again: a new regime, of which there is a limited number. No clocks and no processes in here.
+    training waits, the workers are busy   twice the workers, or as many as the throughput lacks
+    training waits, the workers wait       twice the slots, or as many workers; first what can gain more
+    the step pays                          keep it, and look again
+    it does not, and the workers wait      twice the slots on top: bursts need several, workers one each
+    it still does not                      one step back; from there, this is not tried again
+
+Where nothing is left to try, the setting stays until the share of the time that training waits is clearly another.
+That ends after a number of moves. No clocks and no processes in here.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from dataclasses import astuple, replace
-from statistics import median
+from dataclasses import astuple, dataclass
+from statistics import mean, median, stdev
 from typing import TYPE_CHECKING
 
-from ringfeed.engine.measurements import (
-    FEW,
-    PAYS,
-    WAITS,
-    WAITS_AGAIN,
-    Bounds,
-    Level,
-    Move,
-    Window,
-    gained,
-    named,
-    shortage,
-    show_share,
-)
 from ringfeed.monitor.stats import Setting, Side, Step
+from ringfeed.ring.segment import MIN_SLOTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-__all__ = ["Bounds", "Move", "Setting", "Side", "Step", "Tuner", "Window"]
+    from ringfeed.engine.options import Options
+    from ringfeed.engine.plan import Plan
 
-BUSY = 0.8  # of the workers' time: above it they are what lacks, below it slots
-IDLE = 0.5  # of the workers' time: below it no more of them are tried
-FULL = 0.93  # of the workers' time: above it no slots are tried
-CLEAR = 0.25  # gained: that takes few windows to see
-DECIDED = 3  # standard errors from that
-STARTING = 8  # windows that new workers may take to start
-SPARE = 0.1  # workers beyond what the throughput asks for
-WORTH_FEWER = 0.75  # of the workers: to try fewer must save a quarter
-LEAP = 3  # times the slots, where bursts are to be outlasted
-CHANGED = 1.5  # times the cost of a sample or a step: another regime
-SEVERAL = 5  # windows that all say so
-MOST_REGIMES = 6
+__all__ = ["Setting", "Side", "Step", "Tuner", "Window"]
+
+LOOK_S, LOOK_BATCHES = 0.5, 8  # a shorter window says nothing
+FEW, MANY = 3, 12  # windows that are looked at of a setting
+SURE = 0.02  # standard error of a throughput, from which no more windows are needed
+STARTING_S = 10.0  # that new workers may take to start
+BUSY = 0.9  # of the workers' time: above it they are what lacks, below it slots
+PAYS = 0.04  # more samples a second, for a step to be kept; training that waits less has all it can use
+HEADROOM = 1.1  # over what the throughput lacks
+CHANGED = 0.05  # of the time, that training waits more or less than it did: another regime
+MOST_MOVES = 50  # after them a setting is looked for no more
+
+
+@dataclass(frozen=True)
+class Window:
+    """What was seen since the last look.
+
+    ``stall_s``: the consumer waited; ``busy_s`` and ``back_pressure_s``: all workers together filled, and waited for
+    something to fill. ``all_held``: the consumer holds every open slot, so that nothing can be filled.
+    """
+
+    elapsed_s: float = 0.0
+    stall_s: float = 0.0
+    busy_s: float = 0.0
+    back_pressure_s: float = 0.0
+    batches: int = 0
+    samples: int = 0
+    all_held: bool = False
+
+    def __add__(self, other: Window) -> Window:
+        """Return both as one."""
+        return Window(*(one + another for one, another in zip(astuple(self), astuple(other), strict=True)))
+
+
+class Level:
+    """What was seen at one setting, in no more than ``most`` windows."""
+
+    def __init__(self, setting: Setting, most: int = MANY) -> None:
+        self.setting, self._most = setting, most
+        self.windows: list[Window] = []
+
+    @property
+    def samples_per_s(self) -> float:
+        """Throughput; 0 where nothing was seen."""
+        return median(self._rates) if self.windows else 0.0
+
+    @property
+    def waited(self) -> float:
+        """Share of the time that the consumer waited."""
+        return min(1.0, median(one.stall_s / one.elapsed_s for one in self.windows)) if self.windows else 0.0
+
+    @property
+    def busy(self) -> float:
+        """Share of their time that the workers were filling."""
+        elapsed_s = sum(one.elapsed_s for one in self.windows)
+        return min(1.0, sum(one.busy_s for one in self.windows) / (max(1, self.setting.workers) * elapsed_s))
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether more windows would not change the throughput much, or would take too long."""
+        count = len(self.windows)
+        sure = SURE * math.sqrt(count)
+        return count >= self._most or (count >= FEW and stdev(self._rates) <= sure * mean(self._rates))
+
+    @property
+    def _rates(self) -> list[float]:
+        return [one.samples / one.elapsed_s for one in self.windows]
 
 
 class Tuner:
-    """Decides on the settings of one loader; ``tuned`` says which of the two it may change."""
+    """Decides on the settings of one loader, from ``least`` to ``most``; ``tuned`` says which of the two may change."""
 
-    def __init__(self, bounds: Bounds, tuned: Collection[Side] = ("workers", "slots")) -> None:
-        self.setting = bounds.least
+    def __init__(self, least: Setting, most: Setting, tuned: Collection[Side] = ("workers", "slots")) -> None:
+        self.setting = least
         self.history: list[Step] = []
         self.why = "too early to say"
-        self._bounds, self._tuned = bounds, tuned
+        self._most, self._tuned = most, tuned
         self._batches = 0
-        self._seen = Window()  # not long enough yet
-        self._settle_in = STARTING  # windows in which workers may still be starting
-        self._fresh = True  # nothing seen since the last move
-        self._ask: Callable[[], Move | None] = self._consider
-        self._level = Level(self.setting)  # being looked at
-        self._base = self._level  # the last one that was kept
-        self._before = self.setting
-        self._trial: Side = "workers"
-        self._leapt = False
-        self._regimes = 0
-        self._reference: Level | None = None  # what it was like when it had settled
-        self._begin_regime(changed=True)
+        self._begin()
 
-    def _begin_regime(self, *, changed: bool) -> None:
-        self._regimes += 1
-        self._entered = Counter({self.setting: 1})
-        if changed:
-            self._closed: dict[Side, Setting] = {}  # where more of it did not pay
-            self._reasons: dict[Side, str] = {}  # why there are not more
-            self._bend = 0  # so many workers should do what the last step to more of them has gained
-            self._outcome = ""
+    def _begin(self) -> None:
+        """Look at a setting that needs no proof, as if it were the first."""
+        self._level, self._seen = Level(self.setting), Window()
+        self._since_s = 0.0  # the last move
+        self._base = self._level  # the last one that was kept
+        self._closed: dict[Side, str] = {}  # why there are not more: what did not pay from the base, or its limit
+        self._trial: list[Side] = []  # what there is twice of, compared with the base
+        self._outcome = ""  # of the last trial
+        self._usual: float | None = None  # share of the time that training has waited since it settled
+        self._decide: Callable[[], Step | None] = self._consider
 
     # ---- looking ----
 
-    def look(self, window: Window) -> Move | None:
+    def look(self, window: Window) -> Step | None:
         """Take in what was seen since the last look; a move, where one is due."""
         self._batches += window.batches
         if window.all_held:
-            return self._relieve(f"training holds all {named('slots', self.setting.slots)}, so none can be filled")
-        self._seen += window
-        if not self._seen.is_long:
+            return self._open_another()
+        seen = self._seen = self._seen + window
+        if seen.elapsed_s < LOOK_S or seen.batches < LOOK_BATCHES or not seen.samples:
             return None
-        window, self._seen = self._seen, Window()
-        if self._is_starting(window):
+        self._seen = Window()
+        if self._is_starting(seen):
             return None
-        self._level.windows.append(window)
-        return self._ask()
+        self._level.windows.append(seen)
+        return self._decide() if self._level.is_sure else None
 
     def _is_starting(self, window: Window) -> bool:
-        """Whether the window still shows workers that start, which neither fill nor wait, and slots that run full."""
+        """Whether the window still shows the move: slots that run full, or workers that neither fill nor wait yet."""
+        is_first, self._since_s = not self._since_s, self._since_s + window.elapsed_s
         there = (window.busy_s + window.back_pressure_s) / window.elapsed_s
-        self._settle_in -= 1
-        starting = self._fresh or (there < self.setting.workers - 0.5 and self._settle_in > 0)
-        self._fresh = False
-        return starting
-
-    def replace_lost(self) -> Move | None:
-        """Go to a slot more, where workers that cannot be ended are in those there are."""
-        return self._relieve(f"workers that cannot be ended are in {named('slots', self.setting.slots)}")
-
-    def _relieve(self, why: str) -> Move | None:
-        """One slot more than cannot be filled, at once."""
-        slots = self.setting.slots
-        limit, reason = self._bounds.limit("slots", self.setting)
-        if "slots" not in self._tuned or slots >= limit:
-            self.why = f"{why}, and {reason if 'slots' in self._tuned else 'slots= is given'}"
-            return None
-        self._outcome, self._ask = "", self._consider
-        move = self._go(self.setting.having("slots", slots + 1), f"{why}: {named('slots', slots + 1)}")
-        self._base = self._level
-        return move
-
-    def refuse(self, why: str) -> None:
-        """Take the last move back, because it could not be made, and never go so far again."""
-        base, before, refused = self._base.setting, self._before, self.setting
-        ways = zip(astuple(self._bounds.most), astuple(before), astuple(refused), strict=True)
-        self._bounds = replace(self._bounds, most=Setting(*(was if now > was else most for most, was, now in ways)))
-        is_less = base.workers <= before.workers and base.slots <= before.slots
-        self._go(base if is_less else before, why)
-        self._entered[before] -= self.setting == before  # it was never left
-        self._outcome, self._ask = "", self._consider
-
-    def make_do(self, workers: int, why: str) -> Move:
-        """Go on with so many workers, because those that were to come could not be had; never try more again."""
-        self._bounds = replace(self._bounds, most=self._bounds.most.having("workers", workers))
-        base = self._base.setting
-        setting = base.having("workers", min(base.workers, workers))
-        move = self._go(setting, why)
-        self._entered[setting] = 1  # what was tried has shown nothing: it may be left for something else
-        self._outcome, self._ask = "", self._consider
-        return move
+        return is_first or (there < self.setting.workers - 0.5 and self._since_s < STARTING_S)
 
     # ---- deciding ----
 
-    def _consider(self) -> Move | None:
-        """Decide what to try first, or next."""
-        if not self._level.is_sure:
-            return None
+    def _consider(self) -> Step | None:
+        """Take the setting as the base of what is tried next."""
         self._base = self._level
         return self._next()
 
-    def _next(self) -> Move | None:
-        """Try what is not known not to pay; settle when there is nothing of the kind."""
-        base, self._leapt = self._base, False
-        if base.waited >= WAITS and self._entered[base.setting] == 1:  # it may be come back to
-            for side in self._lacking(base):
-                count = self._target(side, base)
-                if count:
-                    return self._try(side, base.setting.having(side, count), shortage(side, base))
-        if self._bend and self._bend <= WORTH_FEWER * base.setting.workers and self._entered[base.setting] == 1:
-            return self._try_fewer()
+    def _next(self) -> Step | None:
+        """Try what may pay from the base; settle where there is nothing of the kind."""
+        base, self._trial = self._base, []
+        if base.waited >= PAYS:
+            for side in _lacking(base):
+                if side not in self._closed and self._has_more(side, base.setting):
+                    return self._try(side, base)
         return self._settle()
 
-    def _lacking(self, level: Level) -> list[Side]:
-        """Return which of the two may be too few, the likelier first."""
-        busy = level.busy
-        sides: list[Side] = ["workers"] if busy >= IDLE else []
-        if busy < FULL:  # at best slots gain what the workers waited, twice the workers what training waits
-            workers_first = busy >= min(BUSY, max(IDLE, 1 - level.waited))
-            sides.insert(len(sides) if workers_first else 0, "slots")
-        return [side for side in sides if side in self._tuned]
+    def _has_more(self, side: Side, setting: Setting) -> bool:
+        """Whether there may be more of it; says so where there may not."""
+        most = self._most.count(side)
+        if side in self._tuned and setting.count(side) >= most:
+            self._closed[side] = f"there may be no more than {named(side, most)}"
+        return side in self._tuned and setting.count(side) < most
 
-    def _target(self, side: Side, level: Level) -> int | None:
-        """Return how many to try; None where no more can pay."""
-        now = level.setting.count(side)
-        count = now + max(1, now // 2)
-        if side == "workers":
-            wanted = now / max(1 - level.waited, 0.01) * (1 + SPARE)
-            count = max(now + 1, min(2 * now, math.ceil(wanted)))
-        closed = self._closed.get(side)
-        other: Side = "slots" if side == "workers" else "workers"
-        if closed and level.setting.count(other) <= closed.count(other):  # with more of that it may pay
-            most = closed.count(side)
-            count = min(count, (now + most) // 2) if most - now > max(1, now // 2) else now
-        limit, reason = self._bounds.limit(side, level.setting)
-        if now >= limit:
-            self._reasons[side] = reason
-        count = min(count, limit)
-        return count if count > now and not self._entered[level.setting.having(side, count)] else None
-
-    def _try(self, side: Side, setting: Setting, why: str) -> Move:
-        self._trial, self._ask = side, self._judge
+    def _try(self, side: Side, level: Level) -> Step:
+        self._trial.append(side)
+        self._decide = self._judge
+        count = min(_wanted(side, level), self._most.count(side))
         outcome = f"{self._outcome}; " if self._outcome else ""
-        return self._go(setting, f"{outcome}{why}: {named(side, setting.count(side))}")
+        return self._go(level.setting.having(side, count), f"{outcome}{_shortage(side, level)}: {named(side, count)}")
 
-    def _try_fewer(self) -> Move | None:
-        """Try as many workers as should do."""
-        fewer, self._bend = self._base.setting.having("workers", self._bend), 0
-        if self._entered[fewer]:
-            return self._settle()
-        return self._try("workers", fewer, "fewer workers may do")
-
-    # ---- judging ----
-
-    def _judge(self) -> Move | None:
+    def _judge(self) -> Step | None:
         """Keep the trial, or go on to another."""
-        level, base = self._level, self._base
-        gain = level.samples_per_s / base.samples_per_s - 1
-        clear = len(level.windows) >= FEW - 1 and gain >= CLEAR  # a loss may be a pause in one of them
-        decided = abs(gain - PAYS) >= DECIDED * math.hypot(level.error, base.error)
-        if not (clear or decided or level.is_sure):
-            return None
-        if level.setting.workers < base.setting.workers:
-            return self._judge_fewer(gain)
-        self._outcome = f"{named(self._trial, level.setting.count(self._trial))} {gained(gain)}"
-        waits_less = level.waited <= min(base.waited / 2, base.waited - WAITS)
-        if gain >= PAYS or (waits_less and gain >= 0):
-            return self._keep(gain)
-        if level.busy < BUSY and level.waited >= WAITS_AGAIN and "slots" in self._tuned:
-            slots = self._further(level)
-            if slots:
-                return self._try("slots", level.setting.having("slots", slots), shortage("slots", level))
-        self._close(gain)
+        level = self._level
+        gain = level.samples_per_s / self._base.samples_per_s - 1
+        first, last = self._trial[0], self._trial[-1]
+        self._outcome = f"{named(last, level.setting.count(last))} {gained(gain)}"
+        waits = level.waited >= PAYS
+        relieves = not waits and self._base.waited - level.waited >= PAYS  # noise may hide the gain
+        if gain >= PAYS or (relieves and gain > -PAYS):
+            self._closed.clear()
+            return self._consider()
+        if waits and level.busy < BUSY and len(self._trial) == 1 and self._has_more("slots", level.setting):
+            return self._try("slots", level)
+        self._closed[first] = self._outcome
         return self._next()
-
-    def _further(self, level: Level) -> int | None:
-        """Return how many slots may yet make a trial pay, which has workers that wait for slots."""
-        if self._trial == "workers":
-            return self._target("slots", level)
-        if self._leapt:  # bursts need a stock: one slot shows little, where several show much
-            return None
-        self._leapt = True
-        count = min(LEAP * self._base.setting.slots, self._bounds.limit("slots", level.setting)[0])
-        return (
-            count if count > level.setting.slots and not self._entered[level.setting.having("slots", count)] else None
-        )
-
-    def _keep(self, gain: float) -> Move | None:
-        workers = self._base.setting.workers
-        if self._level.setting.workers > workers:
-            self._bend = math.ceil(workers * (1 + gain) * (1 + SPARE / 2))
-        self._ask = self._consider
-        return self._consider()
-
-    def _close(self, gain: float) -> None:
-        """Remember that so many do not pay."""
-        sides: tuple[Side, Side] = ("workers", "slots")
-        for side in sides:
-            count = self._level.setting.count(side)
-            if count > self._base.setting.count(side):
-                self._closed[side] = self._level.setting
-                self._reasons[side] = f"{named(side, count)} {gained(gain)}"
-
-    def _judge_fewer(self, gain: float) -> Move | None:
-        """Keep fewer workers where they do."""
-        level, base = self._level, self._base
-        count = named("workers", level.setting.workers)
-        if gain > -PAYS / 2 and level.waited <= base.waited + WAITS:
-            self._base = level
-            self._outcome = f"{count} do as well as {base.setting.workers}"
-        else:
-            self._outcome = f"{count} {gained(gain)}"
-        return self._settle()
 
     # ---- settled ----
 
-    def _settle(self) -> Move | None:
+    def _settle(self) -> Step | None:
         """Stay with what was kept."""
         base = self._base
-        reasons = [self._outcome, *(self._reasons.values() if base.waited >= WAITS else ())]
-        reasons.append(f"training waits {show_share(base.waited)} of the time")
-        self.why = ", ".join(dict.fromkeys(filter(None, reasons)))
-        self._ask, self._reference = self._watch, None
+        reasons = [self._outcome, *(self._closed.values() if base.waited >= PAYS else ())]
+        reasons.append(f"training waits {_show_share(base.waited)} of the time")
+        self._decide = self._watch
+        step = None
         if self.setting != base.setting:
-            why = f"{self._outcome}: back to {named('workers', base.setting.workers)}"
-            return self._go(base.setting, f"{why} and {named('slots', base.setting.slots)}", self.why)
-        self._level = Level(self.setting)
+            counts = f"{named('workers', base.setting.workers)} and {named('slots', base.setting.slots)}"
+            step = self._go(base.setting, f"{self._outcome}: back to {counts}")
+        self.why = ", ".join(dict.fromkeys(filter(None, reasons)))
+        self._level = Level(base.setting, FEW)
+        return step
+
+    def _watch(self) -> Step | None:
+        """Look again where training waits clearly more than it did, or less."""
+        level, self._level = self._level, Level(self.setting, FEW)
+        if self._usual is None:
+            self._usual = level.waited
+        is_usual = abs(level.waited - self._usual) < CHANGED or level.waited < PAYS
+        if not is_usual and len(self.history) < MOST_MOVES:
+            waited = _show_share(self._usual)
+            self._begin()
+            self._outcome = f"training waited {waited} of the time before"
         return None
 
-    def _watch(self) -> Move | None:
-        """Look again where the waiting has come back, or where the regime is another."""
-        windows = self._level.windows
-        del windows[:-SEVERAL]
-        if len(windows) < SEVERAL:
-            return None
-        if self._reference is None:
-            self._reference = Level(self.setting, windows[:])
-        changed = self._is_changed(self._reference)
-        enough = self._base.waited < WAITS
-        waits = all(one.stall_s >= WAITS_AGAIN * one.elapsed_s for one in windows)
-        if self._regimes == MOST_REGIMES or not waits or not (changed or enough):
-            return None
-        self._begin_regime(changed=changed)
-        self._outcome = "the cost of a sample or a step has changed" if changed else "training waits again"
-        self._base = self._level
-        return self._next()
+    # ---- moving ----
 
-    def _is_changed(self, reference: Level) -> bool:
-        """Whether a sample, or the training on one, costs much more in every window, or much less."""
-        for then, now in zip(reference.costs_s, self._level.costs_s, strict=True):
-            ratios = [cost_s / median(then) for cost_s in now]
-            if min(ratios) > CHANGED or max(ratios) < 1 / CHANGED:
-                return True
-        return False
+    def _open_another(self) -> Step | None:
+        """Go to a slot more, because none can be filled."""
+        slots = self.setting.slots
+        held = f"training holds all {named('slots', slots)}, so none can be filled"
+        if self._has_more("slots", self.setting):
+            return self._restart(self.setting.having("slots", slots + 1), f"{held}: {named('slots', slots + 1)}")
+        self.why = f"{held}, and {self._closed['slots'] if 'slots' in self._tuned else 'slots= is given'}"
+        return None
 
-    def _go(self, setting: Setting, why: str, settled: str = "") -> Move:
+    def refuse(self, why: str) -> None:
+        """Take the last move back, because it could not be made, and never go so far again."""
+        for side in self._tuned:
+            if self.setting.count(side) > self._before.count(side):
+                self._most = self._most.having(side, self._before.count(side))
+        self._restart(Setting(*map(min, astuple(self._base.setting), astuple(self._before))), why)
+
+    def make_do(self, workers: int, why: str) -> Step:
+        """Go on with so many workers, because those that were to come could not be had; never try more again."""
+        self._most = self._most.having("workers", workers)
+        base = self._base.setting
+        return self._restart(base.having("workers", min(base.workers, workers)), why)
+
+    def _restart(self, setting: Setting, why: str) -> Step:
+        step = self._go(setting, why)
+        self._begin()
+        return step
+
+    def _go(self, setting: Setting, why: str) -> Step:
         level = self._level
         self.history.append(Step(self._batches, setting, why, level.waited, level.samples_per_s))
-        self._settle_in = STARTING if setting.workers > self.setting.workers else 1
-        self._before, self.setting, self.why = self.setting, setting, settled or why
-        self._entered[setting] += 1
-        self._level, self._seen, self._fresh = Level(setting), Window(), True
-        return Move(setting, why)
+        self._before, self.setting, self.why = self.setting, setting, why
+        self._level, self._seen, self._since_s = Level(setting), Window(), 0.0
+        return self.history[-1]
+
+
+def make_tuner(options: Options, plan: Plan) -> Tuner | None:
+    """Return the tuner of what is "auto", from little to no more than the plan has."""
+    if not options.auto:
+        return None
+    most = Setting(plan.workers, plan.slots)
+    workers = min(1, most.workers) if "workers" in options.auto else most.workers
+    return Tuner(Setting(workers, MIN_SLOTS if "slots" in options.auto else most.slots), most, options.auto)
+
+
+def _lacking(level: Level) -> list[Side]:
+    """Return what may be too few, the likelier first."""
+    if level.busy >= BUSY:
+        return ["workers"]
+    # At best slots gain what the workers wait, and workers what training waits, but no more than the double.
+    workers_first = level.busy > HEADROOM * max(0.5, 1 - level.waited)
+    return ["workers", "slots"] if workers_first else ["slots", "workers"]
+
+
+def _wanted(side: Side, level: Level) -> int:
+    """Return how many to try."""
+    now = level.setting.count(side)
+    lacking = math.ceil(HEADROOM * now / max(1 - level.waited, 0.01))
+    return min(2 * now, lacking) if side == "workers" else 2 * now
+
+
+def _shortage(side: Side, level: Level) -> str:
+    """Return what is short, and how that shows."""
+    busy = f"the workers are {level.busy:.0%} busy"
+    what = busy if side == "workers" else f"{busy}, so they wait for slots"
+    return f"training waits {_show_share(level.waited)} of the time and {what}"
+
+
+def _show_share(share: float) -> str:
+    """Return a share as people read it: ``63%``, ``1.5%``."""
+    return f"{share:.0%}" if share >= CHANGED else f"{share:.1%}"
+
+
+def named(side: Side, count: int) -> str:
+    """Return the count with its noun."""
+    return f"{count} {side if count != 1 else side[:-1]}"
+
+
+def gained(gain: float) -> str:
+    """Return what a step did to the throughput."""
+    if abs(gain) < PAYS:
+        return f"gained nothing ({round(gain, 2) + 0:+.0%})"
+    return f"gained {gain:.0%}" if gain > 0 else f"lost {-gain:.0%}"

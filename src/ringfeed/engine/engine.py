@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ringfeed.data.base import Delivery, Source
     from ringfeed.data.sampler import Epoch
     from ringfeed.engine.autotune import Tuner
-    from ringfeed.engine.options import Settings
+    from ringfeed.engine.options import Options
     from ringfeed.engine.plan import Plan
     from ringfeed.errors import RingfeedError
     from ringfeed.monitor.stats import Stats
@@ -54,7 +54,7 @@ SPIN_NS = 20_000
 class Engine:
     """A segment, its ring and the pool that fills it."""
 
-    def __init__(self, plan: Plan, source: Source, settings: Settings, stats: Stats, *, tuner: Tuner | None) -> None:
+    def __init__(self, plan: Plan, source: Source, settings: Options, stats: Stats, *, tuner: Tuner | None) -> None:
         """Reserve the plan's memory, or with a tuner as much of it as it begins with; nothing runs yet."""
         layout = plan.layout
         self._forks = Forks.count
@@ -66,8 +66,9 @@ class Engine:
         self._layout = layout
         self._capacity = plan.lookahead
         self._fields = Fields(source.spec, layout.offsets)
-        spin = settings.workers > 0 and settings.backend == "process" and usable_cpus() > 1
-        self._at_first = tuner.setting if tuner else Setting(settings.workers, plan.slots)
+        self._workers = plan.workers
+        spin = plan.workers > 0 and settings.backend == "process" and usable_cpus() > 1
+        self._at_first = tuner.setting if tuner else Setting(plan.workers, plan.slots)
         self.segment = Segment(plan.sizes, SPIN_NS if spin else 0, self._at_first.slots if tuner else None)
         try:
             self.ring = self.segment.open()
@@ -86,7 +87,7 @@ class Engine:
         self._ahead = plan.slots
         self._ended_by: RingfeedError | None = None  # what has ended an iterable, not raised yet
         self.taker = Taker(self.ring, self._fields, source.spec, layout.rows)
-        self._is_starting = settings.workers > 0  # no batch yet
+        self._is_starting = plan.workers > 0  # no batch yet
         self.taker.patience_ns = self._patience_ns()
         self._since_ns = 0  # when time was last counted in the epoch under way; 0: there is none
         self.origins = Origins()
@@ -101,14 +102,14 @@ class Engine:
             self.segment,
             self._source,
             self._layout.offsets,
-            settings.workers,
+            self._workers,
             settings.start_method,
             settings.max_restarts,
             settings.max_attempts,
             self._at_first.workers,
             settings.timeout_s,
         )
-        return _POOLS[settings.backend](config) if settings.workers else InProcess(config)
+        return _POOLS[settings.backend](config) if self._workers else InProcess(config)
 
     # ---- epochs ----
 
@@ -185,7 +186,7 @@ class Engine:
             self._epoch = None
             if self._settings.drop_remainder:
                 indices = indices[: len(indices) // rows * rows]
-        for part, lane in self._source.cut(indices, self._settings.workers):
+        for part, lane in self._source.cut(indices, self._workers):
             self.ring.plan(part, rows, self._number, self._version, lane)
 
     @property
@@ -339,7 +340,7 @@ class Engine:
 
     def _patience_ns(self) -> int:
         """Return how long an iterator waits by itself: not for what is filled here, or for workers that start."""
-        return min(PATIENCE_NS, self._timeout_ns()) if self._settings.workers and not self._is_starting else 0
+        return min(PATIENCE_NS, self._timeout_ns()) if self._workers and not self._is_starting else 0
 
     def _wait_for_views(self, build: BuildBatch | None, patience_ns: int) -> None:
         """Wait until views let go of a slot; garbage is collected only where none does soon by itself."""
@@ -379,8 +380,6 @@ class Engine:
     def _stalled(self) -> int:
         """Raise StallError, or end the workers that are stuck; returns how long to wait before the next look."""
         pause_ns = self.pool.kill_stuck(self._timeout_ns()) if self._settings.on_stall == "restart" else 0
-        if self.pool.unkillable and self._sizing is not None and self._sizing.replace_lost():
-            return pause_ns or self._timeout_ns()
         if pause_ns:
             return pause_ns
         raise stalled(self.observer, self._source, self.pool.stalled(), self._settings.timeout_s)

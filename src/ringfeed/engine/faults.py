@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ringfeed.data.base import Source
-    from ringfeed.engine.options import Settings
+    from ringfeed.engine.options import Options
     from ringfeed.monitor.lease_tracker import Origins
     from ringfeed.ring._snapshot import Observer
     from ringfeed.workers.pool import Pool
@@ -82,7 +82,7 @@ def overwritten(damage: tuple[str, int, int, int, list[int]], source: Source) ->
     )
 
 
-def sample_failed(lease: _ring.Lease, failed: Failed, source: Source, pool: Pool, settings: Settings) -> RingfeedError:
+def sample_failed(lease: _ring.Lease, failed: Failed, source: Source, pool: Pool, settings: Options) -> RingfeedError:
     """Return the first failure of a batch as an error."""
     row, index, mark = failed[0]
     place = source.describe(index)

@@ -1,24 +1,39 @@
-"""The loader's parameters, checked, and the part of them that says how it runs."""
+"""The loader's parameters that say how it runs: as given, checked, "auto" kept. What they come to is the `Plan`."""
 
 from __future__ import annotations
 
 import operator
 from dataclasses import dataclass
 from numbers import Real
+from typing import TYPE_CHECKING, Any, Literal
 
 from ringfeed.ring import _ring
+from ringfeed.ring.machine import usable_cpus
+
+if TYPE_CHECKING:
+    from ringfeed.data.base import Source
+    from ringfeed.monitor.stats import Side
 
 AUTO = "auto"
+AUTO_WORKERS = 4  # a CPU, at most: more than one helps while they wait for a disk or a network
+SPARE_SLOTS = 2  # of whole batches: one in use and one ready, besides one for each worker
 MOST = 2**63 - 1  # that C counts to
 
 
-@dataclass(frozen=True)
-class Settings:
-    """How the engine behaves; the loader's parameters of the same names."""
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The loader's parameters of the same names. ``workers`` and ``slots`` that are "auto" are named in ``auto``.
 
+    ``workers``: where that is "auto", the most there may be; ``slots``: None where ``auto``, ``memory`` or the default
+    decides.
+    """
+
+    workers: int
+    slots: int | None
+    memory: int | str | None
+    auto: frozenset[Side]
     backend: str
     start_method: str
-    workers: int
     copy: bool
     drop_remainder: bool
     timeout_s: float | None
@@ -26,7 +41,32 @@ class Settings:
     on_error: str
     max_attempts: int
     max_restarts: int | None
-    pin: bool = False
+    pin: bool
+
+    @classmethod
+    def of(
+        cls,
+        source: Source,
+        *,
+        workers: int | Literal["auto"] | None,
+        slots: int | Literal["auto"] | None,
+        memory: int | str | None,
+        **others: Any,
+    ) -> Options:
+        """Understand the parameters for this dataset; ValueError or TypeError for what does not fit."""
+        asked_for: dict[Side, object] = {"workers": workers, "slots": slots}
+        auto = {side for side, value in asked_for.items() if is_auto(side, value)}
+        most_workers = _most_workers(workers)
+        if source.streams:
+            most_workers = min(most_workers, source.streams)
+            auto.discard("workers")  # one reads each
+        count = None if "slots" in auto else check_count("slots", slots, 0)
+        if source.whole and slots is None and memory is None:
+            if "workers" in auto:
+                auto.add("slots")
+            else:
+                count = most_workers + SPARE_SLOTS
+        return cls(workers=most_workers, slots=count, memory=memory, auto=frozenset(auto), **others)
 
     def __post_init__(self) -> None:
         """Raise ValueError or TypeError for what does not fit; names the parameter and what it takes."""
@@ -38,6 +78,18 @@ class Settings:
         check_count("max_attempts", self.max_attempts, 1, 1000)
         check_count("max_restarts", self.max_restarts, 0, MOST)
         check_seconds("timeout_s", self.timeout_s, "or None to wait for ever")
+        if self.pin and "slots" in self.auto:
+            message = "slots='auto' with pin=True: the driver is told of all slots at the start; give a number"
+            raise ValueError(message)
+
+
+def _most_workers(workers: int | str | None) -> int:
+    """Return how many workers there may be."""
+    if workers is None:
+        return min(usable_cpus(), _ring.MAX_WORKERS)
+    if isinstance(workers, str):
+        return min(usable_cpus() * AUTO_WORKERS, _ring.MAX_WORKERS)
+    return check_count("workers", workers, 0, none=False) or 0
 
 
 def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:

@@ -1,13 +1,14 @@
 """How much memory a loader takes: decided, and checked against the machine, before anything is reserved.
 
-Layout   one slot, byte by byte
-Plan     all that is shared, and what the dataset costs
+make_plan   the plan of so many workers, and of so many slots or so much memory
+plan_for    the plan of a loader's options
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING
 
 from ringfeed._units import parse_memory, show_bytes
 from ringfeed.errors import PlanError
@@ -17,7 +18,12 @@ from ringfeed.ring.segment import MIN_SLOTS, Sizes, worker_ids
 from ringfeed.spec.layout import Layout
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ringfeed.data.base import Source
+    from ringfeed.engine.options import Options
     from ringfeed.spec.spec import Spec
+    from ringfeed.transport.shared_dataset import Parcel
 
 PLANNED_INDICES = 16384  # as many are planned ahead, or two batches a slot
 DEFAULT_SLOTS = 4
@@ -118,16 +124,26 @@ def make_plan(  # noqa: PLR0913 - every figure of the plan
     if slots is not None and memory is not None:
         message = "give slots= or memory=, not both: each decides the other"
         raise ValueError(message)
-    dataset = _Dataset(workers, dataset_shared, dataset_per_worker)
-    if memory is None:
-        slots = DEFAULT_SLOTS if slots is None else slots
-        if slots < MIN_SLOTS:
-            message = f"slots={slots}: at least {MIN_SLOTS} are needed, one to fill while one is in use"
-            raise PlanError(message)
-        return _with_slots(spec, rows, indices, slots, dataset)
+
+    def with_slots(count: int) -> Plan:
+        cells = _cells(indices, count, workers)
+        layout = Layout.of(spec, rows, indices, cells)
+        return Plan(layout, count, workers, _control_size(count, cells, workers), dataset_shared, dataset_per_worker)
+
+    if memory is not None:
+        return _most_within(memory, with_slots)
+    slots = DEFAULT_SLOTS if slots is None else slots
+    if slots < MIN_SLOTS:
+        message = f"slots={slots}: at least {MIN_SLOTS} are needed, one to fill while one is in use"
+        raise PlanError(message)
+    return with_slots(slots)
+
+
+def _most_within(memory: int | str, with_slots: Callable[[int], Plan]) -> Plan:
+    """Return the plan of the most slots that the memory holds."""
     budget = parse_memory(memory)
     for count in range(MOST_SLOTS_BY_MEMORY, MIN_SLOTS - 1, -1):
-        plan = _with_slots(spec, rows, indices, count, dataset)
+        plan = with_slots(count)
         if plan.total <= budget:
             return plan
     rest = plan.total - plan.slots * plan.slot_size - plan.control_size
@@ -139,54 +155,35 @@ def make_plan(  # noqa: PLR0913 - every figure of the plan
     raise PlanError(message)
 
 
-def make_auto_plan(  # noqa: PLR0913 - as `make_plan`
-    spec: Spec,
-    rows: int,
-    indices: int,
-    *,
-    workers: int,
-    slots: int | None = None,
-    memory: int | str | None = None,
-    tune_workers: bool,
-    tune_slots: bool,
-    dataset_shared: int = 0,
-    dataset_per_worker: int = 0,
-) -> Plan:
-    """Return the plan of the most that a loader which tunes itself may take.
+def plan_for(options: Options, source: Source, parcel: Parcel | None) -> Plan:
+    """Return what the options come to for this dataset, which travels as ``parcel``; of what is "auto", the most.
 
-    ``workers`` and ``slots`` are the most there may be of them; fewer, where ``memory`` holds no more: of the workers
-    first, down to one. Without ``memory`` slots that are tuned may take a quarter of what is free.
+    Where ``memory`` holds no more, of the workers that are "auto" there are fewer, down to one. Without ``memory``,
+    slots that are "auto" may take a quarter of what is free.
     """
-    figures = {"dataset_shared": dataset_shared, "dataset_per_worker": dataset_per_worker}
-    if tune_slots and memory is None:
-        least = make_plan(spec, rows, indices, workers=workers, slots=MIN_SLOTS, **figures).total
+    make = partial(
+        make_plan,
+        source.spec,
+        source.rows,
+        source.indices,
+        dataset_shared=parcel.shared if parcel else 0,
+        dataset_per_worker=parcel.unpickled if parcel and options.start_method == "spawn" else 0,
+    )
+    workers, memory = options.workers, options.memory
+    if "slots" in options.auto and memory is None:
+        least = make(workers=workers, slots=MIN_SLOTS).total
         memory = max(least, min(free for free, _ in free_memory()) // FREE_SHARE)
     while True:
         try:
-            plan = make_plan(spec, rows, indices, workers=workers, slots=slots, memory=memory, **figures)
+            plan = make(workers=workers, slots=options.slots, memory=memory)
             break
         except PlanError:
-            if not tune_workers or workers <= 1:
+            if "workers" not in options.auto or workers <= 1:
                 raise
             workers //= 2
-    if tune_slots and plan.slots > MOST_AUTO_SLOTS:
-        plan = make_plan(spec, rows, indices, workers=workers, slots=MOST_AUTO_SLOTS, **figures)
+    if "slots" in options.auto and plan.slots > MOST_AUTO_SLOTS:
+        plan = make(workers=workers, slots=MOST_AUTO_SLOTS)
     return plan
-
-
-class _Dataset(NamedTuple):
-    """What the workers hold of the dataset."""
-
-    workers: int
-    shared: int
-    per_worker: int
-
-
-def _with_slots(spec: Spec, rows: int, indices: int, slots: int, dataset: _Dataset) -> Plan:
-    workers = dataset.workers
-    cells = _cells(indices, slots, workers)
-    layout = Layout.of(spec, rows, indices, cells)
-    return Plan(layout, slots, workers, _control_size(slots, cells, workers), dataset.shared, dataset.per_worker)
 
 
 def check_available(plan: Plan) -> None:

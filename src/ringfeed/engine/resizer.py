@@ -15,13 +15,13 @@ from ringfeed.ring._snapshot import Observer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ringfeed.engine.autotune import Move, Tuner
-    from ringfeed.monitor.stats import Stats
+    from ringfeed.engine.autotune import Tuner
+    from ringfeed.monitor.stats import Setting, Stats
     from ringfeed.ring.segment import Segment
     from ringfeed.workers.pool import Pool
 
+COUNTED = ("elapsed_s", "stall_s", "busy_s", "back_pressure_s", "batches", "samples")
 LOOK_NS = 10**8  # between two looks, which take microseconds
-MOST_STRIDE = 100  # batches: training may become slow at any moment
 
 
 class Sizing:
@@ -39,14 +39,16 @@ class Sizing:
         self._observer = Observer(ring)
         self._seen = copy(count())
         self.due_ns = _ring.now_ns() + LOOK_NS  # when to look again
-        self.stride = 1  # batches that come between two looks
         ring.set_open(tuner.setting.slots)
 
     def look(self) -> None:
         """Move, if it is time to look and the tuner wants to."""
-        if _ring.now_ns() >= self.due_ns:
-            self._make_do()
-            self._ask(all_held=False)
+        if _ring.now_ns() < self.due_ns:
+            return
+        declined = self._pool.scaled_down
+        if declined is not None and declined[0] < self._tuner.setting.workers:
+            self._make(self._tuner.make_do(*declined).setting)
+        self._ask(all_held=False)
 
     def open_another(self) -> bool:
         """Open a slot, if that is allowed, because the consumer holds all there are."""
@@ -54,40 +56,23 @@ class Sizing:
         self._ask(all_held=True)
         return self._ring.open_slots > before
 
-    def replace_lost(self) -> bool:
-        """Open a slot, if that is allowed, where workers that cannot be ended keep all that are open."""
-        before = self._ring.open_slots
-        if {*self._observer.states()[:before]} <= {"draining", "held"}:
-            move = self._tuner.replace_lost()
-            if move is not None:
-                self._make(move)
-        return self._ring.open_slots > before
-
-    def _make_do(self) -> None:
-        """Have the tuner know of workers that could not be had."""
-        declined = self._pool.scaled_down
-        if declined is not None and declined[0] < self._tuner.setting.workers:
-            self._make(self._tuner.make_do(*declined))
-
     def _ask(self, *, all_held: bool) -> None:
         now_ns, totals = _ring.now_ns(), copy(self._count())
-        window = Window.between(self._seen, totals, all_held=all_held)
-        stride = int(window.batches * LOOK_NS / max(now_ns - self.due_ns + LOOK_NS, 1))
-        self.stride = max(1, min(stride, MOST_STRIDE))
+        counted = {name: getattr(totals, name) - getattr(self._seen, name) for name in COUNTED}
+        window = Window(**counted, all_held=all_held)
         self._seen, self.due_ns = totals, now_ns + LOOK_NS
-        move = self._tuner.look(window)
-        if move is not None:
-            self._make(move)
+        step = self._tuner.look(window)
+        if step is not None:
+            self._make(step.setting)
         self._give_back()
 
-    def _make(self, move: Move) -> None:
-        slots, workers = move.setting.slots, move.setting.workers
+    def _make(self, setting: Setting) -> None:
         try:
-            for slot in range(self._ring.open_slots, slots):
+            for slot in range(self._ring.open_slots, setting.slots):
                 check_room(self._segment.slot_size)
                 self._segment.reserve_slot(slot)
-            self._ring.set_open(slots)
-            self._pool.resize(workers)
+            self._ring.set_open(setting.slots)
+            self._pool.resize(setting.workers)
         except RingfeedError as error:  # the machine has no more to give: training goes on with what there is
             self._tuner.refuse(str(error))
             self._ring.set_open(self._tuner.setting.slots)

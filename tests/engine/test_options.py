@@ -1,7 +1,9 @@
-"""`ringfeed.engine.allowance`: what workers=, slots= and memory= mean together."""
+"""`ringfeed.engine.options`: what workers=, slots= and memory= mean together."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -9,26 +11,41 @@ import pytest
 
 import ringfeed
 from datasets import Batches, Oracle
-from ringfeed.engine import allowance
+from ringfeed.engine import options
 from ringfeed.engine import plan as budget
-from ringfeed.engine.allowance import Allowance
 from ringfeed.engine.autotune import Setting
+from ringfeed.engine.options import Options
 from ringfeed.engine.plan import MOST_AUTO_SLOTS
 from ringfeed.ring import _ring
 from ringfeed.ring.segment import MIN_SLOTS
 
 CPUS = 3
-DEFAULTS: dict[str, Any] = {"workers": None, "slots": None, "memory": None, "whole": False, "iterables": 0}
+DEFAULTS: dict[str, Any] = {
+    "workers": None,
+    "slots": None,
+    "memory": None,
+    "backend": "process",
+    "start_method": "spawn",
+    "copy": False,
+    "drop_remainder": False,
+    "timeout_s": None,
+    "on_stall": "raise",
+    "on_error": "raise",
+    "max_attempts": 3,
+    "max_restarts": None,
+    "pin": False,
+}
 
 
 @pytest.fixture(autouse=True)
 def _three_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(allowance, "usable_cpus", lambda: CPUS)
+    monkeypatch.setattr(options, "usable_cpus", lambda: CPUS)
 
 
 def understood(**parameters: Any) -> tuple[int, int | None, int | str | None, list[str]]:
-    """Return what an allowance came to."""
-    found = Allowance.of(**{**DEFAULTS, **parameters})
+    """Return what options came to; ``whole`` and ``streams`` say what the dataset is."""
+    source: Any = SimpleNamespace(whole=parameters.pop("whole", False), streams=parameters.pop("streams", 0))
+    found = Options.of(source, **{**DEFAULTS, **parameters})
     return found.workers, found.slots, found.memory, sorted(found.auto)
 
 
@@ -48,9 +65,9 @@ def understood(**parameters: Any) -> tuple[int, int | None, int | str | None, li
         ({"slots": "auto"}, (3, None, None, ["slots"])),
         ({"slots": "auto", "memory": "1GB"}, (3, None, "1GB", ["slots"])),
         ({"slots": "auto", "whole": True}, (3, None, None, ["slots"])),
-        ({"workers": "auto", "iterables": 2}, (2, None, None, [])),
-        ({"workers": "auto", "slots": "auto", "iterables": 2}, (2, None, None, ["slots"])),
-        ({"workers": 1, "iterables": 2}, (1, None, None, [])),
+        ({"workers": "auto", "streams": 2}, (2, None, None, [])),
+        ({"workers": "auto", "slots": "auto", "streams": 2}, (2, None, None, ["slots"])),
+        ({"workers": 1, "streams": 2}, (1, None, None, [])),
     ],
 )
 def test_parameters_are_understood(parameters: dict[str, Any], expected: tuple[Any, ...]) -> None:
@@ -60,7 +77,7 @@ def test_parameters_are_understood(parameters: dict[str, Any], expected: tuple[A
 
 def test_workers_of_a_large_machine_stay_in_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """No more by default, or by "auto", than a ring can have."""
-    monkeypatch.setattr(allowance, "usable_cpus", lambda: 1000)
+    monkeypatch.setattr(options, "usable_cpus", lambda: 1000)
     assert understood()[0] == understood(workers="auto")[0] == _ring.MAX_WORKERS
 
 
@@ -109,6 +126,10 @@ def test_a_budget_bounds_workers_and_slots_together() -> None:
     assert loader.memory <= 5 * 10**6
     assert loader.plan.workers == 3  # halved until the slots fit beside them
     assert loader.plan.slots == MOST_AUTO_SLOTS
+    assert loader._tuner is not None
+    assert loader._tuner._most == Setting(3, MOST_AUTO_SLOTS)
+    least = loader._tuner.setting
+    assert replace(loader.plan, workers=least.workers, slots=least.slots).total < loader.memory - 2 * 10**6
 
 
 def test_without_a_budget_slots_take_a_quarter_of_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
