@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import threading
 import weakref
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from ringfeed.ring._snapshot import Observer
     from ringfeed.spec.builder import BuildBatch
     from ringfeed.spec.spec import Spec
+    from ringfeed.workers.process import Launcher
 
 _in_use: weakref.WeakSet[Loader] = weakref.WeakSet()
 
@@ -92,8 +93,10 @@ class Loader:
         "auto" to begin with one and go on by what waits for what, up to four a CPU (`stats` says what it came to).
     backend: "process", or "thread" for datasets that release the GIL or cannot be pickled. Threads share what the
         dataset has open: with one file and its position, rows come out wrong unless the dataset has a lock.
-    start_method: "spawn" (a fresh interpreter, which never imports the user's main module), "fork", "forkserver".
-        A fork shares open files: where they are seen in the dataset, it is refused.
+    start_method: "spawn" (a fresh interpreter, which never imports the user's main module), "fork", "forkserver": a
+        process that starts with the loader, imports what the dataset needs, and forks workers in the first epoch. A
+        fork shares open files: where they are seen in the dataset, it is refused. Where unpickling the dataset opens
+        something, a np.memmap too, each worker of a forkserver unpickles it for itself.
     slots, memory: how many batches exist at once, being filled, ready and in the caller's hands; or the bytes that
         all shared memory may take ("512MB"), which picks the slots. Default: 4 slots, or workers + 2 with
         ``batch_size=None``. ``slots="auto"`` begins with 2 and opens others as they help, within ``memory`` or else a
@@ -138,7 +141,7 @@ class Loader:
         max_attempts: int = 3,
         max_restarts: int | None = None,
     ) -> None:
-        """Check everything, read sample 0 unless ``spec`` is given, and make the plan; nothing is reserved yet."""
+        """Check everything, read sample 0 unless ``spec`` is given, and make the plan; no slot is reserved yet."""
         self._batch_size = check_count("batch_size", batch_size, 1)
         check_count("max_batch_size", max_batch_size, 1)
         self._seed = check_seed(seed)
@@ -192,6 +195,7 @@ class Loader:
         self._closed = False
         self._unended: Engine | None = None  # the last there was, until it has ended
         self._finalizer: weakref.finalize[[Engine], Loader] | None = None
+        self._launcher = self._begin_to_launch()  # until the first epoch
 
     def _make_sampler(self) -> Sampler:
         return self._source.sampler(shuffle=self._shuffle, sampler=self._custom_sampler)
@@ -217,7 +221,20 @@ class Loader:
             refuse_to_share(self._source.dataset)
         sent = self._sends and start_method != "fork"
         parcel = pack(self._source.dataset, weigh=start_method == "spawn") if sent else None
+        self._modules = () if parcel is None else parcel.modules
         return self._allowance.plan(self._source, parcel, copied=start_method == "spawn")
+
+    def _begin_to_launch(self) -> Launcher | None:
+        """Have a forkserver import what the workers need while the user's program goes on."""
+        if not self._sends or self._settings.start_method != "forkserver":
+            return None
+        from ringfeed.workers.forkserver import Forkserver  # noqa: PLC0415 - for one start method
+
+        with suppress(RingfeedError, OSError):  # what keeps it from starting is raised by the first epoch
+            launcher = Forkserver(self._settings.timeout_s, self._source.packages, self._modules)
+            launcher.begin()
+            return launcher
+        return None
 
     def _check_memory(self) -> None:
         """Refuse what the machine has no memory for at the start."""
@@ -364,7 +381,8 @@ class Loader:
         self._stop_engine()  # if Ctrl-C has kept the last from it
         self._check_memory()
         source = self._source.without_dataset()
-        engine = Engine(self._plan, source, self._settings, self._stats, tuner=self._tuner)
+        launcher, self._launcher = self._launcher, None
+        engine = Engine(self._plan, source, self._settings, self._stats, tuner=self._tuner, launcher=launcher)
         try:
             self._unended = engine
             self._finalizer = weakref.finalize(self, Engine.stop, engine)
@@ -617,6 +635,7 @@ class Loader:
             return  # a forked child: nothing here is its own
         with self._lock:
             self._stop_engine()
+            self._launcher = None  # that ends what it has begun
 
     def __enter__(self) -> Self:
         """Return the loader itself."""

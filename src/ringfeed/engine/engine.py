@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from ringfeed.monitor.stats import Stats
     from ringfeed.ring._feed import Feed
     from ringfeed.spec.builder import BuildBatch
+    from ringfeed.workers.process import Launcher
 
 HELD_NS = 10**9  # patience with views that hold every slot
 FOREVER_NS = 2**62
@@ -55,8 +56,17 @@ SPIN_NS = 20_000
 class Engine:
     """A segment, its ring and the pool that fills it."""
 
-    def __init__(self, plan: Plan, source: Source, settings: Settings, stats: Stats, *, tuner: Tuner | None) -> None:
-        """Reserve the plan's memory, or with a tuner as much of it as it begins with; nothing runs yet."""
+    def __init__(  # noqa: PLR0913 - made in one place
+        self,
+        plan: Plan,
+        source: Source,
+        settings: Settings,
+        stats: Stats,
+        *,
+        tuner: Tuner | None,
+        launcher: Launcher | None,
+    ) -> None:
+        """Reserve the plan's memory, or with a tuner as much of it as it begins with; no worker runs yet."""
         layout = plan.layout
         self._forks = Forks.count
         self.stats = stats
@@ -73,7 +83,7 @@ class Engine:
         try:
             self.ring = self.segment.open()
             self.ring.become_consumer(self._capacity, settings.max_attempts)
-            self.pool = self._make_pool()
+            self.pool = self._make_pool(launcher)
         except BaseException:
             self.segment.close()
             raise
@@ -94,7 +104,7 @@ class Engine:
         self._sizing = Sizing(tuner, self.segment, self.ring, self.pool, self.count) if tuner else None
         self._room = Room(self.ring, self.origins, self._sizing, self._timeout_ns())
 
-    def _make_pool(self) -> Pool:
+    def _make_pool(self, launcher: Launcher | None) -> Pool:
         settings = self._settings
         config = PoolConfig(
             self.ring,
@@ -107,6 +117,7 @@ class Engine:
             settings.max_attempts,
             self._at_first.workers,
             settings.timeout_s,
+            launcher,
         )
         return _POOLS[settings.backend](config) if settings.workers else InProcess(config)
 

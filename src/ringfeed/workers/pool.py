@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ringfeed.data.base import Reader, Source
     from ringfeed.errors import RingfeedError
     from ringfeed.ring.segment import Segment
+    from ringfeed.workers.process import Launcher
 
 STOP_S = 1.0
 
@@ -51,6 +52,7 @@ class PoolConfig:
     max_attempts: int = 3
     initial_workers: int = 0  # of the workers; the others come when they are wanted
     timeout_s: float | None = None
+    launcher: Launcher | None = None  # what has begun to start workers already
 
 
 class Pool(Protocol):
@@ -159,7 +161,7 @@ class Threads:
     """Worker threads of this process: for datasets that release the GIL, or cannot be pickled."""
 
     def __init__(self, config: PoolConfig) -> None:
-        """Prepare ``crew.workers`` threads."""
+        """Prepare ``config.workers`` threads."""
         self.failure: RingfeedError | None = None
         self.restarts = self.unkillable = 0
         self.scaled_down: tuple[int, str] | None = None

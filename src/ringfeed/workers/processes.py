@@ -15,15 +15,18 @@ from ringfeed.ring._ring import Descriptor, now_ns
 from ringfeed.ring._snapshot import Observer
 from ringfeed.ring.machine import check_processes, start_thread
 from ringfeed.transport.shared_dataset import Shipment, pack, ship
-from ringfeed.workers.launch import Forker, Spawner
+from ringfeed.workers.fork import Fork
+from ringfeed.workers.forkserver import Forkserver
 from ringfeed.workers.pool import STOP_S
-from ringfeed.workers.process import Lifeline, WorkerProcess, terminate_all
+from ringfeed.workers.process import terminate_all
 from ringfeed.workers.restart_policy import RestartPolicy
+from ringfeed.workers.spawn import Spawner
 from ringfeed.workers.stacks import Stacks
 from ringfeed.workers.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from ringfeed.workers.pool import PoolConfig
+    from ringfeed.workers.process import Launcher, WorkerProcess
 
 KILL_S = 5.0  # what SIGKILL may take, which is milliseconds; a worker that outlives it is quarantined
 
@@ -32,11 +35,10 @@ class Processes:
     """Worker processes, watched by a thread that reaps the dead and starts others in their place."""
 
     def __init__(self, config: PoolConfig) -> None:
-        """Prepare ``crew.workers`` processes."""
+        """Prepare ``config.workers`` processes."""
         self.failure: RingfeedError | None = None
         self._config = config
         self._home = os.getpid()
-        self._launcher: Spawner | Forker | None = None
         self._policy = RestartPolicy(config.initial_workers, config.max_restarts)
         self._observer = Observer(config.ring)
         self._watchdog = Watchdog(config.ring, self._observer)
@@ -54,7 +56,7 @@ class Processes:
         self._stopping = False
         self._lock = threading.RLock()  # workers, versions and starts change together
         check_processes(config.initial_workers)
-        self._lifeline = Lifeline()
+        self._launcher = config.launcher or _launcher(config)
         self._wake_fd: Descriptor | None = Descriptor(os.eventfd, 0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._watcher = threading.Thread(target=self._watch, name="ringfeed-watcher", daemon=True)
 
@@ -65,16 +67,12 @@ class Processes:
         self._config.ring.set_worker_count(self._policy.wanted)
         try:
             with self._lock:
-                if self._config.start_method == "spawn":
-                    self._launcher = Spawner(self._lifeline)
-                    self._launch_all()
+                self._launcher.begin(self._policy.wanted)
+                if self._launcher.ships:
                     self._shipment = ship(pack(dataset))
-                else:
-                    if self._config.start_method == "forkserver":
-                        self._shipment = ship(pack(dataset))
-                    source, timeout_s = self._config.source, self._config.timeout_s
-                    self._launcher = Forker(self._lifeline, dataset, self._shipment, source, timeout_s)
-                    self._launch_all()
+                self._launcher.hold(dataset, self._shipment)
+                for number in range(self._policy.wanted):
+                    self._workers[number] = self._launcher.start()
                 for number in self._workers:
                     self._configure(number)
             start_thread(self._watcher)
@@ -82,18 +80,10 @@ class Processes:
             self.stop()
             raise
 
-    def _launch_all(self) -> None:
-        for number in range(self._policy.wanted):
-            self._workers[number] = self._launch()
-
-    def _launch(self) -> WorkerProcess:
-        assert self._launcher is not None
-        return self._launcher.start()
-
     def _configure(self, number: int) -> None:
-        """Send the hello message: the segment, the source, and the dataset unless it was forked along."""
+        """Send the hello message: the segment, the source, and the dataset unless the worker holds it."""
         segment = self._config.segment
-        forked = self._config.start_method != "spawn" and self._version == 0
+        shipment = None if self._launcher.holds_dataset else self._shipment
         hello = {
             "source": self._config.source,
             "offsets": self._config.offsets,
@@ -101,11 +91,11 @@ class Processes:
             "lane": self._lane_of(number),
             "sizes": segment.sizes,
             "version": self._version,
-            "manifest": None if forked or self._shipment is None else self._shipment.manifest(),
+            "manifest": None if shipment is None else shipment.manifest(),
             "bars": self._bars,
             "start": self._starts[number],
         }
-        fds = () if hello["manifest"] is None or self._shipment is None else self._shipment.fds
+        fds = () if shipment is None else shipment.fds
         self._starts[number] += 1
         self._watchdog.begin(number)
         worker = self._workers[number]
@@ -125,6 +115,7 @@ class Processes:
             return self._version
         with self._lock:
             previous, self._shipment, self._version = self._shipment, shipment, self._version + 1
+            self._launcher.holds_dataset = False  # what it has is out of date
             message = {"version": self._version, "manifest": shipment.manifest()}
             try:
                 for worker in self._workers.values():
@@ -243,7 +234,7 @@ class Processes:
         ids = (number for number in range(self._config.ring.ids) if number not in {**self._workers, **self._fenced})
         for number in [*ids][: max(0, wanted - len(self._workers.keys() - self._leaving))]:
             if not self._stopping:
-                worker = self._workers[number] = self._launch()
+                worker = self._workers[number] = self._launcher.start()
                 try:
                     self._configure(number)
                 except (
@@ -368,8 +359,7 @@ class Processes:
         self._stopping = True
         self._wake()
         self._config.ring.stop()
-        if self._launcher is not None:
-            self._launcher.abandon()
+        self._launcher.abandon()
 
     def stop(self) -> None:
         """Let idle workers leave, end the others by SIGKILL, and close everything."""
@@ -389,11 +379,17 @@ class Processes:
             self._stacks.close()
             if self._shipment is not None:
                 self._shipment.close()
-            self._lifeline.close()
 
     def _bury_all(self) -> None:
         terminate_all([*self._workers.values(), *self._fenced.values()], STOP_S)
         self._workers.clear()
         self._fenced.clear()
-        if self._launcher is not None:
-            self._launcher.close()
+        self._launcher.close()
+
+
+def _launcher(config: PoolConfig) -> Launcher:
+    if config.start_method == "spawn":
+        return Spawner()
+    if config.start_method == "fork":
+        return Fork(config.timeout_s)
+    return Forkserver(config.timeout_s, config.source.packages)

@@ -9,12 +9,12 @@ import contextlib
 import os
 import select
 import signal
-import socket
 import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ringfeed.ring import _ring
+from ringfeed.ring._ring import Descriptor
 from ringfeed.transport import imports as _imports
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ LARGEST_KEPT_BLOCK = 32 * 1024 * 1024
 class WorkerMain:
     """A worker process's state: its end of the ring, and the newest dataset it was sent."""
 
-    def __init__(self, channel: socket.socket, dataset: Any = None) -> None:
+    def __init__(self, channel: Descriptor, dataset: Any = None) -> None:
         """Wait for the hello message and open the segment; ``dataset`` is set in a forked worker."""
         from ringfeed.ring.segment import open_ring  # noqa: PLC0415 - see above
         from ringfeed.workers import channel as channels  # noqa: PLC0415 - after the guard, like all that is slow
@@ -156,7 +156,7 @@ def _execute(
     """Put another program in this one's place. No thread survives that: another process guards it in the same way."""
     if os.getpid() != home:  # a child of the dataset's: it is in the guarded group
         execute(*arguments)
-    from ringfeed.workers.forkserver import fork  # noqa: PLC0415 - it imports this module
+    from ringfeed.workers.forkserver_main import fork  # noqa: PLC0415 - it imports this module
 
     myself = os.pidfd_open(home)
     guard = fork(partial(_guard_program, parent_fd, lifeline_fd, myself))
@@ -179,11 +179,15 @@ def _guard_program(parent_fd: int, lifeline_fd: int, program: int) -> NoReturn:
     os._exit(0)
 
 
+def channel_of(channel_fd: int) -> Descriptor:
+    """Return the owner of an inherited channel, which is not inherited any further."""
+    os.set_inheritable(channel_fd, False)  # noqa: FBT003 - see become_worker()
+    return Descriptor(int, channel_fd)
+
+
 def work(channel_fd: int, dataset: Any = None) -> None:
     """Run a worker process, from the hello message to the end."""
-    os.set_inheritable(channel_fd, False)  # noqa: FBT003 - see become_worker()
-    channel = socket.socket(fileno=channel_fd)
-    channel.setblocking(True)  # noqa: FBT003 - the name says it; a forked worker has the consumer's default timeout
+    channel = channel_of(channel_fd)
     try:
         WorkerMain(channel, dataset).run()
     except BaseException:  # noqa: BLE001 - reported, whatever it is
@@ -198,5 +202,5 @@ def main(channel_fd: int, parent_fd: int, lifeline_fd: int) -> None:
         become_worker(parent_fd, lifeline_fd)
         import numpy as np  # noqa: F401, PLC0415 - while the consumer packs the dataset
     except BaseException:  # noqa: BLE001 - reported, whatever it is
-        report_and_leave(socket.socket(fileno=channel_fd))
+        report_and_leave(channel_of(channel_fd))
     work(channel_fd)
