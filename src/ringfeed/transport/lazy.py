@@ -10,11 +10,12 @@ import functools
 import operator
 import sys
 import typing
+from abc import ABCMeta
 from types import BuiltinFunctionType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 from ringfeed.transport.arrays import PROTOCOL
-from ringfeed.transport.framework_stubs import LazyObject, of_framework, standin_for
+from ringfeed.transport.framework_stubs import LazyObject, of_framework, resolve, standin_for
 
 if TYPE_CHECKING:
     import dataclasses
@@ -96,3 +97,28 @@ def reduce_field(field: dataclasses.Field[Any]) -> Any:
     reduced: Any = field.__reduce_ex__(PROTOCOL)
     make, args, (attributes, slots), *rest = reduced
     return (make, args, (attributes, {**slots, "type": str(field.type)}), *rest)
+
+
+def on_demand(value: Any) -> Any:
+    """A class of the user on a framework's base (a model, say) as one that is imported when it is used."""
+    if issubclass(type(value), type) and not issubclass(value, BaseException):
+        bases = [base for base in value.__mro__ if of_framework(base.__module__)]
+        if any(standin_for(base) is None for base in bases):
+            return LazyObject(f"{value.__module__}:{value.__qualname__}")
+    return value
+
+
+class Original:
+    """Pickles as a reference to a class that would otherwise be replaced by its stand-in."""
+
+    def __init__(self, cls: type) -> None:
+        self.cls = cls
+
+    def __reduce__(self) -> Any:
+        return resolve, (f"{self.cls.__module__}:{self.cls.__qualname__}",)
+
+
+def clashes(cls: type) -> bool:
+    """Whether the metaclass of ``cls`` cannot be combined with that of the stand-ins."""
+    plain = type(cls) is type or issubclass(type(cls), ABCMeta)
+    return not plain and any(standin_for(base) for base in cls.__bases__)

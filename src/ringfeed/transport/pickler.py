@@ -18,7 +18,6 @@ import functools
 import io
 import pickle
 import sys
-from abc import ABCMeta
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -31,10 +30,13 @@ from ringfeed.transport import modules as _modules
 from ringfeed.transport import parts as _parts
 from ringfeed.transport.framework_stubs import LazyModule, LazyObject, of_framework, standin_for
 from ringfeed.transport.lazy import (
+    Original,
+    clashes,
     found_at,
     lazily,
     lazy_members,
     lazy_values,
+    on_demand,
     reduce_field,
     reduce_partial,
     without_frameworks,
@@ -192,8 +194,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         if not _has_state(reduced):  # by reference, or one of the builtin types
             return reduced
         make, args, (members, slots), *rest = reduced
-        if _clashes(cls):
-            bases = tuple(_Original(base) if standin_for(base) else base for base in cls.__bases__)
+        if clashes(cls):
+            bases = tuple(Original(base) if standin_for(base) else base for base in cls.__bases__)
             args = (*args[:2], bases, *args[3:])
         return (make, args, (lazy_members(members), slots), *rest)
 
@@ -226,7 +228,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
                 lazy_values(self._with_parts({n: v for n, v in vars(value).items() if n in names}, names)),
             )
             if self._is_sent(value)
-            else _on_demand(value)
+            else on_demand(value)
             if self._home_of(value)
             else value
             for name, value in members.items()
@@ -279,15 +281,6 @@ class _Part:
         return _parts.partial, (self.module,), self.members
 
 
-def _on_demand(value: Any) -> Any:
-    """A class of the user on a framework's base (a model, say) as one that is imported when it is used."""
-    if issubclass(type(value), type) and not issubclass(value, BaseException) and _modules.on_framework(value):
-        bases = [base for base in value.__mro__ if of_framework(base.__module__)]
-        if any(standin_for(base) is None for base in bases):
-            return LazyObject(f"{value.__module__}:{value.__qualname__}")
-    return value
-
-
 def names_in(code: CodeType) -> set[str]:
     """The names that a function and the functions inside it may look up, as globals or as attributes."""
     inner = (names_in(constant) for constant in code.co_consts if isinstance(constant, CodeType))
@@ -296,22 +289,6 @@ def names_in(code: CodeType) -> set[str]:
 
 def _has_state(reduced: Any) -> bool:
     return isinstance(reduced, tuple) and len(reduced) > 2 and reduced[2] is not None  # noqa: PLR2004 - its place
-
-
-class _Original:
-    """Pickles as a reference to a class that would otherwise be replaced by its stand-in."""
-
-    def __init__(self, cls: type) -> None:
-        self.cls = cls
-
-    def __reduce__(self) -> Any:
-        return standins.resolve, (f"{self.cls.__module__}:{self.cls.__qualname__}",)
-
-
-def _clashes(cls: type) -> bool:
-    """Whether the metaclass of ``cls`` cannot be combined with that of the stand-ins."""
-    plain = type(cls) is type or issubclass(type(cls), ABCMeta)
-    return not plain and any(standin_for(base) for base in cls.__bases__)
 
 
 def _refuse_file(file: io.TextIOWrapper) -> Any:

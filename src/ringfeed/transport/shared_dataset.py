@@ -24,15 +24,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ringfeed.errors import PlanError, ShipError
 from ringfeed.ring import _pages
 from ringfeed.ring._ring import Descriptor
-from ringfeed.transport.imports import frameworks_loaded, watched
+from ringfeed.transport.imports import watched
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ringfeed.transport.parts_pickler import Parts
     from ringfeed.transport.pickler import Pickled
-
-__all__ = ["Parcel", "Shipment", "frameworks_loaded", "pack", "ship", "unpack"]
 
 ALIGNMENT = 64  # bytes; a buffer is then as usable in a worker as a fresh allocation
 COMPARED = 1 << 20  # bytes compared at a time: both sides stay in cache, and the first difference ends it

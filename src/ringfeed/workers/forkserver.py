@@ -86,7 +86,7 @@ class Forker(Launcher):
         deadline = time.monotonic() + self._timeout_s
         while time.monotonic() < deadline and not self._abandoned:
             with suppress(TimeoutError):
-                message, fds = channels.receive_owned(forkserver.channel, LOOK_S)
+                message, fds = channels.receive(forkserver.channel, LOOK_S)
                 if "pid" in message:
                     return message["pid"], fds[0]
                 self._note(message)
@@ -118,7 +118,7 @@ class Forker(Launcher):
         deadline = time.monotonic() + BURIAL_S
         while pid not in self._statuses and self._forkserver is forkserver and time.monotonic() < deadline:
             try:
-                message, _ = channels.receive_owned(forkserver.channel, LOOK_S)
+                message, _ = channels.receive(forkserver.channel, LOOK_S)
             except TimeoutError:
                 continue
             except (OSError, EOFError):

@@ -54,7 +54,7 @@ class ForkserverMain:
 
     def _handle_request(self) -> bool:
         try:
-            message, fds = channels.receive_owned(self._channel)
+            message, fds = channels.receive(self._channel)
         except EOFError:
             return False
         except OSError as error:

@@ -111,7 +111,7 @@ class WorkerProcess:
     def startup_error(self) -> WorkerError | None:
         """Return the error outside any sample that a dead worker has sent, if any."""
         try:
-            message, _ = channels.receive_owned(self.channel, 0)
+            message, _ = channels.receive(self.channel, 0)
         except (OSError, EOFError):
             return None
         failure = decode(message["broken"])

@@ -43,12 +43,10 @@ class WorkerMain:
         self._source: Source = hello["source"]
         self._offsets: tuple[int, ...] = hello["offsets"]
         self._number: int = hello["number"]
-        control_fd, slots_fd = fds[:2]
-        self._ring = open_ring(control_fd, slots_fd, hello["sizes"])
-        os.close(control_fd)
-        os.close(slots_fd)
+        control, slots, self._stack = fds[:3]
+        self._ring = open_ring(control.fileno(), slots.fileno(), hello["sizes"])
         self._end = _ring.WorkerEnd(self._ring, self._number, hello["lane"])
-        self._register_stack_dump(fds[2])
+        self._register_stack_dump(self._stack.fileno())
         _imports.expect(self._source.packages, silent=self._number > 0 or hello["start"] > 0)  # one of them says it
         self._version: int = hello["version"]
         self._dataset = self._unpack(hello["manifest"], fds[3:]) if hello["manifest"] is not None else dataset
@@ -62,14 +60,11 @@ class WorkerMain:
         port = Port(self._end, self._ring, self._offsets, bars=self._bars)
         return self._source.reader(self._dataset, port)
 
-    def _unpack(self, manifest: bytes, fds: list[int]) -> Any:
+    @staticmethod
+    def _unpack(manifest: bytes, fds: list[Descriptor]) -> Any:
         from ringfeed.transport.shared_dataset import unpack  # noqa: PLC0415 - imports NumPy
 
-        try:
-            return unpack(manifest, fds)
-        finally:
-            for fd in fds:
-                os.close(fd)
+        return unpack(manifest, [fd.fileno() for fd in fds])
 
     def _scatter(self, start: int) -> None:
         from ringfeed.data.rng import scatter  # noqa: PLC0415 - see above
@@ -96,9 +91,6 @@ class WorkerMain:
             self._version = message["version"]
             if self._version == version:
                 self._dataset = self._unpack(message["manifest"], fds)
-            else:
-                for fd in fds:
-                    os.close(fd)
         self._reader = self._open()
 
 
