@@ -216,11 +216,14 @@ class Keeping(Opening):
 
 
 @pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize("killed", [False, True])
 @pytest.mark.parametrize("kind", [Opening, Keeping])
-def test_workers_share_no_file_that_unpickling_opens(kind: Callable[[str], Any], tmp_path: Path) -> None:
+def test_workers_share_no_file_that_unpickling_opens(kind: Callable[[str], Any], killed: bool, tmp_path: Path) -> None:  # noqa: FBT001 - a parameter
     """Where unpickling opens a file, each worker unpickles for itself: with one position the rows would be wrong."""
     np.arange(COUNT).tofile(tmp_path / "rows")
     with loader_of(kind(str(tmp_path / "rows")), copy=True, spec=ringfeed.Array((), "int64")) as loader:
+        if killed:
+            os.kill(begun(loader), signal.SIGKILL)
         assert np.concatenate([*loader]).tolist() == list(range(COUNT))
         os.kill(pids(loader)[0], signal.SIGKILL)
         os.kill(pool_of(loader)._launcher._forkserver.pid, signal.SIGKILL)

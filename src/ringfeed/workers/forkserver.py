@@ -53,11 +53,14 @@ class Forker(Launcher):
 
     def start(self) -> WorkerProcess:
         """Start a worker; a forkserver that was killed is replaced."""
+        held = self.holds_dataset
         for last_try in (False, True):
             try:
                 return self._order()
             except (OSError, EOFError) as error:
                 end = self._bury()
+                if held and not self.holds_dataset:
+                    return self.start()  # by one that does not unpickle the dataset: see `ForkserverMain._unpack`
                 # A BlockingIOError is a forkserver that does not read.
                 if isinstance(error, OSError) and is_shortage(error) and not isinstance(error, BlockingIOError):
                     raise WorkerError(f"no worker can be started: {reason(error)}") from error

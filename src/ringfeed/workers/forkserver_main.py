@@ -38,6 +38,7 @@ class ForkserverMain:
         self._channel = channel
         self._lifeline = lifeline
         self._dataset = dataset
+        self._may_fork = True
         self._children: dict[int, Child] = {}  # by pidfd
 
     def run(self) -> None:
@@ -64,29 +65,31 @@ class ForkserverMain:
             preload(**message["preload"])
         elif "manifest" in message:
             move_to(**message["surroundings"])
-            return message["manifest"] is None or self._unpack(message["manifest"], fds)
+            if message["manifest"] is not None:
+                self._unpack(message["manifest"], fds)
         elif "pipes" in message:
             from ringfeed.workers.fork import close_pipes  # noqa: PLC0415 - it is loaded where pipes were found
 
             close_pipes(message["pipes"])
-        else:
+        elif self._may_fork:
             self._fork_worker(fds[0])
+        else:
+            return False
         return True
 
-    def _unpack(self, manifest: bytes, fds: list[Descriptor]) -> bool:
+    def _unpack(self, manifest: bytes, fds: list[Descriptor]) -> None:
         """Unpickle the dataset, unless that opens something: forked workers would share it, its position too.
 
-        Then each worker unpickles it for itself. False where it stays open here, and this process must not fork.
+        Then each worker unpickles it for itself. Where it stays open here, this process must not fork.
         """
         from ringfeed.transport.shared_dataset import unpack  # noqa: PLC0415 - imports NumPy, after the guard of a worker
 
         before = _open_descriptors()
         self._dataset = unpack(manifest, [fd.fileno() for fd in fds])
-        if _open_descriptors() <= before:
-            return True
-        self._dataset = None
-        channels.send(self._channel, {"apart": True})
-        return _open_descriptors() <= before
+        if _open_descriptors() - before:
+            self._dataset = None
+            self._may_fork = not _open_descriptors() - before
+            channels.send(self._channel, {"apart": True})
 
     def _fork_worker(self, channel: Descriptor) -> None:
         try:
