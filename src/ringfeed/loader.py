@@ -30,7 +30,7 @@ from ringfeed.monitor.memory import Memory, frameworks_in
 from ringfeed.monitor.stats import Stats
 from ringfeed.monitor.trace import Trace
 from ringfeed.ring import _ring
-from ringfeed.ring.machine import usable_cpus
+from ringfeed.ring.machine import check_futex, usable_cpus
 from ringfeed.transport.shared_dataset import pack
 
 if TYPE_CHECKING:
@@ -231,6 +231,7 @@ class Loader:
         from ringfeed.workers.forkserver import Forkserver  # noqa: PLC0415 - for one start method
 
         with suppress(RingfeedError, OSError):  # what keeps it from starting is raised by the first epoch
+            check_futex()
             launcher = Forkserver(self._settings.timeout_s, self._source.packages, self._modules)
             launcher.begin()
             return launcher

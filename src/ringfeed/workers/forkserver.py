@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 LOOK_S = 0.1  # between two looks at whether the caller still waits
 BURIAL_S = 1.0
+DESCRIPTORS = 5  # of a launcher whose forkserver has begun: three of the lifeline, a channel and a pidfd
 
 
 class Forker(Launcher):

@@ -15,9 +15,9 @@ from ringfeed.ring._ring import Descriptor, now_ns
 from ringfeed.ring._snapshot import Observer
 from ringfeed.ring.machine import check_processes, start_thread
 from ringfeed.workers.fork import Fork
-from ringfeed.workers.forkserver import Forkserver
+from ringfeed.workers.forkserver import DESCRIPTORS, Forkserver
 from ringfeed.workers.handshake import Handshake
-from ringfeed.workers.pool import STOP_S
+from ringfeed.workers.pool import STOP_S, Pool
 from ringfeed.workers.process import terminate_all
 from ringfeed.workers.restart_policy import RestartPolicy
 from ringfeed.workers.spawn import Spawner
@@ -31,13 +31,12 @@ if TYPE_CHECKING:
 KILL_S = 5.0  # what SIGKILL may take, which is milliseconds; a worker that outlives it is quarantined
 
 
-class Processes:
+class Processes(Pool):
     """Worker processes, watched by a thread that reaps the dead and starts others in their place."""
 
     def __init__(self, config: PoolConfig) -> None:
         """Prepare ``config.workers`` processes."""
-        self.failure: RingfeedError | None = None
-        self._config = config
+        super().__init__(config)
         self._home = os.getpid()
         self._policy = RestartPolicy(config.initial_workers, config.max_restarts)
         self._observer = Observer(config.ring)
@@ -50,7 +49,7 @@ class Processes:
         self._deaths: dict[tuple[int, int], str] = {}
         self._stopping = False
         self._lock = threading.RLock()  # workers, versions and starts change together
-        check_processes(config.initial_workers)
+        check_processes(config.initial_workers, 0 if config.launcher is None else DESCRIPTORS)
         self._launcher = config.launcher or _launcher(config)
         self._handshake = Handshake(config, self._launcher)
         self._wake_fd: Descriptor | None = Descriptor(os.eventfd, 0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -66,13 +65,16 @@ class Processes:
                 self._launcher.begin(self._policy.wanted)
                 self._handshake.send_first(dataset)
                 for number in range(self._policy.wanted):
-                    self._workers[number] = self._launcher.start()
+                    self._workers[number] = self._launch()
                 for number in self._workers:
                     self._configure(number)
             start_thread(self._watcher)
         except BaseException:
             self.stop()
             raise
+
+    def _launch(self) -> WorkerProcess:
+        return self._launcher.start()
 
     def _configure(self, number: int) -> None:
         """Send a worker its first message."""
@@ -200,7 +202,7 @@ class Processes:
         ids = (number for number in range(self._config.ring.ids) if number not in {**self._workers, **self._fenced})
         for number in [*ids][: max(0, wanted - len(self._workers.keys() - self._leaving))]:
             if not self._stopping:
-                worker = self._workers[number] = self._launcher.start()
+                worker = self._workers[number] = self._launch()
                 try:
                     self._configure(number)
                 except BaseException:  # Ctrl-C: it would wait for its first message for ever
@@ -232,10 +234,6 @@ class Processes:
     def unkillable(self) -> int:
         """How many workers SIGKILL could not end."""
         return len(self._fenced)
-
-    def step(self) -> bool:
-        """The processes work by themselves."""
-        return False
 
     def death_of(self, batch: int, row: int) -> str:
         """Say how the last worker died that tried this row."""
