@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import threading
 import weakref
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
@@ -31,7 +31,7 @@ from ringfeed.monitor.stats import Stats
 from ringfeed.monitor.trace import Trace
 from ringfeed.ring import _ring
 from ringfeed.ring.failure import UsersErrors
-from ringfeed.ring.machine import usable_cpus
+from ringfeed.ring.machine import check_futex, usable_cpus
 from ringfeed.transport.shared_dataset import pack
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from ringfeed.ring._snapshot import Observer
     from ringfeed.spec.builder import BuildBatch
     from ringfeed.spec.spec import Spec
+    from ringfeed.workers.process import Launcher
 
 if TYPE_CHECKING:
     Batch_co = TypeVarWithDefault("Batch_co", default=Any, covariant=True)
@@ -125,8 +126,10 @@ class Loader(Generic[Batch_co]):
         number).
     backend: "process", or "thread" for datasets that release the GIL or cannot be pickled. Threads share what the
         dataset has open: with one file and its position, rows come out wrong unless the dataset has a lock.
-    start_method: "spawn" (a fresh interpreter, which never imports the user's main module), "fork", "forkserver".
-        A fork shares open files: where they are seen in the dataset, it is refused.
+    start_method: "spawn" (a fresh interpreter, which never imports the user's main module), "fork", "forkserver": a
+        process that starts with the loader, imports what the dataset needs, and forks workers in the first epoch. A
+        fork shares open files: where they are seen in the dataset, it is refused. Where unpickling the dataset opens
+        something, a np.memmap too, each worker of a forkserver unpickles it for itself.
     pin: register the slots with the CUDA driver, so that a GPU copies from them by itself (see `to_torch`). PlanError
         without a driver. Copies that you start yourself must be over before the loader is closed.
 
@@ -174,7 +177,7 @@ class Loader(Generic[Batch_co]):
         max_attempts: int = 3,
         max_restarts: int | None = None,
     ) -> None:
-        """Check everything, read sample 0 unless ``spec`` is given, and make the plan; nothing is reserved yet."""
+        """Check everything, read sample 0 unless ``spec`` is given, and make the plan; no slot is reserved yet."""
         self._batch_size = check_count("batch_size", batch_size, 1)
         check_count("max_batch_size", max_batch_size, 1)
         self._seed = check_seed(seed)
@@ -226,6 +229,7 @@ class Loader(Generic[Batch_co]):
         self._closed = False
         self._unended: Engine | None = None  # the last there was, until it has ended
         self._finalizer: weakref.finalize[[Engine], Loader] | None = None
+        self._launcher = self._begin_to_launch()  # until the first epoch
 
     def _make_sampler(self) -> Sampler:
         return self._source.sampler(shuffle=self._shuffle, sampler=self._custom_sampler)
@@ -251,7 +255,21 @@ class Loader(Generic[Batch_co]):
             refuse_to_share(self._source.dataset)
         sent = self._sends and start_method != "fork"
         parcel = pack(self._source.dataset, weigh=start_method == "spawn") if sent else None
+        self._modules = () if parcel is None else parcel.modules
         return plan_for(self._settings, self._source, parcel)
+
+    def _begin_to_launch(self) -> Launcher | None:
+        """Have a forkserver import what the workers need while the user's program goes on."""
+        if not self._sends or self._settings.start_method != "forkserver":
+            return None
+        from ringfeed.workers.forkserver import Forkserver  # noqa: PLC0415 - for one start method
+
+        with suppress(RingfeedError, OSError):  # what keeps it from starting is raised by the first epoch
+            check_futex()
+            launcher = Forkserver(self._settings.timeout_s, self._source.packages, self._modules)
+            launcher.begin()
+            return launcher
+        return None
 
     def _check_memory(self) -> None:
         """Refuse what the machine has no memory for at the start."""
@@ -423,7 +441,8 @@ class Loader(Generic[Batch_co]):
         self._stop_engine()  # if Ctrl-C has kept the last from it
         self._check_memory()
         source = self._source.without_dataset()
-        engine = Engine(self._plan, source, self._settings, self._stats, tuner=self._tuner)
+        launcher, self._launcher = self._launcher, None
+        engine = Engine(self._plan, source, self._settings, self._stats, tuner=self._tuner, launcher=launcher)
         try:
             self._unended = engine
             self._finalizer = weakref.finalize(self, Engine.stop, engine)
@@ -679,6 +698,7 @@ class Loader(Generic[Batch_co]):
             return  # a forked child: nothing here is its own
         with self._lock:
             self._stop_engine()
+            self._launcher = None  # that ends what it has begun
 
     def __enter__(self) -> Self:
         """Return the loader itself."""

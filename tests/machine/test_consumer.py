@@ -32,7 +32,7 @@ GONE_S = 60.0  # nobody ends by itself for ten minutes
 CONSUMER = """
 import json, os, re, signal, sys, threading, time
 import ringfeed
-from ringfeed.workers import launch
+from ringfeed.workers import spawn
 from datasets import Misbehaving, Oracle, Unhurried, Witness
 
 def tell(*loaders):
@@ -231,14 +231,14 @@ def test_a_loader_closed_beside_others(start: Any) -> None:
 
 
 STARTING = """
-popen = launch._popen
+popen = spawn._popen
 started = []
 def note(*args):
     started.append(popen(*args))
     if len(started) == 2:
         print(json.dumps([process.pid for process in started]), flush=True)
     return started[-1]
-launch._popen = note
+spawn._popen = note
 iterator = iter(loader_of("spawn", Unhurried(20)))
 next(iterator)
 """

@@ -200,7 +200,7 @@ def interrupt_start(kind: str, number: int) -> tuple[str, list[str]]:
     except KeyboardInterrupt:
         pass
     left = []
-    if tracer.where and loader._engine is None:  # else it goes on
+    if tracer.where and loader._engine is None and loader._launcher is None:  # else it goes on
         left = left_since(before)
     if number % 3 == 0:
         start(loader)

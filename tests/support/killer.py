@@ -13,7 +13,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from orders import SUSPECT_S
-from ringfeed.workers import launch, processes
+from ringfeed.workers import process, processes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,20 +36,20 @@ class Immortals:
     @contextlib.contextmanager
     def reign(self) -> Iterator[None]:
         """Have the loader's SIGKILL spare them, and lose patience with them soon."""
-        send, patience_s = launch.WorkerProcess.kill, processes.KILL_S
+        send, patience_s = process.WorkerProcess.kill, processes.KILL_S
 
-        def kill(worker: launch.WorkerProcess, number: signal.Signals = signal.SIGKILL) -> None:
+        def kill(worker: process.WorkerProcess, number: signal.Signals = signal.SIGKILL) -> None:
             if number == signal.SIGKILL and worker.pid in self.pidfds:
                 self.spared.add(worker.pid)
                 number = signal.SIGSTOP
             send(worker, number)
 
-        launch.WorkerProcess.kill = kill  # type: ignore[assignment,method-assign]
+        process.WorkerProcess.kill = kill  # type: ignore[assignment,method-assign]
         processes.KILL_S = KILL_S
         try:
             yield
         finally:
-            launch.WorkerProcess.kill = send  # type: ignore[method-assign]
+            process.WorkerProcess.kill = send  # type: ignore[method-assign]
             processes.KILL_S = patience_s
 
     def add(self, pid: int) -> bool:

@@ -27,7 +27,7 @@ import ringfeed
 from datasets import Oracle, check, flat, told
 from ringfeed.cli.discover import Target, processes
 from ringfeed.ring import segment
-from ringfeed.workers import launch
+from ringfeed.workers import spawn
 from watching import pids, run_script
 
 if TYPE_CHECKING:
@@ -93,14 +93,14 @@ def limit_beyond(name: str, room: int) -> None:
 
 def limit_address_space_of_workers(size: int) -> None:
     """Leave each spawned worker so much address space."""
-    popen = launch._popen
+    popen = spawn._popen
 
     def start(*args: Any) -> Any:
         process = popen(*args)
         resource.prlimit(process.pid, resource.RLIMIT_AS, (size, size))
         return process
 
-    launch._popen = start
+    spawn._popen = start
 
 
 def be_nobody() -> None:

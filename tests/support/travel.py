@@ -12,6 +12,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
+from ringfeed.transport import imports
 from ringfeed.transport import shared_dataset as ship
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def ask_loaded(subject: object, question: Callable[[Any], Any]) -> Any:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             answer = question(subject)
-        return answer, ship.frameworks_loaded(), [str(warning.message) for warning in caught]
+        return answer, imports.frameworks_loaded(), [str(warning.message) for warning in caught]
 
     answer, loaded, warned = ask(subject, both)
     return answer, loaded, list(map(without_figures, warned))

@@ -19,6 +19,7 @@ import pytest
 
 import travel
 from ringfeed.transport import framework_stubs as standins
+from ringfeed.transport import imports
 from ringfeed.transport import shared_dataset as ship
 
 if TYPE_CHECKING:
@@ -306,7 +307,7 @@ def test_lazy_references_can_travel_again() -> None:
 @pytest.mark.usefixtures("packages")
 def test_frameworks_loaded_names_their_roots() -> None:
     """The frameworks imported in this process are named by their root packages."""
-    before = set(ship.frameworks_loaded())
+    before = set(imports.frameworks_loaded())
     assert {"tf_keras", "flax"} <= before
     assert before <= set(standins.FRAMEWORKS)
 

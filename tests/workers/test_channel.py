@@ -20,12 +20,13 @@ def test_a_message_arrives_whole_with_its_descriptors() -> None:
         channels.send(ours, "b" * 100_000)
         message, fds = channels.receive(theirs)
         assert message == {"a": 1}
-        os.write(fds[0], b"x")
+        os.write(fds[0].fileno(), b"x")
         assert os.read(read, 9) == b"x"
-        assert not os.get_inheritable(fds[0])
+        assert not os.get_inheritable(fds[0].fileno())
         assert channels.receive(theirs) == ("b" * 100_000, [])
-    for fd in (read, write, *fds):
+    for fd in (read, write):
         os.close(fd)
+    del fds  # which closes them
 
 
 def test_a_long_message_is_its_users_alone(monkeypatch: pytest.MonkeyPatch) -> None:

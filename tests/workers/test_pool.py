@@ -19,8 +19,8 @@ import leftovers
 import ringfeed
 from datasets import FOREVER_S, Misbehaving, Oracle, Unhurried, check, drain
 from ringfeed.workers import channel as channels
-from ringfeed.workers import launch, processes
-from ringfeed.workers.launch import Spawner
+from ringfeed.workers import forkserver, processes
+from ringfeed.workers.spawn import Spawner
 from watching import pids, pool_of, run_script, wait_until, while_it_waits
 
 if TYPE_CHECKING:
@@ -313,21 +313,21 @@ def test_iterators_from_several_threads() -> None:
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_rows_do_not_wait_for_a_forkserver_that_is_stopped(method: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A dead worker's rows go to the others at once, though its forkserver cannot say yet how it ended."""
-    monkeypatch.setattr(launch, "BURIAL_S", 200.0)
+    monkeypatch.setattr(forkserver, "BURIAL_S", 200.0)
     with ringfeed.Loader(
         Oracle(400, sleep_s=0.01), batch_size=4, workers=2, start_method=method, spec=Oracle.SPEC, timeout_s=120
     ) as loader:
         batches = iter(loader)
         for _ in range(10):
             check(next(batches))
-        forkserver = pool_of(loader)._launcher._forkserver.pid
-        os.kill(forkserver, signal.SIGSTOP)
+        stopped = pool_of(loader)._launcher._forkserver.pid
+        os.kill(stopped, signal.SIGSTOP)
         try:
             os.kill(pids(loader)[0], signal.SIGKILL)
             for _ in range(20):
                 check(next(batches))
         finally:
-            os.kill(forkserver, signal.SIGCONT)
+            os.kill(stopped, signal.SIGCONT)
 
 
 @pytest.mark.usefixtures("nothing_left")

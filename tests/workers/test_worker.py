@@ -28,8 +28,7 @@ from ringfeed.ring import _ring
 from ringfeed.ring.segment import Segment
 from ringfeed.transport.shared_dataset import pack, ship
 from ringfeed.workers import channel as channels
-from ringfeed.workers.launch import Spawner
-from ringfeed.workers.process import Lifeline
+from ringfeed.workers.spawn import Spawner
 from travel import without_figures
 from watching import pool_of, run_script, start_script, wait_until
 
@@ -90,13 +89,13 @@ def numbers(first: int) -> list[int]:
 @pytest.fixture
 def tied() -> Iterator[Any]:
     """A spawned worker process that waits for its hello."""
-    lifeline = Lifeline()
-    found = Spawner(lifeline).start()
+    launcher = Spawner()
+    found = launcher.start()
     yield found
     found.kill()
     found.is_dead(120)
     found.exit_reason()
-    lifeline.close()
+    launcher.close()
 
 
 def test_a_thread_serves_until_the_ring_stops() -> None:

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from ringfeed.monitor.stats import Stats
     from ringfeed.ring._feed import Feed
     from ringfeed.spec.builder import BuildBatch
+    from ringfeed.workers.process import Launcher
 
 HELD_NS = 10**9  # patience with views that hold every slot
 PATIENCE_NS = 50_000_000  # of an iterator by itself, before the engine is asked what may be wrong
@@ -54,8 +55,17 @@ SPIN_NS = 20_000
 class Engine:
     """A segment, its ring and the pool that fills it."""
 
-    def __init__(self, plan: Plan, source: Source, settings: Options, stats: Stats, *, tuner: Tuner | None) -> None:
-        """Reserve the plan's memory, or with a tuner as much of it as it begins with; nothing runs yet."""
+    def __init__(  # noqa: PLR0913 - made in one place
+        self,
+        plan: Plan,
+        source: Source,
+        settings: Options,
+        stats: Stats,
+        *,
+        tuner: Tuner | None,
+        launcher: Launcher | None,
+    ) -> None:
+        """Reserve the plan's memory, or with a tuner as much of it as it begins with; no worker runs yet."""
         layout = plan.layout
         self._forks = Forks.count
         self.stats = stats
@@ -73,7 +83,7 @@ class Engine:
         try:
             self.ring = self.segment.open()
             self.ring.become_consumer(self._capacity, settings.max_attempts)
-            self.pool = self._make_pool()
+            self.pool = self._make_pool(launcher)
         except BaseException:
             self.segment.close()
             raise
@@ -95,7 +105,7 @@ class Engine:
         self._sizing = Sizing(tuner, self.segment, self.ring, self.pool, self.count) if tuner else None
         self._room = Room(self.ring, self.origins, self._sizing, self._timeout_ns())
 
-    def _make_pool(self) -> Pool:
+    def _make_pool(self, launcher: Launcher | None) -> Pool:
         settings = self._settings
         config = PoolConfig(
             self.ring,
@@ -108,6 +118,7 @@ class Engine:
             settings.max_attempts,
             self._at_first.workers,
             settings.timeout_s,
+            launcher,
         )
         return _POOLS[settings.backend](config) if self._workers else InProcess(config)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ringfeed.ring import _ring
-from ringfeed.transport.framework_stubs import FRAMEWORKS
+from ringfeed.transport.imports import FRAMEWORKS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

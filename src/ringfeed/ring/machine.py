@@ -125,13 +125,15 @@ def _free_in_cgroup(folder: Path, names: _Files) -> Iterator[tuple[int, str]]:
 # ---- processes and threads ----
 
 
-def check_processes(workers: int) -> None:
+def check_processes(workers: int, own: int = 0) -> None:
     """Raise WorkerError unless so many worker processes can be started, watched and told.
+
+    ``own``: descriptors of theirs that are open already.
 
     There is no way round a missing pidfd: exit codes and heartbeats have called living workers dead, which then
     wrote into slots that were another's.
     """
-    _check_descriptors(workers)
+    _check_descriptors(workers, own)
     call, release = "pidfd_open", "5.3"
     try:
         with Descriptor(os.pidfd_open, os.getpid()) as pidfd:
@@ -157,12 +159,13 @@ def check_futex() -> None:
         )
 
 
-def _check_descriptors(workers: int) -> None:
+def _check_descriptors(workers: int, own: int = 0) -> None:
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         return
     try:
-        opened = sum(int(fd.name) < limit for fd in Path("/proc/self/fd").iterdir()) - 1  # the listing has one too
+        listing = 1  # it has one too
+        opened = sum(int(fd.name) < limit for fd in Path("/proc/self/fd").iterdir()) - listing - own
     except FileNotFoundError:  # no /proc: the call that is refused one says so
         return
     except OSError:

@@ -17,12 +17,10 @@ from abc import ABCMeta
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from ringfeed.transport.imports import FRAMEWORKS, frameworks_loaded, watched
+from ringfeed.transport.imports import FRAMEWORKS, watched
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-__all__ = ["FRAMEWORKS", "frameworks_loaded"]
 
 _KERAS_MODULES = ("py_dataset_adapter", "data_utils")
 
@@ -47,11 +45,20 @@ def resolve(path: str) -> object:
     return found
 
 
-class PyDataset(metaclass=ABCMeta):  # noqa: B024 - for its isinstance
-    """The framework-free base of a worker's copy of a Keras ``PyDataset`` or ``Sequence``.
+def _setting(place: str, kind: type, default: object) -> property:
+    """Return a setting that lies where Keras keeps it, so that the state of an instance fits."""
 
-    Its three settings live where Keras keeps them, so that the state of an instance fits.
-    """
+    def get(self: PyDataset) -> object:
+        return kind(self.__dict__.get(place, default))
+
+    def put(self: PyDataset, value: object) -> None:
+        self.__dict__[place] = value
+
+    return property(get, put)
+
+
+class PyDataset(metaclass=ABCMeta):  # noqa: B024 - for its isinstance
+    """The framework-free base of a worker's copy of a Keras ``PyDataset`` or ``Sequence``."""
 
     def __init__(
         self,
@@ -59,41 +66,18 @@ class PyDataset(metaclass=ABCMeta):  # noqa: B024 - for its isinstance
         use_multiprocessing: bool = False,  # noqa: FBT001, FBT002 - as Keras has it
         max_queue_size: int = 10,
     ) -> None:
-        self._workers = workers
-        self._use_multiprocessing = use_multiprocessing
-        self._max_queue_size = max_queue_size
+        self.workers = workers
+        self.use_multiprocessing = use_multiprocessing
+        self.max_queue_size = max_queue_size
 
     @classmethod
     def __subclasshook__(cls, other: type) -> Any:
         """Count classes on the real base too: they arrive where a user's own module imports Keras."""
         return _stands_for(cls, PyDataset, other)
 
-    @property
-    def workers(self) -> int:
-        """How many workers Keras was told to use."""
-        return int(self.__dict__.get("_workers", 1))
-
-    @workers.setter
-    def workers(self, value: int) -> None:
-        self._workers = value
-
-    @property
-    def use_multiprocessing(self) -> bool:
-        """Whether Keras was told to use processes."""
-        return bool(self.__dict__.get("_use_multiprocessing", False))
-
-    @use_multiprocessing.setter
-    def use_multiprocessing(self, value: bool) -> None:
-        self._use_multiprocessing = value
-
-    @property
-    def max_queue_size(self) -> int:
-        """How many batches Keras was told to keep ready."""
-        return int(self.__dict__.get("_max_queue_size", 10))
-
-    @max_queue_size.setter
-    def max_queue_size(self, value: int) -> None:
-        self._max_queue_size = value
+    workers = _setting("_workers", int, 1)
+    use_multiprocessing = _setting("_use_multiprocessing", bool, False)  # noqa: FBT003 - as Keras has it
+    max_queue_size = _setting("_max_queue_size", int, 10)
 
     @property
     def num_batches(self) -> int | None:

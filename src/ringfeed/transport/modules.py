@@ -55,11 +55,6 @@ def home_of(obj: object) -> tuple[str, str] | None:
     return (module, name) if found is obj else None
 
 
-def on_framework(cls: type) -> bool:
-    """Whether a class has a framework's class among its bases, whatever stands in for it."""
-    return any(of_framework(base.__module__) for base in cls.__mro__)
-
-
 def _is_own(module: ModuleType) -> bool:
     file = getattr(module, "__file__", None)
     if module.__name__ in _MAIN or module.__name__.partition(".")[0] == "ringfeed" or of_framework(module.__name__):

@@ -24,14 +24,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ringfeed.errors import PlanError, ShipError
 from ringfeed.ring import _pages
 from ringfeed.ring._ring import Descriptor
-from ringfeed.transport.imports import frameworks_loaded, watched
+from ringfeed.transport.imports import watched
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ringfeed.transport.pickler import Parts
-
-__all__ = ["Parcel", "Shipment", "frameworks_loaded", "pack", "ship", "unpack"]
+    from ringfeed.transport.parts_pickler import Parts
+    from ringfeed.transport.pickler import Pickled
 
 ALIGNMENT = 64  # bytes; a buffer is then as usable in a worker as a fresh allocation
 COMPARED = 1 << 20  # bytes compared at a time: both sides stay in cache, and the first difference ends it
@@ -49,20 +48,13 @@ _ADVICE = (
 class Parcel:
     """A pickled dataset that is not yet in shared memory; keeps the buffers it refers to alive."""
 
-    def __init__(
-        self,
-        name: str,
-        stream: memoryview,
-        buffers: Iterable[memoryview],
-        unpickled: int = 0,
-        parts: Parts | None = None,
-    ) -> None:
+    def __init__(self, name: str, pickled: Pickled, parts: Parts, unpickled: int = 0) -> None:
         self.name = name
-        self.stream = stream
+        self.stream = pickled.stream
         self.parts = parts  # of the user's modules: they come before the buffers
-        self.part_count = len(parts.streams) if parts is not None else 0
-        self.buffers = (*(parts.streams if parts is not None else ()), *buffers)
-        self.in_band = stream.nbytes  # bytes that every worker unpickles for itself
+        self.buffers = (*parts.streams, *pickled.buffers)
+        self.modules = pickled.modules | parts.modules  # which unpickling imports, as far as that is known
+        self.in_band = self.stream.nbytes  # bytes that every worker unpickles for itself
         self.out_of_band = sum(buffer.nbytes for buffer in self.buffers)  # bytes that all workers share
         self.unpickled = unpickled  # bytes that each worker makes of what is in band, if they were asked for
 
@@ -81,18 +73,16 @@ def pack(obj: object, name: str = "dataset", *, weigh: bool = False, previous: S
     ShipError gives the path, from ``name``, to what cannot travel, and the ways out.
     """
     from ringfeed.transport import object_size as _weight  # noqa: PLC0415 - no worker needs them
-    from ringfeed.transport import pickler as _pickler  # noqa: PLC0415 - no worker needs them
+    from ringfeed.transport import parts_pickler as _pickler  # noqa: PLC0415 - no worker needs them
     from ringfeed.transport import unpicklable as _culprit  # noqa: PLC0415 - no worker needs them
 
-    visited: list[object] | None = [] if weigh else None
-    known = previous.parts if previous is not None else None
     try:
-        parts, stream, buffers = _pickler.take_apart(obj, visited, known or _pickler.NO_PARTS)
+        pickled, parts = _pickler.take_apart(obj, None if previous is None else previous.parts, watch=weigh)
     except MemoryError:
         raise
     except Exception as error:
         raise ShipError(_culprit.explain(obj, name, error)) from error
-    return Parcel(name, stream, buffers, _weight.weigh(visited) if visited else 0, parts)
+    return Parcel(name, pickled, parts, _weight.weigh(pickled.visited) if weigh else 0)
 
 
 class Piece(NamedTuple):
@@ -111,7 +101,6 @@ class Shipment:
     ) -> None:
         self._files = tuple(files)
         self.parts = parcel.parts
-        self._part_count = parcel.part_count
         self.pieces = tuple(pieces)
         self.table = table
         self.size = size  # bytes newly reserved for this version
@@ -123,7 +112,7 @@ class Shipment:
 
     def manifest(self) -> bytes:
         """What ``unpack`` needs besides ``fds``, in their order: a few bytes."""
-        return array("Q", (*self.table, self._part_count)).tobytes()
+        return array("Q", (*self.table, len(self.parts.streams))).tobytes()
 
     def close(self) -> None:
         """Close the descriptors; the memory itself stays until no worker maps it any more."""

@@ -1,7 +1,7 @@
 """What fills slots: this process, its threads, or worker processes that are replaced when they die.
 
     pool ──▶ threads of this process
-       └───▶ processes ──▶ launch (spawn, forkserver, fork) ──▶ worker_main ──▶ data.source
+       └───▶ processes ──▶ spawn, forkserver or fork ──▶ worker_main ──▶ data.base
                   │
                   └── restart_policy, watchdog: deaths, and workers that exceed the timeout
 

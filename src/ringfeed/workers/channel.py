@@ -42,14 +42,8 @@ def send(end: HasFileno, message: object, fds: tuple[int, ...] = ()) -> None:
         _ring.send(end.fileno(), ELSEWHERE, (*fds, memfd.fileno()))
 
 
-def receive(end: HasFileno) -> tuple[Any, list[int]]:
-    """Return the next message with its descriptors, which are the caller's; PeerGoneError once the peer is gone."""
-    message, fds = receive_owned(end)
-    return message, [fd.detach() for fd in fds]
-
-
-def receive_owned(end: HasFileno, timeout_s: float | None = None) -> tuple[Any, list[Descriptor]]:
-    """Return the next message as `receive` does, but descriptors that close by themselves; TimeoutError: none came."""
+def receive(end: HasFileno, timeout_s: float | None = None) -> tuple[Any, list[Descriptor]]:
+    """Return the next message with its descriptors; PeerGoneError once the peer is gone, TimeoutError: none came."""
     packet, fds, truncated = _next_packet(end, timeout_s)
     if truncated:
         for fd in fds:

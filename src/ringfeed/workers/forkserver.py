@@ -1,171 +1,207 @@
-"""The forkserver: a process that holds the dataset and forks workers from itself, the first ones and replacements.
+"""Launchers that order their workers from a forkserver, a process that forks them from itself (`forkserver_main`).
 
-It is forked from the consumer before the first batch (start_method="fork"), or spawned ("forkserver"). It never
-runs user code beyond unpickling the dataset, so that what it forks is quiet.
+Forker        the orders and the answers; a forkserver that has died is replaced
+  Forkserver  it is spawned, early: it imports while the user's program goes on, and is sent the dataset later
+  Fork        it is forked from this process, which holds the dataset (see `fork`)
 """
 
 from __future__ import annotations
 
-import importlib
+import math
 import os
-import select
-import signal
-import socket
-import sys
-import warnings
+import time
+from abc import abstractmethod
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from ringfeed.ring import _ring
-from ringfeed.ring._ring import Child
-from ringfeed.ring.machine import reason
-from ringfeed.transport import imports as _imports
+from ringfeed.errors import WorkerError
+from ringfeed.ring.failure import decode
+from ringfeed.ring.machine import is_shortage, reason
 from ringfeed.workers import channel as channels
-from ringfeed.workers.worker_main import become_worker, flush_output, report_and_leave, work
+from ringfeed.workers.forkserver_main import end_group
+from ringfeed.workers.process import Launcher, WorkerProcess
+from ringfeed.workers.spawn import spawn, surroundings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Collection
 
     from ringfeed.ring._ring import Descriptor
+    from ringfeed.transport.shared_dataset import Shipment
+
+LOOK_S = 0.1  # between two looks at whether the caller still waits
+BURIAL_S = 1.0
+DESCRIPTORS = 5  # of a launcher whose forkserver has begun: three of the lifeline, a channel and a pidfd
 
 
-class Forkserver:
-    """The loop of a forkserver process."""
+class Forker(Launcher):
+    """Starts workers by order to a forkserver, which is made anew when it has died."""
 
-    def __init__(self, channel: socket.socket | Descriptor, dataset: Any) -> None:
-        """Fork on the orders that come through ``channel``."""
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if inherited, SIG_IGN would bury our children
-        self._channel = channel
-        self._dataset = dataset
-        self._children: dict[int, Child] = {}  # by pidfd
+    holds_dataset = True
+    _at = ""  # what the forkserver does before it forks, in the words of an error
 
-    def run(self) -> None:
-        """Fork workers and report their ends, until the consumer closes the channel."""
-        while True:
-            poller = select.poll()
-            for fd in (self._channel.fileno(), *self._children):
-                poller.register(fd, select.POLLIN)
-            for fd, _ in poller.poll():
-                if fd != self._channel.fileno():
-                    self._bury(fd)
-                elif not self._handle_request():
-                    return
+    def __init__(self, timeout_s: float | None = None) -> None:
+        """Wait so long for an answer of the forkserver."""
+        super().__init__()
+        self._timeout_s = math.inf if timeout_s is None else timeout_s
+        self._statuses: dict[int, int] = {}
+        self._forkserver: WorkerProcess | None = None
+        self._abandoned = False
 
-    def _handle_request(self) -> bool:
-        fds: list[int] = []
-        try:
-            message, fds = channels.receive(self._channel)
-            if "pipes" in message:
-                from ringfeed.workers.popens import close_pipes  # noqa: PLC0415 - it is loaded where pipes were found
+    @abstractmethod
+    def _open(self) -> WorkerProcess:
+        """Make a forkserver that has what its workers need."""
 
-                close_pipes(message["pipes"])
-                return True
-            child = fork(partial(self._run_worker, *fds))
-        except EOFError:
-            return False
-        except OSError as error:
-            channels.send(self._channel, {"refused": reason(error)})
-        else:
-            self._children[child.pidfd.fileno()] = child
-            channels.send(self._channel, {"pid": child.pid}, (child.pidfd.fileno(),))
-        finally:
-            for fd in fds:
-                os.close(fd)
-        return True
+    def start(self) -> WorkerProcess:
+        """Start a worker; a forkserver that was killed is replaced."""
+        held = self.holds_dataset
+        for last_try in (False, True):
+            try:
+                return self._order()
+            except (OSError, EOFError) as error:
+                end = self._bury()
+                if held and not self.holds_dataset:
+                    return self.start()  # by one that does not unpickle the dataset: see `ForkserverMain._unpack`
+                # A BlockingIOError is a forkserver that does not read.
+                if isinstance(error, OSError) and is_shortage(error) and not isinstance(error, BlockingIOError):
+                    raise WorkerError(f"no worker can be started: {reason(error)}") from error
+                if last_try or self._abandoned:
+                    message = f"the process that forks workers {end} twice; use start_method='spawn'"
+                    raise WorkerError(message) from error
+        raise AssertionError  # the loop returns or raises
 
-    def _run_worker(self, channel_fd: int, parent_fd: int, lifeline_fd: int) -> NoReturn:
-        try:
-            self._channel.close()
-            for child in self._children.values():
-                child.pidfd.close()
-            become_worker(parent_fd, lifeline_fd)
-            work(channel_fd, self._dataset)
-        except BaseException:  # noqa: BLE001 - reported, whatever it is
-            report_and_leave(socket.socket(fileno=channel_fd))
-        finally:
-            os._exit(1)
+    def _order(self) -> WorkerProcess:
+        """Have a worker forked. A forkserver that dies meanwhile may have forked one, which ends with its channel."""
+        if self._forkserver is None:
+            self._forkserver = self._open()
+        ours, theirs = channels.pair()
+        with theirs:
+            try:
+                channels.send(self._forkserver.channel, {}, (theirs.fileno(),))
+                pid, pidfd = self._answer(self._forkserver)
+            except BaseException as error:
+                if not isinstance(error, (OSError, EOFError, WorkerError)):
+                    self._bury()  # Ctrl-C: its answer would pass for that to the next order
+                raise
+        return WorkerProcess(pid, pidfd, ours, partial(self._status_of, pid, self._forkserver))
 
-    def _bury(self, pidfd: int) -> None:
-        child = self._children.pop(pidfd)
-        status = child.wait()
-        with suppress(OSError):
-            channels.send(self._channel, {"ended": child.pid, "status": status})
+    def _answer(self, forkserver: WorkerProcess) -> tuple[int, Descriptor]:
+        """Return the pid and the pidfd of the forked worker."""
+        deadline = time.monotonic() + self._timeout_s
+        while time.monotonic() < deadline and not self._abandoned:
+            with suppress(TimeoutError):
+                message, fds = channels.receive(forkserver.channel, LOOK_S)
+                if "pid" in message:
+                    return message["pid"], fds[0]
+                self._note(message)
+        if self._abandoned:
+            raise EOFError
+        self._bury()
+        text = (
+            f"the process that is to {self._at}fork workers has not answered for {self._timeout_s:g} s; raise timeout_s"
+        )
+        raise WorkerError(text)
+
+    def _note(self, message: dict[str, Any]) -> None:
+        if "apart" in message:
+            self.holds_dataset = False
+        elif "ended" in message:
+            self._statuses[message["ended"]] = message["status"]
+        elif "broken" in message:
+            failure = decode(message["broken"])
+            if isinstance(failure.error, WorkerError):
+                raise failure.error
+            text = f"the dataset could not be unpickled for the workers: {failure.summary}"
+            raise WorkerError(text) from failure.error
+        elif "refused" in message:
+            text = f"no worker can be started: {message['refused']}"
+            raise WorkerError(text)
+
+    def _status_of(self, pid: int, forkserver: WorkerProcess) -> int | None:
+        """Return a dead worker's exit code; None when its forkserver died before it could tell."""
+        deadline = time.monotonic() + BURIAL_S
+        while pid not in self._statuses and self._forkserver is forkserver and time.monotonic() < deadline:
+            try:
+                message, _ = channels.receive(forkserver.channel, LOOK_S)
+            except TimeoutError:
+                continue
+            except (OSError, EOFError):
+                self._bury()
+                break
+            with suppress(WorkerError):  # the forkserver's own end: the next order will find it
+                self._note(message)
+        # Not told: an orphan of a forkserver that was killed. It may be ours to wait for, as PID 1 or a subreaper.
+        return self._statuses.pop(pid) if pid in self._statuses else _status_of_child(pid)
+
+    def _bury(self) -> str:
+        forkserver, self._forkserver = self._forkserver, None
+        if forkserver is None:
+            return "ended"
+        forkserver.kill()
+        forkserver.is_dead(BURIAL_S)
+        return forkserver.exit_reason()
+
+    def abandon(self) -> None:
+        """Stop waiting for the forkserver; from any thread."""
+        self._abandoned = True
+
+    def close(self) -> None:
+        """End the forkserver; its children end by the ring."""
+        self._bury()
+        super().close()
 
 
-def end_group(pid: int) -> None:
-    """Kill what a dead child has started in its process group. Before it is waited for: its id is not another's yet."""
-    with suppress(ChildProcessError, ProcessLookupError):
-        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-        os.killpg(pid, signal.SIGKILL)
+class Forkserver(Forker):
+    """Has workers forked by a forkserver that is spawned."""
+
+    _at = "unpickle the dataset and "
+
+    def __init__(
+        self,
+        timeout_s: float | None = None,
+        packages: frozenset[str] | None = None,
+        modules: Collection[str] = (),
+    ) -> None:
+        """Have the forkserver import ``modules``, and the frameworks among ``packages``, whose objects samples hold."""
+        super().__init__(timeout_s)
+        self._preload = {"packages": packages, "modules": sorted(modules)}
+        self._shipment: Shipment | None = None
+        self._begun: WorkerProcess | None = None  # a forkserver that has no dataset yet
+
+    def begin(self, workers: int = 0) -> None:  # noqa: ARG002 - it forks as many as are asked for
+        """Start the forkserver, unless it has begun: it imports while this process does something else."""
+        if self._begun is None:
+            self._begun = spawn("ringfeed.workers.forkserver_main", self.lifeline)
+            with suppress(OSError):  # it is dead: `start` will find out
+                channels.send(self._begun.channel, {"preload": self._preload})
+
+    def hold(self, dataset: Any, shipment: Shipment | None) -> None:  # noqa: ARG002 - it is sent
+        """Have the dataset unpickled in the forkserver, once for all workers."""
+        self._shipment = shipment
+
+    def _open(self) -> WorkerProcess:
+        self.begin()  # again, where one has died
+        forkserver, self._begun = self._begun, None
+        assert forkserver is not None
+        assert self._shipment is not None
+        order: dict[str, Any] = {"surroundings": surroundings(), "manifest": None}
+        fds: tuple[int, ...] = ()
+        if self.holds_dataset:
+            order["manifest"], fds = self._shipment.manifest(), self._shipment.fds
+        channels.send(forkserver.channel, order, fds)
+        return forkserver
+
+    def close(self) -> None:
+        """End the forkserver; its children end by the ring."""
+        if self._begun is not None:
+            self._forkserver, self._begun = self._begun, None
+        super().close()
 
 
-def fork(live: Callable[[], NoReturn]) -> Child:
-    """Fork a process that becomes a worker or a forkserver in ``live()``; until then no signal runs our handlers in it.
-
-    Python's warning about threads is given by `launch`, in better words.
-    """
-    flush_output()  # or the child would write it again
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return Child(_ring.fork, live)
-
-
-def forget_the_consumer() -> None:
-    """Undo, in a process forked from the consumer, what a spawned one would not have."""
-    signal.set_wakeup_fd(-1)  # our signals are not for the consumer's event loop, nor for its handlers
-    for number in signal.valid_signals():
-        if callable(signal.getsignal(number)):
-            signal.signal(number, signal.SIG_DFL)
-    null = os.open(os.devnull, os.O_RDONLY)
-    if null:
-        os.dup2(null, 0)
-        os.close(null)
-    sys.stdin = open(0, closefd=False)  # noqa: SIM115 - the old one may hold lines that are the consumer's
-
-
-def run_forkserver(channel: Descriptor, parent_fd: int, lifeline_fd: int, dataset: Any) -> None:
-    """Run a forkserver that was forked from the consumer, to the end of this process."""
+def _status_of_child(pid: int) -> int | None:
+    """The exit code of a dead process; None where it is no child of ours, or another thread has waited for it."""
+    end_group(pid)
     try:
-        forget_the_consumer()
-        become_worker(parent_fd, lifeline_fd)
-        _calm_torch()
-        Forkserver(channel, dataset).run()
-        os._exit(0)
-    except BaseException:  # noqa: BLE001 - reported, whatever it is
-        report_and_leave(channel)
-    finally:
-        os._exit(1)
-
-
-def _calm_torch() -> None:
-    """Have torch compute in one thread: those of its pool are not here, and it would wait for them."""
-    set_num_threads = getattr(sys.modules.get("torch"), "set_num_threads", None)  # None: still being imported
-    if set_num_threads is not None:
-        set_num_threads(1)
-
-
-def main(channel_fd: int, parent_fd: int, lifeline_fd: int) -> None:
-    """Run a spawned forkserver: import what the samples need, and unpickle the dataset, once for all workers.
-
-    The import of a framework starts no thread, so that what is forked afterwards is whole.
-    """
-    channel = socket.socket(fileno=channel_fd)
-    try:
-        become_worker(parent_fd, lifeline_fd)
-        from ringfeed.data.base import Source  # noqa: F401, PLC0415 - what each worker needs, imported once
-        from ringfeed.transport.shared_dataset import unpack  # noqa: PLC0415 - imports NumPy, after the guard of a worker
-
-        hello, fds = channels.receive(channel)
-        packages = hello["source"].packages
-        _imports.expect(packages, silent=False)
-        for framework in _imports.FRAMEWORKS:
-            if framework in (packages or ()):
-                importlib.import_module(framework)
-        dataset = unpack(hello["manifest"], fds)
-        for fd in fds:
-            os.close(fd)
-        Forkserver(channel, dataset).run()
-    except BaseException:  # noqa: BLE001 - reported, whatever it is
-        report_and_leave(channel)
-    os._exit(0)
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    except ChildProcessError:
+        return None

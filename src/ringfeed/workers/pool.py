@@ -1,28 +1,13 @@
-"""What fills the slots: the consumer itself, its threads, or worker processes (see `processes`).
-
-Every pool has the same interface:
-
-    start(dataset)    begin to work
-    update(dataset)   the version of the dataset that batches bound from now on must name
-    resize(workers)   have more workers, or fewer
-    step()            do some work in the calling thread, if that is where it is done
-    failure           the error that ended the pool, or None
-    restarts          how many workers were started in the place of dead ones
-    scaled_down       the highest target that could be reached, and why
-    unkillable        how many workers SIGKILL could not end
-    stalled()         what the workers are doing, for a StallError
-    kill_stuck(ns)    end those that have been stuck for so long, and have their rows run again
-    dismiss()         have all of it end soon, without waiting
-    stop()            the same, and wait about a second
-"""
+"""What fills the slots: the consumer itself, its threads, or worker processes (see `processes`)."""
 
 from __future__ import annotations
 
 import sys
 import threading
 import traceback
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ringfeed.data.base import Port
 from ringfeed.ring import _ring
@@ -33,6 +18,7 @@ if TYPE_CHECKING:
     from ringfeed.data.base import Reader, Source
     from ringfeed.errors import RingfeedError
     from ringfeed.ring.segment import Segment
+    from ringfeed.workers.process import Launcher
 
 STOP_S = 1.0
 
@@ -51,76 +37,81 @@ class PoolConfig:
     max_attempts: int = 3
     initial_workers: int = 0  # of the workers; the others come when they are wanted
     timeout_s: float | None = None
+    launcher: Launcher | None = None  # what has begun to start workers already
 
 
-class Pool(Protocol):
-    """What the loader asks of its workers."""
+class Pool(ABC):
+    """What the loader asks of its workers; where a pool does not say otherwise, it has none that end or wait."""
 
-    failure: RingfeedError | None
+    def __init__(self, config: PoolConfig) -> None:
+        """Prepare to fill; nothing runs yet."""
+        self.failure: RingfeedError | None = None  # what has ended the pool
+        self._config = config
 
     @property
     def restarts(self) -> int:
         """How many workers were started in the place of dead ones."""
+        return 0
 
     @property
     def scaled_down(self) -> tuple[int, str] | None:
         """How many workers there may be and why, once more could not be had: `resize` stops there."""
+        return None
 
     @property
     def unkillable(self) -> int:
         """How many workers SIGKILL could not end."""
+        return 0
 
+    @abstractmethod
     def start(self, dataset: Any) -> None:
         """Begin to work."""
 
-    def update(self, dataset: Any) -> int:
+    def update(self, dataset: Any) -> int:  # noqa: ARG002 - within this process the dataset is the same object
         """Send the workers what has changed; returns the version that batches must name from now on, at first 0."""
+        return 0
 
-    def resize(self, workers: int) -> None:
+    def resize(self, workers: int) -> None:  # noqa: B027 - the consumer alone may fill
         """Set the number of workers; those that leave finish their ticket first."""
 
     def step(self) -> bool:
         """Work in the calling thread; False when there was nothing to do, or others do it."""
+        return False
 
-    def death_of(self, batch: int, row: int) -> str:
+    def death_of(self, batch: int, row: int) -> str:  # noqa: ARG002 - only processes die
         """Say how the last worker died that tried this row."""
+        return ""
 
     def stalled(self) -> list[str]:
         """Describe each worker, with its Python stack."""
+        return []
 
-    def kill_stuck(self, patience_ns: int) -> int:
+    def kill_stuck(self, patience_ns: int) -> int:  # noqa: ARG002 - only processes can be ended
         """End the workers that are stuck for so long; returns when to look again, in ns, or 0: none can be ended."""
+        return 0
 
     def dismiss(self) -> None:
         """Have all workers leave; at once, from any thread, more than once."""
+        self._config.ring.stop()
 
     def stop(self) -> None:
         """End all workers; nothing in a forked child of the consumer, since they are its parent's."""
+        self._config.ring.stop()
 
 
-class InProcess:
+class InProcess(Pool):
     """The consumer fills the batch it is about to take; the same code path, without other processes."""
 
     def __init__(self, config: PoolConfig) -> None:
         """Fill on demand."""
-        self.failure: RingfeedError | None = None
-        self.restarts = self.unkillable = 0
-        self.scaled_down: tuple[int, str] | None = None
-        self._config = config
+        super().__init__(config)
         self._end = _ring.WorkerEnd(config.ring, 0)
         self._reader: Reader
-
-    def resize(self, workers: int) -> None:
-        """The consumer alone fills."""
 
     def start(self, dataset: Any) -> None:
         """Keep the dataset."""
         config = self._config
         self._reader = config.source.reader(dataset, Port(self._end, config.ring, config.offsets, is_consumer=True))
-
-    def update(self, dataset: Any) -> int:  # noqa: ARG002 - see below
-        """Nothing to send: the dataset is this process's own."""
-        return 0
 
     def step(self) -> bool:
         """Fill one ticket, if there is one."""
@@ -134,36 +125,13 @@ class InProcess:
         self._end.publish(cancelled=not filled)
         return True
 
-    def death_of(self, batch: int, row: int) -> str:  # noqa: ARG002 - no worker dies here
-        """Never asked."""
-        return ""
 
-    def stalled(self) -> list[str]:
-        """There are no workers to describe."""
-        return []
-
-    def kill_stuck(self, patience_ns: int) -> int:  # noqa: ARG002 - see below
-        """There is no worker to end."""
-        return 0
-
-    def dismiss(self) -> None:
-        """End the ring: nothing runs by itself."""
-        self._config.ring.stop()
-
-    def stop(self) -> None:
-        """End the ring: nothing runs by itself."""
-        self._config.ring.stop()
-
-
-class Threads:
+class Threads(Pool):
     """Worker threads of this process: for datasets that release the GIL, or cannot be pickled."""
 
     def __init__(self, config: PoolConfig) -> None:
-        """Prepare ``crew.workers`` threads."""
-        self.failure: RingfeedError | None = None
-        self.restarts = self.unkillable = 0
-        self.scaled_down: tuple[int, str] | None = None
-        self._config = config
+        """Prepare ``config.workers`` threads."""
+        super().__init__(config)
         self._dataset: Any = None
         self._threads: dict[int, threading.Thread] = {}
         self._leaving: set[int] = set()  # of them
@@ -202,18 +170,6 @@ class Threads:
             self._config.ring.retire(number)
             raise
 
-    def update(self, dataset: Any) -> int:  # noqa: ARG002 - see below
-        """Nothing to send: the threads see the same object."""
-        return 0
-
-    def step(self) -> bool:
-        """The threads work by themselves."""
-        return False
-
-    def death_of(self, batch: int, row: int) -> str:  # noqa: ARG002 - threads do not die
-        """Never asked."""
-        return ""
-
     def stalled(self) -> list[str]:
         """Describe each thread."""
         frames = sys._current_frames()  # noqa: SLF001 - the only way to another thread's stack
@@ -224,14 +180,6 @@ class Threads:
             worker = Observer(self._config.ring).worker(number)
             lines.append(worker.describe(number, f"thread {thread.name}", _ring.now_ns(), name, "".join(stack)))
         return lines
-
-    def kill_stuck(self, patience_ns: int) -> int:  # noqa: ARG002 - see below
-        """A thread cannot be ended."""
-        return 0
-
-    def dismiss(self) -> None:
-        """End the ring, and with it the threads."""
-        self._config.ring.stop()
 
     def stop(self) -> None:
         """Wait a little for the threads; one inside a long sample ends after it."""

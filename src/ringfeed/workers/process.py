@@ -1,4 +1,4 @@
-"""A worker process as the consumer sees it, and the lifeline that ends it with the consumer."""
+"""A worker process as the consumer sees it, the lifeline that ends it with the consumer, and what starts it."""
 
 from __future__ import annotations
 
@@ -7,17 +7,21 @@ import select
 import signal
 import threading
 import time
+from abc import ABC, abstractmethod
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ringfeed.errors import RingfeedError, WorkerError
 from ringfeed.ring import _ring
 from ringfeed.ring._ring import Descriptor
 from ringfeed.ring.failure import decode
+from ringfeed.ring.segment import keep_standard_descriptors
 from ringfeed.workers import channel as channels
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from ringfeed.transport.shared_dataset import Shipment
 
 
 class Lifeline:
@@ -107,7 +111,7 @@ class WorkerProcess:
     def startup_error(self) -> WorkerError | None:
         """Return the error outside any sample that a dead worker has sent, if any."""
         try:
-            message, _ = channels.receive_owned(self.channel, 0)
+            message, _ = channels.receive(self.channel, 0)
         except (OSError, EOFError):
             return None
         failure = decode(message["broken"])
@@ -121,6 +125,35 @@ class WorkerProcess:
     def shutdown(self) -> None:
         """End the channel, also where a process forked from this one holds a copy of our end."""
         self.channel.shutdown()
+
+
+class Launcher(ABC):
+    """Starts worker processes; each start method has its own. What it owns ends when nothing refers to it any more."""
+
+    ships = True  # whether the dataset is sent in shared memory
+    holds_dataset = False  # whether a worker that is started has the dataset already
+
+    def __init__(self) -> None:
+        """Start nothing yet."""
+        keep_standard_descriptors()
+        self.lifeline = Lifeline()
+
+    def begin(self, workers: int) -> None:  # noqa: B027 - not every start method can
+        """Begin to start so many workers, without the dataset."""
+
+    def hold(self, dataset: Any, shipment: Shipment | None) -> None:  # noqa: B027 - not every start method can
+        """Have the workers that are started from now on hold the dataset, if possible."""
+
+    @abstractmethod
+    def start(self) -> WorkerProcess:
+        """Start a worker; its pidfd proves its death, even where its parent is another process."""
+
+    def abandon(self) -> None:  # noqa: B027 - most have nothing to wait for
+        """Stop waiting; from any thread."""
+
+    def close(self) -> None:
+        """End what belongs to no worker, and with the lifeline all workers."""
+        self.lifeline.close()
 
 
 def terminate_all(workers: list[WorkerProcess], patience_s: float) -> None:

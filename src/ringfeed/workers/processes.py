@@ -14,29 +14,30 @@ from ringfeed.errors import RingfeedError, WorkerError
 from ringfeed.ring._ring import Descriptor, now_ns
 from ringfeed.ring._snapshot import Observer
 from ringfeed.ring.machine import check_processes, start_thread
-from ringfeed.transport.shared_dataset import Shipment, pack, ship
-from ringfeed.workers.launch import Forker, Spawner
-from ringfeed.workers.pool import STOP_S
-from ringfeed.workers.process import Lifeline, WorkerProcess, terminate_all
+from ringfeed.workers.fork import Fork
+from ringfeed.workers.forkserver import DESCRIPTORS, Forkserver
+from ringfeed.workers.handshake import Handshake
+from ringfeed.workers.pool import STOP_S, Pool
+from ringfeed.workers.process import terminate_all
 from ringfeed.workers.restart_policy import RestartPolicy
+from ringfeed.workers.spawn import Spawner
 from ringfeed.workers.stacks import Stacks
 from ringfeed.workers.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from ringfeed.workers.pool import PoolConfig
+    from ringfeed.workers.process import Launcher, WorkerProcess
 
 KILL_S = 5.0  # what SIGKILL may take, which is milliseconds; a worker that outlives it is quarantined
 
 
-class Processes:
+class Processes(Pool):
     """Worker processes, watched by a thread that reaps the dead and starts others in their place."""
 
     def __init__(self, config: PoolConfig) -> None:
-        """Prepare ``crew.workers`` processes."""
-        self.failure: RingfeedError | None = None
-        self._config = config
+        """Prepare ``config.workers`` processes."""
+        super().__init__(config)
         self._home = os.getpid()
-        self._launcher: Spawner | Forker | None = None
         self._policy = RestartPolicy(config.initial_workers, config.max_restarts)
         self._observer = Observer(config.ring)
         self._watchdog = Watchdog(config.ring, self._observer)
@@ -45,16 +46,12 @@ class Processes:
         self._unkillable_at: Counter[int] = Counter()  # by sample: workers that SIGKILL could not end in it
         self._fenced: dict[int, WorkerProcess] = {}  # sent SIGKILL, not dead, and replaced: their ids are theirs still
         self._stacks = Stacks()
-        self._shipment: Shipment | None = None
-        self._version = 0
-        self._starts = [0] * config.ring.ids
-        self._lanes: dict[int, int] = {}  # by worker
         self._deaths: dict[tuple[int, int], str] = {}
-        self._bars: list[tuple[int, int]] = []  # epoch and number of elements of iterables that were given up
         self._stopping = False
         self._lock = threading.RLock()  # workers, versions and starts change together
-        check_processes(config.initial_workers)
-        self._lifeline = Lifeline()
+        check_processes(config.initial_workers, 0 if config.launcher is None else DESCRIPTORS)
+        self._launcher = config.launcher or _launcher(config)
+        self._handshake = Handshake(config, self._launcher)
         self._wake_fd: Descriptor | None = Descriptor(os.eventfd, 0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._watcher = threading.Thread(target=self._watch, name="ringfeed-watcher", daemon=True)
 
@@ -65,16 +62,10 @@ class Processes:
         self._config.ring.set_worker_count(self._policy.wanted)
         try:
             with self._lock:
-                if self._config.start_method == "spawn":
-                    self._launcher = Spawner(self._lifeline)
-                    self._launch_all()
-                    self._shipment = ship(pack(dataset))
-                else:
-                    if self._config.start_method == "forkserver":
-                        self._shipment = ship(pack(dataset))
-                    source, timeout_s = self._config.source, self._config.timeout_s
-                    self._launcher = Forker(self._lifeline, dataset, self._shipment, source, timeout_s)
-                    self._launch_all()
+                self._launcher.begin(self._policy.wanted)
+                self._handshake.send_first(dataset)
+                for number in range(self._policy.wanted):
+                    self._workers[number] = self._launch()
                 for number in self._workers:
                     self._configure(number)
             start_thread(self._watcher)
@@ -82,62 +73,30 @@ class Processes:
             self.stop()
             raise
 
-    def _launch_all(self) -> None:
-        for number in range(self._policy.wanted):
-            self._workers[number] = self._launch()
-
     def _launch(self) -> WorkerProcess:
-        assert self._launcher is not None
         return self._launcher.start()
 
     def _configure(self, number: int) -> None:
-        """Send the hello message: the segment, the source, and the dataset unless it was forked along."""
-        segment = self._config.segment
-        forked = self._config.start_method != "spawn" and self._version == 0
-        hello = {
-            "source": self._config.source,
-            "offsets": self._config.offsets,
-            "number": number,
-            "lane": self._lane_of(number),
-            "sizes": segment.sizes,
-            "version": self._version,
-            "manifest": None if forked or self._shipment is None else self._shipment.manifest(),
-            "bars": self._bars,
-            "start": self._starts[number],
-        }
-        fds = () if hello["manifest"] is None or self._shipment is None else self._shipment.fds
-        self._starts[number] += 1
-        self._watchdog.begin(number)
+        """Send a worker its first message."""
         worker = self._workers[number]
+        self._watchdog.begin(number)
         self._config.ring.note_pid(number, worker.pid)
-        worker.tell(hello, (segment.control_fd, segment.slots_fd, self._stacks.fd_of(number), *fds))
-
-    def _lane_of(self, number: int) -> int:
-        """Give a worker the lane that none of the others at work has."""
-        taken = {self._lanes.get(other) for other in self._workers if other != number and other not in self._leaving}
-        self._lanes[number] = next(lane for lane in range(1, self._config.workers + 1) if lane not in taken)
-        return self._lanes[number]
+        others = self._workers.keys() - self._leaving - {number}
+        self._handshake.greet(number, worker, others, self._stacks.fd_of(number))
 
     def update(self, dataset: Any) -> int:
         """Send every worker what has changed in the dataset; it arrives before the first batch that asks for it."""
-        shipment = ship(pack(dataset, previous=self._shipment), self._shipment)
-        if shipment is None:
-            return self._version
-        with self._lock:
-            previous, self._shipment, self._version = self._shipment, shipment, self._version + 1
-            message = {"version": self._version, "manifest": shipment.manifest()}
-            try:
-                for worker in self._workers.values():
-                    worker.tell(message, shipment.fds)
-            except BaseException:  # Ctrl-C: some were not told
-                self._watchdog.timed_out.update(self._workers)
-                for worker in self._workers.values():
-                    worker.kill()
-                raise
-            finally:
-                if previous is not None:
-                    previous.close()
-            return self._version
+        shipment = self._handshake.change(dataset)
+        if shipment is not None:
+            with self._lock:
+                try:
+                    self._handshake.send(shipment, self._workers.values())
+                except BaseException:  # Ctrl-C: some were not told
+                    self._watchdog.timed_out.update(self._workers)
+                    for worker in self._workers.values():
+                        worker.kill()
+                    raise
+        return self._handshake.version
 
     def resize(self, workers: int) -> None:
         """Set the number of workers; those that leave finish their ticket first."""
@@ -203,7 +162,7 @@ class Processes:
         exit_reason = worker.exit_reason()
         if given_up:
             self._deaths[batch, row] = exit_reason
-            self._bars = self._config.source.barred(self._bars, epoch, index)
+            self._handshake.bars = self._config.source.barred(self._handshake.bars, epoch, index)
         if number in self._leaving:
             self._leaving.discard(number)
             self._watchdog.forget(number)
@@ -246,10 +205,8 @@ class Processes:
                 worker = self._workers[number] = self._launch()
                 try:
                     self._configure(number)
-                except (
-                    BaseException
-                ):  # Ctrl-C: it would wait for its configuration for ever, and its end counts as no death
-                    self._leaving.add(number)
+                except BaseException:  # Ctrl-C: it would wait for its first message for ever
+                    self._leaving.add(number)  # its end counts as no death
                     worker.kill()
                     raise
 
@@ -278,10 +235,6 @@ class Processes:
         """How many workers SIGKILL could not end."""
         return len(self._fenced)
 
-    def step(self) -> bool:
-        """The processes work by themselves."""
-        return False
-
     def death_of(self, batch: int, row: int) -> str:
         """Say how the last worker died that tried this row."""
         with self._lock:
@@ -290,33 +243,38 @@ class Processes:
     def stalled(self) -> list[str]:
         """Describe each worker, and those that SIGKILL could not end."""
         with self._lock:
-            lines = [self._stalled(number, worker) for number, worker in sorted(self._workers.items())]
-            return lines + [
-                self._describe_unkillable(number, worker) for number, worker in sorted(self._fenced.items())
-            ]
+            lines = []
+            for number, worker in sorted(self._workers.items()):
+                starting = self._watchdog.is_starting(number)  # it would die of the signal
+                stack = "" if starting else self._stacks.read(number, worker)
+                lines.append(self._describe(number, f"pid {worker.pid}", stack))
+            for number, worker in sorted(self._fenced.items()):
+                lines.append(self._describe(number, f"pid {worker.pid}, which SIGKILL could not end"))
+            return lines
+
+    def _describe(self, number: int, runs_as: str, stack: str = "") -> str:
+        return self._observer.worker(number).describe(number, runs_as, now_ns(), self._config.source.describe, stack)
 
     def kill_stuck(self, patience_ns: int) -> int:
         """End the workers that are stuck for so long; fence those that SIGKILL does not end. Their rows run again."""
         with self._lock:
-            lanes = {number: self._lanes.get(number, 0) for number in self._workers}
-            due_ns, now_ns = self._watchdog.due_ns(lanes, patience_ns), time.monotonic_ns()
-            stuck = [number for number, at_ns in due_ns.items() if at_ns <= now_ns]
-            if not stuck:
-                return min(due_ns.values()) - now_ns if due_ns else 0
-            at = {number: self._observer.worker(number).inside for number in stuck}
-            if any(
-                self._unkillable_at[index] >= self._config.max_attempts for index in at.values() if index is not None
-            ):
+            stuck, pause_ns = self._watchdog.stuck(self._handshake.lanes_of(self._workers), patience_ns)
+            inside = self._watchdog.inside(stuck)
+            if any(self._unkillable_at[index] >= self._config.max_attempts for index in inside.values()):
                 return 0  # a sample whose workers cannot be ended, one after the other
-            self._watchdog.mark_timed_out(stuck)
-            for number in stuck:
-                self._workers[number].kill()
-            deadline = time.monotonic() + KILL_S
-            alive = [n for n in stuck if not self._workers[n].is_dead(max(0.0, deadline - time.monotonic()))]
+            alive = self._kill(stuck)
             if alive:
-                self._unkillable_at.update(index for number in alive if (index := at[number]) is not None)
+                self._unkillable_at.update(inside[number] for number in alive if number in inside)
                 self._fence(alive)
-            return patience_ns
+            return pause_ns
+
+    def _kill(self, stuck: list[int]) -> list[int]:
+        """End these workers; returns those that SIGKILL did not end."""
+        self._watchdog.mark_timed_out(stuck)
+        for number in stuck:
+            self._workers[number].kill()
+        deadline = time.monotonic() + KILL_S
+        return [number for number in stuck if not self._workers[number].is_dead(max(0.0, deadline - time.monotonic()))]
 
     def _fence(self, numbers: list[int]) -> None:
         """Have what these workers are at run again elsewhere: they may go on to write when they wake up."""
@@ -332,17 +290,6 @@ class Processes:
         finally:
             self._wake()
 
-    def _describe_unkillable(self, number: int, worker: WorkerProcess) -> str:
-        return self._describe(number, f"pid {worker.pid}, which SIGKILL could not end", "")
-
-    def _stalled(self, number: int, worker: WorkerProcess) -> str:
-        starting = self._watchdog.is_starting(number)  # it would die of the signal
-        stack = "" if starting else self._stacks.read(number, worker)
-        return self._describe(number, f"pid {worker.pid}", stack)
-
-    def _describe(self, number: int, runs_as: str, stack: str) -> str:
-        return self._observer.worker(number).describe(number, runs_as, now_ns(), self._config.source.describe, stack)
-
     def pids(self) -> list[int]:
         """Return the worker processes, those that SIGKILL could not end among them."""
         # Without the lock, which is held while a worker is ended; list() of a dict's view is one step.
@@ -350,8 +297,7 @@ class Processes:
 
     def descriptors(self) -> tuple[int, ...]:
         """Return the descriptors of what was sent of the dataset."""
-        shipment = self._shipment
-        return () if shipment is None else (*shipment.fds,)
+        return self._handshake.descriptors()
 
     def _wake(self) -> None:
         """Have the watcher look again."""
@@ -368,8 +314,7 @@ class Processes:
         self._stopping = True
         self._wake()
         self._config.ring.stop()
-        if self._launcher is not None:
-            self._launcher.abandon()
+        self._launcher.abandon()
 
     def stop(self) -> None:
         """Let idle workers leave, end the others by SIGKILL, and close everything."""
@@ -387,13 +332,18 @@ class Processes:
             self._bury_all()
             self._wake_fd = None
             self._stacks.close()
-            if self._shipment is not None:
-                self._shipment.close()
-            self._lifeline.close()
+            self._handshake.close()
 
     def _bury_all(self) -> None:
         terminate_all([*self._workers.values(), *self._fenced.values()], STOP_S)
         self._workers.clear()
         self._fenced.clear()
-        if self._launcher is not None:
-            self._launcher.close()
+        self._launcher.close()
+
+
+def _launcher(config: PoolConfig) -> Launcher:
+    if config.start_method == "spawn":
+        return Spawner()
+    if config.start_method == "fork":
+        return Fork(config.timeout_s)
+    return Forkserver(config.timeout_s, config.source.packages)

@@ -54,6 +54,11 @@ class Watchdog:
             return True
         return now_ns - self._progress_ns < PAUSE_NS and not all(map(self.is_fresh, working))
 
+    def inside(self, numbers: Iterable[int]) -> dict[int, int]:
+        """Return the sample that each of these workers is inside of; without those that are inside none."""
+        found = {number: self._observer.worker(number).inside for number in numbers}
+        return {number: index for number, index in found.items() if index is not None}
+
     def mark_timed_out(self, numbers: Iterable[int]) -> None:
         """Note the workers that are killed for being stuck."""
         for number in numbers:
@@ -64,6 +69,14 @@ class Watchdog:
         """Forget the worker with this id; the next one begins anew."""
         self.timed_out.discard(number)
         self._slow_starts[number] = 0
+
+    def stuck(self, lanes: Mapping[int, int], patience_ns: int) -> tuple[list[int], int]:
+        """Return the workers to kill now, and in how many ns to look again; 0: there is none to look at."""
+        due_ns, now_ns = self.due_ns(lanes, patience_ns), time.monotonic_ns()
+        stuck = [number for number, at_ns in due_ns.items() if at_ns <= now_ns]
+        if stuck:
+            return stuck, patience_ns
+        return [], min(due_ns.values()) - now_ns if due_ns else 0
 
     def due_ns(self, lanes: Mapping[int, int], patience_ns: int) -> dict[int, int]:
         """Say when to kill each worker that is inside a sample; or each, where a batch waits and no worker claims it.

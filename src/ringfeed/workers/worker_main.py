@@ -9,12 +9,12 @@ import contextlib
 import os
 import select
 import signal
-import socket
 import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ringfeed.ring import _ring
+from ringfeed.ring._ring import Descriptor
 from ringfeed.transport import imports as _imports
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ LARGEST_KEPT_BLOCK = 32 * 1024 * 1024
 class WorkerMain:
     """A worker process's state: its end of the ring, and the newest dataset it was sent."""
 
-    def __init__(self, channel: socket.socket, dataset: Any = None) -> None:
+    def __init__(self, channel: Descriptor, dataset: Any = None) -> None:
         """Wait for the hello message and open the segment; ``dataset`` is set in a forked worker."""
         from ringfeed.ring.segment import open_ring  # noqa: PLC0415 - see above
         from ringfeed.workers import channel as channels  # noqa: PLC0415 - after the guard, like all that is slow
@@ -43,12 +43,10 @@ class WorkerMain:
         self._source: Source = hello["source"]
         self._offsets: tuple[int, ...] = hello["offsets"]
         self._number: int = hello["number"]
-        control_fd, slots_fd = fds[:2]
-        self._ring = open_ring(control_fd, slots_fd, hello["sizes"])
-        os.close(control_fd)
-        os.close(slots_fd)
+        control, slots, self._stack = fds[:3]
+        self._ring = open_ring(control.fileno(), slots.fileno(), hello["sizes"])
         self._end = _ring.WorkerEnd(self._ring, self._number, hello["lane"])
-        self._register_stack_dump(fds[2])
+        self._register_stack_dump(self._stack.fileno())
         _imports.expect(self._source.packages, silent=self._number > 0 or hello["start"] > 0)  # one of them says it
         self._version: int = hello["version"]
         self._dataset = self._unpack(hello["manifest"], fds[3:]) if hello["manifest"] is not None else dataset
@@ -62,14 +60,11 @@ class WorkerMain:
         port = Port(self._end, self._ring, self._offsets, bars=self._bars)
         return self._source.reader(self._dataset, port)
 
-    def _unpack(self, manifest: bytes, fds: list[int]) -> Any:
+    @staticmethod
+    def _unpack(manifest: bytes, fds: list[Descriptor]) -> Any:
         from ringfeed.transport.shared_dataset import unpack  # noqa: PLC0415 - imports NumPy
 
-        try:
-            return unpack(manifest, fds)
-        finally:
-            for fd in fds:
-                os.close(fd)
+        return unpack(manifest, [fd.fileno() for fd in fds])
 
     def _scatter(self, start: int) -> None:
         from ringfeed.data.rng import scatter  # noqa: PLC0415 - see above
@@ -96,9 +91,6 @@ class WorkerMain:
             self._version = message["version"]
             if self._version == version:
                 self._dataset = self._unpack(message["manifest"], fds)
-            else:
-                for fd in fds:
-                    os.close(fd)
         self._reader = self._open()
 
 
@@ -156,7 +148,7 @@ def _execute(
     """Put another program in this one's place. No thread survives that: another process guards it in the same way."""
     if os.getpid() != home:  # a child of the dataset's: it is in the guarded group
         execute(*arguments)
-    from ringfeed.workers.forkserver import fork  # noqa: PLC0415 - it imports this module
+    from ringfeed.workers.forkserver_main import fork  # noqa: PLC0415 - it imports this module
 
     myself = os.pidfd_open(home)
     guard = fork(partial(_guard_program, parent_fd, lifeline_fd, myself))
@@ -179,11 +171,15 @@ def _guard_program(parent_fd: int, lifeline_fd: int, program: int) -> NoReturn:
     os._exit(0)
 
 
+def channel_of(channel_fd: int) -> Descriptor:
+    """Return the owner of an inherited channel, which is not inherited any further."""
+    os.set_inheritable(channel_fd, False)  # noqa: FBT003 - see become_worker()
+    return Descriptor(int, channel_fd)
+
+
 def work(channel_fd: int, dataset: Any = None) -> None:
     """Run a worker process, from the hello message to the end."""
-    os.set_inheritable(channel_fd, False)  # noqa: FBT003 - see become_worker()
-    channel = socket.socket(fileno=channel_fd)
-    channel.setblocking(True)  # noqa: FBT003 - the name says it; a forked worker has the consumer's default timeout
+    channel = channel_of(channel_fd)
     try:
         WorkerMain(channel, dataset).run()
     except BaseException:  # noqa: BLE001 - reported, whatever it is
@@ -198,5 +194,5 @@ def main(channel_fd: int, parent_fd: int, lifeline_fd: int) -> None:
         become_worker(parent_fd, lifeline_fd)
         import numpy as np  # noqa: F401, PLC0415 - while the consumer packs the dataset
     except BaseException:  # noqa: BLE001 - reported, whatever it is
-        report_and_leave(socket.socket(fileno=channel_fd))
+        report_and_leave(channel_of(channel_fd))
     work(channel_fd)

@@ -1,0 +1,420 @@
+"""The process that forks workers: when it starts, what it takes over, what it does not keep, and how it is replaced."""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import leftovers
+import ringfeed
+from datasets import Oracle, Reshuffling, Witness, check, drain, told
+from ringfeed.ring._snapshot import Observer
+from ringfeed.ring.machine import show_limit
+from ringfeed.workers import channel as channels
+from ringfeed.workers import forkserver_main
+from watching import pids, pool_of, run_script, start_script, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+METHODS = ["spawn", "fork", "forkserver"]
+FORKS = ["fork", "forkserver"]
+COUNT = 400
+
+
+def loader_of(dataset: Any, **settings: Any) -> ringfeed.Loader:
+    """Return a loader with a spawned forkserver."""
+    return ringfeed.Loader(dataset, batch_size=4, workers=2, start_method="forkserver", **settings)
+
+
+# ---- it starts with the loader ----
+
+
+def begun(loader: ringfeed.Loader) -> int:
+    """Return the process that a loader without an epoch has begun to start."""
+    launcher: Any = loader._launcher
+    return int(launcher._begun.pid)
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_the_first_epoch_uses_the_forkserver_that_the_loader_has_started() -> None:
+    """The forkserver starts when the loader is made, and forks the workers of its first epoch."""
+    with loader_of(Oracle(40)) as loader:
+        pid = begun(loader)
+        assert leftovers.runs(pid)
+        assert drain(loader) == list(range(40))
+        assert pool_of(loader)._launcher._forkserver.pid == pid
+
+
+OWN = """
+from pathlib import Path
+import numpy as np
+Path({ran!r}).touch()
+class Numbers:
+    def __len__(self): return 8
+    def __getitem__(self, index): return np.int64(index)
+"""
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_the_forkserver_imports_the_datasets_modules_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the dataset's classes come from is imported before the first epoch asks for it."""
+    ran = tmp_path / "ran"
+    (tmp_path / "own_numbers.py").write_text(OWN.format(ran=str(ran)))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    numbers = __import__("own_numbers").Numbers()
+    ran.unlink()
+    with loader_of(numbers) as loader:
+        wait_until(ran.exists)
+        assert np.concatenate([*loader]).tolist() == list(range(8))
+    sys.modules.pop("own_numbers")
+
+
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize("end", ["close", "forget", "refuse"])
+def test_a_loader_without_an_epoch_leaves_no_forkserver(end: str) -> None:
+    """What a loader has begun ends with it, also when it is dropped, or closed before its first epoch."""
+    loader = loader_of(Oracle(8))
+    pid = begun(loader)
+    if end == "close":
+        loader.close()
+    elif end == "forget":
+        del loader
+        gc.collect()
+    else:
+        loader._plan = None  # type: ignore[assignment]
+        with pytest.raises(AttributeError):
+            iter(loader)
+        del loader
+    assert not leftovers.runs(pid)
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_a_forked_process_does_not_end_the_loaders_forkserver() -> None:
+    """A process that the user forks drops its copy of a loader; the forkserver goes on for the one that made it."""
+    loader = loader_of(Oracle(40))
+    pid = begun(loader)
+    child = os.fork()
+    if child == 0:
+        try:
+            loader.close()
+            del loader
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert leftovers.runs(pid)
+    assert drain(loader) == list(range(40))
+    assert pool_of(loader)._launcher._forkserver.pid == pid
+    loader.close()
+
+
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_forkserver_that_is_ended_before_the_first_epoch(number: signal.Signals) -> None:
+    """It may be killed at any time: another takes its place; one that is stopped is ended with the loader."""
+    loader = loader_of(Oracle(40))
+    os.kill(begun(loader), number)
+    if number == signal.SIGKILL:
+        assert drain(loader) == list(range(40))
+    loader.close()
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_the_consumer_dies_before_the_first_epoch() -> None:
+    """The forkserver ends with its consumer, also before it has a dataset."""
+    process = start_script(
+        "import sys, time, ringfeed; from datasets import Oracle\n"
+        "loader = ringfeed.Loader(Oracle(8), batch_size=4, workers=1, start_method='forkserver')\n"
+        "print(loader._launcher._begun.pid, flush=True); time.sleep(600)"
+    )
+    try:
+        assert process.stdout is not None
+        pid = int(process.stdout.readline())
+    finally:
+        process.kill()
+        process.communicate(timeout=120)
+    wait_until(lambda: not leftovers.runs(pid))
+
+
+class Surrounded(Witness):
+    """Tells what is around a worker, and a variable that was set after the loader was made."""
+
+    def surroundings(self) -> dict[str, Any]:
+        return {**super().surroundings(), "late": os.environ.get("LATE"), "early": os.environ.get("EARLY")}
+
+
+def test_what_changes_before_the_first_epoch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Workers have the environment, the working directory and the path as they are when the first epoch begins."""
+    monkeypatch.setenv("EARLY", "1")
+    spec = ringfeed.Array((8192,), "uint8")
+    with loader_of(Surrounded(), spec=spec) as loader:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("LATE", "1")
+        monkeypatch.delenv("EARLY")
+        monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+        found = told(next(iter(loader)))
+    assert (found["late"], found["early"], found["cwd"]) == ("1", None, str(tmp_path))
+    assert found["path"][-1] == str(tmp_path)
+    assert found["main"] is None
+
+
+def test_a_forkserver_that_cannot_start_is_no_error_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever keeps a forkserver from starting is raised by the first epoch."""
+    monkeypatch.setattr(sys, "executable", "")
+    with loader_of(Oracle(8)) as loader, pytest.raises(ringfeed.WorkerError, match=r"^sys.executable does not say"):
+        iter(loader)
+
+
+# ---- what a dataset opens when it is unpickled ----
+
+
+class Opening:
+    """Opens its file when it is unpickled, and reads it by its position, slowly."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.file: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"path": self.path}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.path = state["path"]
+        self.file = self.open()
+
+    def open(self) -> Any:
+        return Path(self.path).open("rb", buffering=0)
+
+    def __len__(self) -> int:
+        return COUNT
+
+    def __getitem__(self, index: int) -> Any:
+        self.file.seek(index * 8)
+        time.sleep(0.001)
+        return np.frombuffer(self.file.read(8), np.int64)[0]
+
+
+_files: dict[str, Any] = {}
+
+
+class Keeping(Opening):
+    """Keeps its file in its module, so that it stays open when the dataset is gone."""
+
+    def open(self) -> Any:
+        if self.path not in _files:
+            _files[self.path] = super().open()
+        return _files[self.path]
+
+
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("kind", [Opening, Keeping])
+def test_workers_share_no_file_that_unpickling_opens(kind: Callable[[str], Any], killed: bool, tmp_path: Path) -> None:  # noqa: FBT001 - a parameter
+    """Where unpickling opens a file, each worker unpickles for itself: with one position the rows would be wrong."""
+    np.arange(COUNT).tofile(tmp_path / "rows")
+    with loader_of(kind(str(tmp_path / "rows")), copy=True, spec=ringfeed.Array((), "int64")) as loader:
+        if killed:
+            os.kill(begun(loader), signal.SIGKILL)
+        assert np.concatenate([*loader]).tolist() == list(range(COUNT))
+        os.kill(pids(loader)[0], signal.SIGKILL)
+        os.kill(pool_of(loader)._launcher._forkserver.pid, signal.SIGKILL)
+        assert np.concatenate([*loader]).tolist() == list(range(COUNT))
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_a_forkserver_is_replaced_after_the_dataset_has_changed() -> None:
+    """A forkserver that dies after a new version was sent is replaced by one that needs no version."""
+    with loader_of(Reshuffling()) as loader:
+        for _ in range(2):
+            for batch in loader:
+                del batch
+        pool = pool_of(loader)
+        os.kill(pool._launcher._forkserver.pid, signal.SIGKILL)
+        os.kill(pool._workers[0].pid, signal.SIGKILL)
+        wait_until(lambda: loader.stats().restarts == 1 and len(pool._workers) == 2)
+        assert loader._engine is not None
+        assert pool.failure is None
+
+
+# ---- how it is replaced, and how it ends ----
+
+
+def written_by(pid: int) -> set[int]:
+    """Return the inodes of what a process has open for writing only."""
+    modes = {fd.name: int(fd.read_text().split()[3], 8) for fd in Path(f"/proc/{pid}/fdinfo").iterdir()}
+    return {Path(f"/proc/{pid}/fd/{fd}").stat().st_ino for fd, mode in modes.items() if mode & 3 == os.O_WRONLY}
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_a_forkserver_holds_no_loaders_lifeline() -> None:
+    """The pipes that tie workers to the consumer are written by it alone, however many loaders fork."""
+    settings: Any = {"workers": 1, "start_method": "fork", "batch_size": 4}
+    with ringfeed.Loader(Oracle(8), **settings) as one, ringfeed.Loader(Oracle(8), **settings) as other:
+        assert len([*iter(one)]) == len([*iter(other)]) == 2
+        writers = {os.fstat(pool_of(loader)._launcher.lifeline.writer.fileno()).st_ino for loader in (one, other)}
+        for loader in (one, other):
+            for pid in (pool_of(loader)._launcher._forkserver.pid, *pids(loader)):
+                assert not writers & written_by(pid)
+
+
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize("method", FORKS)
+@pytest.mark.parametrize("when", ["between epochs", "in an epoch", "with a worker"])
+def test_a_forkserver_that_is_killed_is_replaced(method: Any, when: str) -> None:
+    """Whenever the process that forks workers is killed, the workers go on, and the next death is made good."""
+    with ringfeed.Loader(Oracle(300, sleep_s=0.001), batch_size=4, workers=2, start_method=method) as loader:
+        first = iter(loader)
+        seen = check(next(first))
+        pool = pool_of(loader)
+        if when == "between epochs":
+            seen += drain(first)
+            os.kill(pool._launcher._forkserver.pid, signal.SIGKILL)
+        else:
+            os.kill(pool._launcher._forkserver.pid, signal.SIGKILL)
+            if when == "with a worker":
+                os.kill(pool._workers[0].pid, signal.SIGKILL)
+            seen += drain(first)
+        assert seen == list(range(300))
+        deaths = 1 if when == "with a worker" else 0
+        wait_until(lambda: loader.stats().restarts == deaths and len(pool._workers) == 2)
+        os.kill(pool._workers[1].pid, signal.SIGKILL)
+        assert drain(loader) == list(range(300))
+        wait_until(lambda: loader.stats().restarts == deaths + 1)
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_a_forkserver_killed_before_it_can_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The worker that it had forked, and that nobody knows, gets no part in the work."""
+    once = tmp_path / "once"
+    original = channels.send
+
+    def send(end: Any, message: Any, fds: Any = ()) -> None:
+        if "pid" in message and not once.exists():
+            once.write_text(str(message["pid"]))
+            os.kill(os.getpid(), signal.SIGKILL)
+        original(end, message, fds)
+
+    monkeypatch.setattr(forkserver_main.channels, "send", send)
+    with ringfeed.Loader(Oracle(40), batch_size=4, workers=1, start_method="fork") as loader:
+        iterator = iter(loader)
+        seen = check(next(iterator))
+        orphan, known = int(once.read_text()), pool_of(loader)._workers[0].pid
+        assert orphan != known
+        assert Observer(pool_of(loader)._config.ring).worker(0).tickets > 0
+        seen += drain(iterator)
+        assert seen == list(range(40))
+    wait_until(lambda: not leftovers.runs(orphan))
+
+
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize("method", FORKS)
+def test_a_forkserver_that_does_not_answer(method: Any) -> None:
+    """A stopped forkserver does not keep close() waiting."""
+    loader = ringfeed.Loader(Oracle(40), batch_size=4, workers=1, start_method=method, timeout_s=600)
+    check(next(iter(loader)))
+    pool = pool_of(loader)
+    os.kill(pool._launcher._forkserver.pid, signal.SIGSTOP)
+    os.kill(pool._workers[0].pid, signal.SIGKILL)
+    time.sleep(0.3)  # the watcher waits for a replacement
+    began = time.monotonic()
+    loader.close()
+    assert time.monotonic() - began < 120
+
+
+def test_a_forkserver_that_cannot_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The consumer hears why no worker could be forked."""
+    here = os.getpid()
+    fork = os.fork
+
+    def full() -> int:
+        if os.getpid() != here:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        return fork()
+
+    monkeypatch.setattr(os, "fork", full)
+    with (
+        ringfeed.Loader(Oracle(40), batch_size=4, workers=1, start_method="fork") as loader,
+        pytest.raises(ringfeed.WorkerError) as caught,
+    ):
+        iter(loader)
+    assert str(caught.value) == (
+        "no worker can be started: Resource temporarily unavailable: "
+        f"RLIMIT_NPROC (ulimit -u) is {show_limit(resource.RLIMIT_NPROC)}, "
+        f"RLIMIT_AS (ulimit -v) is {show_limit(resource.RLIMIT_AS)}; "
+        "raise what is reached, or its cgroup's pids.max, or use fewer workers"
+    )
+
+
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize("method", METHODS)
+def test_children_that_are_buried_by_themselves(method: Any) -> None:
+    """A consumer that ignores SIGCHLD, so that nobody can wait for a child, gets its batches all the same."""
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        with ringfeed.Loader(Oracle(400, sleep_s=0.001), batch_size=4, workers=2, start_method=method) as loader:
+            iterator = iter(loader)
+            seen = check(next(iterator))
+            os.kill(pool_of(loader)._workers[0].pid, signal.SIGKILL)
+            assert seen + drain(iterator) == list(range(400))
+            assert loader.stats().restarts == 1
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
+SUBREAPER = """
+import ctypes, os, signal
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: orphans come to us, as they do to PID 1
+import ringfeed, leftovers
+from datasets import Oracle
+if __name__ == "__main__":
+    before = leftovers.present()
+    with ringfeed.Loader(Oracle(40), batch_size=4, workers=2, start_method="fork") as loader:
+        for batch in loader: pass
+        pool = loader._engine.pool
+        os.kill(pool._launcher._forkserver.pid, signal.SIGKILL)
+        os.kill(pool._workers[0].pid, signal.SIGKILL)
+        for batch in loader: pass
+    del batch, pool, loader
+    print(leftovers.since(before))
+"""
+
+
+def test_orphans_of_a_forkserver_are_buried() -> None:
+    """Where orphans come to the consumer, as in a container, those of a killed forkserver do not stay as zombies."""
+    found = run_script(SUBREAPER)
+    assert found == ("[]\n", "", 0)
+
+
+SLOW_NURSERY = """
+import os, ringfeed, sys, threading, time
+from datasets import Oracle, Unhurried
+from ringfeed.workers import forkserver
+spawn = forkserver.spawn
+def told(*a):
+    worker = spawn(*a); print(worker.pid, flush=True); return worker
+forkserver.spawn = told
+loader = ringfeed.Loader(Unhurried(20), batch_size=2, workers=1, start_method="forkserver", spec=Oracle.SPEC)
+iter(loader)
+"""
+
+
+def test_a_forkserver_that_still_unpickles_ends_with_its_consumer() -> None:
+    """A forkserver is tied to the consumer before it touches the dataset."""
+    process = start_script(SLOW_NURSERY)
+    try:
+        assert process.stdout is not None
+        pid = int(process.stdout.readline())
+        wait_until(lambda: Path(f"/proc/{pid}/comm").read_text() == "unpickling\n")
+    finally:
+        process.kill()
+        process.communicate(timeout=120)
+    wait_until(lambda: not leftovers.runs(pid))
