@@ -49,7 +49,7 @@ def while_it_waits(act: Callable[[], object]) -> threading.Thread:
     caller = threading.get_ident()
 
     def waits() -> bool:
-        return sys._current_frames()[caller].f_code.co_name == "_wait_until"
+        return sys._current_frames()[caller].f_code.co_name == "_wait_once"
 
     def watch() -> None:
         wait_until(waits)
