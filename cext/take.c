@@ -227,15 +227,16 @@ static bool look_again(struct rf_ring *ring, struct rf_waiter *waiter)
 
 static enum rf_answer wait_head(struct rf_ring *ring, int64_t turn, int64_t deadline_ns, struct rf_waiter *waiter)
 {
+    bool awake = true; /* sleeps only after a look at which the lock has not been given back since */
     for (bool first = true;; first = false) {
         enum rf_answer answer = look_in(ring, turn);
         if (answer != RF_PENDING && answer != RF_HELD)
             return answer;
         if (answer == RF_PENDING && first)
             rf_wake_another(ring);
-        if (answer == RF_PENDING && look_again(ring, waiter))
-            continue;
-        if (sleep_once(ring, FOR_HEAD, deadline_ns)) /* a signal, or the deadline */
+        if (answer == RF_PENDING && awake)
+            awake = look_again(ring, waiter);
+        else if (sleep_once(ring, FOR_HEAD, deadline_ns)) /* a signal, or the deadline */
             return look_in(ring, turn);
     }
 }
