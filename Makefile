@@ -68,7 +68,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONPATH # what is tested is what is installed
 PY := .venv/bin/python
 SOURCES := setup.py pyproject.toml MANIFEST.in README.md \
-    $(wildcard cext/*.[ch] src/ringfeed/*.p* src/ringfeed/*/*.p* src/ringfeed/*/*/*.p*)
+    $(wildcard cext/*.[ch] cext/*/*.[ch] src/ringfeed/*.p* src/ringfeed/*/*.p* src/ringfeed/*/*/*.p*)
 
 # One for all: environments are made at once, and this writes beside the sources.
 build/sdist/made: $(SOURCES) | .venv/python-$(MAIN)
@@ -198,7 +198,7 @@ lint: .venv/with-lint ## style, spelling, types, and the stubs against the built
 	$(PY) -m ruff check
 	$(PY) -m ruff format --check
 	PATH="$(CURDIR)/.venv/bin:$$PATH" cython-lint src
-	.venv/bin/clang-format --dry-run -Werror $(wildcard cext/*.[ch] tests/core/c/*.[ch])
+	.venv/bin/clang-format --dry-run -Werror $(wildcard cext/*.[ch] cext/*/*.[ch] tests/core/c/*.[ch])
 	.venv/bin/codespell
 	$(PY) tests/project/layers.py
 	$(PY) tests/project/english.py
@@ -208,7 +208,7 @@ lint: .venv/with-lint ## style, spelling, types, and the stubs against the built
 
 format: .venv/with-lint ## rewrite Python and C in the house's style
 	$(PY) -m ruff format
-	.venv/bin/clang-format -i $(wildcard cext/*.[ch] tests/core/c/*.[ch])
+	.venv/bin/clang-format -i $(wildcard cext/*.[ch] cext/*/*.[ch] tests/core/c/*.[ch])
 
 # SECONDS_LONG is how long; a seed that fails is printed, and `python tests/support/fuzz.py --seed N` replays it.
 SECONDS_LONG ?= 120

@@ -12,18 +12,19 @@ from setuptools import Extension, setup
 # Each module with the C files that are compiled into it. One without a .pyx is a library that TensorFlow opens; it is
 # built without TensorFlow, and looks up there what it calls.
 SOURCES = {
-    "ring._ring": "ring take claim binder damage wakes sizes reap wait pages fork descriptors export feed feeds watch",
+    "ring._ring": "segment wake slots bind take claim reap damage snapshot fork os/wait os/pages os/descriptors export/dlpack "
+    "export/feed export/feed_registry",
     "ring._feed": "",
-    "ring._pages": "pages wait",
-    "ring._snapshot": "watch pages wait",
+    "ring._pages": "os/pages os/wait",
+    "ring._snapshot": "snapshot os/pages os/wait",
     "spec._fields": "",
     "spec._values": "",
     "spec._structure": "",
-    "spec._writer": "copy gather convert",
-    "spec._rows": "wait",
-    "data._permute": "permute",
+    "spec._writer": "bytes/copy bytes/gather bytes/convert",
+    "spec._rows": "os/wait",
+    "data._permute": "bytes/permute",
     "engine._iterator": "",
-    "frameworks.tensorflow._tf_op": "tf_op",
+    "frameworks.tensorflow._tf_op": "export/tf_op",
 }
 # c11: the ring is written in its atomics. No -march=native: a wheel runs on other machines than its builder.
 COMPILE = ["-std=c11", "-O3", "-fvisibility=hidden", "-pthread"]
@@ -42,7 +43,7 @@ def extension(name: str, sources: str) -> Extension:
         f"ringfeed.{name}",
         [*([str(cython)] if cython.exists() else []), *(f"cext/{source}.c" for source in sources.split())],
         include_dirs=["cext", np.get_include()],
-        depends=sorted(glob("cext/*.h") + glob("src/ringfeed/*/*.px[di]")),
+        depends=sorted(glob("cext/**/*.h", recursive=True) + glob("src/ringfeed/*/*.px[di]")),
         define_macros=[("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION")],
         extra_compile_args=[*COMPILE, *FLAGS.get(name, [])],
         extra_link_args=["-pthread"],

@@ -1,5 +1,5 @@
 /* The worker's half of ring.h. */
-#include "binder.h"
+#include "internal.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* What was overwritten: found by the consumer, which compares what is shared with its own copies, and by the seals of
  * what workers have left. After that the ring hands out nothing more, and binds nothing. */
-#include "binder.h"
+#include "internal.h"
 
 #include <string.h>
 

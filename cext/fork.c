@@ -4,8 +4,8 @@
  *
  * The thread that forks keeps the list of its own copies: forks of several threads do not wait for each other, and no
  * lock is held during one. */
-#include "binder.h"
-#include "pages.h"
+#include "internal.h"
+#include "os/pages.h"
 
 #include <pthread.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 #include "reap.h"
 
-#include "binder.h"
+#include "internal.h"
 
 #include <stdlib.h>
 

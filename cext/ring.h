@@ -7,7 +7,7 @@
  *   - only the consumer process writes head, bound, EMPTY and AVAIL (its reaper included);
  *   - each slot is in exactly one of {free, bound, draining, held, parked};
  *   - slot_of[batch % slots], written before `bound`, tells where a batch's cells are;
- *   - the consumer goes by its own copies (binder.h) of all that it has written, and delivers what is sealed;
+ *   - the consumer goes by its own copies (internal.h) of all that it has written, and delivers what is sealed;
  *   - a worker reads a slot's record only after its claim; one live writer per row; READY means all rows are there;
  *   - only w, or the reaper of w, changes CLAIMED(w);
  *   - the consumer's threads look, plan, take and cancel under the takers' lock, which no thread holds while it sleeps;
@@ -28,7 +28,7 @@
 #ifndef RF_RING_H
 #define RF_RING_H
 
-#include "watch.h"
+#include "snapshot.h"
 
 struct rf_binder;
 
@@ -120,7 +120,7 @@ struct rf_taken {
     uint64_t failed_cells; /* a bit a ticket */
 };
 
-enum rf_room { /* what is to be left to be filled when a batch is taken, besides its slot */
+enum rf_room {              /* what is to be left to be filled when a batch is taken, besides its slot */
                RF_ANY_ROOM, /* it need not be any */
                RF_A_SLOT,
                RF_OWN_ROOM, /* a slot; or one is held alone, which the caller drops for this batch */
@@ -216,7 +216,7 @@ void rf_requeue(struct rf_ring *ring);
 /* Wake all waiters with the answer RF_STOPPED, for ever. */
 void rf_stop(struct rf_ring *ring);
 
-/* ---- looking on: see watch.h. The consumer is told of slots and counts by what it keeps itself ---- */
+/* ---- looking on: see snapshot.h. The consumer is told of slots and counts by what it keeps itself ---- */
 
 struct rf_slot_report rf_report_slot(const struct rf_ring *ring, uint32_t slot);
 struct rf_worker_report rf_report_worker(const struct rf_ring *ring, uint32_t worker);

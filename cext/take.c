@@ -1,6 +1,6 @@
 /* The consumer takes: it looks, waits and takes, in any of its threads, each look under the takers' lock. */
-#include "binder.h"
-#include "wait.h"
+#include "internal.h"
+#include "os/wait.h"
 
 #define FAST_NS 20000   /* a sleep and a wake take about that */
 #define FASTEST_NS 3000 /* and a wake alone */
@@ -13,10 +13,7 @@ void rf_lock_takers(struct rf_ring *ring)
         rf_yield(attempt);
 }
 
-void rf_unlock_takers(struct rf_ring *ring)
-{
-    atomic_store_explicit(&ring->binder->taking, 0, memory_order_release);
-}
+void rf_unlock_takers(struct rf_ring *ring) { atomic_store_explicit(&ring->binder->taking, 0, memory_order_release); }
 
 /* ---- settings of the engine ---- */
 
@@ -74,37 +71,6 @@ static struct rf_cell *unfinished(const struct rf_ring *ring, uint64_t batch, ui
     return NULL;
 }
 
-bool rf_has_room(const struct rf_ring *ring)
-{
-    for (uint32_t slot = 0; slot < ring->geometry.slots; slot++) {
-        enum rf_slot_state state = rf_slot_state(ring, slot);
-        if (state == RF_SLOT_FREE || state == RF_SLOT_BOUND)
-            return true;
-    }
-    return false;
-}
-
-bool rf_leaves_room(const struct rf_ring *ring, bool lets_go)
-{
-    uint32_t room = 0, held = 0;
-    for (uint32_t slot = 0; slot < ring->geometry.slots; slot++) {
-        enum rf_slot_state state = rf_slot_state(ring, slot);
-        room += state == RF_SLOT_FREE || state == RF_SLOT_BOUND;
-        held += state == RF_SLOT_HELD;
-        if (room > 1)
-            return true;
-    }
-    return lets_go && held == 1;
-}
-
-static bool all_held(const struct rf_ring *ring)
-{
-    for (uint32_t slot = 0; slot < ring->geometry.slots; slot++)
-        if (rf_slot_state(ring, slot) != RF_SLOT_HELD && rf_slot_state(ring, slot) != RF_SLOT_PARKED)
-            return false;
-    return true; /* the first is never parked */
-}
-
 static bool is_bound(const struct rf_ring *ring) { return rf_head(ring) < rf_bound(ring); }
 
 uint32_t rf_lane_of_head(const struct rf_ring *ring)
@@ -139,7 +105,7 @@ static enum rf_answer look(struct rf_ring *ring)
         return RF_PENDING;
     if (!planned)
         return RF_DRY;
-    return all_held(ring) ? RF_HELD : RF_PENDING;
+    return rf_all_held(ring) ? RF_HELD : RF_PENDING;
 }
 
 enum rf_answer rf_look(struct rf_ring *ring)

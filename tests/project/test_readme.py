@@ -121,6 +121,6 @@ def test_the_architecture_names_every_module(package: Path) -> None:
 def test_the_architecture_names_the_core() -> None:
     """So are the files in C, and the modules beside the packages."""
     rooms = (ROOT / "ARCHITECTURE.md").read_text()
-    names = [path.name for path in (ROOT / "cext").glob("*.c")]
+    names = [path.name for path in (ROOT / "cext").rglob("*.c")]
     names += [path.stem for path in (ROOT / "src" / "ringfeed").glob("*.py") if path.stem != "__init__"]
     assert [name for name in names if not re.search(rf"\b{re.escape(name)}\b", rooms)] == []

@@ -4,7 +4,7 @@
 from libc.stdint cimport uint32_t, uint64_t
 
 
-cdef extern from "permute.h" nogil:
+cdef extern from "bytes/permute.h" nogil:
     enum: RF_ROUNDS
     void rf_permute(uint64_t *numbers, size_t count, uint64_t length, const uint32_t *keys)
 

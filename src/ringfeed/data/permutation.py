@@ -16,7 +16,7 @@ It is part of the interface, and no later version may change it. All its random 
 In a round of VariablePhilox a number is a left half of bits // 2 and a right half of the rest. The left half is
 multiplied by 0xd2b74407b1ce6e93, of Philox2x64: the product's bits from 32 up, the key and the right half become the
 new left half, the product's low bits the new right one. Multiplying by an odd constant can be undone, and therefore
-the round. Where the bits are odd, the right half's spare bit moves down to its low end. `cext/permute.c` does it.
+the round. Where the bits are odd, the right half's spare bit moves down to its low end. `cext/bytes/permute.c` does it.
 
 Sorting makes all permutations equally likely, for lengths where the bijection has too few bits of state to be
 random. What remains of that: the order of exactly 2**n samples, n > 12, is always an even permutation.

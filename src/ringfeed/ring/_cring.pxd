@@ -68,7 +68,7 @@ cdef extern from "layout.h" nogil:
     rf_bool rf_cancelled(const rf_claim *claim)
 
 
-cdef extern from "watch.h" nogil:
+cdef extern from "snapshot.h" nogil:
     enum rf_slot_state:
         RF_SLOT_FREE
         RF_SLOT_BOUND
@@ -259,7 +259,7 @@ cdef extern from "reap.h" nogil:
     rf_reaped rf_reap(rf_ring *ring, uint32_t worker, rf_bool blame)
 
 
-cdef extern from "export.h" nogil:
+cdef extern from "export/dlpack.h" nogil:
     uint32_t RF_MAX_AXES
 
     struct rf_dlpack_type:
@@ -283,7 +283,7 @@ cdef extern from "export.h" nogil:
     rf_dlpack_versioned *rf_export_versioned(rf_ring *ring, uint32_t slot, const rf_field *field)
 
 
-cdef extern from "feed.h" nogil:
+cdef extern from "export/feed.h" nogil:
     enum:
         RF_OVER
 
@@ -324,14 +324,14 @@ cdef extern from "feed.h" nogil:
     const rf_feed_calls rf_feed_calls_here "rf_feed_calls"
 
 
-cdef extern from "pages.h" nogil:
+cdef extern from "os/pages.h" nogil:
     rf_bool rf_reserve_huge(int fd, uint64_t offset, uint64_t size)
     void *rf_map(int fd, uint64_t size, int inherit)
     void *rf_map_private(int fd, uint64_t least, uint64_t *size)
     void rf_unmap(void *address, uint64_t size)
 
 
-cdef extern from "descriptors.h" nogil:
+cdef extern from "os/descriptors.h" nogil:
     enum:
         RF_MAX_FDS
 
@@ -345,7 +345,7 @@ cdef extern from "descriptors.h" nogil:
     int rf_receive(int end, void *packet, size_t size, rf_received *received)
 
 
-cdef extern from "wait.h" nogil:
+cdef extern from "os/wait.h" nogil:
     int64_t rf_now_ns()
     uint32_t rf_fork_generation()
     void rf_end_child(int pid)

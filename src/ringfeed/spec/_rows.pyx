@@ -12,7 +12,7 @@ from ringfeed.errors import SpecError
 from ringfeed.ring.failure import Nothing
 
 
-cdef extern from "copy.h" nogil:
+cdef extern from "bytes/copy.h" nogil:
     bint rf_streams(const c.rf_claim *claim, uint64_t beyond)
 
 

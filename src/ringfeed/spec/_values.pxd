@@ -5,12 +5,12 @@ from cpython.ref cimport PyTypeObject
 from libc.stdint cimport uint8_t, uint16_t
 
 
-cdef extern from "convert.h" nogil:
+cdef extern from "bytes/convert.h" nogil:
     struct rf_conversion:
         pass
 
 
-cdef extern from "exchange.h":
+cdef extern from "export/exchange.h":
     struct rf_dlpack_type:
         uint8_t code, bits
         uint16_t lanes

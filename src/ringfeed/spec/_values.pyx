@@ -36,14 +36,14 @@ cdef extern from "numpy/arrayscalars.h":
     """
 
 
-cdef extern from "numbers.h":
+cdef extern from "bytes/numbers.h":
     int RF_NUMBER(int kind, int size)
     bint rf_store_int(int number, long long value, void *target)
     bint rf_store_float(int number, double value, void *target)
     bint rf_is_plain_int(object value)
 
 
-cdef extern from "exchange.h":
+cdef extern from "export/exchange.h":
     int RF_DLPACK_CPU
     int RF_DLPACK_FLOAT
     int RF_EXCHANGE_MAJOR

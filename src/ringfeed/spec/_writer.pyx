@@ -19,17 +19,17 @@ cnp.import_array()
 cdef size_t NOGIL_BYTES = 32768
 
 
-cdef extern from "copy.h" nogil:
+cdef extern from "bytes/copy.h" nogil:
     void rf_copy(void *target, const void *source, size_t size, bint stream)
     void rf_stream_end()
 
 
-cdef extern from "gather.h" nogil:
+cdef extern from "bytes/gather.h" nogil:
     void rf_gather(uint8_t *target, const uint8_t *source, Py_ssize_t stride, size_t row_size,
                    const int64_t *indices, size_t rows, bint stream)
 
 
-cdef extern from "convert.h" nogil:
+cdef extern from "bytes/convert.h" nogil:
     float RF_NO_SCALE
     float RF_NO_OFFSET
     float RF_NO_MEAN
@@ -41,7 +41,7 @@ cdef extern from "convert.h" nogil:
                     const int64_t *indices, size_t rows, size_t size)
 
 
-cdef extern from "numbers.h":
+cdef extern from "bytes/numbers.h":
     int RF_NUMBER(int kind, int size)
 
 

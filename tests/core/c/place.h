@@ -2,11 +2,11 @@
 #ifndef RF_PLACE_H
 #define RF_PLACE_H
 
-#include "binder.h"
-#include "pages.h"
+#include "internal.h"
+#include "os/pages.h"
 #include "reap.h"
 #include "ring.h"
-#include "wait.h"
+#include "os/wait.h"
 
 #define PLACE_CAPACITY 8u /* batches planned ahead */
 #define PLACE_ATTEMPTS 3u

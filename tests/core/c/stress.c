@@ -1,7 +1,7 @@
 #define _GNU_SOURCE
 #include "stress.h"
 
-#include "binder.h"
+#include "internal.h"
 #include "check.h"
 #include "place.h"
 

@@ -9,7 +9,7 @@
 
 #include "reap.h"
 #include "ring.h"
-#include "wait.h"
+#include "os/wait.h"
 
 #include <pthread.h>
 #include <stdbool.h>

@@ -1,6 +1,6 @@
 /* The conversion of uint8 samples, against one that takes every step alone and cannot be merged or vectorised. */
 #include "check.h"
-#include "convert.h"
+#include "bytes/convert.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* Copies past the caches and rows from anywhere: every byte arrives, and none beside it changes. */
 #include "check.h"
-#include "copy.h"
-#include "gather.h"
+#include "bytes/copy.h"
+#include "bytes/gather.h"
 
 #include <stdlib.h>
 

@@ -1,6 +1,6 @@
 /* DLPack exports: each is one more hold, whoever ends it and whenever. */
 #include "check.h"
-#include "export.h"
+#include "export/dlpack.h"
 #include "place.h"
 
 /* A ring with one batch taken, in slot 0. */

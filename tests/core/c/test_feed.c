@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "check.h"
-#include "feed.h"
+#include "export/feed.h"
 #include "place.h"
 
 #define TURN 7

@@ -1,7 +1,7 @@
 #define _GNU_SOURCE
 #include "trace.h"
 
-#include "wait.h"
+#include "os/wait.h"
 
 #include <signal.h>
 #include <stdlib.h>

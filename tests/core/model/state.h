@@ -1,4 +1,4 @@
-/* The state of the model: what cext/layout.h puts into shared memory, what cext/binder.h keeps in the consumer process,
+/* The state of the model: what cext/layout.h puts into shared memory, what cext/internal.h keeps in the consumer process,
  * and where every process and thread stands.
  *
  * A step is what one actor does between two looks at memory that others may touch at that moment; what is private at the

@@ -2,7 +2,7 @@
 #ifndef RF_WEAK_STAGE_H
 #define RF_WEAK_STAGE_H
 
-#include "binder.h"
+#include "internal.h"
 #include "reap.h"
 #include "scenes.h"
 

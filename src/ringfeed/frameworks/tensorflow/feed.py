@@ -1,4 +1,4 @@
-"""A loader's epochs for the C code of frameworks, which takes batches without the GIL (cext/feed.h says how).
+"""A loader's epochs for the C code of frameworks, which takes batches without the GIL (cext/export/feed.h says how).
 
 What that code cannot do by itself it asks here: begin an epoch, plan more, take the last batch or one with failed rows.
 """

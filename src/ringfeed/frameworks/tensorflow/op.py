@@ -1,4 +1,4 @@
-"""Batches for TensorFlow's graph by an op in C (cext/tf_op.c): without Python, the GIL or a copy."""
+"""Batches for TensorFlow's graph by an op in C (cext/export/tf_op.c): without Python, the GIL or a copy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 LIBRARY = "ringfeed.frameworks.tensorflow._tf_op"
 NEW, REST = np.int64(-1), np.int64(-2)
-"""States of an iteration at its first step, and after its last (cext/feed.h)."""
+"""States of an iteration at its first step, and after its last (cext/export/feed.h)."""
 
 
 @cache

@@ -3,7 +3,7 @@
 #ifndef RF_EXCHANGE_H
 #define RF_EXCHANGE_H
 
-#include "export.h"
+#include "export/dlpack.h"
 
 #define RF_EXCHANGE_MAJOR 1
 #define RF_EXCHANGE_NAME "dlpack_exchange_api" /* of the capsule */

@@ -1,7 +1,7 @@
 #define _GNU_SOURCE
-#include "pages.h"
+#include "os/pages.h"
 
-#include "wait.h"
+#include "os/wait.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,5 +1,5 @@
 #define _GNU_SOURCE
-#include "descriptors.h"
+#include "os/descriptors.h"
 
 #include <errno.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-#include "export.h"
+#include "export/dlpack.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,5 @@
-#include "binder.h"
+/* The consumer plans batches, gives them slots, holds and releases them, breaks off and fences. */
+#include "internal.h"
 
 #include <errno.h>
 #include <stdlib.h>

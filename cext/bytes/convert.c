@@ -1,4 +1,4 @@
-#include "convert.h"
+#include "bytes/convert.h"
 
 #include <stdlib.h>
 

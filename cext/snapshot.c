@@ -1,7 +1,7 @@
-#include "watch.h"
+#include "snapshot.h"
 
-#include "pages.h"
-#include "wait.h"
+#include "os/pages.h"
+#include "os/wait.h"
 
 #include <errno.h>
 

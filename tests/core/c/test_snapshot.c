@@ -2,7 +2,7 @@
 #define _GNU_SOURCE
 #include "check.h"
 #include "place.h"
-#include "watch.h"
+#include "snapshot.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -269,5 +269,5 @@ int main(void)
     RUN(a_worker_is_seen_at_its_row);
     RUN(a_wait_and_the_end_are_seen);
     RUN(rubbish_leads_nowhere);
-    return check_end("test_watch");
+    return check_end("test_snapshot");
 }

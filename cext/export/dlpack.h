@@ -1,7 +1,7 @@
 /* DLPack: a field of a held slot, as every framework takes it. The layout is that of dlpack.h, versions 0 and 1
  * (https://dmlc.github.io/dlpack/latest/c_api.html). */
-#ifndef RF_EXPORT_H
-#define RF_EXPORT_H
+#ifndef RF_DLPACK_H
+#define RF_DLPACK_H
 
 #include "ring.h"
 

@@ -3,8 +3,8 @@
  *
  * An observer shares no lock with those it looks at, so that two numbers may be of two moments. And it trusts nothing:
  * the geometry is copied once and checked, and whatever else stands in the memory, no more than the mapping is read. */
-#ifndef RF_WATCH_H
-#define RF_WATCH_H
+#ifndef RF_SNAPSHOT_H
+#define RF_SNAPSHOT_H
 
 #include "layout.h"
 

@@ -1,5 +1,5 @@
 #define _GNU_SOURCE
-#include "wait.h"
+#include "os/wait.h"
 
 #include <errno.h>
 #include <linux/futex.h>

@@ -260,5 +260,5 @@ int main(void)
     RUN(a_ticket_is_worth_its_protocol);
     RUN(onlookers_see_it);
     RUN(ledger_is_the_consumers_own);
-    return check_end("test_sizes");
+    return check_end("test_slots");
 }

@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "feed.h"
+#include "export/feed.h"
 
 #define PUBLIC __attribute__((visibility("default")))
 #define FRAMEWORK "libtensorflow_framework.so.2"

@@ -482,5 +482,5 @@ int main(void)
     RUN(fenced_workers_slot_is_quarantined);
     RUN(fenced_worker_may_wake_up);
     RUN(quarantine_of_all_slots_is_waited_for);
-    return check_end("test_binder");
+    return check_end("test_bind");
 }

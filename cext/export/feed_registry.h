@@ -1,10 +1,10 @@
 /* Inside a feed, and which feeds there are: for feed.c only. */
-#ifndef RF_FEEDS_H
-#define RF_FEEDS_H
+#ifndef RF_FEED_REGISTRY_H
+#define RF_FEED_REGISTRY_H
 
 #include <pthread.h>
 
-#include "feed.h"
+#include "export/feed.h"
 
 enum { TOUCHED = -1, UNBEGUN = -2 };
 

@@ -1,10 +1,10 @@
 /* The consumer's process-local state: what is planned, which slots are free, what is held. And what the files of the
  * core share among themselves; no other file includes it. */
-#ifndef RF_BINDER_H
-#define RF_BINDER_H
+#ifndef RF_INTERNAL_H
+#define RF_INTERNAL_H
 
 #include "ring.h"
-#include "wait.h"
+#include "os/wait.h"
 
 #define RF_NO_SLOT UINT32_MAX
 #define RF_ALL INT32_MAX
@@ -90,6 +90,8 @@ struct rf_binder {
 
 /* Also where observers see it. */
 void rf_set_state(struct rf_ring *ring, uint32_t slot, enum rf_slot_state state);
+/* Whether every open slot is held. */
+bool rf_all_held(const struct rf_ring *ring);
 /* Free, or parked where it is not among the open ones. Under the lock. */
 void rf_set_free(struct rf_ring *ring, uint32_t slot);
 

@@ -1,10 +1,9 @@
 #define _GNU_SOURCE
-#include "feeds.h"
-#include "wait.h"
+#include "export/feed_registry.h"
+#include "os/wait.h"
 
 #include <stdlib.h>
 #include <string.h>
-
 
 static uint64_t number_of(const struct rf_feed *feed) { return feed->number; }
 static void *owner_of(const struct rf_feed *feed) { return atomic_load_explicit(&feed->owner, memory_order_seq_cst); }

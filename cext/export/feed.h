@@ -14,7 +14,7 @@
 #ifndef RF_FEED_H
 #define RF_FEED_H
 
-#include "export.h"
+#include "export/dlpack.h"
 
 #define RF_SLICE_NS 100000000
 

@@ -1,5 +1,5 @@
-#include "gather.h"
-#include "copy.h"
+#include "bytes/gather.h"
+#include "bytes/copy.h"
 
 #include <string.h>
 

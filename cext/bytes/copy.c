@@ -1,4 +1,4 @@
-#include "copy.h"
+#include "bytes/copy.h"
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <immintrin.h>

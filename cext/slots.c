@@ -1,5 +1,5 @@
-/* How many slots are open and how many workers there are, while it runs; and what observers are told. */
-#include "binder.h"
+/* Slots and their states; how many are open, and how many workers there are, while it runs; what observers are told. */
+#include "internal.h"
 
 /* ---- slots ---- */
 
@@ -44,6 +44,39 @@ void rf_set_open(struct rf_ring *ring, uint32_t slots)
         if (rf_slot_state(ring, slot) == RF_SLOT_PARKED)
             rf_set_free(ring, slot);
     rf_unlock(ring);
+}
+
+/* ---- what is left to be filled ---- */
+
+bool rf_has_room(const struct rf_ring *ring)
+{
+    for (uint32_t slot = 0; slot < ring->geometry.slots; slot++) {
+        enum rf_slot_state state = rf_slot_state(ring, slot);
+        if (state == RF_SLOT_FREE || state == RF_SLOT_BOUND)
+            return true;
+    }
+    return false;
+}
+
+bool rf_leaves_room(const struct rf_ring *ring, bool lets_go)
+{
+    uint32_t room = 0, held = 0;
+    for (uint32_t slot = 0; slot < ring->geometry.slots; slot++) {
+        enum rf_slot_state state = rf_slot_state(ring, slot);
+        room += state == RF_SLOT_FREE || state == RF_SLOT_BOUND;
+        held += state == RF_SLOT_HELD;
+        if (room > 1)
+            return true;
+    }
+    return lets_go && held == 1;
+}
+
+bool rf_all_held(const struct rf_ring *ring)
+{
+    for (uint32_t slot = 0; slot < ring->geometry.slots; slot++)
+        if (rf_slot_state(ring, slot) != RF_SLOT_HELD && rf_slot_state(ring, slot) != RF_SLOT_PARKED)
+            return false;
+    return true; /* the first is never parked */
 }
 
 /* ---- the crew, and what observers see ---- */

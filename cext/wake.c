@@ -1,5 +1,5 @@
 /* Which sleepers a change wakes, and which waiters look again before they sleep. */
-#include "binder.h"
+#include "internal.h"
 
 #define KEEP_MOST_NS 4000 /* a waiter keeps a processor that another thread wants no longer than this */
 #define WANTED_NS 1500    /* a yield takes that long only where another thread ran meanwhile */

@@ -1,9 +1,9 @@
 #define _GNU_SOURCE
-#include "feeds.h"
+#include "export/feed_registry.h"
 
 #include <stdlib.h>
 
-#include "binder.h"
+#include "internal.h"
 
 static pthread_mutex_t known = PTHREAD_MUTEX_INITIALIZER; /* held for a look, never while waiting */
 static struct rf_feed *first;

@@ -1,8 +1,9 @@
+/* A segment: its format, opened and mapped, and where everything lies in it; what it tells observers. */
 #include "ring.h"
 
-#include "binder.h"
-#include "pages.h"
-#include "wait.h"
+#include "internal.h"
+#include "os/pages.h"
+#include "os/wait.h"
 
 #include <errno.h>
 #include <stdlib.h>

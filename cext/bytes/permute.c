@@ -1,4 +1,4 @@
-#include "permute.h"
+#include "bytes/permute.h"
 
 #define MULTIPLIER_LOW UINT32_C(0xb1ce6e93) /* the halves of Philox2x64's 0xd2b74407b1ce6e93 */
 #define MULTIPLIER_HIGH UINT32_C(0xd2b74407)
