@@ -341,9 +341,11 @@ class Engine:
         elif answer == _ring.PENDING:
             answer = self.ring.wait(timeout_ns - self.ring.waited_ns, turn=self._turn)
             if answer == _ring.PENDING and self.ring.waited_ns >= timeout_ns:
+                self._judge(self.ring.look())  # what is damaged may be why workers are stuck
                 self.ring.waited_ns = timeout_ns - self._stalled()
         if answer == _ring.TAKEABLE and self._is_starting:
             self._note_start()
+        self._judge(answer)
 
     def _timeout_ns(self) -> int:
         timeout_s = self._settings.timeout_s
@@ -377,13 +379,15 @@ class Engine:
         return waited_ns < self._timeout_ns() and builder.lets_go_later(waited_ns / 1e9, self.ring.slots)
 
     def _judge(self, answer: int) -> None:
-        """Raise what ended the ring."""
+        """Raise what ended the ring, if it has ended."""
         if answer == _ring.STOPPED:
             message = "the loader was closed while this iterator waited"
             raise ClosedError(message)
+        if answer not in (_ring.ALARMED, _ring.DAMAGED):
+            return
         if damage := self.ring.damage():  # first: it may be why workers do not start, or are stuck
             self.pool.failure = overwritten(damage, self._source)
-        if answer in (_ring.ALARMED, _ring.DAMAGED) and self.pool.failure is not None:
+        if self.pool.failure is not None:
             raise self.pool.failure
 
     # ---- what went wrong ----
