@@ -317,11 +317,12 @@ class Engine:
         began_ns = _ring.now_ns()
         if self._is_starting and self.observer.consumer().batches:
             self._note_start()
+        starting = self._is_starting
         try:
             self._wait_once(build, patient=patient)
         finally:
             stall_ns = _ring.now_ns() - began_ns
-            self.stats.startup_s += self._is_starting * stall_ns / 1e9
+            self.stats.startup_s += starting * stall_ns / 1e9
             self.ring.note_stall(stall_ns)
 
     def _note_start(self) -> None:
