@@ -138,7 +138,7 @@ struct rf_terms { /* on which a caller takes without asking the engine */
 void rf_begin(struct rf_ring *ring, int64_t turn);
 /* Have rf_next() answer RF_PLAN while no more batches than these are planned; 0: no more are to come. */
 void rf_set_low_water(struct rf_ring *ring, uint32_t batches);
-/* Have rf_next() answer RF_DUE from that time on; 0: never. */
+/* Have rf_next() answer RF_DUE from that time on, once a batch has been taken since; 0: never; below 0: at once. */
 void rf_set_due(struct rf_ring *ring, int64_t due_ns);
 /* What rf_wait_head() has waited in vain since a batch was taken, or a turn begun. */
 int64_t rf_waited_ns(struct rf_ring *ring);

@@ -36,6 +36,7 @@ void rf_set_due(struct rf_ring *ring, int64_t due_ns)
 {
     rf_lock_takers(ring);
     ring->binder->due_ns = due_ns;
+    ring->binder->looked_at = rf_head(ring);
     rf_unlock_takers(ring);
 }
 
@@ -332,6 +333,13 @@ static enum rf_answer take(struct rf_ring *ring, struct rf_taken *taken)
     return taken->damaged ? RF_DAMAGED : RF_TAKEABLE;
 }
 
+static bool is_due(const struct rf_ring *ring)
+{
+    const struct rf_binder *binder = ring->binder;
+    bool later = binder->due_ns > 0 && rf_head(ring) != binder->looked_at && rf_now_ns() >= binder->due_ns;
+    return binder->due_ns < 0 || later;
+}
+
 /* What rf_next() answers, but that it takes nothing. */
 static enum rf_answer look_on(struct rf_ring *ring, const struct rf_terms *terms)
 {
@@ -340,7 +348,7 @@ static enum rf_answer look_on(struct rf_ring *ring, const struct rf_terms *terms
         return RF_STOPPED;
     if (terms->turn != binder->turn)
         return RF_STALE;
-    if (binder->due_ns && rf_now_ns() >= binder->due_ns)
+    if (is_due(ring))
         return RF_DUE;
     uint32_t kept = binder->low_water > terms->kept ? binder->low_water : terms->kept;
     if (kept && rf_planned(ring) <= kept)

@@ -258,7 +258,7 @@ class Engine:
             self.resolve(_ring.GAPS if answer == _ring.TAKEABLE else answer, build, patient=patient)
 
     def _set_due(self) -> None:
-        self.ring.set_due(1 if self._ended_by else self._sizing.due_ns if self._sizing else 0)
+        self.ring.set_due(-1 if self._ended_by else self._sizing.due_ns if self._sizing else 0)
 
     # ---- batches ----
 

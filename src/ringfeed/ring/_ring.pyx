@@ -181,7 +181,7 @@ cdef class Ring:
         c.rf_set_low_water(self.ring, batches)
 
     def set_due(self, int64_t due_ns):
-        """Answer DUE from that time on; 0: never."""
+        """Answer DUE from that time on, once a batch has been taken since; 0: never; below 0: at once."""
         c.rf_set_due(self.ring, due_ns)
 
     @property

@@ -126,7 +126,7 @@ static void the_engine_is_asked(void)
     CHECK(take(feed, TURN) && atomic_load(&asked) == 0);
     CHECK(!take(feed, TURN) && atomic_load(&asked) == 1);
     rf_set_low_water(ring, 0);
-    rf_set_due(ring, 1);
+    rf_set_due(ring, -1);
     CHECK(!take(feed, TURN) && atomic_load(&asked) == 2);
     rf_set_due(ring, 0);
     CHECK(take(feed, TURN) && atomic_load(&asked) == 2);

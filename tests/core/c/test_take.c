@@ -120,9 +120,9 @@ static void only_what_is_plain_is_taken_at_once(void)
     CHECK_EQ(rf_next(ring, &terms, &taken), RF_PENDING);
     CHECK_EQ(taken.batch, 77);
     place_published(ring, 0, 1, RF_READY);
-    rf_set_due(ring, 1);
+    rf_set_due(ring, -1);
     CHECK_EQ(rf_next(ring, &terms, &taken), RF_DUE);
-    rf_set_due(ring, soon_ns(60000));
+    rf_set_due(ring, 1); /* once a batch has been taken since: the engine has just looked */
     rf_set_low_water(ring, 4);
     CHECK_EQ(rf_next(ring, &terms, &taken), RF_PLAN);
     rf_set_low_water(ring, 3);
@@ -131,6 +131,8 @@ static void only_what_is_plain_is_taken_at_once(void)
     CHECK_EQ(taken.batch, 0);
     CHECK_EQ(rf_slot_state(ring, taken.slot), RF_SLOT_HELD);
     rf_alarm_clear(ring);
+    CHECK_EQ(rf_next(ring, &terms, &taken), RF_DUE);
+    rf_set_due(ring, soon_ns(60000));
     rf_set_low_water(ring, 0);
     place_published(ring, 1, 0, RF_READY);
     place_word(ring, 1, 1, rf_word(3, 0, 0, RF_FAILED));
