@@ -213,8 +213,10 @@ class Engine:
     # ---- C code that takes ----
 
     def attach(self, feed: Feed) -> None:
-        """Have C code take the batches of the epoch under way."""
+        """Have C code take the batches of the epoch under way, unless they are filled here."""
         self._detach()
+        if not self._workers:
+            return
         self._feed = feed
         self._is_starting = False  # C code does not tell the wait for the first batch from others
         self.taker.patience_ns = self._patience_ns()
