@@ -224,6 +224,7 @@ class Loader(Generic[Batch_co]):
         self._forks = Forks.count
         self._lock = threading.RLock()  # a signal handler, a hook or the garbage collector may come in again
         self._turn = 0  # of the newest iterator
+        self._rest_at: int | None = None  # where its pass goes on, while that is planned anew
         self._ended = 0  # of the newest that came to its end
         self._next_epoch = 0
         self._closed = False
@@ -380,6 +381,7 @@ class Loader(Generic[Batch_co]):
         self._check_open()
         with self._lock:
             self._turn += 1
+            self._rest_at = None
             if self._engine is not None:
                 self._engine.cancel()  # before the hook, which may raise: C code does not look at the turn here
             self._run_hook("on_epoch_begin")
@@ -429,13 +431,15 @@ class Loader(Generic[Batch_co]):
         """Have what the newest iterator has not taken yet read from the dataset as it is now."""
         with self._lock:
             engine, order = self._engine, self._sampler
-            if engine is None or engine.pool.failure is not None or not self._waiting():
+            if engine is None or engine.pool.failure is not None or not (self._waiting() or self._rest_at is not None):
                 return
             assert isinstance(order, PassOrder)
             engine.update(self._source.dataset)
-            engine.ring.begin(0)  # nothing is taken from here on
-            order.step_back(self._waiting())
+            if self._rest_at is None:
+                self._rest_at = order.now.given - engine.withdraw()
+            order.go_to(self._rest_at)
             engine.begin(order.now, self._next_epoch - 1, self._turn, pure=order.pure)
+            self._rest_at = None
 
     def _start(self) -> None:
         self._stop_engine()  # if Ctrl-C has kept the last from it
@@ -478,7 +482,8 @@ class Loader(Generic[Batch_co]):
         self._check_open()
         with self._lock:
             self._check_turn(turn)
-            return self._engine is not None and self._engine.ring.look() == _ring.TAKEABLE
+            engine = self._engine
+            return engine is not None and (engine.taker.kept is not None or engine.ring.look() == _ring.TAKEABLE)
 
     def _resolve(self, turn: int, answer: int, build: BuildBatch | None, *, patient: bool) -> None:
         """Have the engine do what the ring's answer asks for; StopIteration at the epoch's end."""
@@ -489,6 +494,8 @@ class Loader(Generic[Batch_co]):
             if engine is None:
                 self._check_open()
                 raise StopIteration  # the workers have failed, and that was raised
+            if self._rest_at is not None:
+                self._reload()  # Ctrl-C has kept the last from its end
             try:
                 return engine.resolve(answer, build, patient=patient)
             except StopIteration:

@@ -78,9 +78,9 @@ class PassOrder:
             self.now = Pass(range(count) if self._draw is None else self._draw(count, number))
         return self.now
 
-    def step_back(self, count: int) -> None:
-        """Give the last ``count`` numbers once more."""
-        self.now.given -= count
+    def go_to(self, position: int) -> None:
+        """Give the numbers from this position on, once more."""
+        self.now.given = position
 
 
 class Passes:

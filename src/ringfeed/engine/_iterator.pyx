@@ -10,7 +10,7 @@
 
 cimport cython
 from cpython.list cimport PyList_AsTuple
-from libc.stdint cimport int64_t, uint32_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from ringfeed.ring cimport _cring as c
 from ringfeed.spec._fields cimport Fields
@@ -24,8 +24,8 @@ from ringfeed.spec.array import copy_of
 cdef class Taker:
     """What an engine's iterators take from: its ring, and the batch that the engine settles for them, if there is one.
 
-    Of that batch some rows have failed, or it might take the last slot. It stays here until it is handed out, so that
-    Ctrl-C loses none.
+    Of that batch some rows have failed, or it might take the last slot. It stays here until it is handed out, also where
+    Ctrl-C comes meanwhile.
     """
 
     cdef Ring ring
@@ -63,8 +63,9 @@ cdef class Taker:
 
     def let_go(self):
         """Keep the ring no longer: iterators outlive it. Nothing is taken afterwards."""
+        if self.ring is not None:
+            self.discard()
         self.ring = None
-        self.discard()
 
     # ---- by the engine ----
 
@@ -79,20 +80,49 @@ cdef class Taker:
         self.kept = lease
         return True
 
-    def keep_rows(self, uint32_t rows):
-        """Know that the first `rows` rows of the batch are good, and all that it has."""
-        self.kept_rows = rows
+    # Of the batch that is kept, by its number: a signal handler, or another thread, may have taken it meanwhile. Each of
+    # these is one step for Python, and says whether the batch was there still.
 
-    def settle(self, bint private):
+    cdef bint is_kept(self, uint64_t batch) noexcept:
+        return self.kept is not None and self.kept.taken.batch == batch
+
+    def keep_rows(self, uint64_t batch, uint32_t rows):
+        """Know that all `rows` rows of the batch are good."""
+        if not self.is_kept(batch) or self.kept_rows is not None:
+            return False
+        self.kept_rows = rows
+        return True
+
+    def close_gaps(self, uint64_t batch, uint32_t rows, good):
+        """Move the `good` ones of its rows together, and know that these are all it has."""
+        if not self.is_kept(batch) or self.kept_rows is not None:
+            return False
+        for leaf in self.fields.views(self.kept, rows):
+            leaf[:len(good)] = leaf[good]
+        self.kept_rows = len(good)
+        self.ring.note_undelivered(0, self.kept.taken.rows - len(good))
+        return True
+
+    def drop(self, uint64_t batch):
+        """Deliver nothing of it."""
+        if not self.is_kept(batch):
+            return False
+        self.discard()
+        return True
+
+    def settle(self, uint64_t batch, bint private):
         """Hand the batch out with the next call, in its slot or as a private copy."""
-        self.private = private
-        self.settled = True
+        if self.is_kept(batch):
+            self.private = private
+            self.settled = True
 
     def discard(self):
-        """Drop the batch that is kept; returns its rows, 0 without one."""
-        cdef uint32_t rows = 0 if self.kept is None else self.kept.taken.rows
-        self.kept = None
-        return rows
+        """Deliver nothing of the batch that is kept, if there is one; says whether there was."""
+        if self.kept is None:
+            return False
+        self.ring.note_undelivered(1, self.kept.taken.rows if self.kept_rows is None else self.kept_rows)
+        self.kept = self.kept_rows = None
+        return True
 
     # ---- by iterators ----
 
@@ -105,9 +135,10 @@ cdef class Taker:
             answer[0] = c.RF_GAPS
             if not self.settled:
                 return None
-            lease, self.kept = self.kept, None
             private[0] = self.private
             rows[0] = self.kept_rows
+            lease = self.kept
+            self.kept = self.kept_rows = None
             return lease
         answer[0] = c.RF_STOPPED
         if ring is None:

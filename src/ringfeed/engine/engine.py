@@ -149,8 +149,7 @@ class Engine:
 
     def cancel(self) -> None:
         """Break the epoch off."""
-        rows = self.taker.discard()
-        self.ring.note_undelivered(rows > 0, rows)
+        self.taker.discard()
         self._break_off()
 
     def _break_off(self) -> None:
@@ -205,6 +204,11 @@ class Engine:
         """How many batches are planned, and not handed out."""
         return self.ring.planned + (self.taker.kept is not None)
 
+    def withdraw(self) -> int:
+        """Have nothing more be taken; returns how many batches were not handed out."""
+        self.ring.begin(0)
+        return self.taker.discard() + self.ring.planned
+
     @property
     def has_more(self) -> bool:
         """Whether the epoch has batches that are not handed out, or may have."""
@@ -240,14 +244,19 @@ class Engine:
         elif answer == _ring.PLAN or (answer == _ring.DRY and self._epoch is not None):
             self._top_up()
         elif answer in (_ring.DRY, _ring.STALE):
-            self._count_time(over=True)
-            raise StopIteration
+            self._end()
         elif answer in (_ring.GAPS, _ring.CROWDED):
             self._take(build)
         elif answer in (_ring.PENDING, _ring.HELD):
             self._wait(build, patient=patient)
         else:
             self._judge(answer)
+
+    def _end(self) -> None:
+        """End the epoch, unless it was planned anew since the ring was asked."""
+        if not self.ring.planned:
+            self._count_time(over=True)
+            raise StopIteration
 
     def _look(self, build: BuildBatch | None, *, patient: bool) -> None:
         """Let the tuner look, and note where a batch is taken, as far as either is wanted."""
@@ -271,46 +280,48 @@ class Engine:
 
     def _settle(self, build: BuildBatch | None) -> None:
         """Have the batch handed out that was taken: without the rows that failed, in its slot or as a private copy."""
-        taker = self.taker  # no lease here: in a traceback it would hold the slot for as long as an error is kept
-        if taker.kept_rows is None:
-            self._keep_rows()
-        if taker.kept is None or taker.settled:
+        if self.taker.kept_rows is None:
+            self._find_rows()
+        if self.taker.kept_rows is not None and not self.taker.settled:
+            self._find_place(build)
+
+    def _find_rows(self) -> None:
+        """Know the rows to hand out, the gaps that failures have left closed; a batch without any is dropped."""
+        lease = self.taker.kept
+        if lease is None:
             return
-        builder = build if isinstance(build, BatchBuilder) else None
-        keeps = not self._settings.copy and (build is None or builder is not None)
-        private = keeps and not self._room.is_left(taker.kept, builder)
-        if Debug.since_ns:
-            self.origins.note(taker.kept.slot, self.observer.held_since_ns()[-1])  # the newest is this one's
-        taker.set_lets_go(self._room.lets_go or not keeps)
-        taker.settle(private)
-
-    def _keep_rows(self) -> None:
-        """Find the rows that are to be handed out; a batch without any is dropped, and its slot is free again."""
-        rows, error = None, None
-        try:
-            if self.taker.kept is not None:
-                rows, error = self._good_rows(self.taker.kept)
-        except BaseException:
-            self.ring.note_undelivered(1, self.taker.discard())
-            raise
-        if rows is None:
-            self.taker.discard()
-        else:
-            self.taker.keep_rows(rows)
-        if error is not None:
-            raise error
-
-    def _good_rows(self, lease: _ring.Lease) -> tuple[int | None, RingfeedError | None]:
-        """Return the rows to hand out, once those that failed are closed up, or the error of one that failed."""
-        rows, error = min(lease.rows, self._layout.rows), None
+        batch, rows = lease.batch, min(lease.rows, self._layout.rows)
         if not lease.failed:
-            return rows, None
+            self.taker.keep_rows(batch, rows)
+            return
         delivery = self._settled(lease, rows)
+        error, good = None, None
         if delivery.failed and self._settings.on_error == "raise":
             error = sample_failed(lease, delivery.failed, self._source, self.pool, self._settings)
-        kept = 0 if error else self._without(lease, rows, delivery)
-        self.ring.note_undelivered(not kept, lease.rows - kept)
-        return kept or None, error
+        elif delivery.keeps_others and not (self._settings.drop_remainder and lease.rows < self._layout.rows):
+            good = np.setdiff1d(np.arange(rows), [row for row, _, _ in delivery.failed])
+        del lease  # in a traceback it would hold the slot for as long as the caller keeps the error
+        taker = self.taker
+        ours = taker.drop(batch) if good is None or not len(good) else taker.close_gaps(batch, rows, good)
+        if ours and error is not None:
+            raise error
+        if ours:
+            self.stats.none_batches += delivery.is_none
+            self.stats.skipped += [index for _, index, _ in delivery.failed]
+
+    def _find_place(self, build: BuildBatch | None) -> None:
+        """Leave the batch in its slot, or have it handed out as a private copy."""
+        taker = self.taker  # no lease here, as above
+        builder = build if isinstance(build, BatchBuilder) else None
+        keeps = not self._settings.copy and (build is None or builder is not None)
+        batch = None if taker.kept is None else taker.kept.batch
+        private = keeps and not self._room.is_left(taker.kept, builder)
+        taker.set_lets_go(self._room.lets_go or not keeps)
+        if batch is None:
+            return
+        if Debug.since_ns and (slot := _slot_of(taker.kept)) is not None:
+            self.origins.note(slot, self.observer.held_since_ns()[-1])  # the newest is this one's
+        taker.settle(batch, private)
 
     # ---- waiting ----
 
@@ -345,6 +356,7 @@ class Engine:
             answer = self.ring.wait(timeout_ns - self.ring.waited_ns, turn=self._turn)
             if answer == _ring.PENDING and self.ring.waited_ns >= timeout_ns:
                 self._judge(self.ring.look())  # what is damaged may be why workers are stuck
+                self.ring.waited_ns = 0  # after an error the next wait is as long
                 self.ring.waited_ns = timeout_ns - self._stalled()
         if answer == _ring.TAKEABLE and self._is_starting:
             self._note_start()
@@ -412,17 +424,6 @@ class Engine:
             self._break_off()
         return delivery
 
-    def _without(self, lease: _ring.Lease, rows: int, delivery: Delivery) -> int:
-        """Close the gaps that failures have left in a batch; returns the rows that are left."""
-        self.stats.none_batches += delivery.is_none
-        self.stats.skipped += [index for _, index, _ in delivery.failed]
-        if not delivery.keeps_others or (self._settings.drop_remainder and lease.rows < self._layout.rows):
-            return 0
-        kept = np.setdiff1d(np.arange(rows), [row for row, _, _ in delivery.failed])
-        for leaf in self._fields.views(lease, rows):
-            leaf[: len(kept)] = leaf[kept]
-        return len(kept)
-
     def _raise_end(self) -> None:
         error, self._ended_by = self._ended_by, None
         self._set_due()
@@ -463,6 +464,10 @@ class Engine:
     def _descriptors(self) -> list[int]:
         sent = self.pool.descriptors() if isinstance(self.pool, Processes) else ()
         return [fd for fd in (self.segment.control_fd, self.segment.slots_fd, *sent) if fd >= 0]
+
+
+def _slot_of(lease: _ring.Lease | None) -> int | None:
+    return None if lease is None else lease.slot
 
 
 _POOLS: dict[str, type[Processes | Threads]] = {"process": Processes, "thread": Threads}

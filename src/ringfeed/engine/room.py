@@ -52,9 +52,9 @@ class Room:
         """Note, until the epoch ends, that the caller keeps batches."""
         self.lets_go, self._keeps = False, True
 
-    def is_left(self, lease: Lease, form: BatchBuilder | None) -> bool:
+    def is_left(self, lease: Lease | None, form: BatchBuilder | None) -> bool:
         """Whether the batch of this lease, just taken, may keep its slot; warns once if views are in the way."""
-        if lease.has_room():
+        if lease is None or lease.has_room():
             return True
         *held, _ = self._observer.held_since_ns()  # the newest is the lease's own
         if len(held) == 1 and held[0] != self._watched_ns and not self._keeps:

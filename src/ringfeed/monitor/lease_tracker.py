@@ -34,8 +34,11 @@ def debug(*, on: bool = True) -> None:
     Where a framework asks for batches, that is the call into it, such as that of ``fit``; in a thread of the
     framework's, its own line. ``on=False`` ends it.
     """
-    Debug.since_ns = (Debug.since_ns or _ring.now_ns()) if on else 0
+    if on:
+        Debug.since_ns = Debug.since_ns or _ring.now_ns()
     _ring.note_takes(on)
+    if not on:
+        Debug.since_ns = 0  # last: engines are not asked any more
 
 
 class Place(NamedTuple):
