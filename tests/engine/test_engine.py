@@ -296,19 +296,19 @@ def test_ctrl_c_after_a_take_costs_no_batch() -> None:
         assert loader.stats().batches == 40
 
 
-def test_a_batch_that_ctrl_c_costs_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was taken and lost on its way to the caller is not delivered, in the statistics neither."""
+def test_ctrl_c_while_a_batch_is_settled_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The batch is settled by the next call, and counted once."""
 
-    def interrupted(*_: object) -> int:
+    def interrupted(*_: object) -> None:
         monkeypatch.undo()
         raise KeyboardInterrupt
 
     with ringfeed.Loader(EachTenthFails(40), batch_size=4, workers=0, on_error="skip") as loader:
         batches = iter(loader)
-        next(batches)
-        monkeypatch.setattr(type(loader._engine), "_without", interrupted)
-        delivered = 1
+        seen = check(next(batches))
+        monkeypatch.setattr(type(loader._engine), "_settled", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            delivered += sum(1 for _ in batches)
-        delivered += sum(1 for _ in batches)
-        assert loader.stats().batches == delivered
+            next(batches)
+        seen += [index for batch in batches for index in check(batch)]
+        assert seen == [index for index in range(40) if index % 10 != 7]
+        assert (loader.stats().batches, loader.stats().samples) == (10, 36)
