@@ -56,6 +56,12 @@ def filled(loader: ringfeed.Loader) -> int:
     return sum(worker.samples for worker in Observer(ring).workers())
 
 
+def is_inside(loader: ringfeed.Loader, index: int) -> bool:
+    """Whether a worker is inside this sample."""
+    assert loader._engine is not None
+    return any(worker.inside == index for worker in loader._engine.observer.workers())
+
+
 def collect(loader: Any) -> list[Any]:
     """Return an epoch's batches as lists of indices, and its errors in their places."""
     found: list[Any] = []
@@ -184,7 +190,7 @@ def test_a_stuck_worker_is_restarted() -> None:
     """on_stall="restart" kills it and runs its rows again, and the sample counts a death each time."""
     with ringfeed.Loader(Misbehaving("sleeps"), batch_size=8, workers=2, max_attempts=1) as loader:
         batches = iter(loader)
-        wait_until(lambda: filled(loader) == 28)
+        wait_until(lambda: filled(loader) == 28 and is_inside(loader, 17))  # not in the row before it
         assert pool_of(loader).kill_stuck(1) == 1
         found = collect(batches)
         assert loader.stats().restarts == 1
