@@ -24,8 +24,8 @@ from ringfeed.spec.array import copy_of
 cdef class Taker:
     """What an engine's iterators take from: its ring, and the batch that the engine settles for them, if there is one.
 
-    Of that batch some rows have failed, or it might take the last slot. It stays here until it is handed out, also where
-    Ctrl-C comes meanwhile.
+    Of that batch some rows have failed, or it might take the last slot. It stays here until it is handed out, also
+    where Ctrl-C comes meanwhile.
     """
 
     cdef Ring ring
@@ -80,8 +80,8 @@ cdef class Taker:
         self.kept = lease
         return True
 
-    # Of the batch that is kept, by its number: a signal handler, or another thread, may have taken it meanwhile. Each of
-    # these is one step for Python, and says whether the batch was there still.
+    # Of the batch that is kept, by its number: a signal handler, or another thread, may have taken it meanwhile. Each
+    # of these is one step for Python, and says whether the batch was there still.
 
     cdef bint is_kept(self, uint64_t batch) noexcept:
         return self.kept is not None and self.kept.taken.batch == batch
