@@ -12,7 +12,7 @@ from setuptools import Extension, setup
 # Each module with the C files that are compiled into it. One without a .pyx is a library that TensorFlow opens; it is
 # built without TensorFlow, and looks up there what it calls.
 SOURCES = {
-    "ring._ring": "segment wake slots bind take claim reap damage snapshot fork os/wait os/pages os/descriptors "
+    "ring._ring": "segment wake slots bind cancel take claim reap damage snapshot fork os/wait os/pages os/descriptors "
     "export/dlpack export/feed export/feed_registry",
     "ring._feed": "",
     "ring._pages": "os/pages os/wait",

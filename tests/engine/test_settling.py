@@ -136,10 +136,10 @@ def test_debug_that_ctrl_c_ends_leaves_no_loop(monkeypatch: pytest.MonkeyPatch) 
     original = _ring.note_takes
 
     def interrupted(on: bool) -> None:  # noqa: FBT001 - as the original
-        original(on)
         if not on:
             monkeypatch.undo()
             raise KeyboardInterrupt
+        original(on)
 
     with ringfeed.Loader(Oracle(40), batch_size=4, workers=1, backend="thread") as loader:
         batches = iter(loader)

@@ -114,15 +114,16 @@ class Alarm:
     def during(self, delay_s: float, live: Callable[[], None]) -> None:
         """Interrupt a life after so long."""
         try:
-            signal.setitimer(signal.ITIMER_REAL, delay_s)
-            live()
+            try:
+                signal.setitimer(signal.ITIMER_REAL, delay_s)
+                live()
+            finally:  # the alarm may ring here, too
+                signal.setitimer(signal.ITIMER_REAL, 0)
         except KeyboardInterrupt:
             pass
         except RuntimeError as error:  # of a lock of `threading`, which it has undone: RuntimeError may come of that
             if not isinstance(error.__context__, KeyboardInterrupt):
                 raise
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def at_moments(kind: str, hits: int, seed: int) -> list[str]:

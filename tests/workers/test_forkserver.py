@@ -293,7 +293,7 @@ def test_a_forkserver_that_is_killed_is_replaced(method: Any, when: str) -> None
 
 @pytest.mark.usefixtures("nothing_left")
 def test_a_forkserver_killed_before_it_can_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The worker that it had forked, and that nobody knows, gets no part in the work."""
+    """The worker that it had forked, and that the pool does not know, gets no part in the work."""
     once = tmp_path / "once"
     original = channels.send
 
@@ -357,7 +357,7 @@ def test_a_forkserver_that_cannot_fork(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("method", METHODS)
 def test_children_that_are_buried_by_themselves(method: Any) -> None:
-    """A consumer that ignores SIGCHLD, so that nobody can wait for a child, gets its batches all the same."""
+    """A consumer that ignores SIGCHLD, so that no thread can wait for a child, gets its batches all the same."""
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:
         with ringfeed.Loader(Oracle(400, sleep_s=0.001), batch_size=4, workers=2, start_method=method) as loader:

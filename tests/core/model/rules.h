@@ -53,7 +53,7 @@
     X(SLEEP_WITH_LOCK, "sleep-with-lock", "takers-break", "a consumer thread keeps the takers' lock while it sleeps") \
     X(WAKER_WITHDRAWS_FOR_ALL, "waker-withdraws-for-all", "takers-tickets",                                           \
       "a consumer thread that wakes withdraws what another has announced")                                            \
-    X(LEAVER_WAKES_NOBODY, "leaver-wakes-nobody", "takers-tickets",                                                   \
+    X(LEAVER_WAKES_NONE, "leaver-wakes-none", "takers-tickets",                                                       \
       "a consumer thread that has waited, and goes, does not wake those that still wait")                             \
     X(NEWS_WAKE_ONE, "news-wake-one", "takers", "news wake one of the consumer threads that wait")                    \
     X(BREAK_WAKES_NO_TAKER, "break-wakes-no-taker", "takers-break", "a break does not wake consumer threads that wait") \

@@ -38,7 +38,7 @@ static void look_anew(struct thread *thread) { *thread = (struct thread){.step =
  * only the last that was announced is told of. */
 static void leave_wait(struct state *s, struct thread *thread, enum thread_step then)
 {
-    bool wakes = thread->turn && s->asleep && !broken(LEAVER_WAKES_NOBODY);
+    bool wakes = thread->turn && s->asleep && !broken(LEAVER_WAKES_NONE);
     *thread = (struct thread){.step = (uint8_t)then};
     if (wakes) {
         thread->step = NEWS_BUMP;

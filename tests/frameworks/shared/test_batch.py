@@ -68,7 +68,7 @@ def test_slots_in_flight_are_waited_for_to_the_deadline() -> None:
 
 
 def test_slots_of_living_tensors_are_not_waited_for() -> None:
-    """Where somebody has a tensor of every other slot, waiting is in vain."""
+    """Where a caller has a tensor of every other slot, waiting is in vain."""
     outstanding, framework, lease = outstanding_of(3, in_flight_s=7.5)
     kept = [Tensor(), Tensor()]
     outstanding.add(1, kept[:1])
