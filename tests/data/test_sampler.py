@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 import ringfeed
 from ringfeed.data._permute import MAX_LENGTH
+from ringfeed.data.custom import Custom
 from ringfeed.data.permutation import permute
 from ringfeed.data.sampler import (
     CHUNK,
-    Custom,
     Epoch,
     Sampler,
     Sequential,

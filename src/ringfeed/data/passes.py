@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ringfeed.data.sampler import Stateless
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from ringfeed.data.permutation import Indices
 
 
-class Pass:
+class Pass(Stateless):
     """The numbers of the batches of one pass; without end where there are none to say."""
 
     def __init__(self, numbers: Sequence[int] | None, begin: int = 0) -> None:
@@ -69,13 +71,14 @@ class PassOrder:
         """The batches of a pass over the dataset as it is now."""
         return self._count()
 
-    def epoch(self, number: int) -> Pass:
-        """Begin a pass."""
+    def epoch(self, number: int, start: int = 0, state: Any = None) -> Pass:  # noqa: ARG002 - its position says all
+        """Begin a pass, at position ``start``."""
         count = self._count()
         if count is None:
             self.now = Pass(None, self._begin)
         else:
             self.now = Pass(range(count) if self._draw is None else self._draw(count, number))
+        self.now.given += start
         return self.now
 
     def go_to(self, position: int) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ringfeed.data.custom import MOST_STATES
 from ringfeed.data.streams import is_iterator
 
 if TYPE_CHECKING:
@@ -30,7 +32,7 @@ class RoundRobinSampler:
         except (TypeError, NotImplementedError):
             return None
 
-    def epoch(self, number: int) -> RoundRobinEpoch:
+    def epoch(self, number: int, start: int = 0, state: Any = None) -> RoundRobinEpoch:
         """Return the numbers of an epoch; ValueError when an iterator would be read again."""
         once = next((iterable for iterable in self._iterables if is_iterator(iterable)), None)
         if once is not None and self._read_by is not None:
@@ -41,17 +43,22 @@ class RoundRobinSampler:
             )
             raise ValueError(message)
         self._read_by = number
-        return RoundRobinEpoch(len(self._iterables), self._rows)
+        return RoundRobinEpoch(len(self._iterables), self._rows, start, state)
 
 
 class RoundRobinEpoch:
     """One pass over all streams, from which those that have ended are taken out."""
 
-    def __init__(self, streams: int, rows: int) -> None:
-        """Begin with the first batch of the first."""
+    def __init__(self, streams: int, rows: int, start: int = 0, state: Any = None) -> None:
+        """Begin with the first batch of the first; or after ``start`` elements, with several where ``state`` says."""
         self._rows = rows
-        self._read = [0] * streams  # elements of each
-        self._turn = [*range(streams)]  # those that have not ended, the next one in front
+        self._read = [start] if state is None else [*state["read"]]  # elements of each
+        self._read += [0] * (streams - len(self._read))
+        self._turn = [*range(streams)] if state is None else [*state["turn"]]
+        """Those that have not ended, the next one in front."""
+        self._given = start
+        self._states: deque[dict[str, Any]] = deque(maxlen=MOST_STATES)
+        self._note()
 
     def take(self, count: int) -> Indices:
         """Return the numbers of the next batches; ``count`` is a multiple of a batch's rows."""
@@ -65,8 +72,18 @@ class RoundRobinEpoch:
         stream = self._turn.pop(0)
         self._turn.append(stream)
         first, self._read[stream] = self._read[stream], self._read[stream] + rows
+        self._given += rows
+        self._note()
         numbers: Indices = np.arange(first, first + rows, dtype=np.int64) * len(self._read) + stream
         return numbers
+
+    def _note(self) -> None:
+        if len(self._read) > 1:
+            self._states.append({"given": self._given, "read": [*self._read], "turn": [*self._turn]})
+
+    def state(self, position: int) -> dict[str, Any] | None:
+        """Return how far each of several streams was read at a position, and which are not over."""
+        return next((one for one in self._states if one["given"] == position), None)
 
     def end(self, number: int) -> bool:
         """Take out the stream that the element of this number would be of; False where it has left before."""
