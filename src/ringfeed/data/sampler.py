@@ -72,7 +72,7 @@ class Sequential:
 class Stateless:
     """An epoch whose position says all."""
 
-    def state(self, position: int) -> None:
+    def state(self, position: int) -> Any:
         """Return None."""
 
 
