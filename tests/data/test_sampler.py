@@ -17,7 +17,9 @@ from hypothesis import strategies as st
 import ringfeed
 from ringfeed.data._permute import MAX_LENGTH
 from ringfeed.data.custom import Custom
+from ringfeed.data.passes import PassOrder
 from ringfeed.data.permutation import permute
+from ringfeed.data.round_robin import RoundRobinSampler
 from ringfeed.data.sampler import (
     CHUNK,
     Epoch,
@@ -331,9 +333,11 @@ def test_a_billion_samples_take_no_memory() -> None:
 
 def test_lengths_and_purity() -> None:
     """What a loader asks of each sampler before it reads."""
-    assert (Sequential(5).length, Sequential(5).pure) == (5, True)
-    assert (Shuffled(5, 0).length, Shuffled(5, 0).pure) == (5, True)
-    assert (Custom([1, 2], 5).length, Custom([1, 2], 5).pure) == (2, False)
+    assert (Sequential(5).length, Sequential(5).pure, Sequential(5).order) == (5, True, "sequential")
+    assert (Shuffled(5, 0).length, Shuffled(5, 0).pure, Shuffled(5, 0).order) == (5, True, "shuffled")
+    assert (Custom([1, 2], 5).length, Custom([1, 2], 5).pure, Custom([1, 2], 5).order) == (2, False, "custom")
+    assert (PassOrder(lambda: 5).length, PassOrder(lambda: 5).pure, PassOrder(lambda: 5).order) == (5, True, "passes")
+    assert (RoundRobinSampler(([],), 2).length, RoundRobinSampler(([],), 2).order) == (0, "streams")
     assert Custom(np.arange(3), 5).length == 3
     assert Custom(iter([1, 2]), 5).length is None
     assert Custom(lambda epoch: [epoch], 5).length is None

@@ -36,6 +36,7 @@ class Custom:
     """
 
     pure = False
+    order = "custom"
 
     def __init__(self, source: object, dataset_length: int | None) -> None:
         if not (_readable(source) or callable(source)):

@@ -52,6 +52,7 @@ class PassOrder:
     """
 
     pure = True
+    order = "passes"
 
     def __init__(
         self,

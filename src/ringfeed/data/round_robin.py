@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 class RoundRobinSampler:
     """A batch of each stream in turn; their numbers have no end: only reading shows where it is."""
 
+    order = "streams"
+
     def __init__(self, iterables: tuple[Any, ...], rows: int) -> None:
         """Give each of the iterables ``rows`` numbers a batch."""
         self._iterables = iterables

@@ -52,6 +52,10 @@ class Sampler(Protocol):
     def pure(self) -> bool:
         """Whether reading ahead has no visible effect."""
 
+    @property
+    def order(self) -> str:
+        """A short name that tells this order from others, beside seed and length: at most 40 characters."""
+
     def epoch(self, number: int, start: int = 0, state: Any = None) -> Epoch:
         """Return epoch ``number`` without its first ``start`` samples; ``state``: what `Epoch.state` said there."""
 
@@ -60,6 +64,7 @@ class Sequential:
     """0, 1, 2, ... in every epoch; without end where the length is None, and the dataset itself has one."""
 
     pure = True
+    order = "sequential"
 
     def __init__(self, length: int | None) -> None:
         self.length = length
@@ -91,6 +96,7 @@ class Shuffled:
     """Every sample once an epoch, in an order that is a function of (seed, epoch); nothing else is kept."""
 
     pure = True
+    order = "shuffled"
 
     def __init__(self, length: int, seed: int) -> None:
         if length > MAX_LENGTH:
