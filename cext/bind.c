@@ -276,6 +276,11 @@ uint32_t rf_planned(const struct rf_ring *ring)
                       atomic_load_explicit(&binder->plan_taken, memory_order_relaxed));
 }
 
+uint64_t rf_plan_taken(const struct rf_ring *ring)
+{
+    return atomic_load_explicit(&ring->binder->plan_taken, memory_order_relaxed);
+}
+
 bool rf_is_planned(const struct rf_ring *ring) { return rf_planned(ring) != 0; }
 
 uint32_t rf_plan_room(const struct rf_ring *ring)

@@ -70,6 +70,8 @@ uint64_t rf_window_size(uint32_t capacity, uint32_t rows);
 /* How many more batches can be planned; how many are planned or bound, and not taken. */
 uint32_t rf_plan_room(const struct rf_ring *ring);
 uint32_t rf_planned(const struct rf_ring *ring);
+/* How many batches were ever planned, and are taken or cancelled. */
+uint64_t rf_plan_taken(const struct rf_ring *ring);
 /* Plan one batch; false when there is no room. */
 bool rf_plan(struct rf_ring *ring, const int64_t *indices, uint32_t rows, uint64_t epoch, uint32_t version);
 /* Have the batches planned from now on be claimed by the workers of one lane only; 0: by any worker. Lanes are for what
@@ -114,7 +116,7 @@ enum rf_answer {
 };
 
 struct rf_taken {
-    uint64_t batch, epoch;
+    uint64_t batch, epoch, place; /* place: in the plan, see rf_plan_taken() */
     uint32_t slot, rows, tickets, rows_per_ticket;
     bool failed, damaged;  /* damaged: nothing was taken, and nothing more can be */
     uint64_t failed_cells; /* a bit a ticket */

@@ -278,6 +278,7 @@ static struct rf_taken take_head(struct rf_ring *ring)
     uint32_t slot = rf_slot_of(ring, batch);
     const struct rf_binding *binding = rf_binding_of(ring, slot);
     struct rf_taken taken = {.batch = batch,
+                             .place = rf_plan_taken(ring),
                              .epoch = binding->epoch,
                              .slot = slot,
                              .tickets = binding->tickets,
@@ -308,8 +309,7 @@ static struct rf_taken take_head(struct rf_ring *ring)
     rf_set_state(ring, slot, RF_SLOT_HELD);
     rf_count(&ring->binder->ledger.batches, &control->ledger.batches, 1);
     rf_count(&ring->binder->ledger.samples, &control->ledger.samples, taken.rows);
-    uint64_t place = atomic_load_explicit(&ring->binder->plan_taken, memory_order_relaxed);
-    atomic_store_explicit(&ring->binder->plan_taken, place + 1, memory_order_relaxed);
+    atomic_store_explicit(&ring->binder->plan_taken, taken.place + 1, memory_order_relaxed);
     atomic_store_explicit(&ring->binder->head, batch + 1, memory_order_relaxed);
     atomic_store_explicit(&control->head, batch + 1, memory_order_release);
     rf_populate_slot(ring, slot);

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         SlotsHeldWarning,
         SpecError,
         StallError,
+        StateError,
         SupersededError,
         WorkerError,
     )
@@ -55,6 +56,7 @@ _HOMES = {
     "Array": "spec.spec",
     "Cast": "spec.conversion",
     "ClosedError": "errors",
+    "StateError": "errors",
     "Interleave": "data.streams",
     "Loader": "loader",
     "Plan": "engine.plan",
@@ -88,6 +90,7 @@ __all__ = [
     "Spec",
     "SpecError",
     "StallError",
+    "StateError",
     "SupersededError",
     "WorkerError",
     "debug",

@@ -9,6 +9,7 @@ RingfeedError
 ├── StallError       (TimeoutError)  no batch within ``timeout_s``
 ├── SlotsHeldError   (BufferError)   every slot is held by views the caller keeps, and none is left to copy from
 ├── SupersededError  (RuntimeError)  a newer iterator of the same loader has taken over
+├── StateError       (ValueError)    a state is of another loader, or nothing can tell where the training loop is
 └── ClosedError      (ValueError)    the loader is closed
 
 and one warning of its own:
@@ -64,6 +65,10 @@ class SlotsHeldWarning(UserWarning):
 
 class SupersededError(RingfeedError, RuntimeError):
     """``next()`` on an iterator after a newer one of the same loader was made."""
+
+
+class StateError(RingfeedError, ValueError):
+    """A state was taken of another dataset, order or version; or how far the training loop is was not told."""
 
 
 class ClosedError(RingfeedError, ValueError):

@@ -1,43 +1,31 @@
-"""The loader: what users hold. It checks settings, keeps epochs apart, and runs an `engine.Engine`."""
+"""The loader: what users hold. It checks settings and has an `engine.EpochRunner` run its epochs."""
 
 from __future__ import annotations
 
-import atexit
-import threading
 import weakref
-from contextlib import nullcontext, suppress
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from ringfeed._process import Exit, Forks
 from ringfeed._units import show_bytes
 from ringfeed.data.base import Terms
 from ringfeed.data.passes import PassOrder
 from ringfeed.data.sampler import Sequential, batch_count, check_seed
 from ringfeed.data.source import open_source
-from ringfeed.engine.autotune import make_tuner
-from ringfeed.engine.batches import BatchIterator, EpochRun
-from ringfeed.engine.engine import Engine
 from ringfeed.engine.options import MOST, Options, check_count
-from ringfeed.engine.plan import Plan, check_available, plan_for
-from ringfeed.errors import ClosedError, RingfeedError, SupersededError
+from ringfeed.engine.place import Place
+from ringfeed.engine.runner import EpochRunner
+from ringfeed.engine.state import Identity
 from ringfeed.frameworks.base import LoaderInfo
-from ringfeed.frameworks.device import PendingCopies
-from ringfeed.frameworks.pinned import Pins, start_driver
+from ringfeed.frameworks.pinned import DeviceSlots, start_driver
 from ringfeed.monitor.bottleneck import STARTUP_S, verdict
 from ringfeed.monitor.memory import Memory, frameworks_in
-from ringfeed.monitor.stats import Stats
 from ringfeed.monitor.trace import Trace
-from ringfeed.ring import _ring
 from ringfeed.ring.failure import UsersErrors
-from ringfeed.ring.machine import check_futex, usable_cpus
-from ringfeed.transport.shared_dataset import pack
+from ringfeed.ring.machine import usable_cpus
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
 
     import jax
     import tensorflow as tf
@@ -46,15 +34,18 @@ if TYPE_CHECKING:
     from typing_extensions import Self
     from typing_extensions import TypeVar as TypeVarWithDefault
 
-    from ringfeed.data.sampler import Sampler
+    from ringfeed.engine.batches import BatchIterator
+    from ringfeed.engine.engine import Engine
+    from ringfeed.engine.plan import Plan
     from ringfeed.frameworks.base import Epochs
     from ringfeed.frameworks.cast import CastTree
+    from ringfeed.frameworks.device import PendingCopies
     from ringfeed.frameworks.pinned import Registrar
+    from ringfeed.monitor.stats import Stats
     from ringfeed.ring._feed import Feed
     from ringfeed.ring._snapshot import Observer
     from ringfeed.spec.builder import BuildBatch
     from ringfeed.spec.spec import Spec
-    from ringfeed.workers.process import Launcher
 
 if TYPE_CHECKING:
     Batch_co = TypeVarWithDefault("Batch_co", default=Any, covariant=True)
@@ -176,14 +167,15 @@ class Loader(Generic[Batch_co]):
         on_error: Literal["raise", "skip"] = "raise",
         max_attempts: int = 3,
         max_restarts: int | None = None,
+        fingerprint: str | None = None,
     ) -> None:
         """Check everything, read sample 0 unless ``spec`` is given, and make the plan; no slot is reserved yet."""
         self._batch_size = check_count("batch_size", batch_size, 1)
         check_count("max_batch_size", max_batch_size, 1)
         self._seed = check_seed(seed)
         terms = Terms(self._batch_size, spec, max_batch_size, self._seed, reseed, on_error)
-        self._source = source = open_source(dataset, terms)
-        self._settings = Options.of(
+        source = open_source(dataset, terms)
+        self._options = options = Options.of(
             source,
             workers=workers,
             slots=slots,
@@ -201,83 +193,16 @@ class Loader(Generic[Batch_co]):
         )
         if pin:
             start_driver()  # refused now, where it cannot be had
-        if reseed and self._settings.backend == "thread":
+        if reseed and options.backend == "thread":
             message = "reseed=True seeds states that all threads share; use backend='process', or ringfeed.rng()"
             raise ValueError(message)
         self._dataset = source.given
-        if self._sends:
-            source.check_sendable()
         self._shuffle = shuffle
-        self._custom_sampler = sampler
-        with UsersErrors(), self._as_before():
-            self._sampler = self._make_sampler()
-            source.learn()
-        self._plan = self._make_plan()
-        self._tuner = make_tuner(self._settings, self._plan)
-        self._check_memory()
-        self._engine: Engine | None = None
-        self._stats = Stats()
-        self._pending = PendingCopies()
-        self._pins: Pins | None = None  # of the engine that runs
+        self._runner = EpochRunner(source, options, shuffle=shuffle, sampler=sampler)
+        self._identity = Identity(self._runner, self._batch_size, self._seed, fingerprint)
+        self._slots = DeviceSlots(self._runner.plan.slot_size, pin=pin)
+        self._runner.on_start.append(self._slots.prepare)
         self._imports: Sequence[str] = ()  # frameworks that workers were slow to import
-        self._changes = source.changes
-        self._forks = Forks.count
-        self._lock = threading.RLock()  # a signal handler, a hook or the garbage collector may come in again
-        self._turn = 0  # of the newest iterator
-        self._rest_at: int | None = None  # where its pass goes on, while that is planned anew
-        self._ended = 0  # of the newest that came to its end
-        self._next_epoch = 0
-        self._closed = False
-        self._unended: Engine | None = None  # the last there was, until it has ended
-        self._finalizer: weakref.finalize[[Engine], Loader] | None = None
-        self._launcher = self._begin_to_launch()  # until the first epoch
-
-    def _make_sampler(self) -> Sampler:
-        return self._source.sampler(shuffle=self._shuffle, sampler=self._custom_sampler)
-
-    @property
-    def _sends(self) -> bool:
-        """Whether other processes read the dataset."""
-        return self._settings.workers > 0 and self._settings.backend == "process"
-
-    def _as_before(self) -> AbstractContextManager[None]:
-        """Have what is read here, in the place of workers, leave nothing open in the dataset that is sent to them."""
-        if not self._sends:
-            return nullcontext()
-        from ringfeed.transport.opened import as_before  # noqa: PLC0415 - it imports what pickles datasets
-
-        return as_before(self._source.dataset)
-
-    def _make_plan(self) -> Plan:
-        start_method = self._settings.start_method
-        if self._sends and start_method == "fork":
-            from ringfeed.transport.opened import refuse_to_share  # noqa: PLC0415 - as above
-
-            refuse_to_share(self._source.dataset)
-        sent = self._sends and start_method != "fork"
-        parcel = pack(self._source.dataset, weigh=start_method == "spawn") if sent else None
-        self._modules = () if parcel is None else parcel.modules
-        return plan_for(self._settings, self._source, parcel)
-
-    def _begin_to_launch(self) -> Launcher | None:
-        """Have a forkserver import what the workers need while the user's program goes on."""
-        if not self._sends or self._settings.start_method != "forkserver":
-            return None
-        from ringfeed.workers.forkserver import Forkserver  # noqa: PLC0415 - for one start method
-
-        with suppress(RingfeedError, OSError):  # what keeps it from starting is raised by the first epoch
-            check_futex()
-            launcher = Forkserver(self._settings.timeout_s, self._source.packages, self._modules)
-            launcher.begin()
-            return launcher
-        return None
-
-    def _check_memory(self) -> None:
-        """Refuse what the machine has no memory for at the start."""
-        plan = self._plan
-        if self._tuner is not None:
-            plan = replace(plan, slots=self._tuner.setting.slots, workers=self._tuner.setting.workers)
-        check_available(plan)
 
     # ---- what it is ----
 
@@ -289,17 +214,17 @@ class Loader(Generic[Batch_co]):
     @property
     def spec(self) -> Spec:
         """The spec of one sample."""
-        return self._source.spec
+        return self._runner.source.spec
 
     @property
     def plan(self) -> Plan:
         """Where the memory goes, in bytes."""
-        return self._plan
+        return self._runner.plan
 
     @property
     def memory(self) -> int:
         """Bytes of shared memory that the plan takes, the dataset's copies for the workers included."""
-        return self._plan.total
+        return self._runner.plan.total
 
     @property
     def batch_size(self) -> int | None:
@@ -309,7 +234,7 @@ class Loader(Generic[Batch_co]):
     @property
     def drop_remainder(self) -> bool:
         """Whether a shorter last batch is left out."""
-        return self._settings.drop_remainder
+        return self._options.drop_remainder
 
     @property
     def shuffle(self) -> bool:
@@ -319,43 +244,43 @@ class Loader(Generic[Batch_co]):
     @property
     def is_in_order(self) -> bool:
         """Whether every epoch is 0, 1, 2, ..., though the dataset could be read in another order."""
-        in_order = isinstance(self._sampler, (Sequential, PassOrder)) and not self._shuffle
-        return in_order and self._sampler.length is not None
+        in_order = isinstance(self._runner.sampler, (Sequential, PassOrder)) and not self._shuffle
+        return in_order and self._runner.sampler.length is not None
 
     @property
     def on_error(self) -> str:
         """What becomes of a failed sample: "raise" or "skip"."""
-        return self._settings.on_error
+        return self._options.on_error
 
     @property
     def timeout_s(self) -> float | None:
         """How long a batch is waited for."""
-        return self._settings.timeout_s
+        return self._options.timeout_s
 
     @property
     def copy(self) -> bool:
         """Whether what is handed out is a copy."""
-        return self._settings.copy
+        return self._options.copy
 
     def __len__(self) -> int:
         """Return the batches of an epoch; TypeError where the sampler does not know."""
-        length = self._sampler.length
+        length = self._runner.sampler.length
         if length is None:
-            endless = isinstance(self._sampler, (Sequential, PassOrder))
+            endless = isinstance(self._runner.sampler, (Sequential, PassOrder))
             whose = "dataset has no len(), and goes on without end" if endless else "sampler has no len()"
-            whose = "dataset is an iterable" if self._source.streams else whose
+            whose = "dataset is an iterable" if self._runner.source.streams else whose
             message = f"the length of this loader is unknown: its {whose}"
             raise TypeError(message)
-        return batch_count(length, self._batch_size or 1, self._settings.drop_remainder)
+        return batch_count(length, self._batch_size or 1, self._options.drop_remainder)
 
     def __repr__(self) -> str:
         """Return what it feeds, and how, in a line."""
-        if not hasattr(self, "_plan"):  # its parameters were refused
+        if not hasattr(self, "_runner"):  # its parameters were refused
             return object.__repr__(self)
-        plan, settings, size = self._plan, self._settings, self._batch_size
+        plan, settings, size = self._runner.plan, self._options, self._batch_size
         batches = "whole batches" if size is None else f"batches of {size}"
         kind = f"by {settings.start_method}" if settings.backend == "process" else "in threads"
-        most = "" if self._tuner is None else "up to "
+        most = "" if self._runner.tuner is None else "up to "
         workers = f"workers {kind}: {most}{plan.workers}" if plan.workers else "no workers"
         memory = f"slots: {most}{plan.slots}, {show_bytes(plan.total)}"
         return f"<Loader of {type(self._dataset).__name__}: {batches}, {workers}, {memory}>"
@@ -365,11 +290,16 @@ class Loader(Generic[Batch_co]):
     @property
     def epoch(self) -> int:
         """The number of the epoch that the next ``iter()`` begins."""
-        return self._next_epoch
+        return self._runner.next.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next ``iter()`` the epoch of this number: its order and its random numbers."""
-        self._next_epoch = check_count("epoch", epoch, 0, MOST, none=False) or 0
+        """Make the next ``iter()`` the epoch of this number: its order and its random numbers.
+
+        Where it is already, it begins where `load_state_dict` or `skip` has it begin.
+        """
+        number = check_count("epoch", epoch, 0, MOST, none=False) or 0
+        here = self._runner.next
+        self._runner.go_to(here if here.epoch == number else Place(number))
 
     def __iter__(self) -> Iterator[Batch_co]:
         """Begin the next epoch; an older iterator raises SupersededError at its next ``next()``."""
@@ -378,193 +308,81 @@ class Loader(Generic[Batch_co]):
 
     def _begin_epoch(self, build: BuildBatch | None = None, *, wait_for_slots: bool = False) -> BatchIterator:
         """Begin the next epoch; see `BatchStream.epoch`."""
-        self._check_open()
-        with self._lock:
-            self._turn += 1
-            self._rest_at = None
-            if self._engine is not None:
-                self._engine.cancel()  # before the hook, which may raise: C code does not look at the turn here
-            self._run_hook("on_epoch_begin")
-            self._check_open()  # the hook may have closed it, or another thread
-            if self._engine is not None and self._engine.pool.failure is not None:
-                self._stop_engine()  # start afresh
-            if self._engine is None:
-                self._start()
-            elif self._changes:
-                self._engine.update(self._source.dataset)
-            assert self._engine is not None
-            number, self._next_epoch = self._next_epoch, self._next_epoch + 1
-            _in_use.add(self)
-            self._engine.begin(self._sampler.epoch(number), number, self._turn, pure=self._sampler.pure)
-            run = self._run(self._turn, wait_for_slots=wait_for_slots)
-            return BatchIterator(run, self._engine.taker, build, copy=self._settings.copy)
+        batches = self._runner.begin(build, wait_for_slots=wait_for_slots, keeps=self)
+        _in_use.add(self)
+        return batches
 
-    def _run(self, turn: int, *, wait_for_slots: bool) -> EpochRun:
-        resolve = partial(self._resolve, turn, patient=wait_for_slots)
-        ready, break_off = partial(self._ready, turn), partial(self._break_off, turn)
-        return EpochRun(turn, self._lock, resolve, ready, break_off, self._is_stopped)
+    # ---- where it is ----
 
-    def _is_stopped(self) -> bool:
-        return self._engine is None
+    @property
+    def remaining(self) -> int:
+        """The batches that the epoch under way, or else the next, has still to give; TypeError as for ``len()``."""
+        left = self._runner.left(self._runner.place())
+        return len(self) if left is None else left
 
-    def _attach(self, feed: Feed) -> None:
-        with self._lock:
-            if self._engine is not None:
-                self._engine.attach(feed)
+    def state_dict(self, *, batches: int | None = None) -> dict[str, Any]:
+        """Return where the user's code is, as flat JSON: what `load_state_dict` of another run's loader goes on from.
 
-    def _has_more(self) -> bool:
-        engine = self._engine
-        return engine is not None and engine.has_more
+        It counts the samples of the epoch's order that were handed out, whatever was read ahead; at the end of an epoch
+        it is the start of the next. Workers, slots, backend and start method are not in it. In microseconds, from any
+        thread and from a signal handler.
 
-    def _run_hook(self, name: str) -> None:
-        """Call a hook of the dataset, if it has it; its length may be another afterwards."""
-        if self._source.run_hook(name):
-            with self._as_before():
-                self._sampler = self._make_sampler()
+        batches: how many of this epoch the training loop has had, where only it knows: tf.data and Keras read ahead of
+            the step, and without ``batches`` StateError is raised there.
+        """
+        check_count("batches", batches, 0, MOST)
+        return self._identity.state(self._runner.place(batches))
 
-    def _waiting(self) -> int:
-        """Return how many batches the sampler has given and no iterator has taken."""
-        engine = self._engine
-        return 0 if engine is None else engine.waiting
+    def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> None:
+        """Have the next ``iter()`` go on where ``state`` was taken; each sample of that epoch comes exactly once.
 
-    def _reload(self) -> None:
-        """Have what the newest iterator has not taken yet read from the dataset as it is now."""
-        with self._lock:
-            engine, order = self._engine, self._sampler
-            if engine is None or engine.pool.failure is not None or not (self._waiting() or self._rest_at is not None):
-                return
-            assert isinstance(order, PassOrder)
-            engine.update(self._source.dataset)
-            if self._rest_at is None:
-                self._rest_at = order.now.given - engine.withdraw()
-            order.go_to(self._rest_at)
-            engine.begin(order.now, self._next_epoch - 1, self._turn, pure=order.pure)
-            self._rest_at = None
+        The batch size may be another, as may all that is not in the state. StateError where dataset, order or seed are
+        others; with ``strict=False`` that is a warning, and the epoch begins anew.
+        """
+        self._runner.go_to(self._identity.place(state, strict=strict))
 
-    def _start(self) -> None:
-        self._stop_engine()  # if Ctrl-C has kept the last from it
-        self._check_memory()
-        source = self._source.without_dataset()
-        launcher, self._launcher = self._launcher, None
-        engine = Engine(self._plan, source, self._settings, self._stats, tuner=self._tuner, launcher=launcher)
-        try:
-            self._unended = engine
-            self._finalizer = weakref.finalize(self, Engine.stop, engine)
-            atexit.unregister(Exit.note)
-            atexit.register(Exit.note)  # the last to be registered is the first to run
-            self._pin_slots(engine)
-            engine.start(self._source.dataset)
-            self._check_open()
-            self._engine = engine
-        except BaseException:
-            self._stop_engine()
-            raise
-
-    def _pin_slots(self, engine: Engine) -> None:
-        """Register the slots with ``pin=True``; at the engine's end, when the copies that read them have passed."""
-        engine.on_stop.append(self._pending.wait)
-        if self._settings.pin:
-            self._pins = Pins(start_driver(), engine.ring, self._plan.slot_size)
-            engine.on_stop.append(self._pins.release)
-
-    def _register_slots(self, registrar: Registrar) -> None:
-        if self._pins is not None:
-            self._pending.wait()
-            self._pins.move_to(registrar)
-
-    def _check_turn(self, turn: int) -> None:
-        if turn != self._turn:
-            message = "a newer iterator of this loader has taken over; finish one before you make the next"
-            raise SupersededError(message)
-
-    def _ready(self, turn: int) -> bool:
-        """Whether the next batch is there; raises what is raised for an iterator that has had its time."""
-        self._check_open()
-        with self._lock:
-            self._check_turn(turn)
-            engine = self._engine
-            return engine is not None and (engine.taker.kept is not None or engine.ring.look() == _ring.TAKEABLE)
-
-    def _resolve(self, turn: int, answer: int, build: BuildBatch | None, *, patient: bool) -> None:
-        """Have the engine do what the ring's answer asks for; StopIteration at the epoch's end."""
-        self._check_open()
-        with self._lock:
-            self._check_turn(turn)
-            engine = self._engine
-            if engine is None:
-                self._check_open()
-                raise StopIteration  # the workers have failed, and that was raised
-            if self._rest_at is not None:
-                self._reload()  # Ctrl-C has kept the last from its end
-            try:
-                return engine.resolve(answer, build, patient=patient)
-            except StopIteration:
-                pass  # what the hook raises must not come "during handling" of this
-            except RingfeedError as error:
-                if error is engine.pool.failure:
-                    self._stop_engine()
-                raise
-            if self._ended != turn:
-                self._ended = turn  # whatever the hook raises, it has run
-                self._run_hook("on_epoch_end")
-            raise StopIteration
-
-    def _break_off(self, turn: int) -> None:
-        """Cancel an epoch whose iterator died before its end."""
-        # Never wait for the lock: this runs wherever the garbage collector does, in the pool's watcher too. Its
-        # owner closes the loader or begins an epoch: the iterator of the newest turn is not inside next() if it dies.
-        if turn != self._turn or self._forks != Forks.count or not self._lock.acquire(blocking=False):
-            return
-        try:
-            if turn == self._turn and self._engine is not None:
-                self._engine.cancel()
-        finally:
-            self._lock.release()
+    def skip(self, *, batches: int) -> None:
+        """Have the next ``iter()`` leave out so many batches more of its epoch; ValueError where it has fewer."""
+        count = check_count("batches", batches, 0, MOST, none=False) or 0
+        place = self._runner.place()
+        left = self._runner.left(place)
+        if left is not None and count > left:
+            message = f"skip(batches={count}), but only {left} batches of epoch {place.epoch} are left"
+            raise ValueError(message)
+        self._runner.go_to(self._runner.after(place, count))
 
     # ---- what can be seen while it runs; safe from any thread ----
 
     def stats(self) -> Stats:
         """Return what has been done so far, and what it means; the object is kept up to date by the next call."""
-        engine = self._engine
-        if engine is not None:
-            self._stats = engine.count()
-        plan, tuner, engine_now = self._plan, self._tuner, self._engine_now()
-        self._stats.look_with(lambda: _memory_of(plan, engine_now()))
-        self._stats.tuning = [] if tuner is None else list(tuner.history)
-        self._stats.verdict = verdict(
-            self._stats,
-            workers=self._settings.workers if tuner is None else tuner.setting.workers,
+        plan, tuner, engine_now = self.plan, self._runner.tuner, _engine_of(self._runner)
+        stats = self._runner.count()
+        stats.look_with(lambda: _memory_of(plan, engine_now()))
+        stats.tuning = [] if tuner is None else list(tuner.history)
+        stats.verdict = verdict(
+            stats,
+            workers=self._options.workers if tuner is None else tuner.setting.workers,
             slots=plan.slots if tuner is None else tuner.setting.slots,
             slot_size=plan.slot_size,
             cpus=usable_cpus(),
             tuned="" if tuner is None else tuner.why,
-            imported=self._imported(),
+            imported=self._imported(stats),
         )
-        return self._stats
+        return stats
 
-    def _imported(self) -> Sequence[str]:
+    def _imported(self, stats: Stats) -> Sequence[str]:
         """Return the frameworks that workers import, where their start takes long."""
-        stats = self._stats
-        started = self._settings.start_method != "fork"  # a forked worker maps what this process has imported
+        engine = self._runner.engine
+        started = self._options.start_method != "fork"  # a forked worker maps what this process has imported
         slow = stats.startup_s >= STARTUP_S or not stats.batches
-        if self._engine is not None and started and slow and not self._imports:
-            self._imports = frameworks_in(self._engine.worker_pids())
+        if engine is not None and started and slow and not self._imports:
+            self._imports = frameworks_in(engine.worker_pids())
         return self._imports
-
-    def _engine_now(self) -> Callable[[], Engine | None]:
-        """Return what returns the engine that runs, and does not keep this loader."""
-        this = weakref.ref(self)
-
-        def engine() -> Engine | None:
-            loader = this()
-            return None if loader is None else loader._engine  # noqa: SLF001 - it is this very object
-
-        return engine
 
     def slot_states(self) -> list[str]:
         """Return a word for each slot: free, filling, ready, held or draining."""
-        engine = self._engine
-        return ["free"] * self._plan.slots if engine is None else engine.observer.states()
+        engine = self._runner.engine
+        return ["free"] * self._runner.plan.slots if engine is None else engine.observer.states()
 
     def trace(self, path: str | os.PathLike[str]) -> Trace:
         """Begin a timeline of the workers, the slots and the consumer, written to ``path`` when it is stopped.
@@ -575,30 +393,20 @@ class Loader(Generic[Batch_co]):
         Open the file in https://ui.perfetto.dev or chrome://tracing. A thread looks at the ring every millisecond,
         which takes about one percent of a CPU; nothing else becomes slower. OSError where there can be no such file.
         """
-        engine_now = self._engine_now()
+        engine_now = _engine_of(self._runner)
         return Trace(lambda: _observer_of(engine_now()), path)
 
     # ---- into frameworks, each imported when it is asked for ----
 
     @property
     def _stream(self) -> LoaderStream:
-        return LoaderStream(
-            self,
-            self._info,
-            self._pending,
-            self._begin_epoch,
-            self._attach,
-            self._has_more,
-            self._request_stop,
-            self._register_slots,
-            self._waiting,
-            self._reload,
-        )
+        return LoaderStream(self, self._info, self._begin_epoch, self._runner, self._slots)
 
     def _info(self) -> LoaderInfo:
-        plan, settings, is_iterable = self._plan, self._settings, self._source.streams > 0
+        plan, settings, is_iterable = self._runner.plan, self._options, self._runner.source.streams > 0
         skips, rows = settings.on_error == "skip", plan.layout.rows
-        has_gaps = self._source.has_gaps or self._stats.none_batches > 0  # None has come in the place of whole batches
+        # None has come in the place of whole batches, ahead of the plan or since.
+        has_gaps = self._runner.source.has_gaps or self._runner.stats.none_batches > 0
         return LoaderInfo(
             spec=self.spec,
             offsets=plan.layout.offsets,
@@ -673,39 +481,9 @@ class Loader(Generic[Batch_co]):
 
     # ---- the end ----
 
-    def _check_open(self) -> None:
-        if self._forks != Forks.count:
-            message = "this loader belongs to the process that this one was forked from; make a new one here"
-            raise ClosedError(message)
-        if self._closed:
-            message = "this loader is closed; make a new one"
-            raise ClosedError(message)
-
-    def _stop_engine(self) -> None:
-        """End the engine. What Ctrl-C keeps it from is done by the next call, or at the loader's end."""
-        self._engine = self._pins = None
-        if self._unended is not None:
-            self._stats = self._unended.stats
-            self._unended.stop()
-            if self._finalizer is not None:
-                self._finalizer.detach()
-            self._unended = None
-
-    def _request_stop(self) -> None:
-        """Begin to close: what waits for a batch gives up. At once, from any thread."""
-        self._closed = True
-        engine = self._engine
-        if engine is not None and self._forks == Forks.count:
-            engine.pool.dismiss()
-
     def close(self) -> None:
         """End the workers and give the memory back; views that are still referenced stay valid."""
-        self._request_stop()  # before the lock: another thread may hold it while it waits
-        if self._forks != Forks.count:
-            return  # a forked child: nothing here is its own
-        with self._lock:
-            self._stop_engine()
-            self._launcher = None  # that ends what it has begun
+        self._runner.close()
 
     def __enter__(self) -> Self:
         """Return the loader itself."""
@@ -714,6 +492,17 @@ class Loader(Generic[Batch_co]):
     def __exit__(self, *unused: object) -> None:
         """Close the loader."""
         self.close()
+
+
+def _engine_of(runner: EpochRunner) -> Callable[[], Engine | None]:
+    """Return what returns the engine that runs, and does not keep its loader's runner."""
+    this = weakref.ref(runner)
+
+    def engine() -> Engine | None:
+        found = this()
+        return None if found is None else found.engine
+
+    return engine
 
 
 def _memory_of(plan: Plan, engine: Engine | None) -> Memory:
@@ -726,21 +515,13 @@ def _observer_of(engine: Engine | None) -> Observer | None:
 
 @dataclass(frozen=True)
 class LoaderStream:
-    """A loader as frameworks take it: a `BatchStream`. Made for each, since a loader must not refer to itself.
-
-    waiting, reload: for a sampler that is a `PassOrder`, and the owner of its dataset.
-    """
+    """A loader as frameworks take it: a `BatchStream`. Made for each, since a loader must not refer to itself."""
 
     loader: Loader
     look: Callable[[], LoaderInfo]
-    pending: PendingCopies
     epoch: Callable[..., Any]
-    attach: Callable[[Feed], None]
-    has_more: Callable[[], bool]
-    request_stop: Callable[[], None]
-    register_slots: Callable[[Registrar], None]
-    waiting: Callable[[], int]
-    reload: Callable[[], None]
+    runner: EpochRunner
+    slots: DeviceSlots
 
     @property
     def info(self) -> LoaderInfo:
@@ -748,13 +529,55 @@ class LoaderStream:
         return self.look()
 
     @property
+    def pending(self) -> PendingCopies:
+        """The copies to devices that still read slots."""
+        return self.slots.pending
+
+    @property
     def next_epoch(self) -> int:
         """The number of the next epoch."""
         return self.loader.epoch
 
+    @property
+    def left(self) -> int | None:
+        """The batches that the next epoch will have, which may begin at a position; None where that is not known."""
+        return self.runner.left(self.runner.next)
+
     def set_epoch(self, epoch: int) -> None:
         """Make the next epoch the one of this number."""
         self.loader.set_epoch(epoch)
+
+    def state_dict(self, *, batches: int | None = None) -> dict[str, Any]:
+        """Return where the user's code is."""
+        return self.loader.state_dict(batches=batches)
+
+    def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> None:
+        """Have the next epoch begin where ``state`` was taken."""
+        self.loader.load_state_dict(state, strict=strict)
+
+    def attach(self, feed: Feed) -> None:
+        """Have C code take the newest iterator's batches from ``feed``."""
+        self.runner.attach(feed)
+
+    def has_more(self) -> bool:
+        """Whether the newest iterator has batches that are not taken, or may have."""
+        return self.runner.has_more()
+
+    def request_stop(self) -> None:
+        """Begin to close: what waits for a batch gives up. At once, from any thread."""
+        self.runner.request_stop()
+
+    def register_slots(self, registrar: Registrar) -> None:
+        """With ``pin=True``, have the slots registered by this framework instead of the CUDA driver."""
+        self.slots.register(registrar)
+
+    def waiting(self) -> int:
+        """Return how many batches the sampler, a `PassOrder`, has given and no iterator has taken."""
+        return self.runner.waiting()
+
+    def reload(self) -> None:
+        """Have what the newest iterator has not taken yet read from its owner's dataset as it is now."""
+        self.runner.reload()
 
     def __len__(self) -> int:
         return len(self.loader)

@@ -103,8 +103,8 @@ def loader_of(dataset: Any, way: str = "here", **settings: Any) -> Loader:
 
 def inside(loader: Loader) -> list[int]:
     """Return the numbers of the elements that workers are at."""
-    assert loader._engine is not None
-    return [worker.inside for worker in loader._engine.observer.workers() if worker.inside is not None]
+    assert loader._runner.engine is not None
+    return [worker.inside for worker in loader._runner.engine.observer.workers() if worker.inside is not None]
 
 
 def rows(batches: Any) -> list[list[int]]:

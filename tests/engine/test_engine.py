@@ -51,15 +51,15 @@ ERRORS = {
 
 def filled(loader: ringfeed.Loader) -> int:
     """Return how many samples have been handed over."""
-    assert loader._engine is not None
-    ring = loader._engine.ring
+    assert loader._runner.engine is not None
+    ring = loader._runner.engine.ring
     return sum(worker.samples for worker in Observer(ring).workers())
 
 
 def is_inside(loader: ringfeed.Loader, index: int) -> bool:
     """Whether a worker is inside this sample."""
-    assert loader._engine is not None
-    return any(worker.inside == index for worker in loader._engine.observer.workers())
+    assert loader._runner.engine is not None
+    return any(worker.inside == index for worker in loader._runner.engine.observer.workers())
 
 
 def collect(loader: Any) -> list[Any]:
@@ -203,7 +203,7 @@ def test_a_stuck_thread_cannot_be_restarted() -> None:
     settings: Any = {"backend": "thread", "workers": 1, "on_stall": "restart"}
     loader = ringfeed.Loader(Misbehaving("sleeps", at=0), batch_size=8, spec=Oracle.SPEC, **settings)
     batches = iter(loader)
-    wait_until(lambda: loader._engine.observer.worker(0).inside == 0)  # type: ignore[union-attr]
+    wait_until(lambda: loader._runner.engine.observer.worker(0).inside == 0)  # type: ignore[union-attr]
     lose_patience(loader, 0.1)
     with pytest.raises(ringfeed.StallError) as caught:
         next(batches)
@@ -286,7 +286,7 @@ def test_ctrl_c_after_a_take_costs_no_batch() -> None:
     """However often it comes between two steps of the engine, and is caught, every batch comes, in order."""
     with ringfeed.Loader(EachTenthFails(200), batch_size=5, workers=1, slots=3, on_error="skip") as loader:
         batches = iter(loader)
-        engine: Any = loader._engine
+        engine: Any = loader._runner.engine
         engine.taker = Interrupting(engine.taker, 3)
         interrupted = 0
         seen: list[int] = []
@@ -312,7 +312,7 @@ def test_ctrl_c_while_a_batch_is_settled_costs_nothing(monkeypatch: pytest.Monke
     with ringfeed.Loader(EachTenthFails(40), batch_size=4, workers=0, on_error="skip") as loader:
         batches = iter(loader)
         seen = check(next(batches))
-        monkeypatch.setattr(type(loader._engine), "_settled", interrupted)
+        monkeypatch.setattr(type(loader._runner.engine), "_settled", interrupted)
         with pytest.raises(KeyboardInterrupt):
             next(batches)
         seen += [index for batch in batches for index in check(batch)]

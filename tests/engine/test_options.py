@@ -126,9 +126,9 @@ def test_a_budget_bounds_workers_and_slots_together() -> None:
     assert loader.memory <= 5 * 10**6
     assert loader.plan.workers == 3  # halved until the slots fit beside them
     assert loader.plan.slots == MOST_AUTO_SLOTS
-    assert loader._tuner is not None
-    assert loader._tuner._most == Setting(3, MOST_AUTO_SLOTS)
-    least = loader._tuner.setting
+    assert loader._runner.tuner is not None
+    assert loader._runner.tuner._most == Setting(3, MOST_AUTO_SLOTS)
+    least = loader._runner.tuner.setting
     assert replace(loader.plan, workers=least.workers, slots=least.slots).total < loader.memory - 2 * 10**6
 
 
@@ -170,8 +170,8 @@ def test_a_budget_under_the_least_is_refused() -> None:
 
 def test_a_tuner_begins_with_the_least_of_what_it_tunes() -> None:
     """One worker, two slots; what is given is what it is."""
-    assert loader_of(Oracle(8), workers="auto", slots=5)._tuner.setting == Setting(1, 5)  # type: ignore[union-attr]
-    assert loader_of(Oracle(8), workers=3, slots="auto")._tuner.setting == Setting(3, 2)  # type: ignore[union-attr]
-    assert loader_of(Oracle(8), workers=0, slots="auto")._tuner.setting == Setting(0, 2)  # type: ignore[union-attr]
-    assert loader_of(Batches(8), batch_size=None, workers="auto")._tuner.setting == Setting(1, 2)  # type: ignore[union-attr]
-    assert loader_of(Oracle(8))._tuner is None
+    assert loader_of(Oracle(8), workers="auto", slots=5)._runner.tuner.setting == Setting(1, 5)  # type: ignore[union-attr]
+    assert loader_of(Oracle(8), workers=3, slots="auto")._runner.tuner.setting == Setting(3, 2)  # type: ignore[union-attr]
+    assert loader_of(Oracle(8), workers=0, slots="auto")._runner.tuner.setting == Setting(0, 2)  # type: ignore[union-attr]
+    assert loader_of(Batches(8), batch_size=None, workers="auto")._runner.tuner.setting == Setting(1, 2)  # type: ignore[union-attr]
+    assert loader_of(Oracle(8))._runner.tuner is None

@@ -36,8 +36,8 @@ def _looks_at_each_batch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def reserved_slots(loader: ringfeed.Loader) -> float:
     """Return for how many slots the kernel has set memory aside."""
-    assert loader._engine is not None
-    return os.fstat(loader._engine.segment.slots_fd).st_blocks * 512 / loader.plan.slot_size
+    assert loader._runner.engine is not None
+    return os.fstat(loader._runner.engine.segment.slots_fd).st_blocks * 512 / loader.plan.slot_size
 
 
 def living_threads(loader: ringfeed.Loader) -> int:
@@ -89,7 +89,7 @@ def test_what_is_not_open_is_not_reserved() -> None:
         assert reserved_slots(loader) == 2
         seen = [check(next(iterator)) for _ in range(3)]
         assert reserved_slots(loader) == 6
-        loader._tuner._others.append(Setting(1, 3))  # type: ignore[union-attr]
+        loader._runner.tuner._others.append(Setting(1, 3))  # type: ignore[union-attr]
         seen += [check(next(iterator)) for _ in range(20)]
         assert reserved_slots(loader) == 3
         assert loader.slot_states()[3:] == ["parked"] * (loader.plan.slots - 3)
@@ -166,7 +166,7 @@ def test_processes_come_and_go() -> None:
         seen = [check(next(iterator)) for _ in range(2)]
         assert len(pids(loader)) == 3
         for workers in (1, 4, 2):
-            loader._tuner._others.append(Setting(workers, 4))  # type: ignore[union-attr]
+            loader._runner.tuner._others.append(Setting(workers, 4))  # type: ignore[union-attr]
             seen += [check(next(iterator)) for _ in range(2)]
             wait_until(lambda workers=workers: len(pids(loader)) == workers)  # type: ignore[misc]
         assert loader.stats().restarts == 0
@@ -181,7 +181,7 @@ def test_threads_come_and_go() -> None:
         seen = [check(next(iterator)) for _ in range(2)]
         assert living_threads(loader) == 3
         for workers in (1, 4, 2):
-            loader._tuner._others.append(Setting(workers, 4))  # type: ignore[union-attr]
+            loader._runner.tuner._others.append(Setting(workers, 4))  # type: ignore[union-attr]
             seen += [check(next(iterator)) for _ in range(2)]
             wait_until(lambda workers=workers: living_threads(loader) == workers)  # type: ignore[misc]
         assert flat(seen) + drain(iterator) == list(range(400))
@@ -320,7 +320,7 @@ def test_memory_that_the_kernel_does_not_take_back_stays(monkeypatch: pytest.Mon
 
     with loader:
         iterator = iter(loader)
-        monkeypatch.setattr(loader._engine.segment, "give_back", refuse)  # type: ignore[union-attr]
+        monkeypatch.setattr(loader._runner.engine.segment, "give_back", refuse)  # type: ignore[union-attr]
         assert drain(iterator) == list(range(80))
         assert reserved_slots(loader) == 4
         assert loader.slot_states()[2:4] == ["parked"] * 2

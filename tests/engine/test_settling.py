@@ -111,8 +111,8 @@ def test_each_stall_is_waited_for_as_long() -> None:
         for _ in range(2):
             with pytest.raises(ringfeed.StallError):
                 next(batches)
-            assert loader._engine is not None
-            assert loader._engine.ring.waited_ns == 0
+            assert loader._runner.engine is not None
+            assert loader._runner.engine.ring.waited_ns == 0
         gate.opened.set()
         assert [batch.tolist() for batch in batches] == [[0, 1, 2, 3], [4, 5, 6, 7]]
 

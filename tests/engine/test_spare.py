@@ -124,8 +124,8 @@ def test_the_real_tuner_makes_do(tmp_path: Path) -> None:
         tried, refused = loader.stats().tuning[:2]
         assert (tried.setting.workers, refused.setting) == (2, Setting(1, 2))
         assert refused.why == COULD_NOT_OPEN
-        assert loader._tuner is not None
-        assert loader._tuner._most.workers == 1
+        assert loader._runner.tuner is not None
+        assert loader._runner.tuner._most.workers == 1
         check(next(batches))
 
 

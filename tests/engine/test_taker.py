@@ -16,6 +16,7 @@ import ringfeed
 from datasets import FOREVER_S, Oracle, check
 from ringfeed.engine import engine as engine_module
 from ringfeed.engine._iterator import Batches
+from ringfeed.engine.runner import EpochRunner
 from watching import wait_until
 
 if TYPE_CHECKING:
@@ -35,13 +36,13 @@ def loader() -> Iterator[ringfeed.Loader]:
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The turns of which the engine was asked for a batch."""
     turns: list[int] = []
-    original = ringfeed.Loader._resolve
+    original = EpochRunner._resolve
 
-    def counting(self: ringfeed.Loader, turn: int, *arguments: Any, **others: Any) -> None:
+    def counting(self: EpochRunner, turn: int, *arguments: Any, **others: Any) -> None:
         turns.append(turn)
         original(self, turn, *arguments, **others)
 
-    monkeypatch.setattr(ringfeed.Loader, "_resolve", counting)
+    monkeypatch.setattr(EpochRunner, "_resolve", counting)
     return turns
 
 
@@ -83,7 +84,7 @@ def test_there_is_always_more_planned_than_slots(asked: list[int]) -> None:
     """The iterator takes no more than leaves each slot a batch to be bound; of a long epoch the engine plans more."""
     with ringfeed.Loader(np.arange(300_000), batch_size=8, workers=1, backend="thread", slots=4) as loader:
         for batch in loader:
-            engine = loader._engine
+            engine = loader._runner.engine
             assert engine is not None
             assert engine.ring.planned >= 3 or engine._epoch is None, batch
     assert 10 < len(asked) < 1000
@@ -119,8 +120,8 @@ def test_a_dropped_iterator_breaks_its_epoch_off(loader: ringfeed.Loader) -> Non
     iterator = iter(loader)
     check(next(iterator))
     del iterator
-    assert loader._engine is not None
-    assert loader._engine.ring.planned == 0
+    assert loader._runner.engine is not None
+    assert loader._runner.engine.ring.planned == 0
 
 
 def test_nothing_is_taken_of_a_closed_loader(loader: ringfeed.Loader) -> None:
@@ -128,7 +129,7 @@ def test_nothing_is_taken_of_a_closed_loader(loader: ringfeed.Loader) -> None:
     iterator = iter(loader)
     check(next(iterator))
     all_ready(loader)
-    loader._request_stop()
+    loader._runner.request_stop()
     with pytest.raises(ringfeed.ClosedError):
         next(iterator)
 
@@ -298,7 +299,7 @@ def test_a_handler_that_begins_an_epoch_supersedes(waiting: Waiting) -> None:
 
 def test_another_thread_closes_during_the_wait(waiting: Waiting) -> None:
     """Closing from another thread ends the wait at once, not at the end of the patience."""
-    closer = threading.Timer(0.3, waiting.loader._request_stop)
+    closer = threading.Timer(0.3, waiting.loader._runner.request_stop)
     closer.start()
     with pytest.raises(ringfeed.ClosedError):
         next(waiting.iterator)

@@ -75,9 +75,9 @@ def test_whoever_is_superseded_in_the_engine_is_lent_nothing() -> None:
     newer: list[Any] = []
     with ringfeed.Loader(gate, batch_size=4, workers=1, backend="thread", slots=4, timeout_s=FOREVER_S) as loader:
         older = iter(loader)
-        assert loader._engine is not None
+        assert loader._runner.engine is not None
         assert next(older)[0] == 0
-        loader._engine.taker.patience_ns = 0  # so that the wait is the engine's
+        loader._runner.engine.taker.patience_ns = 0  # so that the wait is the engine's
 
         def begin(*_: object) -> None:
             newer.append(iter(loader))
@@ -98,7 +98,7 @@ def test_statistics_asked_for_by_a_thread_do_not_block_a_handler() -> None:
     gate = Gate()
     with ringfeed.Loader(gate, batch_size=4, workers=1, backend="thread", slots=4, timeout_s=FOREVER_S) as loader:
         iterator = iter(loader)
-        engine = loader._engine
+        engine = loader._runner.engine
         assert engine is not None
         next(iterator)
         engine.taker.patience_ns = 0
@@ -119,7 +119,7 @@ def test_a_handler_that_takes_between_the_look_and_the_take(monkeypatch: pytest.
     gate = Gate()
     with ringfeed.Loader(gate, batch_size=4, workers=1, backend="thread", slots=4, timeout_s=FOREVER_S) as loader:
         iterator = iter(loader)
-        engine = loader._engine
+        engine = loader._runner.engine
         assert engine is not None
         seen = [next(iterator)[0]]
         original = Engine._wait
@@ -141,8 +141,8 @@ def test_a_look_that_is_due_is_not_put_off() -> None:
     with ringfeed.Loader(np.arange(80_000), batch_size=8, workers=1, backend="thread", slots="auto") as loader:
         iterator = iter(loader)
         next(iterator)
-        assert loader._engine is not None
-        sizing = loader._engine._sizing
+        assert loader._runner.engine is not None
+        sizing = loader._runner.engine._sizing
         assert sizing is not None
         wait_until(lambda: "ready" in loader.slot_states())
         next(iterator)
@@ -158,7 +158,7 @@ def test_no_slot_is_opened_of_an_engine_that_is_stopped() -> None:
     with ringfeed.Loader(np.arange(80_000), batch_size=8, workers=1, backend="thread", slots="auto") as loader:
         iterator = iter(loader)
         next(iterator)
-        engine = loader._engine
+        engine = loader._runner.engine
         assert engine is not None
         assert engine._sizing is not None
         engine.stop()

@@ -38,7 +38,7 @@ from datasets import Misbehaving, Oracle, Unhurried, Witness
 def tell(*loaders):
     processes = []
     for loader in loaders:
-        pool = loader._engine.pool
+        pool = loader._runner.engine.pool
         processes += [worker.pid for worker in pool._workers.values()]
         forkserver = getattr(pool._launcher, "_forkserver", None)
         processes += [forkserver.pid] if forkserver else []
@@ -344,7 +344,7 @@ while True:
     except KeyboardInterrupt:
         interrupts += 1
 assert seen == list(range(400)), seen
-pool = loader._engine.pool
+pool = loader._runner.engine.pool
 print(json.dumps([interrupts, loader.stats().restarts, [worker.pid for worker in pool._workers.values()]]), flush=True)
 """
 

@@ -430,7 +430,7 @@ def test_deaths_in_start_up_beside_one_that_works(method: Any, sleep_s: float, m
     with open_loader(dataset, method) as loader:
         iterator = iter(loader)
         batches = [check(next(iterator))]
-        while not loader._engine.observer.worker(0).samples:  # type: ignore[union-attr] # it is to work before the other dies
+        while not loader._runner.engine.observer.worker(0).samples:  # type: ignore[union-attr] # it is to work before the other dies
             batches.append(check(next(iterator)))
         doomed_ones.insert(0, False)  # the last
         monkeypatch.setattr(Processes, "_launch", end_at_once)

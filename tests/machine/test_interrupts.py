@@ -158,9 +158,9 @@ def test_an_interrupted_close_is_finished(then: str, workers: int, monkeypatch: 
         loader.close()
         loader.close()
     elif then == "at the exit":
-        assert loader._finalizer is not None
-        assert loader._finalizer.alive
-        loader._finalizer()
+        assert loader._runner.finalizer is not None
+        assert loader._runner.finalizer.alive
+        loader._runner.finalizer()
 
 
 @pytest.mark.usefixtures("nothing_left")

@@ -65,8 +65,8 @@ def used(loader: ringfeed.Loader) -> Any:
         pass
     batches = iter(loader)
     next(batches)
-    assert loader._engine is not None
-    ring = loader._engine.ring
+    assert loader._runner.engine is not None
+    ring = loader._runner.engine.ring
     while not all(Observer(ring).worker(number).samples for number in range(loader.plan.workers)):
         if next(batches, None) is None:
             batches = iter(loader)

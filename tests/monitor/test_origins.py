@@ -167,8 +167,8 @@ def test_nothing_is_noted_without_debug() -> None:
     """Which is how every process begins."""
     with ringfeed.Loader(Oracle(20), batch_size=2, workers=0) as loader:
         kept = list(itertools.islice(loader, 2))
-        assert loader._engine is not None
-        assert loader._engine.origins._places == {}
+        assert loader._runner.engine is not None
+        assert loader._runner.engine.origins._places == {}
         assert [held.place for held in loader.stats().memory.held] == ["", ""]
         del kept
 

@@ -71,7 +71,7 @@ def timings(dataset: Any, workers: dict[str, Any], **settings: Any) -> tuple[int
             del batch
         seen = [
             (worker.timed, worker.read_ns, worker.write_ns, worker.tickets)
-            for worker in loader._engine.observer.workers()
+            for worker in loader._runner.engine.observer.workers()
         ]
         rows, read_ns, write_ns, tickets = (sum(column) for column in zip(*seen, strict=True))
         return rows, read_ns, write_ns, tickets
@@ -101,7 +101,7 @@ class Watching:
         return 1024
 
     def __getitem__(self, index: int) -> Any:
-        self.counts.append(self.loader._engine.observer.worker(0).timed)
+        self.counts.append(self.loader._runner.engine.observer.worker(0).timed)
         return X[0]
 
 

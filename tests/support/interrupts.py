@@ -201,7 +201,7 @@ def interrupt_start(kind: str, number: int) -> tuple[str, list[str]]:
     except KeyboardInterrupt:
         pass
     left = []
-    if tracer.where and loader._engine is None and loader._launcher is None:  # else it goes on
+    if tracer.where and loader._runner.engine is None and loader._runner.launcher is None:  # else it goes on
         left = left_since(before)
     if number % 3 == 0:
         start(loader)

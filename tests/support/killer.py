@@ -81,7 +81,7 @@ class Killer:
         self.killed_at_s: list[tuple[float, str]] = []  # when, and who else lived
         self._orders = orders
         self._tally = tally
-        self._pool: Any = loader._engine.pool  # type: ignore[union-attr]
+        self._pool: Any = loader._runner.engine.pool  # type: ignore[union-attr]
         self._later: list[tuple[float, int, Callable[[], None]]] = []  # when, to which process, what
         self._immortals = Immortals()
         self._reign = contextlib.ExitStack()

@@ -320,7 +320,7 @@ def tuned_without_room(**settings: Any) -> list[Any]:
     with ringfeed.Loader(Oracle(400, sleep_s=0.001), batch_size=4, slots="auto", **settings) as loader:
         iterator = iter(loader)
         seen = check(next(iterator))
-        tuner, engine = loader._tuner, loader._engine
+        tuner, engine = loader._runner.tuner, loader._runner.engine
         assert tuner is not None
         assert engine is not None
         refuse("ENOSPC", "fallocate", argument=(1, 0xFFFFFFFF, 0))

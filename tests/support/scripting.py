@@ -61,5 +61,5 @@ def scripted(dataset: Any, *settings: tuple[int, int], **parameters: Any) -> tup
     """Return a loader that has room for every setting, and follows the script."""
     loader = ringfeed.Loader(dataset, **{"batch_size": 4, **ROOM, **parameters})
     script = Script(*settings)
-    loader._tuner = script  # type: ignore[assignment]
+    loader._runner.tuner = script  # type: ignore[assignment]
     return loader, script

@@ -21,8 +21,8 @@ PATIENCE_S = 120.0
 
 def pool_of(loader: ringfeed.Loader) -> Any:
     """Return the pool of a loader that runs."""
-    assert loader._engine is not None
-    return loader._engine.pool
+    assert loader._runner.engine is not None
+    return loader._runner.engine.pool
 
 
 def pids(loader: ringfeed.Loader) -> list[int]:
@@ -40,8 +40,8 @@ def wait_until(holds: Callable[[], bool]) -> None:
 
 def lose_patience(loader: ringfeed.Loader, timeout_s: float) -> None:
     """Have a loader that runs wait for so long from now on: whoever places a stall first need not guess at times."""
-    assert loader._engine is not None
-    loader._engine._settings = replace(loader._engine._settings, timeout_s=timeout_s)
+    assert loader._runner.engine is not None
+    loader._runner.engine._settings = replace(loader._runner.engine._settings, timeout_s=timeout_s)
 
 
 def while_it_waits(act: Callable[[], object]) -> threading.Thread:

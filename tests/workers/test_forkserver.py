@@ -6,8 +6,10 @@ import gc
 import os
 import resource
 import signal
+import stat
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +22,7 @@ from datasets import Oracle, Reshuffling, Witness, check, drain, told
 from ringfeed.ring._snapshot import Observer
 from ringfeed.ring.machine import show_limit
 from ringfeed.workers import channel as channels
-from ringfeed.workers import forkserver_main
+from ringfeed.workers import fork, forkserver_main
 from watching import pids, pool_of, run_script, start_script, wait_until
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ def loader_of(dataset: Any, **settings: Any) -> ringfeed.Loader:
 
 def begun(loader: ringfeed.Loader) -> int:
     """Return the process that a loader without an epoch has begun to start."""
-    launcher: Any = loader._launcher
+    launcher: Any = loader._runner.launcher
     return int(launcher._begun.pid)
 
 
@@ -91,7 +93,7 @@ def test_a_loader_without_an_epoch_leaves_no_forkserver(end: str) -> None:
         del loader
         gc.collect()
     else:
-        loader._plan = None  # type: ignore[assignment]
+        loader._runner.plan = None  # type: ignore[assignment]
         with pytest.raises(AttributeError):
             iter(loader)
         del loader
@@ -134,7 +136,7 @@ def test_the_consumer_dies_before_the_first_epoch() -> None:
     process = start_script(
         "import sys, time, ringfeed; from datasets import Oracle\n"
         "loader = ringfeed.Loader(Oracle(8), batch_size=4, workers=1, start_method='forkserver')\n"
-        "print(loader._launcher._begun.pid, flush=True); time.sleep(600)"
+        "print(loader._runner.launcher._begun.pid, flush=True); time.sleep(600)"
     )
     try:
         assert process.stdout is not None
@@ -241,7 +243,7 @@ def test_a_forkserver_is_replaced_after_the_dataset_has_changed() -> None:
         os.kill(pool._launcher._forkserver.pid, signal.SIGKILL)
         os.kill(pool._workers[0].pid, signal.SIGKILL)
         wait_until(lambda: loader.stats().restarts == 1 and len(pool._workers) == 2)
-        assert loader._engine is not None
+        assert loader._runner.engine is not None
         assert pool.failure is None
 
 
@@ -355,6 +357,24 @@ def test_a_forkserver_that_cannot_fork(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("nothing_left")
+def test_a_pipe_of_popen_whose_number_is_the_lifelines_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where another thread's Popen has closed its pipe, and the number is used anew, the lifeline stays open."""
+    monkeypatch.setattr(fork, "pipes_of_launches", own_pipes)
+    with ringfeed.Loader(Oracle(40), batch_size=4, workers=2, start_method="fork") as loader:
+        assert sum(1 for _ in loader) == 10
+
+
+def own_pipes() -> set[int]:
+    """Return the inodes of all pipes that this process has open."""
+    found = set()
+    for fd in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # that of the listing itself
+            status = fd.stat()
+            found.update([status.st_ino] if stat.S_ISFIFO(status.st_mode) else [])
+    return found
+
+
+@pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("method", METHODS)
 def test_children_that_are_buried_by_themselves(method: Any) -> None:
     """A consumer that ignores SIGCHLD, so that no thread can wait for a child, gets its batches all the same."""
@@ -379,7 +399,7 @@ if __name__ == "__main__":
     before = leftovers.present()
     with ringfeed.Loader(Oracle(40), batch_size=4, workers=2, start_method="fork") as loader:
         for batch in loader: pass
-        pool = loader._engine.pool
+        pool = loader._runner.engine.pool
         os.kill(pool._launcher._forkserver.pid, signal.SIGKILL)
         os.kill(pool._workers[0].pid, signal.SIGKILL)
         for batch in loader: pass

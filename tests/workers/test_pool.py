@@ -18,6 +18,7 @@ import pytest
 import leftovers
 import ringfeed
 from datasets import FOREVER_S, Misbehaving, Oracle, Unhurried, check, drain
+from ringfeed.engine.runner import EpochRunner
 from ringfeed.workers import channel as channels
 from ringfeed.workers import forkserver, processes
 from ringfeed.workers.spawn import Spawner
@@ -53,8 +54,8 @@ def test_a_forked_child_ends_nobody(method: Any) -> None:
         pid = os.fork()
         if pid == 0:
             try:
-                assert loader._finalizer is not None
-                loader._finalizer()  # what its exit would run
+                assert loader._runner.finalizer is not None
+                loader._runner.finalizer()  # what its exit would run
             finally:
                 os._exit(0)
         _, status = os.waitpid(pid, 0)
@@ -162,7 +163,7 @@ def test_ctrl_c_while_it_closes(method: Any, monkeypatch: pytest.MonkeyPatch) ->
     settings: Any = {"start_method": method, "spec": Oracle.SPEC}
     loader = ringfeed.Loader(Misbehaving("sleeps", at=0), batch_size=4, workers=1, **settings)
     iterator = iter(loader)
-    wait_until(lambda: loader._engine.observer.worker(0).inside == 0)  # type: ignore[union-attr]
+    wait_until(lambda: loader._runner.engine.observer.worker(0).inside == 0)  # type: ignore[union-attr]
     terminate_all, presses = processes.Processes._bury_all, [ctrl_c]
     monkeypatch.setattr(
         processes.Processes, "_bury_all", lambda pool: (presses and presses.pop()(), terminate_all(pool))
@@ -241,7 +242,7 @@ def test_garbage_collected_while_it_closes(monkeypatch: pytest.MonkeyPatch) -> N
     cycle: list[Any] = [iter(loader)]
     check(next(cycle[0]))
     cycle.append(cycle)
-    stop = ringfeed.Loader._stop_engine
+    stop = EpochRunner.stop_engine
 
     def collect_and_stop(self: ringfeed.Loader) -> None:
         cycle_out()
@@ -252,7 +253,7 @@ def test_garbage_collected_while_it_closes(monkeypatch: pytest.MonkeyPatch) -> N
         nonlocal cycle
         cycle = []
 
-    monkeypatch.setattr(ringfeed.Loader, "_stop_engine", collect_and_stop)
+    monkeypatch.setattr(EpochRunner, "stop_engine", collect_and_stop)
     closing = threading.Thread(target=loader.close, daemon=True)
     closing.start()
     closing.join(120)
@@ -335,7 +336,7 @@ def test_closing_replaces_nobody() -> None:
     """Workers that leave because the loader closes are not taken for dead and replaced."""
     loader = ringfeed.Loader(Oracle(40), batch_size=4, workers=2)
     check(next(iter(loader)))
-    with loader._lock:  # somebody is in next() for a while
+    with loader._runner.lock:  # somebody is in next() for a while
         closing = threading.Thread(target=loader.close)
         closing.start()
         time.sleep(0.4)

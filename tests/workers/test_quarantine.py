@@ -202,13 +202,13 @@ def test_every_open_slot_in_quarantine(tmp_path: Path, immortal: set[int]) -> No
     settings: Any = {"workers": 2, "slots": "auto", "on_stall": "restart"}
     with ringfeed.Loader(Stuck(tmp_path, at=(0, 4)), batch_size=4, **settings) as loader:
         batches = iter(loader)
-        assert loader._engine is not None
+        assert loader._runner.engine is not None
         for index in (0, 4):
             immortal.add(stopped(tmp_path, index))
         assert pool_of(loader).kill_stuck(1) == 1
         assert loader.slot_states()[:3] == ["draining", "draining", "parked"]
         with pytest.raises(ringfeed.StallError):
-            loader._engine._stalled()
+            loader._runner.engine._stalled()
         del batches
         while immortal:
             os.kill(immortal.pop(), signal.SIGKILL)

@@ -415,7 +415,7 @@ class Stubborn:
         return index
 loader = ringfeed.Loader(Stubborn(), batch_size=2, workers=2, start_method={method!r}, spec=ringfeed.Array((), "int64"))
 iterator = iter(loader)
-pool = loader._engine.pool
+pool = loader._runner.engine.pool
 forkserver = getattr(pool._launcher, "_forkserver", None)
 print(*[w.pid for w in pool._workers.values()], *([forkserver.pid] if forkserver else []), flush=True)
 while not os.path.exists({flag!r}): time.sleep(0.01)
@@ -458,7 +458,7 @@ class Leaving:
             os.{call}
 loader = ringfeed.Loader(Leaving(), batch_size=2, workers=1, start_method={method!r}, spec=ringfeed.Array((), "int64"))
 iterator = iter(loader)
-print(loader._engine.pool._workers[0].pid, flush=True)
+print(loader._runner.engine.pool._workers[0].pid, flush=True)
 {end}
 """
 SHELL = '"/bin/sh", ["sh", "-c", "sleep 600 & wait"]'

@@ -28,11 +28,26 @@ class Taker:
     def settle(self, batch: int, private: bool) -> None: ...
     def discard(self) -> bool: ...
 
+@final
+class Progress:
+    given: int
+    planned_before: int
+    is_over: bool
+
 @disjoint_base
 class Batches:
+    progress: Progress
     def __init__(
-        self, taker: Taker, turn: int, build: Callable[[Lease, int], Any] | None, lock: object, copy: bool = False
+        self,
+        taker: Taker,
+        turn: int,
+        build: Callable[[Lease, int], Any] | None,
+        lock: object,
+        progress: Progress,
+        copy: bool = False,
     ) -> None: ...
+    def count_alone(self) -> Progress: ...
+    def note_taken(self) -> None: ...
     @property
     def turn(self) -> int: ...
     def __iter__(self) -> Self: ...

@@ -175,18 +175,32 @@ cdef class Taker:
         return leaves[0] if self.flat == 1 else PyList_AsTuple(leaves) if self.flat == 2 else self.unflatten(leaves)
 
 
+@cython.final
+cdef class Progress:
+    """How far the user's code has come in one epoch."""
+
+    cdef public int64_t given
+    """Planned batches that it was handed, or whose failure was raised, or that hold nothing; -1: only it knows."""
+    cdef public int64_t planned_before
+    """Of all batches that were ever planned, those before this epoch."""
+    cdef public bint is_over
+
+
 cdef class Batches:
     """The iterator over one turn's batches; a subclass has the engine `resolve` what the ring answers."""
 
     cdef Taker taker
+    cdef public Progress progress
+    """Kept up to date here, unless the caller does so: see `count_alone`."""
     cdef readonly int64_t turn
     cdef object build
     cdef object lock
     cdef bint copy
 
-    def __init__(self, Taker taker not None, int64_t turn, build, lock, bint copy=False):
+    def __init__(self, Taker taker not None, int64_t turn, build, lock, Progress progress not None, bint copy=False):
         """Iterate over the batches of this turn, or what build(lease, rows) makes of them; ``copy``: over copies."""
         self.taker = taker
+        self.progress = progress
         self.turn = turn
         self.build = build
         self.lock = lock
@@ -209,5 +223,24 @@ cdef class Batches:
                 raise error.with_traceback(users_frames(error, error.__traceback__))
             lease = self.taker.next(self.turn, self.lock, &answer, &rows, &private)
         if self.build is None:
-            return self.taker.views(lease, rows, private or self.copy)
-        return self.build.private(lease, rows) if private else self.build(lease, rows)
+            batch = self.taker.views(lease, rows, private or self.copy)
+        else:
+            batch = self.build.private(lease, rows) if private else self.build(lease, rows)
+        self.note(lease.taken.place + 1)  # last: what Ctrl-C has kept from the user's code is not handed out
+        return batch
+
+    cdef void note(self, uint64_t planned) noexcept:
+        """Note how many batches of the plan are done with; another thread may be further."""
+        self.progress.given = max(self.progress.given, <int64_t>planned - self.progress.planned_before)
+
+    def count_alone(self):
+        """Return the progress, which the caller is to keep up to date from now on: it keeps batches for later."""
+        told = self.progress
+        self.progress = Progress()
+        self.progress.planned_before = told.planned_before
+        return told
+
+    def note_taken(self):
+        """Note the batches that were taken, and are not handed out."""
+        if self.taker.ring is not None:
+            self.note(self.taker.ring.plan_taken - (self.taker.kept is not None))

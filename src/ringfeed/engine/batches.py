@@ -7,7 +7,7 @@ from copy import copy
 from typing import TYPE_CHECKING, NamedTuple
 
 from ringfeed._process import Exit
-from ringfeed.engine._iterator import Batches
+from ringfeed.engine._iterator import Batches, Progress
 from ringfeed.errors import ClosedError, RingfeedError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class EpochRun(NamedTuple):
-    """What an iterator asks of the loader that runs its epoch."""
+    """What an iterator asks of the runner of its epoch. ``keeps``: the loader, which lives as long as its iterators."""
 
     turn: int
     lock: object
@@ -26,6 +26,8 @@ class EpochRun(NamedTuple):
     ready: Callable[[], bool]
     break_off: Callable[[], None]
     is_stopped: Callable[[], bool]
+    progress: Progress
+    keeps: object
 
 
 class BatchIterator(Batches):
@@ -38,7 +40,7 @@ class BatchIterator(Batches):
 
     def __init__(self, run: EpochRun, taker: Taker, build: BuildBatch | None, *, copy: bool) -> None:
         """Iterate over the batches of ``run``, as arrays, or copies, or as what ``build`` makes of them."""
-        super().__init__(taker, run.turn, build, run.lock, copy)
+        super().__init__(taker, run.turn, build, run.lock, run.progress, copy)
         self._run = run
         self._build = build
         self._finished = False
@@ -53,11 +55,13 @@ class BatchIterator(Batches):
             self._run.resolve(answer, self._build)
         except StopIteration:
             self._finished = True
+            self.progress.is_over = not self._run.is_stopped()  # else the workers have failed
             raise
         except ClosedError:
             Exit.park()
             raise
         except RingfeedError as error:
+            self.note_taken()
             if self._run.is_stopped():
                 self.failure = copy(error)
             raise

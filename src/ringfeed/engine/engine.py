@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from ringfeed.data.base import Delivery, Source
     from ringfeed.data.sampler import Epoch
+    from ringfeed.engine._iterator import Progress
     from ringfeed.engine.autotune import Tuner
     from ringfeed.engine.options import Options
     from ringfeed.engine.plan import Plan
@@ -132,9 +133,15 @@ class Engine:
         """Have the coming batches read from the dataset as it is now."""
         self._version = self.pool.update(dataset)
 
-    def begin(self, epoch: Epoch, number: int, turn: int, *, pure: bool) -> None:
-        """Begin an epoch, for the iterator of this turn; what was left of the one before is cancelled."""
+    def begin(  # noqa: PLR0913 - what an epoch is
+        self, epoch: Epoch, number: int, turn: int, progress: Progress, *, pure: bool, done: int = 0
+    ) -> None:
+        """Begin an epoch, for the iterator of this turn; what was left of the one before is cancelled.
+
+        ``done``: batches of ``progress`` that are done with already.
+        """
         self.cancel()
+        progress.planned_before = self.ring.plan_taken - done
         self._epoch = epoch
         self._number = number
         self._turn = turn

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from typing_extensions import Self
 
@@ -82,6 +82,13 @@ class BatchIterator(Protocol):
     def __next__(self) -> Any:
         """Return the next batch."""
 
+    @property
+    def progress(self) -> Progress:
+        """How far the caller has come."""
+
+    def count_alone(self) -> Progress:
+        """Return the progress, for a caller that keeps batches for later, and counts what it hands on."""
+
     def ready(self) -> bool:
         """Whether ``next()`` would not wait; raises what it would, for an iterator that has had its time."""
 
@@ -107,6 +114,16 @@ class BatchStream(Protocol):
     def set_epoch(self, epoch: int) -> None:
         """Make the next epoch the one of this number."""
 
+    @property
+    def left(self) -> int | None:
+        """The batches that the next epoch will have, which may begin at a position; None where that is not known."""
+
+    def state_dict(self, *, batches: int | None = None) -> dict[str, Any]:
+        """Return where the user's code is."""
+
+    def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> None:
+        """Have the next epoch begin where ``state`` was taken."""
+
     def epoch(self, build: BuildBatch, *, wait_for_slots: bool = False) -> BatchIterator:
         """Begin the next epoch, whose batches ``build`` makes; older iterators raise SupersededError.
 
@@ -125,6 +142,17 @@ class BatchStream(Protocol):
 
     def register_slots(self, registrar: Registrar) -> None:
         """With ``pin=True``, have the slots registered by this framework instead of the CUDA driver."""
+
+
+class Progress(Protocol):
+    """How far the user's code has come in an epoch."""
+
+    given: int
+    """Batches that it was handed, or whose failure was raised, or that hold nothing; UNKNOWN: only it knows."""
+    is_over: bool
+
+
+UNKNOWN = -1
 
 
 @dataclass(frozen=True)
@@ -173,3 +201,11 @@ class Epochs(Reiterable):
     def __len__(self) -> int:
         """Return the batches of an epoch; TypeError where the loader does not know."""
         return len(self._stream)
+
+    def state_dict(self, *, batches: int | None = None) -> dict[str, Any]:
+        """Return where the user's code is: see `Loader.state_dict`. What is copied ahead to a device does not count."""
+        return self._stream.state_dict(batches=batches)
+
+    def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> None:
+        """Have the next ``iter()`` go on where ``state`` was taken: see `Loader.load_state_dict`."""
+        self._stream.load_state_dict(state, strict=strict)

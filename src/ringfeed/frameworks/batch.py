@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ringfeed.errors import RingfeedError
-from ringfeed.frameworks.base import Framework
+from ringfeed.frameworks.base import UNKNOWN, Framework
 from ringfeed.frameworks.cast import NOTHING
 from ringfeed.spec._fields import Fields
 from ringfeed.spec.builder import BatchBuilder
@@ -232,11 +232,11 @@ class Epoch:
     def __next__(self) -> Any:
         if self._batches is None:
             self._choose()
-            self._number = self._stream.next_epoch
+            self._number, left = self._stream.next_epoch, self._stream.left
             self._batches = self._stream.epoch(self._build, wait_for_slots=True)
-            info = self._stream.info
+            self._batches.count_alone().given = UNKNOWN
             # An iterable may give more than it says, or raise instead of ending: either is what comes next.
-            self._left = None if info.is_iterable else info.length
+            self._left = None if self._stream.info.is_iterable else left
         if self._left is not None:
             self._left -= 1
         try:

@@ -53,9 +53,10 @@ class DevicePrefetcher:
         self._device = device
         self._finish = builder.finish
         self._most = stream.info.slots - 2  # copies in flight when one more begins
-        self._queue: deque[tuple[list[Any], Event] | Exception] = deque()
+        self._queue: deque[tuple[tuple[list[Any], Event] | Exception, int, bool]] = deque()
         # Nothing here may refer to this iterator: it must die, and its epoch with it, when the program drops it.
         self._batches = stream.epoch(partial(_copied, self._pending, device, builder), wait_for_slots=True)
+        self._progress = self._batches.count_alone()
         if device.registrar is not None:
             stream.register_slots(device.registrar)
 
@@ -70,7 +71,8 @@ class DevicePrefetcher:
             self._fetch(ready=self._batches.ready())
         while len(self._queue) <= AHEAD and self._batches.ready():  # which raises if this iterator has had its time
             self._fetch(ready=True)
-        first = self._queue.popleft()
+        first, given, is_over = self._queue.popleft()
+        self._progress.given, self._progress.is_over = given, is_over
         if isinstance(first, Exception):
             try:
                 raise first
@@ -83,9 +85,11 @@ class DevicePrefetcher:
         """Take a batch and begin to copy it; an error takes its place in the order."""
         self._pending.wait(self._most if ready else 0)
         try:
-            self._queue.append(next(self._batches))
+            found = next(self._batches)
         except Exception as error:  # noqa: BLE001 - the end of the epoch, too, and all that a dataset raises
-            self._queue.append(error.with_traceback(None))  # which refers to the lease
+            found = error.with_traceback(None)  # which refers to the lease
+        progress = self._batches.progress
+        self._queue.append((found, progress.given, progress.is_over))
 
     def __del__(self, is_exiting: Callable[[], bool] = sys.is_finalizing) -> None:
         """Give back the slots that the copies read; the end of the engine has done so at the interpreter's exit."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from ringfeed.frameworks.base import BatchIterator
+    from ringfeed.frameworks.base import BatchIterator, Progress
     from ringfeed.loader import LoaderStream
     from ringfeed.spec.builder import BuildBatch
 
@@ -143,6 +143,10 @@ class RingPass:
 
     def __next__(self) -> Any:
         return self._feed.take(self._batches)
+
+    def count_alone(self) -> Progress:
+        """Return the progress, which the caller keeps up to date."""
+        return self._batches.count_alone()
 
 
 def _count_unseen(dataset: Any) -> int | None:

@@ -166,6 +166,7 @@ cdef extern from "ring.h" nogil:
     struct rf_taken:
         uint64_t batch
         uint64_t epoch
+        uint64_t place
         uint32_t slot
         uint32_t rows
         uint32_t tickets
@@ -196,6 +197,7 @@ cdef extern from "ring.h" nogil:
     uint64_t rf_window_size(uint32_t capacity, uint32_t rows)
     uint32_t rf_plan_room(const rf_ring *ring)
     uint32_t rf_planned(const rf_ring *ring)
+    uint64_t rf_plan_taken(const rf_ring *ring)
     rf_bool rf_plan(rf_ring *ring, const int64_t *indices, uint32_t rows, uint64_t epoch, uint32_t version)
     void rf_set_lane(rf_ring *ring, uint32_t lane)
     void rf_bind(rf_ring *ring)

@@ -153,6 +153,11 @@ cdef class Ring:
         """How many batches are planned or bound, and not taken."""
         return c.rf_planned(self.ring)
 
+    @property
+    def plan_taken(self):
+        """How many batches were ever planned, and are taken or cancelled."""
+        return c.rf_plan_taken(self.ring)
+
     def plan(self, const int64_t[::1] indices, uint32_t rows, uint64_t epoch, uint32_t version, uint32_t lane=0):
         """Plan batches of `rows` indices each, the last one perhaps shorter; bind what can be bound.
 

@@ -54,11 +54,15 @@ class Fork(Forker):
     def _open(self) -> WorkerProcess:
         ours, theirs = channels.pair()
         with theirs:
-            child = fork(partial(self._become_forkserver, theirs, pipes_of_launches()))
-        pipes = pipes_of_launches()  # a call of Popen may have begun before the fork, and is held up by it now
+            child = fork(partial(self._become_forkserver, theirs, self._pipes_of_others()))
+        pipes = self._pipes_of_others()  # a call of Popen may have begun before the fork, and is held up by it now
         if pipes:
             channels.send(ours, {"pipes": pipes})
         return WorkerProcess(child.pid, child.pidfd, ours, child.wait, is_child=True)
+
+    def _pipes_of_others(self) -> set[int]:
+        """Return what is to be closed: a number that Popen has closed meanwhile may be one of our lifeline now."""
+        return pipes_of_launches() - {_inode_of_pipe(fd) for fd in self.lifeline.fds}
 
     def _become_forkserver(self, theirs: Descriptor, pipes: Iterable[int]) -> NoReturn:
         """In the forked child: never come back to what the consumer was doing."""

@@ -190,7 +190,7 @@ def test_tensors_over_the_slot(method: str) -> None:
     pytest.importorskip(method.removeprefix("to_"))
     with loader_of(Texts(gaps=GAPS)) as loader:
         same(getattr(loader, method)(), WITHOUT_GAPS)
-        ring: Any = loader._engine.ring  # type: ignore[union-attr]
+        ring: Any = loader._runner.engine.ring  # type: ignore[union-attr]
         words, _ = next(iter(getattr(loader, method)()))
         address = words.data_ptr() if method == "to_torch" else words.unsafe_buffer_pointer()
         assert 0 <= address - ring.address < 3 * loader.plan.slot_size

@@ -315,10 +315,10 @@ def test_waits_for_copies_before_it_unregisters(fake: FakeCuda) -> None:
             raise AssertionError
 
         def synchronize(self) -> None:
-            states.append((len(fake.registered), loader._engine is None))
+            states.append((len(fake.registered), loader._runner.engine is None))
 
-    loader._pending.add(lease, Event())
-    fake.before_unregister = lambda: states.append(len(loader._pending))  # type: ignore[arg-type]
+    loader._slots.pending.add(lease, Event())
+    fake.before_unregister = lambda: states.append(len(loader._slots.pending))  # type: ignore[arg-type]
     loader.close()
     assert states == [(SLOTS, True), *[0] * SLOTS]
     fake.check_paired(SLOTS)
@@ -336,7 +336,7 @@ def test_unregisters_although_a_copy_failed(fake: FakeCuda) -> None:
         def synchronize(self) -> None:
             raise ZeroDivisionError
 
-    loader._pending.add(lease, Event())
+    loader._slots.pending.add(lease, Event())
     with pytest.raises(ZeroDivisionError):
         loader.close()
     fake.check_paired(SLOTS)
@@ -351,7 +351,7 @@ def test_a_forked_child_unregisters_nothing(fake: FakeCuda) -> None:
     loader = pinned_loader()
     batches = iter(loader)
     check(next(batches))
-    engine = loader._engine
+    engine = loader._runner.engine
     assert engine is not None
     before = fake.calls.copy()
     child = os.fork()
@@ -360,8 +360,8 @@ def test_a_forked_child_unregisters_nothing(fake: FakeCuda) -> None:
         try:
             loader.close()
             engine.stop()
-            assert loader._pins is not None
-            loader._pins.release()
+            assert loader._slots.pins is not None
+            loader._slots.pins.release()
             del batches, loader, engine
             gc.collect()
             status = 0 if fake.calls == before else 2
@@ -440,7 +440,7 @@ def test_a_real_driver_refuses_what_is_registered() -> None:
     """A slot that is registered already is refused by name, and the driver goes on working."""
     with pinned_loader() as loader:
         drain(loader)
-        engine = loader._engine
+        engine = loader._runner.engine
         assert engine is not None
         driver = pinned.start_driver()
         driver.open()

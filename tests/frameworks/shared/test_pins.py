@@ -72,9 +72,9 @@ def test_slots_change_hands_when_no_copy_is_in_flight(fake: FakeCuda) -> None:
     with oracle(pin=True, slots=3) as loader:
         older = iter(epochs_of(loader, first))
         batch = next(older)
-        assert len(loader._pending)
+        assert len(loader._slots.pending)
         in_flight: list[int] = []
-        fake.before_unregister = lambda: in_flight.append(len(loader._pending))
+        fake.before_unregister = lambda: in_flight.append(len(loader._slots.pending))
         assert flat(outcomes(epochs_of(loader, second))) == list(range(LENGTH))
         assert in_flight == [0, 0, 0]
         assert check(batch) == list(range(ROWS))

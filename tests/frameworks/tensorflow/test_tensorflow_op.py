@@ -154,7 +154,7 @@ def test_all_slots_but_one_may_be_kept(slots: int) -> None:
         kept = list(loader.to_tf_dataset())
         assert indices(kept) == list(range(96))
         assert loader.slot_states().count("held") == slots - 1
-        base, size = loader._engine.ring.address, loader.plan.slots * loader.plan.slot_size
+        base, size = loader._runner.engine.ring.address, loader.plan.slots * loader.plan.slot_size
         places = sorted(address(batch[0]) for batch in kept)
         assert sum(base <= place < base + size for place in places) == slots - 1
         assert all(first + 8 * 35 <= second for first, second in pairwise(places))
@@ -168,7 +168,7 @@ def test_nothing_is_copied_in_a_plain_loop() -> None:
     with oracle(slots=4) as loader:
         base, size = 0, loader.plan.slots * loader.plan.slot_size
         for batch in unhurried(loader.to_tf_dataset()):
-            base = base or loader._engine.ring.address
+            base = base or loader._runner.engine.ring.address
             assert base <= address(batch[0]) < base + size
 
 
@@ -434,7 +434,7 @@ def test_dead_pool_is_told() -> None:
     with loader:
         iterator = iter(loader.to_tf_dataset())
         next(iterator)
-        for worker in [*loader._engine.pool._workers.values()]:
+        for worker in [*loader._runner.engine.pool._workers.values()]:
             os.kill(worker.pid, signal.SIGKILL)
         with pytest.raises(tf.errors.OpError, match="WorkerError: a worker was killed by SIGKILL, and max_restarts=0"):
             list(iterator)

@@ -38,7 +38,7 @@ def test_an_epoch_is_whole_while_slots_and_workers_move(monkeypatch: pytest.Monk
     monkeypatch.setattr(sizing, "LOOK_NS", 0)
     with ringfeed.Loader(np.arange(2000), batch_size=4, slots="auto", workers="auto") as loader:
         script = Script((1, 2), (3, 6), (1, 2), (2, 8), (1, 3))
-        loader._tuner = script  # type: ignore[assignment]
+        loader._runner.tuner = script  # type: ignore[assignment]
         dataset = loader.to_tf_dataset()
         for _ in range(2):
             assert [int(row) for batch in dataset for row in batch.numpy()] == list(range(2000))

@@ -161,7 +161,7 @@ def test_an_epoch_goes_on_after_ctrl_c() -> None:
         with ringfeed.Loader({"i": np.arange(64000)}, batch_size=32, workers=1, on_error="skip") as loader:
             batches = iter(eager(loader))
             seen = [len(next(batches)["i"]) for _ in range(100)]
-            engine: Any = loader._engine
+            engine: Any = loader._runner.engine
             engine.ring = Interrupted(engine.ring)
             errors = 0
             while errors < 3:

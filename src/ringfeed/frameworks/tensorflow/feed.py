@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from ringfeed._process import Forks
 from ringfeed.errors import RingfeedError, SupersededError
+from ringfeed.frameworks.base import UNKNOWN
 from ringfeed.ring import _feed
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class LoaderFeed:
         self._tell()
         with self._lock:
             batches = self._stream.epoch(partial(_hand_over, self._stream), wait_for_slots=True)
+            batches.count_alone().given = UNKNOWN
             self._batches, self._all_taken = batches, False
         self._stream.attach(self._feed)
         return batches.turn

@@ -1,0 +1,59 @@
+"""Where the user's code is in a loader's order: counted in samples that it was handed, never in what was read ahead.
+
+    epoch 3   0 . . . . . . . . . . . . . . . . . . N
+              begun          handed      planned
+              (`Place`)      (`UnderWay.place`)
+
+The end of an epoch is the start of the next.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ringfeed.data.sampler import batch_count
+from ringfeed.errors import StateError
+
+if TYPE_CHECKING:
+    from ringfeed.data.sampler import Epoch
+    from ringfeed.engine._iterator import Progress
+    from ringfeed.engine.options import Options
+
+
+class Place(NamedTuple):
+    """A position in the order of an epoch, in samples; for a dataset of whole batches, in batches."""
+
+    epoch: int
+    samples: int = 0
+    state: Any = None  # what `Sampler.epoch` needs besides
+
+
+class UnderWay(NamedTuple):
+    """An epoch that has begun. Safe from any thread and from a signal handler: it has no lock."""
+
+    begun: Place
+    order: Epoch
+    progress: Progress
+    rows: int  # of a batch
+    length: int | None  # of the epoch, in samples
+    options: Options
+
+    def place(self, batches: int | None = None) -> Place:
+        """Return how far the user's code has come; ``batches``: what it says of that itself."""
+        given = self.progress.given if batches is None else batches
+        if given < 0:
+            message = (
+                "tf.data and Keras read ahead of the step, so only the training loop knows how far it is; give the "
+                "batches of this epoch that it has had: state_dict(batches=n)"
+            )
+            raise StateError(message)
+        samples = self.begun.samples + given * self.rows
+        left = batches_from(self.begun.samples, self.length, self.rows, self.options)
+        if self.progress.is_over or (left is not None and given >= left):
+            return Place(self.begun.epoch + 1)
+        return Place(self.begun.epoch, samples, self.order.state(samples))
+
+
+def batches_from(samples: int, length: int | None, rows: int, options: Options) -> int | None:
+    """Return the batches of an epoch from a position on; None where its length is unknown."""
+    return None if length is None else batch_count(max(length - samples, 0), rows, options.drop_remainder)

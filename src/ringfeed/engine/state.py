@@ -1,0 +1,110 @@
+"""A loader's state as flat JSON, checked against the loader that is to go on from it."""
+
+from __future__ import annotations
+
+import warnings
+import zlib
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from ringfeed.engine.place import Place
+from ringfeed.errors import StateError
+
+if TYPE_CHECKING:
+    from ringfeed.engine.runner import EpochRunner
+
+VERSION = 1
+_COUNTS = ("version", "epoch", "samples")
+_REMEDIES = {
+    "length": "give the dataset that the state was taken with",
+    "spec": "give the dataset that the state was taken with",
+    "fingerprint": "give the dataset that the state was taken with",
+    "seed": "give the loader seed={0!r}",
+    "order": "give the loader the same shuffle=, sampler= and weights",
+}
+SHOWN = 60  # characters of a spec or a fingerprint
+
+
+class Identity:
+    """What must be the same where a state is taken and where it is loaded."""
+
+    def __init__(self, runner: EpochRunner, batch_size: int | None, seed: int, fingerprint: str | None) -> None:
+        """Tell a dataset from others by ``fingerprint``, else by the one that Hugging Face's datasets have."""
+        self._runner = runner
+        self._batch_size = batch_size
+        self._seed = seed
+        self._fingerprint = fingerprint
+
+    @cached_property
+    def _spec(self) -> str:
+        return _short(repr(self._runner.source.spec))
+
+    def _now(self) -> dict[str, Any]:
+        sampler = self._runner.sampler
+        now = {"length": sampler.length, "seed": self._seed, "order": sampler.order, "spec": self._spec}
+        found = self._fingerprint or getattr(self._runner.source.given, "_fingerprint", None)
+        return now if found is None else {**now, "fingerprint": _short(str(found))}
+
+    def state(self, place: Place) -> dict[str, Any]:
+        """Return the state at a place."""
+        state = {
+            "version": VERSION,
+            "epoch": place.epoch,
+            "samples": place.samples,
+            "batch_size": self._batch_size,
+            **self._now(),
+            "world_size": 1,
+        }
+        return state if place.state is None else {**state, "sampler": place.state}
+
+    def place(self, state: Mapping[str, Any], *, strict: bool) -> Place:
+        """Return the place of a state; StateError where it is of another loader, with ``strict``."""
+        _check(state)
+        place = Place(state["epoch"], state["samples"], state.get("sampler"))
+        if (difference := self._difference(state)) is None:
+            return place
+        if strict:
+            message = f"{difference}; or load it with strict=False, which begins epoch {place.epoch} anew"
+            raise StateError(message)
+        warnings.warn(f"{difference}; epoch {place.epoch} begins anew", UserWarning, stacklevel=3)
+        return Place(place.epoch)
+
+    def _difference(self, state: Mapping[str, Any]) -> str | None:
+        now = self._now()
+        for name, remedy in _REMEDIES.items():
+            there, here = state.get(name), now.get(name)
+            if there != here:
+                return (
+                    f"the state was taken with {name} {there!r}, and this loader has {name} {here!r}; "
+                    f"{remedy.format(there)}"
+                )
+        if now["length"] is not None and state["samples"] > now["length"]:
+            return f"the state is at sample {state['samples']} of an epoch of {now['length']}; it was changed since"
+        return None
+
+
+def _check(state: Mapping[str, Any]) -> None:
+    """Raise StateError for what no state_dict() of this version has returned."""
+    missing = [name for name in _COUNTS if name not in state] if isinstance(state, Mapping) else []
+    if not isinstance(state, Mapping) or missing:
+        lacks = f" without {missing[0]!r}" if missing else ""
+        message = f"the state is a {type(state).__name__}{lacks}, expected what state_dict() returned"
+        raise StateError(message)
+    if state["version"] != VERSION:
+        message = (
+            f"the state has version {state['version']!r}, expected {VERSION}; "
+            f"load it with the release of ringfeed that made it"
+        )
+        raise StateError(message)
+    for name in _COUNTS:
+        if not isinstance(state[name], int) or isinstance(state[name], bool) or state[name] < 0:
+            message = f"the state's {name} is {state[name]!r}, expected an int of 0 or more; it was changed since"
+            raise StateError(message)
+
+
+def _short(text: str) -> str:
+    """Return a text, or one as long as a line in the place of a longer one."""
+    if len(text) <= SHOWN:
+        return text
+    return f"{text[: SHOWN - 12]}...{zlib.crc32(text.encode()):08x}"

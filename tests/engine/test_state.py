@@ -1,0 +1,319 @@
+"""`Loader.state_dict` and `load_state_dict`: the rest of an epoch, and all after it, as if nothing had happened."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import signal
+import threading
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import ringfeed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+LENGTH = 103
+ROWS = 10
+
+
+class Augmented:
+    """Samples that differ in each epoch, by their own random numbers."""
+
+    def __init__(self, length: int = LENGTH) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> tuple[int, float]:
+        return index, float(ringfeed.rng().random())
+
+
+def stream() -> Iterator[tuple[int, float]]:
+    """Give the same samples in order."""
+    for index in range(LENGTH):
+        yield index, float(ringfeed.rng().random())
+
+
+ORDERS: dict[str, dict[str, Any]] = {
+    "sequential": {},
+    "shuffled": {"shuffle": True, "seed": 5},
+    "array": {"sampler": np.arange(LENGTH)[::-1].copy()},
+    "function": {"sampler": lambda epoch: [(7 * i + epoch) % LENGTH for i in range(LENGTH)]},
+    "dropped": {"shuffle": True, "drop_remainder": True},
+}
+SETTINGS: list[dict[str, Any]] = [
+    {"workers": 0},
+    {"workers": 1},
+    {"workers": 2, "start_method": "fork"},
+    {"workers": 5, "backend": "thread", "slots": 3},
+]
+
+
+def loader_of(order: str, **settings: Any) -> ringfeed.Loader:
+    """Return a loader of augmented samples in some order."""
+    dataset: Any = stream if order == "stream" else Augmented()
+    return ringfeed.Loader(dataset, **{"batch_size": ROWS, "workers": 0, **ORDERS.get(order, {}), **settings})
+
+
+def digest(batches: Any) -> str:
+    """Return a hash over all rows of some batches."""
+    return hashlib.sha256(b"".join(leaf.tobytes() for batch in batches for leaf in batch)).hexdigest()
+
+
+def copies(batches: Iterator[Any]) -> list[Any]:
+    """Return what comes."""
+    return [tuple(np.array(leaf) for leaf in batch) for batch in batches]
+
+
+@pytest.mark.parametrize("order", [*ORDERS, "stream"])
+@pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: "-".join(map(str, s.values())))
+def test_one_hash_wherever_it_is_cut(order: str, settings: dict[str, Any]) -> None:
+    """Two epochs, cut at some batches and gone on from in a new loader, are those that were not cut."""
+    with loader_of(order) as loader:
+        whole = digest(copies(iter(loader)) + copies(iter(loader)))
+    seen: list[Any] = []
+    state: dict[str, Any] = {}
+    for batches in (3, 0, 1, 5, 6, 2, 99):
+        with loader_of(order, **settings) as loader:
+            if state:
+                loader.load_state_dict(json.loads(json.dumps(state)))
+                assert loader.state_dict() == state
+            while loader.epoch < 2 and batches > 0:
+                some = copies(islice(loader, batches))
+                batches -= len(some)  # noqa: PLW2901 - what is left of them
+                seen += some
+            state = loader.state_dict()
+    assert digest(seen) == whole
+    assert (state["epoch"], state["samples"]) == (2, 0)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 64, 200])
+def test_another_batch_size_has_each_sample_once(rows: int) -> None:
+    """The state counts samples."""
+    with loader_of("shuffled") as loader:
+        iterator = iter(loader)
+        first = [index for _ in range(3) for index in next(iterator)[0].tolist()]
+        state = loader.state_dict()
+    with loader_of("shuffled", batch_size=rows) as loader:
+        loader.load_state_dict(state)
+        rest = [index for batch in loader for index in batch[0].tolist()]
+    assert sorted(first + rest) == list(range(LENGTH))
+
+
+def test_the_state_in_full() -> None:
+    """It is flat, short, and says what it counts."""
+    with loader_of("shuffled") as loader:
+        expected = {
+            "version": 1,
+            "epoch": 0,
+            "samples": 0,
+            "batch_size": 10,
+            "length": 103,
+            "seed": 5,
+            "order": "shuffled",
+            "spec": "Spec((Array((), 'int64'), Array((), 'float32')))",
+            "world_size": 1,
+        }
+        assert loader.state_dict() == expected
+        iterator = iter(loader)
+        assert loader.state_dict() == expected
+        next(iterator)
+        assert loader.state_dict() == {**expected, "samples": 10}
+        assert len(json.dumps(loader.state_dict())) < 400
+        for _ in iterator:
+            pass
+        assert loader.state_dict() == {**expected, "epoch": 1}
+
+
+def test_the_last_batch_ends_the_epoch() -> None:
+    """Once it is handed out, the next epoch comes next, though nothing has asked for the end."""
+    with loader_of("sequential") as loader:
+        iterator = iter(loader)
+        for _ in range(11):
+            next(iterator)
+        assert (loader.state_dict()["epoch"], loader.state_dict()["samples"]) == (1, 0)
+
+
+class Failing(Augmented):
+    """Samples 4 to 11 cannot be read."""
+
+    def __getitem__(self, index: int) -> tuple[int, float]:
+        if 4 <= index < 12:
+            raise OSError
+        return index, 0.0
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_what_was_left_out_is_not_read_again(workers: int) -> None:
+    """Batches of which every row has failed are behind the user's code once a later one is handed out."""
+    with ringfeed.Loader(Failing(), batch_size=4, workers=workers, on_error="skip") as loader:
+        iterator = iter(loader)
+        next(iterator)
+        assert loader.state_dict()["samples"] == 4
+        next(iterator)
+        assert loader.state_dict()["samples"] == 16
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_failure_is_behind_it(workers: int) -> None:
+    """After the error of a batch, the state is that of the next."""
+    with ringfeed.Loader(Failing(), batch_size=4, workers=workers) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        with pytest.raises(ringfeed.WorkerError):
+            next(iterator)
+        assert loader.state_dict()["samples"] == 8
+
+
+def test_skip_and_remaining() -> None:
+    """skip() leaves out so many batches more; remaining counts what is left of the epoch."""
+    with loader_of("sequential") as loader:
+        assert (len(loader), loader.remaining) == (11, 11)
+        loader.skip(batches=3)
+        loader.skip(batches=2)
+        assert (len(loader), loader.remaining) == (11, 6)
+        iterator = iter(loader)
+        assert next(iterator)[0].tolist() == [*range(50, 60)]
+        assert loader.remaining == 5
+        message = "skip(batches=6), but only 5 batches of epoch 0 are left"
+        with pytest.raises(ValueError, match=re.escape(message)):
+            loader.skip(batches=6)
+
+
+def test_set_epoch_keeps_the_place_of_its_epoch() -> None:
+    """A loop that sets the epoch each time goes on where the state was."""
+    with loader_of("sequential") as loader:
+        loader.skip(batches=3)
+        state = loader.state_dict()
+        loader.set_epoch(0)
+        assert loader.state_dict() == state
+        loader.set_epoch(4)
+        assert (loader.state_dict()["epoch"], loader.state_dict()["samples"]) == (4, 0)
+
+
+def test_from_a_signal_handler_and_another_thread() -> None:
+    """The state is there at any moment."""
+    states: list[dict[str, Any]] = []
+    with loader_of("shuffled", workers=1) as loader:
+        before = signal.signal(signal.SIGUSR1, lambda *_: states.append(loader.state_dict()))
+        try:
+            for count, _ in enumerate(loader, 1):
+                signal.raise_signal(signal.SIGUSR1)
+                thread = threading.Thread(target=lambda: states.append(loader.state_dict()))
+                thread.start()
+                thread.join()
+                assert [state["samples"] for state in states] == [count % 11 * 10] * 2
+                states.clear()
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+
+
+def changed(**changes: Any) -> Callable[[dict[str, Any]], Any]:
+    """Return what changes a state."""
+    return lambda state: {**state, **changes}
+
+
+STATE = "expected what state_dict() returned"
+OR = "; or load it with strict=False, which begins epoch 0 anew"
+SAME = "give the dataset that the state was taken with"
+REFUSED: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
+    "no dict": (lambda _: [1, 2], f"the state is a list, {STATE}"),
+    "empty": (lambda _: {}, f"the state is a dict without 'version', {STATE}"),
+    "version": (
+        changed(version=2),
+        "the state has version 2, expected 1; load it with the release of ringfeed that made it",
+    ),
+    "samples": (
+        changed(samples=-1),
+        "the state's samples is -1, expected an int of 0 or more; it was changed since",
+    ),
+    "length": (
+        changed(length=50),
+        f"the state was taken with length 50, and this loader has length 103; {SAME}{OR}",
+    ),
+    "spec": (
+        changed(spec="Array((3,), uint8)"),
+        "the state was taken with spec 'Array((3,), uint8)', and this loader has spec "
+        f"\"Spec((Array((), 'int64'), Array((), 'float32')))\"; {SAME}{OR}",
+    ),
+    "fingerprint": (
+        changed(fingerprint="abc"),
+        f"the state was taken with fingerprint 'abc', and this loader has fingerprint None; {SAME}{OR}",
+    ),
+    "seed": (
+        changed(seed=6),
+        f"the state was taken with seed 6, and this loader has seed 5; give the loader seed=6{OR}",
+    ),
+    "order": (
+        changed(order="sequential"),
+        "the state was taken with order 'sequential', and this loader has order 'shuffled'; give the loader the same "
+        f"shuffle=, sampler= and weights{OR}",
+    ),
+    "past the end": (
+        changed(samples=104),
+        f"the state is at sample 104 of an epoch of 103; it was changed since{OR}",
+    ),
+}
+
+
+@pytest.mark.parametrize("change", REFUSED)
+def test_states_that_do_not_fit(change: str) -> None:
+    """The error names both sides; nothing has changed."""
+    make, message = REFUSED[change]
+    with loader_of("shuffled") as loader:
+        before = loader.state_dict()
+        with pytest.raises(ringfeed.StateError) as raised:
+            loader.load_state_dict(make(before))
+        assert str(raised.value) == message
+        assert loader.state_dict() == before
+
+
+def test_a_state_of_another_dataset_when_that_is_allowed() -> None:
+    """With strict=False its epoch begins anew, with a warning."""
+    with loader_of("shuffled") as loader:
+        state = {**loader.state_dict(), "length": 50, "samples": 20, "epoch": 3}
+        message = (
+            "the state was taken with length 50, and this loader has length 103; give the dataset that the state was "
+            "taken with; epoch 3 begins anew"
+        )
+        with pytest.warns(UserWarning, match=re.escape(message)) as warned:
+            loader.load_state_dict(state, strict=False)
+        assert warned[0].filename == __file__
+        assert (loader.state_dict()["epoch"], loader.state_dict()["samples"]) == (3, 0)
+
+
+def test_fingerprints() -> None:
+    """A dataset's own, as Hugging Face has it, or what the loader is given."""
+
+    class Named(Augmented):
+        _fingerprint = "0123456789abcdef"
+
+    with ringfeed.Loader(Named(), workers=0) as loader:
+        assert loader.state_dict()["fingerprint"] == "0123456789abcdef"
+    with ringfeed.Loader(Named(), workers=0, fingerprint="mine") as loader:
+        assert loader.state_dict()["fingerprint"] == "mine"
+
+
+def test_several_streams() -> None:
+    """Interleaved iterables go on each at its own element."""
+    parts = [partial(range, number * 100, number * 100 + length) for number, length in enumerate((25, 5, 12))]
+    settings: dict[str, Any] = {"batch_size": 4, "workers": 0}
+    with ringfeed.Loader(ringfeed.Interleave(parts), **settings) as loader:
+        whole = [batch.tolist() for batch in loader]
+    for stop in range(1, len(whole) + 1):
+        with ringfeed.Loader(ringfeed.Interleave(parts), **settings) as loader:
+            iterator = iter(loader)
+            seen = [next(iterator).tolist() for _ in range(stop)]
+            state = json.loads(json.dumps(loader.state_dict()))
+        with ringfeed.Loader(ringfeed.Interleave(parts), **settings) as loader:
+            loader.load_state_dict(state)
+            seen += [batch.tolist() for batch in loader]
+        assert seen == whole
