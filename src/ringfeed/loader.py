@@ -539,13 +539,22 @@ class LoaderStream:
         return self.loader.epoch
 
     @property
+    def is_amid(self) -> bool:
+        """Whether the next epoch begins at a position."""
+        return self.runner.next.samples > 0
+
+    @property
     def left(self) -> int | None:
-        """The batches that the next epoch will have, which may begin at a position; None where that is not known."""
+        """The batches that the next epoch will have, from there on; None where that is not known."""
         return self.runner.left(self.runner.next)
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next epoch the one of this number."""
         self.loader.set_epoch(epoch)
+
+    def give_back(self, turn: int) -> None:
+        """Let the next epoch be the one of this turn again, from where it began; unless another was asked for since."""
+        self.runner.give_back(turn)
 
     def state_dict(self, *, batches: int | None = None) -> dict[str, Any]:
         """Return where the user's code is."""

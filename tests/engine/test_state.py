@@ -317,3 +317,65 @@ def test_several_streams() -> None:
             loader.load_state_dict(state)
             seen += [batch.tolist() for batch in loader]
         assert seen == whole
+
+
+class Reshuffled(Augmented):
+    """Reshuffles itself at the end of each epoch, as many a Keras dataset does."""
+
+    def __init__(self) -> None:
+        super().__init__(40)
+        self.draws = np.random.default_rng(3)
+        self.order = self.draws.permutation(40)
+
+    def __getitem__(self, index: int) -> tuple[int, float]:
+        return int(self.order[index]), 0.0
+
+    def on_epoch_end(self) -> None:
+        self.order = self.draws.permutation(40)
+
+
+class Stateful(Reshuffled):
+    """The same, and it knows its state."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"draws": self.draws.bit_generator.state, "order": self.order.tolist()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.draws.bit_generator.state = state["draws"]
+        self.order = np.array(state["order"])
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("kind", [Reshuffled, Stateful])
+@pytest.mark.parametrize("stop", [0, 1, 9, 10, 11, 25, 30])
+def test_hooks_that_reshuffle(kind: type[Reshuffled], stop: int, workers: int) -> None:
+    """What they did is done again: by the dataset's own state, or by running them as often."""
+    settings: dict[str, Any] = {"batch_size": 4, "workers": workers, "backend": "thread"}
+    with ringfeed.Loader(kind(), **settings) as loader:
+        whole = [batch[0].tolist() for _ in range(4) for batch in loader]
+    seen: list[Any] = []
+    with ringfeed.Loader(kind(), **settings) as loader:
+        while len(seen) < stop:
+            seen += [batch[0].tolist() for batch in islice(loader, stop - len(seen))]
+        state = json.loads(json.dumps(loader.state_dict()))
+    with ringfeed.Loader(kind(), **settings) as loader:
+        loader.load_state_dict(state)
+        assert loader.state_dict() == state
+        while loader.epoch < 4:
+            seen += [batch[0].tolist() for batch in loader]
+    assert seen == whole
+
+
+def test_hooks_that_have_run_too_often() -> None:
+    """What they did cannot be undone."""
+    with ringfeed.Loader(Reshuffled(), batch_size=4, workers=0) as loader:
+        state = loader.state_dict()
+        for _ in loader:
+            pass
+        loader.load_state_dict(state)
+        message = (
+            "the hooks of this dataset have run 1 times, and the state is of 0; make the dataset and the loader anew, "
+            "or give the dataset state_dict() and load_state_dict()"
+        )
+        with pytest.raises(ringfeed.StateError, match=re.escape(message)):
+            iter(loader)

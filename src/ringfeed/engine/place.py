@@ -4,7 +4,7 @@
               begun          handed      planned
               (`Place`)      (`UnderWay.place`)
 
-The end of an epoch is the start of the next.
+The end of an epoch is the start of the next; with hooks of the dataset's, when they have run.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ class Place(NamedTuple):
     epoch: int
     samples: int = 0
     state: Any = None  # what `Sampler.epoch` needs besides
+    hooks: Any = None  # what the dataset's hooks had done to it ahead of this epoch: see `EpochRunner`
 
 
 class UnderWay(NamedTuple):
@@ -37,6 +38,7 @@ class UnderWay(NamedTuple):
     rows: int  # of a batch
     length: int | None  # of the epoch, in samples
     options: Options
+    has_hooks: bool
 
     def place(self, batches: int | None = None) -> Place:
         """Return how far the user's code has come; ``batches``: what it says of that itself."""
@@ -49,9 +51,9 @@ class UnderWay(NamedTuple):
             raise StateError(message)
         samples = self.begun.samples + given * self.rows
         left = batches_from(self.begun.samples, self.length, self.rows, self.options)
-        if self.progress.is_over or (left is not None and given >= left):
+        if self.progress.is_over or (left is not None and given >= left and not self.has_hooks):
             return Place(self.begun.epoch + 1)
-        return Place(self.begun.epoch, samples, self.order.state(samples))
+        return self.begun._replace(samples=samples, state=self.order.state(samples))
 
 
 def batches_from(samples: int, length: int | None, rows: int, options: Options) -> int | None:

@@ -24,7 +24,7 @@ from ringfeed.engine.batches import BatchIterator, EpochRun
 from ringfeed.engine.engine import Engine
 from ringfeed.engine.place import Place, UnderWay, batches_from
 from ringfeed.engine.plan import check_available, plan_for
-from ringfeed.errors import ClosedError, RingfeedError, SupersededError
+from ringfeed.errors import ClosedError, RingfeedError, StateError, SupersededError
 from ringfeed.monitor.stats import Stats
 from ringfeed.ring import _ring
 from ringfeed.ring.failure import UsersErrors
@@ -69,6 +69,7 @@ class EpochRunner:
         self._turn = 0  # of the newest iterator
         self._rest_at: int | None = None  # where its pass goes on, while that is planned anew
         self._ended = 0  # of the newest that came to its end
+        self._hooks_ended = 0  # epochs whose hooks have run
         self.next = Place(0)
         """Where the next epoch begins."""
         self._under_way: UnderWay | None = None  # the last that has begun
@@ -136,6 +137,8 @@ class EpochRunner:
             self._rest_at = None
             if self.engine is not None:
                 self.engine.cancel()  # before the hook, which may raise: C code does not look at the turn here
+            self._restore_hooks(self.next.hooks)
+            hooks = self._hooks_now()
             self._run_hook("on_epoch_begin")
             self._check_open()  # the hook may have closed it, or another thread
             if self.engine is not None and self.engine.pool.failure is not None:
@@ -144,21 +147,23 @@ class EpochRunner:
                 self._start()
             elif self.source.changes:
                 self.engine.update(self.source.dataset)
-            progress = self._begin_next()
+            progress = self._begin_next(hooks)
             run = self._run(self._turn, progress, keeps, wait_for_slots=wait_for_slots)
             assert self.engine is not None
             return BatchIterator(run, self.engine.taker, build, copy=self.options.copy)
 
-    def _begin_next(self) -> Progress:
+    def _begin_next(self, hooks: Any) -> Progress:
         """Plan the epoch of the next place; the one after it comes next."""
-        engine, place = self.engine, self.next
+        engine, place = self.engine, self.next._replace(hooks=hooks)
         assert engine is not None
         progress = Progress()
         self.next = Place(place.epoch + 1)
         order = self.sampler.epoch(place.epoch, place.samples, place.state)
         engine.begin(order, place.epoch, self._turn, progress, pure=self.sampler.pure)
         self._has_moved = False
-        self._under_way = UnderWay(place, order, progress, self.plan.layout.indices, self.sampler.length, self.options)
+        rows, length = self.plan.layout.indices, self.sampler.length
+        has_hooks = bool(self.source.hooks)
+        self._under_way = UnderWay(place, order, progress, rows, length, self.options, has_hooks)
         return progress
 
     def _run(self, turn: int, progress: Progress, keeps: object, *, wait_for_slots: bool) -> EpochRun:
@@ -185,6 +190,33 @@ class EpochRunner:
         if self.source.run_hook(name):
             with self._as_before():
                 self.sampler = self._make_sampler()
+        self._hooks_ended += name == "on_epoch_end"
+
+    def _hooks_now(self) -> Any:
+        """Return what the hooks have done to the dataset: its own state, or how often they have run."""
+        dataset = self.source.given
+        if not self.source.hooks:
+            return None
+        if _has_state(dataset):
+            return {"dataset": dataset.state_dict()}
+        return {"hooks": self._hooks_ended}
+
+    def _restore_hooks(self, hooks: Any) -> None:
+        """Have the dataset be as it was; without a state of its own, by running its hooks as often."""
+        if not hooks:
+            return
+        if "dataset" in hooks:
+            self.source.given.load_state_dict(hooks["dataset"])
+            return
+        if self._hooks_ended > hooks["hooks"]:
+            message = (
+                f"the hooks of this dataset have run {self._hooks_ended} times, and the state is of {hooks['hooks']}; "
+                f"make the dataset and the loader anew, or give the dataset state_dict() and load_state_dict()"
+            )
+            raise StateError(message)
+        while self._hooks_ended < hooks["hooks"]:
+            self._run_hook("on_epoch_begin")
+            self._run_hook("on_epoch_end")
 
     def waiting(self) -> int:
         """Return how many batches the sampler has given and no iterator has taken."""
@@ -285,12 +317,18 @@ class EpochRunner:
         that was not said.
         """
         now = self._under_way
-        return self.next if now is None or self._has_moved else now.place(batches)
+        found = self.next if now is None or self._has_moved else now.place(batches)
+        return found if found.hooks is not None else found._replace(hooks=self._hooks_now())
 
     def go_to(self, place: Place) -> None:
         """Begin the next epoch there."""
         self.next = place
         self._has_moved = True
+
+    def give_back(self, turn: int) -> None:
+        """Begin the epoch of this turn again, unless another has begun or was asked for since."""
+        if turn == self._turn and self._under_way is not None and not self._has_moved:
+            self.go_to(self._under_way.begun)
 
     def left(self, place: Place) -> int | None:
         """Return how many batches its epoch has from there on; None where only reading shows."""
@@ -343,3 +381,7 @@ class EpochRunner:
         with self.lock:
             self.stop_engine()
             self.launcher = None  # that ends what it has begun
+
+
+def _has_state(dataset: Any) -> bool:
+    return all(callable(getattr(dataset, name, None)) for name in ("state_dict", "load_state_dict"))

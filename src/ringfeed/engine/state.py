@@ -56,12 +56,15 @@ class Identity:
             **self._now(),
             "world_size": 1,
         }
-        return state if place.state is None else {**state, "sampler": place.state}
+        if place.state is not None:
+            state["sampler"] = place.state
+        return {**state, **(place.hooks or {})}
 
     def place(self, state: Mapping[str, Any], *, strict: bool) -> Place:
         """Return the place of a state; StateError where it is of another loader, with ``strict``."""
         _check(state)
-        place = Place(state["epoch"], state["samples"], state.get("sampler"))
+        hooks = {name: state[name] for name in ("dataset", "hooks") if name in state} or None
+        place = Place(state["epoch"], state["samples"], state.get("sampler"), hooks)
         if (difference := self._difference(state)) is None:
             return place
         if strict:

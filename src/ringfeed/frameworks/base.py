@@ -115,8 +115,15 @@ class BatchStream(Protocol):
         """Make the next epoch the one of this number."""
 
     @property
+    def is_amid(self) -> bool:
+        """Whether the next epoch begins at a position, where `load_state_dict` or `skip` has it begin."""
+
+    @property
     def left(self) -> int | None:
-        """The batches that the next epoch will have, which may begin at a position; None where that is not known."""
+        """The batches that the next epoch will have, from there on; None where that is not known."""
+
+    def give_back(self, turn: int) -> None:
+        """Let the next epoch be the one of this turn again, from where it began; unless another was asked for since."""
 
     def state_dict(self, *, batches: int | None = None) -> dict[str, Any]:
         """Return where the user's code is."""

@@ -223,7 +223,6 @@ class Epoch:
         self._stream = stream
         self._build = build
         self._batches: BatchIterator | None = None
-        self._number = -1
         self._left: int | None = None
 
     def __iter__(self) -> Epoch:
@@ -232,7 +231,7 @@ class Epoch:
     def __next__(self) -> Any:
         if self._batches is None:
             self._choose()
-            self._number, left = self._stream.next_epoch, self._stream.left
+            left = self._stream.left
             self._batches = self._stream.epoch(self._build, wait_for_slots=True)
             self._batches.count_alone().given = UNKNOWN
             # An iterable may give more than it says, or raise instead of ending: either is what comes next.
@@ -257,5 +256,5 @@ class Epoch:
 
     def give_back(self) -> None:
         """Let the next epoch be this one again, unless another was begun since."""
-        if self._batches is not None and self._stream.next_epoch == self._number + 1:
-            self._stream.set_epoch(self._number)
+        if self._batches is not None:
+            self._stream.give_back(self._batches.turn)

@@ -144,6 +144,11 @@ class RingPass:
     def __next__(self) -> Any:
         return self._feed.take(self._batches)
 
+    @property
+    def turn(self) -> int:
+        """The number of the loader's iterator."""
+        return self._batches.turn
+
     def count_alone(self) -> Progress:
         """Return the progress, which the caller keeps up to date."""
         return self._batches.count_alone()

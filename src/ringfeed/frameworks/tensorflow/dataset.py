@@ -18,6 +18,7 @@ import threading
 import warnings
 import weakref
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -28,7 +29,7 @@ from ringfeed.frameworks.batch import NUMPY, Epoch, TensorBuilder, without_lists
 from ringfeed.frameworks.cast import casts_of
 from ringfeed.frameworks.tensorflow import op as tensorflow_op
 from ringfeed.frameworks.tensorflow.cast import TensorFlowCasts
-from ringfeed.frameworks.tensorflow.feed import ended_early, superseded
+from ringfeed.frameworks.tensorflow.feed import check_whole, ended_early, superseded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -63,7 +64,8 @@ def to_tf_dataset(stream: BatchStream, cast: CastTree = None) -> tf.data.Dataset
     is fixed with ``drop_remainder=True`` and None otherwise; `cardinality()` is ``len(loader)``, or unknown
     where that is. With ``on_error="skip"`` neither is known. A loader that has met a batch of None promises no
     cardinality any more; for one that has not, the first such batch makes an iteration fail at its end, unless it was
-    made with ``on_error="skip"``. Axes that may vary are None as well.
+    made with ``on_error="skip"``. Nor is it known for a loader that goes on at a position, since its first iteration
+    gives the rest of an epoch. Axes that may vary are None as well.
 
     A batch is the memory of its slot, which comes back when TensorFlow drops the last of its tensors. tf.data may
     hold as many as it likes, by `prefetch`, `shuffle` or `cache`: whatever would leave no slot to be filled is
@@ -72,7 +74,7 @@ def to_tf_dataset(stream: BatchStream, cast: CastTree = None) -> tf.data.Dataset
 
     The newest iteration has the loader, whether begun here or by ``iter(loader)``; an older one fails with
     the text of a `SupersededError`. What the loader raises arrives as a `tf.errors.OpError` with its type and
-    text. Length and shapes are those of the loader at this call.
+    text. Length and shapes are those of the loader at this call: load a state before it.
 
     What is ``cast`` is so by TensorFlow on the CPU, one batch at a time, as the last step of this dataset: a `map` has
     no kernel on a GPU, also behind `copy_to_device`. For uint8 over the bus leave ``cast`` out and do it in the step,
@@ -80,13 +82,13 @@ def to_tf_dataset(stream: BatchStream, cast: CastTree = None) -> tf.data.Dataset
     """
     info = stream.info
     casts = casts_of(info.spec, cast, "to_tf_dataset")
-    count, leaves = info.exact_length, leaf_specs(info)
+    count, leaves = None if stream.is_amid else info.exact_length, leaf_specs(info)
 
     def pack(tensors: Sequence[Any]) -> Any:
         return without_lists(info.spec.unflatten(tensors))
 
     finish = TensorFlowCasts(casts, leaves) if casts else None
-    batches = Batches(lambda: _private_epoch(stream), count, leaves, pack, finish)
+    batches = Batches(partial(_private_epoch, stream, count), count, leaves, pack, finish)
     ops = _ops_for(info)
     if ops is None:
         return dataset_of(batches)
@@ -95,7 +97,8 @@ def to_tf_dataset(stream: BatchStream, cast: CastTree = None) -> tf.data.Dataset
     return _with_cast(_whole(tensorflow_op.OpTurns(ops, stream, count, leaves, tuple), count), batches)
 
 
-def _private_epoch(stream: BatchStream) -> Epoch:
+def _private_epoch(stream: BatchStream, count: int | None) -> Epoch:
+    check_whole(stream, count)
     return Epoch(stream, TensorBuilder(stream.info, NUMPY).leaves)
 
 

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ringfeed._process import Forks
-from ringfeed.errors import RingfeedError, SupersededError
+from ringfeed.errors import RingfeedError, StateError, SupersededError
 from ringfeed.frameworks.base import UNKNOWN
 from ringfeed.ring import _feed
 
@@ -49,6 +49,7 @@ class LoaderFeed:
     def begin(self) -> int:
         """Begin the loader's next epoch, whose turn takes over from the one before."""
         self._tell()
+        check_whole(self._stream, self._count)
         with self._lock:
             batches = self._stream.epoch(partial(_hand_over, self._stream), wait_for_slots=True)
             batches.count_alone().given = UNKNOWN
@@ -117,6 +118,16 @@ def superseded() -> SupersededError:
         "before you begin the second, or give each a loader of its own"
     )
     return SupersededError(message)
+
+
+def check_whole(stream: BatchStream, count: int | None) -> None:
+    """Raise StateError where a dataset of ``count`` batches would be given the rest of an epoch."""
+    if count is not None and stream.is_amid:
+        message = (
+            "the loader goes on amid an epoch, and this tf.data.Dataset has whole epochs; make it after "
+            "load_state_dict() or skip()"
+        )
+        raise StateError(message)
 
 
 def ended_early(count: int | None) -> RingfeedError:
