@@ -344,7 +344,7 @@ class Loader(Generic[Batch_co]):
     def skip(self, *, batches: int) -> None:
         """Have the next ``iter()`` leave out so many batches more of its epoch; ValueError where it has fewer."""
         count = check_count("batches", batches, 0, MOST, none=False) or 0
-        place = self._runner.place()
+        place = self._runner.next
         left = self._runner.left(place)
         if left is not None and count > left:
             message = f"skip(batches={count}), but only {left} batches of epoch {place.epoch} are left"

@@ -328,3 +328,19 @@ def test_a_forked_child_waits_for_no_copy() -> None:
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         rest = flat(outcomes(epochs))
         assert check(first) + rest == list(range(LENGTH))
+
+
+# ---- the state ----
+
+
+@pytest.mark.parametrize("pace", [never, at_once])
+def test_the_state_counts_what_the_step_has(pace: Any) -> None:
+    """What is copied ahead comes again after a resume; the last batch ends the epoch."""
+    with oracle(workers=1, slots=4) as loader:
+        epochs = epochs_of(loader, FakeDevice(pace))
+        for count, _ in enumerate(epochs, 1):
+            until_ready(loader, min(1, 7 - count))
+            state = epochs.state_dict()
+            assert (state["epoch"], state["samples"]) == ((0, count * ROWS) if count < 8 else (1, 0))
+        epochs.load_state_dict({**state, "epoch": 0, "samples": 3 * ROWS})
+        assert flat(outcomes(epochs)) == [*range(3 * ROWS, LENGTH)]
