@@ -351,8 +351,9 @@ def test_a_forked_child_unregisters_nothing(fake: FakeCuda) -> None:
     loader = pinned_loader()
     batches = iter(loader)
     check(next(batches))
-    engine = loader._runner.engine
+    engine, pins = loader._runner.engine, loader._slots.pins
     assert engine is not None
+    assert pins is not None
     before = fake.calls.copy()
     child = os.fork()
     if not child:
@@ -360,9 +361,8 @@ def test_a_forked_child_unregisters_nothing(fake: FakeCuda) -> None:
         try:
             loader.close()
             engine.stop()
-            assert loader._slots.pins is not None
-            loader._slots.pins.release()
-            del batches, loader, engine
+            pins.release()
+            del batches, loader, engine, pins
             gc.collect()
             status = 0 if fake.calls == before else 2
         finally:
