@@ -56,7 +56,6 @@ _HOMES = {
     "Array": "spec.spec",
     "Cast": "spec.conversion",
     "ClosedError": "errors",
-    "StateError": "errors",
     "Interleave": "data.streams",
     "Loader": "loader",
     "Plan": "engine.plan",
@@ -68,12 +67,15 @@ _HOMES = {
     "Spec": "spec.spec",
     "SpecError": "errors",
     "StallError": "errors",
+    "StateError": "errors",
     "SupersededError": "errors",
     "WorkerError": "errors",
     "debug": "monitor.lease_tracker",
     "plan": "cli.plan_table",
     "rng": "data.rng",
 }
+
+_MODULES = ("keras", "testing")
 
 __all__ = [
     "Array",
@@ -101,8 +103,8 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     """Import a public name on its first use (PEP 562)."""
-    if name == "keras":  # so that `import ringfeed` is enough for `ringfeed.keras.feed`
-        return importlib.import_module("ringfeed.keras")
+    if name in _MODULES:  # so that `import ringfeed` is enough for `ringfeed.keras.feed`
+        return importlib.import_module(f"ringfeed.{name}")
     if name not in _HOMES:
         message = f"module 'ringfeed' has no attribute {name!r}"
         raise AttributeError(message)
@@ -113,4 +115,4 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     """List the public names."""
-    return sorted([*__all__, "__version__", "keras"])
+    return sorted([*__all__, "__version__", *_MODULES])

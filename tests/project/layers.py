@@ -24,7 +24,7 @@ LAYERS = (
     "workers monitor",
     "engine frameworks",
     "loader",
-    "keras cli",
+    "keras cli testing",
     "__main__ __init__",
 )
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer.split()}

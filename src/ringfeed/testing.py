@@ -1,0 +1,150 @@
+"""A proof for a dataset of your own: that a run which is cut off and resumed gives what one that was not gives.
+
+def test_my_loader_resumes():
+    ringfeed.testing.check_resume(lambda: ringfeed.Loader(MyDataset(), batch_size=32, shuffle=True))
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import sys
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from ringfeed.data.rng import SampleContext, enter
+from ringfeed.errors import StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ringfeed.loader import Loader
+
+    Batch: TypeAlias = "tuple[int, int, list[str]]"  # its epoch, its number there, and a hash of each leaf
+
+_GLOBAL = (
+    "dataset[i] draws from a global random state (random, numpy.random, torch); draw from ringfeed.rng(), or give the "
+    "loader reseed=True"
+)
+_HOOK = (
+    "on_epoch_begin() or on_epoch_end() changes the dataset in a way that running it again does not; give the dataset "
+    "state_dict() and load_state_dict(), or have it draw from a generator of its own with a fixed seed"
+)
+_CLOCK = (
+    "dataset[i] depends on a clock, on the operating system's random numbers, on a generator of its own, or on what it "
+    "was asked for before; make it depend on i and ringfeed.rng() alone"
+)
+_SAMPLER = (
+    "the sampler gives another order each time it is made; seed it by the epoch, or give it state_dict() and "
+    "load_state_dict()"
+)
+
+
+def check_resume(make_loader: Callable[[], Loader[Any]], *, epochs: int = 2, cuts: int = 8) -> None:
+    """Raise AssertionError unless a run that is cut and resumed has the batches, bit for bit, of one that was not.
+
+    It names the first batch and leaf that differ, and what is likely to be the cause.
+
+    make_loader: returns a new loader, and a new dataset with it, each time: as another process would make them.
+    epochs: of each run. cuts: how many places to cut at, spread over the run, the first and the last batch among them.
+
+    Each run reads the whole dataset ``epochs`` times; there are ``cuts + 2`` of them. Batches are compared by hashes,
+    so memory stays that of one loader.
+    """
+    whole = _run(make_loader, epochs)
+    _compare(whole, _run(make_loader, epochs), "in a second run that was not cut", make_loader)
+    for stop in sorted({round(place) for place in np.linspace(0, len(whole), cuts)}):
+        first, state = _cut(make_loader, epochs, stop)
+        resumed = first + _run(make_loader, epochs, state)
+        _compare(whole, resumed, f"after a resume at {_place(state)}", make_loader)
+
+
+def _run(make_loader: Callable[[], Loader[Any]], epochs: int, state: dict[str, Any] | None = None) -> list[Batch]:
+    with make_loader() as loader:
+        if state is not None:
+            loader.load_state_dict(state)
+            if loader.state_dict() != state:
+                message = f"load_state_dict() and then state_dict() give {loader.state_dict()}, expected {state}"
+                raise StateError(message)
+        return [*_batches(loader, epochs)]
+
+
+def _cut(make_loader: Callable[[], Loader[Any]], epochs: int, stop: int) -> tuple[list[Batch], dict[str, Any]]:
+    with make_loader() as loader:
+        batches = _batches(loader, epochs)
+        first = [*islice(batches, stop)]
+        return first, json.loads(json.dumps(loader.state_dict()))
+
+
+def _batches(loader: Loader[Any], epochs: int) -> Iterator[Batch]:
+    """Give the rest of some epochs."""
+    while loader.epoch < epochs:
+        epoch = loader.epoch
+        begun = loader.state_dict()["samples"] // (loader.batch_size or 1)
+        for number, batch in enumerate(loader, begun):
+            yield epoch, number, [_hash(leaf) for leaf in loader.spec.flatten(batch, 0, "batch")]
+            del batch  # else it holds its slot
+
+
+def _hash(leaf: Any) -> str:
+    return hashlib.sha256(f"{leaf.dtype}{leaf.shape}".encode() + leaf.tobytes()).hexdigest()
+
+
+def _place(state: dict[str, Any]) -> str:
+    return f"sample {state['samples']} of epoch {state['epoch']}"
+
+
+def _compare(whole: list[Batch], other: list[Batch], when: str, make_loader: Callable[[], Loader[Any]]) -> None:
+    for (epoch, number, leaves), (_, _, found) in zip(whole, other, strict=False):
+        differing = [place for place, pair in enumerate(zip(leaves, found, strict=True)) if pair[0] != pair[1]]
+        if differing:
+            with make_loader() as loader:
+                path, cause = loader.spec.leaves[differing[0]].path, _cause(loader)
+            message = f"batch {number} of epoch {epoch} differs in {path} {when}. A likely cause: {cause}"
+            raise AssertionError(message)
+    if len(whole) != len(other):
+        message = f"{len(other)} batches came {when}, expected {len(whole)}. A likely cause: {_SAMPLER}"
+        raise AssertionError(message)
+
+
+def _cause(loader: Loader[Any]) -> str:
+    """Say what is likely to make two readings differ, from reading a sample of the dataset again."""
+    dataset = loader.dataset
+    if not hasattr(dataset, "__getitem__") or isinstance(dataset, (tuple, dict)):
+        return _SAMPLER
+    if _reads_alike(loader, seeded=False):
+        return _HOOK if any(hasattr(dataset, name) for name in ("on_epoch_begin", "on_epoch_end")) else _SAMPLER
+    return _GLOBAL if _reads_alike(loader, seeded=True) else _CLOCK
+
+
+def _reads_alike(loader: Loader[Any], *, seeded: bool) -> bool:
+    """Whether a sample is the same when it is read twice; ``seeded``: with the global states seeded before."""
+    found = []
+    for _ in range(2):
+        if seeded:
+            _seed()
+        before = enter(SampleContext(0, index=0))
+        try:
+            sample = loader.dataset[0]
+        finally:
+            enter(before)
+        found.append([_hash(np.asarray(leaf)) for leaf in _leaves(sample)])
+    return found[0] == found[1]
+
+
+def _leaves(sample: Any) -> Iterator[Any]:
+    if isinstance(sample, (tuple, list, dict)):
+        for child in sample.values() if isinstance(sample, dict) else sample:
+            yield from _leaves(child)
+    else:
+        yield sample
+
+
+def _seed() -> None:
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002 - what users' code draws from
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.manual_seed(0)
