@@ -108,6 +108,8 @@ class Loader(Generic[Batch_co]):
     shuffle, seed: a new order each epoch, a pure function of (seed, epoch).
     sampler: an iterable of dataset indices, instead of ``shuffle``.
     drop_remainder: leave out a last batch that would be shorter.
+    fingerprint: tells this dataset from others of its length and spec, where a state is loaded (see `state_dict`); by
+        default the one that a dataset of Hugging Face has.
     reseed: also seed ``random`` and ``numpy.random``, of whichever process fills, for each sample (12 us a sample).
 
     **How fast**

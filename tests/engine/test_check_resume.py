@@ -81,8 +81,8 @@ def test_what_resumes_passes(settings: dict[str, Any]) -> None:
         (
             OfGlobalState,
             "batch 0 of epoch 0 differs in sample['noise'] in a second run that was not cut. A likely cause: "
-            "dataset[i] draws from a global random state (random, numpy.random, torch); draw from ringfeed.rng(), or give the "
-            "loader reseed=True",
+            "dataset[i] draws from a global random state (random, numpy.random, torch); draw from ringfeed.rng(), or "
+            "give the loader reseed=True",
         ),
         (
             OfTheClock,

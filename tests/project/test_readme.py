@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import ringfeed
+
 ROOT = Path(__file__).parents[2]
 BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
 
@@ -49,6 +51,16 @@ def test_the_first_example() -> None:
     assert steps == [256, 256]
     assert len(list(names["elements"])) == 2
     names["loader"].close()
+
+
+def test_to_stop_and_go_on() -> None:
+    """The state of a loop, loaded into its loader, gives the rest."""
+    code = next(block for block in BLOCKS if "load_state_dict" in block)
+    with ringfeed.Loader(np.arange(40).reshape(40, 1), batch_size=4, workers=0) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        exec(code, {"loader": loader})  # noqa: S102 - the README's own code
+        assert next(iter(loader)).ravel().tolist() == [4, 5, 6, 7]
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
