@@ -404,7 +404,7 @@ def test_workers_killed_in_mid_epoch(method: Any) -> None:
         for number, batch in enumerate(loader):
             seen += check(batch)
             if number in (10, 40, 41):
-                for worker in list(loader._runner.engine.pool._workers.values()):  # type: ignore[union-attr]
+                for worker in list(loader._runner.engine.pool._roster.workers.values()):  # type: ignore[union-attr]
                     os.kill(worker.pid, signal.SIGKILL)
         assert seen == list(range(600))
         assert loader.stats().restarts >= 2
@@ -434,7 +434,9 @@ def test_script_without_main_guard(tmp_path: Any, how: str) -> None:
 
 def test_workers_die_with_their_consumer(tmp_path: Any) -> None:
     """When the consumer is killed, its workers are soon gone."""
-    script = SCRIPT + "import os; print([w.pid for w in loader._runner.engine.pool._workers.values()], flush=True)\n"
+    script = (
+        SCRIPT + "import os; print([w.pid for w in loader._runner.engine.pool._roster.workers.values()], flush=True)\n"
+    )
     script += "it = iter(loader); next(it); os.kill(os.getpid(), 9)\n"
     found = subprocess.run(
         [sys.executable, "-"], cwd=tmp_path, input=script, capture_output=True, text=True, timeout=240, check=False

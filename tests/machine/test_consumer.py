@@ -39,7 +39,7 @@ def tell(*loaders):
     processes = []
     for loader in loaders:
         pool = loader._runner.engine.pool
-        processes += [worker.pid for worker in pool._workers.values()]
+        processes += [worker.pid for worker in pool._roster.workers.values()]
         forkserver = getattr(pool._launcher, "_forkserver", None)
         processes += [forkserver.pid] if forkserver else []
     inodes = re.findall(r"(\\d+) */memfd:ringfeed", open("/proc/self/maps").read())
@@ -344,8 +344,7 @@ while True:
     except KeyboardInterrupt:
         interrupts += 1
 assert seen == list(range(400)), seen
-pool = loader._runner.engine.pool
-print(json.dumps([interrupts, loader.stats().restarts, [worker.pid for worker in pool._workers.values()]]), flush=True)
+print(json.dumps([interrupts, loader.stats().restarts, loader._runner.engine.pool.pids()]), flush=True)
 """
 
 

@@ -21,6 +21,7 @@ import ringfeed
 from datasets import Oracle, check, drain
 from dying import DEATHS, ERRORS, FIRST, FUTEX_SYSCALL, IN_C, SPACING, WAKE_ENDS, Doomed, DoomedInto
 from ringfeed.workers.processes import Processes
+from ringfeed.workers.roster import Roster
 from watching import PATIENCE_S, pids, run_script, wait_until
 
 if TYPE_CHECKING:
@@ -103,13 +104,13 @@ def _no_core_files() -> Iterator[None]:
 def ends(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """How each worker that was replaced had ended, as the pool learned it."""
     found: list[str] = []
-    original = Processes._count_death
+    original = Roster._count_death
 
-    def count(self: Processes, number: int, exit_reason: str) -> None:
+    def count(self: Roster, number: int, exit_reason: str) -> None:
         found.append(exit_reason)
         original(self, number, exit_reason)
 
-    monkeypatch.setattr(Processes, "_count_death", count)
+    monkeypatch.setattr(Roster, "_count_death", count)
     return found
 
 

@@ -141,7 +141,7 @@ class Killer:
         if "forkserver" in deed.name:
             self._do_to_forkserver(deed)
             return
-        workers = sorted(self._pool._workers.copy().items())
+        workers = sorted(self._pool._roster.workers.copy().items())
         if not workers:
             return
         number, worker = workers[deed.victim % len(workers)]
@@ -166,7 +166,7 @@ class Killer:
         if not self._pool._lock.acquire(blocking=False):
             return False  # somebody is being replaced: nobody can tell yet who starts
         try:
-            pids = {each: worker.pid for each, worker in self._pool._workers.items()}
+            pids = {each: worker.pid for each, worker in self._pool._roster.workers.items()}
             self._working |= {pid for each, pid in pids.items() if not self._pool._watchdog.is_starting(each)}
             early = self._pool._policy.early_deaths or self._killed_early in pids.values()
         finally:
@@ -191,7 +191,7 @@ class Killer:
     def _circumstances(self, number: int) -> str:
         if self._pool._watchdog.is_starting(number):
             return "of one that starts"
-        is_starting, others = self._pool._watchdog.is_starting, {*self._pool._workers} - {number}
+        is_starting, others = self._pool._watchdog.is_starting, {*self._pool._roster.workers} - {number}
         return "another works" if not all(map(is_starting, others)) else "no other works"
 
     def _pause(self, pid: int, deed: Deed, doomed: int | None) -> None:
@@ -201,7 +201,7 @@ class Killer:
         self._tally.stops += 1
 
     def _end_pause(self, pid: int, doomed: int | None) -> None:
-        worker = self._pool._workers.get(doomed)
+        worker = self._pool._roster.workers.get(doomed)
         if doomed is not None and worker is not None and worker.pid == pid:
             self._kill(doomed, worker)
         if pid not in self._suspected:
@@ -237,7 +237,7 @@ class Killer:
         if any(pid not in self._working for _, pid, _ in self._later):
             return  # a stopped process dies of SIGHUP when its parent does: one that starts would die too early
         restarts = self._pool.restarts
-        if restarts > self._forkserver_after and len(self._pool._workers) == self._orders.workers:
+        if restarts > self._forkserver_after and len(self._pool._roster.workers) == self._orders.workers:
             self._forkserver_after = restarts
             self._send(forkserver.pid, signal.SIGKILL)
             self._tally.forkservers += 1

@@ -27,7 +27,7 @@ def pool_of(loader: ringfeed.Loader) -> Any:
 
 def pids(loader: ringfeed.Loader) -> list[int]:
     """Return the processes of a loader's workers."""
-    return [worker.pid for worker in list(pool_of(loader)._workers.values())]
+    return [worker.pid for worker in list(pool_of(loader)._roster.workers.values())]
 
 
 def wait_until(holds: Callable[[], bool]) -> None:

@@ -314,7 +314,7 @@ class Closing:
         return index
 loader = ringfeed.Loader(Closing(), batch_size=2, workers=1, start_method={method!r})
 iterator = iter(loader)
-print(loader._runner.engine.pool._workers[0].pid, flush=True)
+print(loader._runner.engine.pool._roster.workers[0].pid, flush=True)
 while not os.path.exists({flag!r}): time.sleep(0.01)
 print("closed", flush=True)
 os.kill(os.getpid(), 9)
@@ -345,7 +345,7 @@ class Lowering:
         time.sleep(600)
 loader = ringfeed.Loader(Lowering(), batch_size=2, workers=1, spec=ringfeed.Array((), "int64"))
 iterator = iter(loader)
-print(loader._runner.engine.pool._workers[0].pid, flush=True)
+print(loader._runner.engine.pool._roster.workers[0].pid, flush=True)
 next(iterator)
 """
 

@@ -241,8 +241,8 @@ def test_a_forkserver_is_replaced_after_the_dataset_has_changed() -> None:
                 del batch
         pool = pool_of(loader)
         os.kill(pool._launcher._forkserver.pid, signal.SIGKILL)
-        os.kill(pool._workers[0].pid, signal.SIGKILL)
-        wait_until(lambda: loader.stats().restarts == 1 and len(pool._workers) == 2)
+        os.kill(pool._roster.workers[0].pid, signal.SIGKILL)
+        wait_until(lambda: loader.stats().restarts == 1 and len(pool._roster.workers) == 2)
         assert loader._runner.engine is not None
         assert pool.failure is None
 
@@ -283,12 +283,12 @@ def test_a_forkserver_that_is_killed_is_replaced(method: Any, when: str) -> None
         else:
             os.kill(pool._launcher._forkserver.pid, signal.SIGKILL)
             if when == "with a worker":
-                os.kill(pool._workers[0].pid, signal.SIGKILL)
+                os.kill(pool._roster.workers[0].pid, signal.SIGKILL)
             seen += drain(first)
         assert seen == list(range(300))
         deaths = 1 if when == "with a worker" else 0
-        wait_until(lambda: loader.stats().restarts == deaths and len(pool._workers) == 2)
-        os.kill(pool._workers[1].pid, signal.SIGKILL)
+        wait_until(lambda: loader.stats().restarts == deaths and len(pool._roster.workers) == 2)
+        os.kill(pool._roster.workers[1].pid, signal.SIGKILL)
         assert drain(loader) == list(range(300))
         wait_until(lambda: loader.stats().restarts == deaths + 1)
 
@@ -309,7 +309,7 @@ def test_a_forkserver_killed_before_it_can_answer(monkeypatch: pytest.MonkeyPatc
     with ringfeed.Loader(Oracle(40), batch_size=4, workers=1, start_method="fork") as loader:
         iterator = iter(loader)
         seen = check(next(iterator))
-        orphan, known = int(once.read_text()), pool_of(loader)._workers[0].pid
+        orphan, known = int(once.read_text()), pool_of(loader)._roster.workers[0].pid
         assert orphan != known
         assert Observer(pool_of(loader)._config.ring).worker(0).tickets > 0
         seen += drain(iterator)
@@ -325,7 +325,7 @@ def test_a_forkserver_that_does_not_answer(method: Any) -> None:
     check(next(iter(loader)))
     pool = pool_of(loader)
     os.kill(pool._launcher._forkserver.pid, signal.SIGSTOP)
-    os.kill(pool._workers[0].pid, signal.SIGKILL)
+    os.kill(pool._roster.workers[0].pid, signal.SIGKILL)
     time.sleep(0.3)  # the watcher waits for a replacement
     began = time.monotonic()
     loader.close()
@@ -383,7 +383,7 @@ def test_children_that_are_buried_by_themselves(method: Any) -> None:
         with ringfeed.Loader(Oracle(400, sleep_s=0.001), batch_size=4, workers=2, start_method=method) as loader:
             iterator = iter(loader)
             seen = check(next(iterator))
-            os.kill(pool_of(loader)._workers[0].pid, signal.SIGKILL)
+            os.kill(pool_of(loader)._roster.workers[0].pid, signal.SIGKILL)
             assert seen + drain(iterator) == list(range(400))
             assert loader.stats().restarts == 1
     finally:
@@ -401,7 +401,7 @@ if __name__ == "__main__":
         for batch in loader: pass
         pool = loader._runner.engine.pool
         os.kill(pool._launcher._forkserver.pid, signal.SIGKILL)
-        os.kill(pool._workers[0].pid, signal.SIGKILL)
+        os.kill(pool._roster.workers[0].pid, signal.SIGKILL)
         for batch in loader: pass
     del batch, pool, loader
     print(leftovers.since(before))

@@ -21,6 +21,7 @@ from datasets import FOREVER_S, Misbehaving, Oracle, Unhurried, check, drain
 from ringfeed.engine.runner import EpochRunner
 from ringfeed.workers import channel as channels
 from ringfeed.workers import forkserver, processes
+from ringfeed.workers.roster import Roster
 from ringfeed.workers.spawn import Spawner
 from watching import pids, pool_of, run_script, wait_until, while_it_waits
 
@@ -164,10 +165,8 @@ def test_ctrl_c_while_it_closes(method: Any, monkeypatch: pytest.MonkeyPatch) ->
     loader = ringfeed.Loader(Misbehaving("sleeps", at=0), batch_size=4, workers=1, **settings)
     iterator = iter(loader)
     wait_until(lambda: loader._runner.engine.observer.worker(0).inside == 0)  # type: ignore[union-attr]
-    terminate_all, presses = processes.Processes._bury_all, [ctrl_c]
-    monkeypatch.setattr(
-        processes.Processes, "_bury_all", lambda pool: (presses and presses.pop()(), terminate_all(pool))
-    )
+    terminate_all, presses = processes.terminate_all, [ctrl_c]
+    monkeypatch.setattr(processes, "terminate_all", lambda *given: (presses and presses.pop()(), terminate_all(*given)))
     with pytest.raises(KeyboardInterrupt):
         loader.close()
     loader.close()
@@ -266,15 +265,15 @@ def test_a_loader_that_dies_in_its_watcher(method: Any, monkeypatch: pytest.Monk
     """A loader whose last reference goes in the watching thread, in mid-replacement, leaves nothing behind."""
     loaders = [ringfeed.Loader(Oracle(40), batch_size=4, workers=2, start_method=method)]
     check(next(iter(loaders[0])))
-    original = processes.Processes._count_death
+    original = Roster._count_death
     seen = threading.Event()
 
-    def drop(self: processes.Processes, *rest: Any) -> None:
+    def drop(self: Roster, *rest: Any) -> None:
         loaders.clear()
         original(self, *rest)
         seen.set()
 
-    monkeypatch.setattr(processes.Processes, "_count_death", drop)
+    monkeypatch.setattr(Roster, "_count_death", drop)
     os.kill(pids(loaders[0])[0], signal.SIGKILL)
     assert seen.wait(120)
 

@@ -115,4 +115,4 @@ def test_a_dataset_that_resets_the_signal_lives(method: Any) -> None:
         assert second.startswith(f"worker 0 (pid {pid}): inside dataset[0], has been at it for ")
         assert third == "    no stack: the dataset has taken away the handler of SIGUSR1, which asks for it"
         assert pids(loader) == [pid]
-        assert not pool_of(loader)._workers[0].is_dead()
+        assert not pool_of(loader)._roster.workers[0].is_dead()

@@ -417,7 +417,7 @@ loader = ringfeed.Loader(Stubborn(), batch_size=2, workers=2, start_method={meth
 iterator = iter(loader)
 pool = loader._runner.engine.pool
 forkserver = getattr(pool._launcher, "_forkserver", None)
-print(*[w.pid for w in pool._workers.values()], *([forkserver.pid] if forkserver else []), flush=True)
+print(*[w.pid for w in pool._roster.workers.values()], *([forkserver.pid] if forkserver else []), flush=True)
 while not os.path.exists({flag!r}): time.sleep(0.01)
 print("busy", flush=True)
 {end}
@@ -458,7 +458,7 @@ class Leaving:
             os.{call}
 loader = ringfeed.Loader(Leaving(), batch_size=2, workers=1, start_method={method!r}, spec=ringfeed.Array((), "int64"))
 iterator = iter(loader)
-print(loader._runner.engine.pool._workers[0].pid, flush=True)
+print(loader._runner.engine.pool._roster.workers[0].pid, flush=True)
 {end}
 """
 SHELL = '"/bin/sh", ["sh", "-c", "sleep 600 & wait"]'
@@ -502,7 +502,7 @@ def test_stopped_workers_at_the_end(method: Any) -> None:
     """Workers that SIGSTOP holds are ended by close() all the same."""
     loader = ringfeed.Loader(Oracle(40), batch_size=4, workers=2, start_method=method)
     check(next(iter(loader)))
-    for one in pool_of(loader)._workers.values():
+    for one in pool_of(loader)._roster.workers.values():
         os.kill(one.pid, signal.SIGSTOP)
     loader.close()
 
@@ -514,7 +514,7 @@ def test_killed_while_it_starts(delay_s: float) -> None:
     with ringfeed.Loader(Oracle(40), batch_size=4, workers=1) as loader:
         iterator = iter(loader)
         time.sleep(delay_s)
-        os.kill(pool_of(loader)._workers[0].pid, signal.SIGKILL)
+        os.kill(pool_of(loader)._roster.workers[0].pid, signal.SIGKILL)
         assert drain(iterator) == list(range(40))
         assert loader.stats().restarts == 1
 

@@ -3,7 +3,7 @@
     pool ──▶ threads of this process
        └───▶ processes ──▶ spawn, forkserver or fork ──▶ worker_main ──▶ data.base
                   │
-                  └── restart_policy, watchdog: deaths, and workers that exceed the timeout
+                  └── roster: which workers there are; restart_policy, watchdog: deaths, and workers past the timeout
 
 Imports only `transport` and what lies below it.
 """

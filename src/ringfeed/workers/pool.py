@@ -47,6 +47,7 @@ class Pool(ABC):
         """Prepare to fill; nothing runs yet."""
         self.failure: RingfeedError | None = None  # what has ended the pool
         self._config = config
+        self._observer = Observer(config.ring)
 
     @property
     def restarts(self) -> int:
@@ -85,6 +86,10 @@ class Pool(ABC):
     def stalled(self) -> list[str]:
         """Describe each worker, with its Python stack."""
         return []
+
+    def _describe(self, number: int, runs_as: str, stack: str = "") -> str:
+        worker, name = self._observer.worker(number), self._config.source.describe
+        return worker.describe(number, runs_as, _ring.now_ns(), name, stack)
 
     def kill_stuck(self, patience_ns: int) -> int:  # noqa: ARG002 - only processes can be ended
         """End the workers that are stuck for so long; returns when to look again, in ns, or 0: none can be ended."""
@@ -173,12 +178,10 @@ class Threads(Pool):
     def stalled(self) -> list[str]:
         """Describe each thread."""
         frames = sys._current_frames()  # noqa: SLF001 - the only way to another thread's stack
-        name = self._config.source.describe
         lines = []
         for number, thread in self._threads.items():
             stack = traceback.format_stack(frames[thread.ident]) if thread.ident in frames else []
-            worker = Observer(self._config.ring).worker(number)
-            lines.append(worker.describe(number, f"thread {thread.name}", _ring.now_ns(), name, "".join(stack)))
+            lines.append(self._describe(number, f"thread {thread.name}", "".join(stack)))
         return lines
 
     def stop(self) -> None:

@@ -5,14 +5,11 @@ from __future__ import annotations
 import os
 import select
 import threading
-import time
-from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ringfeed.errors import RingfeedError, WorkerError
-from ringfeed.ring._ring import Descriptor, now_ns
-from ringfeed.ring._snapshot import Observer
+from ringfeed.ring._ring import Descriptor
 from ringfeed.ring.machine import check_processes, start_thread
 from ringfeed.workers.fork import Fork
 from ringfeed.workers.forkserver import DESCRIPTORS, Forkserver
@@ -20,6 +17,7 @@ from ringfeed.workers.handshake import Handshake
 from ringfeed.workers.pool import STOP_S, Pool
 from ringfeed.workers.process import terminate_all
 from ringfeed.workers.restart_policy import RestartPolicy
+from ringfeed.workers.roster import Roster
 from ringfeed.workers.spawn import Spawner
 from ringfeed.workers.stacks import Stacks
 from ringfeed.workers.watchdog import Watchdog
@@ -39,16 +37,11 @@ class Processes(Pool):
         super().__init__(config)
         self._home = os.getpid()
         self._policy = RestartPolicy(config.initial_workers, config.max_restarts)
-        self._observer = Observer(config.ring)
         self._watchdog = Watchdog(config.ring, self._observer)
-        self._workers: dict[int, WorkerProcess] = {}
-        self._leaving: set[int] = set()  # of them: asked to leave, and not replaced
-        self._unkillable_at: Counter[int] = Counter()  # by sample: workers that SIGKILL could not end in it
-        self._fenced: dict[int, WorkerProcess] = {}  # sent SIGKILL, not dead, and replaced: their ids are theirs still
+        self._roster = Roster(config.ring.ids, self._policy, self._watchdog)
         self._stacks = Stacks()
-        self._deaths: dict[tuple[int, int], str] = {}
         self._stopping = False
-        self._lock = threading.RLock()  # workers, versions and starts change together
+        self._lock = threading.RLock()  # roster, versions and starts change together
         check_processes(config.initial_workers, 0 if config.launcher is None else DESCRIPTORS)
         self._launcher = config.launcher or _launcher(config)
         self._handshake = Handshake(config, self._launcher)
@@ -65,8 +58,8 @@ class Processes(Pool):
                 self._launcher.begin(self._policy.wanted)
                 self._handshake.send_first(dataset)
                 for number in range(self._policy.wanted):
-                    self._workers[number] = self._launch()
-                for number in self._workers:
+                    self._roster.workers[number] = self._launch()
+                for number in self._roster.workers:
                     self._configure(number)
             start_thread(self._watcher)
         except BaseException:
@@ -78,22 +71,22 @@ class Processes(Pool):
 
     def _configure(self, number: int) -> None:
         """Send a worker its first message."""
-        worker = self._workers[number]
+        worker = self._roster.workers[number]
         self._watchdog.begin(number)
         self._config.ring.note_pid(number, worker.pid)
-        others = self._workers.keys() - self._leaving - {number}
-        self._handshake.greet(number, worker, others, self._stacks.fd_of(number))
+        self._handshake.greet(number, worker, self._roster.staying - {number}, self._stacks.fd_of(number))
 
     def update(self, dataset: Any) -> int:
         """Send every worker what has changed in the dataset; it arrives before the first batch that asks for it."""
         shipment = self._handshake.change(dataset)
         if shipment is not None:
             with self._lock:
+                workers = self._roster.workers
                 try:
-                    self._handshake.send(shipment, self._workers.values())
+                    self._handshake.send(shipment, workers.values())
                 except BaseException:  # Ctrl-C: some were not told
-                    self._watchdog.timed_out.update(self._workers)
-                    for worker in self._workers.values():
+                    self._watchdog.timed_out.update(workers)
+                    for worker in workers.values():
                         worker.kill()
                     raise
         return self._handshake.version
@@ -101,11 +94,9 @@ class Processes(Pool):
     def resize(self, workers: int) -> None:
         """Set the number of workers; those that leave finish their ticket first."""
         with self._lock:
-            self._note_at_work()
+            self._roster.note_at_work()
             self._policy.resize(workers)
-            staying = sorted(self._workers.keys() - self._leaving)
-            self._leaving.update(staying[self._policy.wanted :])
-            for number in self._leaving & self._workers.keys():  # again, if Ctrl-C came in between
+            for number in self._roster.let_leave(self._policy.wanted):  # again, if Ctrl-C came in between
                 self._config.ring.retire(number)
             try:
                 self._fill_up()
@@ -126,8 +117,7 @@ class Processes(Pool):
     def _look(self) -> None:
         """Wait for a death, for others to watch, or for the end."""
         with self._lock:
-            watched = () if self.failure is not None else (*self._workers.items(), *self._fenced.items())
-            pidfds = {worker.pidfd: number for number, worker in watched}
+            pidfds = {} if self.failure is not None else self._roster.pidfds()
         wake_fd = self._wake_fd
         assert wake_fd is not None
         poller = select.poll()
@@ -143,46 +133,20 @@ class Processes(Pool):
         """Take back what dead workers had claimed, and start others in their place."""
         with self._lock:
             # First of all: their rows run again at once, and a quarantined slot is freed before anything slow.
-            reaped = [(number, self._config.ring.reap(number, blame=number in self._workers)) for number in numbers]
-            self._note_at_work()
+            ring, at_work = self._config.ring, self._roster.workers
+            reaped = [(number, ring.reap(number, blame=number in at_work)) for number in numbers]
+            self._roster.note_at_work()
             for number, found in reaped:
-                if number in self._fenced:
-                    self._fenced.pop(number).exit_reason()
-                    self._watchdog.timed_out.discard(number)
-                else:
-                    self._on_exit(number, found)
+                self._on_exit(number, found)
             if numbers:
                 self._replenish()
 
     def _on_exit(self, number: int, reaped: tuple[Any, ...]) -> None:
-        """Count a death and forget its worker; raise WorkerError where it must not be replaced."""
+        """Forget a dead worker and count its death; raise WorkerError where it must not be replaced."""
         _, index, _, epoch, batch, row, given_up = reaped
-        worker = self._workers.pop(number)
-        startup_error = worker.startup_error()
-        exit_reason = worker.exit_reason()
         if given_up:
-            self._deaths[batch, row] = exit_reason
             self._handshake.bars = self._config.source.barred(self._handshake.bars, epoch, index)
-        if number in self._leaving:
-            self._leaving.discard(number)
-            self._watchdog.forget(number)
-        elif startup_error is None:
-            self._count_death(number, exit_reason)
-        elif self._watchdog.is_fresh(number) and self._policy.scale_down(str(startup_error)):
-            self._watchdog.forget(number)
-        else:
-            raise startup_error
-
-    def _count_death(self, number: int, exit_reason: str) -> None:
-        asked = number in self._watchdog.timed_out
-        self._watchdog.timed_out.discard(number)
-        starting, fresh = self._watchdog.is_starting(number), self._watchdog.is_fresh(number)
-        progress = self._watchdog.progress(self._workers)
-        self._policy.count_death(exit_reason, starting=starting, fresh=fresh, asked=asked, progress=progress)
-
-    def _note_at_work(self) -> None:
-        staying = self._workers.keys() - self._leaving
-        self._policy.note_at_work(sum(not self._watchdog.is_fresh(number) for number in staying))
+        self._roster.remove(number, (batch, row) if given_up else None)
 
     def _replenish(self) -> None:
         """Start workers in the place of those that are gone; where that fails, go on without the optional ones."""
@@ -196,17 +160,15 @@ class Processes(Pool):
                 return
 
     def _fill_up(self) -> None:
-        """Start as many workers as are missing, as far as there are ids: fenced ones keep theirs."""
-        wanted = self._policy.wanted
-        self._config.ring.set_worker_count(wanted)
-        ids = (number for number in range(self._config.ring.ids) if number not in {**self._workers, **self._fenced})
-        for number in [*ids][: max(0, wanted - len(self._workers.keys() - self._leaving))]:
+        """Start as many workers as are missing, as far as there are ids."""
+        self._config.ring.set_worker_count(self._policy.wanted)
+        for number in self._roster.missing(self._policy.wanted):
             if not self._stopping:
-                worker = self._workers[number] = self._launch()
+                worker = self._roster.workers[number] = self._launch()
                 try:
                     self._configure(number)
                 except BaseException:  # Ctrl-C: it would wait for its first message for ever
-                    self._leaving.add(number)  # its end counts as no death
+                    self._roster.leaving.add(number)  # its end counts as no death
                     worker.kill()
                     raise
 
@@ -233,57 +195,44 @@ class Processes(Pool):
     @property
     def unkillable(self) -> int:
         """How many workers SIGKILL could not end."""
-        return len(self._fenced)
+        return len(self._roster.fenced)
 
     def death_of(self, batch: int, row: int) -> str:
         """Say how the last worker died that tried this row."""
         with self._lock:
-            return self._deaths.pop((batch, row), "ended")
+            return self._roster.deaths.pop((batch, row), "ended")
 
     def stalled(self) -> list[str]:
         """Describe each worker, and those that SIGKILL could not end."""
         with self._lock:
             lines = []
-            for number, worker in sorted(self._workers.items()):
+            for number, worker in sorted(self._roster.workers.items()):
                 starting = self._watchdog.is_starting(number)  # it would die of the signal
                 stack = "" if starting else self._stacks.read(number, worker)
                 lines.append(self._describe(number, f"pid {worker.pid}", stack))
-            for number, worker in sorted(self._fenced.items()):
+            for number, worker in sorted(self._roster.fenced.items()):
                 lines.append(self._describe(number, f"pid {worker.pid}, which SIGKILL could not end"))
             return lines
-
-    def _describe(self, number: int, runs_as: str, stack: str = "") -> str:
-        return self._observer.worker(number).describe(number, runs_as, now_ns(), self._config.source.describe, stack)
 
     def kill_stuck(self, patience_ns: int) -> int:
         """End the workers that are stuck for so long; fence those that SIGKILL does not end. Their rows run again."""
         with self._lock:
-            stuck, pause_ns = self._watchdog.stuck(self._handshake.lanes_of(self._workers), patience_ns)
+            stuck, pause_ns = self._watchdog.stuck(self._handshake.lanes_of(self._roster.workers), patience_ns)
             inside = self._watchdog.inside(stuck)
-            if any(self._unkillable_at[index] >= self._config.max_attempts for index in inside.values()):
+            if self._roster.most_fenced_in(inside.values()) >= self._config.max_attempts:
                 return 0  # a sample whose workers cannot be ended, one after the other
-            alive = self._kill(stuck)
+            self._watchdog.mark_timed_out(stuck)
+            alive = self._roster.kill(stuck, KILL_S)
             if alive:
-                self._unkillable_at.update(inside[number] for number in alive if number in inside)
-                self._fence(alive)
+                self._fence({number: inside.get(number) for number in alive})
             return pause_ns
 
-    def _kill(self, stuck: list[int]) -> list[int]:
-        """End these workers; returns those that SIGKILL did not end."""
-        self._watchdog.mark_timed_out(stuck)
-        for number in stuck:
-            self._workers[number].kill()
-        deadline = time.monotonic() + KILL_S
-        return [number for number in stuck if not self._workers[number].is_dead(max(0.0, deadline - time.monotonic()))]
-
-    def _fence(self, numbers: list[int]) -> None:
+    def _fence(self, inside: dict[int, int | None]) -> None:
         """Have what these workers are at run again elsewhere: they may go on to write when they wake up."""
         self._config.ring.requeue()
-        for number in numbers:
-            self._fenced[number] = self._workers.pop(number)
-            self._leaving.discard(number)
+        self._roster.fence(inside)
         try:
-            self._policy.count_fenced(len(numbers))
+            self._policy.count_fenced(len(inside))
             self._replenish()
         except Exception as error:  # noqa: BLE001 - as in the watcher; Ctrl-C is the caller's
             self._fail(error)
@@ -292,8 +241,8 @@ class Processes(Pool):
 
     def pids(self) -> list[int]:
         """Return the worker processes, those that SIGKILL could not end among them."""
-        # Without the lock, which is held while a worker is ended; list() of a dict's view is one step.
-        return [worker.pid for worker in (*list(self._workers.values()), *list(self._fenced.values()))]
+        # Without the lock, which is held while a worker is ended.
+        return [worker.pid for worker in self._roster.everyone()]
 
     def descriptors(self) -> tuple[int, ...]:
         """Return the descriptors of what was sent of the dataset."""
@@ -329,16 +278,12 @@ class Processes(Pool):
     def _close(self) -> None:
         """Close everything; what an interrupted call has left is done by the next."""
         with self._lock:  # the watcher and `stop` may both come here
-            self._bury_all()
+            terminate_all(self._roster.everyone(), STOP_S)
+            self._roster.clear()
+            self._launcher.close()
             self._wake_fd = None
             self._stacks.close()
             self._handshake.close()
-
-    def _bury_all(self) -> None:
-        terminate_all([*self._workers.values(), *self._fenced.values()], STOP_S)
-        self._workers.clear()
-        self._fenced.clear()
-        self._launcher.close()
 
 
 def _launcher(config: PoolConfig) -> Launcher:

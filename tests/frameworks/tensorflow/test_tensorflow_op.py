@@ -434,7 +434,7 @@ def test_dead_pool_is_told() -> None:
     with loader:
         iterator = iter(loader.to_tf_dataset())
         next(iterator)
-        for worker in [*loader._runner.engine.pool._workers.values()]:
+        for worker in [*loader._runner.engine.pool._roster.workers.values()]:
             os.kill(worker.pid, signal.SIGKILL)
         with pytest.raises(tf.errors.OpError, match="WorkerError: a worker was killed by SIGKILL, and max_restarts=0"):
             list(iterator)
