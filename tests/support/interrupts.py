@@ -20,6 +20,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,8 +65,11 @@ def loader_of(kind: str, dataset: Any = None, **settings: Any) -> ringfeed.Loade
 
 def present() -> Counter[str]:
     """All that a loader could leave, one by one."""
-    threads = (f"thread {(task / 'comm').read_text().strip()}" for task in Path("/proc/self/task").iterdir())
-    return leftovers.present() + Counter(threads)
+    found = leftovers.present()
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(FileNotFoundError):  # it ended meanwhile
+            found[f"thread {(task / 'comm').read_text().strip()}"] += 1
+    return found
 
 
 def left_since(before: Counter[str]) -> list[str]:

@@ -120,12 +120,12 @@ class InProcess(Pool):
 
     def step(self) -> bool:
         """Fill one ticket, if there is one."""
-        if self._end.claim(0) != _ring.TAKEABLE:
-            return False
         try:
+            if self._end.claim(0) != _ring.TAKEABLE:
+                return False
             filled = self._reader.fill()
-        except BaseException:
-            self._config.ring.reap(0, blame=False)  # Ctrl-C: no worker is to blame, and the ticket runs again
+        except BaseException:  # Ctrl-C, perhaps right after the claim: no worker is to blame, and the ticket runs again
+            self._config.ring.reap(0, blame=False)
             raise
         self._end.publish(cancelled=not filled)
         return True
