@@ -77,8 +77,6 @@ void rf_alarm(struct rf_ring *ring)
     rf_wake_consumer(ring);
 }
 
-void rf_alarm_clear(struct rf_ring *ring) { atomic_store_explicit(&ring->binder->alarm, 0, memory_order_seq_cst); }
-
 void rf_stop(struct rf_ring *ring)
 {
     if (rf_is_copy(ring))

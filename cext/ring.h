@@ -166,9 +166,8 @@ bool rf_has_room(const struct rf_ring *ring);
 bool rf_leaves_room(const struct rf_ring *ring, bool lets_go);
 /* Sleep until there is room, an alarm or the stop; false when the deadline or a signal came first. */
 bool rf_wait_room(struct rf_ring *ring, int64_t deadline_ns);
-/* Make rf_wait_head() answer RF_ALARMED until rf_alarm_clear(): the pool has news. */
+/* Make rf_wait_head() answer RF_ALARMED from now on: the pool has failed. */
 void rf_alarm(struct rf_ring *ring);
-void rf_alarm_clear(struct rf_ring *ring);
 
 /* ---- the consumer: damage ---- */
 

@@ -3,27 +3,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct holder { /* what both forms of an export own; freed with them */
+struct holder { /* of a slot, for as long as its export is not deleted */
+    struct rf_dlpack export;
     struct rf_ring *ring;
     uint32_t slot;
     int64_t shape[RF_MAX_AXES], strides[RF_MAX_AXES];
-    union {
-        struct rf_dlpack plain;
-        struct rf_dlpack_versioned versioned;
-    } form;
 };
 
-static void let_go(struct holder *holder)
+static void let_go(struct rf_dlpack *export)
 {
+    struct holder *holder = export->context;
     struct rf_ring *ring = holder->ring;
     uint32_t slot = holder->slot;
     free(holder);
     rf_drop(ring, slot);
     rf_unreference(ring);
 }
-
-static void delete_plain(struct rf_dlpack *self) { let_go(self->context); }
-static void delete_versioned(struct rf_dlpack_versioned *self) { let_go(self->context); }
 
 static struct holder *hold(struct rf_ring *ring, uint32_t slot, const struct rf_field *field)
 {
@@ -41,37 +36,17 @@ static struct holder *hold(struct rf_ring *ring, uint32_t slot, const struct rf_
     return holder;
 }
 
-static void describe(struct rf_dlpack_tensor *tensor, struct holder *holder, const struct rf_field *field)
-{
-    *tensor = (struct rf_dlpack_tensor){.address = field->address,
-                                        .device_type = RF_DLPACK_CPU,
-                                        .axes = field->axes,
-                                        .type = field->type,
-                                        .shape = holder->shape,
-                                        .strides = holder->strides};
-}
-
 struct rf_dlpack *rf_export(struct rf_ring *ring, uint32_t slot, const struct rf_field *field)
 {
     struct holder *holder = hold(ring, slot, field);
     if (!holder)
         return NULL;
-    struct rf_dlpack *export = &holder->form.plain;
-    describe(&export->tensor, holder, field);
-    export->context = holder;
-    export->deleter = delete_plain;
-    return export;
-}
-
-struct rf_dlpack_versioned *rf_export_versioned(struct rf_ring *ring, uint32_t slot, const struct rf_field *field)
-{
-    struct holder *holder = hold(ring, slot, field);
-    if (!holder)
-        return NULL;
-    struct rf_dlpack_versioned *export = &holder->form.versioned;
-    describe(&export->tensor, holder, field);
-    export->major = 1;
-    export->context = holder;
-    export->deleter = delete_versioned;
-    return export;
+    holder->export = (struct rf_dlpack){.context = holder, .deleter = let_go};
+    holder->export.tensor = (struct rf_dlpack_tensor){.address = field->address,
+                                                      .device_type = RF_DLPACK_CPU,
+                                                      .axes = field->axes,
+                                                      .type = field->type,
+                                                      .shape = holder->shape,
+                                                      .strides = holder->strides};
+    return &holder->export;
 }

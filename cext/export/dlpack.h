@@ -1,4 +1,4 @@
-/* DLPack: a field of a held slot, as every framework takes it. The layout is that of dlpack.h, versions 0 and 1
+/* DLPack: a field of a held slot, as every framework takes it. The layout is that of dlpack.h
  * (https://dmlc.github.io/dlpack/latest/c_api.html). */
 #ifndef RF_DLPACK_H
 #define RF_DLPACK_H
@@ -29,14 +29,6 @@ struct rf_dlpack { /* DLManagedTensor */
     void (*deleter)(struct rf_dlpack *self);
 };
 
-struct rf_dlpack_versioned { /* DLManagedTensorVersioned, since version 1.0 */
-    uint32_t major, minor;
-    void *context;
-    void (*deleter)(struct rf_dlpack_versioned *self);
-    uint64_t flags;
-    struct rf_dlpack_tensor tensor;
-};
-
 /* What is exported: a C-contiguous array inside a slot that the caller holds. */
 struct rf_field {
     uint8_t *address;
@@ -48,6 +40,5 @@ struct rf_field {
 /* One more hold on the slot, which the deleter drops: from any thread, without the GIL or Python, also after the
  * ring's stop. NULL without memory. */
 struct rf_dlpack *rf_export(struct rf_ring *ring, uint32_t slot, const struct rf_field *field);
-struct rf_dlpack_versioned *rf_export_versioned(struct rf_ring *ring, uint32_t slot, const struct rf_field *field);
 
 #endif

@@ -1,4 +1,4 @@
-"""The C core, declared: the only file in Python's world that names its headers."""
+"""The C core, as far as Python uses it: the only file in Python's world that names its headers."""
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -13,7 +13,6 @@ cdef extern from "layout.h" nogil:
     uint32_t RF_MAX_IDS
     uint32_t RF_MAX_CELLS
     uint32_t RF_FAILURE_SIZE
-    uint32_t RF_ATTEMPT_MAX
 
     enum rf_mark:
         RF_ROW_OK
@@ -23,7 +22,6 @@ cdef extern from "layout.h" nogil:
     struct rf_failure:
         uint32_t row
         uint32_t size
-        uint64_t seal
         uint8_t payload[4080]
 
     struct rf_geometry:
@@ -38,19 +36,11 @@ cdef extern from "layout.h" nogil:
         uint64_t failures_at
         uint32_t spin_ns
 
-    struct rf_worker:
-        pass
-
     struct rf_control:
         pass
 
     struct rf_claim:
-        uint64_t ticket
-        uint64_t batch
         uint64_t epoch
-        uint32_t worker
-        uint32_t slot
-        uint32_t cell
         uint32_t attempt
         uint32_t version
         uint32_t first_row
@@ -58,10 +48,6 @@ cdef extern from "layout.h" nogil:
         uint8_t *base
         const int64_t *indices
         uint8_t *marks
-        rf_failure *failure
-        rf_worker *line
-        const rf_control *control
-        int64_t claimed_ns
         uint32_t rows_delivered
 
     void rf_blame(const rf_claim *claim, uint32_t row)
@@ -70,14 +56,11 @@ cdef extern from "layout.h" nogil:
 
 cdef extern from "snapshot.h" nogil:
     enum rf_slot_state:
-        RF_SLOT_FREE
         RF_SLOT_BOUND
-        RF_SLOT_DRAINING
         RF_SLOT_HELD
         RF_SLOT_PARKED
 
     struct rf_cells_report:
-        uint32_t available
         uint32_t claimed
         uint32_t final
 
@@ -125,19 +108,10 @@ cdef extern from "snapshot.h" nogil:
 
 
 cdef extern from "ring.h" nogil:
-    struct rf_binder:
-        pass
-
     struct rf_ring:
-        rf_control *control
-        rf_worker *workers
         rf_geometry geometry
-        rf_binder *binder
 
     struct rf_cursor:
-        uint64_t batch
-        uint32_t cell
-        uint32_t reaps
         uint32_t lane
 
     enum rf_answer:
@@ -172,7 +146,6 @@ cdef extern from "ring.h" nogil:
         uint32_t tickets
         uint32_t rows_per_ticket
         rf_bool failed
-        rf_bool damaged
         uint64_t failed_cells
 
     enum rf_damage:
@@ -225,13 +198,11 @@ cdef extern from "ring.h" nogil:
     void rf_check(rf_ring *ring)
     rf_damage_report rf_damage_of(const rf_ring *ring)
     void rf_alarm(rf_ring *ring)
-    void rf_alarm_clear(rf_ring *ring)
 
     uint8_t *rf_slot_base(const rf_ring *ring, uint32_t slot)
     const uint8_t *rf_slot_marks(const rf_ring *ring, uint32_t slot)
     const int64_t *rf_slot_indices(const rf_ring *ring, uint32_t slot)
     rf_bool rf_read_failure(const rf_ring *ring, uint32_t slot, uint32_t cell, rf_failure *failure)
-    void rf_hold(rf_ring *ring, uint32_t slot)
     void rf_drop(rf_ring *ring, uint32_t slot)
     rf_slot_state rf_slot_state_of "rf_slot_state" (const rf_ring *ring, uint32_t slot)
     rf_slot_report rf_report_slot(const rf_ring *ring, uint32_t slot)
@@ -272,9 +243,6 @@ cdef extern from "export/dlpack.h" nogil:
     struct rf_dlpack:
         void (*deleter)(rf_dlpack *self)
 
-    struct rf_dlpack_versioned:
-        void (*deleter)(rf_dlpack_versioned *self)
-
     struct rf_field:
         uint8_t *address
         rf_dlpack_type type
@@ -282,7 +250,6 @@ cdef extern from "export/dlpack.h" nogil:
         int64_t shape[33]
 
     rf_dlpack *rf_export(rf_ring *ring, uint32_t slot, const rf_field *field)
-    rf_dlpack_versioned *rf_export_versioned(rf_ring *ring, uint32_t slot, const rf_field *field)
 
 
 cdef extern from "export/feed.h" nogil:

@@ -1,8 +1,7 @@
 # The lease: one slot in the consumer's hands. Part of _ring.pyx.
 
-# The names of DLPack's capsules; a consumer renames one when it takes ownership.
-cdef const char *PLAIN = "dltensor"
-cdef const char *VERSIONED = "dltensor_versioned"
+# The name of DLPack's capsules; a consumer renames one when it takes ownership.
+cdef const char *NAME = "dltensor"
 
 
 @cython.final
@@ -32,7 +31,7 @@ cdef class Lease:
         """Where the slot's first field starts, in this process."""
         return <uintptr_t>c.rf_slot_base(self.ring, self.taken.slot)
 
-    def dlpack(self, uint64_t offset, tuple shape, uint8_t code, uint8_t bits, bint versioned=False):
+    def dlpack(self, uint64_t offset, tuple shape, uint8_t code, uint8_t bits):
         """Return a DLPack capsule over the array at `offset` of the slot; it holds the slot by itself, in plain C."""
         cdef c.rf_field field
         cdef uint64_t size = (bits + 7) // 8
@@ -46,16 +45,10 @@ cdef class Lease:
             size *= <uint64_t>length
         if offset + size > self.ring.geometry.failures_at:
             raise ValueError(f"an array of {size} bytes at {offset} does not lie within the slot's fields")
-        cdef void *export
-        if versioned:
-            export = c.rf_export_versioned(self.ring, self.taken.slot, &field)
-        else:
-            export = c.rf_export(self.ring, self.taken.slot, &field)
+        cdef c.rf_dlpack *export = c.rf_export(self.ring, self.taken.slot, &field)
         if export == NULL:
             raise MemoryError
-        if versioned:
-            return PyCapsule_New(export, VERSIONED, delete_versioned)
-        return PyCapsule_New(export, PLAIN, delete_plain)
+        return PyCapsule_New(export, NAME, delete_export)
 
     def has_room(self):
         """Whether another slot is left to be filled: one that is free, or bound."""
@@ -120,17 +113,9 @@ cdef class Lease:
         return found
 
 
-cdef void delete_plain(object capsule) noexcept:
+cdef void delete_export(object capsule) noexcept:
     """Delete an export that no framework has taken: a framework that takes one renames its capsule."""
     cdef c.rf_dlpack *export
-    if PyCapsule_IsValid(capsule, PLAIN):
-        export = <c.rf_dlpack *>PyCapsule_GetPointer(capsule, PLAIN)
-        export.deleter(export)
-
-
-cdef void delete_versioned(object capsule) noexcept:
-    """The same of a versioned export."""
-    cdef c.rf_dlpack_versioned *export
-    if PyCapsule_IsValid(capsule, VERSIONED):
-        export = <c.rf_dlpack_versioned *>PyCapsule_GetPointer(capsule, VERSIONED)
+    if PyCapsule_IsValid(capsule, NAME):
+        export = <c.rf_dlpack *>PyCapsule_GetPointer(capsule, NAME)
         export.deleter(export)

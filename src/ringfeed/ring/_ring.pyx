@@ -23,7 +23,6 @@ MAX_WORKERS = c.RF_MAX_WORKERS
 MAX_IDS = c.RF_MAX_IDS
 MAX_CELLS = c.RF_MAX_CELLS
 FAILURE_SIZE = c.RF_FAILURE_SIZE
-ATTEMPT_MAX = c.RF_ATTEMPT_MAX
 
 TAKEABLE = c.RF_TAKEABLE
 DRY = c.RF_DRY
@@ -323,12 +322,8 @@ cdef class Ring:
         c.rf_stop(self.ring)
 
     def alarm(self):
-        """Make `wait` answer ALARMED until `clear_alarm`."""
+        """Make `wait` answer ALARMED from now on."""
         c.rf_alarm(self.ring)
-
-    def clear_alarm(self):
-        """End the alarm."""
-        c.rf_alarm_clear(self.ring)
 
     def reap(self, uint32_t worker, bint blame=True):
         """Take back what a proven-dead worker had claimed: (claims, index, deaths, epoch, batch, row, given_up)."""

@@ -102,8 +102,3 @@ cdef class WorkerEnd:
         """The dataset indices of the claimed rows."""
         cdef uint32_t row
         return [self.current.indices[row] for row in range(self.current.rows)]
-
-    @property
-    def cancelled(self):
-        """Whether the epoch of the claim was broken off."""
-        return bool(c.rf_cancelled(&self.current))

@@ -39,7 +39,7 @@ class Exports:
         self._last: tuple[int, list[tuple[int, tuple[int, ...], int, int]]] = -1, []
         """The rows of a batch, and what its lease takes: in one word, since threads may share an iterator."""
 
-    def capsules(self, lease: Lease, rows: int, *, versioned: bool = False) -> list[object]:
+    def capsules(self, lease: Lease, rows: int) -> list[object]:
         """Return a capsule a leaf over the first ``rows`` rows; each holds the slot until its taker lets go."""
         known, forms = self._last
         if rows != known:
@@ -51,7 +51,7 @@ class Exports:
             offset, most, code, bits = self._fields[number]
             forms[number] = offset, (rows, *shape_of(lease, offset, most)), code, bits
         dlpack = lease.dlpack
-        return [dlpack(offset, shape, code, bits, versioned) for offset, shape, code, bits in forms]
+        return [dlpack(offset, shape, code, bits) for offset, shape, code, bits in forms]
 
 
 class Exported:

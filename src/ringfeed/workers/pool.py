@@ -59,11 +59,6 @@ class Pool(ABC):
         """How many workers there may be and why, once more could not be had: `resize` stops there."""
         return None
 
-    @property
-    def unkillable(self) -> int:
-        """How many workers SIGKILL could not end."""
-        return 0
-
     @abstractmethod
     def start(self, dataset: Any) -> None:
         """Begin to work."""

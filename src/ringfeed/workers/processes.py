@@ -192,11 +192,6 @@ class Processes(Pool):
         """The highest number of workers that could be reached, and why; None while every request was met."""
         return self._policy.scaled_down
 
-    @property
-    def unkillable(self) -> int:
-        """How many workers SIGKILL could not end."""
-        return len(self._roster.fenced)
-
     def death_of(self, batch: int, row: int) -> str:
         """Say how the last worker died that tried this row."""
         with self._lock:

@@ -55,6 +55,8 @@ static void take_counts_the_rows_delivered(void)
     rf_unreference(ring);
 }
 
+static void clear_alarm(struct rf_ring *ring) { atomic_store(&ring->binder->alarm, 0); }
+
 /* What is ready can be taken before anything else is answered; then come the stop, and the alarm. */
 static void look_answers_in_the_order_of_urgency(void)
 {
@@ -64,13 +66,13 @@ static void look_answers_in_the_order_of_urgency(void)
     CHECK_EQ(rf_look(ring), RF_PENDING);
     rf_alarm(ring);
     CHECK_EQ(rf_look(ring), RF_ALARMED);
-    rf_alarm_clear(ring);
+    clear_alarm(ring);
     fill_all(ring, 0);
     rf_alarm(ring);
     CHECK_EQ(rf_look(ring), RF_TAKEABLE);
     taken_of(ring);
     taken_of(ring);
-    rf_alarm_clear(ring);
+    clear_alarm(ring);
     CHECK_EQ(rf_look(ring), RF_HELD);
     rf_alarm(ring);
     rf_stop(ring);
@@ -130,7 +132,7 @@ static void only_what_is_plain_is_taken_at_once(void)
     CHECK_EQ(rf_next(ring, &terms, &taken), RF_TAKEABLE);
     CHECK_EQ(taken.batch, 0);
     CHECK_EQ(rf_slot_state(ring, taken.slot), RF_SLOT_HELD);
-    rf_alarm_clear(ring);
+    clear_alarm(ring);
     CHECK_EQ(rf_next(ring, &terms, &taken), RF_DUE);
     rf_set_due(ring, soon_ns(60000));
     rf_set_low_water(ring, 0);
