@@ -23,6 +23,7 @@ SOURCES = {
     "spec._writer": "bytes/copy bytes/gather bytes/convert",
     "spec._rows": "os/wait",
     "data._permute": "bytes/permute",
+    "data._strata": "",
     "engine._iterator": "",
     "frameworks.tensorflow._tf_op": "export/tf_op",
 }

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from ringfeed.cli.plan_table import plan
     from ringfeed.data.rng import rng
     from ringfeed.data.streams import Interleave
+    from ringfeed.data.subsets import StratifiedSampler, SubsetSampler
+    from ringfeed.data.weighted import WeightedSampler
+    from ringfeed.data.windows import WindowShuffle
     from ringfeed.engine.plan import Plan
     from ringfeed.errors import (
         ClosedError,
@@ -68,7 +71,11 @@ _HOMES = {
     "SpecError": "errors",
     "StallError": "errors",
     "StateError": "errors",
+    "StratifiedSampler": "data.subsets",
+    "SubsetSampler": "data.subsets",
     "SupersededError": "errors",
+    "WeightedSampler": "data.weighted",
+    "WindowShuffle": "data.windows",
     "WorkerError": "errors",
     "debug": "monitor.lease_tracker",
     "plan": "cli.plan_table",
@@ -93,7 +100,11 @@ __all__ = [
     "SpecError",
     "StallError",
     "StateError",
+    "StratifiedSampler",
+    "SubsetSampler",
     "SupersededError",
+    "WeightedSampler",
+    "WindowShuffle",
     "WorkerError",
     "debug",
     "plan",

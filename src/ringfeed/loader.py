@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 from ringfeed._units import show_bytes
 from ringfeed.data.base import Terms
 from ringfeed.data.passes import PassOrder
-from ringfeed.data.sampler import Sequential, batch_count, check_seed
+from ringfeed.data.sampler import Sequential, batch_count, check_seed, draw_seed
 from ringfeed.data.source import open_source
 from ringfeed.engine.options import MOST, Options, check_count
 from ringfeed.engine.place import Place
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
     from typing_extensions import TypeVar as TypeVarWithDefault
 
+    from ringfeed.data.sampler import SeededSampler
     from ringfeed.engine.batches import BatchIterator
     from ringfeed.engine.engine import Engine
     from ringfeed.engine.plan import Plan
@@ -105,8 +106,13 @@ class Loader(Generic[Batch_co]):
 
     **In which order**
 
-    shuffle, seed: a new order each epoch, a pure function of (seed, epoch).
-    sampler: an iterable of dataset indices, instead of ``shuffle``.
+    shuffle: a new order each epoch, a pure function of (seed, epoch). True mixes all samples; a number, such as
+        ``10_000``, those of a window, for storage that is read in order: see `WindowShuffle`.
+    seed: what the orders and `ringfeed.rng` begin with, an integer of 0 or more. None: drawn once, and shown by the
+        loader's ``repr``, so that the run can be had again.
+    sampler: the order, instead of ``shuffle``: `WeightedSampler`, `SubsetSampler`, `StratifiedSampler` or
+        `WindowShuffle`; or an iterable of dataset indices, such as a list or a sampler of torch's, or a function from
+        the number of an epoch to one.
     drop_remainder: leave out a last batch that would be shorter.
     fingerprint: tells this dataset from others of its length and spec, where a state is loaded (see `state_dict`); by
         default the one that a dataset of Hugging Face has.
@@ -150,9 +156,9 @@ class Loader(Generic[Batch_co]):
         dataset: Any,
         *,
         batch_size: int | None = 32,
-        shuffle: bool = False,
-        seed: int = 0,
-        sampler: Iterable[int] | Callable[[int], Iterable[int]] | None = None,
+        shuffle: bool | int = False,
+        seed: int | None = 0,
+        sampler: SeededSampler | Iterable[int] | Callable[[int], Iterable[int]] | None = None,
         drop_remainder: bool = False,
         workers: int | Literal["auto"] | None = None,
         backend: Literal["process", "thread"] = "process",
@@ -174,7 +180,8 @@ class Loader(Generic[Batch_co]):
         """Check everything, read sample 0 unless ``spec`` is given, and make the plan; no slot is reserved yet."""
         self._batch_size = check_count("batch_size", batch_size, 1)
         check_count("max_batch_size", max_batch_size, 1)
-        self._seed = check_seed(seed)
+        self._seed = draw_seed() if seed is None else check_seed(seed)
+        self._seed_drawn = seed is None
         terms = Terms(self._batch_size, spec, max_batch_size, self._seed, reseed, on_error)
         source = open_source(dataset, terms)
         self._options = options = Options.of(
@@ -241,7 +248,7 @@ class Loader(Generic[Batch_co]):
     @property
     def shuffle(self) -> bool:
         """Whether each epoch has an order of its own."""
-        return self._shuffle
+        return bool(self._shuffle)
 
     @property
     def is_in_order(self) -> bool:
@@ -285,7 +292,8 @@ class Loader(Generic[Batch_co]):
         most = "" if self._runner.tuner is None else "up to "
         workers = f"workers {kind}: {most}{plan.workers}" if plan.workers else "no workers"
         memory = f"slots: {most}{plan.slots}, {show_bytes(plan.total)}"
-        return f"<Loader of {type(self._dataset).__name__}: {batches}, {workers}, {memory}>"
+        seed = f"seed: {self._seed}, " if self._seed_drawn else ""
+        return f"<Loader of {type(self._dataset).__name__}: {batches}, {seed}{workers}, {memory}>"
 
     # ---- epochs ----
 

@@ -121,7 +121,7 @@ class Source(ABC):
         """Return the number of indices now; None where only reading shows the end, or there is none."""
         return None
 
-    def sampler(self, *, shuffle: bool, sampler: Any) -> Sampler:
+    def sampler(self, *, shuffle: bool | int, sampler: Any) -> Sampler:
         """Return the order that the loader's parameters ask for, over the dataset's length now."""
         from ringfeed.data.sampler import make_sampler  # noqa: PLC0415 - no worker needs it
 

@@ -43,7 +43,7 @@ class BatchSource(Source):
         """Return the number of batches."""
         return batches_in(self.dataset)
 
-    def sampler(self, *, shuffle: bool, sampler: Any) -> Sampler:
+    def sampler(self, *, shuffle: bool | int, sampler: Any) -> Sampler:
         """Return the order of the passes, or what the loader's parameters ask for."""
         return super().sampler(shuffle=shuffle, sampler=sampler) if self.order is None else self.order
 

@@ -2,6 +2,9 @@
 
     Sequential         0, 1, 2, ...
     Shuffled           every number once, in the order of `permutation.permute`
+    Positional         any order that is a function of (epoch, position)
+    SeededSampler      what users give as sampler=, and a loader binds to its dataset and seed: see `weighted`,
+                       `subsets` and `windows`
     make_sampler       one of these, or of the user's (see `custom`), from the arguments of the loader
     batch_count        how many batches an epoch has
 
@@ -15,8 +18,10 @@ The shuffled order is part of the interface; `permutation` says what it is.
 from __future__ import annotations
 
 import operator
+import os
 import sys
-from typing import TYPE_CHECKING, Any, Protocol
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -29,6 +34,8 @@ if TYPE_CHECKING:
     from ringfeed.data.permutation import Indices
 
 CHUNK = 4096  # positions permuted at a time: 32 kB, which malloc keeps
+
+IndicesAt: TypeAlias = "Callable[[int, int], Indices]"  # the samples from one position to below another
 
 
 class Epoch(Protocol):
@@ -92,29 +99,31 @@ class _SequentialEpoch(Stateless):
         return np.arange(start, self._position, dtype=np.int64)
 
 
-class Shuffled:
-    """Every sample once an epoch, in an order that is a function of (seed, epoch); nothing else is kept."""
+class Positional:
+    """An order whose every sample is a function of (epoch, position)."""
 
     pure = True
-    order = "shuffled"
 
-    def __init__(self, length: int, seed: int) -> None:
-        if length > MAX_LENGTH:
-            raise ValueError(f"cannot shuffle {length} samples: 2**62 is the most")
+    def __init__(self, order: str, length: int, begin: Callable[[int], IndicesAt], chunk: int = CHUNK) -> None:
+        """``begin(epoch)`` returns what gives the samples at some positions; it is asked for ``chunk`` at a time."""
+        self.order = order
         self.length = length
-        self._seed = seed
+        self._begin = begin
+        self._chunk = chunk
 
     def epoch(self, number: int, start: int = 0, state: Any = None) -> Epoch:  # noqa: ARG002  (numbers say it all)
         """Return the order of epoch ``number``, of 0 or more, from position ``start`` on."""
-        return _ShuffledEpoch(self.length, self._seed, number, start)
+        return _PositionalEpoch(self._begin(number), self.length, start, self._chunk)
 
 
-class _ShuffledEpoch(Stateless):
-    """Permutes a chunk at a time, since 16 thousand positions take hardly longer than a hundred."""
+class _PositionalEpoch(Stateless):
+    """Asks for a chunk at a time, since 16 thousand positions take hardly longer than a hundred."""
 
-    def __init__(self, length: int, seed: int, number: int, start: int) -> None:
-        self._order = (length, seed, number)
-        self._permuted = start  # positions
+    def __init__(self, indices_at: IndicesAt, length: int, start: int, chunk: int) -> None:
+        self._indices_at = indices_at
+        self._length = length
+        self._asked = start  # positions
+        self._chunk = chunk
         self._ready = np.empty(0, dtype=np.int64)
 
     def take(self, count: int) -> Indices:
@@ -124,46 +133,107 @@ class _ShuffledEpoch(Stateless):
         return taken
 
     def _chunks(self, missing: int) -> Iterator[Indices]:
-        while missing > 0 and self._permuted < self._order[0]:
-            stop = min(self._permuted + CHUNK, self._order[0])
-            chunk = permute(np.arange(self._permuted, stop, dtype=np.int64), *self._order)
-            self._permuted = stop
+        while missing > 0 and self._asked < self._length:
+            stop = min(self._asked + self._chunk, self._length)
+            chunk = self._indices_at(self._asked, stop)
+            self._asked = stop
             missing -= chunk.size
             yield chunk
 
 
-def check_seed(seed: object) -> int:
-    """Return ``seed`` as a Python int; TypeError or ValueError unless it is an integer of 0 or more."""
+class Shuffled(Positional):
+    """Every sample once an epoch, in an order that is a function of (seed, epoch); nothing else is kept."""
+
+    def __init__(self, length: int, seed: int) -> None:
+        if length > MAX_LENGTH:
+            raise ValueError(f"cannot shuffle {length} samples: 2**62 is the most")
+
+        def begin(number: int) -> IndicesAt:
+            return lambda start, stop: permute(np.arange(start, stop, dtype=np.int64), length, seed, number)
+
+        super().__init__("shuffled", length, begin)
+
+
+class SeededSampler(ABC):
+    """An order of ringfeed's own, to be given as ``sampler=`` to any number of loaders; it does not change."""
+
+    @abstractmethod
+    def bind(self, length: int | None, seed: int) -> Sampler:
+        """Return the order over a dataset of ``length`` samples, None: unknown; ValueError where it does not fit."""
+
+
+def digest(*parts: Any) -> str:
+    """Return 8 letters that differ, but for one in 2**32, where arrays or texts differ."""
+    from hashlib import blake2b  # noqa: PLC0415  (loads OpenSSL)
+
+    found = blake2b(digest_size=4)
+    for part in parts:
+        found.update(part.encode() if isinstance(part, str) else np.ascontiguousarray(part).data)
+    return found.hexdigest()
+
+
+def check_integer(name: str, value: object, least: int) -> int:
+    """Return ``value`` as a Python int; TypeError or ValueError unless it is an integer of ``least`` or more."""
     try:
-        number = operator.index(seed)  # type: ignore[arg-type]
+        number = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         number = None
-    if number is None or isinstance(seed, bool):
-        raise TypeError(f"seed is {seed!r}, expected an integer of 0 or more")
-    if number < 0:
-        raise ValueError(f"seed is {number}, expected an integer of 0 or more")
+    if number is None or isinstance(value, bool):
+        raise TypeError(f"{name} is {value!r}, expected an integer of {least} or more")
+    if number < least:
+        raise ValueError(f"{name} is {number}, expected an integer of {least} or more")
     return number
+
+
+def check_seed(seed: object) -> int:
+    """Return ``seed`` as a Python int; TypeError or ValueError unless it is an integer of 0 or more."""
+    return check_integer("seed", seed, 0)
+
+
+def draw_seed() -> int:
+    """Return a seed of the operating system's, of 53 bits: any reader of JSON keeps them."""
+    return int.from_bytes(os.urandom(7), "little") >> 3
+
+
+def _window_of(shuffle: object) -> int | None:
+    """Return how many samples ``shuffle`` mixes, where it is a number; TypeError or ValueError for no such."""
+    if isinstance(shuffle, bool | np.bool_):
+        return None
+    try:
+        window = operator.index(shuffle)  # type: ignore[arg-type]
+    except TypeError:
+        window = None
+    if window is None or window < 2:  # noqa: PLR2004  (a window of one sample would leave its order as it is)
+        message = f"shuffle is {shuffle!r}, expected True, False, or the samples of a window, an integer of 2 or more"
+        raise TypeError(message) if window is None else ValueError(message)
+    return window
 
 
 def make_sampler(
     length: int | None,
     *,
-    shuffle: bool,
+    shuffle: bool | int,
     seed: int,
-    sampler: Iterable[int] | Callable[[int], Iterable[int]] | None,
+    sampler: SeededSampler | Iterable[int] | Callable[[int], Iterable[int]] | None,
 ) -> Sampler:
     """Return the order that a loader's arguments ask for; ``length`` is the dataset's, None where unknown."""
-    seed = check_seed(seed)
+    seed, window = check_seed(seed), _window_of(shuffle)
+    if sampler is not None and shuffle:
+        raise ValueError(f"shuffle={shuffle!r} and sampler= exclude each other: give the one or the other")
+    if isinstance(sampler, SeededSampler):
+        return sampler.bind(length, seed)
     if sampler is not None:
         from ringfeed.data.custom import Custom  # noqa: PLC0415  (it builds on this module)
 
-        if shuffle:
-            raise ValueError("shuffle=True and sampler= exclude each other: give the one or the other")
         return Custom(sampler, length)
     if not shuffle:
         return Sequential(length)
     if length is None:
-        raise ValueError("shuffle=True needs a dataset with a length; shuffle inside the dataset instead")
+        raise ValueError(f"shuffle={shuffle!r} needs a dataset with a length; shuffle inside the dataset instead")
+    if window is not None:
+        from ringfeed.data.windows import WindowShuffle  # noqa: PLC0415  (as above)
+
+        return WindowShuffle(window).bind(length, seed)
     return Shuffled(length, seed)
 
 

@@ -43,7 +43,7 @@ class SampleSource(Source):
         """Return the number of samples."""
         return len(self.dataset) if hasattr(type(self.dataset), "__len__") else None
 
-    def sampler(self, *, shuffle: bool, sampler: Any) -> Sampler:
+    def sampler(self, *, shuffle: bool | int, sampler: Any) -> Sampler:
         """Return the order; TypeError where nothing says which indices there are."""
         if sampler is None and not hasattr(type(self.dataset), "__len__"):
             message = (

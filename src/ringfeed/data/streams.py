@@ -116,13 +116,13 @@ class StreamSource(Source):
         self.streams = len(self.iterables)
         self.local_only = any(map(is_iterator, self.iterables))
 
-    def sampler(self, *, shuffle: bool, sampler: Any) -> Sampler:
+    def sampler(self, *, shuffle: bool | int, sampler: Any) -> Sampler:
         """Return the order of the streams; ValueError for any other: elements come in their own."""
         if shuffle or sampler is not None:
+            parameter = f"shuffle={shuffle!r}" if shuffle else "sampler="
             message = (
-                f"{'shuffle=True' if shuffle else 'sampler='} needs a dataset whose samples have numbers, and an "
-                f"iterable comes in its own order; shuffle inside the iterable, or give a dataset with __len__ and "
-                f"__getitem__"
+                f"{parameter} needs a dataset whose samples have numbers, and an iterable comes in its own order; "
+                f"shuffle inside the iterable, or give a dataset with __len__ and __getitem__"
             )
             raise ValueError(message)
         from ringfeed.data.round_robin import RoundRobinSampler  # noqa: PLC0415 - no worker needs it

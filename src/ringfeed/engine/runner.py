@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 class EpochRunner:
     """Runs one loader's epochs, of a dataset that is read as the options say."""
 
-    def __init__(self, source: Source, options: Options, *, shuffle: bool, sampler: Any) -> None:
+    def __init__(self, source: Source, options: Options, *, shuffle: bool | int, sampler: Any) -> None:
         """Read sample 0 unless its spec is given, and make the plan; no slot is reserved yet."""
         self.source = source
         self.options = options

@@ -66,8 +66,8 @@ def feed(  # noqa: PLR0913 - the public parameters
     dataset: Any,
     *,
     workers: int | None = None,
-    shuffle: bool = False,
-    seed: int = 0,
+    shuffle: bool | int = False,
+    seed: int | None = 0,
     spec: object = None,
     max_batch_size: int | None = None,
     class_weight: ClassWeight | None = None,
@@ -82,8 +82,8 @@ def feed(  # noqa: PLR0913 - the public parameters
     Keras says of an epoch that they made shorter that its data ran out.
 
     workers: None for the dataset's own ``workers`` if that is above 1, else for as many as this process may use CPUs.
-    shuffle, seed: a new order of batches each epoch, a pure function of (seed, epoch). ``shuffle`` of ``fit``, Keras'
-        default, changes nothing, and a warning says so.
+    shuffle, seed: as of `ringfeed.Loader`: a new order of batches each epoch, a pure function of (seed, epoch).
+        ``shuffle`` of ``fit``, Keras' default, changes nothing, and a warning says so.
     max_batch_size: the most rows a batch has; else batch 0 and the dataset's attribute ``batch_size`` tell.
     class_weight: the weight of each class, as in ``fit``.
 

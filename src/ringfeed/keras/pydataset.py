@@ -17,7 +17,7 @@ import numpy as np
 
 from ringfeed.data.batches import batches_in
 from ringfeed.data.passes import Passes, PassOrder
-from ringfeed.data.sampler import Shuffled
+from ringfeed.data.sampler import draw_seed, make_sampler
 from ringfeed.errors import RingfeedError, SpecError, WorkerError
 from ringfeed.loader import Loader, stream_of
 from ringfeed.transport.opened import as_before
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from ringfeed.data.sampler import Sampler
     from ringfeed.frameworks.base import BatchIterator, Progress
     from ringfeed.loader import LoaderStream
     from ringfeed.spec.builder import BuildBatch
@@ -50,8 +51,10 @@ class DatasetFeed:
     ) -> None:
         """Take the parameters of `Loader`, and those of `PassOrder` and `Passes`."""
         self.dataset = dataset
+        if settings.get("seed", 0) is None:
+            settings["seed"] = draw_seed()
         if draw is None and settings.get("shuffle"):
-            draw = _by_seed(settings.get("seed", 0))
+            draw = _by_seed(settings.get("seed", 0), shuffle=settings["shuffle"])
         self.has_processes = settings.get("backend", "process") == "process" and settings.get("workers") != 0
         count = _count_unseen if self.has_processes else batches_in
         self._order = PassOrder(partial(count, dataset), draw, begin)
@@ -160,9 +163,14 @@ def _count_unseen(dataset: Any) -> int | None:
         return batches_in(dataset)
 
 
-def _by_seed(seed: int) -> Draw:
-    """An order of its own for each epoch, a pure function of (seed, epoch)."""
-    return lambda count, epoch: Shuffled(count, seed).epoch(epoch).take(count).tolist()
+def _by_seed(seed: int, *, shuffle: bool | int) -> Draw:
+    """An order of its own for each epoch, a pure function of (seed, epoch), as a loader's ``shuffle`` makes it."""
+
+    def sampler(count: int) -> Sampler:
+        return make_sampler(count, shuffle=shuffle, seed=seed, sampler=None)
+
+    sampler(1)  # what is no shuffle, is refused now
+    return lambda count, epoch: sampler(count).epoch(epoch).take(count).tolist()
 
 
 def check_dataset(dataset: Any) -> None:

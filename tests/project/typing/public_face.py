@@ -34,6 +34,11 @@ class Squares:
 def every_option() -> ringfeed.Loader:
     """Give each option of a loader a value of each type that it takes."""
     ringfeed.Loader(Squares(), batch_size=None, sampler=[3, 1, 2], slots=4, max_batch_size=8)
+    ringfeed.Loader(Squares(), shuffle=10_000, seed=None)
+    ringfeed.Loader(Squares(), sampler=ringfeed.WeightedSampler(np.ones(100), num_samples=50, replacement=False))
+    ringfeed.Loader(Squares(), sampler=ringfeed.SubsetSampler(range(9), shuffle=False))
+    ringfeed.Loader(Squares(), sampler=ringfeed.StratifiedSampler(["a", "b"] * 50))
+    ringfeed.Loader(Squares(), sampler=ringfeed.WindowShuffle(50, block=10))
     ringfeed.Loader((np.zeros(3), np.zeros(3)), memory=1 << 20, spec=(ringfeed.Array((), "float64"),) * 2)
     ringfeed.Loader({"x": np.zeros(3)}, memory="512MB", workers=0, backend="thread", on_error="skip")
     return ringfeed.Loader(

@@ -1,0 +1,181 @@
+"""Samples chosen by the user: `SubsetSampler`, and `StratifiedSampler`, which keeps classes in proportion.
+
+The orders are part of the interface, and no later version may change them.
+
+A shuffled subset of m indices comes in the order of ``permute(positions, m, seed, epoch)`` over their places.
+
+A stratum is all samples of one label; the strata are numbered in the order of their labels. Which stratum a position
+is of, the counts of the strata alone decide, as in proportionate-progress scheduling (S. Baruah and others,
+"Proportionate progress: a notion of fairness in resource allocation", Algorithmica 15, 1996, doi:10.1007/BF01940883):
+with n samples, n_c of them in stratum c, its j-th sample (j = 0, 1, ...) may come from position j * n // n_c on, and
+comes before position -(-(j + 1) * n // n_c). Of the strata that may come, the one whose time ends first does, or, where
+two end together, the one of the lower number. The times always suffice, and so the first k positions hold less than
+one sample of any stratum more or fewer than k * n_c / n. The j-th sample of stratum c, which is the same position in
+every epoch, is its sample of place ``permute(j, n_c, seed_c, epoch)`` in the dataset's order, where seed_c is the
+number in the 16 bytes of ``derive("stratum", (seed, c), 16)``, little-endian.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ringfeed.data._strata import schedule
+from ringfeed.data.permutation import permute
+from ringfeed.data.rng import derive
+from ringfeed.data.sampler import CHUNK, Positional, SeededSampler, digest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    from ringfeed.data.permutation import Indices
+    from ringfeed.data.sampler import IndicesAt, Sampler
+
+MOST_LABELS = 2**31
+
+
+class SubsetSampler(SeededSampler):
+    """Takes some samples of a dataset: ``Loader(dataset, sampler=ringfeed.SubsetSampler(train_indices))``.
+
+    indices: which samples, each as often as it stands there: an array of integers of one axis, or an iterable, which is
+        copied, 8 bytes each; a ``range`` takes no memory.
+    shuffle: whether each epoch has them in a new order, a function of (the loader's seed, epoch, position); or else
+        in the order in which they are given. Either can be read at any position at once.
+
+    Raises TypeError for what are no integers, ValueError for more than one axis, and in a loader IndexError for an
+    index that its dataset does not have.
+    """
+
+    def __init__(self, indices: Iterable[int], shuffle: bool = True) -> None:  # noqa: FBT001, FBT002  (the public face)
+        if not isinstance(shuffle, bool | np.bool_):
+            raise TypeError(f"shuffle is {shuffle!r}, expected True or False; the order of indices= is kept by False")
+        self._indices = indices if isinstance(indices, range) else _checked_indices(indices)
+        self._shuffle = bool(shuffle)
+        given: Any = repr(self._indices) if isinstance(self._indices, range) else self._indices
+        self._order = f"subset:{digest(given, 'shuffled' if shuffle else '')}"
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._indices)
+
+    def __repr__(self) -> str:
+        """Return how many there are, and their order."""
+        return f"<SubsetSampler: {len(self)} indices, {'shuffled' if self._shuffle else 'in their order'}>"
+
+    def bind(self, length: int | None, seed: int) -> Sampler:
+        """Return the order over a dataset of ``length`` samples."""
+        self._check_bounds(length)
+        return Positional(self._order, len(self), partial(self._begin, seed))
+
+    def _check_bounds(self, length: int | None) -> None:
+        given, limit = self._indices, sys.maxsize if length is None else length
+        numbers = np.array([*given[:1], *given[-1:]]) if isinstance(given, range) else given
+        wrong = numbers[(numbers < 0) | (numbers >= limit)]
+        if wrong.size:
+            has = "expected one of 0 or more" if length is None else f"but the dataset has {length} samples"
+            raise IndexError(f"SubsetSampler has the index {wrong[0]}, {has}")
+
+    def _begin(self, seed: int, number: int) -> IndicesAt:
+        count = len(self)
+
+        def indices_at(start: int, stop: int) -> Indices:
+            places = np.arange(start, stop, dtype=np.int64)
+            return self._at(permute(places, count, seed, number) if self._shuffle else places)
+
+        return indices_at
+
+    def _at(self, places: Indices) -> Indices:
+        given = self._indices
+        return given.start + places * given.step if isinstance(given, range) else given[places]
+
+
+class StratifiedSampler(SeededSampler):
+    """Keeps the classes of a dataset in proportion: ``Loader(dataset, sampler=ringfeed.StratifiedSampler(labels))``.
+
+    labels: the class of each sample: an array of one axis, or a list, of integers or of strings.
+
+    Every sample comes once an epoch, and any batch, like any other run of the order, has the classes as the dataset
+    has them: among the first k samples of an epoch, a class with n_c of the dataset's n samples has less than one
+    sample more or fewer than k * n_c / n, and so among any k in a row less than two. Which class comes where is the
+    same in every epoch, the samples of each class come in a new order. The order is a function of (the loader's seed,
+    epoch, position), which `data.subsets` writes down, and can be read at any position at once. It takes 16 bytes a
+    label, and while an epoch is read up to 24 more, or 96 kB a class where that is less.
+
+    Raises TypeError for labels that are neither all integers nor all strings, ValueError for none, for more than one
+    axis, for more than 2**31, and in a loader whose dataset has another length.
+    """
+
+    def __init__(self, labels: Iterable[int] | Iterable[str]) -> None:
+        found, strata = np.unique(_checked_labels(labels), return_inverse=True)
+        self._order = f"stratified:{digest(strata)}"
+        self._counts = np.bincount(strata).astype(np.int64, copy=False)
+        self._firsts = np.cumsum(self._counts) - self._counts  # in what lies stratum by stratum
+        self._members = np.argsort(strata, kind="stable").astype(np.int64, copy=False)  # lie so
+        self._places = np.empty_like(self._members)  # in it, of each position
+        self._places[np.argsort(schedule(self._counts), kind="stable")] = np.arange(strata.size)
+        self._classes = found.size
+
+    def __len__(self) -> int:
+        """Return the samples of an epoch."""
+        return self._members.size
+
+    def __repr__(self) -> str:
+        """Return how many labels of how many classes there are."""
+        return f"<StratifiedSampler: {len(self)} labels of {self._classes} classes>"
+
+    def bind(self, length: int | None, seed: int) -> Sampler:
+        """Return the order over a dataset of ``length`` samples."""
+        if length not in (None, len(self)):
+            raise ValueError(
+                f"StratifiedSampler has {len(self)} labels, but the dataset has {length} samples; give one for each"
+            )
+        texts = (derive("stratum", (seed, stratum), 16) for stratum in range(self._classes))
+        begin = partial(self._begin, [int.from_bytes(text, "little") for text in texts])
+        return Positional(self._order, len(self), begin, CHUNK * self._classes)
+
+    def _begin(self, seeds: list[int], number: int) -> IndicesAt:
+        def indices_at(start: int, stop: int) -> Indices:
+            by_stratum = np.argsort(self._places[start:stop])
+            places = self._places[start:stop][by_stratum]
+            bounds = [*np.searchsorted(places, self._firsts), places.size]
+            for stratum in np.flatnonzero(np.diff(bounds)):
+                first, count = self._firsts[stratum], int(self._counts[stratum])
+                those = slice(bounds[stratum], bounds[stratum + 1])
+                places[those] = first + permute(places[those] - first, count, seeds[stratum], number)
+            samples = np.empty_like(places)
+            samples[by_stratum] = self._members[places]
+            return samples
+
+        return indices_at
+
+
+def _checked_indices(indices: Any) -> Indices:
+    given = np.asarray(indices if hasattr(indices, "__array__") else [*indices])
+    if given.dtype.kind not in "iu" and given.size:
+        mask = "; np.flatnonzero turns a mask into indices" if given.dtype.kind == "b" else ""
+        raise TypeError(f"indices are an array of {given.dtype}, expected integers{mask}")
+    if given.ndim != 1:
+        raise ValueError(f"indices are an array of shape {given.shape}, expected one axis")
+    return given.astype(np.int64)  # a copy
+
+
+def _checked_labels(labels: Any) -> NDArray[Any]:
+    given = np.asarray(labels) if hasattr(labels, "__array__") else np.array([*labels], object)
+    if given.ndim != 1 or not 0 < given.size <= MOST_LABELS:
+        one_hot = "; .argmax(axis=1) makes labels of one-hot rows" if given.ndim == 2 else ""  # noqa: PLR2004
+        raise ValueError(f"labels are an array of shape {given.shape}, expected one axis, 1 to 2**31 labels{one_hot}")
+    if given.dtype == object:
+        kind = str if isinstance(given[0], str) else int | np.integer
+        row = next((row for row, label in enumerate(given) if not isinstance(label, kind)), None)
+        if row is not None:
+            raise TypeError(f"labels[{row}] is {given[row]!r}, expected all integers or all strings")
+        return given if kind is str else given.astype(np.int64)
+    if given.dtype.kind not in "biuUS":
+        whole = "; .astype(int) makes integers of whole numbers" if given.dtype.kind == "f" else ""
+        raise TypeError(f"labels are an array of {given.dtype}, expected integers or strings{whole}")
+    return given
