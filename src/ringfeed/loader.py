@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from ringfeed._units import show_bytes
 from ringfeed.data.base import Terms
+from ringfeed.data.lists import BatchLists, ListOrder, refuse_beside_lists
 from ringfeed.data.passes import PassOrder
 from ringfeed.data.sampler import Sequential, batch_count, check_seed, draw_seed
 from ringfeed.data.source import open_source
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
 else:
     Batch_co = TypeVar("Batch_co", covariant=True)
 
+DEFAULT_BATCH_SIZE = 32
 _in_use: weakref.WeakSet[Loader] = weakref.WeakSet()
 
 
@@ -100,7 +102,8 @@ class Loader(Generic[Batch_co]):
         be pickled, the dataset gets back the attributes it had. Its methods ``on_epoch_begin()`` and
         ``on_epoch_end()`` run in this process, and the workers see what they change.
     batch_size: samples a batch; None where ``dataset[i]`` is a whole batch.
-    max_batch_size: with ``batch_size=None``, the most rows a batch has; by default the rows of batch 0.
+    max_batch_size: with ``batch_size=None``, the most rows a batch has; by default the rows of batch 0. With
+        ``batch_sampler``, the most samples a list has.
     spec: what a sample looks like, as in ``{"image": ringfeed.Array((224, 224, 3), "uint8")}``; by default what sample
         0 looks like. An Array with ``scale=``, ``mean=`` and the like converts uint8 samples to float32.
 
@@ -113,6 +116,10 @@ class Loader(Generic[Batch_co]):
     sampler: the order, instead of ``shuffle``: `WeightedSampler`, `SubsetSampler`, `StratifiedSampler` or
         `WindowShuffle`; or an iterable of dataset indices, such as a list or a sampler of torch's, or a function from
         the number of an epoch to one.
+    batch_sampler: the samples of each batch: an iterable of lists of dataset indices, such as a ``BatchSampler`` of
+        torch's, or a function from the number of an epoch to one. Lists may differ in length up to ``max_batch_size``,
+        by default the length of the first list, which is read for it, or the ``batch_size`` of a ``BatchSampler``. It
+        takes the place of ``batch_size``, ``shuffle``, ``sampler`` and ``drop_remainder``.
     drop_remainder: leave out a last batch that would be shorter.
     fingerprint: tells this dataset from others of its length and spec, where a state is loaded (see `state_dict`); by
         default the one that a dataset of Hugging Face has.
@@ -155,10 +162,11 @@ class Loader(Generic[Batch_co]):
         self,
         dataset: Any,
         *,
-        batch_size: int | None = 32,
+        batch_size: int | None = DEFAULT_BATCH_SIZE,
         shuffle: bool | int = False,
         seed: int | None = 0,
         sampler: SeededSampler | Iterable[int] | Callable[[int], Iterable[int]] | None = None,
+        batch_sampler: Iterable[Sequence[int]] | Callable[[int], Iterable[Sequence[int]]] | None = None,
         drop_remainder: bool = False,
         workers: int | Literal["auto"] | None = None,
         backend: Literal["process", "thread"] = "process",
@@ -178,11 +186,16 @@ class Loader(Generic[Batch_co]):
         fingerprint: str | None = None,
     ) -> None:
         """Check everything, read sample 0 unless ``spec`` is given, and make the plan; no slot is reserved yet."""
-        self._batch_size = check_count("batch_size", batch_size, 1)
-        check_count("max_batch_size", max_batch_size, 1)
+        rows = self._batch_size = check_count("batch_size", batch_size, 1)
+        most_rows = check_count("max_batch_size", max_batch_size, 1)
         self._seed = draw_seed() if seed is None else check_seed(seed)
         self._seed_drawn = seed is None
-        terms = Terms(self._batch_size, spec, max_batch_size, self._seed, reseed, on_error)
+        if batch_sampler is not None:
+            sizes = None if batch_size == DEFAULT_BATCH_SIZE else "batch_size"
+            refuse_beside_lists(sizes, shuffle=shuffle, sampler=sampler, drop_remainder=drop_remainder)
+            sampler = lists = BatchLists(batch_sampler, most_rows)
+            self._batch_size, rows, most_rows = None, lists.most, None
+        terms = Terms(rows, spec, most_rows, self._seed, reseed, on_error)
         source = open_source(dataset, terms)
         self._options = options = Options.of(
             source,
@@ -237,7 +250,7 @@ class Loader(Generic[Batch_co]):
 
     @property
     def batch_size(self) -> int | None:
-        """Samples a batch; None for a dataset of whole batches."""
+        """Samples a batch; None for a dataset of whole batches, and with ``batch_sampler``."""
         return self._batch_size
 
     @property
@@ -276,7 +289,8 @@ class Loader(Generic[Batch_co]):
         length = self._runner.sampler.length
         if length is None:
             endless = isinstance(self._runner.sampler, (Sequential, PassOrder))
-            whose = "dataset has no len(), and goes on without end" if endless else "sampler has no len()"
+            order = getattr(self._runner.sampler, "parameter", "sampler")
+            whose = "dataset has no len(), and goes on without end" if endless else f"{order} has no len()"
             whose = "dataset is an iterable" if self._runner.source.streams else whose
             message = f"the length of this loader is unknown: its {whose}"
             raise TypeError(message)
@@ -288,6 +302,8 @@ class Loader(Generic[Batch_co]):
             return object.__repr__(self)
         plan, settings, size = self._runner.plan, self._options, self._batch_size
         batches = "whole batches" if size is None else f"batches of {size}"
+        if isinstance(self._runner.sampler, ListOrder):
+            batches = f"batches of up to {plan.layout.rows}"
         kind = f"by {settings.start_method}" if settings.backend == "process" else "in threads"
         most = "" if self._runner.tuner is None else "up to "
         workers = f"workers {kind}: {most}{plan.workers}" if plan.workers else "no workers"

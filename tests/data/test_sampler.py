@@ -539,8 +539,8 @@ def test_a_number_that_is_no_sample_is_refused(source: Any, length: int | None, 
         ([0, 1.0], "sampler yielded 1.0 of type float at position 1, expected an integer"),
         (
             [[0, 1]],
-            "sampler yielded [0, 1] of type list at position 0, expected an integer; whole batches are the "
-            "loader's to make: give the sampler inside, and batch_size=",
+            "sampler yielded [0, 1] of type list at position 0, expected an integer; what yields whole batches is for "
+            "batch_sampler=",
         ),
         (["a"], "sampler yielded 'a' of type str at position 0, expected an integer"),
         ([None], "sampler yielded None of type NoneType at position 0, expected an integer"),

@@ -37,11 +37,13 @@ class Custom:
 
     pure = False
     order = "custom"
+    parameter = "sampler"  # of the loader
+    expected = "an iterable of sample numbers"
 
     def __init__(self, source: object, dataset_length: int | None) -> None:
-        if not (_readable(source) or callable(source)):
+        if not (is_readable(source) or callable(source)):
             raise TypeError(
-                f"sampler is of type {type(source).__name__}, expected an iterable of sample numbers or a function "
+                f"{self.parameter} is of type {type(source).__name__}, expected {self.expected} or a function "
                 "from the number of an epoch to one"
             )
         self._source: Any = source
@@ -58,8 +60,7 @@ class Custom:
 
     def epoch(self, number: int, start: int = 0, state: Any = None) -> Epoch:
         """Return epoch ``number`` as the source gives it; ValueError when an iterator would be read again."""
-        if (set_epoch := getattr(self._source, "set_epoch", None)) is not None:
-            set_epoch(number)
+        self._set_epoch(number)
         position = 0
         if state is not None:
             position = state["position"]
@@ -68,44 +69,52 @@ class Custom:
         epoch.go_to(start)
         return epoch
 
-    def _begin(self, number: int, position: int) -> _ArrayEpoch:
-        order = self._source
-        if not _readable(order):
-            order = self._source(number)
-            if not _readable(order):
-                raise TypeError(
-                    f"sampler({number}) returned type {type(order).__name__}, expected an iterable of sample numbers"
-                )
+    def _set_epoch(self, number: int) -> None:
+        if (set_epoch := getattr(self._source, "set_epoch", None)) is not None:
+            set_epoch(number)
+
+    def _begin(self, number: int, position: int) -> ArrayEpoch:
+        order = order_of(self._source, number, self.parameter, self.expected)
         if hasattr(order, "__array__"):
-            return _ArrayEpoch(_checked_array(order), self._dataset_length)
-        numbers = iter(order)
-        if numbers is order:
-            self._spend(numbers, number)
+            return ArrayEpoch(checked_array(order, self.parameter), self._dataset_length)
+        return IteratedEpoch(self._iterator(order, number), self._dataset_length, position, self._look())
+
+    def _iterator(self, order: Any, number: int) -> Any:
+        """Begin to read an order; ValueError for an iterator that was read before."""
+        iterator = iter(order)
+        if iterator is order:
+            self._spend(iterator, number)
+        return iterator
+
+    def _look(self) -> Callable[[], Any] | None:
+        """Return what asks the source for its state, where it has one."""
         look = getattr(self._source, "state_dict", None)
-        if callable(look) and callable(getattr(self._source, "load_state_dict", None)):
-            return _StatefulEpoch(numbers, self._dataset_length, position, look)
-        return _IteratedEpoch(numbers, self._dataset_length)
+        return look if callable(look) and callable(getattr(self._source, "load_state_dict", None)) else None
 
     def _spend(self, numbers: object, number: int) -> None:
         if self._spent is not None and self._spent[0] is numbers:
             raise ValueError(
-                f"sampler is an iterator ({type(numbers).__name__}) that epoch {self._spent[1]} has read, and cannot "
-                f"be read again for epoch {number}; give a list, an object whose __iter__ makes a new "
+                f"{self.parameter} is an iterator ({type(numbers).__name__}) that epoch {self._spent[1]} has read, "
+                f"and cannot be read again for epoch {number}; give a list, an object whose __iter__ makes a new "
                 "iterator, or a function from the number of an epoch to an iterable"
             )
         self._spent = (numbers, number)
 
 
-class _ArrayEpoch(Stateless):
+class ArrayEpoch(Stateless):
     """Reads an order of the user's, and checks that each number is a sample's."""
 
+    name = "sampler"
+
     def __init__(self, numbers: Any, dataset_length: int | None, position: int = 0) -> None:
+        """``numbers``: an array; ``position``: of the first that is read."""
         self._numbers = numbers
         self._dataset_length = dataset_length
         self._limit = np.uint64(sys.maxsize if dataset_length is None else dataset_length)
         self.position = position
 
     def take(self, count: int) -> Indices:
+        """Return the next numbers."""
         chunk = self._read(count)
         try:
             taken = np.array(chunk, dtype=np.int64)  # unsigned ones past its range become negative
@@ -128,7 +137,7 @@ class _ArrayEpoch(Stateless):
         """Raise IndexError for the first number that is no sample."""
         limit = int(self._limit)
         row, number = next((row, number) for row, number in enumerate(map(int, chunk)) if not 0 <= number < limit)
-        yielded = f"sampler yielded {number} at position {self.position + row}"
+        yielded = f"{self.name} yielded {number} at position {self.position + row}"
         if self._dataset_length is None:
             raise IndexError(f"{yielded}, expected a sample number from 0 to {limit - 1}")
         if self._dataset_length == 0:
@@ -137,10 +146,34 @@ class _ArrayEpoch(Stateless):
         raise IndexError(f"{yielded}, but the dataset has {samples}")
 
 
-class _IteratedEpoch(_ArrayEpoch):
-    """Reads the order from an iterator."""
+class IteratedEpoch(ArrayEpoch):
+    """Reads the order from an iterator; ``look`` asks its source for the state that it can be brought to again."""
 
-    _error: Exception | None = None
+    def __init__(
+        self, numbers: Any, dataset_length: int | None, position: int = 0, look: Callable[[], Any] | None = None
+    ) -> None:
+        """Begin at a position, to which the source was brought."""
+        super().__init__(numbers, dataset_length, position)
+        self.error: Exception | None = None
+        """What has ended it: raised again by whatever is read later."""
+        self._look = look
+        self._first = None if look is None else {"position": position, "of": look()}
+        self._newest: deque[dict[str, Any]] = deque(maxlen=MOST_STATES)
+
+    def take(self, count: int) -> Indices:
+        """Return the next numbers."""
+        taken = super().take(count)
+        self.note()
+        return taken
+
+    def note(self) -> None:
+        """Keep the source's state at this position."""
+        if self._look is not None:
+            self._newest.append({"position": self.position, "of": self._look()})
+
+    def state(self, position: int) -> dict[str, Any] | None:
+        """Return the newest of the source's states that is of this position, or of one before it."""
+        return next((one for one in reversed(self._newest) if one["position"] <= position), self._first)
 
     def go_to(self, start: int) -> None:
         """Read what comes before, once more."""
@@ -148,63 +181,61 @@ class _IteratedEpoch(_ArrayEpoch):
             pass
 
     def _read(self, count: int) -> Sequence[int]:
-        if self._error is not None:
-            raise self._error
+        chunk = self.read(count)
+        if set(map(type, chunk)) - {int}:
+            chunk = [_checked_number(number, self.name, self.position + row) for row, number in enumerate(chunk)]
+        return chunk
+
+    def read(self, count: int) -> list[Any]:
+        """Return what the iterator gives next, as it is."""
+        if self.error is not None:
+            raise self.error
         try:
             chunk: list[Any] = list(islice(self._numbers, count))
         except Exception as error:
-            self._error = error  # a generator that has raised, and is asked again, looks merely short
+            self.error = error  # a generator that has raised, and is asked again, looks merely short
             raise
         if len(chunk) < count:
             self._numbers = iter(())  # some iterators begin again when asked after their end
-        if set(map(type, chunk)) - {int}:
-            chunk = [_checked_number(number, self.position + row) for row, number in enumerate(chunk)]
         return chunk
 
 
-class _StatefulEpoch(_IteratedEpoch):
-    """Reads the order from an iterator of a source that can say where it is, and be brought there again."""
-
-    def __init__(self, numbers: Any, dataset_length: int | None, position: int, look: Callable[[], Any]) -> None:
-        super().__init__(numbers, dataset_length, position)
-        self._look = look
-        self._first = {"position": position, "of": look()}
-        self._newest: deque[dict[str, Any]] = deque(maxlen=MOST_STATES)
-
-    def take(self, count: int) -> Indices:
-        taken = super().take(count)
-        self._newest.append({"position": self.position, "of": self._look()})
-        return taken
-
-    def state(self, position: int) -> dict[str, Any]:
-        """Return the newest of the source's states that is of this position, or of one before it."""
-        return next((one for one in reversed(self._newest) if one["position"] <= position), self._first)
+def order_of(source: Any, number: int, parameter: str, expected: str) -> Any:
+    """Return the source itself, or what it returns for an epoch, where it is a function; TypeError for neither."""
+    if is_readable(source):
+        return source
+    order = source(number)
+    if not is_readable(order):
+        raise TypeError(f"{parameter}({number}) returned type {type(order).__name__}, expected {expected}")
+    return order
 
 
-def _readable(source: object) -> bool:
+def is_readable(source: object) -> bool:
+    """Whether it holds an order, rather than returns one when it is called."""
     return any(hasattr(source, name) for name in ("__iter__", "__array__", "__getitem__"))
 
 
-def _checked_array(order: object) -> NDArray[Any]:
+def checked_array(order: object, name: str) -> NDArray[Any]:
+    """Return an array of sample numbers; TypeError or ValueError where it has none, ``name`` says whose."""
     if isinstance(order, np.ma.MaskedArray):
-        raise TypeError("sampler is a masked array, expected a plain one; .compressed() leaves masked numbers out")
+        raise TypeError(f"{name} is a masked array, expected a plain one; .compressed() leaves masked numbers out")
     numbers = np.asarray(order)
     if numbers.dtype.kind not in "iu":
         mask = "; np.flatnonzero turns a mask into sample numbers" if numbers.dtype.kind == "b" else ""
-        raise TypeError(f"sampler is an array of {numbers.dtype}, expected one of integers{mask}")
+        raise TypeError(f"{name} is an array of {numbers.dtype}, expected one of integers{mask}")
     if numbers.ndim != 1:
-        raise ValueError(f"sampler is an array of shape {numbers.shape}, expected one axis of sample numbers")
+        raise ValueError(f"{name} is an array of shape {numbers.shape}, expected one axis of sample numbers")
     return numbers
 
 
-def _checked_number(number: Any, position: int) -> int:
+def _checked_number(number: Any, name: str, position: int) -> int:
     try:
         if isinstance(number, bool | np.bool_):
             raise TypeError  # noqa: TRY301  (NumPy's own only warns before 2.3)
         return operator.index(number)
     except TypeError:
-        remedy = "; whole batches are the loader's to make: give the sampler inside, and batch_size="
+        remedy = "; what yields whole batches is for batch_sampler="
         raise TypeError(
-            f"sampler yielded {number!r} of type {type(number).__name__} at position {position}, expected an integer"
+            f"{name} yielded {number!r} of type {type(number).__name__} at position {position}, expected an integer"
             f"{remedy if isinstance(number, list | tuple) else ''}"
         ) from None

@@ -119,7 +119,7 @@ class StreamSource(Source):
     def sampler(self, *, shuffle: bool | int, sampler: Any) -> Sampler:
         """Return the order of the streams; ValueError for any other: elements come in their own."""
         if shuffle or sampler is not None:
-            parameter = f"shuffle={shuffle!r}" if shuffle else "sampler="
+            parameter = f"shuffle={shuffle!r}" if shuffle else getattr(sampler, "parameter", "sampler=")
             message = (
                 f"{parameter} needs a dataset whose samples have numbers, and an iterable comes in its own order; "
                 f"shuffle inside the iterable, or give a dataset with __len__ and __getitem__"

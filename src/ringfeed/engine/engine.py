@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ringfeed._process import Forks
+from ringfeed.data.lists import ListEpoch
 from ringfeed.engine._iterator import Taker
 from ringfeed.engine.autotune import Setting
 from ringfeed.engine.faults import overwritten, sample_failed, slots_held, source_ended, stalled
@@ -33,9 +34,10 @@ from ringfeed.workers.pool import InProcess, Pool, PoolConfig, Threads
 from ringfeed.workers.processes import Processes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from ringfeed.data.base import Delivery, Source
+    from ringfeed.data.permutation import Indices
     from ringfeed.data.sampler import Epoch
     from ringfeed.engine._iterator import Progress
     from ringfeed.engine.autotune import Tuner
@@ -198,13 +200,26 @@ class Engine:
     def _plan(self, epoch: Epoch) -> None:
         batches = min(self._ahead - self.ring.planned, self.ring.room)
         rows = self._layout.indices
+        parts = self._take_lists(epoch, batches) if isinstance(epoch, ListEpoch) else self._take_rows(epoch, batches)
+        for part, lane in parts:
+            self.ring.plan(part, rows, self._number, self._version, lane)
+
+    def _take_lists(self, epoch: ListEpoch, batches: int) -> Iterable[tuple[Indices, int]]:
+        """Return the next batches, each of its own length."""
+        lists = epoch.take_batches(batches)
+        if len(lists) < batches:
+            self._epoch = None
+        return ((one, 0) for one in lists)
+
+    def _take_rows(self, epoch: Epoch, batches: int) -> Iterable[tuple[Indices, int]]:
+        """Return the indices of the next batches, in parts that may be planned together."""
+        rows = self._layout.indices
         indices = epoch.take(batches * rows)
         if len(indices) < batches * rows:
             self._epoch = None
             if self._settings.drop_remainder:
                 indices = indices[: len(indices) // rows * rows]
-        for part, lane in self._source.cut(indices, self._workers):
-            self.ring.plan(part, rows, self._number, self._version, lane)
+        return self._source.cut(indices, self._workers)
 
     @property
     def waiting(self) -> int:

@@ -17,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ringfeed._process import Exit, Forks
+from ringfeed.data.lists import ListOrder
 from ringfeed.data.passes import PassOrder
 from ringfeed.engine._iterator import Progress
 from ringfeed.engine.autotune import make_tuner
@@ -161,7 +162,7 @@ class EpochRunner:
         order = self.sampler.epoch(place.epoch, place.samples, place.state)
         engine.begin(order, place.epoch, self._turn, progress, pure=self.sampler.pure)
         self._has_moved = False
-        rows, length = self.plan.layout.indices, self.sampler.length
+        rows, length = self._step, self.sampler.length
         has_hooks = bool(self.source.hooks)
         self._under_way = UnderWay(place, order, progress, rows, length, self.options, has_hooks)
         return progress
@@ -332,11 +333,16 @@ class EpochRunner:
 
     def left(self, place: Place) -> int | None:
         """Return how many batches its epoch has from there on; None where only reading shows."""
-        return batches_from(place.samples, self.sampler.length, self.plan.layout.indices, self.options)
+        return batches_from(place.samples, self.sampler.length, self._step, self.options)
 
     def after(self, place: Place, batches: int) -> Place:
         """Return the place so many batches later in its epoch."""
-        return place._replace(samples=place.samples + batches * self.plan.layout.indices)
+        return place._replace(samples=place.samples + batches * self._step)
+
+    @property
+    def _step(self) -> int:
+        """Positions of the order that a batch takes."""
+        return 1 if isinstance(self.sampler, ListOrder) else self.plan.layout.indices
 
     # ---- statistics ----
 

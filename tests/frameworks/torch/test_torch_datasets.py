@@ -191,11 +191,56 @@ def test_a_distributed_sampler_is_told_the_epoch() -> None:
 
 
 def test_a_sampler_of_batches_is_refused() -> None:
-    """A BatchSampler yields lists; the loader makes the batches, by its own batch_size."""
+    """A BatchSampler yields lists; it is no sampler of single numbers, there as here."""
     batches = sets.BatchSampler(sets.SequentialSampler(range(ROWS)), 8, drop_last=False)
-    text = r"^sampler yielded \[0, 1, 2, 3, 4, 5, 6, 7\] of type list at position 0"
+    text = r"^sampler yielded \[0, 1, 2, 3, 4, 5, 6, 7\] of type list at position 0.*for batch_sampler=$"
     with ringfeed.Loader(Pairs(), workers=0, sampler=batches) as loader, pytest.raises(TypeError, match=text):
         iter(loader)
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("kind", SAMPLERS)
+def test_a_batch_sampler_is_taken_as_it_is(kind: str, drop_last: bool) -> None:  # noqa: FBT001 - pytest gives it
+    """Two epochs have the batches that it gives for two, and it is not read ahead of the first."""
+    own, twin = (sets.BatchSampler(SAMPLERS[kind](), 8, drop_last) for _ in range(2))
+    with ringfeed.Loader(Pairs(), workers=0, batch_sampler=own) as loader:
+        tensors = loader.to_torch()
+        assert len(tensors) == len(twin)
+        for _ in range(2):
+            batches = [[leaf.clone() for leaf in batch] for batch in tensors]
+            assert [batch[1].tolist() for batch in batches] == [[*map(int, one)] for one in twin]
+
+
+def test_a_batch_sampler_passes_the_epoch_on() -> None:
+    """To the DistributedSampler inside."""
+    own, twin = (sets.distributed.DistributedSampler(range(ROWS), 2, 1, seed=1) for _ in range(2))
+    with ringfeed.Loader(Pairs(), workers=0, batch_sampler=sets.BatchSampler(own, 4, drop_last=False)) as loader:
+        for epoch in range(3):
+            twin.set_epoch(epoch)
+            assert rows([[leaf.clone() for leaf in batch] for batch in loader.to_torch()]) == list(twin)
+
+
+@pytest.mark.parametrize("cut", [1, 2, 4])
+def test_a_distributed_sampler_goes_on(cut: int) -> None:
+    """A loader made anew, with a sampler made anew, has the rest of the epoch, by either parameter."""
+    for by_lists in (False, True):
+
+        def make() -> ringfeed.Loader:
+            sampler = sets.distributed.DistributedSampler(range(ROWS), 2, 1, seed=1)
+            lists = sets.BatchSampler(sampler, 2, drop_last=False)
+            given: dict[str, Any] = {"batch_sampler": lists} if by_lists else {"sampler": sampler, "batch_size": 2}  # noqa: B023
+            return ringfeed.Loader(Pairs(), workers=0, **given)
+
+        with make() as loader:
+            whole = [batch[1].tolist() for _ in range(2) for batch in loader]
+        with make() as loader:
+            iterator = iter(loader)
+            for _ in range(cut):
+                next(iterator)
+            state = loader.state_dict()
+        with make() as loader:
+            loader.load_state_dict(state)
+            assert [batch[1].tolist() for batch in loader] == whole[cut:5]
 
 
 def test_nothing_is_warned_of_a_dataset_without_torch() -> None:

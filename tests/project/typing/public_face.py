@@ -35,6 +35,7 @@ def every_option() -> ringfeed.Loader:
     """Give each option of a loader a value of each type that it takes."""
     ringfeed.Loader(Squares(), batch_size=None, sampler=[3, 1, 2], slots=4, max_batch_size=8)
     ringfeed.Loader(Squares(), shuffle=10_000, seed=None)
+    ringfeed.Loader(Squares(), batch_sampler=[[1, 2], [3]], max_batch_size=2)
     ringfeed.Loader(Squares(), sampler=ringfeed.WeightedSampler(np.ones(100), num_samples=50, replacement=False))
     ringfeed.Loader(Squares(), sampler=ringfeed.SubsetSampler(range(9), shuffle=False))
     ringfeed.Loader(Squares(), sampler=ringfeed.StratifiedSampler(["a", "b"] * 50))
