@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import re
 import subprocess
@@ -219,6 +220,39 @@ def test_a_loader_hands_out_the_order(name: str, workers: int) -> None:
         for epoch in range(2):
             numbers = np.concatenate([batch.copy() for batch in loader])
             assert np.array_equal(numbers, BOUND[name].epoch(epoch).take(length))
+
+
+@pytest.mark.parametrize("name", MAKE)
+def test_a_loader_goes_on_in_the_order(name: str) -> None:
+    """Made anew, with the sampler made anew, from a state that holds numbers and the order's name; twice over."""
+    whole = BOUND[name].epoch(0).take(3 * LENGTH)
+    batch_size = 3 if len(whole) < 100 else 700
+    found: list[int] = []
+    state: dict[str, Any] | None = None
+    for batches in (1, 0, 4):
+        with ringfeed.Loader(Numbers(), batch_size=batch_size, seed=7, sampler=MAKE[name](), workers=0) as loader:
+            if state is not None:
+                loader.load_state_dict(state)
+            iterator = iter(loader)
+            for _ in range(min(batches, loader.remaining or 0)):
+                found += next(iterator).tolist()
+            state = json.loads(json.dumps(loader.state_dict()))
+            assert state["order"] == BOUND[name].order
+    assert found == whole[: 5 * batch_size].tolist()
+
+
+def test_a_state_of_other_weights_is_refused() -> None:
+    """The same length, seed and dataset do not make the same order."""
+    with ringfeed.Loader(Numbers(3), workers=0, sampler=ringfeed.WeightedSampler([1, 2, 3])) as loader:
+        state = loader.state_dict()
+    with ringfeed.Loader(Numbers(3), workers=0, sampler=ringfeed.WeightedSampler([1, 2, 4])) as other:
+        with pytest.raises(ringfeed.StateError) as e:
+            other.load_state_dict(state)
+        ours = other.state_dict()["order"]
+    assert str(e.value) == (
+        f"the state was taken with order {state['order']!r}, and this loader has order {ours!r}; give the loader the "
+        f"same shuffle=, sampler= and weights; or load it with strict=False, which begins epoch 0 anew"
+    )
 
 
 class Growing(Numbers):
