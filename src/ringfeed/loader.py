@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 from ringfeed._units import show_bytes
 from ringfeed.data.base import Terms
 from ringfeed.data.passes import PassOrder
-from ringfeed.data.sampler import Sequential, batch_count, check_seed
+from ringfeed.data.sampler import Sequential, check_seed
+from ringfeed.data.shard import Shard
 from ringfeed.data.source import open_source
-from ringfeed.engine.options import MOST, Options, check_count
+from ringfeed.engine.options import MOST, Options, check_choice, check_count
 from ringfeed.engine.place import Place
+from ringfeed.engine.ranks import Rank
 from ringfeed.engine.runner import EpochRunner
 from ringfeed.engine.state import Identity
 from ringfeed.frameworks.base import LoaderInfo
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
     from typing_extensions import TypeVar as TypeVarWithDefault
 
+    from ringfeed.data.shard import Uneven
     from ringfeed.engine.batches import BatchIterator
     from ringfeed.engine.engine import Engine
     from ringfeed.engine.plan import Plan
@@ -154,6 +157,10 @@ class Loader(Generic[Batch_co]):
         seed: int = 0,
         sampler: Iterable[int] | Callable[[int], Iterable[int]] | None = None,
         drop_remainder: bool = False,
+        rank: int = 0,
+        world_size: int = 1,
+        uneven: Uneven = "pad",
+        shard: Literal["auto"] | None = None,
         workers: int | Literal["auto"] | None = None,
         backend: Literal["process", "thread"] = "process",
         start_method: Literal["spawn", "fork", "forkserver"] = "spawn",
@@ -175,6 +182,9 @@ class Loader(Generic[Batch_co]):
         self._batch_size = check_count("batch_size", batch_size, 1)
         check_count("max_batch_size", max_batch_size, 1)
         self._seed = check_seed(seed)
+        self._rank = Rank.of(rank, world_size, shard)
+        check_choice("uneven", uneven, ("pad", "drop", "keep"))
+        uneven = "drop" if drop_remainder else uneven
         terms = Terms(self._batch_size, spec, max_batch_size, self._seed, reseed, on_error)
         source = open_source(dataset, terms)
         self._options = options = Options.of(
@@ -185,7 +195,7 @@ class Loader(Generic[Batch_co]):
             backend="thread" if source.local_only else backend,
             start_method=start_method,
             copy=copy,
-            drop_remainder=drop_remainder,
+            drop_remainder=uneven == "drop",
             timeout_s=timeout_s,
             on_stall=on_stall,
             on_error=on_error,
@@ -200,7 +210,9 @@ class Loader(Generic[Batch_co]):
             raise ValueError(message)
         self._dataset = source.given
         self._shuffle = shuffle
-        self._runner = EpochRunner(source, options, shuffle=shuffle, sampler=sampler)
+        self._rank.check(source, sampler, seed)
+        part = Shard(self._rank.rank, self._rank.world_size, source.indices, uneven)
+        self._runner = EpochRunner(source, options, part, shuffle=shuffle, sampler=sampler)
         self._identity = Identity(self._runner, self._batch_size, self._seed, fingerprint)
         self._slots = DeviceSlots(self._runner.plan.slot_size, pin=pin)
         self._runner.on_start.append(self._slots.prepare)
@@ -273,7 +285,7 @@ class Loader(Generic[Batch_co]):
             whose = "dataset is an iterable" if self._runner.source.streams else whose
             message = f"the length of this loader is unknown: its {whose}"
             raise TypeError(message)
-        return batch_count(length, self._batch_size or 1, self._options.drop_remainder)
+        return self._runner.shard.batches(length)
 
     def __repr__(self) -> str:
         """Return what it feeds, and how, in a line."""
@@ -285,7 +297,8 @@ class Loader(Generic[Batch_co]):
         most = "" if self._runner.tuner is None else "up to "
         workers = f"workers {kind}: {most}{plan.workers}" if plan.workers else "no workers"
         memory = f"slots: {most}{plan.slots}, {show_bytes(plan.total)}"
-        return f"<Loader of {type(self._dataset).__name__}: {batches}, {workers}, {memory}>"
+        rank = f"{self._rank}, " if self._rank.found or self._rank.world_size > 1 else ""
+        return f"<Loader of {type(self._dataset).__name__}: {batches}, {rank}{workers}, {memory}>"
 
     # ---- epochs ----
 
