@@ -111,6 +111,20 @@ class Loader(Generic[Batch_co]):
     shuffle, seed: a new order each epoch, a pure function of (seed, epoch).
     sampler: an iterable of dataset indices, instead of ``shuffle``.
     drop_remainder: leave out a last batch that would be shorter.
+    rank, world_size: of several processes that train together, which one this is, from 0 on, and how many there are.
+        Rank r gets rows ``r * batch_size`` to below ``(r + 1) * batch_size`` of each global batch of
+        ``world_size * batch_size`` samples of the order (``batch_size=None``: one of ``world_size`` batches). All ranks
+        need the same dataset, order and seed: a sampler of yours must give the same order on each. An iterable cannot
+        be shared out so.
+    uneven: what becomes of a last global batch that is not full. "pad" cuts it into equal parts; where these come out
+        one row short, the last row of a part repeats a sample of this global batch (see `padding`), so that all ranks
+        have as many batches, of as many rows. "keep" leaves out that row, and ranks that have no row left have one
+        batch less: for evaluation, where no rank waits for another. "drop" leaves out the global batch, as
+        ``drop_remainder=True`` does.
+    shard: "auto" to find rank and world_size: what torch.distributed, jax.distributed or mpi4py have been initialized
+        with, TF_CONFIG, and the variables of torchrun, Open MPI, MPICH and MVAPICH. ValueError where nothing says it,
+        or where they contradict each other; the loader's ``repr`` says what was found. Where several processes share
+        the parts of one model, give the rank among those that take different samples.
     fingerprint: tells this dataset from others of its length and spec, where a state is loaded (see `state_dict`); by
         default the one that a dataset of Hugging Face has.
     reseed: also seed ``random`` and ``numpy.random``, of whichever process fills, for each sample (12 us a sample).
@@ -334,6 +348,16 @@ class Loader(Generic[Batch_co]):
         """The batches that the epoch under way, or else the next, has still to give; TypeError as for ``len()``."""
         left = self._runner.left(self._runner.place())
         return len(self) if left is None else left
+
+    @property
+    def padding(self) -> int:
+        """Rows, 0 or 1, at the end of this rank's last batch of the epoch, that repeat a sample: see ``uneven``.
+
+        Of the epoch under way, or else the next. Give such a row weight 0 where each sample must count once. TypeError
+        as for ``len()``.
+        """
+        padding = self._runner.padding
+        return len(self) if padding is None else padding
 
     def state_dict(self, *, batches: int | None = None) -> dict[str, Any]:
         """Return where the user's code is, as flat JSON: what `load_state_dict` of another run's loader goes on from.

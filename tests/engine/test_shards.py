@@ -271,3 +271,46 @@ def test_skip_leaves_out_global_batches() -> None:
         loader.skip(batches=1)
         assert (loader.state_dict()["samples"], loader.remaining) == (37, 0)
     assert [batches(loader) for loader in after(made[0].state_dict(), loaders())] == [[], [], []]
+
+
+# ---- padding ----
+
+
+def test_the_loader_tells_padding() -> None:
+    """Without it, each sample of the epoch comes once; it is known before, and after the end."""
+    made = loaders()
+    assert [loader.padding for loader in made] == [0, 1, 1]
+    taken = []
+    for loader in made:
+        for number, batch in enumerate(batches(loader), 1):
+            taken += batch[: len(batch) - loader.padding] if number == len(loader) else batch
+    assert sorted(taken) == [*range(37)]
+    assert [loader.padding for loader in made] == [0, 1, 1]
+
+
+def test_padding_is_that_of_the_rest_of_an_epoch() -> None:
+    """An epoch that goes on with other ranks may have another."""
+    state = {**loaders(3, (np.arange(38),))[0].state_dict(), "samples": 3}
+    made = after(state, loaders(3, (np.arange(38),)))
+    assert [loader.padding for loader in made] == [0, 0, 1]
+    iterators = [iter(loader) for loader in made]
+    assert [loader.padding for loader in made] == [0, 0, 1]
+    assert [[rows.tolist() for (rows,) in one][-1] for one in iterators] == [
+        [27, 28, 29, 30],
+        [31, 32, 33, 34],
+        [35, 36, 37, 27],
+    ]
+    assert [(iter(loader), loader.padding)[1] for loader in made] == [0, 0, 1]
+
+
+@pytest.mark.parametrize("parameters", [{"uneven": "keep"}, {"uneven": "drop"}, {"world_size": 1}])
+def test_where_nothing_is_padded(parameters: dict[str, Any]) -> None:
+    """There is no padding to tell."""
+    assert {loader.padding for loader in loaders(**parameters)} == {0}
+
+
+def test_padding_of_an_unknown_length() -> None:
+    """It shows only when the sampler has been read."""
+    with pytest.raises(TypeError) as raised:
+        _ = loaders(2, sampler=lambda _epoch: iter(range(3)))[0].padding
+    assert str(raised.value) == "the length of this loader is unknown: its sampler has no len()"

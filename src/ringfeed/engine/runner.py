@@ -336,6 +336,13 @@ class EpochRunner:
         samples = self._samples_from(place)
         return None if samples is None else self.shard.batches(samples)
 
+    @property
+    def padding(self) -> int | None:
+        """Rows of padding in the last batch of the epoch under way, or else the next; None where only reading shows."""
+        now = self._under_way
+        samples = self._samples_from(self.next if now is None or self._has_moved else now.begun)
+        return None if samples is None else self.shard.padding(samples)
+
     def _samples_from(self, place: Place) -> int | None:
         length = self.sampler.length
         return None if length is None else max(length - place.samples, 0)
