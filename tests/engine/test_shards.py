@@ -273,6 +273,35 @@ def test_skip_leaves_out_global_batches() -> None:
     assert [batches(loader) for loader in after(made[0].state_dict(), loaders())] == [[], [], []]
 
 
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_a_state_after_the_last_batch_can_be_loaded(world_size: int) -> None:
+    """A dataset with a hook stays in its epoch until the loop asks for more: no samples are left of it then."""
+
+    class Hooked:
+        """It notes nothing."""
+
+        def __len__(self) -> int:
+            return 37
+
+        def __getitem__(self, index: int) -> Any:
+            return (np.array(index),)
+
+        def on_epoch_end(self) -> None:
+            pass
+
+    made = [
+        ringfeed.Loader(Hooked(), batch_size=4, rank=r, world_size=world_size, workers=0) for r in range(world_size)
+    ]
+    iterators = [iter(loader) for loader in made]
+    for batches_ in iterators * len(made[0]):
+        next(batches_)
+    assert [(state["epoch"], state["samples"]) for state in (loader.state_dict() for loader in made)] == [
+        (0, 37)
+    ] * len(made)
+    again = after(made[-1].state_dict(), made)
+    assert [batches(loader) for loader in again] == [[]] * len(made)
+
+
 # ---- padding ----
 
 

@@ -23,7 +23,7 @@ batches, totals, shapes = [], [], []
 with made:
     for x, y in made.to_jax():
         batches.append(np.asarray(x[:, 0]).astype(int).tolist())
-        both = jax.make_array_from_process_local_data(rows, np.asarray(x))
+        both = jax.make_array_from_process_local_data(rows, x)
         shapes.append(both.shape)
         totals.append(float(total(both)))
     say(made, batches, totals=totals, shapes=shapes, started=started)
