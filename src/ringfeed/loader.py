@@ -375,8 +375,8 @@ class Loader(Generic[Batch_co]):
     def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> None:
         """Have the next ``iter()`` go on where ``state`` was taken; each sample of that epoch comes exactly once.
 
-        The batch size may be another, as may all that is not in the state. StateError where dataset, order or seed are
-        others; with ``strict=False`` that is a warning, and the epoch begins anew.
+        Batch size and world size may be others, as may all that is not in the state. StateError where dataset, order or
+        seed are others; with ``strict=False`` that is a warning, and the epoch begins anew.
         """
         self._runner.go_to(self._identity.place(state, strict=strict))
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import pytest
 
 from together import check_ranks, global_batches, ports, run_together
 
-pytest.importorskip("jax", reason="jax is not installed")
+pytestmark = pytest.mark.skipif(find_spec("jax") is None, reason="jax is not installed")
 
 SCRIPT = """
 import jax

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +13,7 @@ from together import check_ranks, run_together
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytest.importorskip("torch", reason="torch is not installed")
+pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 
 SCRIPT = """
 import torch
