@@ -10,10 +10,12 @@ from ringfeed._units import show_bytes
 from ringfeed.data.base import Terms
 from ringfeed.data.lists import BatchLists, ListOrder, refuse_beside_lists
 from ringfeed.data.passes import PassOrder
-from ringfeed.data.sampler import Sequential, batch_count, check_seed, draw_seed
+from ringfeed.data.sampler import Sequential, check_seed, draw_seed
+from ringfeed.data.shard import Shard
 from ringfeed.data.source import open_source
-from ringfeed.engine.options import MOST, Options, check_count
+from ringfeed.engine.options import MOST, Options, check_choice, check_count
 from ringfeed.engine.place import Place
+from ringfeed.engine.ranks import Rank
 from ringfeed.engine.runner import EpochRunner
 from ringfeed.engine.state import Identity
 from ringfeed.frameworks.base import LoaderInfo
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
 
     from ringfeed.data.sampler import SeededSampler
+    from ringfeed.data.shard import Uneven
     from ringfeed.engine.batches import BatchIterator
     from ringfeed.engine.engine import Engine
     from ringfeed.engine.plan import Plan
@@ -121,6 +124,20 @@ class Loader(Generic[Batch_co]):
         by default the length of the first list, which is read for it, or the ``batch_size`` of a ``BatchSampler``. It
         takes the place of ``batch_size``, ``shuffle``, ``sampler`` and ``drop_remainder``.
     drop_remainder: leave out a last batch that would be shorter.
+    rank, world_size: of several processes that train together, which one this is, from 0 on, and how many there are.
+        Rank r gets rows ``r * batch_size`` to below ``(r + 1) * batch_size`` of each global batch of
+        ``world_size * batch_size`` samples of the order (``batch_size=None``: one of ``world_size`` batches). All ranks
+        need the same dataset, order and seed: a sampler of yours must give the same order on each. An iterable cannot
+        be shared out so.
+    uneven: what becomes of a last global batch that is not full. "pad" cuts it into equal parts; where these come out
+        one row short, the last row of a part repeats a sample of this global batch (see `padding`), so that all ranks
+        have as many batches, of as many rows. "keep" leaves out that row, and ranks that have no row left have one
+        batch less: for evaluation, where no rank waits for another. "drop" leaves out the global batch, as
+        ``drop_remainder=True`` does.
+    shard: "auto" to find rank and world_size: what torch.distributed, jax.distributed or mpi4py have been initialized
+        with, TF_CONFIG, and the variables of torchrun, Open MPI, MPICH and MVAPICH. ValueError where nothing says it,
+        or where they contradict each other; the loader's ``repr`` says what was found. Where several processes share
+        the parts of one model, give the rank among those that take different samples.
     fingerprint: tells this dataset from others of its length and spec, where a state is loaded (see `state_dict`); by
         default the one that a dataset of Hugging Face has.
     reseed: also seed ``random`` and ``numpy.random``, of whichever process fills, for each sample (12 us a sample).
@@ -168,6 +185,10 @@ class Loader(Generic[Batch_co]):
         sampler: SeededSampler | Iterable[int] | Callable[[int], Iterable[int]] | None = None,
         batch_sampler: Iterable[Sequence[int]] | Callable[[int], Iterable[Sequence[int]]] | None = None,
         drop_remainder: bool = False,
+        rank: int = 0,
+        world_size: int = 1,
+        uneven: Uneven = "pad",
+        shard: Literal["auto"] | None = None,
         workers: int | Literal["auto"] | None = None,
         backend: Literal["process", "thread"] = "process",
         start_method: Literal["spawn", "fork", "forkserver"] = "spawn",
@@ -190,11 +211,15 @@ class Loader(Generic[Batch_co]):
         most_rows = check_count("max_batch_size", max_batch_size, 1)
         self._seed = draw_seed() if seed is None else check_seed(seed)
         self._seed_drawn = seed is None
+        self._rank = Rank.of(rank, world_size, shard)
         if batch_sampler is not None:
             sizes = None if batch_size == DEFAULT_BATCH_SIZE else "batch_size"
             refuse_beside_lists(sizes, shuffle=shuffle, sampler=sampler, drop_remainder=drop_remainder)
             sampler = lists = BatchLists(batch_sampler, most_rows)
+            lists.check_ranks(self._rank.world_size)
             self._batch_size, rows, most_rows = None, lists.most, None
+        check_choice("uneven", uneven, ("pad", "drop", "keep"))
+        uneven = "drop" if drop_remainder else uneven
         terms = Terms(rows, spec, most_rows, self._seed, reseed, on_error)
         source = open_source(dataset, terms)
         self._options = options = Options.of(
@@ -205,7 +230,7 @@ class Loader(Generic[Batch_co]):
             backend="thread" if source.local_only else backend,
             start_method=start_method,
             copy=copy,
-            drop_remainder=drop_remainder,
+            drop_remainder=uneven == "drop",
             timeout_s=timeout_s,
             on_stall=on_stall,
             on_error=on_error,
@@ -220,7 +245,10 @@ class Loader(Generic[Batch_co]):
             raise ValueError(message)
         self._dataset = source.given
         self._shuffle = shuffle
-        self._runner = EpochRunner(source, options, shuffle=shuffle, sampler=sampler)
+        self._rank.check(source, sampler, seed)
+        step = source.indices if batch_sampler is None else 1  # positions of the order that a batch takes
+        part = Shard(self._rank.rank, self._rank.world_size, step, uneven)
+        self._runner = EpochRunner(source, options, part, shuffle=shuffle, sampler=sampler)
         self._identity = Identity(self._runner, self._batch_size, self._seed, fingerprint)
         self._slots = DeviceSlots(self._runner.plan.slot_size, pin=pin)
         self._runner.on_start.append(self._slots.prepare)
@@ -294,7 +322,7 @@ class Loader(Generic[Batch_co]):
             whose = "dataset is an iterable" if self._runner.source.streams else whose
             message = f"the length of this loader is unknown: its {whose}"
             raise TypeError(message)
-        return batch_count(length, self._batch_size or 1, self._options.drop_remainder)
+        return self._runner.shard.batches(length)
 
     def __repr__(self) -> str:
         """Return what it feeds, and how, in a line."""
@@ -308,8 +336,9 @@ class Loader(Generic[Batch_co]):
         most = "" if self._runner.tuner is None else "up to "
         workers = f"workers {kind}: {most}{plan.workers}" if plan.workers else "no workers"
         memory = f"slots: {most}{plan.slots}, {show_bytes(plan.total)}"
+        rank = f"{self._rank}, " if self._rank.found or self._rank.world_size > 1 else ""
         seed = f"seed: {self._seed}, " if self._seed_drawn else ""
-        return f"<Loader of {type(self._dataset).__name__}: {batches}, {seed}{workers}, {memory}>"
+        return f"<Loader of {type(self._dataset).__name__}: {batches}, {seed}{rank}{workers}, {memory}>"
 
     # ---- epochs ----
 
@@ -346,6 +375,16 @@ class Loader(Generic[Batch_co]):
         left = self._runner.left(self._runner.place())
         return len(self) if left is None else left
 
+    @property
+    def padding(self) -> int:
+        """Rows, 0 or 1, at the end of this rank's last batch of the epoch, that repeat a sample: see ``uneven``.
+
+        Of the epoch under way, or else the next. Give such a row weight 0 where each sample must count once. TypeError
+        as for ``len()``.
+        """
+        padding = self._runner.padding
+        return len(self) if padding is None else padding
+
     def state_dict(self, *, batches: int | None = None) -> dict[str, Any]:
         """Return where the user's code is, as flat JSON: what `load_state_dict` of another run's loader goes on from.
 
@@ -362,8 +401,8 @@ class Loader(Generic[Batch_co]):
     def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> None:
         """Have the next ``iter()`` go on where ``state`` was taken; each sample of that epoch comes exactly once.
 
-        The batch size may be another, as may all that is not in the state. StateError where dataset, order or seed are
-        others; with ``strict=False`` that is a warning, and the epoch begins anew.
+        Batch size and world size may be others, as may all that is not in the state. StateError where dataset, order or
+        seed are others; with ``strict=False`` that is a warning, and the epoch begins anew.
         """
         self._runner.go_to(self._identity.place(state, strict=strict))
 

@@ -393,3 +393,13 @@ def test_columns_have_lists_too() -> None:
     columns = (np.arange(LENGTH) * 2, np.arange(LENGTH))
     with ringfeed.Loader(columns, batch_sampler=[[5, 1, 5], [2]], workers=0) as batches:
         assert [[leaf.tolist() for leaf in batch] for batch in batches] == [[[10, 2, 10], [5, 1, 5]], [[4], [2]]]
+
+
+def test_lists_are_not_cut_into_parts_of_ranks() -> None:
+    """Each rank has lists of its own."""
+    message = (
+        "batch_sampler= with world_size=2: lists cannot be cut into the parts of ranks; give each rank a batch_sampler "
+        "of its own lists, and leave rank=, world_size= and shard= out"
+    )
+    with pytest.raises(ValueError, match=re.escape(message)):
+        ringfeed.Loader([*range(8)], batch_sampler=[[0, 1], [2]], world_size=2, workers=0)

@@ -26,7 +26,6 @@ from ringfeed.data.sampler import (
     Sampler,
     Sequential,
     Shuffled,
-    batch_count,
     make_sampler,
 )
 
@@ -629,23 +628,6 @@ def test_arguments_that_make_no_order_are_refused(arguments: dict[str, Any], err
     with pytest.raises(error) as e:
         make_sampler(given_arguments.pop("length"), **given_arguments)
     assert str(e.value) == text
-
-
-@pytest.mark.parametrize(
-    ("samples", "batch_size", "whole", "begun"),
-    [
-        (0, 4, 0, 0),
-        (1, 4, 0, 1),
-        (4, 4, 1, 1),
-        (5, 4, 1, 2),
-        (8, 4, 2, 2),
-        (10**18, 3, (10**18 - 1) // 3, (10**18 + 2) // 3),
-    ],
-)
-def test_batches_are_counted(samples: int, batch_size: int, whole: int, begun: int) -> None:
-    """With and without the remainder, in exact integers."""
-    assert batch_count(samples, batch_size, drop_remainder=True) == whole
-    assert batch_count(samples, batch_size, drop_remainder=False) == begun
 
 
 def lost(epoch: int) -> Any:

@@ -90,6 +90,18 @@ def test_bytes_in_the_slots_and_floats_at_the_model() -> None:
     names["loader"].close()  # type: ignore[union-attr]
 
 
+def test_a_loader_of_several_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The block about ranks has each sample count once."""
+    weights: list[float] = []
+    for rank in range(2):
+        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        names = {"dataset": (np.zeros(99), np.zeros(99)), "np": np, "train_step": lambda _x, _y, w: weights.extend(w)}
+        exec(block("shard="), names)  # noqa: S102 - the README's own code
+        names["loader"].close()  # type: ignore[union-attr]
+    assert (len(weights), sum(weights)) == (100, 99)
+
+
 class Pictures:
     """Small ones, of ones."""
 

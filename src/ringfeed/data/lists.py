@@ -34,6 +34,14 @@ class BatchLists(SeededSampler):
             most = source.batch_size
         self.most = _length_of_first(source) if most is None else most
 
+    def check_ranks(self, world_size: int) -> None:
+        """Raise ValueError for several ranks: lists may differ in length, so that no rank's part of one is known."""
+        if world_size > 1:
+            raise ValueError(
+                f"batch_sampler= with world_size={world_size}: lists cannot be cut into the parts of ranks; give each "
+                "rank a batch_sampler of its own lists, and leave rank=, world_size= and shard= out"
+            )
+
     def bind(self, length: int | None, seed: int) -> ListOrder:  # noqa: ARG002  (the order is the user's)
         """Return the order over a dataset of ``length`` samples."""
         return ListOrder(self._source, length, self.most)

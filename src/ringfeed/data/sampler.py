@@ -6,7 +6,6 @@
     SeededSampler      what users give as sampler=, and a loader binds to its dataset and seed: see `weighted`,
                        `subsets` and `windows`
     make_sampler       one of these, or of the user's (see `custom`), from the arguments of the loader
-    batch_count        how many batches an epoch has
 
 A sampler makes epochs, an epoch is read by ``take(count)``: ``Shuffled(10**9, seed=0).epoch(3).take(128)``. One that
 goes on where it was left begins at a position: ``.epoch(3, 5 * 10**8)``. What a position alone does not say, the epoch
@@ -235,8 +234,3 @@ def make_sampler(
 
         return WindowShuffle(window).bind(length, seed)
     return Shuffled(length, seed)
-
-
-def batch_count(samples: int, batch_size: int, drop_remainder: bool) -> int:  # noqa: FBT001
-    """Return how many batches ``samples`` make; the last may be shorter, unless the remainder is dropped."""
-    return samples // batch_size if drop_remainder else -(-samples // batch_size)

@@ -11,17 +11,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ringfeed.data.sampler import batch_count
 from ringfeed.errors import StateError
 
 if TYPE_CHECKING:
     from ringfeed.data.sampler import Epoch
+    from ringfeed.data.shard import Shard
     from ringfeed.engine._iterator import Progress
-    from ringfeed.engine.options import Options
 
 
 class Place(NamedTuple):
-    """A position in the order of an epoch, in samples; for a dataset of whole batches, in batches."""
+    """A position in the order of an epoch, in samples of all ranks; for a dataset of whole batches, in batches."""
 
     epoch: int
     samples: int = 0
@@ -35,9 +34,8 @@ class UnderWay(NamedTuple):
     begun: Place
     order: Epoch
     progress: Progress
-    rows: int  # of a batch
+    shard: Shard
     length: int | None  # of the epoch, in samples
-    options: Options
     has_hooks: bool
 
     def place(self, batches: int | None = None) -> Place:
@@ -49,13 +47,11 @@ class UnderWay(NamedTuple):
                 "batches of this epoch that it has had: state_dict(batches=n)"
             )
             raise StateError(message)
-        samples = self.begun.samples + given * self.rows
-        left = batches_from(self.begun.samples, self.length, self.rows, self.options)
+        samples, left = given * self.shard.step, None
+        if self.length is not None:
+            rest = max(self.length - self.begun.samples, 0)
+            samples, left = min(samples, rest), self.shard.global_batches(rest)
         if self.progress.is_over or (left is not None and given >= left and not self.has_hooks):
             return Place(self.begun.epoch + 1)
+        samples += self.begun.samples
         return self.begun._replace(samples=samples, state=self.order.state(samples))
-
-
-def batches_from(samples: int, length: int | None, rows: int, options: Options) -> int | None:
-    """Return the batches of an epoch from a position on; None where its length is unknown."""
-    return None if length is None else batch_count(max(length - samples, 0), rows, options.drop_remainder)

@@ -17,13 +17,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ringfeed._process import Exit, Forks
-from ringfeed.data.lists import ListOrder
 from ringfeed.data.passes import PassOrder
 from ringfeed.engine._iterator import Progress
 from ringfeed.engine.autotune import make_tuner
 from ringfeed.engine.batches import BatchIterator, EpochRun
 from ringfeed.engine.engine import Engine
-from ringfeed.engine.place import Place, UnderWay, batches_from
+from ringfeed.engine.place import Place, UnderWay
 from ringfeed.engine.plan import check_available, plan_for
 from ringfeed.errors import ClosedError, RingfeedError, StateError, SupersededError
 from ringfeed.monitor.stats import Stats
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
 
     from ringfeed.data.base import Source
     from ringfeed.data.sampler import Sampler
+    from ringfeed.data.shard import Shard
     from ringfeed.engine.options import Options
     from ringfeed.engine.plan import Plan
     from ringfeed.ring._feed import Feed
@@ -46,12 +46,13 @@ if TYPE_CHECKING:
 
 
 class EpochRunner:
-    """Runs one loader's epochs, of a dataset that is read as the options say."""
+    """Runs one loader's epochs, of a dataset that is read as the options say; the shard is its part of each."""
 
-    def __init__(self, source: Source, options: Options, *, shuffle: bool | int, sampler: Any) -> None:
+    def __init__(self, source: Source, options: Options, shard: Shard, *, shuffle: bool | int, sampler: Any) -> None:
         """Read sample 0 unless its spec is given, and make the plan; no slot is reserved yet."""
         self.source = source
         self.options = options
+        self.shard = shard
         if self._sends:
             source.check_sendable()
         self._make_sampler = partial(source.sampler, shuffle=shuffle, sampler=sampler)
@@ -160,11 +161,10 @@ class EpochRunner:
         progress = Progress()
         self.next = Place(place.epoch + 1)
         order = self.sampler.epoch(place.epoch, place.samples, place.state)
-        engine.begin(order, place.epoch, self._turn, progress, pure=self.sampler.pure)
+        engine.begin(self.shard.part_of(order), place.epoch, self._turn, progress, pure=self.sampler.pure)
         self._has_moved = False
-        rows, length = self._step, self.sampler.length
         has_hooks = bool(self.source.hooks)
-        self._under_way = UnderWay(place, order, progress, rows, length, self.options, has_hooks)
+        self._under_way = UnderWay(place, order, progress, self.shard, self.sampler.length, has_hooks)
         return progress
 
     def _run(self, turn: int, progress: Progress, keeps: object, *, wait_for_slots: bool) -> EpochRun:
@@ -333,16 +333,24 @@ class EpochRunner:
 
     def left(self, place: Place) -> int | None:
         """Return how many batches its epoch has from there on; None where only reading shows."""
-        return batches_from(place.samples, self.sampler.length, self._step, self.options)
+        samples = self._samples_from(place)
+        return None if samples is None else self.shard.batches(samples)
+
+    @property
+    def padding(self) -> int | None:
+        """Rows of padding in the last batch of the epoch under way, or else the next; None where only reading shows."""
+        now = self._under_way
+        samples = self._samples_from(self.next if now is None or self._has_moved else now.begun)
+        return None if samples is None else self.shard.padding(samples)
+
+    def _samples_from(self, place: Place) -> int | None:
+        length = self.sampler.length
+        return None if length is None else max(length - place.samples, 0)
 
     def after(self, place: Place, batches: int) -> Place:
         """Return the place so many batches later in its epoch."""
-        return place._replace(samples=place.samples + batches * self._step)
-
-    @property
-    def _step(self) -> int:
-        """Positions of the order that a batch takes."""
-        return 1 if isinstance(self.sampler, ListOrder) else self.plan.layout.indices
+        samples, left = batches * self.shard.step, self._samples_from(place)
+        return place._replace(samples=place.samples + (samples if left is None else min(samples, left)))
 
     # ---- statistics ----
 

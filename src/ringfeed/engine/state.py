@@ -54,7 +54,7 @@ class Identity:
             "samples": place.samples,
             "batch_size": self._batch_size,
             **self._now(),
-            "world_size": 1,
+            "world_size": self._runner.shard.world_size,
         }
         if place.state is not None:
             state["sampler"] = place.state

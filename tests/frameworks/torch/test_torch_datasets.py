@@ -190,6 +190,17 @@ def test_a_distributed_sampler_is_told_the_epoch() -> None:
             assert rows([[leaf.clone() for leaf in batch] for batch in loader.to_torch()]) == list(twin)
 
 
+def test_a_distributed_sampler_is_not_shared_out_again() -> None:
+    """Each rank would get a part of its own part."""
+    sampler = sets.DistributedSampler(range(20), num_replicas=2, rank=1)
+    with pytest.raises(ValueError, match="DistributedSampler") as raised:
+        ringfeed.Loader(Pairs(), sampler=sampler, rank=1, world_size=2, workers=0)
+    assert str(raised.value) == (
+        "sampler is a DistributedSampler, which gives the samples of one process, and rank 1 of 2 would get a part of "
+        "these; leave it out and give shuffle=True, or leave rank=, world_size= and shard= out"
+    )
+
+
 def test_a_sampler_of_batches_is_refused() -> None:
     """A BatchSampler yields lists; it is no sampler of single numbers, there as here."""
     batches = sets.BatchSampler(sets.SequentialSampler(range(ROWS)), 8, drop_last=False)

@@ -42,6 +42,8 @@ def every_option() -> ringfeed.Loader:
     ringfeed.Loader(Squares(), sampler=ringfeed.WindowShuffle(50, block=10))
     ringfeed.Loader((np.zeros(3), np.zeros(3)), memory=1 << 20, spec=(ringfeed.Array((), "float64"),) * 2)
     ringfeed.Loader({"x": np.zeros(3)}, memory="512MB", workers=0, backend="thread", on_error="skip")
+    ringfeed.Loader(Squares(), rank=1, world_size=4, uneven="keep", shard=None).padding.bit_length()
+    ringfeed.Loader(Squares(), shard="auto", uneven="drop")
     return ringfeed.Loader(
         Squares(),
         batch_size=32,

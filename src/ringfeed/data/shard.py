@@ -1,0 +1,108 @@
+"""One rank's part of an order that several processes train on together.
+
+    global order     0 1 2 3 4 5 6 7 8 9 10     of any `Sampler`, the same on every rank
+    global batch     0 1 2 3 | 4 5 6 7 | 8 9 10     world_size * rows samples; here 2 ranks with 2 rows each
+    rank 0           0 1     | 4 5     | 8 9
+    rank 1               2 3 |     6 7 |     10 8
+
+Positions are those of the global order: the state of an epoch is the same on every rank, and another number of ranks
+can go on from it.
+
+A last global batch that is not full is cut into parts of equal size, as far as that goes: some parts may have one row
+less. With "pad" each of these has one more row, at its end. It repeats a sample of the same global batch: the first for
+the first such part, the second for the second, and so on. With "keep" they stay shorter, and with "drop" the global
+batch is left out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from ringfeed.data.sampler import CHUNK
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ringfeed.data.permutation import Indices
+    from ringfeed.data.sampler import Epoch
+
+Uneven: TypeAlias = Literal["pad", "drop", "keep"]
+AT_ONCE = 16 * CHUNK  # positions of the global order that are read in one go, unless a global batch has more
+
+
+class Shard(NamedTuple):
+    """What rank ``rank`` of ``world_size`` has of a global order: ``rows`` rows of each global batch."""
+
+    rank: int
+    world_size: int
+    rows: int
+    uneven: Uneven
+
+    @property
+    def step(self) -> int:
+        """Samples of a global batch: what the position moves by with each batch of a rank."""
+        return self.world_size * self.rows
+
+    def batches(self, samples: int) -> int:
+        """Return how many batches this rank has of so many samples; the last may be shorter, or padded."""
+        begin, end, padding = self._cut(samples % self.step)
+        return samples // self.step + (end - begin + padding > 0)
+
+    def global_batches(self, samples: int) -> int:
+        """Return how many batches the rank has that has most."""
+        return self._replace(rank=0).batches(samples)
+
+    def padding(self, samples: int) -> int:
+        """Return how many rows, 0 or 1, at the end of this rank's last batch of so many samples repeat one of them."""
+        return self._cut(samples % self.step)[2]
+
+    def part_of(self, epoch: Epoch) -> Epoch:
+        """Return this rank's part of an epoch, from where the epoch is."""
+        return epoch if self.world_size == 1 else _Part(self, epoch)
+
+    def select(self, samples: Indices) -> Indices:
+        """Return this rank's rows of some global batches, of which the last may be not full."""
+        full = len(samples) // self.step * self.step
+        own = samples[:full].reshape(-1, self.world_size, self.rows)[:, self.rank].reshape(-1)
+        rest = samples[full:]
+        begin, end, padding = self._cut(len(rest))
+        if not padding:
+            return np.concatenate([own, rest[begin:end]])
+        shorter = self.rank * (end - begin + 1) - begin  # parts before this one
+        return np.append(own, [*rest[begin:end], rest[shorter % len(rest)]])
+
+    def _cut(self, rest: int) -> tuple[int, int, int]:
+        """Return where this rank's part of the last ``rest`` samples begins and ends, and its rows of padding."""
+        if self.uneven == "drop":
+            return 0, 0, 0
+        begin, end = (-(-rank * rest // self.world_size) for rank in (self.rank, self.rank + 1))
+        return begin, end, -(-rest // self.world_size) - (end - begin) if self.uneven == "pad" else 0
+
+
+class _Part:
+    """One rank's part of an epoch."""
+
+    def __init__(self, shard: Shard, epoch: Epoch) -> None:
+        self._shard = shard
+        self._epoch = epoch
+
+    def take(self, count: int) -> Indices:
+        """Return the sample numbers of the next batches; ``count`` is a multiple of a batch's rows."""
+        parts = [self._shard.select(samples) for samples in self._read(count // self._shard.rows)]
+        return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+    def _read(self, batches: int) -> Iterator[Indices]:
+        """Read the next global batches, many at a time, up to the end of the order."""
+        step = self._shard.step
+        left, most = batches * step, max(AT_ONCE // step, 1) * step
+        while left > 0:
+            asked = min(left, most)
+            found = self._epoch.take(asked)
+            left = left - asked if len(found) == asked else 0
+            yield found
+
+    def state(self, position: int) -> Any:
+        """Return what the global order needs, besides this position of it, to go on there."""
+        return self._epoch.state(position)
