@@ -248,7 +248,8 @@ class Loader(Generic[Batch_co]):
         self._rank.check(source, sampler, seed)
         step = source.indices if batch_sampler is None else 1  # positions of the order that a batch takes
         part = Shard(self._rank.rank, self._rank.world_size, step, uneven)
-        self._runner = EpochRunner(source, options, part, shuffle=shuffle, sampler=sampler)
+        with UsersErrors():  # of a first sample
+            self._runner = EpochRunner(source, options, part, shuffle=shuffle, sampler=sampler)
         self._identity = Identity(self._runner, self._batch_size, self._seed, fingerprint)
         self._slots = DeviceSlots(self._runner.plan.slot_size, pin=pin)
         self._runner.on_start.append(self._slots.prepare)

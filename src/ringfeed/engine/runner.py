@@ -27,7 +27,6 @@ from ringfeed.engine.plan import check_available, plan_for
 from ringfeed.errors import ClosedError, RingfeedError, StateError, SupersededError
 from ringfeed.monitor.stats import Stats
 from ringfeed.ring import _ring
-from ringfeed.ring.failure import UsersErrors
 from ringfeed.ring.machine import check_futex
 from ringfeed.transport.shared_dataset import pack
 
@@ -56,7 +55,7 @@ class EpochRunner:
         if self._sends:
             source.check_sendable()
         self._make_sampler = partial(source.sampler, shuffle=shuffle, sampler=sampler)
-        with UsersErrors(), self._as_before():
+        with self._as_before():
             self.sampler: Sampler = self._make_sampler()
             source.learn()
         self.plan = self._make_plan()
