@@ -169,6 +169,12 @@ class Ours(DistributedSampler):
     [
         ((ROWS,), {"rank": 2, "world_size": 2}, ValueError, "rank=2 with world_size=2; ranks go from 0 to 1"),
         ((ROWS,), {"rank": True, "world_size": 2}, TypeError, "rank=True must be an int"),
+        (
+            (ROWS,),
+            {"world_size": 2, "shuffle": True, "seed": None},
+            ValueError,
+            "seed=None draws a seed, and each rank of 2 another; give all of them one number",
+        ),
         ((ROWS,), {"world_size": 0}, ValueError, "world_size=0 must be at least 1"),
         ((ROWS,), {"uneven": "wrap"}, ValueError, "uneven='wrap'; choose one of 'pad', 'drop', 'keep'"),
         (
@@ -229,20 +235,31 @@ def after(state: dict[str, Any], made: list[ringfeed.Loader]) -> list[ringfeed.L
     return made
 
 
-@pytest.mark.parametrize("order", [{}, {"shuffle": True, "seed": 5}, {"sampler": np.arange(100)[::-1].copy()}])
+ORDERS: dict[str, dict[str, Any]] = {
+    "sequential": {},
+    "shuffled": {"shuffle": True, "seed": 5},
+    "windows": {"shuffle": 20},
+    "array": {"sampler": np.arange(101)[::-1].copy()},
+    "subset": {"sampler": ringfeed.SubsetSampler(range(101))},
+    "strata": {"sampler": ringfeed.StratifiedSampler(np.arange(101) % 3)},
+    "weights": {"sampler": ringfeed.WeightedSampler(np.arange(1, 102), replacement=False)},
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("uneven", UNEVEN)
-def test_four_ranks_become_two_and_three(uneven: str, order: dict[str, Any]) -> None:
+def test_four_ranks_become_two_and_three(uneven: str, order: str) -> None:
     """With other batch sizes: each sample of the epoch comes once, and all states are equal on the way."""
-    rows = (np.arange(101),) if "sampler" not in order else (np.arange(100),)
-    four = loaders(4, rows, batch_size=5, uneven=uneven, **order)
+    rows = (np.arange(101),)
+    four = loaders(4, rows, batch_size=5, uneven=uneven, **ORDERS[order])
     seen = handed_out(four, 2)
-    two = after(four[3].state_dict(), loaders(2, rows, batch_size=7, uneven=uneven, **order))
+    two = after(four[3].state_dict(), loaders(2, rows, batch_size=7, uneven=uneven, **ORDERS[order]))
     assert [loader.remaining for loader in two] == [{"pad": 5, "drop": 4, "keep": 5}[uneven]] * 2
     seen += handed_out(two, 2)
-    three = after(two[0].state_dict(), loaders(3, rows, batch_size=4, uneven="keep", **order))
+    three = after(two[0].state_dict(), loaders(3, rows, batch_size=4, uneven="keep", **ORDERS[order]))
     rest = [batches(loader) for loader in three]
     seen += chain(*chain(*rest))
-    assert sorted(seen) == [*range(len(rows[0]))]
+    assert sorted(seen) == [*range(101)]
     assert {loader.state_dict()["epoch"] for loader in three} == {1}
 
 

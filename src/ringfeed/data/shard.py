@@ -52,7 +52,7 @@ class Shard(NamedTuple):
 
     def global_batches(self, samples: int) -> int:
         """Return how many batches the rank has that has most."""
-        return self._replace(rank=0).batches(samples)
+        return samples // self.step + (samples % self.step > 0 and self.uneven != "drop")
 
     def padding(self, samples: int) -> int:
         """Return how many rows, 0 or 1, at the end of this rank's last batch of so many samples repeat one of them."""
