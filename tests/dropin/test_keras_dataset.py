@@ -214,6 +214,19 @@ def test_order_is_of_seed_and_epoch() -> None:
         np.testing.assert_array_equal(seen_by_fit(data, shuffle=True)[2][0], X[36:54])
 
 
+def test_shuffle_and_seed_mean_what_they_mean_to_a_loader() -> None:
+    """A number of batches is a window; what is no shuffle is refused at once, and no seed is one that is drawn."""
+    with fed(Changing([7]), shuffle=3, seed=5, workers=0) as data:
+        seen = [int(x[0, 2]) for x, _ in seen_by_fit(data, epochs=2, shuffle=True)]
+    window = ringfeed.WindowShuffle(3).bind(7, 5)
+    assert seen == [*window.epoch(0).take(7), *window.epoch(1).take(7)]
+    with fed(Changing([7]), shuffle=True, seed=None, workers=0) as data:
+        assert sorted(int(x[0, 2]) for x, _ in seen_by_fit(data, epochs=1, shuffle=True)) == [*range(7)]
+    with pytest.raises(ValueError, match="shuffle") as e:
+        ringfeed.keras.feed(Changing([7]), shuffle=1)
+    assert str(e.value) == "shuffle is 1, expected True, False, or the samples of a window, an integer of 2 or more"
+
+
 def test_class_weight() -> None:
     """Given to `feed` or to `fit`, it weighs as it does in Keras."""
     weights = {0: 0.5, 1: 3.0}
