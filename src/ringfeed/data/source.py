@@ -40,7 +40,8 @@ def open_source(dataset: Any, terms: Terms) -> Source:
         raise TypeError(refusal)
     if terms.max_batch_size is not None and batch_size is not None:
         message = (
-            f"max_batch_size={terms.max_batch_size} is for datasets of whole batches; with batch_size= leave it out"
+            f"max_batch_size={terms.max_batch_size} is for datasets of whole batches and for batch_sampler=; with "
+            f"batch_size= leave it out"
         )
         raise ValueError(message)
     columns = columns_of(dataset, terms)
