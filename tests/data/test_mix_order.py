@@ -380,7 +380,7 @@ def test_weights_are_exact_fractions(weights: Any, parts: tuple[int, ...]) -> No
 @pytest.mark.parametrize(
     ("weights", "kind", "text"),
     [
-        ([1, 2], ValueError, "weights has 2 numbers, expected 3, one for each dataset"),
+        ([1, 2], ValueError, "weights has length 2, expected 3, a number for each dataset"),
         (1.5, TypeError, "weights is of type float, expected 3 numbers"),
         ([1, math.nan, 1], ValueError, "weights[1] is nan, expected a finite number of 0 or more"),
         ([1, 1, math.inf], ValueError, "weights[2] is inf, expected a finite number of 0 or more"),

@@ -63,7 +63,7 @@ def shares_of(weights: Any, count: int, name: str = "weights") -> tuple[int, ...
     except TypeError:
         raise TypeError(f"{name} is of type {type(weights).__name__}, expected {count} numbers") from None
     if len(given) != count:
-        raise ValueError(f"{name} has {len(given)} numbers, expected {count}, one for each dataset")
+        raise ValueError(f"{name} has length {len(given)}, expected {count}, a number for each dataset")
     exact = [_exact(weight, f"{name}[{number}]") for number, weight in enumerate(given)]
     total = sum(exact)
     if not total:
