@@ -250,6 +250,7 @@ class MixEpoch:
         sampler = self._sampler
         if sampler.pure and not sampler.per_batch:
             return None
-        section = next((one for one in reversed(self._sections) if one.start <= position), self._sections[0])
+        sections = [*self._sections][::-1]  # at once: another thread may plan
+        section = next((one for one in sections if one.start <= position), sections[-1])
         found: dict[str, Any] = {"position": position, "start": section.start, "counts": [*section.counts]}
         return {**found, "weights": [*section.weights], "batch_size": sampler.rows}

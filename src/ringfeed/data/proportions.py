@@ -43,7 +43,7 @@ import numpy as np
 from ringfeed.data.sampler import CHUNK
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from ringfeed.data.permutation import Indices
 
@@ -158,22 +158,21 @@ class Pattern:
             found: Indices = np.searchsorted(np.array(self._cumulated, self._dtype), above, "left").astype(np.int64)
             return found
         block, skipped = divmod(position, self.rows)
-        blocks = [spread(counts) for counts in self._counts_from(block, -(-(skipped + count) // self.rows))]
-        return np.concatenate([np.empty(0, np.int64), *blocks])[skipped : skipped + count]
+        counts = self._counts_from(block, -(-(skipped + count) // self.rows))
+        return spread(counts)[skipped : skipped + count]
 
     def _offsets(self, block: int, count: int) -> Any:
         """Return q u_k of blocks."""
         first = (self._shift + block * self._step) % self._period
         return (np.arange(count).astype(self._dtype) * self._step + first) % self._period
 
-    def _counts_from(self, block: int, count: int) -> Iterator[Any]:
-        """Yield how often each block draws from each dataset."""
-        full = count if self.draws is None else min(count, self.draws // self.rows - block)
+    def _counts_from(self, block: int, count: int) -> Indices:
+        """Return how often each block, a row, draws from each dataset."""
+        full = count if self.draws is None else max(min(count, self.draws // self.rows - block), 0)
         edges = np.array([0, *self._cumulated], self._dtype)
-        cumulated = (edges[None, :] + self._offsets(block, max(full, 0))[:, None]) // self._period
-        yield from np.diff(cumulated).astype(np.int64)
-        if full < count:
-            yield np.array(self._last)
+        cumulated = (edges[None, :] + self._offsets(block, full)[:, None]) // self._period
+        last = [self._last] if full < count else np.empty((0, len(self.amounts)), np.int64)
+        return np.concatenate([np.diff(cumulated).astype(np.int64), last])
 
     def counts(self, position: int) -> list[int]:
         """Return how often each dataset is drawn ahead of a position."""
@@ -190,11 +189,14 @@ class Pattern:
         return floor_sum(blocks, edge + self._shift, *line) - floor_sum(blocks, self._shift, *line)
 
 
-def spread(counts: Any) -> Indices:
-    """Return each dataset's number as often as it counts, spread evenly."""
-    members = np.repeat(np.arange(len(counts)), counts)
-    ranks = np.arange(len(members)) - np.repeat(np.cumsum(counts) - counts, counts)
-    order: Indices = members[np.argsort((2 * ranks + 1) / (2 * counts[members]), kind="stable")]
+def spread(counts: Indices) -> Indices:
+    """Return the datasets' numbers, block after block, each as often as its row counts, evenly over the block."""
+    blocks, datasets = counts.shape
+    flat = counts.ravel()
+    members = np.repeat(np.tile(np.arange(datasets), blocks), flat)
+    ranks = np.arange(len(members)) - np.repeat(np.cumsum(flat) - flat, flat)
+    places = (2 * ranks + 1) / (2 * np.repeat(flat, flat)) + np.repeat(np.arange(blocks), counts.sum(1))
+    order: Indices = members[np.argsort(places, kind="stable")]
     return order
 
 
