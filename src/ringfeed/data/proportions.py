@@ -23,8 +23,9 @@ datasets 0 to i, together, floor(X_i + u_k) times, where u_k = ((s + k g) mod q)
 - A last batch of t < r positions that ends an epoch has b_i of each dataset: a_i - (N - t) w_i / W, rounded to 0 or
   more by largest remainders. The blocks ahead of it share a_i - b_i, so that the totals stay exact.
 - g is one of the first 32 numbers without a common divisor with q from floor(q * 0x9E3779B97F4A7C15 / 2**64) on, q over
-  the golden ratio: the first whose continued fraction of g / q has the least greatest term. Then counts are never far
-  from shares: by terms of log k (L. Kuipers, H. Niederreiter, "Uniform Distribution of Sequences", 1974, 2.3).
+  the golden ratio: the first for which no term of the continued fraction of g / q is above 5 or, if there is none, the
+  first whose greatest term is least. Then counts are never far from shares: by terms of log k (L. Kuipers,
+  H. Niederreiter, "Uniform Distribution of Sequences", 1974, 2.3).
 - Counts at any position are sums of floors of a line, which Euclid's algorithm gives in O(log q) (R. Graham, D. Knuth,
   O. Patashnik, "Concrete Mathematics", 3.5): an epoch goes on at any position without the draws ahead of it.
 """
@@ -33,7 +34,8 @@ from __future__ import annotations
 
 from fractions import Fraction
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, islice
+from itertools import count as count_from
 from math import gcd, isfinite, lcm
 from numbers import Rational, Real
 from typing import TYPE_CHECKING, Any
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
 FINEST = 2**30  # weights are rounded to such parts of their sum
 GOLDEN = 0x9E3779B97F4A7C15  # 2**64 over the golden ratio
 STEPS = 32  # numbers that are tried as a step
+GOOD_TERM = 5  # of a continued fraction
 NARROW = 2**50  # times CHUNK, still 63 bits
 
 
@@ -217,15 +220,16 @@ def floor_sum(count: int, first: int, step: int, period: int) -> int:
 @lru_cache(maxsize=64)
 def step_of(period: int) -> int:
     """Return the g of a q: see the module's docstring."""
-    tried: list[int] = []
-    step = period * GOLDEN >> 64
-    while len(tried) < min(STEPS, period):
-        if gcd(step, period) == 1:
-            tried.append(step)
-        step += 1
-        if step > 2 * period:
+    first = period * GOLDEN >> 64
+    steps = (step for step in count_from(first) if gcd(step, period) == 1)
+    best, least = first, period + 1
+    for step in islice(steps, min(STEPS, period)):
+        greatest = _greatest_term(step, period)
+        if greatest < least:
+            best, least = step, greatest
+        if least <= GOOD_TERM:
             break
-    return min(tried, key=lambda step: _greatest_term(step, period))
+    return best
 
 
 def _greatest_term(step: int, period: int) -> int:
