@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ringfeed.cli.plan_table import plan
+    from ringfeed.data.mix import Mix
     from ringfeed.data.rng import rng
     from ringfeed.data.streams import Interleave
     from ringfeed.data.subsets import StratifiedSampler, SubsetSampler
@@ -61,6 +62,7 @@ _HOMES = {
     "ClosedError": "errors",
     "Interleave": "data.streams",
     "Loader": "loader",
+    "Mix": "data.mix",
     "Plan": "engine.plan",
     "PlanError": "errors",
     "RingfeedError": "errors",
@@ -90,6 +92,7 @@ __all__ = [
     "ClosedError",
     "Interleave",
     "Loader",
+    "Mix",
     "Plan",
     "PlanError",
     "RingfeedError",

@@ -98,6 +98,7 @@ class Loader(Generic[Batch_co]):
         - an iterable: an object with ``__iter__`` and no ``__getitem__``, or a function without arguments that returns
           an iterable. One worker reads it in order, from its start in each epoch, up to ``slots`` batches ahead; the
           replacement of a dead worker starts anew and skips what was read. `Interleave` makes one of several.
+        - `Mix`: several of these but iterables, by weight.
         - an iterator, such as a generator or a file. A thread of this process reads it, for one epoch.
 
         The first sample is read here to learn the spec, unless ``spec`` is given. What ``__getitem__`` opens on first
@@ -320,6 +321,7 @@ class Loader(Generic[Batch_co]):
             endless = isinstance(self._runner.sampler, (Sequential, PassOrder))
             order = getattr(self._runner.sampler, "parameter", "sampler")
             whose = "dataset has no len(), and goes on without end" if endless else f"{order} has no len()"
+            whose = getattr(self._runner.sampler, "why_no_length", whose)
             whose = "dataset is an iterable" if self._runner.source.streams else whose
             message = f"the length of this loader is unknown: its {whose}"
             raise TypeError(message)

@@ -131,7 +131,7 @@ def profile(  # noqa: PLR0913 - what a user may set
     if found.length() is None:
         message = f"{name} has no length, so there are no indices to try"
         raise ValueError(message)
-    watched = _Watched(dataset, found.length() or 0)
+    watched = _Watched(found.dataset, found.length() or 0)
     rows = None if batch_size is None else 1  # one by one: the times are of samples
     with Loader(watched, batch_size=rows, shuffle=True, seed=seed, workers=0, slots=MIN_SLOTS, copy=True) as loader:
         samples = watched.timed(loader, seconds / 2)

@@ -1,6 +1,6 @@
 """What a dataset is: its kind, its length, the order of its samples, and how a worker reads them.
 
-    dataset ──▶ open_source ──▶ ArraySource, SampleSource, BatchSource or StreamSource (spec, length)
+    dataset ──▶ open_source ──▶ Array-, Sample-, Batch-, Stream- or MixSource (spec, length)
                                   ├─▶ sampler (which index comes next, in the consumer)
                                   └─▶ reader  (ticket after ticket, in a worker)
 

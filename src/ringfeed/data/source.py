@@ -1,5 +1,6 @@
 """What a dataset is, decided once.
 
+    mix         several of those below, in `Mix`                MixSource
     arrays      a tuple or dict of equally long arrays          ArraySource
     streams     an iterable, or several in `Interleave`         StreamSource
     batches     batch_size=None: dataset[i] is a whole batch    BatchSource, also of `Passes`
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ringfeed.data.arrays import ArraySource, columns_of, leaf_arrays
 from ringfeed.data.base import class_names
 from ringfeed.data.batches import BatchSource
+from ringfeed.data.mix import Mix, MixSource
 from ringfeed.data.passes import Passes
 from ringfeed.data.samples import SampleSource
 from ringfeed.data.streams import StreamSource, is_iterable
@@ -36,6 +38,8 @@ def open_source(dataset: Any, terms: Terms) -> Source:
     batch_size = terms.batch_size
     if isinstance(dataset, Passes):
         return dataset.take_over(BatchSource(dataset.dataset, dataset.dataset, terms))
+    if isinstance(dataset, Mix):
+        return MixSource(dataset, terms, open_source)
     if refusal := _refusal(dataset, batch_size):
         raise TypeError(refusal)
     if terms.max_batch_size is not None and batch_size is not None:

@@ -1,0 +1,279 @@
+"""Several datasets as one. A source of each says what it is, and what is wrong with it.
+
+mix_order     in which order: which dataset comes next, by `proportions`, and which of its samples
+members       what each index is, and how workers read it
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal
+
+from ringfeed.data.base import Source
+from ringfeed.data.members import Members, Places, Rows
+from ringfeed.errors import SpecError
+from ringfeed.spec.array import Array, error_of, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from typing_extensions import Self
+
+    from ringfeed.data.base import Delivery, Fill, Reader, Terms
+    from ringfeed.data.sampler import Sampler
+    from ringfeed.ring._ring import Lease
+    from ringfeed.spec.spec import Spec
+
+STOPS = ("first", "all", "never")
+_ALIKE = "a Mix needs samples of one structure, shape and dtype: convert those of one dataset in its __getitem__"
+
+
+class Mix:
+    """Several datasets as one, whose samples come by weight: ``Loader(Mix([a, b], weights=[0.9, 0.1]), shuffle=True)``.
+
+    The order depends on the loader's seed, the epoch and the position alone. The numbers of samples drawn from each
+    dataset follow the weights at every moment, to within a few samples; no dataset is drawn at random. With
+    ``shuffle=True`` the samples of each dataset come in a random order of their own, a new one in each epoch and, where
+    it is used up and begins again, in each pass; otherwise in their order. `mix_order` and `proportions` of
+    ``ringfeed.data`` say the rule in full.
+
+    datasets: what `Loader` takes, but iterables (see `Interleave`) and other mixes, each with a length. Their samples
+        must agree in structure, shape and dtype. With the loader's ``batch_size=None`` each gives whole batches.
+    weights: a number for each dataset; only their proportions count. None: the lengths, so that each sample comes once.
+        Or a function from the number of the epoch and that of the batch in it (of the element, with
+        ``batch_size=None``) to such numbers, called as each batch is planned, at most ``slots`` batches ahead. What it
+        returns may change at any time; what was drawn is in the loader's state, so that nothing comes twice.
+    stop: "first": the epoch ends as soon as a dataset is used up, and no sample comes twice. "all": it ends when each
+        dataset was used up at least once, but for those of weight 0; the others begin again. "never": without end.
+        Weights that are numbers give the first two a ``len()``.
+    per_batch: each batch has its share of each dataset, rounded down or up so that the shares are exact over many
+        batches: every batch of 32 has 16 rows of one and 16 of the other. An epoch's last batch may be shorter.
+
+    Errors name samples as ``dataset 1[17]``, sample 17 of ``datasets[1]``. Its index, as in ``stats().skipped``, is the
+    number of samples of the datasets ahead, plus 17, plus the samples of all for each pass. `rng` belongs to that
+    index: no two datasets share random numbers, and a sample that comes again in one epoch has others.
+
+    ``read_into`` and ``__getitems__`` are used where all datasets have them, else ``__getitem__``. Rows of arrays are
+    taken one by one. Hooks of all datasets run.
+
+    Raises TypeError for what cannot be mixed, ValueError for weights that are none (NaN, negative, all 0, too few) and
+    other settings that do not fit; the loader raises SpecError where the samples differ.
+    """
+
+    def __init__(
+        self,
+        datasets: Iterable[Any],
+        weights: Iterable[float] | Callable[[int, int], Iterable[float]] | None = None,
+        *,
+        stop: Literal["first", "all", "never"] = "first",
+        per_batch: bool = False,
+    ) -> None:
+        from ringfeed.data.proportions import shares_of  # noqa: PLC0415 - no worker needs it
+
+        if isinstance(datasets, dict | str) or not hasattr(type(datasets), "__iter__"):
+            message = f"datasets is of type {type(datasets).__name__}, expected several datasets, as in Mix([a, b])"
+            raise TypeError(message)
+        self.datasets = (*datasets,)
+        if not self.datasets:
+            raise ValueError("Mix() got no datasets; give at least one")
+        for number, dataset in enumerate(self.datasets):
+            _refuse(dataset, number)
+        self._shares = weights if weights is None or callable(weights) else shares_of(weights, len(self.datasets))
+        if stop not in STOPS:
+            raise ValueError(f"stop={stop!r}; choose one of {', '.join(map(repr, STOPS))}")
+        self.stop = stop
+        self.per_batch = per_batch
+
+    @property
+    def _fingerprint(self) -> str | None:
+        """Those of Hugging Face's datasets, together, where all are such: see `Loader.state_dict`."""
+        found = [getattr(dataset, "_fingerprint", None) for dataset in self.datasets]
+        return None if None in found else " ".join(map(str, found))
+
+    @property
+    def weights(self) -> tuple[int, ...] | Callable[[int, int], Any] | None:
+        """The weights, as integers in the same proportions; the function; or None for the lengths."""
+        return self._shares
+
+    @weights.setter
+    def weights(self, _: object) -> None:
+        message = (
+            "the weights of a Mix are fixed, since batches are planned far ahead by them; give weights= a function, as "
+            "in lambda epoch, batch: now, and change what it returns"
+        )
+        raise AttributeError(message)
+
+
+def _refuse(dataset: Any, number: int) -> None:
+    """Refuse a dataset that has no samples by number."""
+    from ringfeed.data.streams import is_iterable  # noqa: PLC0415 - as above
+
+    if isinstance(dataset, Mix):
+        message = (
+            f"dataset {number} of Mix() is a Mix; give its datasets to the outer one, each with its share of the "
+            f"weight that the inner one would have"
+        )
+        raise TypeError(message)
+    if is_iterable(dataset):
+        message = (
+            f"dataset {number} of Mix() is an iterable (a {type(dataset).__name__}), whose elements have no numbers; "
+            f"give an object with __len__ and __getitem__, or iterables to Interleave()"
+        )
+        raise TypeError(message)
+
+
+# ---- the source ----
+
+
+class MixSource(Source):
+    """A dataset of several, each of which has a source of its own in the consumer."""
+
+    def __init__(self, mix: Mix, terms: Terms, open_source: Callable[[Any, Terms], Source]) -> None:
+        """Open all datasets; ValueError or TypeError for what does not fit."""
+        self.members: list[Any] = []
+        for number, dataset in enumerate(mix.datasets):
+            with _named(number, TypeError, ValueError):
+                self.members.append(open_source(dataset, terms))
+        self.places = Places()
+        read = (member.dataset if member.runs_code else Rows(member.dataset) for member in self.members)
+        super().__init__(mix, Members(read, self.places), terms)
+        if self.whole and mix.per_batch:
+            message = "per_batch=True shares batches among datasets; with batch_size=None leave it out"
+            raise ValueError(message)
+        self.hooks = frozenset[str]().union(*(member.hooks for member in self.members))
+        self.changes = bool(self.hooks)
+        self.runs_code = any(member.runs_code for member in self.members)
+        self._choose_method()
+
+    def _choose_method(self) -> None:
+        """Read by the quickest method that all have."""
+        methods = {getattr(member, "method", "__getitem__") for member in self.members}
+        self.method = methods.pop() if len(methods) == 1 else "__getitem__"
+        for member in self.members:
+            member.method = self.method  # or it would refuse what its own does not allow
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a worker needs."""
+        return {name: value for name, value in super().__getstate__().items() if name != "members"}
+
+    def without_dataset(self) -> Self:
+        """Return a copy for the engine, without the datasets."""
+        other = super().without_dataset()
+        other.members = []
+        return other
+
+    def learn(self) -> None:
+        """Set the spec, from the first sample of each dataset unless it is given."""
+        for number, member in enumerate(self.members):
+            with _named(number, SpecError):
+                member.learn()
+            _check_alike(self.members[0].spec, member.spec, number)
+        self.elements = self.members[0].without_dataset()
+        self.has_gaps = any(member.has_gaps for member in self.members)
+        found = [member.packages for member in self.members if member.packages is not None]
+        self.packages = frozenset[str]().union(*found) if found else None
+        self.accept(self.members[0].spec, max(member.rows for member in self.members))
+
+    def length(self) -> int:
+        """Return the number of all samples."""
+        return sum(self._lengths())
+
+    def _lengths(self) -> list[int]:
+        """Return how many samples each dataset has now."""
+        found = []
+        for number, member in enumerate(self.members):
+            length = member.length()
+            if length is None:
+                message = (
+                    f"dataset {number} of the Mix (a {type(member.given).__name__}) has no length, so its share is "
+                    f"unknown; give it a __len__"
+                )
+                raise TypeError(message)
+            if length == 0:
+                message = f"dataset {number} of the Mix is empty; leave it out"
+                raise ValueError(message)
+            found.append(length)
+        self.places.set(found)
+        return found
+
+    def sampler(self, *, shuffle: bool | int, sampler: Any) -> Sampler:
+        """Return the order of the mix; ValueError for any other."""
+        from ringfeed.data.mix_order import MixSampler  # noqa: PLC0415 - no worker needs it
+
+        if sampler is not None or shuffle not in (True, False):
+            given = getattr(sampler, "parameter", "sampler=") if sampler is not None else f"shuffle={shuffle!r}"
+            message = (
+                f"{given} is for one dataset, and a Mix has an order of its own; give Mix() weights=, and the loader "
+                f"shuffle=True or False"
+            )
+            raise ValueError(message)
+        mix, lengths = self.given, self._lengths()
+        weights = tuple(lengths) if mix.weights is None else mix.weights
+        seed = self.seed if shuffle else None
+        return MixSampler(lengths, weights, mix.stop, self.indices, per_batch=mix.per_batch, seed=seed)
+
+    def run_hook(self, name: str) -> bool:
+        """Call a hook of all datasets that have it; returns whether their lengths may be others."""
+        for member in self.members:
+            member.run_hook(name)
+        return name in self.hooks
+
+    def settle(self, lease: Lease, rows: int, epoch: Any) -> Delivery:
+        """Say what has become of a batch, as the datasets do."""
+        found: Delivery = self.elements.settle(lease, rows, epoch)
+        return found
+
+    def describe(self, index: int) -> str:
+        """Say which sample of which dataset an index means."""
+        member, number = self.places.find(index)
+        return f"dataset {member}[{number}]"
+
+    def describe_all(self, indices: list[int]) -> str:
+        """Say at which samples some workers are."""
+        return ", ".join(map(self.describe, indices)) or "a dataset of the Mix"
+
+    def open(self, dataset: Members, reader: Reader) -> Fill:
+        """Read each index from its dataset."""
+        self.places = dataset.places
+        read = dataset.reader(self.method)
+        if self.method == "__getitems__":
+            return reader.by(reader.writer.bulk, read)
+        if self.whole:
+            return reader.by(reader.writer.batch, reader.reseeded(read), self.rows)
+        write = reader.writer.rows if self.method == "read_into" else reader.writer.samples
+        return reader.by(write, reader.reseeded(read))
+
+    def note_failure(self, reader: Reader, row: int, index: int, error: BaseException) -> None:
+        """Record what a row has raised, by the name of its dataset."""
+        if isinstance(error, SpecError):
+            error.args = (str(error).replace(f"dataset[{index}]", self.describe(index), 1),)
+        super().note_failure(reader, row, index, error)
+
+
+@contextmanager
+def _named(number: int, *kinds: type[Exception]) -> Iterator[None]:
+    """Have errors say which dataset they are of."""
+    try:
+        yield
+    except kinds as error:
+        text, own = str(error), f"dataset {number}"
+        error.args = (f"{own}{text[len('dataset') :]}" if text.startswith("dataset[") else f"{own}: {text}",)
+        raise
+
+
+def _check_alike(first: Spec, other: Spec, number: int) -> None:
+    """Refuse a dataset whose samples differ from those of the first, but for the order of keys."""
+    try:
+        arrays = first.flatten(other.tree, 0)
+    except SpecError as error:
+        text = str(error).rpartition("; ")[0].replace("dataset[0]", f"dataset {number}[0]", 1)
+        text = text.replace("of type Array", "an array")
+        raise SpecError(f"{text} as in dataset 0; {_ALIKE}") from None
+    for leaf, array in zip(first.leaves, arrays, strict=True):
+        where = f"dataset {number}[0]: {leaf.path}"
+        if not isinstance(array, Array):
+            raise error_of(where, f"is {shown(array)}", "an array as in dataset 0", _ALIKE)
+        if array.shape != leaf.shape:
+            raise error_of(where, f"has shape {array.shape}", f"{leaf.shape} as in dataset 0", _ALIKE)
+        if array.dtype != leaf.dtype:
+            raise error_of(where, f"has dtype {array.dtype}", f"{leaf.dtype} as in dataset 0", _ALIKE)
