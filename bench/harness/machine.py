@@ -2,15 +2,42 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import shutil
 import subprocess
+import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 ALWAYS = ("ringfeed", "numpy", "pillow")
+
+
+def conditions(*, quick: bool) -> dict[str, Any]:
+    """What every line of results says of when, where and how it was had."""
+    return {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "quick": quick,
+        "commit": commit(),
+        "machine": machine(),
+        "load": os.getloadavg()[0],
+    }
+
+
+def printed_by(command: list[str], timeout_s: float, environment: dict[str, str] | None = None) -> dict[str, Any]:
+    """What a fresh process prints in its last line, as JSON; or an error in its place."""
+    try:
+        ended = subprocess.run(  # noqa: S603 - the bench's own files
+            command, capture_output=True, text=True, timeout=timeout_s, check=False, env=environment
+        )
+    except subprocess.TimeoutExpired:
+        return {"error": "no end within its time"}
+    if ended.returncode:
+        return {"error": ended.stderr.strip()[-500:]}
+    found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+    return found
 
 
 def machine() -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import tempfile
 import time
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.launch import adopt_orphans, run_job
-from harness.machine import commit, machine
+from harness.machine import conditions
 from report.results import Results
 
 if TYPE_CHECKING:
@@ -47,17 +46,13 @@ def repetitions_of(options: argparse.Namespace) -> int:
 def record_of(job: Job, facts: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
     """One line of the results: where, with what and how, then the figures."""
     return {
-        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        **conditions(quick=options.quick),
         "case": job.workload,
         "contender": job.contender,
         "repetition": job.repetition,
-        "quick": options.quick,
         "seconds": job.seconds,
         "workers": job.workers,
         "slots": job.slots,
-        "commit": commit(),
-        "machine": machine(),
-        "load": os.getloadavg()[0],
         **facts,
     }
 

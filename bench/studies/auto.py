@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import time
 from dataclasses import dataclass
@@ -28,7 +26,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the packages of the bench, for a script
 
 import ringfeed
-from harness.machine import commit, machine, versions
+from harness.machine import conditions, printed_by, versions
 from report import page, report
 from report.results import read
 
@@ -176,23 +174,13 @@ def measure(name: str, *, quick: bool) -> dict[str, Any]:
 def run(name: str, repetition: int, options: argparse.Namespace) -> dict[str, Any]:
     """One line of the results: where, with what and how, then the figures, or why there are none."""
     command = [sys.executable, str(Path(__file__)), "--measure", name, *(["--quick"] if options.quick else [])]
-    facts: dict[str, Any]
-    try:
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)  # noqa: S603
-        facts = json.loads(ended.stdout) if ended.returncode == 0 else {"error": ended.stderr.strip()[-500:]}
-    except subprocess.TimeoutExpired:
-        facts = {"error": "no end within its time"}
     return {
-        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        **conditions(quick=options.quick),
         "case": f"auto/{name}",
         "contender": "ringfeed",
         "repetition": repetition,
-        "quick": options.quick,
-        "commit": commit(),
-        "machine": machine(),
-        "load": os.getloadavg()[0],
         "settings": {"batch_size": ROWS, **vars(JOBS[name])},
-        **facts,
+        **printed_by(command, TIMEOUT_S),
     }
 
 

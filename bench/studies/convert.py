@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import time
 from itertools import product
@@ -27,7 +26,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the packages of the bench, for a script
 
 import ringfeed
-from harness.machine import commit, machine, versions
+from harness.machine import conditions, versions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -151,17 +150,10 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="three short repetitions, a sample a batch")
     parser.add_argument("--out", type=Path, default=BENCH / "results" / f"convert-{time.strftime('%Y-%m-%d')}.jsonl")
     options = parser.parse_args()
-    facts = {
-        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "quick": options.quick,
-        "commit": commit(),
-        "machine": machine(),
-        "versions": versions(()),
-    }
     records = []
     for side, layout in product(SIDES, LAYOUTS):
-        load = os.getloadavg()[0]
-        records += [{**facts, "load": load, **found} for found in measure(side, layout, quick=options.quick)]
+        facts = {**conditions(quick=options.quick), "versions": versions(())}
+        records += [{**facts, **found} for found in measure(side, layout, quick=options.quick)]
     with options.out.open("a") as lines:
         lines.writelines(json.dumps(record) + "\n" for record in records)
     print(show(records))

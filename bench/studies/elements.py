@@ -30,7 +30,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the packages of the bench, for a script
 
-from harness.machine import commit, machine, versions
+from harness.machine import conditions, versions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -123,13 +123,9 @@ def run(repetition: int, options: argparse.Namespace) -> list[dict[str, Any]]:
     command += ["--quick"] if options.quick else []
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
     facts = {
-        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        **conditions(quick=options.quick),
         "repetition": repetition,
-        "quick": options.quick,
         "slots": options.slots,
-        "commit": commit(),
-        "machine": machine(),
-        "load": os.getloadavg()[0],
         "versions": versions((("tensorflow", ""), ("tensorflow-cpu", ""))),
     }
     try:

@@ -15,7 +15,6 @@ import argparse
 import importlib.util
 import json
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -24,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the packages of the bench, for a script
 
-from harness.machine import commit, machine, versions
+from harness.machine import commit, machine, printed_by, versions
 from workloads.cases import BACKENDS
 
 if TYPE_CHECKING:
@@ -69,7 +68,9 @@ def fed_by_constant() -> tuple[Any, Any]:
     from keras.src.trainers.data_adapters import data_adapter_utils  # noqa: PLC0415
     from keras.src.trainers.data_adapters.data_adapter import DataAdapter  # noqa: PLC0415
 
-    batch = tuple(map(_tensor, (np.zeros(SHAPE, np.float32), np.zeros(SHAPE[:1], np.float32))))
+    from harness.bare import tensor  # noqa: PLC0415
+
+    batch = tuple(map(tensor, (np.zeros(SHAPE, np.float32), np.zeros(SHAPE[:1], np.float32))))
 
     class Walk:
         def __iter__(self) -> Walk:
@@ -93,27 +94,6 @@ def fed_by_constant() -> tuple[Any, Any]:
             return data_adapter_utils.get_torch_dataloader(Walk())
 
     return Constant(), lambda: 0
-
-
-def _tensor(array: Any) -> Any:
-    import keras  # noqa: PLC0415
-
-    from ringfeed.frameworks.batch import copy_aligned  # noqa: PLC0415
-
-    array = copy_aligned(array)
-    match keras.backend.backend():
-        case "tensorflow":
-            import tensorflow as tf  # noqa: PLC0415
-
-            return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
-        case "jax":
-            import jax  # noqa: PLC0415
-
-            return jax.dlpack.from_dlpack(array)
-        case _:
-            import torch  # noqa: PLC0415
-
-            return torch.from_dlpack(array)
 
 
 def measure(contender: str, slots: int) -> dict[str, Any]:
@@ -143,16 +123,8 @@ def run(backend: str, contender: str, slots: int) -> dict[str, Any]:
     """The figures of one fresh process, or an error in their place."""
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": backend, "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, __file__, "--measure", contender, "--slots", str(slots)]
-    try:
-        ended = subprocess.run(  # noqa: S603 - the bench's own file
-            command, check=False, capture_output=True, env=os.environ | quiet, text=True, timeout=TIMEOUT_S
-        )
-    except subprocess.TimeoutExpired:
-        return {"error": "no end within its time"}
-    if ended.returncode:
-        return {"error": f"exit status {ended.returncode}: {ended.stderr.strip().splitlines()[-1:]}"}
-    figures: dict[str, Any] = {"figures": json.loads(ended.stdout.splitlines()[-1])}
-    return figures
+    printed = printed_by(command, TIMEOUT_S, os.environ | quiet)
+    return printed if "error" in printed else {"figures": printed}
 
 
 def options_of(arguments: list[str] | None) -> argparse.Namespace:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import enum
 import json
-import os
 import sys
 import time
 from pathlib import Path
@@ -26,7 +25,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the packages of the bench, for a script
 
 import ringfeed
-from harness.machine import commit, machine, versions
+from harness.machine import conditions, versions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -186,14 +185,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="two repetitions of four batches")
     parser.add_argument("--out", type=Path, default=BENCH / "results" / f"leaves-{time.strftime('%Y-%m-%d')}.jsonl")
     options = parser.parse_args()
-    facts = {
-        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "quick": options.quick,
-        "commit": commit(),
-        "machine": machine(),
-        "load": os.getloadavg()[0],
-        "versions": versions((("torch", ""),)),
-    }
+    facts = {**conditions(quick=options.quick), "versions": versions((("torch", ""),))}
     records = [{**facts, **found} for found in measure(quick=options.quick)]
     with options.out.open("a") as lines:
         lines.writelines(json.dumps(record) + "\n" for record in records)

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -19,7 +17,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the packages of the bench, for a script
 
-from harness.machine import commit, machine
+from harness.machine import conditions, printed_by
 from report import page, report
 from report.results import read
 from studies.gaps import CASES, METHODS, ROWS, SAMPLE_S
@@ -37,25 +35,15 @@ def run(name: str, method: str, repetition: int, options: argparse.Namespace) ->
     """One line of the results: where, with what and how, then the figures, or why there are none."""
     case = CASES[name]
     command = [sys.executable, str(BENCH / "studies" / "gaps.py"), name, method, str(options.kills), str(repetition)]
-    facts: dict[str, Any]
-    try:
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)  # noqa: S603
-        facts = json.loads(ended.stdout) if ended.returncode == 0 else {"error": ended.stderr.strip()[-500:]}
-    except subprocess.TimeoutExpired:
-        facts = {"error": "no end within its time"}
     return {
-        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        **conditions(quick=options.quick),
         "case": f"recovery/{name}",
         "contender": "ringfeed",
         "repetition": repetition,
-        "quick": options.quick,
         "workers": case.workers,
         "slots": case.slots,
-        "commit": commit(),
-        "machine": machine(),
-        "load": os.getloadavg()[0],
         "settings": {"start_method": method, "batch_size": ROWS, "sample_s": SAMPLE_S, "step_s": case.step_s},
-        **facts,
+        **printed_by(command, TIMEOUT_S),
     }
 
 

@@ -13,6 +13,7 @@ import pytest
 BENCH = Path(__file__).parents[2] / "bench"
 sys.path.append(str(BENCH))
 
+from harness import machine  # noqa: E402
 from report import page  # noqa: E402
 from studies import auto  # noqa: E402
 
@@ -112,8 +113,8 @@ def test_lines_say_where_and_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         status, figures = next(answers)
         return subprocess.CompletedProcess(command, status, json.dumps({"figures": figures}), "it broke")
 
-    monkeypatch.setattr(auto.subprocess, "run", answer)
-    monkeypatch.setattr(auto, "commit", lambda: "0123456789ab")
+    monkeypatch.setattr(machine.subprocess, "run", answer)
+    monkeypatch.setattr(machine, "commit", lambda: "0123456789ab")
     assert auto.main(["--quick", "--job", "source", "compute", "--output", str(output)]) == 1
     first, second = map(json.loads, output.read_text().splitlines())
     assert first["case"] == "auto/source"
