@@ -183,6 +183,23 @@ def fork(body):
     return pid
 
 
+def wait_for(int pid):
+    """Wait for the end of a child, and end its group; returns its exit code, None where it is none, or others did so.
+
+    After the child is gone nothing here runs a signal's handler: an owner that is not told would end its id again.
+    """
+    try:
+        # Its group before itself, whose id could then be another's.
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        os.killpg(pid, SIGKILL)
+    except (ChildProcessError, ProcessLookupError):
+        pass
+    try:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    except ChildProcessError:
+        return None
+
+
 @cython.final
 cdef class Child:
     """A child process: make(*arguments) returns its pid. It is ended when nothing refers to it any more."""
@@ -207,16 +224,6 @@ cdef class Child:
         """Wait for its end, and for that of its group; returns its exit code, None where others have waited for it."""
         if self.is_over:
             return None
-        try:
-            # Its group before itself, whose id could then be another's.
-            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
-            os.killpg(self.pid, SIGKILL)
-        except (ChildProcessError, ProcessLookupError):
-            pass
-        try:
-            status = os.waitpid(self.pid, 0)[1]
-        except ChildProcessError:
-            self.is_over = True
-            return None
+        code = wait_for(self.pid)
         self.is_over = True
-        return os.waitstatus_to_exitcode(status)
+        return code

@@ -8,7 +8,6 @@ Forker        the orders and the answers; a forkserver that has died is replaced
 from __future__ import annotations
 
 import math
-import os
 import time
 from abc import abstractmethod
 from contextlib import suppress
@@ -16,10 +15,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ringfeed.errors import WorkerError
+from ringfeed.ring._ring import wait_for
 from ringfeed.ring.failure import decode
 from ringfeed.ring.machine import is_shortage, reason
 from ringfeed.workers import channel as channels
-from ringfeed.workers.forkserver_main import end_group
 from ringfeed.workers.process import Launcher, WorkerProcess
 from ringfeed.workers.spawn import spawn, surroundings
 
@@ -131,7 +130,7 @@ class Forker(Launcher):
             with suppress(WorkerError):  # the forkserver's own end: the next order will find it
                 self._note(message)
         # Not told: an orphan of a forkserver that was killed. It may be ours to wait for, as PID 1 or a subreaper.
-        return self._statuses.pop(pid) if pid in self._statuses else _status_of_child(pid)
+        return self._statuses.pop(pid) if pid in self._statuses else wait_for(pid)
 
     def _bury(self) -> str:
         forkserver, self._forkserver = self._forkserver, None
@@ -196,12 +195,3 @@ class Forkserver(Forker):
         if self._begun is not None:
             self._forkserver, self._begun = self._begun, None
         super().close()
-
-
-def _status_of_child(pid: int) -> int | None:
-    """The exit code of a dead process; None where it is no child of ours, or another thread has waited for it."""
-    end_group(pid)
-    try:
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    except ChildProcessError:
-        return None

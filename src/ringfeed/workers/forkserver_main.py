@@ -158,13 +158,6 @@ def _open_descriptors() -> set[tuple[str, str]]:
     return found
 
 
-def end_group(pid: int) -> None:
-    """Kill what a dead child has started in its process group. Before it is waited for: its id is not another's yet."""
-    with suppress(ChildProcessError, ProcessLookupError):
-        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-        os.killpg(pid, signal.SIGKILL)
-
-
 def fork(live: Callable[[], NoReturn]) -> Child:
     """Fork a process that becomes a worker or a forkserver in ``live()``; until then no signal runs our handlers in it.
 
