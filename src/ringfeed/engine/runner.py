@@ -22,6 +22,7 @@ from ringfeed.engine._iterator import Progress
 from ringfeed.engine.autotune import make_tuner
 from ringfeed.engine.batches import BatchIterator, EpochRun
 from ringfeed.engine.engine import Engine
+from ringfeed.engine.options import AUTO, MOST
 from ringfeed.engine.place import Place, UnderWay, batches_from
 from ringfeed.engine.plan import check_available, plan_for
 from ringfeed.errors import ClosedError, RingfeedError, StateError, SupersededError
@@ -57,6 +58,7 @@ class EpochRunner:
         with UsersErrors(), self._as_before():
             self.sampler: Sampler = self._make_sampler()
             source.learn()
+        self._goes_on = self._may_go_on()
         self.plan = self._make_plan()
         self.tuner = make_tuner(options, self.plan)
         self._check_memory()
@@ -93,6 +95,27 @@ class EpochRunner:
         from ringfeed.transport.opened import as_before  # noqa: PLC0415 - it imports what pickles datasets
 
         return as_before(self.source.dataset)
+
+    def _may_go_on(self) -> bool:
+        """Whether an epoch's end need not hold up the workers; ValueError where that is asked for and cannot be."""
+        wanted = self.options.prefetch_epochs
+        obstacle = self._obstacle()
+        if wanted is True and obstacle is not None:
+            message = f"prefetch_epochs=True, but {obstacle}; leave it out, or give False"
+            raise ValueError(message)
+        reads_ahead = self._sends if wanted == AUTO else wanted and self.options.workers > 0
+        return bool(reads_ahead) and obstacle is None
+
+    def _obstacle(self) -> str | None:
+        """Say why an epoch cannot be read before it begins."""
+        source = self.source
+        if source.hooks:
+            return f"{' and '.join(sorted(source.hooks))}() of the dataset run between its epochs"
+        if source.changes or isinstance(self.sampler, PassOrder):
+            return "the dataset may be another in each epoch"
+        if source.streams:
+            return "an iterable begins anew with each epoch"
+        return None if self.sampler.pure else "its sampler is read as the epoch goes on"
 
     def _make_plan(self) -> Plan:
         start_method = self.options.start_method
@@ -135,7 +158,7 @@ class EpochRunner:
         with self.lock:
             self._turn += 1
             self._rest_at = None
-            if self.engine is not None:
+            if self.engine is not None and not self._is_ahead(self.engine):
                 self.engine.cancel()  # before the hook, which may raise: C code does not look at the turn here
             self._restore_hooks(self.next.hooks)
             hooks = self._hooks_now()
@@ -159,12 +182,17 @@ class EpochRunner:
         progress = Progress()
         self.next = Place(place.epoch + 1)
         order = self.sampler.epoch(place.epoch, place.samples, place.state)
-        engine.begin(order, place.epoch, self._turn, progress, pure=self.sampler.pure)
+        following = self.sampler.epoch if self._goes_on and place.epoch < MOST else None
+        engine.begin(order, place.epoch, self._turn, progress, pure=self.sampler.pure, following=following)
         self._has_moved = False
         rows, length = self.plan.layout.indices, self.sampler.length
         has_hooks = bool(self.source.hooks)
         self._under_way = UnderWay(place, order, progress, rows, length, self.options, has_hooks)
         return progress
+
+    def _is_ahead(self, engine: Engine) -> bool:
+        """Whether the engine has begun to read the next epoch, from its start."""
+        return self.next == Place(self.next.epoch) and engine.is_ahead(self.next.epoch)
 
     def _run(self, turn: int, progress: Progress, keeps: object, *, wait_for_slots: bool) -> EpochRun:
         resolve = partial(self._resolve, turn, patient=wait_for_slots)
