@@ -276,6 +276,13 @@ uint32_t rf_planned(const struct rf_ring *ring)
                       atomic_load_explicit(&binder->plan_taken, memory_order_relaxed));
 }
 
+uint32_t rf_left(const struct rf_ring *ring)
+{
+    const struct rf_binder *binder = ring->binder;
+    uint64_t border = atomic_load_explicit(&binder->border, memory_order_relaxed);
+    return border == RF_NO_BORDER ? rf_planned(ring) : (uint32_t)(border - rf_plan_taken(ring));
+}
+
 uint64_t rf_plan_taken(const struct rf_ring *ring)
 {
     return atomic_load_explicit(&ring->binder->plan_taken, memory_order_relaxed);
@@ -360,6 +367,7 @@ int rf_become_consumer(struct rf_ring *ring, uint32_t capacity, uint32_t max_att
     binder->max_attempts = max_attempts;
     binder->cpus = rf_cpus();
     binder->released = RF_NO_SLOT;
+    atomic_store_explicit(&binder->border, RF_NO_BORDER, memory_order_relaxed);
     binder->holds = calloc(slots, sizeof *binder->holds);
     binder->free_slots = calloc(slots, sizeof *binder->free_slots);
     binder->bindings = calloc(slots, sizeof *binder->bindings);

@@ -52,6 +52,7 @@ void rf_cancel(struct rf_ring *ring)
     rf_unlock(ring); /* sweeps, and collects the slots that no worker is in */
     binder->turn = binder->due_ns = 0;
     binder->low_water = 0;
+    atomic_store_explicit(&binder->border, RF_NO_BORDER, memory_order_relaxed);
     wake_waiters(ring);
 }
 

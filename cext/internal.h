@@ -8,6 +8,7 @@
 
 #define RF_NO_SLOT UINT32_MAX
 #define RF_ALL INT32_MAX
+#define RF_NO_BORDER UINT64_MAX
 
 struct rf_planned {
     uint64_t epoch;
@@ -52,6 +53,7 @@ struct rf_binder {
     int64_t waited_ns;  /* in vain, since a batch was taken */
     uint32_t low_water; /* batches that stay planned until the engine has planned more */
     uint32_t asleep;    /* threads that have announced that they sleep */
+    _Atomic uint64_t border; /* place in the plan where the next turn's batches begin, or RF_NO_BORDER; of the engine */
 
     /* Under the lock. */
     uint32_t *free_slots;

@@ -12,6 +12,7 @@
  *   - only w, or the reaper of w, changes CLAIMED(w);
  *   - the consumer's threads look, plan, take and cancel under the takers' lock, which no thread holds while it sleeps;
  *   - each batch is taken once, in order; a held slot is never written; a cancelled batch is never delivered;
+ *   - no batch beyond the border is taken before rf_begin() has taken the border away;
  *   - some sleeper is woken for every AVAIL, and the consumer for every final state or release it may wait on.
  *
  * Edges (each release names its acquire):
@@ -67,9 +68,11 @@ void rf_unreference(struct rf_ring *ring);
 
 /* Bytes of the indices that a consumer keeps, `capacity` batches of `rows` being planned ahead. */
 uint64_t rf_window_size(uint32_t capacity, uint32_t rows);
-/* How many more batches can be planned; how many are planned or bound, and not taken. */
+/* How many more batches can be planned; how many are planned or bound, and not taken; how many of these are this turn's,
+ * see rf_set_border(). */
 uint32_t rf_plan_room(const struct rf_ring *ring);
 uint32_t rf_planned(const struct rf_ring *ring);
+uint32_t rf_left(const struct rf_ring *ring);
 /* How many batches were ever planned, and are taken or cancelled. */
 uint64_t rf_plan_taken(const struct rf_ring *ring);
 /* Plan one batch; false when there is no room. */
@@ -101,7 +104,7 @@ void rf_note_undelivered(struct rf_ring *ring, uint32_t batches, uint32_t sample
 
 enum rf_answer {
     RF_TAKEABLE, /* rf_next() and rf_take() have taken the head batch; by rf_look(), they would */
-    RF_DRY,      /* nothing is planned or bound */
+    RF_DRY,      /* nothing is planned or bound, or only what lies beyond the border */
     RF_HELD,     /* nothing is bound, and views hold every slot */
     RF_PENDING,  /* the deadline passed, or a signal came */
     RF_STOPPED,
@@ -130,14 +133,17 @@ enum rf_room {              /* what is to be left to be filled when a batch is t
 
 struct rf_terms { /* on which a caller takes without asking the engine */
     int64_t turn;
-    uint32_t kept; /* batches that are to stay planned, whatever the low water is */
+    uint32_t kept; /* batches of this turn that are to stay planned, whatever the low water is */
     enum rf_room room;
 };
 
 /* From any thread of the consumer: each call looks under the takers' lock, which no thread holds while it sleeps. */
 
-/* Have the batches be taken by callers of this turn only; rf_cancel() sets it to 0. */
+/* Have the batches be taken by callers of this turn only, those beyond the border too; rf_cancel() sets it to 0. */
 void rf_begin(struct rf_ring *ring, int64_t turn);
+/* What is planned from now on is the next turn's: workers fill it, and to callers of this turn it is not there. Until
+ * rf_begin() or rf_cancel(). */
+void rf_set_border(struct rf_ring *ring);
 /* Have rf_next() answer RF_PLAN while no more batches than these are planned; 0: no more are to come. */
 void rf_set_low_water(struct rf_ring *ring, uint32_t batches);
 /* Have rf_next() answer RF_DUE from that time on, once a batch has been taken since; 0: never; below 0: at once. */

@@ -22,6 +22,16 @@ void rf_begin(struct rf_ring *ring, int64_t turn)
     rf_lock_takers(ring);
     ring->binder->turn = turn;
     ring->binder->waited_ns = 0;
+    atomic_store_explicit(&ring->binder->border, RF_NO_BORDER, memory_order_relaxed);
+    rf_unlock_takers(ring);
+}
+
+void rf_set_border(struct rf_ring *ring)
+{
+    struct rf_binder *binder = ring->binder;
+    rf_lock_takers(ring);
+    atomic_store_explicit(&binder->border, atomic_load_explicit(&binder->plan_write, memory_order_relaxed),
+                          memory_order_relaxed);
     rf_unlock_takers(ring);
 }
 
@@ -87,19 +97,28 @@ uint32_t rf_head_lane(struct rf_ring *ring)
     return lane;
 }
 
+/* Whether all of this turn's batches are taken, and the head batch is the next turn's. */
+static bool is_at_border(const struct rf_ring *ring)
+{
+    return atomic_load_explicit(&ring->binder->border, memory_order_relaxed) == rf_plan_taken(ring);
+}
+
 static enum rf_answer look(struct rf_ring *ring)
 {
     uint32_t cell;
+    bool over = is_at_border(ring);
     if (!is_bound(ring))
         rf_bind(ring);
     if (rf_is_damaged(ring))
         return RF_DAMAGED;
-    if (is_bound(ring) && !unfinished(ring, rf_head(ring), &cell))
+    if (!over && is_bound(ring) && !unfinished(ring, rf_head(ring), &cell))
         return RF_TAKEABLE;
     if (atomic_load_explicit(&ring->binder->stop, memory_order_seq_cst))
         return RF_STOPPED;
     if (atomic_load_explicit(&ring->binder->alarm, memory_order_seq_cst))
         return RF_ALARMED;
+    if (over)
+        return RF_DRY;
     /* The plan first: a release may bind its last batch while we look. */
     bool planned = rf_is_planned(ring);
     if (is_bound(ring))
@@ -350,8 +369,8 @@ static enum rf_answer look_on(struct rf_ring *ring, const struct rf_terms *terms
         return RF_STALE;
     if (is_due(ring))
         return RF_DUE;
-    uint32_t kept = binder->low_water > terms->kept ? binder->low_water : terms->kept;
-    if (kept && rf_planned(ring) <= kept)
+    bool runs_low = binder->low_water && rf_planned(ring) <= binder->low_water;
+    if (runs_low || (terms->kept && rf_left(ring) <= terms->kept))
         return RF_PLAN;
     enum rf_answer answer = look(ring);
     if (answer != RF_TAKEABLE)

@@ -154,6 +154,13 @@ class Loader(Generic[Batch_co]):
         process that starts with the loader, imports what the dataset needs, and forks workers in the first epoch. A
         fork shares open files: where they are seen in the dataset, it is refused. Where unpickling the dataset opens
         something, a np.memmap too, each worker of a forkserver unpickles it for itself.
+    prefetch_epochs: whether the workers go on with the next epoch while the last batches of this one are used, so that
+        its first batch does not wait. Batches and their order are the same, and breaking off, `set_epoch`, `skip` and
+        `load_state_dict` stay exact: what was read for another epoch is thrown away. "auto": yes with worker processes,
+        which have a dataset of their own. True: with threads too, which then may read up to ``slots`` batches of the
+        next epoch before the program changes the dataset between two epochs. The same holds for processes where the
+        program changes what they share with it, such as files: give False there. Never with workers=0; hooks, an
+        iterable, and a ``sampler`` forbid it: ValueError with True.
     pin: register the slots with the CUDA driver, so that a GPU copies from them by itself (see `to_torch`). PlanError
         without a driver. Copies that you start yourself must be over before the loader is closed.
 
@@ -195,6 +202,7 @@ class Loader(Generic[Batch_co]):
         start_method: Literal["spawn", "fork", "forkserver"] = "spawn",
         slots: int | Literal["auto"] | None = None,
         memory: int | str | None = None,
+        prefetch_epochs: bool | Literal["auto"] = "auto",
         spec: object = None,
         max_batch_size: int | None = None,
         copy: bool = False,
@@ -238,6 +246,7 @@ class Loader(Generic[Batch_co]):
             max_attempts=max_attempts,
             max_restarts=max_restarts,
             pin=pin,
+            prefetch_epochs=prefetch_epochs,
         )
         if pin:
             start_driver()  # refused now, where it cannot be had

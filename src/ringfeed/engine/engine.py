@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ringfeed._process import Forks
-from ringfeed.data.lists import ListEpoch
 from ringfeed.engine._iterator import Taker
 from ringfeed.engine.autotune import Setting
 from ringfeed.engine.faults import overwritten, sample_failed, slots_held, source_ended, stalled
+from ringfeed.engine.lookahead import Lookahead
 from ringfeed.engine.resizer import Sizing
 from ringfeed.engine.room import SOON_NS, Room
 from ringfeed.errors import ClosedError
@@ -34,10 +34,9 @@ from ringfeed.workers.pool import InProcess, Pool, PoolConfig, Threads
 from ringfeed.workers.processes import Processes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from ringfeed.data.base import Delivery, Source
-    from ringfeed.data.permutation import Indices
     from ringfeed.data.sampler import Epoch
     from ringfeed.engine._iterator import Progress
     from ringfeed.engine.autotune import Tuner
@@ -92,12 +91,10 @@ class Engine:
             raise
         self.observer = Observer(self.ring)
         self._ledger = Ledger(stats, self.observer)
-        self._version = 0
-        self._epoch: Epoch | None = None
-        self._number = self._turn = 0
+        self._lookahead = Lookahead(self.ring, source, layout, plan.workers, drop_remainder=settings.drop_remainder)
+        self._turn = 0
         self._feed: Feed | None = None  # the last there was
         self._held_since_ns = 0  # views hold every slot; 0: they do not
-        self._ahead = plan.slots
         self._ended_by: RingfeedError | None = None  # what has ended an iterable, not raised yet
         self.taker = Taker(self.ring, self._fields, source.spec, layout.rows)
         self._is_starting = plan.workers > 0  # no batch yet
@@ -133,28 +130,42 @@ class Engine:
 
     def update(self, dataset: Any) -> None:
         """Have the coming batches read from the dataset as it is now."""
-        self._version = self.pool.update(dataset)
+        self._lookahead.version = self.pool.update(dataset)
+
+    def is_ahead(self, number: int) -> bool:
+        """Whether this epoch is planned from its start, and all before it is handed out."""
+        return self._lookahead.is_beyond(number) and not self.waiting
 
     def begin(  # noqa: PLR0913 - what an epoch is
-        self, epoch: Epoch, number: int, turn: int, progress: Progress, *, pure: bool, done: int = 0
+        self,
+        order: Epoch,
+        number: int,
+        turn: int,
+        progress: Progress,
+        *,
+        pure: bool,
+        done: int = 0,
+        following: Callable[[int], Epoch] | None = None,
     ) -> None:
-        """Begin an epoch, for the iterator of this turn; what was left of the one before is cancelled.
+        """Begin an epoch, for the iterator of this turn, or go on with it where `is_ahead`.
 
-        ``done``: batches of ``progress`` that are done with already.
+        What was left of the one before is cancelled. ``done``: batches of ``progress`` that are done with already.
+        ``following``: gives the order of the next epoch, by its number, where that may be read ahead of its time.
         """
-        self.cancel()
+        if self.is_ahead(number):
+            self._lookahead.cross(following)
+        else:
+            self.cancel()
+            self._lookahead.begin(order, number, self._capacity if pure else self.ring.slots, following)
         progress.planned_before = self.ring.plan_taken - done
-        self._epoch = epoch
-        self._number = number
         self._turn = turn
         self._ended_by = None
         self._since_ns = _ring.now_ns()
         self._room.begin()
         self.taker.set_lets_go(False)
-        self._ahead = self._capacity if pure else self.ring.slots
         self.ring.begin(turn)
         self._set_due()
-        self._top_up()
+        self._lookahead.top_up()
 
     def cancel(self) -> None:
         """Break the epoch off."""
@@ -165,7 +176,7 @@ class Engine:
         """Have no more batches come."""
         self._count_time(over=True)
         self.ring.cancel()
-        self._epoch = None
+        self._lookahead.clear()
 
     def stop(self) -> None:
         """End the workers and close the segment; views stay valid.
@@ -188,53 +199,22 @@ class Engine:
         if pool is not None and self._forks == Forks.count:
             pool.dismiss()
 
-    # ---- planning ----
-
-    def _top_up(self) -> None:
-        """Plan ahead: as far as a pure sampler gives indices in one go, or a slot's worth a slot."""
-        while self._epoch is not None and self.ring.planned < self.ring.slots and self.ring.room:
-            self._plan(self._epoch)
-        more = self._epoch is not None
-        self.ring.set_low_water(max(min(self.ring.planned, self.ring.slots) - 1, 0) if more else 0)
-
-    def _plan(self, epoch: Epoch) -> None:
-        batches = min(self._ahead - self.ring.planned, self.ring.room)
-        rows = self._layout.indices
-        parts = self._take_lists(epoch, batches) if isinstance(epoch, ListEpoch) else self._take_rows(epoch, batches)
-        for part, lane in parts:
-            self.ring.plan(part, rows, self._number, self._version, lane)
-
-    def _take_lists(self, epoch: ListEpoch, batches: int) -> Iterable[tuple[Indices, int]]:
-        """Return the next batches, each of its own length."""
-        lists = epoch.take_batches(batches)
-        if len(lists) < batches:
-            self._epoch = None
-        return ((one, 0) for one in lists)
-
-    def _take_rows(self, epoch: Epoch, batches: int) -> Iterable[tuple[Indices, int]]:
-        """Return the indices of the next batches, in parts that may be planned together."""
-        rows = self._layout.indices
-        indices = epoch.take(batches * rows)
-        if len(indices) < batches * rows:
-            self._epoch = None
-            if self._settings.drop_remainder:
-                indices = indices[: len(indices) // rows * rows]
-        return self._source.cut(indices, self._workers)
+    # ---- how far it is ----
 
     @property
     def waiting(self) -> int:
-        """How many batches are planned, and not handed out."""
-        return self.ring.planned + (self.taker.kept is not None)
+        """How many batches of the epoch are planned, and not handed out."""
+        return self.ring.left + (self.taker.kept is not None)
 
     def withdraw(self) -> int:
-        """Have nothing more be taken; returns how many batches were not handed out."""
+        """Have nothing more be taken, of an epoch that none follows; returns how many batches were not handed out."""
         self.ring.begin(0)
         return self.taker.discard() + self.ring.planned
 
     @property
     def has_more(self) -> bool:
         """Whether the epoch has batches that are not handed out, or may have."""
-        return self._epoch is not None or self.waiting > 0 or self._ended_by is not None
+        return self._lookahead.order is not None or self.waiting > 0 or self._ended_by is not None
 
     # ---- C code that takes ----
 
@@ -263,8 +243,8 @@ class Engine:
             self._raise_end()
         elif answer == _ring.DUE:
             self._look(build, patient=patient)
-        elif answer == _ring.PLAN or (answer == _ring.DRY and self._epoch is not None):
-            self._top_up()
+        elif answer == _ring.PLAN or (answer == _ring.DRY and self._lookahead.order is not None):
+            self._lookahead.top_up()
         elif answer in (_ring.DRY, _ring.STALE):
             self._end()
         elif answer in (_ring.GAPS, _ring.CROWDED):
@@ -276,7 +256,7 @@ class Engine:
 
     def _end(self) -> None:
         """End the epoch, unless it was planned anew since the ring was asked."""
-        if not self.ring.planned:
+        if not self.ring.left:
             self._count_time(over=True)
             raise StopIteration
 
@@ -286,7 +266,7 @@ class Engine:
             self._sizing.look()
         self._set_due()
         if Debug.since_ns:
-            self._top_up()
+            self._lookahead.top_up()
             answer = self.ring.look()
             self.resolve(_ring.GAPS if answer == _ring.TAKEABLE else answer, build, patient=patient)
 
@@ -438,7 +418,7 @@ class Engine:
 
     def _settled(self, lease: _ring.Lease, rows: int) -> Delivery:
         """Say what has become of a batch with failures; the end of the last stream in it ends the epoch."""
-        delivery = self._source.settle(lease, rows, self._epoch)
+        delivery = self._source.settle(lease, rows, self._lookahead.order)
         if delivery.ended is not None and self._settings.on_error == "skip":
             self._ended_by = source_ended(*delivery.ended)
             self._set_due()

@@ -42,6 +42,7 @@ class Options:
     max_attempts: int
     max_restarts: int | None
     pin: bool
+    prefetch_epochs: bool | Literal["auto"]
 
     @classmethod
     def of(
@@ -74,6 +75,7 @@ class Options:
         check_choice("start_method", self.start_method, ("spawn", "fork", "forkserver"))
         check_choice("on_stall", self.on_stall, ("raise", "restart"))
         check_choice("on_error", self.on_error, ("raise", "skip"))
+        check_choice("prefetch_epochs", self.prefetch_epochs, (AUTO, True, False))
         check_count("workers", self.workers, 0, _ring.MAX_WORKERS)
         check_count("max_attempts", self.max_attempts, 1, 1000)
         check_count("max_restarts", self.max_restarts, 0, MOST)
@@ -92,7 +94,7 @@ def _most_workers(workers: int | str | None) -> int:
     return check_count("workers", workers, 0, none=False) or 0
 
 
-def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+def check_choice(name: str, value: object, choices: tuple[str | bool, ...]) -> None:
     """Raise ValueError unless the value is one of the choices."""
     if value not in choices:
         message = f"{name}={value!r}; choose one of {', '.join(map(repr, choices))}"

@@ -22,6 +22,7 @@ from ringfeed.engine._iterator import Progress
 from ringfeed.engine.autotune import make_tuner
 from ringfeed.engine.batches import BatchIterator, EpochRun
 from ringfeed.engine.engine import Engine
+from ringfeed.engine.options import AUTO, MOST
 from ringfeed.engine.place import Place, UnderWay
 from ringfeed.engine.plan import check_available, plan_for
 from ringfeed.errors import ClosedError, RingfeedError, StateError, SupersededError
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from ringfeed.data.base import Source
-    from ringfeed.data.sampler import Sampler
+    from ringfeed.data.sampler import Epoch, Sampler
     from ringfeed.data.shard import Shard
     from ringfeed.engine.options import Options
     from ringfeed.engine.plan import Plan
@@ -58,6 +59,7 @@ class EpochRunner:
         with self._as_before():
             self.sampler: Sampler = self._make_sampler()
             source.learn()
+        self._goes_on = self._may_go_on()
         self.plan = self._make_plan()
         self.tuner = make_tuner(options, self.plan)
         self._check_memory()
@@ -94,6 +96,27 @@ class EpochRunner:
         from ringfeed.transport.opened import as_before  # noqa: PLC0415 - it imports what pickles datasets
 
         return as_before(self.source.dataset)
+
+    def _may_go_on(self) -> bool:
+        """Whether an epoch's end need not hold up the workers; ValueError where that is asked for and cannot be."""
+        wanted = self.options.prefetch_epochs
+        obstacle = self._obstacle()
+        if wanted is True and obstacle is not None:
+            message = f"prefetch_epochs=True, but {obstacle}; leave it out, or give False"
+            raise ValueError(message)
+        reads_ahead = self._sends if wanted == AUTO else wanted and self.options.workers > 0
+        return bool(reads_ahead) and obstacle is None
+
+    def _obstacle(self) -> str | None:
+        """Say why an epoch cannot be read before it begins."""
+        source = self.source
+        if source.hooks:
+            return f"{' and '.join(sorted(source.hooks))}() of the dataset run between its epochs"
+        if source.changes or isinstance(self.sampler, PassOrder):
+            return "the dataset may be another in each epoch"
+        if source.streams:
+            return "an iterable begins anew with each epoch"
+        return None if self.sampler.pure else "its sampler is read as the epoch goes on"
 
     def _make_plan(self) -> Plan:
         start_method = self.options.start_method
@@ -136,7 +159,7 @@ class EpochRunner:
         with self.lock:
             self._turn += 1
             self._rest_at = None
-            if self.engine is not None:
+            if self.engine is not None and not self._is_ahead(self.engine):
                 self.engine.cancel()  # before the hook, which may raise: C code does not look at the turn here
             self._restore_hooks(self.next.hooks)
             hooks = self._hooks_now()
@@ -160,11 +183,19 @@ class EpochRunner:
         progress = Progress()
         self.next = Place(place.epoch + 1)
         order = self.sampler.epoch(place.epoch, place.samples, place.state)
-        engine.begin(self.shard.part_of(order), place.epoch, self._turn, progress, pure=self.sampler.pure)
+        following = None
+        if self._goes_on and place.epoch < MOST:
+            following = partial(_part, self.shard, self.sampler)  # not by a method: the engine must not keep this
+        part = self.shard.part_of(order)
+        engine.begin(part, place.epoch, self._turn, progress, pure=self.sampler.pure, following=following)
         self._has_moved = False
         has_hooks = bool(self.source.hooks)
         self._under_way = UnderWay(place, order, progress, self.shard, self.sampler.length, has_hooks)
         return progress
+
+    def _is_ahead(self, engine: Engine) -> bool:
+        """Whether the engine has begun to read the next epoch, from its start."""
+        return self.next == Place(self.next.epoch) and engine.is_ahead(self.next.epoch)
 
     def _run(self, turn: int, progress: Progress, keeps: object, *, wait_for_slots: bool) -> EpochRun:
         resolve = partial(self._resolve, turn, patient=wait_for_slots)
@@ -398,3 +429,8 @@ class EpochRunner:
 
 def _has_state(dataset: Any) -> bool:
     return all(callable(getattr(dataset, name, None)) for name in ("state_dict", "load_state_dict"))
+
+
+def _part(shard: Shard, sampler: Sampler, number: int) -> Epoch:
+    """Return a rank's part of an epoch."""
+    return shard.part_of(sampler.epoch(number))

@@ -153,6 +153,11 @@ cdef class Ring:
         return c.rf_planned(self.ring)
 
     @property
+    def left(self):
+        """How many of them come ahead of the border."""
+        return c.rf_left(self.ring)
+
+    @property
     def plan_taken(self):
         """How many batches were ever planned, and are taken or cancelled."""
         return c.rf_plan_taken(self.ring)
@@ -177,8 +182,12 @@ cdef class Ring:
     # ---- taking ----
 
     def begin(self, int64_t turn):
-        """Have the batches be taken by callers of this turn only, until they are cancelled."""
+        """Have the batches be taken by callers of this turn only, until they are cancelled; no border is set then."""
         c.rf_begin(self.ring, turn)
+
+    def set_border(self):
+        """Let callers of this turn come as far as what is planned now: what follows is the next turn's."""
+        c.rf_set_border(self.ring)
 
     def set_low_water(self, uint32_t batches):
         """Answer PLAN while no more batches than these are planned; 0: no more are to come."""

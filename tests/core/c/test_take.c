@@ -186,6 +186,83 @@ static void a_break_ends_the_turn(void)
     rf_unreference(ring);
 }
 
+/* A batch beyond the border is filled, but not there for this turn: no call takes it or waits for it. */
+static void a_turn_ends_at_the_border(void)
+{
+    struct rf_ring *ring = ring_of(4, 1, 1, 1);
+    struct rf_taken taken = {.batch = 77};
+    struct rf_terms terms = {.turn = 5, .room = RF_ANY_ROOM};
+    rf_begin(ring, 5);
+    bind_batches(ring, 1, 1);
+    rf_set_border(ring);
+    bind_batches(ring, 2, 1);
+    CHECK_EQ(fill_all(ring, 0), 3);
+    CHECK_EQ(rf_planned(ring), 3);
+    CHECK_EQ(rf_left(ring), 1);
+    terms.kept = 1;
+    CHECK_EQ(rf_next(ring, &terms, &taken), RF_PLAN); /* the last of its turn, though others follow */
+    terms.kept = 0;
+    CHECK_EQ(rf_next(ring, &terms, &taken), RF_TAKEABLE);
+    CHECK_EQ(taken.place, 0);
+    CHECK_EQ(rf_left(ring), 0);
+    taken = (struct rf_taken){.batch = 77};
+    CHECK_EQ(rf_next(ring, &terms, &taken), RF_DRY);
+    CHECK_EQ(rf_take(ring, &taken), RF_DRY);
+    CHECK_EQ(rf_look(ring), RF_DRY);
+    CHECK_EQ(rf_wait_head(ring, 5, soon_ns(60000)), RF_DRY);
+    CHECK_EQ(rf_wait_slot(ring, soon_ns(60000)), RF_DRY);
+    CHECK_EQ(taken.batch, 77);
+    rf_begin(ring, 6);
+    CHECK_EQ(rf_left(ring), 2);
+    CHECK_EQ(rf_next(ring, &terms, &taken), RF_STALE);
+    terms.turn = 6;
+    CHECK_EQ(rf_next(ring, &terms, &taken), RF_TAKEABLE);
+    CHECK_EQ(taken.place, 1);
+    rf_unreference(ring);
+}
+
+/* An alarm and the stop come ahead of the border, as they do where nothing is planned; a fence leaves it in its place. */
+static void the_border_stays_through_a_fence(void)
+{
+    struct rf_ring *ring = ring_of(4, 1, 1, 1);
+    struct rf_taken taken;
+    rf_begin(ring, 5);
+    bind_batches(ring, 2, 1);
+    rf_set_border(ring);
+    bind_batches(ring, 1, 1);
+    fill_all(ring, 0);
+    taken_of(ring);
+    rf_requeue(ring);
+    CHECK_EQ(rf_look(ring), RF_PENDING);
+    CHECK_EQ(fill_all(ring, 0), 2);
+    CHECK_EQ(taken_of(ring).place, 1);
+    CHECK_EQ(rf_take(ring, &taken), RF_DRY);
+    rf_alarm(ring);
+    CHECK_EQ(rf_look(ring), RF_ALARMED);
+    rf_stop(ring);
+    CHECK_EQ(rf_look(ring), RF_STOPPED);
+    rf_unreference(ring);
+}
+
+/* A break leaves no border behind: what is planned next is the next turn's own. */
+static void a_break_takes_the_border_away(void)
+{
+    struct rf_ring *ring = ring_of(3, 1, 1, 1);
+    rf_begin(ring, 5);
+    rf_set_border(ring);
+    bind_batches(ring, 2, 1);
+    fill_all(ring, 0);
+    CHECK_EQ(rf_look(ring), RF_DRY);
+    rf_cancel(ring);
+    CHECK_EQ(rf_left(ring), 0);
+    rf_begin(ring, 6);
+    bind_batches(ring, 1, 1);
+    fill_all(ring, 0);
+    CHECK_EQ(rf_left(ring), 1);
+    CHECK_EQ(taken_of(ring).place, 2);
+    rf_unreference(ring);
+}
+
 /* A slot is ready when all its tickets are final, whatever stands in the cells it does not use. */
 static void slot_is_ready_when_its_tickets_are_final(void)
 {
@@ -210,6 +287,9 @@ int main(void)
     RUN(only_what_is_plain_is_taken_at_once);
     RUN(a_caller_has_its_terms);
     RUN(a_break_ends_the_turn);
+    RUN(a_turn_ends_at_the_border);
+    RUN(the_border_stays_through_a_fence);
+    RUN(a_break_takes_the_border_away);
     RUN(slot_is_ready_when_its_tickets_are_final);
     return check_end("test_take");
 }

@@ -18,6 +18,7 @@ import pytest
 import ringfeed
 from forking import Child
 from ringfeed.frameworks.batch import copy_aligned
+from watching import wait_until
 
 tf = pytest.importorskip("tensorflow")
 op = importlib.import_module("ringfeed.frameworks.tensorflow.op")
@@ -470,3 +471,17 @@ def test_fit(steps_per_execution: int) -> None:
     losses = model.fit(dataset.map(lambda batch: (batch["x"], batch["y"])), epochs=3, verbose=0).history["loss"]
     assert len(losses) == 3
     assert losses[2] < losses[0]
+
+
+@pytest.mark.usefixtures("by_either_way")
+def test_an_iteration_ends_where_its_epoch_does() -> None:
+    """The next epoch's batches, read ahead by a worker and ready, come in the next iteration and not in this one."""
+    settings: dict[str, Any] = {"batch_size": 32, "shuffle": True, "seed": 2, "slots": 3}
+    with make(**settings) as plain:
+        expected = [[y.tolist() for _, y in plain] for _ in range(4)]
+    with make(**settings, workers=1) as loader:
+        dataset = loader.to_tf_dataset()
+        for batches in expected[:2]:
+            assert labels(dataset) == batches
+            wait_until(lambda: loader.slot_states() == ["ready"] * 3)
+        assert labels(dataset.repeat(2)) == expected[2] + expected[3]

@@ -1,0 +1,395 @@
+"""The next epoch, read while this one's last batches are used: `prefetch_epochs`."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import ringfeed
+from datasets import Oracle, check, drain
+from watching import pids, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ringfeed.ring._ring import Ring
+
+ROWS = 4
+EPOCHS = 4
+SPEC = (ringfeed.Array((), "int64"), ringfeed.Array((), "float64"))
+LOCAL: dict[str, Any] = {"workers": 2, "backend": "thread", "prefetch_epochs": True}
+FORKED: dict[str, Any] = {"workers": 2, "start_method": "fork"}
+
+
+class Noted:
+    """Samples with random numbers of their epoch; in threads it can be seen which were read."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.read: list[tuple[float, int]] = []
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> tuple[int, float]:
+        drawn = float(ringfeed.rng().random())
+        self.read.append((drawn, index))
+        return index, drawn
+
+
+def contents(batches: Any) -> list[Any]:
+    """Return what came, as lists that hold no slot."""
+    return [[leaf.tolist() for leaf in batch] for batch in batches]
+
+
+def epochs_of(length: int, epochs: int = EPOCHS, **settings: Any) -> list[list[Any]]:
+    """Return what some epochs bring."""
+    with ringfeed.Loader(Noted(length), batch_size=ROWS, shuffle=True, seed=3, **settings) as loader:
+        return [contents(loader) for _ in range(epochs)]
+
+
+def ring_of(loader: ringfeed.Loader) -> Ring:
+    """Return the ring of a loader that runs."""
+    assert loader._runner.engine is not None
+    return loader._runner.engine.ring
+
+
+def wait_for_next(loader: ringfeed.Loader) -> None:
+    """Wait until every slot has a batch, though no epoch is under way."""
+    wait_until(lambda: set(loader.slot_states()) == {"ready"})
+
+
+@pytest.fixture
+def at_border() -> Iterator[Callable[..., ringfeed.Loader]]:
+    """A loader of 6 batches that is past its first epoch, and has the first batches of the second in its slots."""
+    made: list[ringfeed.Loader] = []
+
+    def make(dataset: Any = None, **settings: Any) -> ringfeed.Loader:
+        given = Noted(23) if dataset is None else dataset
+        loader = ringfeed.Loader(given, batch_size=ROWS, shuffle=True, seed=3, **{"slots": 3, **LOCAL, **settings})
+        made.append(loader)
+        assert len(contents(loader)) == len(loader)
+        wait_for_next(loader)
+        return loader
+
+    yield make
+    for loader in made:
+        loader.close()
+
+
+# ---- the same batches ----
+
+
+@pytest.mark.parametrize("slots", [2, 3, 4, 5, 6])
+@pytest.mark.parametrize("how", [LOCAL, FORKED, {"workers": 2}, {"workers": 1, "start_method": "forkserver"}], ids=str)
+def test_the_same_batches_come(slots: int, how: dict[str, Any]) -> None:
+    """Whatever the start method and the number of slots, each epoch has its own batches in its own order."""
+    assert epochs_of(23, slots=slots, **how) == epochs_of(23, workers=0)
+
+
+@pytest.mark.parametrize("length", [1, 4, 5, 8, 12])
+@pytest.mark.parametrize("slots", [2, 4, 7])
+@pytest.mark.parametrize("drop", [False, True])
+def test_epochs_shorter_than_the_slots(length: int, slots: int, drop: bool) -> None:  # noqa: FBT001 - by name
+    """No more than one epoch is read ahead, and an epoch without a batch is one, too."""
+    expected = epochs_of(length, 6, workers=0, drop_remainder=drop)
+    assert epochs_of(length, 6, slots=slots, drop_remainder=drop, **LOCAL) == expected
+
+
+def test_each_sample_is_read_once_an_epoch() -> None:
+    """What is read ahead is what the next epoch hands out; nothing is read for it again."""
+    dataset = Noted(23)
+    with ringfeed.Loader(dataset, batch_size=ROWS, shuffle=True, slots=3, spec=SPEC, **LOCAL) as loader:
+        came = Counter(
+            (drawn, index) for _ in range(3) for batch in loader for index, drawn in zip(*batch, strict=True)
+        )
+        wait_for_next(loader)
+    read = Counter(dataset.read)
+    assert max(read.values()) == 1
+    assert len(read - came) == 3 * ROWS
+    assert not came - read
+
+
+def test_only_the_next_epoch_is_read_ahead() -> None:
+    """Where its batches leave slots free, they stay free."""
+    with ringfeed.Loader(Noted(8), batch_size=ROWS, slots=5, **LOCAL) as loader:
+        assert len(contents(loader)) == 2
+        wait_until(lambda: sorted(loader.slot_states()) == ["free"] * 3 + ["ready"] * 2)
+        assert (ring_of(loader).planned, ring_of(loader).left) == (2, 0)
+
+
+# ---- what is ready when ----
+
+
+@pytest.mark.parametrize("how", [LOCAL, FORKED], ids=str)
+def test_the_next_epoch_is_ready_before_it_is_asked_for(how: dict[str, Any]) -> None:
+    """Slots that the last batches leave free are filled with the next epoch's first; the loop is not handed them."""
+    with ringfeed.Loader(Oracle(6 * ROWS), batch_size=ROWS, slots=4, **how) as loader:
+        batches = iter(loader)
+        seen = [index for _ in range(5) for index in check(next(batches))]
+        wait_for_next(loader)
+        assert (ring_of(loader).left, ring_of(loader).planned >= 4) == (1, True)
+        assert seen + drain(batches) == list(range(6 * ROWS))
+        wait_for_next(loader)
+        assert next(batches, None) is None
+        assert loader.epoch == 1
+        ring = ring_of(loader)
+        held = ring.plan_taken
+        following = iter(loader)
+        assert ring.plan_taken == held == 6
+        assert loader.slot_states().count("ready") == 4
+        assert drain(following) == list(range(6 * ROWS))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"workers": 1, "start_method": "fork", "prefetch_epochs": False},
+        {"workers": 1, "backend": "thread"},
+        {"workers": 1, "start_method": "fork", "sampler": list(range(8))},
+        {"workers": 0},
+        {"workers": 0, "prefetch_epochs": True},
+    ],
+    ids=str,
+)
+def test_nothing_is_read_ahead_where_it_is_not_wanted(settings: dict[str, Any]) -> None:
+    """False; and by itself not with threads, a sampler of the user's, or without workers."""
+    with ringfeed.Loader(Oracle(8), batch_size=ROWS, **settings) as loader:
+        for _ in range(2):
+            assert drain(loader) == list(range(8))
+            assert ring_of(loader).planned == 0
+
+
+class Hooked(Oracle):
+    """Has hooks."""
+
+    def on_epoch_end(self) -> None:
+        """Change nothing."""
+
+
+def numbers() -> Iterator[int]:
+    """Give some samples."""
+    yield from range(3)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "settings", "obstacle"),
+    [
+        (Hooked(8), {}, "on_epoch_end() of the dataset run between its epochs"),
+        (numbers, {}, "an iterable begins anew with each epoch"),
+        (Oracle(8), {"sampler": [1, 2]}, "its sampler is read as the epoch goes on"),
+    ],
+    ids=["hooks", "iterable", "sampler"],
+)
+def test_what_cannot_be_read_ahead_is_refused(dataset: Any, settings: dict[str, Any], obstacle: str) -> None:
+    """True says why it cannot be."""
+    with pytest.raises(ValueError, match="prefetch_epochs") as caught:
+        ringfeed.Loader(dataset, prefetch_epochs=True, workers=1, **settings)
+    assert str(caught.value) == f"prefetch_epochs=True, but {obstacle}; leave it out, or give False"
+
+
+def test_another_word_is_refused() -> None:
+    """Three values are known."""
+    with pytest.raises(ValueError, match="prefetch_epochs") as caught:
+        ringfeed.Loader(Oracle(8), prefetch_epochs="always")  # type: ignore[arg-type]
+    assert str(caught.value) == "prefetch_epochs='always'; choose one of 'auto', True, False"
+
+
+# ---- going elsewhere ----
+
+
+def test_the_state_at_the_border_knows_of_nothing_ahead(at_border: Callable[..., ringfeed.Loader]) -> None:
+    """It is the start of the next epoch, as without prefetch; loading it keeps what is ready."""
+    loader = at_border()
+    state = loader.state_dict()
+    assert (state["epoch"], state["samples"]) == (1, 0)
+    loader.load_state_dict(state)
+    ready = ring_of(loader).plan_taken
+    assert contents(loader) == epochs_of(23, workers=0)[1]
+    assert ring_of(loader).plan_taken == ready + 6
+
+
+@pytest.mark.parametrize(
+    ("go", "epoch", "batches"),
+    [
+        (lambda loader: loader.set_epoch(1), 1, 0),
+        (lambda loader: loader.set_epoch(2), 2, 0),
+        (lambda loader: loader.set_epoch(0), 0, 0),
+        (lambda loader: loader.skip(batches=2), 1, 2),
+        (lambda loader: loader.load_state_dict({**loader.state_dict(), "samples": 8}), 1, 2),
+        (lambda loader: loader.load_state_dict({**loader.state_dict(), "epoch": 3}), 3, 0),
+    ],
+    ids=["same", "later", "again", "skip", "amid", "state"],
+)
+def test_another_place_is_gone_to(
+    at_border: Callable[..., ringfeed.Loader], go: Callable[[ringfeed.Loader], None], epoch: int, batches: int
+) -> None:
+    """What was read for the next epoch does not show where another begins."""
+    loader = at_border()
+    go(loader)
+    expected = epochs_of(23, 5, workers=0)
+    assert contents(loader) == expected[epoch][batches:]
+    assert contents(loader) == expected[epoch + 1]
+
+
+@pytest.mark.parametrize("taken", [0, 1, 5, 6])
+def test_an_epoch_that_is_broken_off_ahead_of_the_border(taken: int) -> None:
+    """Wherever it is broken off, the next epoch is whole and its own; what was read ahead is thrown away."""
+    expected = epochs_of(23, workers=0)
+    with ringfeed.Loader(Noted(23), batch_size=ROWS, shuffle=True, seed=3, slots=4, **LOCAL) as loader:
+        batches = iter(loader)
+        for number in range(taken):
+            assert contents([next(batches)]) == [expected[0][number]]
+        del batches
+        assert ring_of(loader).planned == 0
+        assert contents(loader) == expected[1]
+
+
+def test_an_older_iterator_is_told_of_the_newer(at_border: Callable[..., ringfeed.Loader]) -> None:
+    """One that has handed out its last batch, but not ended, is superseded; what is ready is not its own."""
+    loader = at_border()
+    older = iter(loader)
+    for _ in range(6):
+        next(older)
+    wait_for_next(loader)
+    newer = iter(loader)
+    with pytest.raises(ringfeed.SupersededError):
+        next(older)
+    assert contents(newer) == epochs_of(23, workers=0)[2]
+
+
+# ---- failures beyond the border ----
+
+
+class Failing(Noted):
+    """Sample 0 cannot be read."""
+
+    def __getitem__(self, index: int) -> tuple[int, float]:
+        if index == 0:
+            message = "no such picture"
+            raise OSError(message)
+        return super().__getitem__(index)
+
+
+def test_a_sample_that_fails_does_so_in_its_own_epoch() -> None:
+    """An error that was met ahead of its epoch is raised in its place there."""
+    with ringfeed.Loader(Failing(12), batch_size=ROWS, slots=3, spec=SPEC, **LOCAL) as loader:
+        for epoch in range(3):
+            batches = iter(loader)
+            with pytest.raises(ringfeed.WorkerError, match="no such picture"):
+                next(batches)
+            assert [batch[0].tolist() for batch in batches] == [[4, 5, 6, 7], [8, 9, 10, 11]]
+            wait_for_next(loader)
+            assert loader.state_dict()["epoch"] == epoch + 1
+
+
+def test_skipped_samples_are_counted_in_their_own_epoch() -> None:
+    """What is left out ahead of its epoch is no part of the statistics yet."""
+    with ringfeed.Loader(Failing(12), batch_size=ROWS, slots=3, spec=SPEC, on_error="skip", **LOCAL) as loader:
+        for epoch in range(1, 4):
+            assert [len(batch[0]) for batch in loader] == [3, 4, 4]
+            wait_for_next(loader)
+            stats = loader.stats()
+            assert (stats.skipped, stats.batches, stats.samples) == ([0] * epoch, 3 * epoch, 11 * epoch)
+
+
+@pytest.mark.parametrize("slots", [2, 5])
+def test_a_worker_that_dies_ahead_of_its_epoch(slots: int) -> None:
+    """Workers are killed at the border, in the midst of the next epoch's rows or idle: nothing is lost."""
+    dataset = Oracle(23, sleep_s=0.002)
+    with ringfeed.Loader(dataset, batch_size=ROWS, slots=slots, max_attempts=100, **FORKED) as loader:
+        for _ in range(4):
+            assert drain(loader) == list(range(23))
+            for pid in pids(loader):
+                os.kill(pid, signal.SIGKILL)
+
+
+def test_an_order_that_cannot_be_read_fails_in_its_own_epoch() -> None:
+    """An error of the next epoch's order is not raised in this one."""
+
+    class Order:
+        pure, length, order = True, 8, "failing"
+
+        def epoch(self, number: int, start: int = 0, state: Any = None) -> Any:  # noqa: ARG002 - as samplers have it
+            self.number, self.given = number, start
+            return self
+
+        def take(self, count: int) -> np.ndarray[Any, Any]:
+            if self.number == 1:
+                message = "no order"
+                raise RuntimeError(message)
+            first, self.given = self.given, min(self.given + count, self.length)
+            return np.arange(first, self.given)
+
+        def state(self, position: int) -> None:  # noqa: ARG002 - as above
+            return None
+
+    with ringfeed.Loader(Oracle(8), batch_size=ROWS, slots=3, **LOCAL) as loader:
+        loader._runner.sampler = Order()
+        assert drain(loader) == list(range(8))
+        with pytest.raises(RuntimeError, match="no order"):
+            iter(loader)
+        loader.set_epoch(2)
+        assert drain(loader) == list(range(8))
+
+
+# ---- slots ----
+
+
+def test_views_that_are_kept_hold_no_epoch_up() -> None:
+    """Batches of several epochs that are all kept come as private copies, and stay what they were."""
+    expected = epochs_of(23, 3, workers=0)
+    with ringfeed.Loader(Noted(23), batch_size=ROWS, shuffle=True, seed=3, slots=3, **LOCAL) as loader:
+        with pytest.warns(ringfeed.SlotsHeldWarning):
+            kept = [[*loader] for _ in range(3)]
+        assert [contents(epoch) for epoch in kept] == expected
+
+
+def test_what_is_bound_again_stays_beyond_the_border(at_border: Callable[..., ringfeed.Loader]) -> None:
+    """A fence binds the next epoch's batches to other slots, and they are still not this one's."""
+    loader = at_border()
+    ring_of(loader).requeue()
+    wait_for_next(loader)
+    assert ring_of(loader).left == 0
+    assert contents(loader) == epochs_of(23, workers=0)[1]
+
+
+# ---- what is counted, and the end ----
+
+
+def test_the_time_between_epochs_is_not_counted(at_border: Callable[..., ringfeed.Loader]) -> None:
+    """Statistics stand still between epochs, whatever the workers do."""
+    loader = at_border()
+    before = loader.stats()
+    counted = before.elapsed_s, before.stall_s, before.batches, before.samples
+    wait_until(lambda: loader.slot_states() == ["ready"] * 3)
+    after = loader.stats()
+    assert (after.elapsed_s, after.stall_s, after.batches, after.samples) == counted
+    assert counted[2:] == (6, 23)
+
+
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize("how", [LOCAL, FORKED], ids=str)
+def test_nothing_is_left_of_what_was_read_ahead(how: dict[str, Any]) -> None:
+    """A loader that is closed, or dropped, with the next epoch ready leaves nothing."""
+    loader = ringfeed.Loader(Oracle(24), batch_size=ROWS, slots=3, **how)
+    assert drain(loader) == list(range(24))
+    wait_for_next(loader)
+    loader.close()
+    dropped = ringfeed.Loader(Oracle(24), batch_size=ROWS, slots=3, **how)
+    assert drain(dropped) == list(range(24))
+    wait_for_next(dropped)
+    del dropped
+
+
+def test_the_last_number_has_no_next() -> None:
+    """The epoch of the greatest number is the last, and reads nothing ahead."""
+    with ringfeed.Loader(Oracle(8), batch_size=ROWS, **LOCAL) as loader:
+        loader.set_epoch(2**63 - 1)
+        assert drain(loader) == list(range(8))
+        assert ring_of(loader).planned == 0
