@@ -286,6 +286,18 @@ def test_the_batch_size_may_change(per_batch: bool) -> None:  # noqa: FBT001
     assert sorted(first + rest) == [(name, index) for name, length in enumerate((60, 30, 7)) for index in range(length)]
 
 
+def test_ranks_share_a_mix() -> None:
+    """Each rank's batches have the quotas, and together the ranks have each sample once."""
+    mix, found = Mix([Named(0, 100), Named(1, 50), Named(2, 50)], per_batch=True), []
+    for rank in range(4):
+        settings: dict[str, Any] = {"rank": rank, "world_size": 4, "uneven": "keep", "workers": 0, "shuffle": True}
+        with Loader(mix, batch_size=8, **settings) as loader:
+            batches = [np.stack(batch, 1).tolist() for batch in loader]
+        assert [[row[0] for row in batch].count(0) for batch in batches[:6]] == [4] * 6
+        found += [tuple(row[:2]) for batch in batches for row in batch]
+    assert sorted(found) == [(name, index) for name, length in enumerate((100, 50, 50)) for index in range(length)]
+
+
 def test_a_state_of_another_mix_is_refused() -> None:
     """Other weights are another order."""
     with Loader(three(), workers=0) as loader:
@@ -512,6 +524,12 @@ REFUSED: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         lambda: Loader(Mix([[1], [2]]), shuffle=100, workers=0),  # type: ignore[arg-type]
         ValueError,
         "shuffle=100 is for one dataset, and a Mix has an order of its own; give Mix() weights=, and the loader "
+        "shuffle=True or False",
+    ),
+    "lists": (
+        lambda: Loader(Mix([[1], [2]]), batch_sampler=[[0]], workers=0),
+        ValueError,
+        "batch_sampler= is for one dataset, and a Mix has an order of its own; give Mix() weights=, and the loader "
         "shuffle=True or False",
     ),
     "no dataset": (

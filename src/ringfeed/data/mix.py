@@ -9,6 +9,8 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from ringfeed.data.base import Source
 from ringfeed.data.members import Members, Places, Rows
 from ringfeed.errors import SpecError
@@ -42,12 +44,14 @@ class Mix:
     weights: a number for each dataset; only their proportions count. None: the lengths, so that each sample comes once.
         Or a function from the number of the epoch and that of the batch in it (of the element, with
         ``batch_size=None``) to such numbers, called as each batch is planned, at most ``slots`` batches ahead. What it
-        returns may change at any time; what was drawn is in the loader's state, so that nothing comes twice.
+        returns may change at any time; what was drawn is in the loader's state, so that nothing comes twice. Where
+        several ranks share the order, it counts the batches of all, and must depend on its arguments alone.
     stop: "first": the epoch ends as soon as a dataset is used up, and no sample comes twice. "all": it ends when each
         dataset was used up at least once, but for those of weight 0; the others begin again. "never": without end.
         Weights that are numbers give the first two a ``len()``.
-    per_batch: each batch has its share of each dataset, rounded down or up so that the shares are exact over many
-        batches: every batch of 32 has 16 rows of one and 16 of the other. An epoch's last batch may be shorter.
+    per_batch: each batch, of each rank, has its share of each dataset, rounded down or up so that the shares are exact
+        over many batches: every batch of 32 has 16 rows of one and 16 of the other. An epoch's last batch may be
+        shorter.
 
     Errors name samples as ``dataset 1[17]``, sample 17 of ``datasets[1]``. Its index, as in ``stats().skipped``, is the
     number of samples of the datasets ahead, plus 17, plus the samples of all for each pass. `rng` belongs to that
@@ -200,8 +204,8 @@ class MixSource(Source):
         """Return the order of the mix; ValueError for any other."""
         from ringfeed.data.mix_order import MixSampler  # noqa: PLC0415 - no worker needs it
 
-        if sampler is not None or shuffle not in (True, False):
-            given = getattr(sampler, "parameter", "sampler=") if sampler is not None else f"shuffle={shuffle!r}"
+        if sampler is not None or not isinstance(shuffle, bool | np.bool_):
+            given = f"shuffle={shuffle!r}" if sampler is None else getattr(sampler, "parameter", "sampler=")
             message = (
                 f"{given} is for one dataset, and a Mix has an order of its own; give Mix() weights=, and the loader "
                 f"shuffle=True or False"
