@@ -453,7 +453,7 @@ class Loader(Generic[Batch_co]):
         started = self._options.start_method != "fork"  # a forked worker maps what this process has imported
         slow = stats.startup_s >= STARTUP_S or not stats.batches
         if engine is not None and started and slow and not self._imports:
-            self._imports = frameworks_in(engine.worker_pids())
+            self._imports = frameworks_in(engine.pool.pids())
         return self._imports
 
     def slot_states(self) -> list[str]:

@@ -30,8 +30,8 @@ from ringfeed.ring.machine import usable_cpus
 from ringfeed.ring.segment import Segment
 from ringfeed.spec._fields import Fields
 from ringfeed.spec.builder import BatchBuilder
-from ringfeed.workers.pool import InProcess, Pool, PoolConfig, Threads
-from ringfeed.workers.processes import Processes
+from ringfeed.workers.backends import make_pool
+from ringfeed.workers.pool import PoolConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from ringfeed.monitor.stats import Stats
     from ringfeed.ring._feed import Feed
     from ringfeed.spec.builder import BuildBatch
+    from ringfeed.workers.pool import Pool
     from ringfeed.workers.process import Launcher
 
 HELD_NS = 10**9  # patience with views that hold every slot
@@ -120,7 +121,7 @@ class Engine:
             settings.timeout_s,
             launcher,
         )
-        return _POOLS[settings.backend](config) if self._workers else InProcess(config)
+        return make_pool(settings.backend, config)
 
     # ---- epochs ----
 
@@ -457,19 +458,12 @@ class Engine:
         """Ask the kernel about the memory of this loader; at any moment, from any thread."""
         now_ns = _ring.now_ns()
         held = [Held((now_ns - at_ns) / 1e9, self.origins.told(at_ns)) for at_ns in self.observer.held_since_ns()]
-        return look(plan, self._descriptors, self.worker_pids(), held)
-
-    def worker_pids(self) -> list[int]:
-        """Return the worker processes, if there are any."""
-        return self.pool.pids() if isinstance(self.pool, Processes) else []
+        return look(plan, self._descriptors, self.pool.pids(), held)
 
     def _descriptors(self) -> list[int]:
-        sent = self.pool.descriptors() if isinstance(self.pool, Processes) else ()
-        return [fd for fd in (self.segment.control_fd, self.segment.slots_fd, *sent) if fd >= 0]
+        fds = (self.segment.control_fd, self.segment.slots_fd, *self.pool.descriptors())
+        return [fd for fd in fds if fd >= 0]
 
 
 def _slot_of(lease: _ring.Lease | None) -> int | None:
     return None if lease is None else lease.slot
-
-
-_POOLS: dict[str, type[Processes | Threads]] = {"process": Processes, "thread": Threads}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ringfeed.ring import _ring
 from ringfeed.ring.machine import usable_cpus
+from ringfeed.workers.backends import POOLS
 
 if TYPE_CHECKING:
     from ringfeed.data.base import Source
@@ -71,7 +72,7 @@ class Options:
 
     def __post_init__(self) -> None:
         """Raise ValueError or TypeError for what does not fit; names the parameter and what it takes."""
-        check_choice("backend", self.backend, ("process", "thread"))
+        check_choice("backend", self.backend, tuple(POOLS))
         check_choice("start_method", self.start_method, ("spawn", "fork", "forkserver"))
         check_choice("on_stall", self.on_stall, ("raise", "restart"))
         check_choice("on_error", self.on_error, ("raise", "skip"))

@@ -90,6 +90,14 @@ class Pool(ABC):
         """End the workers that are stuck for so long; returns when to look again, in ns, or 0: none can be ended."""
         return 0
 
+    def pids(self) -> list[int]:
+        """Return the worker processes, if there are any."""
+        return []
+
+    def descriptors(self) -> tuple[int, ...]:
+        """Return the descriptors of what was sent of the dataset."""
+        return ()
+
     def dismiss(self) -> None:
         """Have all workers leave; at once, from any thread, more than once."""
         self._config.ring.stop()
