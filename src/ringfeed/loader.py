@@ -370,14 +370,18 @@ class Loader(Generic[Batch_co]):
 
     def __iter__(self) -> Iterator[Batch_co]:
         """Begin the next epoch; an older iterator raises SupersededError at its next ``next()``."""
-        with UsersErrors():  # of a hook
-            return self._begin_epoch()
+        place = self._runner.next
+        try:
+            with UsersErrors():  # of a hook
+                return self._begin_epoch()
+        except KeyboardInterrupt:  # perhaps when it had begun: the caller has no iterator
+            self._runner.next = place
+            raise
 
     def _begin_epoch(self, build: BuildBatch | None = None, *, wait_for_slots: bool = False) -> BatchIterator:
         """Begin the next epoch; see `BatchStream.epoch`."""
-        batches = self._runner.begin(build, wait_for_slots=wait_for_slots, keeps=self)
         _in_use.add(self)
-        return batches
+        return self._runner.begin(build, wait_for_slots=wait_for_slots, keeps=self)
 
     # ---- where it is ----
 

@@ -154,6 +154,15 @@ cdef class Taker:
         rows[0] = min(lease.taken.rows, self.most_rows)
         return lease if answer[0] == c.RF_TAKEABLE else None
 
+    cdef void put_back(self, Lease lease, uint32_t rows, bint private, int64_t turn) noexcept:
+        """Keep a batch that was not handed out, unless another thread's is kept."""
+        if self.kept is None:
+            self.kept_turn = turn
+            self.kept_rows = rows
+            self.private = private
+            self.settled = True
+            self.kept = lease
+
     cdef bint wait(self, Ring ring, int64_t turn, object lock) except -1:
         """Wait for the head batch, with the loader's lock, where no other thread has it; whether the wait was ours."""
         if not lock.acquire(False):
@@ -222,12 +231,21 @@ cdef class Batches:
             except BaseException as error:
                 raise error.with_traceback(users_frames(error, error.__traceback__))
             lease = self.taker.next(self.turn, self.lock, &answer, &rows, &private)
-        if self.build is None:
-            batch = self.taker.views(lease, rows, private or self.copy)
-        else:
-            batch = self.build.private(lease, rows) if private else self.build(lease, rows)
+        try:
+            batch = self.made(lease, rows, private)
+        except Exception:
+            raise
+        except BaseException:  # Ctrl-C in a user's or a framework's Python: the next call hands it out
+            self.taker.put_back(lease, rows, private, self.turn)
+            raise
         self.note(lease.taken.place + 1)  # last: what Ctrl-C has kept from the user's code is not handed out
         return batch
+
+    cdef object made(self, Lease lease, uint32_t rows, bint private):
+        """Return the batch as the user's code gets it."""
+        if self.build is None:
+            return self.taker.views(lease, rows, private or self.copy)
+        return self.build.private(lease, rows) if private else self.build(lease, rows)
 
     cdef void note(self, uint64_t planned) noexcept:
         """Note how many batches of the plan are done with; another thread may be further."""

@@ -156,25 +156,33 @@ class EpochRunner:
     ) -> BatchIterator:
         """Begin the next epoch; see `BatchStream.epoch`. ``keeps``: what lives as long as the iterator."""
         self._check_open()
-        with self.lock:
-            self._turn += 1
-            self._rest_at = None
-            if self.engine is not None and not self._is_ahead(self.engine):
-                self.engine.cancel()  # before the hook, which may raise: C code does not look at the turn here
-            self._restore_hooks(self.next.hooks)
-            hooks = self._hooks_now()
-            self._run_hook("on_epoch_begin")
-            self._check_open()  # the hook may have closed it, or another thread
-            if self.engine is not None and self.engine.pool.failure is not None:
-                self.stop_engine()  # start afresh
-            if self.engine is None:
-                self._start()
-            elif self.source.changes:
-                self.engine.update(self.source.dataset)
-            progress = self._begin_next(hooks)
-            run = self._run(self._turn, progress, keeps, wait_for_slots=wait_for_slots)
-            assert self.engine is not None
-            return BatchIterator(run, self.engine.taker, build, copy=self.options.copy)
+        place = self.next
+        try:
+            with self.lock:
+                return self._begin(build, keeps, wait_for_slots=wait_for_slots)
+        except BaseException:  # a hook's, or Ctrl-C: nothing has begun
+            self.next = place
+            raise
+
+    def _begin(self, build: BuildBatch | None, keeps: object, *, wait_for_slots: bool) -> BatchIterator:
+        self._turn += 1
+        self._rest_at = None
+        if self.engine is not None and not self._is_ahead(self.engine):
+            self.engine.cancel()  # before the hook, which may raise: C code does not look at the turn here
+        self._restore_hooks(self.next.hooks)
+        hooks = self._hooks_now()
+        self._run_hook("on_epoch_begin")
+        self._check_open()  # the hook may have closed it, or another thread
+        if self.engine is not None and self.engine.pool.failure is not None:
+            self.stop_engine()  # start afresh
+        if self.engine is None:
+            self._start()
+        elif self.source.changes:
+            self.engine.update(self.source.dataset)
+        progress = self._begin_next(hooks)
+        run = self._run(self._turn, progress, keeps, wait_for_slots=wait_for_slots)
+        assert self.engine is not None
+        return BatchIterator(run, self.engine.taker, build, copy=self.options.copy)
 
     def _begin_next(self, hooks: Any) -> Progress:
         """Plan the epoch of the next place; the one after it comes next."""
