@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import TypeAlias
 
-    from ringfeed.frameworks.base import BatchIterator, BatchStream, LoaderInfo
+    from ringfeed.frameworks.base import BatchIterator, BatchStream, LoaderInfo, Progress
     from ringfeed.frameworks.cast import Chosen
     from ringfeed.ring._ring import Lease
     from ringfeed.spec.array import AnyArray, Leaf
@@ -229,27 +229,36 @@ class Epoch:
         return self
 
     def __next__(self) -> Any:
-        if self._batches is None:
-            self._choose()
-            left = self._stream.left
-            self._batches = self._stream.epoch(self._build, wait_for_slots=True)
-            self._batches.count_alone().given = UNKNOWN
-            # An iterable may give more than it says, or raise instead of ending: either is what comes next.
-            self._left = None if self._stream.info.is_iterable else left
+        batches = self._batches or self.begin()
         if self._left is not None:
             self._left -= 1
         try:
-            leaves = next(self._batches)
+            leaves = next(batches)
         except RingfeedError as error:
             self._explain(error)
             raise
         if self._left == 0:
             # Callers that know the length never ask past the end, where the loader closes its epoch.
-            next(self._batches, None)
+            next(batches, None)
         return leaves
+
+    def begin(self) -> BatchIterator:
+        """Begin now, where the first ``next()`` has not."""
+        if self._batches is None:
+            self._choose()
+            left = self._stream.left
+            self._batches = self._stream.epoch(self._build, wait_for_slots=True)
+            self._note(self._batches.count_alone())
+            # An iterable may give more than it says, or raise instead of ending: either is what comes next.
+            self._left = None if self._stream.info.is_iterable else left
+        return self._batches
 
     def _choose(self) -> None:
         """Set the loader's next epoch, where it is not the one after the last."""
+
+    def _note(self, progress: Progress) -> None:
+        """Say how far the training loop is, whose batches are read ahead: it knows alone."""
+        progress.given = UNKNOWN
 
     def _explain(self, error: RingfeedError) -> None:
         """Add to an error what its caller would lose of it."""

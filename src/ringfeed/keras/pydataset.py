@@ -7,6 +7,7 @@ dataset ──> DatasetFeed ── begin ──> RingPass ──> the batches of
 
 from __future__ import annotations
 
+import json
 import random
 from contextlib import contextmanager
 from dataclasses import replace
@@ -109,6 +110,31 @@ class DatasetFeed:
             except RingfeedError as error:
                 self._error = error  # the next batch says so
 
+    def state(self) -> Any:
+        """Return what the dataset's own ``state_dict()`` says, for JSON; None where it has none."""
+        if not all(callable(getattr(self.dataset, name, None)) for name in ("state_dict", "load_state_dict")):
+            return None
+        state = self.dataset.state_dict()
+        try:
+            json.dumps(state)
+        except TypeError as error:
+            message = (
+                f"state_dict() of the dataset (a {type(self.dataset).__name__}) holds what JSON has not ({error}); "
+                f"return numbers, strings, lists and dicts of them"
+            )
+            raise TypeError(message) from None
+        return state
+
+    def restore(self, state: Any, epochs: int) -> None:
+        """Have the dataset be as it was after so many epochs: by its own state, or by running its hooks once more."""
+        if state is not None:
+            self.dataset.load_state_dict(state)
+            return
+        for epoch in range(epochs):
+            self.run_hook("on_epoch_begin")
+            self._order.epoch(epoch)  # what it draws, hooks may draw from, too
+            self.run_hook("on_epoch_end")
+
     def take(self, batches: BatchIterator) -> Any:
         """Take the next batch of a pass, and remember where it failed."""
         before = self.position
@@ -151,6 +177,11 @@ class RingPass:
     def turn(self) -> int:
         """The number of the loader's iterator."""
         return self._batches.turn
+
+    @property
+    def progress(self) -> Progress:
+        """How many batches were taken, with those of None."""
+        return self._batches.progress
 
     def count_alone(self) -> Progress:
         """Return the progress, which the caller keeps up to date."""

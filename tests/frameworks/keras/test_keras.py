@@ -82,6 +82,18 @@ def test_each_epoch_is_the_next_of_the_loader() -> None:
         np.testing.assert_array_equal(weights, expected)
 
 
+def test_goes_on_amid_an_epoch() -> None:
+    """Over a loader that goes on amid an epoch, `fit` has its rest once, by its own numbers, and then whole ones."""
+    batches: list[int] = []
+    callback = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: batches.append(batch))  # noqa: ARG005
+    loader = make()
+    loader.skip(batches=2)
+    data = loader.to_keras()
+    history(data, shuffle=False, callbacks=[callback])
+    assert batches == [2, 3, *range(4), *range(4)]
+    assert (data.num_batches, loader.epoch) == (4, 3)
+
+
 def test_compiled_by_xla() -> None:
     """`jit_compile=True` trains as over arrays; XLA rounds differently for shapes that it knows."""
     found = history(make().to_keras(), small_model(jit_compile=True))

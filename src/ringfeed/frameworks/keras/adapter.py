@@ -6,8 +6,6 @@ Feed             the loader's epochs in the structures that Keras unpacks, with 
 
 from __future__ import annotations
 
-import sys
-import traceback
 import weakref
 from collections.abc import Mapping
 from functools import partial
@@ -27,17 +25,16 @@ from ringfeed.frameworks.keras.arguments import (
     check_targets,
     class_weight_of,
     iterator_in_the_making,
-    resumed_epoch,
 )
 from ringfeed.frameworks.keras.backends import KerasCasts, jax_memory, tensorflow_memory, torch_memory
 from ringfeed.frameworks.keras.caller import caller, owner
+from ringfeed.frameworks.keras.place import KerasEpoch, Place, done_batches, go_on
 from ringfeed.spec.spec import Array, Spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from types import FrameType
 
-    from ringfeed.errors import RingfeedError
     from ringfeed.frameworks.base import BatchStream, Framework, LoaderInfo
     from ringfeed.frameworks.batch import Extra, Own
     from ringfeed.frameworks.cast import CastTree, Chosen
@@ -60,6 +57,8 @@ class LoaderAdapter(DataAdapter):  # type: ignore[misc]  # keras has no types
         # What each call of Keras asked for, and its newest feed.
         self._asked: weakref.WeakKeyDictionary[EpochIterator, ClassWeight] = weakref.WeakKeyDictionary()
         self._feeds: weakref.WeakKeyDictionary[EpochIterator, Feed] = weakref.WeakKeyDictionary()
+        self._places: weakref.WeakKeyDictionary[EpochIterator, Place] = weakref.WeakKeyDictionary()
+        self._own_place = Place(stream)
 
     # ---- what it is ----
 
@@ -88,6 +87,10 @@ class LoaderAdapter(DataAdapter):  # type: ignore[misc]  # keras has no types
     @property
     def partial_batch_size(self) -> None:
         """None, as for a tf.data.Dataset: not known beforehand."""
+
+    def place(self, iterator: EpochIterator | None = None) -> Place:
+        """Where a call of Keras is in the loader's epochs; without one, where all callers of this adapter are."""
+        return self._own_place if iterator is None else self._places.setdefault(iterator, Place(self._stream))
 
     # ---- one epoch ----
 
@@ -132,6 +135,10 @@ class LoaderAdapter(DataAdapter):  # type: ignore[misc]  # keras has no types
         iterator = owner(frame)
         if isinstance(iterator, EpochIterator) and iterator in self._feeds:
             self._feeds[iterator].leave(trained=frame.f_code is not EpochIterator.reset.__code__)
+        if isinstance(iterator, EpochIterator) and frame.f_code is EpochIterator.reset.__code__:
+            done = done_batches(self._stream)
+            if done:  # the user has loaded a state
+                go_on(iterator, 0 if iterator.steps_per_epoch else done, done)
 
     # ---- the call of Keras ----
 
@@ -142,8 +149,9 @@ class LoaderAdapter(DataAdapter):  # type: ignore[misc]  # keras has no types
     def _feed(self, frame: FrameType) -> Feed:
         iterator = owner(frame)
         if not isinstance(iterator, EpochIterator):
-            return Feed(self._stream, self._info, self._class_weight)
-        feed = self._feeds[iterator] = Feed(self._stream, self._info, self._asked.get(iterator, self._class_weight))
+            return Feed(self._stream, self._info, self._class_weight, self._own_place)
+        asked = self._asked.get(iterator, self._class_weight)
+        feed = self._feeds[iterator] = Feed(self._stream, self._info, asked, self.place(iterator))
         return feed
 
     def _listen(self, making: FrameType) -> None:
@@ -159,7 +167,9 @@ class LoaderAdapter(DataAdapter):  # type: ignore[misc]  # keras has no types
 class Feed:
     """The loader's batches, with the weights of their classes where asked for; one epoch at a time."""
 
-    def __init__(self, stream: BatchStream, info: LoaderInfo, class_weight: ClassWeight | None) -> None:
+    def __init__(
+        self, stream: BatchStream, info: LoaderInfo, class_weight: ClassWeight | None, place: Place | None = None
+    ) -> None:
         """Refuse samples that Keras cannot unpack, and class weights that these cannot have."""
         _check_structure(info.spec.tree)
         self._stream = stream
@@ -173,6 +183,7 @@ class Feed:
         self.pack = _packer(info.spec.tree, list(self.extra.values()))
         """Makes the batch around its leaves, whatever they have become."""
         self._epoch: Epoch | None = None
+        self._place = place or Place(stream)
 
     def arrays(self, own: Own | None = None) -> Iterator[list[AnyArray]]:
         """One epoch: the leaves of each batch as private arrays, made their ``own`` way or copied; the weights last."""
@@ -190,23 +201,8 @@ class Feed:
             epoch.give_back()
 
     def _begin(self, build: BuildBatch) -> Epoch:
-        self._epoch = _KerasEpoch(self._stream, build)
+        self._epoch = KerasEpoch(self._stream, build, self._place)
         return self._epoch
-
-
-class _KerasEpoch(Epoch):
-    """An epoch that Keras walks."""
-
-    def _choose(self) -> None:
-        """Go on where a `fit` does that was told to, or restored."""
-        number = resumed_epoch(caller(above=1), self._stream)
-        if number is not None:
-            self._stream.set_epoch(number)
-
-    def _explain(self, error: RingfeedError) -> None:
-        """Keep the cause of an error through Keras, which raises what it catches `from None`."""
-        if error.__cause__ is not None and sys.version_info >= (3, 11):
-            error.add_note("".join(traceback.format_exception(error.__cause__)).rstrip())
 
 
 def _weights(target: int, class_weight: ClassWeight, leaves: list[AnyArray]) -> list[AnyArray]:

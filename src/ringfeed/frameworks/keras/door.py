@@ -21,9 +21,11 @@ def to_keras(stream: BatchStream, *, class_weight: ClassWeight | None = None, ca
     Batches are ``x``, ``(x, y)`` or ``(x, y, sample_weight)``, each an array or a structure of arrays; lists
     become tuples. Every epoch of Keras is an epoch of the loader, begun with its first batch; where
     ``steps_per_epoch`` is below the loader's length, an epoch of the loader goes on over several of Keras',
-    as with a tf.data.Dataset. A ``fit`` with ``initial_epoch=``, or that `BackupAndRestore`
+    as with a tf.data.Dataset. A ``fit`` with ``initial_epoch=``, or that Keras' `BackupAndRestore`
     restores, begins with the loader's epoch of that number (under a distribution strategy, whose threads
-    ask for batches, call ``set_epoch`` of the loader).
+    ask for batches, call ``set_epoch`` of the loader). After ``load_state_dict`` or ``skip`` of the loader Keras
+    has the rest of that epoch once, by the numbers that its steps have in a whole one, and whole epochs then;
+    `ringfeed.keras.BackupAndRestore` restores all of a training.
 
     The step reads the memory that the workers filled: TensorFlow, JAX on the CPU and torch get tensors over the
     slot, which comes back when the framework lets go of them. Where it holds all slots but one, as `predict` does

@@ -1,0 +1,184 @@
+"""Where a call of Keras is in the loader's epoch, and how one that was restored goes on there.
+
+the loader's epoch   0 1 2 3 4 5 6 7 8 9
+taken                0 1 2 3 4             by Keras, which may read ahead of the step
+trained on           0 1 2 3               the callback counts these; a backup says so
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+import weakref
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ringfeed.errors import RingfeedError
+from ringfeed.frameworks.batch import Epoch
+from ringfeed.frameworks.keras.arguments import resumed_epoch
+from ringfeed.frameworks.keras.caller import caller
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from keras.src.trainers.epoch_iterator import EpochIterator
+
+    from ringfeed.frameworks.base import BatchStream, Progress
+    from ringfeed.spec.builder import BuildBatch
+
+    Steps = Iterator[tuple[int, int, Any]]
+
+
+@dataclass
+class Place:
+    """The newest of the loader's epochs that one call of Keras walks.
+
+    begun: how many epochs the call has begun; start: the batches of the newest that an earlier run was trained on;
+        taken: the batches of it that Keras has, with those.
+    newest: the newest epoch that was made, which may not have begun.
+    is_restored: whether a backup says which the loader's next epoch is, whatever number Keras has for it.
+    """
+
+    stream: BatchStream
+    begun: int = 0
+    start: int = 0
+    taken: int = 0
+    newest: weakref.ref[KerasEpoch] | None = None
+    is_restored: bool = False
+    _restored_batches: int = 0
+    _progress: Progress | None = None  # the loader's
+    # Whole batches of None are left out, so that Keras has fewer than the loader's order: since which batch, how many.
+    _left_out: list[tuple[int, int]] = field(default_factory=list)
+
+    def begin(self) -> None:
+        """Count an epoch, which begins at the loader's place."""
+        self.begun += 1
+        self.start = self.taken = self._restored_batches or done_batches(self.stream)
+        self.is_restored, self._restored_batches, self._left_out = False, 0, []
+
+    def note(self, progress: Progress) -> None:
+        """Keep what the loader is to be told by."""
+        self._progress = progress
+
+    def count(self, planned: int) -> None:
+        """Count a batch that Keras has taken; ``planned``: how many of the order this makes since the epoch began."""
+        self.taken += 1
+        left_out = planned - (self.taken - self.start)
+        if left_out != (self._left_out[-1][1] if self._left_out else 0):
+            self._left_out.append((self.taken, left_out))
+
+    def has_more(self, trained: int) -> bool:
+        """Whether the epoch has a batch after those that were trained on; it is taken, where only that tells."""
+        length = self.stream.info.exact_length
+        if length is not None:
+            return trained < length
+        epoch = None if self.newest is None else self.newest()
+        return trained < self.taken or (epoch is not None and epoch.has_next())
+
+    def state(self, trained: int | None) -> dict[str, Any]:
+        """Return the loader's state after so many batches of the newest epoch; None: after all of it."""
+        if self._progress is None:
+            return self.stream.state_dict()  # none has begun
+        self._progress.is_over = trained is None
+        left_out = [number for since, number in self._left_out if trained is not None and since <= trained]
+        planned = (self.taken if trained is None else trained) - self.start + (left_out[-1] if left_out else 0)
+        return self.stream.state_dict(batches=planned)
+
+    def restore(self, state: dict[str, Any], batches: int) -> None:
+        """Begin the loader's next epoch where a state says, after so many batches of it; StateError if it cannot."""
+        self.stream.load_state_dict(state)
+        self.is_restored, self._restored_batches = True, batches
+
+    def begin_now(self) -> None:
+        """Begin the newest epoch before its first batch is asked for."""
+        epoch = None if self.newest is None else self.newest()
+        if epoch is not None:
+            epoch.begin()
+
+
+def done_batches(stream: BatchStream) -> int:
+    """The batches of the loader's next epoch that it leaves out; 0 where its length is unknown."""
+    if not stream.is_amid:
+        return 0
+    length, left = stream.info.length, stream.left
+    return 0 if length is None or left is None else length - left
+
+
+class KerasEpoch(Epoch):
+    """An epoch that Keras walks, and counts in its place."""
+
+    def __init__(self, stream: BatchStream, build: BuildBatch, place: Place) -> None:
+        super().__init__(stream, build)
+        self._place = place
+        self._ahead: list[Any] = []  # what `has_next` has taken: a batch, or the error in its place
+        place.newest = weakref.ref(self)
+
+    def __next__(self) -> Any:
+        if not self._ahead:
+            return self._take()
+        found = self._ahead.pop()
+        if isinstance(found, RingfeedError):
+            raise found
+        return found
+
+    def _take(self) -> Any:
+        leaves = super().__next__()
+        self._place.count(self.begin().progress.given)
+        return leaves
+
+    def has_next(self) -> bool:
+        """Whether there is another batch; it is taken, and comes next. So does an error."""
+        try:
+            self._ahead = self._ahead or [self._take()]
+        except StopIteration:
+            return False
+        except RingfeedError as error:
+            self._ahead = [error]
+        return True
+
+    def _choose(self) -> None:
+        """Go on where a `fit` does that was told to, or restored."""
+        number = None if self._place.is_restored else resumed_epoch(caller(above=1), self._stream)
+        if number is not None:
+            self._stream.set_epoch(number)
+        self._place.begin()
+
+    def _note(self, progress: Progress) -> None:
+        super()._note(progress)
+        self._place.note(progress)
+
+    def _explain(self, error: RingfeedError) -> None:
+        """Keep the cause of an error through Keras, which raises what it catches `from None`."""
+        if error.__cause__ is not None and sys.version_info >= (3, 11):
+            error.add_note("".join(traceback.format_exception(error.__cause__)).rstrip())
+
+
+def go_on(iterator: EpochIterator, step: int, batches: int, ready: Callable[[], None] = lambda: None) -> None:
+    """Have the next epoch of Keras be the rest of one that had ``step`` steps.
+
+    Its steps have the numbers that they have in a whole epoch, and Keras counts ``batches`` of the loader's epoch as
+    seen. ``ready`` is called when the hooks of the dataset have run and no batch was taken.
+    """
+
+    def rest() -> Steps:
+        vars(iterator).pop("_enumerate_iterator", None)  # epochs after this one are whole
+        return _rest(iterator, step, batches, ready)
+
+    vars(iterator)["_enumerate_iterator"] = rest
+
+
+def _rest(iterator: EpochIterator, step: int, batches: int, ready: Callable[[], None]) -> Steps:
+    # Keras' private names: it has no other place for where an epoch begins.
+    whole = iterator.steps_per_epoch
+    counts_anew = not (whole or iterator._num_batches)  # noqa: SLF001 - the branch without an end sets its count each time
+    iterator.steps_per_epoch = whole and whole - step
+    try:
+        for number, (begin, end, data) in enumerate(iterator._enumerate_iterator()):  # noqa: SLF001
+            iterator.steps_per_epoch = whole
+            if number == 0:
+                ready()
+            if number == 0 or counts_anew:
+                iterator._steps_seen += batches  # noqa: SLF001
+            yield begin + step, end + step, data
+    finally:
+        iterator.steps_per_epoch = whole
