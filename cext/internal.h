@@ -47,12 +47,12 @@ struct rf_binder {
 
     _Atomic uint32_t taking; /* the lock of those that take, in whatever thread: see take.c */
     /* Under it. */
-    int64_t turn;       /* whose batches these are; 0 after a break */
-    int64_t due_ns;     /* from then on the engine is asked; 0: never; below it: at once */
-    uint64_t looked_at; /* the head when that was set */
-    int64_t waited_ns;  /* in vain, since a batch was taken */
-    uint32_t low_water; /* batches that stay planned until the engine has planned more */
-    uint32_t asleep;    /* threads that have announced that they sleep */
+    int64_t turn;            /* whose batches these are; 0 after a break */
+    int64_t due_ns;          /* from then on the engine is asked; 0: never; below it: at once */
+    uint64_t looked_at;      /* the head when that was set */
+    int64_t waited_ns;       /* in vain, since a batch was taken */
+    uint32_t low_water;      /* batches that stay planned until the engine has planned more */
+    uint32_t asleep;         /* threads that have announced that they sleep */
     _Atomic uint64_t border; /* place in the plan where the next turn's batches begin, or RF_NO_BORDER; of the engine */
 
     /* Under the lock. */

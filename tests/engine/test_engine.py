@@ -168,7 +168,7 @@ def test_a_dataset_that_cannot_be_opened(method: Any, text: str) -> None:
 @pytest.mark.parametrize("how", BACKENDS[1:4], ids=str)
 def test_a_stuck_worker_is_shown(how: dict[str, Any]) -> None:
     """Past timeout_s a StallError names each worker, its sample, how long, and its Python stack."""
-    loader = ringfeed.Loader(Misbehaving("sleeps", length=24), batch_size=8, **how)
+    loader = ringfeed.Loader(Misbehaving("sleeps", length=24), batch_size=8, prefetch_epochs=False, **how)
     batches = iter(loader)
     wait_until(lambda: filled(loader) == 20)  # all but the ticket of four rows that it is stuck in
     assert check(next(batches)) + check(next(batches)) == list(range(16))

@@ -34,6 +34,7 @@ DEFAULTS: dict[str, Any] = {
     "max_attempts": 3,
     "max_restarts": None,
     "pin": False,
+    "prefetch_epochs": "auto",
 }
 
 

@@ -72,6 +72,8 @@ void check_taken(const struct state *s, const struct slot *slot)
 {
     if (slot->plan != s->expected || slot->batch != s->head)
         wrong("a batch was taken that is not the next one");
+    if (s->waiting <= s->beyond)
+        wrong("a batch of the next epoch was taken in this one");
     if (slot->state != BOUND)
         wrong("a batch was taken from a slot that is not bound");
     for (unsigned cell = 0; cell < tickets_of(slot->plan); cell++)

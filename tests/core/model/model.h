@@ -12,6 +12,7 @@ struct configuration {
     uint8_t spare;                         /* ids that nobody has at first: for those who replace fenced workers */
     uint8_t epochs, batches, tickets[4];   /* batches of an epoch; tickets of each, 0: as many as cells */
     uint8_t ahead;                         /* batches planned in one go */
+    bool crosses;                          /* the next epoch is planned, too, while this one's last batches are taken */
     uint8_t window;                        /* planned batches that may have no slot yet; 0: any number */
     uint8_t takers, releasers, exports;    /* exports: holds beside the lease's own */
     uint8_t kills, breaks, freezes, forks; /* how many may happen */
@@ -95,6 +96,12 @@ static inline unsigned place_of(unsigned batch)
     return batch % (broken(LATE_SLOT_CHOICE) ? SLOTS : configuration->slots);
 }
 static inline struct entry entry_of(const struct state *s, unsigned batch) { return s->slot_of[place_of(batch)]; }
+/* Whether this epoch's batches are all taken, and what waits is the next one's. */
+static inline bool is_at_border(const struct state *s)
+{
+    return s->beyond && s->waiting == s->beyond && !broken(BORDER_IGNORED);
+}
+
 static inline bool is_bound(const struct state *s) { return s->head < s->bound; }
 /* Whether the head batch has a slot: it has if it is bound, unless that rule is broken. */
 static inline bool is_housed(const struct state *s) { return is_bound(s) && entry_of(s, s->head).slot != NO_SLOT; }

@@ -38,7 +38,8 @@ static void say_ring(const struct state *s, struct text *text)
     SAY("binder's lock %s", s->lock ? "taken" : "free");
     SAY("alarm %u", s->alarm);
     SAY("plan: batches from %u to below %u", s->plan_read, s->plan_write);
-    SAY("epoch %u: %u batches planned, %u waiting, next is %u", s->epoch, s->planned, s->waiting, s->expected);
+    SAY("epoch %u: %u batches planned, %u waiting, %u of them beyond, next is %u", s->epoch, s->planned, s->waiting, s->beyond,
+        s->expected);
     for (unsigned at = 0; at < configuration->slots; at++)
         SAY("slot_of[%u] slot %d, %u tickets", at, s->slot_of[at].slot == NO_SLOT ? -1 : s->slot_of[at].slot,
             s->slot_of[at].tickets);

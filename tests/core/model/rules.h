@@ -69,6 +69,7 @@
     /* -- taking and releasing -- */                                                                                  \
     X(TAKE_BY_LAST_CELL, "take-by-last-cell", "small", "a batch is taken when its last cell is final")                \
     X(TAKERS_UNLOCKED, "takers-unlocked", "takers", "two consumer threads take without a lock")                       \
+    X(BORDER_IGNORED, "border-ignored", "border", "a look does not stop at the border")                                  \
     X(DROP_WITHOUT_COUNT, "drop-without-count", "exports", "the first drop frees the slot")                           \
     X(BUMP_BEFORE_BIND, "bump-before-bind", "break", "a release bumps news_seq before it tries to bind")              \
     X(BUSY_RELEASE_LOST, "busy-release-lost", "break",                                                                \

@@ -214,6 +214,7 @@ struct state {
     uint8_t homeless_plan;
     /* what takers share, under their lock */
     uint8_t taker_lock, asleep /* takers that have announced a sleep */, epoch, planned, waiting, expected; /* planned: of this epoch; expected: the next id */
+    uint8_t beyond; /* of those that wait: the next epoch's, behind the border */
     uint8_t pace;          /* tickets are short: of struct rf_control */
     uint8_t armed, changed; /* a bit a taker: it has observed news_seq; it was bumped since */
     uint8_t shared_mutex;               /* only where a rule is broken */

@@ -1,12 +1,14 @@
 /* A consumer thread in next(): it plans, looks, sleeps and takes. */
 #include "model.h"
 
+#include <stddef.h>
+
 #define T (&s->thread[number])
 
 void end_epoch(struct state *s)
 {
     s->epoch++;
-    s->planned = s->waiting = 0;
+    s->planned = s->waiting = s->beyond = 0;
     s->expected = s->plan_write;
 }
 
@@ -50,13 +52,22 @@ static bool has_waited(const struct thread *thread) { return thread->turn; }
 
 /* ---- planning ---- */
 
+static uint8_t *planned_next(struct state *s)
+{
+    if (s->planned < configuration->batches)
+        return &s->planned;
+    bool crosses = configuration->crosses && s->epoch + 1 < configuration->epochs;
+    return crosses && s->beyond < configuration->batches ? &s->beyond : NULL;
+}
+
 /* `flag`: this call has planned already, and goes on as far ahead as it may. */
 static void plan(struct state *s, struct thread *thread)
 {
     unsigned ahead = thread->flag ? configuration->ahead : configuration->slots;
     bool room = !configuration->window || s->plan_write - s->plan_bound < configuration->window;
-    if (s->planned < configuration->batches && s->waiting < ahead && room) {
-        s->planned++;
+    uint8_t *planned = planned_next(s);
+    if (planned && s->waiting < ahead && room) {
+        ++*planned;
         s->waiting++;
         s->plan_write++;
         thread->flag = 1;
@@ -113,9 +124,11 @@ static void look_again(struct state *s, struct thread *thread)
 /* DRY: the epoch is over. */
 static void answer_dry(struct state *s, struct thread *thread)
 {
-    if (s->waiting || s->planned < configuration->batches)
+    if (s->waiting != s->beyond || s->planned < configuration->batches)
         wrong("an epoch ends before its last batch was taken");
-    end_epoch(s);
+    s->epoch++;
+    s->planned = s->beyond;
+    s->beyond = 0;
     s->taker_lock = 0;
     leave_wait(s, thread, IDLE);
 }
@@ -126,7 +139,9 @@ static void look_last(struct state *s, struct thread *thread)
 {
     bool dry = broken(DRY_BY_PLAN) ? thread->flag : !s->waiting;
     thread->flag = 0;
-    if (is_bound(s))
+    if (is_at_border(s))
+        answer_dry(s, thread);
+    else if (is_bound(s))
         thread->step = REST_BOUND; /* PENDING */
     else if (broken(DRY_BY_ROOM))
         thread->step = LOOK_ROOM;
@@ -330,7 +345,9 @@ enum outcome taker_step(struct state *s, unsigned number)
     case NEXT_LOCK: return enter_next(s, T) ? STEPPED : NO_MORE;
     case NEXT_PLAN: plan(s, T); break;
     case LOOK_BOUND:
-        if (is_housed(s))
+        if (is_at_border(s))
+            T->step = LOOK_STOP;
+        else if (is_housed(s))
             begin_unfinished(s, T, LOOK_CELL);
         else
             go_bind(T, LOOK_AGAIN);

@@ -255,7 +255,9 @@ def test_batches_come_without_the_interpreter(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(op.LoaderFeed, "take", lambda self, turn: asked.append(turn) or take(self, turn))
     with ringfeed.Loader(Oracle(1600, sleep_s=0.0005), batch_size=8, workers=1, slots=3) as loader:
         assert len(indices(loader.to_tf_dataset())) == 1600
-        assert len(asked) == 1, "the last batch, at which the loader closes the epoch"
+        assert len(asked) == 2, (
+            "where the next epoch is planned, and the last batch, at which the loader closes this one"
+        )
         stats = loader.stats()
         assert (stats.batches, stats.samples) == (200, 1600)
         assert stats.stall_s > 0.1
