@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -263,6 +264,20 @@ def test_an_older_iterator_is_told_of_the_newer(at_border: Callable[..., ringfee
     assert contents(newer) == epochs_of(23, workers=0)[2]
 
 
+@pytest.mark.parametrize("taken", [0, 1, 5])
+def test_a_newer_iterator_gets_its_own_epoch(taken: int) -> None:
+    """Where an older one has batches left, none of them comes in the next epoch, though that is planned already."""
+    expected = epochs_of(23, workers=0)
+    with ringfeed.Loader(Noted(23), batch_size=ROWS, shuffle=True, seed=3, slots=7, **LOCAL) as loader:
+        older = iter(loader)
+        for number in range(taken):
+            assert contents([next(older)]) == [expected[0][number]]
+        wait_for_next(loader)
+        assert contents(loader) == expected[1]
+        with pytest.raises(ringfeed.SupersededError):
+            next(older)
+
+
 # ---- failures beyond the border ----
 
 
@@ -309,32 +324,53 @@ def test_a_worker_that_dies_ahead_of_its_epoch(slots: int) -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
+class Order:
+    """0, 1, ..., 7 in every epoch, but that reading epoch 1 raises: each time, or once, with its first numbers gone."""
+
+    pure, length, order = True, 8, "failing"
+
+    def __init__(self, error: BaseException, *, once: bool) -> None:
+        self.errors = [error] * (1 if once else 100)
+        self.number = self.given = 0
+
+    def epoch(self, number: int, start: int = 0, state: Any = None) -> Order:  # noqa: ARG002 - as samplers have it
+        """Begin again."""
+        begun = copy(self)
+        begun.number, begun.given = number, start
+        return begun
+
+    def take(self, count: int) -> np.ndarray[Any, Any]:
+        """Give the next numbers."""
+        first, self.given = self.given, min(self.given + count, self.length)
+        if self.number == 1 and self.errors:
+            raise self.errors.pop()
+        return np.arange(first, self.given)
+
+    def state(self, position: int) -> None:  # noqa: ARG002 - as above
+        """Return None."""
+        return None
+
+
 def test_an_order_that_cannot_be_read_fails_in_its_own_epoch() -> None:
     """An error of the next epoch's order is not raised in this one."""
-
-    class Order:
-        pure, length, order = True, 8, "failing"
-
-        def epoch(self, number: int, start: int = 0, state: Any = None) -> Any:  # noqa: ARG002 - as samplers have it
-            self.number, self.given = number, start
-            return self
-
-        def take(self, count: int) -> np.ndarray[Any, Any]:
-            if self.number == 1:
-                message = "no order"
-                raise RuntimeError(message)
-            first, self.given = self.given, min(self.given + count, self.length)
-            return np.arange(first, self.given)
-
-        def state(self, position: int) -> None:  # noqa: ARG002 - as above
-            return None
-
     with ringfeed.Loader(Oracle(8), batch_size=ROWS, slots=3, **LOCAL) as loader:
-        loader._runner.sampler = Order()
+        loader._runner.sampler = Order(RuntimeError("no order"), once=False)
         assert drain(loader) == list(range(8))
         with pytest.raises(RuntimeError, match="no order"):
             iter(loader)
         loader.set_epoch(2)
+        assert drain(loader) == list(range(8))
+
+
+def test_ctrl_c_while_the_next_epoch_is_planned_costs_no_batch() -> None:
+    """What was read of the order and not planned is not missing: that epoch begins from its start."""
+    with ringfeed.Loader(Oracle(8), batch_size=ROWS, slots=2, **LOCAL) as loader:
+        loader._runner.sampler = Order(KeyboardInterrupt(), once=True)
+        batches = iter(loader)
+        seen = check(next(batches))
+        with pytest.raises(KeyboardInterrupt):
+            next(batches)
+        assert seen + drain(batches) == list(range(8))
         assert drain(loader) == list(range(8))
 
 

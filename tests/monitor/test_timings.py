@@ -65,7 +65,7 @@ class SlowInPlace(Slow):
 
 def timings(dataset: Any, workers: dict[str, Any], **settings: Any) -> tuple[int, int, int, int]:
     """Return rows, read_ns and write_ns of all workers after an epoch, and the tickets they claimed."""
-    settings = {"batch_size": 4, **settings}
+    settings = {"batch_size": 4, "prefetch_epochs": False, **settings}
     with ringfeed.Loader(dataset, **settings, **workers) as loader:
         for batch in loader:
             del batch

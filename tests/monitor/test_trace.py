@@ -131,7 +131,8 @@ def test_the_names_of_the_lines(tmp_path: Path) -> None:
 def test_a_loader_that_runs(tmp_path: Path) -> None:
     """The lines add up to the statistics, nothing overlaps on a line, and each batch is a step."""
     path = tmp_path / "run.json"
-    with ringfeed.Loader(Oracle(200, sleep_s=0.002), batch_size=8, workers=2, slots=2) as loader:
+    settings: Any = {"workers": 2, "slots": 2, "prefetch_epochs": False}  # so that the workers rest at the end
+    with ringfeed.Loader(Oracle(200, sleep_s=0.002), batch_size=8, **settings) as loader:
         with loader.trace(path) as trace:
             for _ in loader:
                 time.sleep(0.005)  # longer than the time between two looks
