@@ -348,7 +348,6 @@ class Order:
 
     def state(self, position: int) -> None:  # noqa: ARG002 - as above
         """Return None."""
-        return None
 
 
 def test_an_order_that_cannot_be_read_fails_in_its_own_epoch() -> None:

@@ -136,7 +136,7 @@ def test_leaves_the_workers_a_slot(slots: int, free: int) -> None:
 def test_gives_a_slot_back_when_its_copy_has_passed() -> None:
     """Not before, and at the next next() even if that takes no new batch."""
     device = FakeDevice()
-    with oracle(Oracle(2 * ROWS), slots=4) as loader:
+    with oracle(Oracle(2 * ROWS), slots=4, prefetch_epochs=False) as loader:
         epochs = iter(epochs_of(loader, device))
         until_ready(loader, 2)
         next(epochs)
