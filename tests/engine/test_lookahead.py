@@ -346,7 +346,7 @@ class Order:
             raise self.errors.pop()
         return np.arange(first, self.given)
 
-    def state(self, position: int) -> None:  # noqa: ARG002 - as above
+    def state(self, position: int) -> None:
         """Return None."""
 
 
