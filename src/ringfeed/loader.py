@@ -160,7 +160,7 @@ class Loader(Generic[Batch_co]):
         which have a dataset of their own. True: with threads too, which then may read up to ``slots`` batches of the
         next epoch before the program changes the dataset between two epochs. The same holds for processes where the
         program changes what they share with it, such as files: give False there. Never with workers=0; hooks, an
-        iterable, and a ``sampler`` forbid it: ValueError with True.
+        iterable, and a ``sampler`` of your own forbid it: ValueError with True.
     pin: register the slots with the CUDA driver, so that a GPU copies from them by itself (see `to_torch`). PlanError
         without a driver. Copies that you start yourself must be over before the loader is closed.
 
