@@ -15,6 +15,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ringfeed.keras.backup import BackupAndRestore
     from ringfeed.keras.enqueuers import OrderedEnqueuer, SequenceEnqueuer
     from ringfeed.keras.feeding import feed
     from ringfeed.keras.generators import GeneratorEnqueuer
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from ringfeed.keras.monitor import Monitor
 
 _HOMES = {
+    "BackupAndRestore": "backup",
     "GeneratorEnqueuer": "generators",
     "Monitor": "monitor",
     "OrderedEnqueuer": "enqueuers",
@@ -31,7 +33,16 @@ _HOMES = {
     "uninstall": "installing",
 }
 
-__all__ = ["GeneratorEnqueuer", "Monitor", "OrderedEnqueuer", "SequenceEnqueuer", "feed", "install", "uninstall"]
+__all__ = [
+    "BackupAndRestore",
+    "GeneratorEnqueuer",
+    "Monitor",
+    "OrderedEnqueuer",
+    "SequenceEnqueuer",
+    "feed",
+    "install",
+    "uninstall",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from ringfeed.frameworks.keras.place import Place
+
 LOG = logging.getLogger("ringfeed.keras")
 OWN = PyDatasetAdapter
 PLAIN = (np.ndarray, np.generic, int, float)
@@ -101,6 +103,17 @@ class RingAdapter(PyDatasetAdapter):  # type: ignore[misc]  # keras has no types
                 self._output_signature = data_adapter_utils.get_tensor_spec([*map(self._standardize_batch, seen)])
         if feed is not None:
             feed.close()
+
+    # ---- what `BackupAndRestore` asks ----
+
+    @property
+    def dataset_feed(self) -> DatasetFeed | None:
+        """The feed, as long as the ring serves."""
+        return self._feed
+
+    def place(self, _iterator: EpochIterator) -> Place | None:
+        """Where Keras is in the passes; None where it reads them itself."""
+        return None if self._ring is None else self._ring.place()
 
     # ---- one pass, in the forms of each backend ----
 

@@ -28,16 +28,16 @@ class DatasetAdapter(LoaderAdapter):
     def __init__(self, dataset_feed: DatasetFeed, class_weight: ClassWeight | None) -> None:
         """Refuse what cannot be fed or weighted."""
         super().__init__(dataset_feed.stream, class_weight)
-        self._dataset_feed = dataset_feed
+        self.dataset_feed = dataset_feed
 
     @property
     def loader(self) -> Loader:
         """The loader that runs: its ``stats()``, ``plan``, ``memory``."""
-        return self._dataset_feed.loader
+        return self.dataset_feed.loader
 
     def close(self) -> None:
         """End the workers and give the memory back."""
-        self._dataset_feed.close()
+        self.dataset_feed.close()
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -51,15 +51,15 @@ class DatasetAdapter(LoaderAdapter):
 
     def on_epoch_begin(self) -> None:
         """Run the dataset's hook in this process, and tell Keras how long the dataset is now."""
-        self._dataset_feed.run_hook("on_epoch_begin")
+        self.dataset_feed.run_hook("on_epoch_begin")
         iterator = owner(caller())
         if isinstance(iterator, EpochIterator) and "_num_batches" in vars(iterator):
-            iterator._num_batches = self._dataset_feed.count()  # noqa: SLF001 - Keras asks once a call only
+            iterator._num_batches = self.dataset_feed.count()  # noqa: SLF001 - Keras asks once a call only
 
     def on_epoch_end(self) -> None:
         """Run the dataset's hook in this process, and give back an epoch that was begun only to build the model."""
         self._leave(caller())
-        self._dataset_feed.run_hook("on_epoch_end")
+        self.dataset_feed.run_hook("on_epoch_end")
 
 
 def feed(  # noqa: PLR0913 - the public parameters

@@ -1,0 +1,144 @@
+"""The files of backups: JSON and arrays in one zip, which a kill at any moment leaves whole.
+
+    latest.part ── written, synced ──> latest.zip ── where two are kept ──> previous.zip
+
+Nothing in them is pickled, and nothing that is read is run. No framework is imported here.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import warnings
+import zipfile
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ringfeed.errors import StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ringfeed.spec.array import AnyArray
+
+VERSION = 1
+LATEST, PREVIOUS, PART = "latest.zip", "previous.zip", "latest.part"
+KERAS_FILES = "latest.weights.h5", "training_metadata.json"
+DAMAGES = zipfile.BadZipFile, EOFError, KeyError, ValueError, NotImplementedError
+"""What reading raises where a file is not what was written."""
+
+
+class Backup(NamedTuple):
+    """What a file holds."""
+
+    path: Path
+    facts: dict[str, Any]
+    arrays: list[AnyArray]
+
+
+class BackupDirectory:
+    """The directory of one `fit`: its newest backup, and the one before that if two are kept."""
+
+    def __init__(self, path: str | os.PathLike[str], *, keeps_two: bool) -> None:
+        """Refuse what can be no directory; none is made yet."""
+        if not os.fspath(path):
+            message = "backup_dir is empty, expected the path of a directory to make"
+            raise ValueError(message)
+        self.path = Path(path)
+        self._keeps_two = keeps_two
+        if self.path.exists() and not self.path.is_dir():
+            message = f"backup_dir {str(self.path)!r} is a file, expected a directory; give another path"
+            raise NotADirectoryError(message)
+
+    # ---- out ----
+
+    def write(self, facts: dict[str, Any], arrays: Iterable[AnyArray]) -> None:
+        """Write a backup beside the newest, and then put it in its place."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        part, latest = self.path / PART, self.path / LATEST
+        with part.open("wb") as file:
+            _dump(file, facts | {"version": VERSION}, arrays)
+            file.flush()
+            os.fsync(file.fileno())
+        if self._keeps_two:
+            with suppress(FileNotFoundError):
+                latest.replace(self.path / PREVIOUS)  # `read` takes that one, if this process ends here
+        part.replace(latest)
+        self._sync()
+
+    def _sync(self) -> None:
+        """Have the new name outlast a power failure, too."""
+        directory = os.open(self.path, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+    # ---- and in ----
+
+    def read(self) -> Backup | None:
+        """Return the newest backup that is whole; None where there is none, StateError where none is whole."""
+        paths = [path for path in (self.path / LATEST, self.path / PREVIOUS) if path.exists()]
+        if not paths:
+            self._refuse_keras()
+        for number, path in enumerate(paths):
+            try:
+                return _load(path)
+            except DAMAGES as error:
+                message = f"the backup {str(path)!r} is damaged ({type(error).__name__}: {error})"
+                if number + 1 == len(paths):
+                    advice = f"delete {str(self.path)!r} to begin anew, and give double_checkpoint=True to keep two"
+                    raise StateError(f"{message}; {advice}") from error
+                warnings.warn(f"{message}; going on from the one before it", stacklevel=2)
+        return None
+
+    def _refuse_keras(self) -> None:
+        for name in KERAS_FILES:
+            if (self.path / name).exists():
+                raise StateError(
+                    f"backup_dir {str(self.path)!r} holds a backup of keras.callbacks.BackupAndRestore ({name}), which "
+                    f"does not say where the data, the metrics and the random numbers were; finish that run with "
+                    f"Keras' callback, or give another directory"
+                )
+
+    def delete(self) -> None:
+        """Delete the backups, and the directory if nothing else is in it."""
+        for name in (PART, LATEST, PREVIOUS):
+            (self.path / name).unlink(missing_ok=True)
+        with suppress(OSError):
+            self.path.rmdir()
+
+
+def _dump(file: Any, facts: dict[str, Any], arrays: Iterable[AnyArray]) -> None:
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("backup.json", json.dumps(facts))
+        for number, array in enumerate(arrays):
+            with archive.open(f"{number}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, _plain(array), allow_pickle=False)
+
+
+def _plain(array: AnyArray) -> AnyArray:
+    """Return an array of a dtype that NumPy's files know: others, such as bfloat16, as unsigned integers."""
+    return array if array.dtype.kind in "biufc" else array.view(f"u{array.dtype.itemsize}")
+
+
+def _load(path: Path) -> Backup:
+    """Read all of a file; zip checks every byte of it."""
+    with zipfile.ZipFile(path) as archive:
+        facts = json.loads(archive.read("backup.json"))
+        if facts["version"] != VERSION:
+            raise StateError(
+                f"the backup {str(path)!r} has version {facts['version']}, and this ringfeed reads version {VERSION}; "
+                f"go on with the ringfeed that wrote it, or delete it"
+            )
+        arrays = [_member(archive, f"{number}.npy") for number in range(len(facts["variables"]))]
+    return Backup(path, facts, arrays)
+
+
+def _member(archive: zipfile.ZipFile, name: str) -> AnyArray:
+    found: AnyArray = np.lib.format.read_array(io.BytesIO(archive.read(name)), allow_pickle=False)
+    return found

@@ -1,0 +1,127 @@
+"""Where one `fit` of Keras is: in its own epochs, and in those of the loader behind its data."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+from keras.src.trainers.epoch_iterator import EpochIterator
+
+from ringfeed.frameworks.keras.place import go_on
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+    from types import FrameType
+
+    from ringfeed.frameworks.keras.place import Place
+    from ringfeed.keras.pydataset import DatasetFeed
+
+
+class FitRun:
+    """One call of `fit`, found in the frames of the callers: Keras does not tell callbacks of the data."""
+
+    def __init__(self, frame: FrameType | None) -> None:
+        """Find the call; TypeError where there is none, or where its data has no place."""
+        given = _fit_above(frame)
+        self.iterator: EpochIterator = given["epoch_iterator"]
+        self._adapter = self.iterator.data_adapter
+        _check(self._adapter)
+        self.initial_epoch: int = given["initial_epoch"]
+        self.first_epoch = self.initial_epoch
+        """The epoch that the first `fit` began with, of those that go on from one another's backups."""
+        self.epochs: int = given["epochs"]
+        self.epoch = 0
+        self.step = 0
+        """The batches of Keras' epoch that were trained on."""
+        self._trained = 0  # those of the loader's, which may go on over several of Keras'
+        self._begun = self.place.begun if self.place else 0
+
+    @property
+    def place(self) -> Place | None:
+        """Where it is in the loader's epoch; None for a dataset that is left to Keras."""
+        return place_in(self.iterator)
+
+    @property
+    def feed(self) -> DatasetFeed | None:
+        """The feed of a Keras dataset, whose hooks Keras runs."""
+        found: DatasetFeed | None = getattr(self._adapter, "dataset_feed", None)
+        return found
+
+    @property
+    def begins_loader(self) -> bool:
+        """Whether the loader begins an epoch with the one of Keras that begins, and does not go on with one."""
+        iterator = self.iterator  # what Keras itself asks, and has no public name for
+        return iterator.steps_per_epoch is None or iterator._current_iterator is None or not iterator._steps_seen  # noqa: SLF001
+
+    def count(self, step: int) -> int:
+        """Count what was trained on up to a step; return how many batches that is."""
+        batches, self.step = step - self.step, step
+        place = self.place
+        if place is not None:
+            if place.begun != self._begun:
+                self._begun, self._trained = place.begun, place.start
+            self._trained = min(self._trained + batches, place.taken)  # the last step may have been of fewer
+        return batches
+
+    def is_at_end(self) -> bool:
+        """Whether Keras' epoch ends here, or cannot be said to go on."""
+        place, steps = self.place, self.iterator.steps_per_epoch
+        return place is None or bool(steps and self.step >= steps) or not place.has_more(self._trained)
+
+    def loader_facts(self, step: int) -> dict[str, Any]:
+        """What `restore` needs; ``step``: of the Keras epoch to go on with, 0 for the next one."""
+        place, feed = self.place, self.feed
+        facts = {"dataset": None if feed is None else feed.state(), "loader": None, "batches": 0}
+        if place is None:
+            return facts
+        goes_on = step > 0 or (self.iterator.steps_per_epoch is not None and place.has_more(self._trained))
+        trained = self._trained if goes_on else None
+        return facts | {"loader": place.state(trained), "batches": trained or 0}
+
+    def restore(self, facts: dict[str, Any], around: AbstractContextManager[None], ready: Callable[[], None]) -> None:
+        """Go on where the facts say; ``around`` and ``ready``: see `Place.restore` and `go_on`."""
+        place, feed = self.place, self.feed
+        self.first_epoch = facts["first_epoch"]
+        if feed is not None:
+            feed.restore(facts["dataset"], facts["epoch"] - facts["first_epoch"])
+        if place is None or facts["loader"] is None:
+            return
+        amid = facts["batches"] > 0
+        place.restore(facts["loader"], facts["batches"], around if amid else nullcontext())
+        if amid:
+            go_on(self.iterator, facts["step"], facts["batches"], ready)
+
+
+def place_in(iterator: EpochIterator) -> Place | None:
+    """Where a call of Keras is in the loader behind its data, if there is one."""
+    find = getattr(iterator.data_adapter, "place", None)
+    return None if find is None else find(iterator)
+
+
+def _fit_above(frame: FrameType | None) -> dict[str, Any]:
+    """The variables of the `fit` that calls."""
+    while frame is not None:
+        if frame.f_code.co_name == "fit" and isinstance(frame.f_locals.get("epoch_iterator"), EpochIterator):
+            return frame.f_locals
+        frame = frame.f_back
+    message = (
+        "BackupAndRestore was called by no fit() of Keras, and cannot tell where training is; in a loop of your own, "
+        "save loader.state_dict() beside the weights"
+    )
+    raise TypeError(message)
+
+
+def _check(adapter: Any) -> None:
+    if hasattr(adapter, "place"):
+        return
+    dataset = getattr(adapter, "py_dataset", None)
+    if dataset is None:
+        what, way = f"read by a {type(adapter).__name__}", "give it loader.to_keras()"
+    else:
+        what, way = f"a {type(dataset).__name__}", "train under ringfeed.keras.install(), or give it feed(dataset)"
+    message = (
+        f"the data of fit() is {what} of Keras' own, and BackupAndRestore cannot tell where in an epoch it is; {way}, "
+        f"or use keras.callbacks.BackupAndRestore, which goes on with a whole epoch"
+    )
+    raise TypeError(message)

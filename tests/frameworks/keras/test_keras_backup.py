@@ -1,0 +1,428 @@
+"""`ringfeed.keras.BackupAndRestore`: a `fit` that was broken off goes on as if it had not been.
+
+Here a fit ends by an exception, in this process; `test_keras_kills` has SIGKILL, and the other backends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import zipfile
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("tensorflow")
+pytest.importorskip("keras", minversion="3.7")
+
+import keras
+import numpy as np
+
+import ringfeed
+import ringfeed.keras
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+# Keras' LearningRateScheduler asks TensorFlow for an array in a way that NumPy warns of.
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword")
+
+ROWS, BATCH, EPOCHS = 50, 8, 3
+BATCHES = 7  # six of 8 and one of 2
+X = np.random.default_rng(0).random((ROWS, 6), np.float32)
+Y = np.random.default_rng(1).integers(0, 3, ROWS)
+
+
+class Augmented:
+    """Samples with noise of ringfeed's own random numbers."""
+
+    def __len__(self) -> int:
+        return ROWS
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, np.int64]:
+        return X[index] + ringfeed.rng().random(6, np.float32), Y[index]
+
+
+class Batches(keras.utils.PyDataset):
+    """The same as whole batches, which a hook shuffles by NumPy's global random numbers."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.rows = np.arange(ROWS)
+
+    def __len__(self) -> int:
+        return BATCHES
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        rows = self.rows[index * BATCH : (index + 1) * BATCH]
+        return X[rows] + np.float32(ringfeed.rng().random()), Y[rows]
+
+    def on_epoch_end(self) -> None:
+        np.random.shuffle(self.rows)  # noqa: NPY002 - what it is about
+
+
+class WithState(Batches):
+    """The same with a state of its own, and a hook that cannot be run again."""
+
+    def on_epoch_end(self) -> None:
+        self.rows = np.random.default_rng(int(self.rows[0])).permutation(self.rows)
+
+    def state_dict(self) -> list[int]:
+        return self.rows.tolist()
+
+    def load_state_dict(self, state: list[int]) -> None:
+        self.rows = np.asarray(state)
+
+
+class Gappy(Batches):
+    """Batches of which some are None."""
+
+    def __getitem__(self, index: int) -> Any:
+        return None if index in (1, 4) else super().__getitem__(index)
+
+
+class Endless:
+    """An iterable that does not say how long it is."""
+
+    def __iter__(self) -> Iterator[tuple[np.ndarray, np.int64]]:
+        return iter(zip(X, Y, strict=True))
+
+
+def over_loader(dataset: Any = None, **settings: Any) -> Any:
+    """Return a loader for Keras, shuffled unless told otherwise."""
+    settings = {"batch_size": BATCH, "shuffle": True, "workers": 0, **settings}
+    return ringfeed.Loader(Augmented() if dataset is None else dataset, **settings).to_keras()
+
+
+def over_feed(dataset: Any = None, **settings: Any) -> Any:
+    """Return a fed dataset."""
+    settings = {"workers": 0, "shuffle": True, **settings}
+    return ringfeed.keras.feed(Batches() if dataset is None else dataset, **settings)
+
+
+WAYS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
+    "loader": (over_loader, {}),
+    "whole batches only": (lambda: over_loader(drop_remainder=True), {}),
+    "several at once": (over_loader, {"steps_per_execution": 3}),
+    "part of an epoch": (over_loader, {"steps_per_epoch": 3, "epochs": 5}),
+    "iterable": (lambda: over_loader(Endless(), shuffle=False, workers=1), {"shuffle": False}),
+    "feed": (over_feed, {}),
+    "feed with a state": (lambda: over_feed(WithState()), {}),
+    "batches of None": (lambda: over_feed(Gappy(), shuffle=False), {"shuffle": False}),
+    "install": (Batches, {}),
+    "install, threads": (lambda: Batches(workers=2), {}),
+    "initial epoch": (over_loader, {"initial_epoch": 1, "epochs": 4}),
+    "validation": (over_loader, {"validation": lambda: over_loader(batch_size=25)}),
+}
+
+
+class BrokenOffError(Exception):
+    """Ends a fit."""
+
+
+class Curve(keras.callbacks.Callback):
+    """Keeps what came of each batch and each epoch, and ends the fit after one."""
+
+    def __init__(self, stop: tuple[int, int] | None = None) -> None:
+        super().__init__()
+        self.stop = stop
+        self.found: dict[Any, dict[str, float]] = {}
+        self.epoch = 0
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002 - Keras' signature
+        self.epoch = epoch
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.found[self.epoch, batch] = dict(logs)
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002 - see above
+        if (self.epoch, batch) == self.stop:
+            raise BrokenOffError
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.found[epoch] = dict(logs)
+
+
+def make_model(**settings: Any) -> Any:
+    """Return a model whose steps draw random numbers."""
+    keras.utils.set_random_seed(1)
+    layers = [keras.layers.Dense(8, activation="relu"), keras.layers.Dropout(0.5), keras.layers.Dense(3)]
+    model = keras.Sequential([keras.Input((6,)), *layers])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(0.01), loss, metrics=["accuracy"], run_eagerly=True, **settings)
+    return model
+
+
+def fit(data: Any, *callbacks: Any, stop: tuple[int, int] | None = None, model: Any = None, **settings: Any) -> Curve:
+    """Train a fresh model, to the end or to the batch at which it is broken off."""
+    at_once = settings.pop("steps_per_execution", 1)
+    model = make_model(steps_per_execution=at_once) if model is None else model
+    validation = settings.pop("validation", None)
+    settings |= {"validation_data": validation()} if validation is not None else {}
+    curve = Curve(stop)
+    rate = keras.callbacks.LearningRateScheduler(lambda _epoch, rate: rate * 0.9)
+    with ringfeed.keras.install(), contextlib.suppress(BrokenOffError):
+        model.fit(data(), **{"epochs": EPOCHS, "verbose": 0, **settings}, callbacks=[*callbacks, curve, rate])
+    return curve
+
+
+def backup(path: Path, save_freq: Any = "epoch", **settings: Any) -> Any:
+    """Return the callback."""
+    return ringfeed.keras.BackupAndRestore(path / "backup", save_freq, **settings)
+
+
+FREQUENCIES = dict.fromkeys(WAYS, 3) | {"iterable": 1, "batches of None": 1, "install": 1, "validation": "epoch"}
+FREQUENCIES |= {"several at once": 1, "feed with a state": "epoch"}
+
+
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
+@pytest.mark.parametrize(("way", "save_freq"), [*FREQUENCIES.items(), ("loader", 1), ("loader", "epoch")])
+def test_goes_on(tmp_path: Path, way: str, save_freq: Any) -> None:
+    """Broken off twice and started again, a fit has each batch and each epoch of one that was not, to the last bit."""
+    data, settings = WAYS[way]
+    expected = fit(data, **settings).found
+    batches = [key for key in expected if isinstance(key, tuple)]
+    at_once = settings.get("steps_per_execution", 1)
+    stops = [(epoch, end + 1 - at_once) for epoch, end in (batches[len(batches) // 2], batches[-2])]
+    found: dict[Any, Any] = {}
+    for stop in (*stops, None):
+        now = fit(data, backup(tmp_path, save_freq), stop=stop, **settings).found
+        assert all(found.get(key, now[key]) == now[key] for key in now)
+        found |= now
+    assert found == expected
+    assert not (tmp_path / "backup").exists()
+
+
+@pytest.mark.parametrize("stop", [(0, 1), (0, 6), (1, 0), (1, 1)])
+def test_begins_where_it_was(tmp_path: Path, stop: tuple[int, int]) -> None:
+    """With every batch saved, a fit begins with the batch that it was broken off at, under the number that it has.
+
+    The end of an epoch is saved with its validation, after the last batch, so there its last batch is trained again.
+    """
+    fit(over_loader, backup(tmp_path, 1), stop=stop)
+    found = fit(over_loader, backup(tmp_path, 1)).found
+    assert next(iter(found)) == stop
+    assert [batch for epoch, batch in filter(_is_batch, found) if epoch == stop[0]] == [*range(stop[1], 7)]
+    assert [key for key in found if not _is_batch(key)] == [*range(stop[0], EPOCHS)]
+
+
+def _is_batch(key: Any) -> bool:
+    return isinstance(key, tuple)
+
+
+class Order(keras.callbacks.Callback):
+    """Changes the weights after each batch, as averaging callbacks do."""
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002 - Keras' signature
+        bias = self.model.layers[-1].bias
+        bias.assign(bias + 0.125)
+
+
+def test_comes_last(tmp_path: Path) -> None:
+    """What callbacks behind it change is in the backup; one that is given without a list runs in its turn too."""
+    expected = fit(over_loader, Order()).found
+    fit(over_loader, backup(tmp_path, 1), Order(), stop=(1, 3))
+    assert fit(over_loader, backup(tmp_path, 1), Order()).found.items() <= expected.items()
+    alone = backup(tmp_path / "alone", 1)
+    callbacks = keras.callbacks.CallbackList(alone, add_history=True, model=make_model())
+    assert callbacks.callbacks[-1] is alone
+    assert not callbacks._async_train
+
+
+def test_next_fit_begins_at_its_own_epoch(tmp_path: Path) -> None:
+    """After a fit that went on, the next one of the same model has all of its epochs."""
+    fit(over_loader, backup(tmp_path), stop=(1, 3))
+    model = make_model()
+    fit(over_loader, backup(tmp_path), model=model)
+    assert [key for key in fit(over_loader, model=model).found if not _is_batch(key)] == [0, 1, 2]
+
+
+def test_stopped_early(tmp_path: Path) -> None:
+    """A fit that a callback has ended, and that was killed before it could delete its backup, is not gone on with."""
+
+    class Ender(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002 - Keras' signature
+            self.model.stop_training = epoch == 1
+
+        def on_train_end(self, logs: Any = None) -> None:  # noqa: ARG002 - see above
+            raise BrokenOffError
+
+    fit(over_loader, Ender(), backup(tmp_path))
+    assert not fit(over_loader, backup(tmp_path)).found
+
+
+def test_kept(tmp_path: Path) -> None:
+    """With delete_checkpoint=False the last backup stays, and a longer fit goes on from it."""
+    fit(over_loader, backup(tmp_path, delete_checkpoint=False))
+    assert [path.name for path in (tmp_path / "backup").iterdir()] == ["latest.zip"]
+    found = fit(over_loader, backup(tmp_path), epochs=EPOCHS + 1).found
+    assert [key for key in found if not _is_batch(key)] == [EPOCHS]
+
+
+def test_other_files_stay(tmp_path: Path) -> None:
+    """Of the directory only its own files are deleted."""
+    (tmp_path / "backup").mkdir()
+    (tmp_path / "backup" / "notes").touch()
+    fit(over_loader, backup(tmp_path, double_checkpoint=True), epochs=2)
+    assert [path.name for path in (tmp_path / "backup").iterdir()] == ["notes"]
+
+
+def test_half_floats(tmp_path: Path) -> None:
+    """Variables of a dtype that NumPy does not know are restored bit for bit."""
+    keras.config.set_dtype_policy("bfloat16")
+    try:
+        expected = fit(over_loader).found
+        fit(over_loader, backup(tmp_path, 1), stop=(1, 3))
+        assert fit(over_loader, backup(tmp_path, 1)).found.items() <= expected.items()
+    finally:
+        keras.config.set_dtype_policy("float32")
+
+
+# ---- files ----
+
+
+def test_killed_while_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backup that was not written to its end leaves the one before it in force."""
+    fit(over_loader, backup(tmp_path, 1), stop=(1, 3))
+    before = (tmp_path / "backup" / "latest.zip").read_bytes()
+
+    def killed(_file: object) -> None:
+        raise BrokenOffError
+
+    monkeypatch.setattr("os.fsync", killed)
+    assert (1, 3) in fit(over_loader, backup(tmp_path, 1)).found
+    monkeypatch.undo()
+    assert (tmp_path / "backup" / "latest.part").exists()
+    assert (tmp_path / "backup" / "latest.zip").read_bytes() == before
+    assert next(iter(fit(over_loader, backup(tmp_path, 1)).found)) == (1, 3)
+
+
+def _damage(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def _refusal(tmp_path: Path, data: Any = over_loader, *, model: Any = None, **settings: Any) -> str:
+    """Return what a fit with what is in the directory is refused with."""
+    with pytest.raises((ringfeed.StateError, TypeError)) as caught:
+        fit(data, backup(tmp_path), model=model, **settings)
+    return str(caught.value).replace(str(tmp_path), "TMP")
+
+
+def test_damaged(tmp_path: Path) -> None:
+    """A damaged backup is an error, that says what to do; a second one is gone on from, with a warning."""
+    fit(over_loader, backup(tmp_path, 1, double_checkpoint=True), stop=(1, 3))
+    _damage(tmp_path / "backup" / "latest.zip")
+    with pytest.warns(UserWarning, match=r"latest.zip' is damaged \(.*\); going on from the one before it"):
+        found = fit(over_loader, backup(tmp_path, 1, delete_checkpoint=False)).found
+    assert next(iter(found)) == (1, 2)
+    (tmp_path / "backup" / "previous.zip").unlink()
+    (tmp_path / "backup" / "latest.zip").write_bytes(b"not a zip")
+    assert _refusal(tmp_path) == (
+        "the backup 'TMP/backup/latest.zip' is damaged (BadZipFile: File is not a zip file); delete 'TMP/backup' to "
+        "begin anew, and give double_checkpoint=True to keep two"
+    )
+
+
+def test_nothing_is_unpickled(tmp_path: Path) -> None:
+    """An array of objects, whose pickle could run anything, is a damaged file."""
+    fit(over_loader, backup(tmp_path, 1), stop=(1, 3))
+    path = tmp_path / "backup" / "latest.zip"
+    with zipfile.ZipFile(path) as archive:
+        facts = archive.read("backup.json")
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("backup.json", facts)
+        with archive.open("0.npy", "w") as member:
+            np.lib.format.write_array(member, np.array([1], object))
+    assert _refusal(tmp_path).startswith(
+        "the backup 'TMP/backup/latest.zip' is damaged (ValueError: Object arrays cannot be loaded"
+    )
+
+
+def test_of_keras(tmp_path: Path) -> None:
+    """A backup of Keras' own callback is refused: it does not say where the data was."""
+    (tmp_path / "backup").mkdir()
+    (tmp_path / "backup" / "training_metadata.json").touch()
+    assert _refusal(tmp_path) == (
+        "backup_dir 'TMP/backup' holds a backup of keras.callbacks.BackupAndRestore (training_metadata.json), which "
+        "does not say where the data, the metrics and the random numbers were; finish that run with Keras' callback, "
+        "or give another directory"
+    )
+
+
+# ---- what is refused ----
+
+
+def test_of_others(tmp_path: Path) -> None:
+    """A backup of another model, loader or epoch is refused, with both sides named."""
+    fit(over_loader, backup(tmp_path, 1), stop=(1, 3))
+    other = keras.Sequential([keras.Input((6,)), keras.layers.Dense(4)])
+    other.compile("sgd", "sparse_categorical_crossentropy")
+    assert _refusal(tmp_path, model=other) == (
+        "the backup 'TMP/backup/latest.zip' is of another model: its variable 0 of 19 is 'kernel' of the model, "
+        "(6, 8) float32, and that of the 6 of this model is 'kernel' of the model, (6, 4) float32; give the model, the "
+        "optimizer and the metrics that it was made with, another backup_dir, or delete it"
+    )
+    assert _refusal(tmp_path, lambda: over_loader((X[:20], Y[:20]))).startswith(
+        "the state was taken with length 50, and this loader has length 20"
+    )
+    assert _refusal(tmp_path, initial_epoch=2) == (
+        "the backup 'TMP/backup/latest.zip' is of epoch 1, and fit(initial_epoch=2) begins after it; give the "
+        "initial_epoch that it was made with, another backup_dir, or delete it"
+    )
+
+
+def test_other_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backup of another backend is refused: its steps round otherwise."""
+    with monkeypatch.context() as patched:
+        patched.setattr(keras.backend, "backend", lambda: "jax")
+        directory = ringfeed.keras.BackupAndRestore(tmp_path / "backup")._directory
+        directory.write({"backend": "jax", "variables": []}, [])
+    assert _refusal(tmp_path) == (
+        "the backup 'TMP/backup/latest.zip' was made on the backend jax, and this is tensorflow; set "
+        "KERAS_BACKEND=jax, or delete it"
+    )
+
+
+def test_data_of_others(tmp_path: Path) -> None:
+    """Data whose place only Keras knows is refused, with the ways out."""
+    model, callbacks = make_model(), [backup(tmp_path)]
+    with pytest.raises(TypeError) as arrays:
+        model.fit(X, Y, callbacks=callbacks, verbose=0)
+    assert str(arrays.value) == (
+        "the data of fit() is read by a ArrayDataAdapter of Keras' own, and BackupAndRestore cannot tell where in an "
+        "epoch it is; give it loader.to_keras(), or use keras.callbacks.BackupAndRestore, which goes on with a whole "
+        "epoch"
+    )
+    with pytest.raises(TypeError) as dataset:
+        model.fit(Batches(), callbacks=callbacks, verbose=0)
+    assert str(dataset.value) == (
+        "the data of fit() is a Batches of Keras' own, and BackupAndRestore cannot tell where in an epoch it is; train "
+        "under ringfeed.keras.install(), or give it feed(dataset), or use keras.callbacks.BackupAndRestore, which goes "
+        "on with a whole epoch"
+    )
+    with pytest.raises(TypeError) as loop:
+        callbacks[0].on_train_begin()
+    assert str(loop.value) == (
+        "BackupAndRestore was called by no fit() of Keras, and cannot tell where training is; in a loop of your own, "
+        "save loader.state_dict() beside the weights"
+    )
+
+
+def test_arguments(tmp_path: Path) -> None:
+    """What is no directory and no frequency is refused at once."""
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError) as taken:
+        ringfeed.keras.BackupAndRestore(tmp_path / "file")
+    assert (
+        str(taken.value) == f"backup_dir {str(tmp_path / 'file')!r} is a file, expected a directory; give another path"
+    )
+    with pytest.raises(ValueError, match=r"^backup_dir is empty, expected the path of a directory to make$"):
+        ringfeed.keras.BackupAndRestore("")
+    for wrong in (0, True, "batch", 1.5):
+        with pytest.raises(ValueError, match="save_freq is") as caught:
+            ringfeed.keras.BackupAndRestore(tmp_path, wrong)
+        assert str(caught.value) == (
+            f"save_freq is {wrong!r}, expected 'epoch', or an int of 1 or more: after how many batches"
+        )
