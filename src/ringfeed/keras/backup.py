@@ -20,6 +20,7 @@ from ringfeed.keras.training_state import (
     build,
     check_variables,
     describe,
+    drawing_from,
     random_states,
     set_random_states,
 )
@@ -203,19 +204,17 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]  # keras
         states = facts["random"]
         self._random = {name: states[name] for name in self._random}
         set_random_states(states["start"])  # what hooks draw from while they are run again
-        fit.restore(facts, lambda place: self._begin_loader(place, states["now"] if facts["step"] else None))
+
+        def ready() -> None:
+            if facts["step"]:  # the hooks that begin the epoch have drawn, as they had before the backup
+                set_random_states(states["now"])
+
+        fit.restore(facts, drawing_from(states["epoch"]), ready)
         assign(model, backup.arrays)
         set_random_states(states["now"])
         self._validation_epoch = facts["validation_epoch"]
         self._resumed = backup if facts["step"] else None
         model._initial_epoch = fit.epochs if facts["is_over"] else facts["epoch"]  # noqa: SLF001 - Keras' own way
-
-    def _begin_loader(self, place: Place, after: dict[str, Any] | None) -> None:
-        """Begin the loader's epoch with the random numbers that it began with, and go on with those ``after``."""
-        after = after or random_states()
-        set_random_states(self._random["epoch"])
-        place.begin_now()
-        set_random_states(after)
 
 
 def _checked(save_freq: object) -> int:

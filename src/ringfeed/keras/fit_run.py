@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from keras.src.trainers.epoch_iterator import EpochIterator
@@ -10,6 +11,7 @@ from ringfeed.frameworks.keras.place import go_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
     from types import FrameType
 
     from ringfeed.frameworks.keras.place import Place
@@ -77,17 +79,18 @@ class FitRun:
         trained = self._trained if goes_on else None
         return facts | {"loader": place.state(trained), "batches": trained or 0}
 
-    def restore(self, facts: dict[str, Any], begin: Callable[[Place], None]) -> None:
-        """Go on where the facts say; ``begin`` is to begin the loader's epoch, if it begins amid one."""
+    def restore(self, facts: dict[str, Any], around: AbstractContextManager[None], ready: Callable[[], None]) -> None:
+        """Go on where the facts say; ``around`` and ``ready``: see `Place.restore` and `go_on`."""
         place, feed = self.place, self.feed
         self.first_epoch = facts["first_epoch"]
         if feed is not None:
             feed.restore(facts["dataset"], facts["epoch"] - facts["first_epoch"])
         if place is None or facts["loader"] is None:
             return
-        place.restore(facts["loader"], facts["batches"])
-        if facts["batches"]:
-            go_on(self.iterator, facts["step"], facts["batches"], lambda: begin(place))
+        amid = facts["batches"] > 0
+        place.restore(facts["loader"], facts["batches"], around if amid else nullcontext())
+        if amid:
+            go_on(self.iterator, facts["step"], facts["batches"], ready)
 
 
 def place_in(iterator: EpochIterator) -> Place | None:

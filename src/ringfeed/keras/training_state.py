@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sys
 import warnings
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -125,6 +126,17 @@ def set_random_states(states: dict[str, Any]) -> None:
         torch.set_rng_state(_as_tensor(torch, states["torch"]))
         if "cuda" in states and torch.cuda.device_count() == len(states["cuda"]):
             torch.cuda.set_rng_state_all([_as_tensor(torch, state) for state in states["cuda"]])
+
+
+@contextmanager
+def drawing_from(states: dict[str, Any]) -> Iterator[None]:
+    """Have what runs inside draw from these, and what comes after from where it was."""
+    before = random_states()
+    set_random_states(states)
+    try:
+        yield
+    finally:
+        set_random_states(before)
 
 
 def _without_arrays(state: Any) -> Any:

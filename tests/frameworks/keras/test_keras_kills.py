@@ -12,7 +12,7 @@ pytest.importorskip("keras", minversion="3.7")
 
 from killed_training import check
 
-CASES = [("tensorflow", "loader", "7"), ("jax", "feed", "1"), ("torch", "install", "epoch")]
+CASES = [("tensorflow", "loader", "7"), ("jax", "feed", "1"), ("torch", "install", "7")]
 KILLS = 2  # a life takes as long as a framework takes to start; twenty are for a long run
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import traceback
 import weakref
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +21,11 @@ from ringfeed.frameworks.keras.caller import caller
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from keras.src.trainers.epoch_iterator import EpochIterator
 
-    from ringfeed.frameworks.base import BatchStream, Progress
+    from ringfeed.frameworks.base import BatchIterator, BatchStream, Progress
     from ringfeed.spec.builder import BuildBatch
 
     Steps = Iterator[tuple[int, int, Any]]
@@ -46,6 +48,7 @@ class Place:
     newest: weakref.ref[KerasEpoch] | None = None
     is_restored: bool = False
     _restored_batches: int = 0
+    _around: AbstractContextManager[None] | None = None
     _progress: Progress | None = None  # the loader's
     # Whole batches of None are left out, so that Keras has fewer than the loader's order: since which batch, how many.
     _left_out: list[tuple[int, int]] = field(default_factory=list)
@@ -84,16 +87,18 @@ class Place:
         planned = (self.taken if trained is None else trained) - self.start + (left_out[-1] if left_out else 0)
         return self.stream.state_dict(batches=planned)
 
-    def restore(self, state: dict[str, Any], batches: int) -> None:
-        """Begin the loader's next epoch where a state says, after so many batches of it; StateError if it cannot."""
-        self.stream.load_state_dict(state)
-        self.is_restored, self._restored_batches = True, batches
+    def restore(self, state: dict[str, Any], batches: int, around: AbstractContextManager[None]) -> None:
+        """Begin the loader's next epoch where a state says, after so many batches of it; StateError if it cannot.
 
-    def begin_now(self) -> None:
-        """Begin the newest epoch before its first batch is asked for."""
-        epoch = None if self.newest is None else self.newest()
-        if epoch is not None:
-            epoch.begin()
+        ``around``: what is entered while that epoch begins, whenever Keras asks for its first batch.
+        """
+        self.stream.load_state_dict(state)
+        self.is_restored, self._restored_batches, self._around = True, batches, around
+
+    def beginning(self) -> AbstractContextManager[None]:
+        """Enter this to begin an epoch."""
+        around, self._around = self._around, None
+        return nullcontext() if around is None else around
 
 
 def done_batches(stream: BatchStream) -> int:
@@ -135,6 +140,13 @@ class KerasEpoch(Epoch):
         except RingfeedError as error:
             self._ahead = [error]
         return True
+
+    def begin(self) -> BatchIterator:
+        """Begin as the place says."""
+        if self._batches is not None:
+            return self._batches
+        with self._place.beginning():
+            return super().begin()
 
     def _choose(self) -> None:
         """Go on where a `fit` does that was told to, or restored."""
