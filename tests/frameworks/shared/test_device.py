@@ -232,7 +232,7 @@ def test_an_error_ahead_holds_no_slot() -> None:
         epochs = iter(epochs_of(loader, FakeDevice()))
         until_ready(loader, 4)
         assert check_later(next(epochs), loader) == list(range(ROWS))
-        assert isinstance(epochs._queue[0], ringfeed.WorkerError)
+        assert isinstance(epochs._queue[0][0], ringfeed.WorkerError)
         assert held(loader) == 0
         with pytest.raises(ringfeed.WorkerError, match="bad seventeen"):
             next(epochs)
