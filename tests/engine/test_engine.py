@@ -119,7 +119,8 @@ def test_skipping_whole_batches() -> None:
 @pytest.mark.parametrize(("deed", "end"), [("dies", "was killed by SIGKILL"), ("leaves", "exited with status 0")])
 def test_a_sample_that_ends_its_workers(method: Any, deed: str, end: str) -> None:
     """After max_attempts deaths the sample is an error that says how; all others arrive."""
-    with ringfeed.Loader(Misbehaving(deed), batch_size=8, workers=2, start_method=method, max_attempts=2) as loader:
+    how: Any = {"workers": 2, "start_method": method, "max_attempts": 2, "prefetch_epochs": False}
+    with ringfeed.Loader(Misbehaving(deed), batch_size=8, **how) as loader:
         found = collect(loader)
         assert loader.stats().restarts == 2
     assert str(found[2]) == f"dataset[17] ended 2 workers; the last one {end}; try it with workers=0"

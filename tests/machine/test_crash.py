@@ -237,7 +237,7 @@ def test_poison_is_an_error_in_its_place(where: str, method: str, tmp_path: Path
     """After max_attempts deaths a sample is an error that names it and how the last one ended; the rest is whole."""
     dataset = doomed(where, ALL, tmp_path, once=False)
     found: list[Any] = []
-    with open_loader(dataset, method, max_attempts=2) as loader:
+    with open_loader(dataset, method, max_attempts=2, prefetch_epochs=False) as loader:
         iterator = iter(loader)
         for _ in range(dataset.length // BATCH):
             try:
@@ -260,7 +260,7 @@ def test_poison_is_skipped(method: str, tmp_path: Path) -> None:
     """With on_error="skip" such samples are left out, the gaps closed in order, and listed."""
     dataset = doomed("mid-row", ALL, tmp_path, once=False)
     poison = [SPACING * number + FIRST for number in range(len(ALL))]
-    with open_loader(dataset, method, max_attempts=1, on_error="skip") as loader:
+    with open_loader(dataset, method, max_attempts=1, on_error="skip", prefetch_epochs=False) as loader:
         found = [check(batch) for batch in loader]
         assert loader.stats().skipped == poison
         assert loader.stats().samples == dataset.length - len(poison)

@@ -70,7 +70,7 @@ SAID = {
 def test_a_guest_that_goes_too_far_is_named(deed: str, method: str) -> None:
     """What it raises or dies of is an error in its place; all other batches arrive, and the next epoch too."""
     deaths = 2 if "ended" in SAID[deed] else 0
-    with open_guest(deed, method, max_attempts=2) as loader:
+    with open_guest(deed, method, max_attempts=2, prefetch_epochs=False) as loader:
         for epoch in (1, 2):
             iterator = iter(loader)
             assert check(next(iterator)) == [0, 1, 2, 3]
@@ -247,6 +247,7 @@ class BadBulk(Misbehaving):
 def test_a_death_among_many_is_blamed_on_one(attempts: int) -> None:
     """Where __getitems__ kills its worker nobody is blamed; row by row the sample at fault is, and it alone."""
     how: Any = {"batch_size": 8, "workers": 1, "slots": 2, "start_method": "fork", "max_attempts": attempts}
+    how["prefetch_epochs"] = False  # the next epoch's first worker ends, too
     dataset = BadBulk("dies", at=1)  # in the first ticket, which is all of its batch
     with ringfeed.Loader(dataset, spec=Oracle.SPEC, **how) as loader:
         iterator = iter(loader)
