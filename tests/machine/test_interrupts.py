@@ -105,7 +105,8 @@ def test_a_forked_dataset_keeps_its_pipes() -> None:
     run.start()
     assert gate.reached.wait(120)
     reader, writer = os.pipe()
-    with ringfeed.Loader(Telling(20, writer), batch_size=4, workers=1, start_method="fork", spec=Oracle.SPEC) as loader:
+    how: Any = {"workers": 1, "start_method": "fork", "spec": Oracle.SPEC, "prefetch_epochs": False}
+    with ringfeed.Loader(Telling(20, writer), batch_size=4, **how) as loader:
         assert drain(loader) == list(range(20))
     gate.opened.set()
     run.join(120)
