@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 import zlib
 from collections.abc import Mapping
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ringfeed.engine.place import Place
@@ -35,10 +34,7 @@ class Identity:
         self._batch_size = batch_size
         self._seed = seed
         self._fingerprint = fingerprint
-
-    @cached_property
-    def _spec(self) -> str:
-        return _short(repr(self._runner.source.spec))
+        self._spec = _short(repr(runner.source.spec))
 
     def _now(self) -> dict[str, Any]:
         sampler = self._runner.sampler
