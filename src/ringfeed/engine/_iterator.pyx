@@ -185,6 +185,7 @@ cdef class Taker:
 
 
 @cython.final
+@cython.auto_pickle(False)
 cdef class Progress:
     """How far the user's code has come in one epoch."""
 
