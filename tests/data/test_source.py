@@ -704,6 +704,7 @@ def test_a_file_that_is_cut_short_costs_its_rows_alone(tmp_path: Path) -> None:
         start_method="fork",  # a fresh process could not map the shorter file at all
         max_attempts=1,
         on_error="skip",
+        prefetch_epochs=False,  # what the second epoch reads is cut after the first
     ) as loader:
         for kept in (24, 23):
             os.truncate(tmp_path / "rows", kept * 8192)
