@@ -158,7 +158,7 @@ test-weak: ## the C core under a weak memory model, where Relacy's headers (Debi
 # A folder of tests says what it needs. CORE needs no framework and runs on every Python, but for what is marked `once`.
 # Beside TensorFlow, start_method="fork" warns, and a warning fails a test: frameworks have processes of their own.
 # MACHINE takes most of a processor, limits what a user may have, or looks at it: by itself, at the end.
-CORE := ring spec data transport workers engine monitor cli frameworks/shared
+CORE := ring orders spec data transport workers engine monitor cli frameworks/shared
 
 # A part of the tests is one pytest. $(1): its name, $(2): its venv, $(3): its folders, $(4): which tests. Each test has
 # its own limit, in pyproject.toml; the one here is for a process that never ends after them.

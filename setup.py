@@ -22,8 +22,8 @@ SOURCES = {
     "spec._structure": "",
     "spec._writer": "bytes/copy bytes/gather bytes/convert",
     "spec._rows": "os/wait",
-    "data._permute": "bytes/permute",
-    "data._strata": "",
+    "orders._permute": "bytes/permute",
+    "orders._strata": "",
     "engine._iterator": "",
     "frameworks.tensorflow._tf_op": "export/tf_op",
 }
@@ -33,7 +33,7 @@ FLAGS = {
     # One rounding a step: a processor that multiplies and adds at once would differ from NumPy.
     "spec._writer": ["-ffp-contract=off"],
     # A fifth faster than -O3 by GCC 12, which unrolls what fills the registers.
-    "data._permute": ["-O2"],
+    "orders._permute": ["-O2"],
 }
 
 

@@ -17,11 +17,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ringfeed.cli.plan_table import plan
     from ringfeed.data.mix import Mix
-    from ringfeed.data.rng import rng
     from ringfeed.data.streams import Interleave
-    from ringfeed.data.subsets import StratifiedSampler, SubsetSampler
-    from ringfeed.data.weighted import WeightedSampler
-    from ringfeed.data.windows import WindowShuffle
     from ringfeed.engine.plan import Plan
     from ringfeed.errors import (
         ClosedError,
@@ -38,6 +34,10 @@ if TYPE_CHECKING:
     )
     from ringfeed.loader import Loader
     from ringfeed.monitor.lease_tracker import debug
+    from ringfeed.orders.rng import rng
+    from ringfeed.orders.subsets import StratifiedSampler, SubsetSampler
+    from ringfeed.orders.weighted import WeightedSampler
+    from ringfeed.orders.windows import WindowShuffle
     from ringfeed.spec.conversion import Cast
     from ringfeed.spec.spec import Array, Spec
 
@@ -73,15 +73,15 @@ _HOMES = {
     "SpecError": "errors",
     "StallError": "errors",
     "StateError": "errors",
-    "StratifiedSampler": "data.subsets",
-    "SubsetSampler": "data.subsets",
+    "StratifiedSampler": "orders.subsets",
+    "SubsetSampler": "orders.subsets",
     "SupersededError": "errors",
-    "WeightedSampler": "data.weighted",
-    "WindowShuffle": "data.windows",
+    "WeightedSampler": "orders.weighted",
+    "WindowShuffle": "orders.windows",
     "WorkerError": "errors",
     "debug": "monitor.lease_tracker",
     "plan": "cli.plan_table",
-    "rng": "data.rng",
+    "rng": "orders.rng",
 }
 
 _MODULES = ("keras", "testing")

@@ -8,10 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from ringfeed._units import show_bytes
 from ringfeed.data.base import Terms
-from ringfeed.data.lists import BatchLists, ListOrder, refuse_beside_lists
 from ringfeed.data.passes import PassOrder
-from ringfeed.data.sampler import Sequential, check_seed, draw_seed
-from ringfeed.data.shard import Shard
 from ringfeed.data.source import open_source
 from ringfeed.engine.options import MOST, Options, check_choice, check_count
 from ringfeed.engine.place import Place
@@ -23,6 +20,9 @@ from ringfeed.frameworks.pinned import DeviceSlots, start_driver
 from ringfeed.monitor.bottleneck import STARTUP_S, verdict
 from ringfeed.monitor.memory import Memory, frameworks_in
 from ringfeed.monitor.trace import Trace
+from ringfeed.orders.lists import BatchLists, ListOrder, refuse_beside_lists
+from ringfeed.orders.sampler import Sequential, check_seed, draw_seed
+from ringfeed.orders.shard import Shard
 from ringfeed.ring.failure import UsersErrors
 from ringfeed.ring.machine import usable_cpus
 
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
     from typing_extensions import TypeVar as TypeVarWithDefault
 
-    from ringfeed.data.sampler import SeededSampler
-    from ringfeed.data.shard import Uneven
     from ringfeed.engine.batches import BatchIterator
     from ringfeed.engine.engine import Engine
     from ringfeed.engine.plan import Plan
@@ -47,6 +45,8 @@ if TYPE_CHECKING:
     from ringfeed.frameworks.device import PendingCopies
     from ringfeed.frameworks.pinned import Registrar
     from ringfeed.monitor.stats import Stats
+    from ringfeed.orders.sampler import SeededSampler
+    from ringfeed.orders.shard import Uneven
     from ringfeed.ring._feed import Feed
     from ringfeed.ring._snapshot import Observer
     from ringfeed.spec.builder import BuildBatch

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from ringfeed.data.rng import SampleContext, enter
 from ringfeed.errors import StateError
+from ringfeed.orders.rng import SampleContext, enter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

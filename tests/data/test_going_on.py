@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from ringfeed.data.custom import Custom
 from ringfeed.data.passes import PassOrder
 from ringfeed.data.round_robin import RoundRobinSampler
-from ringfeed.data.sampler import Sequential, Shuffled
+from ringfeed.orders.custom import Custom
+from ringfeed.orders.sampler import Sequential, Shuffled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ringfeed.data.sampler import Sampler
+    from ringfeed.orders.sampler import Sampler
 
 LENGTH = 5000
 SAMPLERS: dict[str, Sampler] = {

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ringfeed
-from ringfeed.data.sampler import Shuffled
+from ringfeed.orders.sampler import Shuffled
 
 ROWS = np.arange(37)
 UNEVEN = ["pad", "drop", "keep"]

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2] / "src" / "ringfeed"
 LAYERS = (
-    "errors _process _units",
-    "ring",
+    "errors _process _units _classes",
+    "ring orders",
     "spec",
     "data",
     "transport",

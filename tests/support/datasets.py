@@ -239,13 +239,14 @@ def told(batch: Any) -> Any:
 
 
 class Imported:
-    """Says which modules of `ringfeed.data` the process that reads it has imported."""
+    """Says which modules of `ringfeed.data` and `ringfeed.orders` the process that reads it has imported."""
 
     def __len__(self) -> int:
         return 2
 
     def __getitem__(self, index: int) -> Any:
-        names = [name.removeprefix("ringfeed.data.") for name in sys.modules if name.startswith("ringfeed.data.")]
+        rooms = ("ringfeed.data.", "ringfeed.orders.")
+        names = [name.removeprefix("ringfeed.") for name in sys.modules if name.startswith(rooms)]
         return np.frombuffer(" ".join(sorted(names)).ljust(100).encode(), np.uint8)
 
 

@@ -27,7 +27,7 @@ import leftovers
 import ringfeed
 from killer import Killer
 from orders import SHAPE, Script, Tally
-from ringfeed.data.rng import SampleContext, enter
+from ringfeed.orders.rng import SampleContext, enter
 
 ROUND_S = 120.0
 

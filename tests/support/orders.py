@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import ringfeed
-from ringfeed.data.permutation import permute
+from ringfeed.orders.permutation import permute
 from ringfeed.workers import worker_main as worker
 
 if TYPE_CHECKING:

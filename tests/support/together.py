@@ -13,7 +13,7 @@ from contextlib import ExitStack, suppress
 from itertools import chain
 from typing import Any
 
-from ringfeed.data.sampler import Shuffled
+from ringfeed.orders.sampler import Shuffled
 
 WORLD = 2
 BATCH = 4

@@ -571,8 +571,7 @@ def test_a_dataset_that_brings_a_framework_in_is_named(
 
 def test_rng_is_the_function_whatever_was_imported_first() -> None:
     """No submodule hides a public name."""
-    script = (
-        "import ringfeed.loader, ringfeed.data.rng, ringfeed.data.source, ringfeed; print(ringfeed.rng().random() < 1)"
-    )
+    modules = "ringfeed.loader, ringfeed.orders.rng, ringfeed.data.source, ringfeed"
+    script = f"import {modules}; print(ringfeed.rng().random() < 1)"
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=240, check=False)
     assert (found.stdout, found.stderr) == ("True\n", "")

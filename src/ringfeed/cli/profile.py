@@ -14,10 +14,10 @@ import numpy as np
 
 from ringfeed._units import show_bytes, show_s
 from ringfeed.data.base import Terms
-from ringfeed.data.sampler import check_seed
 from ringfeed.data.source import open_source
 from ringfeed.engine.options import check_count, check_seconds
 from ringfeed.loader import Loader
+from ringfeed.orders.sampler import check_seed
 from ringfeed.ring.machine import usable_cpus
 from ringfeed.ring.segment import MIN_SLOTS
 

@@ -1,8 +1,8 @@
-"""What a dataset is: its kind, its length, the order of its samples, and how a worker reads them.
+"""What a dataset is: its kind, its length, and how a worker reads it.
 
     dataset ──▶ open_source ──▶ Array-, Sample-, Batch-, Stream- or MixSource (spec, length)
-                                  ├─▶ sampler (which index comes next, in the consumer)
+                                  ├─▶ sampler (which index comes next, in the consumer: see `orders`)
                                   └─▶ reader  (ticket after ticket, in a worker)
 
-`rng` gives the random numbers that belong to a sample. Imports only `spec` and `ring`.
+Imports only `orders`, `spec` and `ring`.
 """

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ringfeed.data.base import Source, class_names
+from ringfeed._classes import class_names
+from ringfeed.data.base import Source
 from ringfeed.errors import SpecError
 from ringfeed.spec.spec import Spec
 

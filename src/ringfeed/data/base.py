@@ -13,8 +13,8 @@ from abc import ABC, abstractmethod
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from ringfeed.data.rng import SampleContext, enter, reseed
 from ringfeed.errors import SpecError
+from ringfeed.orders.rng import SampleContext, enter, reseed
 from ringfeed.ring.failure import encode
 from ringfeed.ring.machine import beyond_caches
 from ringfeed.spec._rows import RowWriter
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from ringfeed.data.permutation import Indices
-    from ringfeed.data.sampler import Sampler
+    from ringfeed.orders.permutation import Indices
+    from ringfeed.orders.sampler import Sampler
     from ringfeed.ring._ring import Lease, Ring, WorkerEnd
 
 NEVER = 2**64 - 1  # bytes: more than any slots have
@@ -123,7 +123,7 @@ class Source(ABC):
 
     def sampler(self, *, shuffle: bool | int, sampler: Any) -> Sampler:
         """Return the order that the loader's parameters ask for, over the dataset's length now."""
-        from ringfeed.data.sampler import make_sampler  # noqa: PLC0415 - no worker needs it
+        from ringfeed.orders.sampler import make_sampler  # noqa: PLC0415 - no worker needs it
 
         length = self.length()
         self._is_sized = length is not None
@@ -223,11 +223,6 @@ class Source(ABC):
 def _is_own(hook: Any) -> bool:
     """Whether a dataset defines a hook itself, rather than inheriting Keras' empty one."""
     return callable(hook) and getattr(hook, "__module__", "").partition(".")[0] not in {"keras", "tf_keras"}
-
-
-def class_names(obj: Any) -> set[str]:
-    """Name the classes of an object, each with its root package: "torch.Tensor"."""
-    return {f"{base.__module__.partition('.')[0]}.{base.__name__}" for base in type(obj).__mro__}
 
 
 def packages_in(sample: object) -> frozenset[str]:

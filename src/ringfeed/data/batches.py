@@ -12,7 +12,7 @@ from ringfeed.spec.spec import Spec
 
 if TYPE_CHECKING:
     from ringfeed.data.base import Fill, Reader
-    from ringfeed.data.sampler import Sampler
+    from ringfeed.orders.sampler import Sampler
     from ringfeed.ring._ring import Lease
 
 MAX_NOTHING = 1000  # batches of None that are read to find one that is none

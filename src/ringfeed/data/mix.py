@@ -1,7 +1,7 @@
 """Several datasets as one. A source of each says what it is, and what is wrong with it.
 
-mix_order     in which order: which dataset comes next, by `proportions`, and which of its samples
 members       what each index is, and how workers read it
+orders.mix    in which order: which dataset comes next, and which of its samples
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from ringfeed.data.base import Delivery, Fill, Reader, Terms
-    from ringfeed.data.sampler import Sampler
+    from ringfeed.orders.sampler import Sampler
     from ringfeed.ring._ring import Lease
     from ringfeed.spec.spec import Spec
 
@@ -36,8 +36,8 @@ class Mix:
     The order depends on the loader's seed, the epoch and the position alone. The numbers of samples drawn from each
     dataset follow the weights at every moment, to within a few samples; no dataset is drawn at random. With
     ``shuffle=True`` the samples of each dataset come in a random order of their own, a new one in each epoch and, where
-    it is used up and begins again, in each pass; otherwise in their order. `mix_order` and `proportions` of
-    ``ringfeed.data`` say the rule in full.
+    it is used up and begins again, in each pass; otherwise in their order. `mix` and `proportions` of
+    ``ringfeed.orders`` say the rule in full.
 
     datasets: what `Loader` takes, but iterables (see `Interleave`) and other mixes, each with a length. Their samples
         must agree in structure, shape and dtype. With the loader's ``batch_size=None`` each gives whole batches.
@@ -72,7 +72,7 @@ class Mix:
         stop: Literal["first", "all", "never"] = "first",
         per_batch: bool = False,
     ) -> None:
-        from ringfeed.data.proportions import shares_of  # noqa: PLC0415 - no worker needs it
+        from ringfeed.orders.proportions import shares_of  # noqa: PLC0415 - no worker needs it
 
         if isinstance(datasets, dict | str) or not hasattr(type(datasets), "__iter__"):
             message = f"datasets is of type {type(datasets).__name__}, expected several datasets, as in Mix([a, b])"
@@ -202,7 +202,7 @@ class MixSource(Source):
 
     def sampler(self, *, shuffle: bool | int, sampler: Any) -> Sampler:
         """Return the order of the mix; ValueError for any other."""
-        from ringfeed.data.mix_order import MixSampler  # noqa: PLC0415 - no worker needs it
+        from ringfeed.orders.mix import MixSampler  # noqa: PLC0415 - no worker needs it
 
         if sampler is not None or not isinstance(shuffle, bool | np.bool_):
             given = f"shuffle={shuffle!r}" if sampler is None else getattr(sampler, "parameter", "sampler=")

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ringfeed.data.sampler import Stateless
+from ringfeed.orders.sampler import Stateless
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from ringfeed.data.batches import BatchSource
-    from ringfeed.data.permutation import Indices
+    from ringfeed.orders.permutation import Indices
 
 
 class Pass(Stateless):

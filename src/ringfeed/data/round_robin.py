@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ringfeed.data.custom import MOST_STATES
 from ringfeed.data.streams import is_iterator
+from ringfeed.orders.custom import MOST_STATES
 
 if TYPE_CHECKING:
-    from ringfeed.data.permutation import Indices
+    from ringfeed.orders.permutation import Indices
 
 
 class RoundRobinSampler:

@@ -15,7 +15,7 @@ from ringfeed.spec.spec import Spec
 
 if TYPE_CHECKING:
     from ringfeed.data.base import Fill, Reader, Terms
-    from ringfeed.data.sampler import Sampler
+    from ringfeed.orders.sampler import Sampler
 
 
 class SampleSource(Source):

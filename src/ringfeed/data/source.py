@@ -15,8 +15,8 @@ import inspect
 import os
 from typing import TYPE_CHECKING, Any
 
+from ringfeed._classes import class_names
 from ringfeed.data.arrays import ArraySource, columns_of, leaf_arrays
-from ringfeed.data.base import class_names
 from ringfeed.data.batches import BatchSource
 from ringfeed.data.mix import Mix, MixSource
 from ringfeed.data.passes import Passes

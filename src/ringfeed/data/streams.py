@@ -9,18 +9,19 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from ringfeed.data.base import Source, class_names
-from ringfeed.data.rng import reseed
+from ringfeed._classes import class_names
+from ringfeed.data.base import Source
 from ringfeed.errors import SpecError
+from ringfeed.orders.rng import reseed
 from ringfeed.ring.failure import End, Kind, encode, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from ringfeed.data.base import Bars, Delivery, Fill, Reader, Terms
-    from ringfeed.data.permutation import Indices
     from ringfeed.data.round_robin import RoundRobinEpoch
-    from ringfeed.data.sampler import Sampler
+    from ringfeed.orders.permutation import Indices
+    from ringfeed.orders.sampler import Sampler
     from ringfeed.ring._ring import Lease
 
 

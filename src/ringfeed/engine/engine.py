@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ringfeed.data.base import Delivery, Source
-    from ringfeed.data.sampler import Epoch
     from ringfeed.engine._iterator import Progress
     from ringfeed.engine.autotune import Tuner
     from ringfeed.engine.options import Options
     from ringfeed.engine.plan import Plan
     from ringfeed.errors import RingfeedError
     from ringfeed.monitor.stats import Stats
+    from ringfeed.orders.sampler import Epoch
     from ringfeed.ring._feed import Feed
     from ringfeed.spec.builder import BuildBatch
     from ringfeed.workers.pool import Pool

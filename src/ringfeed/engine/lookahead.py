@@ -12,14 +12,14 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ringfeed.data.lists import ListEpoch
+from ringfeed.orders.lists import ListEpoch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from ringfeed.data.base import Source
-    from ringfeed.data.permutation import Indices
-    from ringfeed.data.sampler import Epoch
+    from ringfeed.orders.permutation import Indices
+    from ringfeed.orders.sampler import Epoch
     from ringfeed.ring._ring import Ring
     from ringfeed.spec.layout import Layout
 

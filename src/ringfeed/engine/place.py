@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ringfeed.errors import StateError
 
 if TYPE_CHECKING:
-    from ringfeed.data.sampler import Epoch
-    from ringfeed.data.shard import Shard
     from ringfeed.engine._iterator import Progress
+    from ringfeed.orders.sampler import Epoch
+    from ringfeed.orders.shard import Shard
 
 
 class Place(NamedTuple):

@@ -18,7 +18,7 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ringfeed.data.base import class_names
+from ringfeed._classes import class_names
 from ringfeed.engine.options import AUTO, MOST, check_count
 
 if TYPE_CHECKING:

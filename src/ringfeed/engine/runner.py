@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from ringfeed.data.base import Source
-    from ringfeed.data.sampler import Epoch, Sampler
-    from ringfeed.data.shard import Shard
     from ringfeed.engine.options import Options
     from ringfeed.engine.plan import Plan
+    from ringfeed.orders.sampler import Epoch, Sampler
+    from ringfeed.orders.shard import Shard
     from ringfeed.ring._feed import Feed
     from ringfeed.spec.builder import BuildBatch
     from ringfeed.workers.process import Launcher

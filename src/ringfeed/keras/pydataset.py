@@ -18,9 +18,9 @@ import numpy as np
 
 from ringfeed.data.batches import batches_in
 from ringfeed.data.passes import Passes, PassOrder
-from ringfeed.data.sampler import draw_seed, make_sampler
 from ringfeed.errors import RingfeedError, SpecError, WorkerError
 from ringfeed.loader import Loader, stream_of
+from ringfeed.orders.sampler import draw_seed, make_sampler
 from ringfeed.transport.opened import as_before
 
 if TYPE_CHECKING:
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from ringfeed.data.sampler import Sampler
     from ringfeed.frameworks.base import BatchIterator, Progress
     from ringfeed.loader import LoaderStream
+    from ringfeed.orders.sampler import Sampler
     from ringfeed.spec.builder import BuildBatch
 
     Draw = Callable[[int, int], Sequence[int]]

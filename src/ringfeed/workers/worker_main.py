@@ -67,7 +67,7 @@ class WorkerMain:
         return unpack(manifest, [fd.fileno() for fd in fds])
 
     def _scatter(self, start: int) -> None:
-        from ringfeed.data.rng import scatter  # noqa: PLC0415 - see above
+        from ringfeed.orders.rng import scatter  # noqa: PLC0415 - see above
 
         scatter(self._source.seed, self._number, start)
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ringfeed
-from ringfeed.data.rng import SampleContext, reseed, scatter
+from ringfeed.orders.rng import SampleContext, reseed, scatter
 from watching import run_script
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -99,7 +99,7 @@ def test_scattered_workers_differ() -> None:
 def test_the_sample_that_imports_torch_is_reseeded() -> None:
     """Also without workers, where nothing is scattered, it draws what it draws when torch is here already."""
     script = (
-        "import sys; from ringfeed.data.rng import SampleContext, reseed\n"
+        "import sys; from ringfeed.orders.rng import SampleContext, reseed\n"
         "reseed(SampleContext(1, 2, 3)); reseed(SampleContext(1, 2, 4)); assert 'torch' not in sys.modules\n"
         "import torch; first = torch.randint(2**31, (3,)).tolist()\n"
         "reseed(SampleContext(1, 2, 4)); assert torch.randint(2**31, (3,)).tolist() == first"
@@ -110,7 +110,7 @@ def test_the_sample_that_imports_torch_is_reseeded() -> None:
 def test_it_is_never_imported_for_this() -> None:
     """Neither seeding imports torch; a later import is seeded as an earlier one would have been."""
     script = (
-        "import sys; from ringfeed.data.rng import SampleContext, reseed, scatter\n"
+        "import sys; from ringfeed.orders.rng import SampleContext, reseed, scatter\n"
         "reseed(SampleContext(1, 2, 3)); scatter(4, 5, 6); assert 'torch' not in sys.modules\n"
         "import torch; late = torch.randint(2**31, (3,)).tolist()\n"
         "scatter(4, 5, 6); assert torch.randint(2**31, (3,)).tolist() == late\n"

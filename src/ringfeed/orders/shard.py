@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ringfeed.data.sampler import CHUNK
+from ringfeed.orders.sampler import CHUNK
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ringfeed.data.permutation import Indices
-    from ringfeed.data.sampler import Epoch
+    from ringfeed.orders.permutation import Indices
+    from ringfeed.orders.sampler import Epoch
 
 Uneven: TypeAlias = Literal["pad", "drop", "keep"]
 AT_ONCE = 16 * CHUNK  # positions of the global order that are read in one go, unless a global batch has more

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringfeed.data.rng import SampleContext, derive, enter, reseed, rng, scatter
+from ringfeed.orders.rng import SampleContext, derive, enter, reseed, rng, scatter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

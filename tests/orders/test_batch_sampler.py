@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ringfeed
-from ringfeed.data.lists import BatchLists, ListEpoch
+from ringfeed.orders.lists import BatchLists, ListEpoch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

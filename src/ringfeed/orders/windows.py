@@ -20,16 +20,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ringfeed.data._permute import MAX_LENGTH
-from ringfeed.data.permutation import permute
-from ringfeed.data.rng import derive
-from ringfeed.data.sampler import Positional, SeededSampler, check_integer
+from ringfeed.orders._permute import MAX_LENGTH
+from ringfeed.orders.permutation import permute
+from ringfeed.orders.rng import derive
+from ringfeed.orders.sampler import Positional, SeededSampler, check_integer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ringfeed.data.permutation import Indices
-    from ringfeed.data.sampler import IndicesAt, Sampler
+    from ringfeed.orders.permutation import Indices
+    from ringfeed.orders.sampler import IndicesAt, Sampler
 
 
 class WindowShuffle(SeededSampler):

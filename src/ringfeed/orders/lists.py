@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ringfeed.data.base import class_names
-from ringfeed.data.custom import ArrayEpoch, Custom, IteratedEpoch, checked_array, is_readable, order_of
-from ringfeed.data.sampler import SeededSampler
+from ringfeed._classes import class_names
+from ringfeed.orders.custom import ArrayEpoch, Custom, IteratedEpoch, checked_array, is_readable, order_of
+from ringfeed.orders.sampler import SeededSampler
 
 if TYPE_CHECKING:
-    from ringfeed.data.permutation import Indices
+    from ringfeed.orders.permutation import Indices
 
 EXPECTED = "an iterable of lists of sample numbers"
 

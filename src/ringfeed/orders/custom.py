@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from ringfeed.data.sampler import CHUNK, Stateless
+from ringfeed.orders.sampler import CHUNK, Stateless
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
-    from ringfeed.data.permutation import Indices
-    from ringfeed.data.sampler import Epoch
+    from ringfeed.orders.permutation import Indices
+    from ringfeed.orders.sampler import Epoch
 
 MOST_STATES = 64  # of a source, that are kept; one goes on from an older one by reading
 

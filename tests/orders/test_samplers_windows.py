@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ringfeed
-from ringfeed.data.permutation import permute
+from ringfeed.orders.permutation import permute
 
 pytestmark = pytest.mark.once
 

@@ -10,16 +10,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ringfeed.data import shard
-from ringfeed.data.custom import Custom
-from ringfeed.data.sampler import Sequential, Shuffled, Stateless
-from ringfeed.data.shard import Shard
+from ringfeed.orders import shard
+from ringfeed.orders.custom import Custom
+from ringfeed.orders.sampler import Sequential, Shuffled, Stateless
+from ringfeed.orders.shard import Shard
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ringfeed.data.sampler import Sampler
-    from ringfeed.data.shard import Uneven
+    from ringfeed.orders.sampler import Sampler
+    from ringfeed.orders.shard import Uneven
 
 Batches = list[list[int]]
 UNEVEN: list[Uneven] = ["pad", "drop", "keep"]

@@ -15,12 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ringfeed
-from ringfeed.data._permute import MAX_LENGTH
-from ringfeed.data.custom import Custom
 from ringfeed.data.passes import PassOrder
-from ringfeed.data.permutation import permute
 from ringfeed.data.round_robin import RoundRobinSampler
-from ringfeed.data.sampler import (
+from ringfeed.orders._permute import MAX_LENGTH
+from ringfeed.orders.custom import Custom
+from ringfeed.orders.permutation import permute
+from ringfeed.orders.sampler import (
     CHUNK,
     Epoch,
     Sampler,

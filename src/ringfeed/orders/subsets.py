@@ -23,18 +23,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ringfeed.data._strata import schedule
-from ringfeed.data.permutation import permute
-from ringfeed.data.rng import derive
-from ringfeed.data.sampler import CHUNK, Positional, SeededSampler, digest
+from ringfeed.orders._strata import schedule
+from ringfeed.orders.permutation import permute
+from ringfeed.orders.rng import derive
+from ringfeed.orders.sampler import CHUNK, Positional, SeededSampler, digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
-    from ringfeed.data.permutation import Indices
-    from ringfeed.data.sampler import IndicesAt, Sampler
+    from ringfeed.orders.permutation import Indices
+    from ringfeed.orders.sampler import IndicesAt, Sampler
 
 MOST_LABELS = 2**31
 

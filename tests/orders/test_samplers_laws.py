@@ -16,12 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ringfeed
-from ringfeed.data.sampler import CHUNK, Positional, make_sampler
+from ringfeed.orders.sampler import CHUNK, Positional, make_sampler
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ringfeed.data.sampler import Sampler, SeededSampler
+    from ringfeed.orders.sampler import Sampler, SeededSampler
 
 LENGTH = 10_000  # more than two chunks, and than what is sorted
 RNG = np.random.default_rng(0)

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringfeed.data.mix_order import MixSampler
-from ringfeed.data.permutation import permute
-from ringfeed.data.proportions import FINEST, floor_sum, rounded, shares_of, step_of
-from ringfeed.data.rng import derive
+from ringfeed.orders.mix import MixSampler
+from ringfeed.orders.permutation import permute
+from ringfeed.orders.proportions import FINEST, floor_sum, rounded, shares_of, step_of
+from ringfeed.orders.rng import derive
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -24,15 +24,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ringfeed.data.proportions import Pattern, shares_of, totals
-from ringfeed.data.rng import derive
-from ringfeed.data.sampler import Sequential, Shuffled
+from ringfeed.orders.proportions import Pattern, shares_of, totals
+from ringfeed.orders.rng import derive
+from ringfeed.orders.sampler import Sequential, Shuffled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ringfeed.data.permutation import Indices
-    from ringfeed.data.sampler import Sampler
+    from ringfeed.orders.permutation import Indices
+    from ringfeed.orders.sampler import Sampler
 
 MOST_SECTIONS = 4096  # of an epoch, that are kept: more than batches are planned ahead
 MOST_INDEX = 2**62

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ringfeed
-from ringfeed.data.weighted import _negative_log
+from ringfeed.orders.weighted import _negative_log
 
 pytestmark = pytest.mark.once
 

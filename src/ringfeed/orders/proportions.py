@@ -16,7 +16,7 @@ over and over.
 Mathematical Statistics 15 (1), 1944, doi:10.1214/aoms/1177731312). Let x_i = r a_i / N be the share of dataset i in a
 block of r positions, X_i = x_0 + ... + x_i, and q the least number for which all q X_i are integers. Block k draws from
 datasets 0 to i, together, floor(X_i + u_k) times, where u_k = ((s + k g) mod q) / q and s is 0 at first (see
-`mix_order`). So each dataset has floor(x_i) or ceil(x_i) positions of each block, and its exact share of q blocks.
+`mix`). So each dataset has floor(x_i) or ceil(x_i) positions of each block, and its exact share of q blocks.
 
 - A block is one position or, with ``per_batch=True``, a batch; there dataset i's rows j = 0, 1, ... of n_i are put in
   the order of (2 j + 1) / (2 n_i), equal ones in the order of the datasets.
@@ -42,12 +42,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ringfeed.data.sampler import CHUNK
+from ringfeed.orders.sampler import CHUNK
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ringfeed.data.permutation import Indices
+    from ringfeed.orders.permutation import Indices
 
 FINEST = 2**30  # weights are rounded to such parts of their sum
 GOLDEN = 0x9E3779B97F4A7C15  # 2**64 over the golden ratio

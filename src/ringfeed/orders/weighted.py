@@ -23,16 +23,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from ringfeed.data.rng import derive
-from ringfeed.data.sampler import Positional, SeededSampler, check_integer, digest
+from ringfeed.orders.rng import derive
+from ringfeed.orders.sampler import Positional, SeededSampler, check_integer, digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
-    from ringfeed.data.permutation import Indices, Words
-    from ringfeed.data.sampler import IndicesAt, Sampler
+    from ringfeed.orders.permutation import Indices, Words
+    from ringfeed.orders.sampler import IndicesAt, Sampler
 
     Floats: TypeAlias = NDArray[np.float64]
 

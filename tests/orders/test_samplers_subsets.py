@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ringfeed
-from ringfeed.data._strata import schedule
-from ringfeed.data.permutation import permute
+from ringfeed.orders._strata import schedule
+from ringfeed.orders.permutation import permute
 
 pytestmark = pytest.mark.once
 

@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from ringfeed.data._permute import ROUNDS, walk
-from ringfeed.data.rng import derive
+from ringfeed.orders._permute import ROUNDS, walk
+from ringfeed.orders.rng import derive
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

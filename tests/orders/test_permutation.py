@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringfeed.data._permute import MAX_LENGTH, ROUNDS, walk
-from ringfeed.data.permutation import MAX_SORTED_LENGTH, permute
-from ringfeed.data.rng import derive
+from ringfeed.orders._permute import MAX_LENGTH, ROUNDS, walk
+from ringfeed.orders.permutation import MAX_SORTED_LENGTH, permute
+from ringfeed.orders.rng import derive
 
 pytestmark = pytest.mark.once
 

@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
-from ringfeed.data._permute import MAX_LENGTH
-from ringfeed.data.permutation import permute
+from ringfeed.orders._permute import MAX_LENGTH
+from ringfeed.orders.permutation import permute
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from ringfeed.data.permutation import Indices
+    from ringfeed.orders.permutation import Indices
 
 CHUNK = 4096  # positions permuted at a time: 32 kB, which malloc keeps
 
@@ -222,7 +222,7 @@ def make_sampler(
     if isinstance(sampler, SeededSampler):
         return sampler.bind(length, seed)
     if sampler is not None:
-        from ringfeed.data.custom import Custom  # noqa: PLC0415  (it builds on this module)
+        from ringfeed.orders.custom import Custom  # noqa: PLC0415  (it builds on this module)
 
         return Custom(sampler, length)
     if not shuffle:
@@ -230,7 +230,7 @@ def make_sampler(
     if length is None:
         raise ValueError(f"shuffle={shuffle!r} needs a dataset with a length; shuffle inside the dataset instead")
     if window is not None:
-        from ringfeed.data.windows import WindowShuffle  # noqa: PLC0415  (as above)
+        from ringfeed.orders.windows import WindowShuffle  # noqa: PLC0415  (as above)
 
         return WindowShuffle(window).bind(length, seed)
     return Shuffled(length, seed)

@@ -1,0 +1,13 @@
+"""Which sample comes next, and the random numbers that belong to it: functions of seed, epoch and position.
+
+    sampler ─▶ Sampler.epoch(number, start) ─▶ Epoch.take(count): sample numbers, for the ring to plan
+                                                 └─▶ shard: the part of them that one rank takes
+
+    sampler       in order, shuffled, and what every order has; permutation: a shuffle in constant memory
+    custom lists  of the user's: numbers, or whole batches of them
+    weighted subsets windows     ringfeed's own, given as sampler= or shuffle=
+    mix           of several datasets, by their proportions
+    rng           the numbers a sample draws
+
+Imports nothing of the other packages.
+"""
