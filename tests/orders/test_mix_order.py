@@ -100,6 +100,16 @@ def test_another_batch_size_loses_and_repeats_nothing(sampler: MixSampler, data:
     assert sorted([*whole[:first], *middle, *last]) == sorted(whole.tolist())
 
 
+def test_two_changes_of_batch_size_keep_the_totals() -> None:
+    """What is left may be two short of a dataset's share of the full batches: no draw is lost over it."""
+    first = mixed([154, 45, 239], [0.25, 0.1, 0.25], rows=2, per_batch=True)
+    second = mixed([154, 45, 239], [0.25, 0.1, 0.25], rows=32, per_batch=True)
+    begun = second.epoch(0, 103, first.epoch(0).state(103))
+    rest = first.epoch(0, 232, begun.state(232)).take(300)
+    whole = first.epoch(0).take(300)
+    assert sorted([*whole[:103], *begun.take(232 - 103), *rest]) == sorted(whole.tolist())
+
+
 def test_a_state_of_other_datasets_is_refused() -> None:
     """A state that counts the draws of more datasets than there are does not fit."""
     state = mixed([5, 5, 5], per_batch=True).epoch(0).state(3)

@@ -96,14 +96,17 @@ def _reduced(parts: Sequence[int]) -> tuple[int, ...]:
 
 
 def rounded(parts: Sequence[Fraction], total: int, first: Sequence[bool] = ()) -> list[int]:
-    """Round parts of a total to integers of 0 or more: up by largest remainders, those of ``first`` ahead of others."""
+    """Round parts of a total to integers of 0 or more: up by largest remainders, those of ``first`` ahead of others.
+
+    Where parts below 0 leave the others too much, each gives up one in turn, the smallest remainder first.
+    """
     found = [max(part.__floor__(), 0) for part in parts]
     order = sorted(range(len(parts)), key=lambda i: (not (first and first[i]), found[i] - parts[i], i))
-    missing = total - sum(found)
-    for number in order[: max(missing, 0)]:
+    for number in order[: max(total - sum(found), 0)]:
         found[number] += 1
-    for number in [i for i in reversed(order) if found[i]][: max(-missing, 0)]:
-        found[number] -= 1
+    while (surplus := sum(found) - total) > 0:
+        for number in [i for i in reversed(order) if found[i]][:surplus]:
+            found[number] -= 1
     return found
 
 
