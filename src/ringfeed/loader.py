@@ -260,6 +260,7 @@ class Loader(Generic[Batch_co]):
         part = Shard(self._rank.rank, self._rank.world_size, step, uneven)
         with UsersErrors():  # of a first sample
             self._runner = EpochRunner(source, options, part, shuffle=shuffle, sampler=sampler)
+        self._position = self._runner.position
         self._identity = Identity(self._runner, self._batch_size, self._seed, fingerprint)
         self._slots = DeviceSlots(self._runner.plan.slot_size, pin=pin)
         self._runner.on_start.append(self._slots.prepare)
@@ -305,8 +306,8 @@ class Loader(Generic[Batch_co]):
     @property
     def is_in_order(self) -> bool:
         """Whether every epoch is 0, 1, 2, ..., though the dataset could be read in another order."""
-        in_order = isinstance(self._runner.sampler, (Sequential, PassOrder)) and not self._shuffle
-        return in_order and self._runner.sampler.length is not None
+        in_order = isinstance(self._position.sampler, (Sequential, PassOrder)) and not self._shuffle
+        return in_order and self._position.sampler.length is not None
 
     @property
     def on_error(self) -> str:
@@ -325,16 +326,16 @@ class Loader(Generic[Batch_co]):
 
     def __len__(self) -> int:
         """Return the batches of an epoch; TypeError where the sampler does not know."""
-        length = self._runner.sampler.length
+        length = self._position.sampler.length
         if length is None:
-            endless = isinstance(self._runner.sampler, (Sequential, PassOrder))
-            order = getattr(self._runner.sampler, "parameter", "sampler")
+            endless = isinstance(self._position.sampler, (Sequential, PassOrder))
+            order = getattr(self._position.sampler, "parameter", "sampler")
             whose = "dataset has no len(), and goes on without end" if endless else f"{order} has no len()"
-            whose = getattr(self._runner.sampler, "why_no_length", whose)
+            whose = getattr(self._position.sampler, "why_no_length", whose)
             whose = "dataset is an iterable" if self._runner.source.streams else whose
             message = f"the length of this loader is unknown: its {whose}"
             raise TypeError(message)
-        return self._runner.shard.batches(length)
+        return self._position.shard.batches(length)
 
     def __repr__(self) -> str:
         """Return what it feeds, and how, in a line."""
@@ -342,7 +343,7 @@ class Loader(Generic[Batch_co]):
             return object.__repr__(self)
         plan, settings, size = self._runner.plan, self._options, self._batch_size
         batches = "whole batches" if size is None else f"batches of {size}"
-        if isinstance(self._runner.sampler, ListOrder):
+        if isinstance(self._position.sampler, ListOrder):
             batches = f"batches of up to {plan.layout.rows}"
         kind = f"by {settings.start_method}" if settings.backend == "process" else "in threads"
         most = "" if self._runner.tuner is None else "up to "
@@ -357,7 +358,7 @@ class Loader(Generic[Batch_co]):
     @property
     def epoch(self) -> int:
         """The number of the epoch that the next ``iter()`` begins."""
-        return self._runner.next.epoch
+        return self._position.next.epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next ``iter()`` the epoch of this number: its order and its random numbers.
@@ -365,17 +366,17 @@ class Loader(Generic[Batch_co]):
         Where it is already, it begins where `load_state_dict` or `skip` has it begin.
         """
         number = check_count("epoch", epoch, 0, MOST, none=False) or 0
-        here = self._runner.next
-        self._runner.go_to(here if here.epoch == number else Place(number))
+        here = self._position.next
+        self._position.go_to(here if here.epoch == number else Place(number))
 
     def __iter__(self) -> Iterator[Batch_co]:
         """Begin the next epoch; an older iterator raises SupersededError at its next ``next()``."""
-        place = self._runner.next
+        place = self._position.next
         try:
             with UsersErrors():  # of a hook
                 return self._begin_epoch()
         except KeyboardInterrupt:  # perhaps when it had begun: the caller has no iterator
-            self._runner.next = place
+            self._position.next = place
             raise
 
     def _begin_epoch(self, build: BuildBatch | None = None, *, wait_for_slots: bool = False) -> BatchIterator:
@@ -388,7 +389,7 @@ class Loader(Generic[Batch_co]):
     @property
     def remaining(self) -> int:
         """The batches that the epoch under way, or else the next, has still to give; TypeError as for ``len()``."""
-        left = self._runner.left(self._runner.place())
+        left = self._position.left(self._position.place())
         return len(self) if left is None else left
 
     @property
@@ -398,7 +399,7 @@ class Loader(Generic[Batch_co]):
         Of the epoch under way, or else the next. Give such a row weight 0 where each sample must count once. TypeError
         as for ``len()``.
         """
-        padding = self._runner.padding
+        padding = self._position.padding
         return len(self) if padding is None else padding
 
     def state_dict(self, *, batches: int | None = None) -> dict[str, Any]:
@@ -412,7 +413,7 @@ class Loader(Generic[Batch_co]):
             the step, and without ``batches`` StateError is raised there.
         """
         check_count("batches", batches, 0, MOST)
-        return self._identity.state(self._runner.place(batches))
+        return self._identity.state(self._position.place(batches))
 
     def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> None:
         """Have the next ``iter()`` go on where ``state`` was taken; each sample of that epoch comes exactly once.
@@ -420,17 +421,17 @@ class Loader(Generic[Batch_co]):
         Batch size and world size may be others, as may all that is not in the state. StateError where dataset, order or
         seed are others; with ``strict=False`` that is a warning, and the epoch begins anew.
         """
-        self._runner.go_to(self._identity.place(state, strict=strict))
+        self._position.go_to(self._identity.place(state, strict=strict))
 
     def skip(self, *, batches: int) -> None:
         """Have the next ``iter()`` leave out so many batches more of its epoch; ValueError where it has fewer."""
         count = check_count("batches", batches, 0, MOST, none=False) or 0
-        place = self._runner.next
-        left = self._runner.left(place)
+        place = self._position.next
+        left = self._position.left(place)
         if left is not None and count > left:
             message = f"skip(batches={count}), but only {left} batches of epoch {place.epoch} are left"
             raise ValueError(message)
-        self._runner.go_to(self._runner.after(place, count))
+        self._position.go_to(self._position.after(place, count))
 
     # ---- what can be seen while it runs; safe from any thread ----
 
@@ -622,12 +623,12 @@ class LoaderStream:
     @property
     def is_amid(self) -> bool:
         """Whether the next epoch begins at a position."""
-        return self.runner.next.samples > 0
+        return self.runner.position.next.samples > 0
 
     @property
     def left(self) -> int | None:
         """The batches that the next epoch will have, from there on; None where that is not known."""
-        return self.runner.left(self.runner.next)
+        return self.runner.position.left(self.runner.position.next)
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next epoch the one of this number."""

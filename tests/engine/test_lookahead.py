@@ -353,7 +353,7 @@ class Order:
 def test_an_order_that_cannot_be_read_fails_in_its_own_epoch() -> None:
     """An error of the next epoch's order is not raised in this one."""
     with ringfeed.Loader(Oracle(8), batch_size=ROWS, slots=3, **LOCAL) as loader:
-        loader._runner.sampler = Order(RuntimeError("no order"), once=False)
+        loader._runner.position.sampler = Order(RuntimeError("no order"), once=False)
         assert drain(loader) == list(range(8))
         with pytest.raises(RuntimeError, match="no order"):
             iter(loader)
@@ -364,7 +364,7 @@ def test_an_order_that_cannot_be_read_fails_in_its_own_epoch() -> None:
 def test_ctrl_c_while_the_next_epoch_is_planned_costs_no_batch() -> None:
     """What was read of the order and not planned is not missing: that epoch begins from its start."""
     with ringfeed.Loader(Oracle(8), batch_size=ROWS, slots=2, **LOCAL) as loader:
-        loader._runner.sampler = Order(KeyboardInterrupt(), once=True)
+        loader._runner.position.sampler = Order(KeyboardInterrupt(), once=True)
         batches = iter(loader)
         seen = check(next(batches))
         with pytest.raises(KeyboardInterrupt):

@@ -84,7 +84,7 @@ class Source(ABC):
     runs_code = True  # whether reading a sample runs code of the dataset
     has_gaps = False  # whether a batch was found to be None
     packages: frozenset[str] | None = None  # whose objects a sample holds; None: no sample was read
-    _is_sized = False
+    is_sized = False  # whether its length gives the order
 
     def __init__(self, given: Any, dataset: Any, terms: Terms) -> None:
         """Read nothing yet; ``given``: the dataset as the user gave it, ``dataset``: as it is read."""
@@ -126,7 +126,7 @@ class Source(ABC):
         from ringfeed.orders.sampler import make_sampler  # noqa: PLC0415 - no worker needs it
 
         length = self.length()
-        self._is_sized = length is not None
+        self.is_sized = length is not None
         return make_sampler(length, shuffle=shuffle, seed=self.seed, sampler=sampler)
 
     def run_hook(self, name: str) -> bool:
@@ -134,7 +134,7 @@ class Source(ABC):
         if name not in self.hooks:
             return False
         getattr(self.given, name)()
-        return self._is_sized
+        return self.is_sized
 
     def check_sendable(self) -> None:  # noqa: B027 - most kinds can be sent
         """Raise TypeError for a dataset that cannot be sent to worker processes, whatever it holds."""

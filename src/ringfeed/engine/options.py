@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal
 
+from ringfeed.data.passes import PassOrder
 from ringfeed.ring import _ring
 from ringfeed.ring.machine import usable_cpus
 from ringfeed.workers.backends import POOLS
@@ -14,6 +15,7 @@ from ringfeed.workers.backends import POOLS
 if TYPE_CHECKING:
     from ringfeed.data.base import Source
     from ringfeed.monitor.stats import Side
+    from ringfeed.orders.sampler import Sampler
 
 AUTO = "auto"
 AUTO_WORKERS = 4  # a CPU, at most: more than one helps while they wait for a disk or a network
@@ -70,6 +72,21 @@ class Options:
                 count = most_workers + SPARE_SLOTS
         return cls(workers=most_workers, slots=count, memory=memory, auto=frozenset(auto), **others)
 
+    @property
+    def sends(self) -> bool:
+        """Whether other processes read the dataset."""
+        return self.workers > 0 and self.backend == "process"
+
+    def prefetches_epochs(self, source: Source, sampler: Sampler) -> bool:
+        """Whether an epoch's end need not hold up the workers; ValueError where that is asked for and cannot be."""
+        wanted = self.prefetch_epochs
+        obstacle = _obstacle(source, sampler)
+        if wanted is True and obstacle is not None:
+            message = f"prefetch_epochs=True, but {obstacle}; leave it out, or give False"
+            raise ValueError(message)
+        reads_ahead = self.sends if wanted == AUTO else wanted and self.workers > 0
+        return bool(reads_ahead) and obstacle is None
+
     def __post_init__(self) -> None:
         """Raise ValueError or TypeError for what does not fit; names the parameter and what it takes."""
         check_choice("backend", self.backend, tuple(POOLS))
@@ -84,6 +101,17 @@ class Options:
         if self.pin and "slots" in self.auto:
             message = "slots='auto' with pin=True: the driver is told of all slots at the start; give a number"
             raise ValueError(message)
+
+
+def _obstacle(source: Source, sampler: Sampler) -> str | None:
+    """Say why an epoch cannot be read before it begins."""
+    if source.hooks:
+        return f"{' and '.join(sorted(source.hooks))}() of the dataset run between its epochs"
+    if source.changes or isinstance(sampler, PassOrder):
+        return "the dataset may be another in each epoch"
+    if source.streams:
+        return "an iterable begins anew with each epoch"
+    return None if sampler.pure else "its sampler is read as the epoch goes on"
 
 
 def _most_workers(workers: int | str | None) -> int:

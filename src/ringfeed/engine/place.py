@@ -25,7 +25,7 @@ class Place(NamedTuple):
     epoch: int
     samples: int = 0
     state: Any = None  # what `Sampler.epoch` needs besides
-    hooks: Any = None  # what the dataset's hooks had done to it ahead of this epoch: see `EpochRunner`
+    hooks: Any = None  # what the dataset's hooks had done to it ahead of this epoch: see `Hooks`
 
 
 class UnderWay(NamedTuple):

@@ -37,7 +37,7 @@ class Identity:
         self._spec = _short(repr(runner.source.spec))
 
     def _now(self) -> dict[str, Any]:
-        sampler = self._runner.sampler
+        sampler = self._runner.position.sampler
         now = {"length": sampler.length, "seed": self._seed, "order": sampler.order, "spec": self._spec}
         found = self._fingerprint or getattr(self._runner.source.given, "_fingerprint", None)
         return now if found is None else {**now, "fingerprint": _short(str(found))}
@@ -50,7 +50,7 @@ class Identity:
             "samples": place.samples,
             "batch_size": self._batch_size,
             **self._now(),
-            "world_size": self._runner.shard.world_size,
+            "world_size": self._runner.position.shard.world_size,
         }
         if place.state is not None:
             state["sampler"] = place.state

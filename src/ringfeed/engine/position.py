@@ -1,0 +1,103 @@
+"""Where a loader is in its order, from epoch to epoch; `place` says it within one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ringfeed.engine._iterator import Progress
+from ringfeed.engine.place import Place, UnderWay
+
+if TYPE_CHECKING:
+    from ringfeed.engine.hooks import Hooks
+    from ringfeed.orders.sampler import Sampler
+    from ringfeed.orders.shard import Shard
+
+
+class Position:
+    """Where a loader is: in the last epoch that has begun or, if it was moved since, at the start of the next."""
+
+    def __init__(self, sampler: Sampler, shard: Shard, hooks: Hooks) -> None:
+        """Be at the start of epoch 0."""
+        self.sampler = sampler
+        self.shard = shard
+        self.next = Place(0)
+        """Where the next epoch begins."""
+        self._hooks = hooks
+        self._under_way: UnderWay | None = None
+        self._has_moved = False  # since it began: the next place counts
+
+    # ---- epochs begin ----
+
+    def start(self, hooks: dict[str, Any] | None) -> UnderWay:
+        """Return the epoch of the next place, of which nothing is planned; the one after it comes next.
+
+        hooks: what the dataset's hooks had done to it ahead of the epoch
+        """
+        place = self.next._replace(hooks=hooks)
+        self.next = Place(place.epoch + 1)
+        order = self.sampler.epoch(place.epoch, place.samples, place.state)
+        return UnderWay(place, order, Progress(), self.shard, self.sampler.length, bool(self._hooks))
+
+    def enter(self, epoch: UnderWay) -> None:
+        """Be in an epoch that has begun."""
+        self._has_moved = False
+        self._under_way = epoch
+
+    @property
+    def under_way(self) -> UnderWay | None:
+        """The last epoch that has begun."""
+        return self._under_way
+
+    @property
+    def is_at_a_start(self) -> bool:
+        """Whether the next epoch begins at its start, with nothing to restore."""
+        return self.next == Place(self.next.epoch)
+
+    # ---- where the user's code is ----
+
+    def place(self, batches: int | None = None) -> Place:
+        """Return where the user's code is: in the last epoch that has begun, or at the start of the next.
+
+        ``batches``: how many it has been handed of the epoch under way, where only its loop knows; StateError where
+        that was not said.
+        """
+        now = self._now
+        found = self.next if now is None else now.place(batches)
+        return found if found.hooks is not None else found._replace(hooks=self._hooks.now())
+
+    @property
+    def _now(self) -> UnderWay | None:
+        return None if self._has_moved else self._under_way
+
+    def go_to(self, place: Place) -> None:
+        """Begin the next epoch there."""
+        self.next = place
+        self._has_moved = True
+
+    def give_back(self) -> None:
+        """Begin the epoch under way again, unless another was asked for since."""
+        if (now := self._now) is not None:
+            self.go_to(now.begun)
+
+    # ---- what is left ----
+
+    def left(self, place: Place) -> int | None:
+        """Return how many batches its epoch has from there on; None where only reading shows."""
+        samples = self._samples_from(place)
+        return None if samples is None else self.shard.batches(samples)
+
+    @property
+    def padding(self) -> int | None:
+        """Rows of padding in the last batch of the epoch under way, or else the next; None where only reading shows."""
+        now = self._now
+        samples = self._samples_from(self.next if now is None else now.begun)
+        return None if samples is None else self.shard.padding(samples)
+
+    def _samples_from(self, place: Place) -> int | None:
+        length = self.sampler.length
+        return None if length is None else max(length - place.samples, 0)
+
+    def after(self, place: Place, batches: int) -> Place:
+        """Return the place so many batches later in its epoch."""
+        samples, left = batches * self.shard.step, self._samples_from(place)
+        return place._replace(samples=place.samples + (samples if left is None else min(samples, left)))

@@ -1,0 +1,65 @@
+"""A dataset's way to the workers, as far as it is settled before the first epoch."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext, suppress
+from typing import TYPE_CHECKING
+
+from ringfeed.engine.plan import plan_for
+from ringfeed.errors import RingfeedError
+from ringfeed.ring.machine import check_futex
+from ringfeed.transport.shared_dataset import pack
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from contextlib import AbstractContextManager
+
+    from ringfeed.data.base import Source
+    from ringfeed.engine.options import Options
+    from ringfeed.engine.plan import Plan
+    from ringfeed.workers.process import Launcher
+
+
+class Sending:
+    """How one loader's dataset is sent to its worker processes, if it has such."""
+
+    def __init__(self, source: Source, options: Options) -> None:
+        """Raise TypeError for a dataset that cannot be sent."""
+        self._source = source
+        self._options = options
+        self._modules: Collection[str] = ()  # that workers import
+        if options.sends:
+            source.check_sendable()
+
+    def as_before(self) -> AbstractContextManager[None]:
+        """Have what is read here, in the place of workers, leave nothing open in the dataset that is sent to them."""
+        if not self._options.sends:
+            return nullcontext()
+        from ringfeed.transport.opened import as_before  # noqa: PLC0415 - it imports what pickles datasets
+
+        return as_before(self._source.dataset)
+
+    def plan(self) -> Plan:
+        """Pack the dataset, and return what the loader reserves for it and for the slots."""
+        options, dataset = self._options, self._source.dataset
+        if options.sends and options.start_method == "fork":
+            from ringfeed.transport.opened import refuse_to_share  # noqa: PLC0415 - as above
+
+            refuse_to_share(dataset)
+        sent = options.sends and options.start_method != "fork"
+        parcel = pack(dataset, weigh=options.start_method == "spawn") if sent else None
+        self._modules = () if parcel is None else parcel.modules
+        return plan_for(options, self._source, parcel)
+
+    def begin_to_launch(self) -> Launcher | None:
+        """Have a forkserver import what the workers need while the user's program goes on."""
+        if not self._options.sends or self._options.start_method != "forkserver":
+            return None
+        from ringfeed.workers.forkserver import Forkserver  # noqa: PLC0415 - for one start method
+
+        with suppress(RingfeedError, OSError):  # what keeps it from starting is raised by the first epoch
+            check_futex()
+            launcher = Forkserver(self._options.timeout_s, self._source.packages, self._modules)
+            launcher.begin()
+            return launcher
+        return None
