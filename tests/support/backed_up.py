@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 ROWS, BATCH, EPOCHS = 200, 8, 3
-BATCHES = ROWS // BATCH
 RANDOM = np.random.default_rng(0)
 X = RANDOM.random((ROWS, 6), np.float32)
 Y = RANDOM.integers(0, 3, ROWS)
@@ -30,8 +29,11 @@ Y = RANDOM.integers(0, 3, ROWS)
 class Augmented:
     """Samples with noise of ringfeed's own random numbers."""
 
+    def __init__(self, rows: int = ROWS) -> None:
+        self.rows = rows
+
     def __len__(self) -> int:
-        return ROWS
+        return self.rows
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, np.int64]:
         return X[index] + ringfeed.rng().random(6, np.float32), Y[index]
@@ -40,16 +42,16 @@ class Augmented:
 class Batches(keras.utils.PyDataset):
     """The same as whole batches; its hook shuffles by NumPy's global random numbers, as many do."""
 
-    def __init__(self) -> None:
-        super().__init__(workers=2)
-        self.rows = np.arange(ROWS)
+    def __init__(self, rows: int = ROWS, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.rows = np.arange(rows)
 
     def __len__(self) -> int:
-        return BATCHES
+        return (len(self.rows) + BATCH - 1) // BATCH
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         rows = self.rows[index * BATCH : (index + 1) * BATCH]
-        return X[rows] + ringfeed.rng().random((BATCH, 6), np.float32), Y[rows]
+        return X[rows] + ringfeed.rng().random((len(rows), 6), np.float32), Y[rows]
 
     def on_epoch_end(self) -> None:
         np.random.shuffle(self.rows)  # noqa: NPY002 - what it is about
@@ -62,7 +64,7 @@ def _loader() -> Any:
 WAYS: dict[str, Callable[[], Any]] = {
     "loader": _loader,
     "feed": lambda: ringfeed.keras.feed(Batches(), workers=1, backend="thread", shuffle=True, seed=1),
-    "install": Batches,
+    "install": lambda: Batches(workers=2),
 }
 
 

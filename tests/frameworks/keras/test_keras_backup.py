@@ -19,6 +19,7 @@ import numpy as np
 
 import ringfeed
 import ringfeed.keras
+from backed_up import BATCH, Augmented, Batches, X, Y
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,41 +28,18 @@ if TYPE_CHECKING:
 # Keras' LearningRateScheduler asks TensorFlow for an array in a way that NumPy warns of.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword")
 
-ROWS, BATCH, EPOCHS = 50, 8, 3
-BATCHES = 7  # six of 8 and one of 2
-X = np.random.default_rng(0).random((ROWS, 6), np.float32)
-Y = np.random.default_rng(1).integers(0, 3, ROWS)
+ROWS, EPOCHS = 50, 3
+STEPS = 7  # six of 8 and one of 2
 
 
-class Augmented:
-    """Samples with noise of ringfeed's own random numbers."""
-
-    def __len__(self) -> int:
-        return ROWS
-
-    def __getitem__(self, index: int) -> tuple[np.ndarray, np.int64]:
-        return X[index] + ringfeed.rng().random(6, np.float32), Y[index]
-
-
-class Batches(keras.utils.PyDataset):
-    """The same as whole batches, which a hook shuffles by NumPy's global random numbers."""
+class Few(Batches):
+    """Whole batches, few of them."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        self.rows = np.arange(ROWS)
-
-    def __len__(self) -> int:
-        return BATCHES
-
-    def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        rows = self.rows[index * BATCH : (index + 1) * BATCH]
-        return X[rows] + np.float32(ringfeed.rng().random()), Y[rows]
-
-    def on_epoch_end(self) -> None:
-        np.random.shuffle(self.rows)  # noqa: NPY002 - what it is about
+        super().__init__(ROWS, **settings)
 
 
-class WithState(Batches):
+class WithState(Few):
     """The same with a state of its own, and a hook that cannot be run again."""
 
     def on_epoch_end(self) -> None:
@@ -74,7 +52,7 @@ class WithState(Batches):
         self.rows = np.asarray(state)
 
 
-class Gappy(Batches):
+class Gappy(Few):
     """Batches of which some are None."""
 
     def __getitem__(self, index: int) -> Any:
@@ -85,19 +63,19 @@ class Endless:
     """An iterable that does not say how long it is."""
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, np.int64]]:
-        return iter(zip(X, Y, strict=True))
+        return iter(zip(X[:ROWS], Y[:ROWS], strict=True))
 
 
 def over_loader(dataset: Any = None, **settings: Any) -> Any:
     """Return a loader for Keras, shuffled unless told otherwise."""
     settings = {"batch_size": BATCH, "shuffle": True, "workers": 0, **settings}
-    return ringfeed.Loader(Augmented() if dataset is None else dataset, **settings).to_keras()
+    return ringfeed.Loader(Augmented(ROWS) if dataset is None else dataset, **settings).to_keras()
 
 
 def over_feed(dataset: Any = None, **settings: Any) -> Any:
     """Return a fed dataset."""
     settings = {"workers": 0, "shuffle": True, **settings}
-    return ringfeed.keras.feed(Batches() if dataset is None else dataset, **settings)
+    return ringfeed.keras.feed(Few() if dataset is None else dataset, **settings)
 
 
 WAYS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
@@ -109,8 +87,8 @@ WAYS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "feed": (over_feed, {}),
     "feed with a state": (lambda: over_feed(WithState()), {}),
     "batches of None": (lambda: over_feed(Gappy(), shuffle=False), {"shuffle": False}),
-    "install": (Batches, {}),
-    "install, threads": (lambda: Batches(workers=2), {}),
+    "install": (Few, {}),
+    "install, threads": (lambda: Few(workers=2), {}),
     "initial epoch": (over_loader, {"initial_epoch": 1, "epochs": 4}),
     "validation": (over_loader, {"validation": lambda: over_loader(batch_size=25)}),
 }
@@ -389,7 +367,7 @@ def test_data_of_others(tmp_path: Path) -> None:
     """Data whose place only Keras knows is refused, with the ways out."""
     model, callbacks = make_model(), [backup(tmp_path)]
     with pytest.raises(TypeError) as arrays:
-        model.fit(X, Y, callbacks=callbacks, verbose=0)
+        model.fit(X[:ROWS], Y[:ROWS], callbacks=callbacks, verbose=0)
     assert str(arrays.value) == (
         "the data of fit() is read by a ArrayDataAdapter of Keras' own, and BackupAndRestore cannot tell where in an "
         "epoch it is; give it loader.to_keras(), or use keras.callbacks.BackupAndRestore, which goes on with a whole "
