@@ -212,9 +212,10 @@ format: .venv/with-lint ## rewrite Python and C in the house's style
 
 # SECONDS_LONG is how long; a seed that fails is printed, and `python tests/support/fuzz.py --seed N` replays it.
 SECONDS_LONG ?= 120
-fuzz: .venv/with-test ## kill workers at random, against a content oracle (SECONDS_LONG=600: for so long)
+fuzz: .venv/with-test ## kill workers at random, against a content oracle (SECONDS_LONG=600: for so long); new examples for the laws
 	$(PY) tests/support/fuzz.py --seconds $(SECONDS_LONG)
 	$(PY) tests/support/fuzz.py --seconds $(SECONDS_LONG) --unkillable
+	$(PY) -m pytest -q --hypothesis-profile=new -m hypothesis $(CORE:%=tests/%)
 
 LOADERS ?= 1000
 many: .venv/with-test ## open, use and end LOADERS=1000 loaders in one process: nothing is left, and memory does not grow

@@ -26,8 +26,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# A test is judged by what it finds, never by its speed: pytest's own limits bound it.
-hypothesis.settings.register_profile("house", deadline=None, print_blob=True)
+# A test is judged by what it finds, never by its speed: pytest's own limits bound it. A change is judged by the same
+# examples as the one before it; `make fuzz` looks for new ones.
+hypothesis.settings.register_profile("house", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("new", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("house")
 
 
