@@ -12,8 +12,8 @@ from setuptools import Extension, setup
 # Each module with the C files that are compiled into it. One without a .pyx is a library that TensorFlow opens; it is
 # built without TensorFlow, and looks up there what it calls.
 SOURCES = {
-    "ring._ring": "segment wake slots bind cancel take claim reap damage snapshot fork os/wait os/pages os/descriptors "
-    "export/dlpack export/feed export/feed_registry",
+    "ring._ring": "segment slots plan bind take await cancel wake claim reap damage fork snapshot "
+    "os/wait os/pages os/descriptors export/dlpack export/feed export/feed_registry",
     "ring._feed": "",
     "ring._pages": "os/pages os/wait",
     "ring._snapshot": "snapshot os/pages os/wait",

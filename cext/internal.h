@@ -100,7 +100,8 @@ void rf_set_free(struct rf_ring *ring, uint32_t slot);
 
 void rf_lock_takers(struct rf_ring *ring);
 void rf_unlock_takers(struct rf_ring *ring);
-/* The lane of the head batch; under their lock. */
+/* Under their lock: what rf_look() answers, and the lane of the head batch. */
+enum rf_answer rf_look_now(struct rf_ring *ring);
 uint32_t rf_lane_of_head(const struct rf_ring *ring);
 
 bool rf_try_lock(struct rf_binder *binder);
@@ -157,6 +158,11 @@ static inline uint64_t rf_bound(const struct rf_ring *ring)
     return atomic_load_explicit(&ring->binder->bound, memory_order_acquire);
 }
 
+static inline bool rf_is_bound(const struct rf_ring *ring)
+{
+    return rf_head(ring) < rf_bound(ring);
+} /* the head batch */
+
 static inline uint32_t rf_slot_of(const struct rf_ring *ring, uint64_t batch)
 {
     return ring->binder->slot_of[batch % ring->geometry.slots];
@@ -166,6 +172,10 @@ static inline const struct rf_binding *rf_binding_of(const struct rf_ring *ring,
 {
     return &ring->binder->bindings[slot];
 }
+
+/* The last cell of the batch that is not final, or NULL. The last, because cells are claimed in order: when it
+ * is done, the others mostly are, and the consumer is woken once a batch. */
+struct rf_cell *rf_unfinished(const struct rf_ring *ring, uint64_t batch, uint32_t *number);
 
 /* How many rows the ticket of this cell has. */
 static inline uint32_t rf_rows_of(const struct rf_binding *binding, uint32_t cell)

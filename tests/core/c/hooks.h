@@ -1,4 +1,4 @@
-/* Acting at the very moment before a sleep, a wake or a look: hooks.c stands between take.c, wake.c and what they call,
+/* Acting at the very moment before a sleep, a wake or a look: hooks.c stands between take.c, await.c, wake.c and what they call,
  * by -Wl,--wrap=... */
 #ifndef RF_HOOKS_H
 #define RF_HOOKS_H
