@@ -25,6 +25,7 @@ SOURCES = {
     "orders._permute": "bytes/permute",
     "orders._strata": "",
     "engine._iterator": "",
+    "engine._repeated": "",
     "frameworks.tensorflow._tf_op": "export/tf_op",
 }
 # c11: the ring is written in its atomics. No -march=native: a wheel runs on other machines than its builder.

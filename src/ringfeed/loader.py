@@ -10,6 +10,7 @@ from ringfeed._units import show_bytes
 from ringfeed.data.base import Terms
 from ringfeed.data.passes import PassOrder
 from ringfeed.data.source import open_source
+from ringfeed.engine._repeated import Repeated
 from ringfeed.engine.options import MOST, Options, check_choice, check_count
 from ringfeed.engine.place import Place
 from ringfeed.engine.ranks import Rank
@@ -371,10 +372,29 @@ class Loader(Generic[Batch_co]):
 
     def __iter__(self) -> Iterator[Batch_co]:
         """Begin the next epoch; an older iterator raises SupersededError at its next ``next()``."""
+        return self._keeping_place(self._begin_epoch)
+
+    def repeat(self, epochs: int | None = None) -> Repeated[Batch_co]:
+        """Return one iterator over so many epochs; None: without end, for training that counts steps.
+
+            batches = loader.repeat()
+            for step in range(100_000):
+                images, labels = next(batches)
+
+        It gives what as many ``for`` loops give, with the same hooks between the epochs, and `state_dict`, `skip`,
+        `set_epoch` and `remaining` mean the same. The first epoch begins with the first ``next()``; the rest of one,
+        after `load_state_dict`, counts as one: ``repeat(10 - loader.epoch)`` ends after the tenth in any case. An error
+        of a batch, or of a hook, does not end it: the next ``next()`` goes on. ``len()`` counts the batches of so many
+        whole epochs. Where two epochs in a row have no batch, it ends in any case.
+        """
+        return Repeated(self, check_count("epochs", epochs, 0))
+
+    def _keeping_place(self, begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+        """Return the iterator of an epoch that ``begin`` begins; Ctrl-C leaves the loader where it was."""
         place = self._position.next
         try:
             with UsersErrors():  # of a hook
-                return self._begin_epoch()
+                return begin()
         except KeyboardInterrupt:  # perhaps when it had begun: the caller has no iterator
             self._position.next = place
             raise
@@ -637,6 +657,14 @@ class LoaderStream:
     def give_back(self, turn: int) -> None:
         """Let the next epoch be the one of this turn again, from where it began; unless another was asked for since."""
         self.runner.give_back(turn)
+
+    def begin(self, begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+        """Return the iterator of an epoch that ``begin`` begins; Ctrl-C leaves the loader where it was."""
+        return self.loader._keeping_place(begin)  # noqa: SLF001 - a part of it
+
+    def repeat(self, epochs: Epochs, count: int | None) -> Repeated[Any]:
+        """Return one iterator over so many epochs."""
+        return Repeated(epochs, check_count("epochs", count, 0))
 
     def state_dict(self, *, batches: int | None = None) -> dict[str, Any]:
         """Return where the user's code is."""

@@ -22,6 +22,7 @@ from ringfeed._process import Forks
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ringfeed.errors import RingfeedError
     from ringfeed.frameworks.base import BatchStream
     from ringfeed.frameworks.batch import TensorBuilder
     from ringfeed.frameworks.pinned import Registrar
@@ -80,6 +81,11 @@ class DevicePrefetcher:
                 del first  # else it refers to itself, by this frame
         self._device.hand_over(*first)
         return self._finish(first[0])
+
+    @property
+    def failure(self) -> RingfeedError | None:
+        """What ended the workers, and the epoch before its time."""
+        return self._batches.failure
 
     def _fetch(self, *, ready: bool) -> None:
         """Take a batch and begin to copy it; an error takes its place in the order."""

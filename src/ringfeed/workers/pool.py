@@ -127,10 +127,10 @@ class InProcess(Pool):
             if self._end.claim(0) != _ring.TAKEABLE:
                 return False
             filled = self._reader.fill()
+            self._end.publish(cancelled=not filled)
         except BaseException:  # Ctrl-C, perhaps right after the claim: no worker is to blame, and the ticket runs again
             self._config.ring.reap(0, blame=False)
             raise
-        self._end.publish(cancelled=not filled)
         return True
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import threading
 import time
 import weakref
@@ -344,3 +345,34 @@ def test_the_state_counts_what_the_step_has(pace: Any) -> None:
             assert (state["epoch"], state["samples"]) == ((0, count * ROWS) if count < 8 else (1, 0))
         epochs.load_state_dict({**state, "epoch": 0, "samples": 3 * ROWS})
         assert flat(outcomes(epochs)) == [*range(3 * ROWS, LENGTH)]
+
+
+@pytest.mark.parametrize("pace", [never, at_once])
+def test_one_iterator_over_several_epochs(pace: Any) -> None:
+    """What repeat() gives has the batches and the states of as many loops."""
+    with oracle(workers=1, slots=4) as loader:
+        epochs = epochs_of(loader, FakeDevice(pace))
+        batches = epochs.repeat(2)
+        for count, _ in enumerate(batches, 1):
+            until_ready(loader, min(1, -count % 8))
+            state = epochs.state_dict()
+            assert (state["epoch"], state["samples"]) == (count // 8, count % 8 * ROWS)
+        assert count == 16
+        assert next(batches, None) is None
+        assert flat(outcomes(epochs.repeat(2))) == [*range(LENGTH)] * 2
+
+
+def test_workers_that_have_failed_end_repeat() -> None:
+    """As without a device."""
+    with oracle(Dying(LENGTH), workers=1, start_method="fork", spec=Oracle.SPEC, max_restarts=0) as loader:
+        batches = epochs_of(loader, FakeDevice(at_once)).repeat()
+        with pytest.raises(ringfeed.WorkerError):
+            next(batches)
+        assert next(batches, None) is None
+
+
+class Dying(Oracle):
+    """Its workers die before they fill anything."""
+
+    def __getitem__(self, index: int) -> Any:
+        os.kill(os.getpid(), signal.SIGKILL)

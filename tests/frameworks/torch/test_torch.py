@@ -328,3 +328,18 @@ def test_a_closed_loader_closes_the_epoch() -> None:
 def test_a_script_ends_with_a_live_iterator(ending: str) -> None:
     """However a script ends amid an epoch, it ends at once and with its own status."""
     ends_as_it_should(ending, "to_torch", "x, = next(batches); total = (x @ x).sum()")
+
+
+def test_one_iterator_over_several_epochs() -> None:
+    """repeat() gives what as many loops give, and the state is that of the loader."""
+    with make((Y[:12], Y[:12]), batch_size=4, shuffle=True) as loader:
+        epochs = loader.to_torch()
+        expected = [y.tolist() for _ in range(2) for _, y in epochs]
+        loader.set_epoch(0)
+        batches = epochs.repeat(2)
+        assert len(batches) == 6
+        seen = []
+        for _, y in batches:
+            seen.append(y.tolist())
+            assert (loader.state_dict()["epoch"], loader.state_dict()["samples"]) == divmod(4 * len(seen), 12)
+        assert seen == expected

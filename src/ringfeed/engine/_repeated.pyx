@@ -1,0 +1,66 @@
+# cython: language_level=3, freethreading_compatible=False
+"""Several epochs as one iterator."""
+
+cimport cython
+
+from threading import RLock
+
+from ringfeed.errors import SupersededError
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class Repeated:
+    """One iterator over several epochs: each `iter(epochs)` is the next one.
+
+    In Cython, so that Ctrl-C comes neither between the end of an epoch and the next one's place here, nor between a
+    batch and its caller.
+    """
+
+    cdef object epochs
+    cdef readonly object count
+    """How many epochs; None: without end."""
+    cdef object left
+    cdef object batches  # of the newest epoch
+    cdef object lock
+    cdef int idle  # epochs in a row that gave no batch
+
+    def __init__(self, epochs not None, count=None):
+        """Begin no epoch yet."""
+        self.epochs = epochs
+        self.count = self.left = count
+        self.lock = RLock()
+
+    def __len__(self):
+        """Return the batches of so many whole epochs; TypeError where there is no end, or a length is unknown."""
+        if self.count is None:
+            raise TypeError("repeat() goes on without end")
+        return len(self.epochs) * self.count
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        while True:
+            batches = self.batches
+            try:
+                for batch in batches or ():
+                    self.idle = 0
+                    return batch
+            except SupersededError:
+                if batches is self.batches:
+                    raise
+            self.begin(batches)
+
+    cdef begin(self, ended):
+        """Begin the next epoch, unless another thread has; StopIteration after the last."""
+        with self.lock:
+            if self.batches is not ended:
+                return
+            is_idle = self.count is None and self.idle > 1  # one alone may be the rest of an epoch that was cut
+            if self.left == 0 or is_idle or (ended is not None and ended.failure is not None):
+                raise StopIteration
+            self.batches = iter(self.epochs)
+            self.idle += 1
+            if self.left is not None:
+                self.left -= 1
