@@ -117,7 +117,7 @@ class Loader(Generic[Batch_co]):
     shuffle: a new order each epoch, a pure function of (seed, epoch). True mixes all samples; a number, such as
         ``10_000``, those of a window, for storage that is read in order: see `WindowShuffle`.
     seed: what the orders and `ringfeed.rng` begin with, an integer of 0 or more. None: drawn once, and shown by the
-        loader's ``repr``, so that the run can be had again.
+        loader's ``repr``, so that the run can be had again; a state that is loaded brings its own.
     sampler: the order, instead of ``shuffle``: `WeightedSampler`, `SubsetSampler`, `StratifiedSampler` or
         `WindowShuffle`; or an iterable of dataset indices, such as a list or a sampler of torch's, or a function from
         the number of an epoch to one.
@@ -219,7 +219,7 @@ class Loader(Generic[Batch_co]):
         """Check everything, read sample 0 unless ``spec`` is given, and make the plan; no slot is reserved yet."""
         rows = self._batch_size = check_count("batch_size", batch_size, 1)
         most_rows = check_count("max_batch_size", max_batch_size, 1)
-        self._seed = draw_seed() if seed is None else check_seed(seed)
+        number = draw_seed() if seed is None else check_seed(seed)
         self._seed_drawn = seed is None
         self._rank = Rank.of(rank, world_size, shard)
         if batch_sampler is not None:
@@ -230,7 +230,7 @@ class Loader(Generic[Batch_co]):
             self._batch_size, rows, most_rows = None, lists.most, None
         check_choice("uneven", uneven, ("pad", "drop", "keep"))
         uneven = "drop" if drop_remainder else uneven
-        terms = Terms(rows, spec, most_rows, self._seed, reseed, on_error)
+        terms = Terms(rows, spec, most_rows, number, reseed, on_error)
         source = open_source(dataset, terms)
         self._options = options = Options.of(
             source,
@@ -262,7 +262,7 @@ class Loader(Generic[Batch_co]):
         with UsersErrors():  # of a first sample
             self._runner = EpochRunner(source, options, part, shuffle=shuffle, sampler=sampler)
         self._position = self._runner.position
-        self._identity = Identity(self._runner, self._batch_size, self._seed, fingerprint)
+        self._identity = Identity(self._runner, self._batch_size, fingerprint, seed_is_drawn=self._seed_drawn)
         self._slots = DeviceSlots(self._runner.plan.slot_size, pin=pin)
         self._runner.on_start.append(self._slots.prepare)
         self._imports: Sequence[str] = ()  # frameworks that workers were slow to import
@@ -351,7 +351,7 @@ class Loader(Generic[Batch_co]):
         workers = f"workers {kind}: {most}{plan.workers}" if plan.workers else "no workers"
         memory = f"slots: {most}{plan.slots}, {show_bytes(plan.total)}"
         rank = f"{self._rank}, " if self._rank.found or self._rank.world_size > 1 else ""
-        seed = f"seed: {self._seed}, " if self._seed_drawn else ""
+        seed = f"seed: {self._runner.source.seed}, " if self._seed_drawn else ""
         return f"<Loader of {type(self._dataset).__name__}: {batches}, {seed}{rank}{workers}, {memory}>"
 
     # ---- epochs ----
@@ -438,10 +438,13 @@ class Loader(Generic[Batch_co]):
     def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> None:
         """Have the next ``iter()`` go on where ``state`` was taken; each sample of that epoch comes exactly once.
 
-        Batch size and world size may be others, as may all that is not in the state. StateError where dataset, order or
-        seed are others; with ``strict=False`` that is a warning, and the epoch begins anew.
+        Batch size and world size may be others, as may all that is not in the state; a loader with ``seed=None`` takes
+        the seed of the state. StateError where dataset, order or seed are others; with ``strict=False`` that is a
+        warning, and the epoch begins anew.
         """
-        self._position.go_to(self._identity.place(state, strict=strict))
+        place = self._identity.place(state, strict=strict)
+        self._runner.set_seed(self._identity.seed(state))
+        self._position.go_to(place)
 
     def skip(self, *, batches: int) -> None:
         """Have the next ``iter()`` leave out so many batches more of its epoch; ValueError where it has fewer."""
@@ -650,9 +653,16 @@ class LoaderStream:
         """The batches that the next epoch will have, from there on; None where that is not known."""
         return self.runner.position.left(self.runner.position.next)
 
-    def set_epoch(self, epoch: int) -> None:
-        """Make the next epoch the one of this number."""
+    @property
+    def seed(self) -> int:
+        """The seed of its epochs."""
+        return self.runner.source.seed
+
+    def set_epoch(self, epoch: int, seed: int | None = None) -> None:
+        """Make the next epoch the one of this number; of this seed where the loader has drawn its own."""
         self.loader.set_epoch(epoch)
+        if seed is not None and self.loader._seed_drawn:  # noqa: SLF001 - a part of it
+            self.runner.set_seed(seed)
 
     def give_back(self, turn: int) -> None:
         """Let the next epoch be the one of this turn again, from where it began; unless another was asked for since."""

@@ -54,12 +54,27 @@ def check_resume(make_loader: Callable[[], Loader[Any]], *, epochs: int = 2, cut
     Each run reads the whole dataset ``epochs`` times; there are ``cuts + 2`` of them. Batches are compared by hashes,
     so memory stays that of one loader.
     """
+    make_loader = _with_one_seed(make_loader)
     whole = _run(make_loader, epochs)
     _compare(whole, _run(make_loader, epochs), "in a second run that was not cut", make_loader)
     for stop in sorted({round(place) for place in np.linspace(0, len(whole), cuts)}):
         first, state = _cut(make_loader, epochs, stop)
         resumed = first + _run(make_loader, epochs, state)
         _compare(whole, resumed, f"after a resume at {_place(state)}", make_loader)
+
+
+def _with_one_seed(make_loader: Callable[[], Loader[Any]]) -> Callable[[], Loader[Any]]:
+    """Have all loaders go on with the seed of a first one, where ``seed=None`` has each draw its own."""
+    with make_loader() as first:
+        seed = first.state_dict()["seed"]
+
+    def make() -> Loader[Any]:
+        loader = make_loader()
+        if (state := loader.state_dict())["seed"] != seed:
+            loader.load_state_dict({**state, "seed": seed})
+        return loader
+
+    return make
 
 
 def _run(make_loader: Callable[[], Loader[Any]], epochs: int, state: dict[str, Any] | None = None) -> list[Batch]:

@@ -69,7 +69,9 @@ def make(kind: type[Samples], **settings: Any) -> ringfeed.Loader:
     return ringfeed.Loader(kind(), **{"batch_size": 8, "workers": 0, **settings})
 
 
-@pytest.mark.parametrize("settings", [{}, {"shuffle": True}, {"workers": 2}, {"batch_size": 50}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [{}, {"shuffle": True}, {"workers": 2}, {"batch_size": 50}, {"shuffle": True, "seed": None}], ids=str
+)
 def test_what_resumes_passes(settings: dict[str, Any]) -> None:
     """A dataset that depends on index and rng() alone."""
     check_resume(partial(make, Samples, **settings), cuts=4)

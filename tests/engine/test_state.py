@@ -290,6 +290,50 @@ def test_a_state_of_another_dataset_when_that_is_allowed() -> None:
         assert (loader.state_dict()["epoch"], loader.state_dict()["samples"]) == (3, 0)
 
 
+@pytest.mark.parametrize("how", SETTINGS, ids=lambda s: "-".join(map(str, s.values())))
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_drawn_seed_is_that_of_the_state(how: dict[str, Any], strict: bool) -> None:  # noqa: FBT001 - by name
+    """A run that is started anew draws another: its order and its samples are the first one's all the same."""
+    with loader_of("shuffled", seed=None) as loader:
+        iterator = iter(loader)
+        for _ in range(3):
+            next(iterator)
+        state = loader.state_dict()
+        rest = digest(copies(iterator) + copies(iter(loader)))
+    with loader_of("shuffled", seed=None, **how) as loader:
+        copies(islice(loader, 2))  # of the other seed
+        assert loader.state_dict()["seed"] != state["seed"]
+        loader.load_state_dict(state, strict=strict)
+        assert loader.state_dict() == state
+        assert f"seed: {state['seed']}, " in repr(loader)
+        assert digest(copies(iter(loader)) + copies(iter(loader))) == rest
+
+
+def test_an_epoch_under_way_keeps_its_seed() -> None:
+    """Only the next one has that of the state that was loaded."""
+    with loader_of("shuffled") as loader:
+        first, second = (copies(iter(loader)) for _ in range(2))
+    with loader_of("shuffled", seed=None, workers=2, start_method="fork") as loader:
+        loader.load_state_dict({**loader.state_dict(), "seed": 5})
+        iterator = iter(loader)
+        some = copies(islice(iterator, 2))
+        loader.load_state_dict({**loader.state_dict(), "seed": 6, "epoch": 1, "samples": 0})
+        assert digest(some + copies(iterator)) == digest(first)
+        loader.load_state_dict({**loader.state_dict(), "seed": 5, "epoch": 1, "samples": 0})
+        assert digest(copies(iter(loader))) == digest(second)
+
+
+@pytest.mark.parametrize("seed", [None, "5", -1, True])
+def test_a_state_whose_seed_is_none(seed: Any) -> None:
+    """Is refused."""
+    with loader_of("shuffled", seed=None) as loader:
+        before = loader.state_dict()
+        with pytest.raises(ringfeed.StateError) as raised:
+            loader.load_state_dict({**before, "seed": seed})
+        assert str(raised.value) == f"the state's seed is {seed!r}, expected an int of 0 or more; it was changed since"
+        assert loader.state_dict() == before
+
+
 def test_fingerprints() -> None:
     """A dataset's own, as Hugging Face has it, or what the loader is given."""
 

@@ -12,6 +12,7 @@ from ringfeed.spec.spec import Spec
 
 if TYPE_CHECKING:
     from ringfeed.data.base import Fill, Reader
+    from ringfeed.data.passes import PassOrder
     from ringfeed.orders.sampler import Sampler
     from ringfeed.ring._ring import Lease
 
@@ -36,7 +37,7 @@ def batches_in(dataset: Any) -> int | None:
 class BatchSource(Source):
     """A dataset whose ``dataset[i]`` is a whole batch, such as a Keras PyDataset."""
 
-    order: Sampler | None = None  # in the place of what the loader's parameters ask for; see `passes`
+    order: PassOrder | None = None  # in the place of what the loader's parameters ask for; see `passes`
     least_rows = 1  # that a slot has room for, unless the user says how many
 
     def length(self) -> int | None:
@@ -45,7 +46,10 @@ class BatchSource(Source):
 
     def sampler(self, *, shuffle: bool | int, sampler: Any) -> Sampler:
         """Return the order of the passes, or what the loader's parameters ask for."""
-        return super().sampler(shuffle=shuffle, sampler=sampler) if self.order is None else self.order
+        if self.order is None:
+            return super().sampler(shuffle=shuffle, sampler=sampler)
+        self.order.seed = self.seed
+        return self.order
 
     def learn(self) -> None:
         """Set the spec and the rows, from the first batch that is not None unless they are given."""

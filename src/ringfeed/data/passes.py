@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ringfeed.orders.sampler import Stateless
+from ringfeed.orders.sampler import Stateless, make_sampler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class Pass(Stateless):
     """The numbers of the batches of one pass; without end where there are none to say."""
 
-    def __init__(self, numbers: Sequence[int] | None, begin: int = 0) -> None:
+    def __init__(self, numbers: Sequence[int] | Indices | None, begin: int = 0) -> None:
         """Begin with the first number, or for a dataset without end with ``begin``."""
         self._numbers = None if numbers is None else np.asarray(numbers, np.int64)
         self.given = begin
@@ -47,8 +47,8 @@ class PassOrder:
     """A sampler whose every epoch is one pass over the dataset as it is when the pass begins.
 
     ``count()`` says how many batches there are then, None: without end, from number ``begin`` on.
-    ``draw(count, epoch)`` gives their order; without it that is 0, 1, 2, ... It is drawn as a whole, so that the ring
-    may plan ahead.
+    ``draw(count, epoch)`` gives their order; without it, ``shuffle`` and `seed` say it, as a loader's do. It is drawn
+    as a whole, so that the ring may plan ahead.
     """
 
     pure = True
@@ -59,8 +59,14 @@ class PassOrder:
         count: Callable[[], int | None],
         draw: Callable[[int, int], Sequence[int]] | None = None,
         begin: int = 0,
+        *,
+        shuffle: bool | int = False,
     ) -> None:
-        """Draw nothing yet."""
+        """Draw nothing yet; ValueError or TypeError for what is no ``shuffle``."""
+        make_sampler(1, shuffle=shuffle, seed=0, sampler=None)
+        self._shuffle = shuffle
+        self.seed = 0
+        """That of the loader."""
         self._count = count
         self._draw = draw
         self._begin = begin
@@ -78,9 +84,15 @@ class PassOrder:
         if count is None:
             self.now = Pass(None, self._begin)
         else:
-            self.now = Pass(range(count) if self._draw is None else self._draw(count, number))
+            self.now = Pass(self._drawn(count, number))
         self.now.given += start
         return self.now
+
+    def _drawn(self, count: int, number: int) -> Sequence[int] | Indices:
+        if self._draw is not None:
+            return self._draw(count, number)
+        order = make_sampler(count, shuffle=self._shuffle, seed=self.seed, sampler=None)
+        return order.epoch(number).take(count)
 
     def go_to(self, position: int) -> None:
         """Give the numbers from this position on, once more."""

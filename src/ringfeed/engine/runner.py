@@ -56,6 +56,7 @@ class EpochRunner:
             source.learn()
         self.position = Position(order, shard, self._hooks)
         """Where the user's code is, and where the next epoch begins."""
+        self._sent_seed = source.seed  # that the engine's workers have
         self._goes_on = options.prefetches_epochs(source, order)
         self.plan = self._sending.plan()
         self.tuner = make_tuner(options, self.plan)
@@ -106,7 +107,7 @@ class EpochRunner:
         hooks = self._hooks.now()
         self._run_hook("on_epoch_begin")
         self._check_open()  # the hook may have closed it, or another thread
-        if self.engine is not None and self.engine.pool.failure is not None:
+        if self.engine is not None and (self.engine.pool.failure is not None or self._sent_seed != self.source.seed):
             self.stop_engine()  # start afresh
         if self.engine is None:
             self._start()
@@ -132,7 +133,8 @@ class EpochRunner:
 
     def _is_ahead(self, engine: Engine) -> bool:
         """Whether the engine has begun to read the next epoch, from its start."""
-        return self.position.is_at_a_start and engine.is_ahead(self.position.next.epoch)
+        is_as_planned = self.position.is_at_a_start and self._sent_seed == self.source.seed
+        return is_as_planned and engine.is_ahead(self.position.next.epoch)
 
     def _run(self, turn: int, progress: Progress, keeps: object, *, wait_for_slots: bool) -> EpochRun:
         resolve = partial(self._resolve, turn, patient=wait_for_slots)
@@ -186,7 +188,7 @@ class EpochRunner:
     def _start(self) -> None:
         self.stop_engine()  # if Ctrl-C has kept the last from it
         self._check_memory()
-        source = self.source.without_dataset()
+        source, self._sent_seed = self.source.without_dataset(), self.source.seed
         launcher, self.launcher = self.launcher, None
         engine = Engine(self.plan, source, self.options, self.stats, tuner=self.tuner, launcher=launcher)
         try:
@@ -251,6 +253,14 @@ class EpochRunner:
                 self.engine.cancel()
         finally:
             self.lock.release()
+
+    def set_seed(self, seed: int) -> None:
+        """Have all epochs from the next on be of this seed; workers that have another are then started anew."""
+        if seed == self.source.seed:
+            return
+        with self.lock:
+            self.source.seed = seed
+            self._renew_order()
 
     def give_back(self, turn: int) -> None:
         """Begin the epoch of this turn again, unless another has begun or was asked for since."""

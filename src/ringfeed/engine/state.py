@@ -28,17 +28,22 @@ SHOWN = 60  # characters of a spec or a fingerprint
 class Identity:
     """What must be the same where a state is taken and where it is loaded."""
 
-    def __init__(self, runner: EpochRunner, batch_size: int | None, seed: int, fingerprint: str | None) -> None:
-        """Tell a dataset from others by ``fingerprint``, else by the one that Hugging Face's datasets have."""
+    def __init__(
+        self, runner: EpochRunner, batch_size: int | None, fingerprint: str | None, *, seed_is_drawn: bool
+    ) -> None:
+        """Tell a dataset from others by ``fingerprint``, else by the one that Hugging Face's datasets have.
+
+        ``seed_is_drawn``: whether another seed than the state's was not asked for.
+        """
         self._runner = runner
         self._batch_size = batch_size
-        self._seed = seed
+        self._seed_is_drawn = seed_is_drawn
         self._fingerprint = fingerprint
         self._spec = _short(repr(runner.source.spec))
 
     def _now(self) -> dict[str, Any]:
         sampler = self._runner.position.sampler
-        now = {"length": sampler.length, "seed": self._seed, "order": sampler.order, "spec": self._spec}
+        now = {"length": sampler.length, "seed": self._runner.source.seed, "order": sampler.order, "spec": self._spec}
         found = self._fingerprint or getattr(self._runner.source.given, "_fingerprint", None)
         return now if found is None else {**now, "fingerprint": _short(str(found))}
 
@@ -69,8 +74,15 @@ class Identity:
         warnings.warn(f"{difference}; epoch {place.epoch} begins anew", UserWarning, stacklevel=3)
         return Place(place.epoch)
 
+    def seed(self, state: Mapping[str, Any]) -> int:
+        """Return the seed to go on with: the state's, where this loader has drawn its own."""
+        found: int = state["seed"] if self._seed_is_drawn else self._runner.source.seed
+        return found
+
     def _difference(self, state: Mapping[str, Any]) -> str | None:
         now = self._now()
+        if self._seed_is_drawn:
+            now["seed"] = _count(state, "seed")
         for name, remedy in _REMEDIES.items():
             there, here = state.get(name), now.get(name)
             if there != here:
@@ -97,9 +109,16 @@ def _check(state: Mapping[str, Any]) -> None:
         )
         raise StateError(message)
     for name in _COUNTS:
-        if not isinstance(state[name], int) or isinstance(state[name], bool) or state[name] < 0:
-            message = f"the state's {name} is {state[name]!r}, expected an int of 0 or more; it was changed since"
-            raise StateError(message)
+        _count(state, name)
+
+
+def _count(state: Mapping[str, Any], name: str) -> int:
+    """Return a number of the state; StateError where it is none."""
+    value = state.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        message = f"the state's {name} is {value!r}, expected an int of 0 or more; it was changed since"
+        raise StateError(message)
+    return value
 
 
 def _short(text: str) -> str:

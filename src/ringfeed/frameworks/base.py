@@ -124,8 +124,12 @@ class BatchStream(Protocol):
     def __len__(self) -> int:
         """Return the batches of an epoch; TypeError, with the reason, where the loader cannot know."""
 
-    def set_epoch(self, epoch: int) -> None:
-        """Make the next epoch the one of this number."""
+    @property
+    def seed(self) -> int:
+        """The seed of its epochs."""
+
+    def set_epoch(self, epoch: int, seed: int | None = None) -> None:
+        """Make the next epoch the one of this number; of this seed where the loader has drawn its own."""
 
     @property
     def is_amid(self) -> bool:

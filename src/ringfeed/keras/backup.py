@@ -89,6 +89,7 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]  # keras
         self._unsaved = 0  # batches
         self._resumed: Backup | None = None  # until the epoch begins that it is amid
         self._validation_epoch: int | None = None  # until the validation begins
+        self._validation_seed: int | None = None
 
     def set_model(self, model: Any) -> None:
         """Go to the end of the callbacks, so that a backup has what the others change before the next step."""
@@ -146,7 +147,7 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]  # keras
         """Have the validation of `fit` go on with its own next epoch."""
         place, number = self._validation_place(), self._validation_epoch
         if place is not None and number is not None:
-            place.stream.set_epoch(number)
+            place.stream.set_epoch(number, self._validation_seed)
             self._validation_epoch = None
 
     def _is_due(self) -> bool:
@@ -169,6 +170,7 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]  # keras
             "first_epoch": self._fit.first_epoch,
             "is_over": self.delete_checkpoint and bool(model.stop_training),
             "validation_epoch": pending if validation is None or pending is not None else validation.stream.next_epoch,
+            "validation_seed": self._validation_seed if validation is None else validation.stream.seed,
             "random": self._random | {"now": random_states()},
             "variables": describe(model),
             **self._fit.loader_facts(step),
@@ -212,7 +214,7 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]  # keras
         fit.restore(facts, drawing_from(states["epoch"]), ready)
         assign(model, backup.arrays)
         set_random_states(states["now"])
-        self._validation_epoch = facts["validation_epoch"]
+        self._validation_epoch, self._validation_seed = facts["validation_epoch"], facts["validation_seed"]
         self._resumed = backup if facts["step"] else None
         model._initial_epoch = fit.epochs if facts["is_over"] else facts["epoch"]  # noqa: SLF001 - Keras' own way
 

@@ -20,7 +20,6 @@ from ringfeed.data.batches import batches_in
 from ringfeed.data.passes import Passes, PassOrder
 from ringfeed.errors import RingfeedError, SpecError, WorkerError
 from ringfeed.loader import Loader, stream_of
-from ringfeed.orders.sampler import draw_seed, make_sampler
 from ringfeed.transport.opened import as_before
 
 if TYPE_CHECKING:
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 
     from ringfeed.frameworks.base import BatchIterator, Progress
     from ringfeed.loader import LoaderStream
-    from ringfeed.orders.sampler import Sampler
     from ringfeed.spec.builder import BuildBatch
 
     Draw = Callable[[int, int], Sequence[int]]
@@ -52,13 +50,9 @@ class DatasetFeed:
     ) -> None:
         """Take the parameters of `Loader`, and those of `PassOrder` and `Passes`."""
         self.dataset = dataset
-        if settings.get("seed", 0) is None:
-            settings["seed"] = draw_seed()
-        if draw is None and settings.get("shuffle"):
-            draw = _by_seed(settings.get("seed", 0), shuffle=settings["shuffle"])
         self.has_processes = settings.get("backend", "process") == "process" and settings.get("workers") != 0
         count = _count_unseen if self.has_processes else batches_in
-        self._order = PassOrder(partial(count, dataset), draw, begin)
+        self._order = PassOrder(partial(count, dataset), draw, begin, shuffle=settings.get("shuffle", False))
         passes = Passes(dataset, self._order, compares=compares)
         self.loader = Loader(passes, batch_size=None, **settings)
         self._stream = stream_of(self.loader)
@@ -192,16 +186,6 @@ def _count_unseen(dataset: Any) -> int | None:
     """Count the batches of a dataset that is sent to processes: it keeps nothing open."""
     with as_before(dataset):
         return batches_in(dataset)
-
-
-def _by_seed(seed: int, *, shuffle: bool | int) -> Draw:
-    """An order of its own for each epoch, a pure function of (seed, epoch), as a loader's ``shuffle`` makes it."""
-
-    def sampler(count: int) -> Sampler:
-        return make_sampler(count, shuffle=shuffle, seed=seed, sampler=None)
-
-    sampler(1)  # what is no shuffle, is refused now
-    return lambda count, epoch: sampler(count).epoch(epoch).take(count).tolist()
 
 
 def check_dataset(dataset: Any) -> None:

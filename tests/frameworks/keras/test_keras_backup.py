@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import zipfile
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -182,6 +183,26 @@ def test_begins_where_it_was(tmp_path: Path, stop: tuple[int, int]) -> None:
     assert next(iter(found)) == stop
     assert [batch for epoch, batch in filter(_is_batch, found) if epoch == stop[0]] == [*range(stop[1], 7)]
     assert [key for key in found if not _is_batch(key)] == [*range(stop[0], EPOCHS)]
+
+
+@pytest.mark.parametrize("over", [over_loader, over_feed])
+def test_a_drawn_seed_is_that_of_the_backup(tmp_path: Path, over: Callable[..., Any]) -> None:
+    """With ``seed=None`` each start draws another: the run has the order and the samples of its first one."""
+    drawn: list[int] = []
+
+    def data(**settings: Any) -> Any:
+        made = over(**{"seed": None, **settings})
+        drawn.append(made._stream.seed)
+        return made
+
+    validations = [over_loader(batch_size=25, seed=None) for _ in range(2)]
+    first = fit(data, backup(tmp_path, 2), stop=(1, 5), validation=lambda: validations[0]).found
+    found = first | fit(data, backup(tmp_path, 2), validation=lambda: validations[1]).found
+    validation = partial(over_loader, batch_size=25, seed=validations[0]._stream.seed)
+    expected = fit(lambda: data(seed=drawn[0]), validation=validation).found
+    assert found == expected
+    assert validations[1]._stream.seed == validations[0]._stream.seed
+    assert drawn[1] != drawn[0] == drawn[2]
 
 
 def _is_batch(key: Any) -> bool:
