@@ -58,7 +58,12 @@ if TYPE_CHECKING:
 else:
     Batch_co = TypeVar("Batch_co", covariant=True)
 
-DEFAULT_BATCH_SIZE = 32
+
+class _Default(int):
+    """A default, told by its identity from the same number that a caller says."""
+
+
+DEFAULT_BATCH_SIZE = _Default(32)
 _in_use: weakref.WeakSet[Loader] = weakref.WeakSet()
 
 
@@ -223,7 +228,7 @@ class Loader(Generic[Batch_co]):
         self._seed_drawn = seed is None
         self._rank = Rank.of(rank, world_size, shard)
         if batch_sampler is not None:
-            sizes = None if batch_size == DEFAULT_BATCH_SIZE else "batch_size"
+            sizes = None if batch_size is DEFAULT_BATCH_SIZE else "batch_size"
             refuse_beside_lists(sizes, shuffle=shuffle, sampler=sampler, drop_remainder=drop_remainder)
             sampler = lists = BatchLists(batch_sampler, most_rows)
             lists.check_ranks(self._rank.world_size)

@@ -285,10 +285,9 @@ def test_an_error_of_the_users_comes_out() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "text"),
     [
-        (
-            {"batch_size": 4},
-            ValueError,
-            "batch_sampler= says which samples each batch has; leave batch_size= out",
+        *(
+            ({"batch_size": rows}, ValueError, "batch_sampler= says which samples each batch has; leave batch_size= out")
+            for rows in (4, 32)  # which is the default
         ),
         (
             {"batch_size": None, "shuffle": True, "drop_remainder": True},
