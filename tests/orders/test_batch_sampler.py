@@ -286,8 +286,12 @@ def test_an_error_of_the_users_comes_out() -> None:
     ("arguments", "error", "text"),
     [
         *(
-            ({"batch_size": rows}, ValueError, "batch_sampler= says which samples each batch has; leave batch_size= out")
-            for rows in (4, 32)  # which is the default
+            (
+                {"batch_size": size},
+                ValueError,
+                "batch_sampler= says which samples each batch has; leave batch_size= out",
+            )
+            for size in (4, 32)  # which is the default
         ),
         (
             {"batch_size": None, "shuffle": True, "drop_remainder": True},
