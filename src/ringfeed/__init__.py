@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ringfeed.cli.plan_table import plan
+    from ringfeed.data.frozen import Frozen
     from ringfeed.data.mix import Mix
     from ringfeed.data.streams import Interleave
     from ringfeed.engine.plan import Plan
@@ -60,6 +61,7 @@ _HOMES = {
     "Array": "spec.spec",
     "Cast": "spec.conversion",
     "ClosedError": "errors",
+    "Frozen": "data.frozen",
     "Interleave": "data.streams",
     "Loader": "loader",
     "Mix": "data.mix",
@@ -90,6 +92,7 @@ __all__ = [
     "Array",
     "Cast",
     "ClosedError",
+    "Frozen",
     "Interleave",
     "Loader",
     "Mix",

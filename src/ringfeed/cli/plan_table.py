@@ -84,6 +84,7 @@ class _Subject(NamedTuple):
     shared: int = 0
     per_worker: int = 0
     rows: int | None = None  # of a dataset of whole batches, which decides itself
+    advice: str = ""  # about the dataset
 
     def plan(self, rows: int, *, slots: int | None = None, memory: int | None = None) -> Plan:
         """Return the plan of a loader with these settings."""
@@ -154,7 +155,8 @@ def plan(  # noqa: PLR0913 - the loader's own parameters
     settings = product(subjects, sizes or [subjects[0].rows or 1], counts)
     rows = [subject.row(size, number, budget) for subject, size, number in settings]
     largest = [] if budget is None else [_largest(subject, budget) for subject in subjects if subject.rows is None]
-    notes = [*largest, *_casts(subjects), _workers_note(count)]
+    advice = [f"{subject.advice[0].upper()}{subject.advice[1:]}." for subject in subjects if subject.advice]
+    notes = [*largest, *_casts(subjects), *advice, _workers_note(count)]
     return Comparison(tuple(rows), tuple(notes))
 
 
@@ -184,7 +186,7 @@ def _subject(dataset: Any, spec: object, workers: int, *, whole: bool) -> _Subje
     leaves = [f"{_show_shape(leaf.shape)} {leaf.dtype}" for leaf in found.spec.leaves]
     rows = found.plan.layout.rows if whole else None
     sizes = found.plan.dataset_shared, found.plan.dataset_per_worker
-    return _Subject(" + ".join(leaves), found.spec, workers, *sizes, rows)
+    return _Subject(" + ".join(leaves), found.spec, workers, *sizes, rows, found.plan.advice)
 
 
 # ---- what follows ----

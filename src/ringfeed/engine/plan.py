@@ -42,6 +42,8 @@ class Plan:
     control_size: int
     dataset_shared: int = 0
     dataset_per_worker: int = 0
+    advice: str = ""
+    """What would make it smaller, in words."""
 
     @property
     def slot_size(self) -> int:
@@ -83,7 +85,8 @@ class Plan:
         if self.dataset_per_worker:
             parts.append(f"{show_bytes(self.dataset_per_worker)} more in each of {self.workers} workers")
         indices = f"and {show_bytes(self.planned_size)} of indices in this process"
-        return f"{show_bytes(self.total)}: {', '.join(parts)}; {indices}"
+        advice = self.advice and f"; {self.advice}"
+        return f"{show_bytes(self.total)}: {', '.join(parts)}; {indices}{advice}"
 
     def __repr__(self) -> str:
         """Return the same in a line of code's output."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ringfeed.engine.plan import plan_for
@@ -49,7 +50,8 @@ class Sending:
         sent = options.sends and options.start_method != "fork"
         parcel = pack(dataset, weigh=options.start_method == "spawn") if sent else None
         self._modules = () if parcel is None else parcel.modules
-        return plan_for(options, self._source, parcel)
+        plan = plan_for(options, self._source, parcel)
+        return replace(plan, advice=_advice(dataset)) if options.sends else plan
 
     def begin_to_launch(self) -> Launcher | None:
         """Have a forkserver import what the workers need while the user's program goes on."""
@@ -63,3 +65,9 @@ class Sending:
             launcher.begin()
             return launcher
         return None
+
+
+def _advice(dataset: object) -> str:
+    from ringfeed.transport.object_size import advice  # noqa: PLC0415 - as above
+
+    return advice(dataset)

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from ringfeed._units import show_bytes
 from ringfeed.transport import arrays as _buffers
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 # In bytes.
 GRAIN = 16  # every object takes a multiple of it
@@ -27,6 +28,11 @@ ARRAY = 160  # an ndarray, its axes, and the head of the bytes it lies in
 ATTRIBUTES = sys.getsizeof({"name": None})  # an instance's own, beside the dict that the stream gives for them
 MEMO = 16  # by so many each object enlarges the unpickler's memo, which a worker's heap keeps
 POOLED = 512  # what is larger lies in the heap, and leaves a hole there when it grows
+
+LONG = 10_000  # items of a list that is worth a word
+LARGE = 4_000_000  # bytes of it
+LOOKED_AT = 64  # items
+DEEPEST = 3  # objects in objects
 
 CACHED = range(-5, 257)  # ints that are the same object everywhere
 _PLAIN = frozenset({str, bytes, bytearray, tuple, list, frozenset, complex})
@@ -66,3 +72,43 @@ def _size(obj: object) -> int:
 def _in_band(array: np.ndarray[Any, Any]) -> int:
     """Return the bytes that are not shared by all workers."""
     return array.nbytes if array.nbytes < _buffers.LARGE or array.dtype.hasobject else 0
+
+
+# ---- advice ----
+
+
+def advice(dataset: object) -> str:
+    """Name the largest list in a dataset, where that is large, and say how workers could share it; "" otherwise."""
+    found = [(_about(items), path, items) for path, items in _lists(dataset, "dataset", DEEPEST)]
+    size, path, items = max(found, key=lambda one: one[0], default=(0, "", ()))
+    if size < LARGE:
+        return ""
+    return (
+        f"{path}, a {type(items).__name__} of {len(items):,} items, is some {show_bytes(size)} in each worker that "
+        f"reads it: as ringfeed.Frozen({path.removeprefix('dataset.')}) it is one copy for all"
+    )
+
+
+def _lists(obj: object, path: str, depth: int) -> Iterator[tuple[str, Sequence[object]]]:
+    """Yield the long lists among the attributes of an object and of those that it holds, each with its path."""
+    if type(obj) in (list, tuple) and len(cast("Sequence[object]", obj)) >= LONG:
+        yield path, cast("Sequence[object]", obj)
+        return
+    if depth and not isinstance(obj, type | ModuleType):
+        for name, held in [*getattr(obj, "__dict__", {}).items()]:
+            yield from _lists(held, f"{path}.{name}", depth - 1)
+
+
+def _about(items: Sequence[object]) -> int:
+    """Return about how many bytes a list and its items are, by some of them."""
+    some = items[:: max(len(items) // LOOKED_AT, 1)]
+    return sys.getsizeof(items) + len(items) * sum(_deep(item, DEEPEST) for item in some) // len(some)
+
+
+def _deep(obj: object, depth: int) -> int:
+    """Return the bytes of an item, of what it holds, too, where it is a structure."""
+    if type(obj) is int or type(obj) is float:
+        return 0 if obj in CACHED else NUMBER
+    held = obj if type(obj) in (list, tuple) else obj.values() if type(obj) is dict else ()
+    below = sum(_deep(item, depth - 1) for item in cast("Sequence[object]", held)) if depth else 0
+    return 0 if type(obj) in _FREE else _size(obj) + below

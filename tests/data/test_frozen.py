@@ -1,0 +1,209 @@
+"""`ringfeed.Frozen`: a list without its objects, and the plan's word about a list that has them."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import ringfeed
+from ringfeed import Frozen
+from ringfeed.transport.object_size import advice
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ITEMS: dict[str, list[Any]] = {
+    "nothing": [],
+    "ints": [1, -(2**63), 2**63 - 1],
+    "ints beyond 64 bits": [2**80, 1],
+    "bools": [True, False],
+    "floats": [1.5, float("inf"), -0.0],
+    "NumPy's": [np.float32(1.5), np.float32(-2)],
+    "strings": ["a", "", "Grüße", "\udcff", "\0"],
+    "empty strings": ["", ""],
+    "bytes": [b"", b"\x00xy"],
+    "of several types": [1, "a", None, True, 1.0],
+    "pairs": [(1, "a"), (2, "b")],
+    "lists of any length": [[1, 2], [], [3]],
+    "alike lists": [[1, "a"], [2, "b"]],
+    "unlike lists": [[1, "a"], [2]],
+    "dicts": [{"path": "a", "box": (1, 2)}, {"path": "b", "box": (3, 4)}],
+    "dicts of other keys": [{"a": 1}, {"b": 1}],
+    "dicts in another order": [{"a": 1, "b": 2}, {"b": 2, "a": 1}],
+    "empty structures": [(), ()],
+    "empty dicts": [{}, {}],
+    "sets": [{1, 2}, {3}],
+    "paths": [Path("a"), Path("b/c")],
+}
+
+
+@pytest.mark.parametrize("name", ITEMS)
+def test_items_come_back(name: str) -> None:
+    """Equal, of the same type, also after a journey; dicts in the order that they had."""
+    items = ITEMS[name]
+    frozen = Frozen(items)
+    for found in (frozen, pickle.loads(pickle.dumps(frozen)), Frozen(iter(items)), Frozen(frozen)):
+        assert len(found) == len(items)
+        assert repr(list(found)) == repr(items)
+        assert list(map(type, found)) == list(map(type, items))
+
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()
+NESTED = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=4) | st.tuples(inner, inner) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(
+    st.lists(NESTED, max_size=8) | st.lists(st.tuples(st.text(), st.integers(), st.lists(st.floats(allow_nan=False))))
+)
+def test_any_items_come_back(items: list[Any]) -> None:
+    """Whatever they hold."""
+    assert repr(list(pickle.loads(pickle.dumps(Frozen(items))))) == repr(items)
+
+
+def test_arrays_come_back_read_only() -> None:
+    """Of any length; unlike ones too."""
+    alike = [np.arange(n, dtype=np.int32).reshape(-1, 1) for n in (3, 0, 5)]
+    for items in (alike, [*alike, np.zeros(2)], [np.float32(1), np.zeros(())]):
+        frozen = Frozen(items)
+        assert all(a.dtype == b.dtype and np.array_equal(a, b) for a, b in zip(frozen, items, strict=True))
+    with pytest.raises(ValueError, match="read-only"):
+        Frozen(alike)[0][0] = 1
+
+
+def test_it_is_a_sequence() -> None:
+    """Negative indices, NumPy's, slices, `in`, `index`."""
+    frozen = Frozen(["a", "b", "c"])
+    assert (frozen[-1], frozen[np.int64(1)], frozen[1:], frozen[::-2]) == ("c", "b", ["b", "c"], ["c", "a"])
+    assert "b" in frozen
+    assert (frozen.index("c"), [*reversed(frozen)]) == (2, ["c", "b", "a"])
+    assert repr(frozen) == "<Frozen of 3 items: 35 bytes>"
+
+
+class Unpicklable:
+    """Cannot travel."""
+
+    def __reduce__(self) -> Any:
+        raise RuntimeError("no way")
+
+
+@pytest.mark.parametrize(
+    ("items", "text"),
+    [
+        ("abc", "items is of type str, expected a list or another iterable of items"),
+        ({"a": 1}, "items is of type dict, expected a list or another iterable of items"),
+        (7, "items is of type int, expected a list or another iterable of items"),
+        (np.arange(3), "items is an array, which workers share as it is; leave it so"),
+        (
+            [1, Unpicklable()],
+            "items[1] is of type Unpicklable, which cannot be pickled (no way); expected str, bytes, numbers, arrays, "
+            "structures of them, or what pickle takes",
+        ),
+    ],
+)
+def test_what_is_refused(items: Any, text: str) -> None:
+    """What is no list, or cannot be packed."""
+    with pytest.raises(TypeError) as caught:
+        Frozen(items)
+    assert str(caught.value) == text
+
+
+@pytest.mark.parametrize("index", [3, -4])
+def test_an_index_out_of_range(index: int) -> None:
+    """As of a list, but that it says which."""
+    with pytest.raises(IndexError) as caught:
+        Frozen(["a", "b", "c"])[index]
+    assert str(caught.value) == f"index {index} of a Frozen of 3 items"
+
+
+# ---- in workers ----
+
+MANY = 100_000
+
+
+class Paths:
+    """Reads every path of its stretch, and says what this process has to itself: bytes."""
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self.paths = paths
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        read = sum(len(path) for path in self.paths)
+        mappings = re.split(r"\n(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text())
+        own = [text for text in mappings if "memfd:" not in text.partition("\n")[0]]
+        return read, 1024 * sum(int(kb) for kb in re.findall(r"Private_Dirty: +(\d+) kB", "\n".join(own)))
+
+
+def private_in_worker(paths: Sequence[str], start_method: Any) -> int:
+    """Return what one worker has to itself after an epoch."""
+    with ringfeed.Loader(Paths(paths), batch_size=1, workers=1, start_method=start_method) as loader:
+        read, private = np.concatenate([np.stack(batch, -1) for batch in loader]).T
+    assert (read == sum(map(len, paths))).all()
+    return int(private[-1])
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("start_method", ["spawn", "forkserver", "fork"])
+def test_workers_have_no_copy(start_method: Any) -> None:
+    """A worker that has read all paths has hardly more memory of its own than one that had none to read."""
+    paths = [f"/data/train/class_{number % 1000:04}/picture_{number:08}.jpg" for number in range(MANY)]
+    few, frozen, listed = (private_in_worker(held, start_method) for held in (paths[:10], Frozen(paths), paths))
+    assert frozen - few < 2_000_000
+    assert listed - few > 6_000_000  # what it is about
+
+
+# ---- the plan's word ----
+
+
+class Holder:
+    """Holds a dataset, and what else it is given."""
+
+    def __init__(self, **held: Any) -> None:
+        vars(self).update(held)
+
+
+STRINGS = [f"picture_{number:012}" for number in range(100_000)]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "text"),
+    [
+        (
+            Holder(paths=STRINGS, labels=[1] * 20_000),
+            "dataset.paths, a list of 100,000 items, is some 10.4 MB in each worker that reads it: as "
+            "ringfeed.Frozen(paths) it is one copy for all",
+        ),
+        (
+            Holder(inner=Holder(pairs=tuple((name, 1000 + number) for number, name in enumerate(STRINGS)))),
+            "dataset.inner.pairs, a tuple of 100,000 items, is some 20.8 MB in each worker that reads it: as "
+            "ringfeed.Frozen(inner.pairs) it is one copy for all",
+        ),
+        (Holder(paths=STRINGS[:9999]), ""),
+        (Holder(numbers=[1] * 100_000), ""),
+        (Holder(paths=Frozen(STRINGS), array=np.zeros(10**6)), ""),
+    ],
+)
+def test_a_large_list_is_named(dataset: Any, text: str) -> None:
+    """The largest one, by what it takes in each worker, and the line to write."""
+    assert re.sub(r"some [\d.]+ MB", "some N MB", advice(dataset)) == re.sub(r"some [\d.]+ MB", "some N MB", text)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_plan_says_it(workers: int) -> None:
+    """Where other processes read it."""
+    loader = ringfeed.Loader(Paths(STRINGS), workers=workers, start_method="fork")
+    assert ("ringfeed.Frozen(paths)" in str(loader.plan)) == bool(workers)
+    assert ("Dataset.paths, a list of 100,000 items" in str(ringfeed.plan(Paths(STRINGS), workers=1))) or not workers
