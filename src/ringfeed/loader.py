@@ -377,7 +377,13 @@ class Loader(Generic[Batch_co]):
 
     def __iter__(self) -> Iterator[Batch_co]:
         """Begin the next epoch; an older iterator raises SupersededError at its next ``next()``."""
-        return self._keeping_place(self._begin_epoch)
+        place = self._position.next
+        try:
+            with UsersErrors():  # of a hook
+                return self._begin_epoch()
+        except KeyboardInterrupt:  # perhaps when it had begun: the caller has no iterator
+            self._position.next = place
+            raise
 
     def repeat(self, epochs: int | None = None) -> Repeated[Batch_co]:
         """Return one iterator over so many epochs; None: without end, for training that counts steps.
@@ -393,16 +399,6 @@ class Loader(Generic[Batch_co]):
         whole epochs. Where two epochs in a row have no batch, it ends in any case.
         """
         return Repeated(self, check_count("epochs", epochs, 0))
-
-    def _keeping_place(self, begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
-        """Return the iterator of an epoch that ``begin`` begins; Ctrl-C leaves the loader where it was."""
-        place = self._position.next
-        try:
-            with UsersErrors():  # of a hook
-                return begin()
-        except KeyboardInterrupt:  # perhaps when it had begun: the caller has no iterator
-            self._position.next = place
-            raise
 
     def _begin_epoch(self, build: BuildBatch | None = None, *, wait_for_slots: bool = False) -> BatchIterator:
         """Begin the next epoch; see `BatchStream.epoch`."""
@@ -675,7 +671,13 @@ class LoaderStream:
 
     def begin(self, begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         """Return the iterator of an epoch that ``begin`` begins; Ctrl-C leaves the loader where it was."""
-        return self.loader._keeping_place(begin)  # noqa: SLF001 - a part of it
+        place = self.runner.position.next
+        try:
+            with UsersErrors():
+                return begin()
+        except KeyboardInterrupt:
+            self.runner.position.next = place
+            raise
 
     def repeat(self, epochs: Epochs, count: int | None) -> Repeated[Any]:
         """Return one iterator over so many epochs."""
