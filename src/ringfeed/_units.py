@@ -1,8 +1,9 @@
-"""Sizes and times as people write and read them."""
+"""Sizes, times and long texts as people write and read them."""
 
 from __future__ import annotations
 
 import re
+import zlib
 from numbers import Integral
 
 _UNITS = {"": 1, "B": 1} | {
@@ -38,3 +39,8 @@ def show_s(seconds: float) -> str:
         if seconds >= factor:
             return f"{seconds / factor:.1f} {unit}"
     return f"{seconds / 1e-6:.1f} us"
+
+
+def shorten(text: str, most: int = 60) -> str:
+    """Return a text, or in the place of a longer one how it begins, and what tells it from others."""
+    return text if len(text) <= most else f"{text[: most - 12]}...{zlib.crc32(text.encode()):08x}"

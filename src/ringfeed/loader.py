@@ -448,9 +448,18 @@ class Loader(Generic[Batch_co]):
         self._position.go_to(place)
 
     def skip(self, *, batches: int) -> None:
-        """Have the next ``iter()`` leave out so many batches more of its epoch; ValueError where it has fewer."""
+        """Have the next ``iter()`` leave out so many batches more of its epoch.
+
+        ValueError where it has fewer, or for several iterables in turn.
+        """
         count = check_count("batches", batches, 0, MOST, none=False) or 0
-        place = self._position.next
+        place, streams = self._position.next, self._runner.source.streams
+        if streams > 1 and count:
+            message = (
+                f"skip(batches={count}) of {streams} iterables in turn: only reading shows which of them have ended by "
+                f"then; take so many batches, and drop them"
+            )
+            raise ValueError(message)
         left = self._position.left(place)
         if left is not None and count > left:
             message = f"skip(batches={count}), but only {left} batches of epoch {place.epoch} are left"

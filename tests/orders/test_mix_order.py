@@ -110,16 +110,6 @@ def test_two_changes_of_batch_size_keep_the_totals() -> None:
     assert sorted([*whole[:103], *begun.take(232 - 103), *rest]) == sorted(whole.tolist())
 
 
-def test_a_state_of_other_datasets_is_refused() -> None:
-    """A state that counts the draws of more datasets than there are does not fit."""
-    state = mixed([5, 5, 5], per_batch=True).epoch(0).state(3)
-    with pytest.raises(ValueError, match="datasets") as caught:
-        mixed([5, 5], per_batch=True).epoch(0, 3, state)
-    assert str(caught.value) == (
-        "the state is of a Mix of 3 datasets, expected 2; give the datasets that it was taken with"
-    )
-
-
 @given(
     line=st.tuples(st.integers(0, 60), st.integers(0, 500), st.integers(0, 500), st.integers(1, 200)),
 )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ringfeed.orders.sampler import Stateless, make_sampler
+from ringfeed.orders.sampler import ByPosition, Stateless, make_sampler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -43,7 +43,7 @@ class Pass(Stateless):
         return itertools.count(begin) if self._numbers is None else iter(self._numbers[begin:].tolist())
 
 
-class PassOrder:
+class PassOrder(ByPosition):
     """A sampler whose every epoch is one pass over the dataset as it is when the pass begins.
 
     ``count()`` says how many batches there are then, None: without end, from number ``begin`` on.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ringfeed.data.streams import is_iterator
+from ringfeed.orders.checks import check_fields, check_none, refuse
 from ringfeed.orders.custom import MOST_STATES
 
 if TYPE_CHECKING:
@@ -33,6 +34,19 @@ class RoundRobinSampler:
             return len(self._iterables[0]) if len(self._iterables) == 1 else None
         except (TypeError, NotImplementedError):
             return None
+
+    def check_state(self, start: int, state: Any) -> None:
+        """Raise StateError for what is no state of so many iterables at this position."""
+        count = len(self._iterables)
+        if count == 1:
+            check_none(state, self.order)
+        elif state is not None or start:
+            check_fields(state, given=0, read=count)
+            turn, streams = state.get("turn"), [*range(count)]
+            if not isinstance(turn, list) or any(turn.count(one) > (one in streams) for one in turn):
+                refuse(state, f"whose turn is {turn!r}, expected a list of those of {streams} that have not ended")
+            if state["given"] != start:
+                refuse(state, f"whose given is {state['given']}, expected the state's samples, {start}")
 
     def epoch(self, number: int, start: int = 0, state: Any = None) -> RoundRobinEpoch:
         """Return the numbers of an epoch; ValueError when an iterator would be read again."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import warnings
-import zlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ringfeed._units import shorten
 from ringfeed.engine.place import Place
 from ringfeed.errors import StateError
 
@@ -22,7 +22,6 @@ _REMEDIES = {
     "seed": "give the loader seed={0!r}",
     "order": "give the loader the same shuffle=, sampler= and weights",
 }
-SHOWN = 60  # characters of a spec or a fingerprint
 
 
 class Identity:
@@ -39,13 +38,13 @@ class Identity:
         self._batch_size = batch_size
         self._seed_is_drawn = seed_is_drawn
         self._fingerprint = fingerprint
-        self._spec = _short(repr(runner.source.spec))
+        self._spec = shorten(repr(runner.source.spec))
 
     def _now(self) -> dict[str, Any]:
         sampler = self._runner.position.sampler
         now = {"length": sampler.length, "seed": self._runner.source.seed, "order": sampler.order, "spec": self._spec}
         found = self._fingerprint or getattr(self._runner.source.given, "_fingerprint", None)
-        return now if found is None else {**now, "fingerprint": _short(str(found))}
+        return now if found is None else {**now, "fingerprint": shorten(str(found))}
 
     def state(self, place: Place) -> dict[str, Any]:
         """Return the state at a place."""
@@ -67,6 +66,7 @@ class Identity:
         hooks = {name: state[name] for name in ("dataset", "hooks") if name in state} or None
         place = Place(state["epoch"], state["samples"], state.get("sampler"), hooks)
         if (difference := self._difference(state)) is None:
+            self._runner.position.sampler.check_state(place.samples, place.state)
             return place
         if strict:
             message = f"{difference}; or load it with strict=False, which begins epoch {place.epoch} anew"
@@ -119,10 +119,3 @@ def _count(state: Mapping[str, Any], name: str) -> int:
         message = f"the state's {name} is {value!r}, expected an int of 0 or more; it was changed since"
         raise StateError(message)
     return value
-
-
-def _short(text: str) -> str:
-    """Return a text, or one as long as a line in the place of a longer one."""
-    if len(text) <= SHOWN:
-        return text
-    return f"{text[: SHOWN - 12]}...{zlib.crc32(text.encode()):08x}"

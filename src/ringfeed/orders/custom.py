@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from ringfeed.errors import StateError
+from ringfeed.orders.checks import check_at_most, check_fields
 from ringfeed.orders.sampler import CHUNK, Stateless
 
 if TYPE_CHECKING:
@@ -68,6 +70,19 @@ class Custom:
         epoch = self._begin(number, position)
         epoch.go_to(start)
         return epoch
+
+    def check_state(self, start: int, state: Any) -> None:
+        """Raise StateError for what is no state, or where the source takes none."""
+        if state is None:
+            return
+        if self._look() is None:
+            message = (
+                f"the state has one of {self.parameter}'s own, and this one (a {type(self._source).__name__}) has no "
+                f"state_dict() and load_state_dict(); give the {self.parameter} that it was taken with"
+            )
+            raise StateError(message)
+        check_fields(state, position=0, of=None)
+        check_at_most(state, "position", start, "the state's samples")
 
     def _set_epoch(self, number: int) -> None:
         if (set_epoch := getattr(self._source, "set_epoch", None)) is not None:

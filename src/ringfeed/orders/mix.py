@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ringfeed.orders.checks import check_at_most, check_fields, refuse
 from ringfeed.orders.proportions import Pattern, shares_of, totals
 from ringfeed.orders.rng import derive
 from ringfeed.orders.sampler import Sequential, Shuffled
@@ -122,6 +123,17 @@ class MixSampler:
         parts = zlib.crc32(repr((self.lengths, weights, self.per_batch)).encode())
         return f"mix {self.stop}{' per batch' * self.per_batch}{' shuffled' * (self._seed is not None)} {parts:08x}"
 
+    def check_state(self, start: int, state: Any) -> None:
+        """Raise StateError for what is no state of a mix of so many datasets."""
+        if state is None:
+            return
+        each = len(self.lengths)
+        check_fields(state, position=0, start=0, counts=each, weights=each, batch_size=0)
+        check_at_most(state, "position", start, "the state's samples")
+        check_at_most(state, "start", state["position"], "its position")
+        if not any(state["weights"]) or not state["batch_size"]:
+            refuse(state, "expected a weight and a batch_size above 0")
+
     def epoch(self, number: int, start: int = 0, state: Any = None) -> MixEpoch:
         """Return epoch ``number`` from a position on."""
         return MixEpoch(self, number, start, state)
@@ -185,13 +197,8 @@ class MixEpoch:
 
     def _restore(self, state: Any) -> None:
         """Enter the section of a state; with quotas for each batch, and batches of another size, a new one."""
-        sampler, counts = self._sampler, state["counts"]
-        if len(counts) != len(sampler.lengths):
-            raise ValueError(
-                f"the state is of a Mix of {len(counts)} datasets, expected {len(sampler.lengths)}; give the datasets "
-                f"that it was taken with"
-            )
-        section = Section(state["start"], tuple(counts), tuple(state["weights"]))
+        sampler = self._sampler
+        section = Section(state["start"], tuple(state["counts"]), tuple(state["weights"]))
         self._enter(section)
         self._position = state["position"]
         if sampler.per_batch and state["batch_size"] != sampler.rows:

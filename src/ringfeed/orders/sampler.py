@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import numpy as np
 
 from ringfeed.orders._permute import MAX_LENGTH
+from ringfeed.orders.checks import check_none
 from ringfeed.orders.permutation import permute
 
 if TYPE_CHECKING:
@@ -62,11 +63,24 @@ class Sampler(Protocol):
     def order(self) -> str:
         """A short name that tells this order from others, beside seed and length: at most 40 characters."""
 
+    def check_state(self, start: int, state: Any) -> None:
+        """Raise StateError unless `epoch` can go on at position ``start`` with this state."""
+
     def epoch(self, number: int, start: int = 0, state: Any = None) -> Epoch:
         """Return epoch ``number`` without its first ``start`` samples; ``state``: what `Epoch.state` said there."""
 
 
-class Sequential:
+class ByPosition:
+    """A sampler whose epochs go on at any position, without a state."""
+
+    order: str
+
+    def check_state(self, start: int, state: Any) -> None:  # noqa: ARG002 - any start will do
+        """Refuse a state."""
+        check_none(state, self.order)
+
+
+class Sequential(ByPosition):
     """0, 1, 2, ... in every epoch; without end where the length is None, and the dataset itself has one."""
 
     pure = True
@@ -98,7 +112,7 @@ class _SequentialEpoch(Stateless):
         return np.arange(start, self._position, dtype=np.int64)
 
 
-class Positional:
+class Positional(ByPosition):
     """An order whose every sample is a function of (epoch, position)."""
 
     pure = True
