@@ -8,7 +8,7 @@ MAKEFLAGS += --no-print-directory
 .DELETE_ON_ERROR:
 .SECONDARY:
 .PHONY: help demo test environments test-c test-model test-weak test-frameworks test-backends test-core lint format \
-    bench bench-frameworks bench-insight recovery fuzz many soak develop clean
+    bench bench-frameworks bench-insight recovery fuzz many resumes soak develop clean
 
 # One after another, but for what is named here; what each says comes when it has ended, and none stops the others.
 ifndef AT_ONCE
@@ -220,6 +220,9 @@ fuzz: .venv/with-test ## kill workers at random, against a content oracle (SECON
 LOADERS ?= 1000
 many: .venv/with-test ## open, use and end LOADERS=1000 loaders in one process: nothing is left, and memory does not grow
 	$(PY) tests/support/many.py --loaders $(LOADERS)
+
+resumes: .venv/with-test ## cut runs of each order at every tenth batch, and go on with all workers, ranks and batch sizes: one hash
+	$(PY) tests/support/resumes.py
 
 soak: .venv/with-tensorflow .venv/with-test ## a Keras fit under random faults for SECONDS_LONG learns the same, bit for bit
 	$(PY) tests/support/soak.py --seconds $(SECONDS_LONG)
