@@ -186,7 +186,7 @@ test-frameworks: .venv/with-tensorflow .venv/with-pictures .venv/with-test ## Ke
 TORCH ?= torch==2.13.0
 test-backends: .venv/with-tensorflow .venv/with-pictures .venv/with-test ## torch and JAX, and Keras on them; installs both
 	$(PY) -m pip install -q "$(TORCH)" jax
-	$(PY) -m pytest tests/frameworks/torch tests/frameworks/jax tests/frameworks/keras tests/dropin tests/project/test_examples.py
+	$(PY) -m pytest tests/frameworks/torch tests/frameworks/jax tests/frameworks/keras tests/dropin tests/project/test_examples.py tests/project/test_docs.py
 
 test-core: .venv/with-test $(OTHERS:%=.venv-%/with-test) ## the core on every Python found; what takes a machine alone, on the main one
 	$(say-pythons)
