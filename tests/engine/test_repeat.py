@@ -13,6 +13,7 @@ import pytest
 
 import ringfeed
 from datasets import Oracle
+from ringfeed.frameworks.base import Epochs
 from watching import wait_until
 
 if TYPE_CHECKING:
@@ -346,12 +347,14 @@ def interrupted(batches: Iterator[Any], line: int) -> tuple[bool, list[Any]]:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of the old iterator's end
-def test_ctrl_c_at_any_line_of_the_border() -> None:
+@pytest.mark.parametrize("of", ["a loader", "a framework's epochs"])
+def test_ctrl_c_at_any_line_of_the_border(of: str) -> None:
     """Wherever it comes between two epochs, no batch and no epoch is lost."""
     expected = epochs(2)
     for line in range(2000):
         with loader_of(timeout_s=10) as loader:
-            batches = loader.repeat(2)
+            epochs_of = loader if of == "a loader" else Epochs(loader._stream, loader._begin_epoch)
+            batches = epochs_of.repeat(2)
             seen = contents(islice(batches, 6))
             was_hit, came = interrupted(batches, line)
             assert seen + came + contents(batches) == expected

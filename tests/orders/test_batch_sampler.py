@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from typing import TYPE_CHECKING, Any
@@ -280,6 +281,14 @@ def test_an_error_of_the_users_comes_out() -> None:
         for _ in range(2):
             with pytest.raises(KeyError, match="0"):
                 list(iterator)
+
+
+def test_the_default_size_is_shown_as_a_number() -> None:
+    """The same number is told from it all the same, by its identity."""
+    signature = inspect.signature(ringfeed.Loader)
+    assert "batch_size: 'int | None' = 32," in str(signature)
+    with ringfeed.Loader([1, 2, 3], workers=0) as batches:
+        assert type(batches.batch_size) is int
 
 
 @pytest.mark.parametrize(

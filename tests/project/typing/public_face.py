@@ -87,6 +87,7 @@ def typed_batches() -> None:
         assert_type(x, npt.NDArray[np.float32])
         assert_type(y, npt.NDArray[np.int64])
     assert_type(next(iter(loader)), Pair)
+    assert_type(next(loader.repeat(2)), Pair)
     with ringfeed.Loader[dict[str, "npt.NDArray[np.uint8]"]]({"x": np.zeros(3, np.uint8)}) as columns:
         assert_type(next(iter(columns))["x"], npt.NDArray[np.uint8])
     untold = ringfeed.Loader(Squares(), batch_size=8)
