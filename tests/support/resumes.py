@@ -212,15 +212,16 @@ def relay(order: Order, hows: Iterable[dict[str, Any]], every: int) -> list[Rows
     """Read some batches in each of many loaders, with these workers in turn."""
     seen: list[Rows] = []
     state: dict[str, Any] = {}
-    for how in cycle(hows):
+    for how in islice(cycle(hows), EPOCHS * LENGTH):
         if state and state["epoch"] == EPOCHS:
-            break
+            return seen
         with order.loader(**how) as loader:
             if state:
                 go_on(loader, state, f"relay at batch {len(seen)}")
             seen += take(loader, every)
             state = loader.state_dict()
-    return seen
+    message = f"relay: no end after {len(seen)} batches"
+    raise DifferentError(message)
 
 
 def on_ranks(whole: Whole, order: Order, how: dict[str, Any]) -> Iterator[tuple[str, list[Rows]]]:
