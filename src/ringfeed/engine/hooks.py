@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ringfeed.errors import StateError
+from ringfeed.orders.replay import Replay
 
 if TYPE_CHECKING:
     from ringfeed.data.base import Source
@@ -51,7 +52,9 @@ class Hooks:
             )
             raise StateError(message)
         changed = False
+        replay = Replay("the hooks of the dataset run", "give the dataset state_dict() and load_state_dict()")
         while self._ended < done["hooks"]:
+            replay.note(self._ended, done["hooks"])
             changed |= self.run("on_epoch_begin")
             changed |= self.run("on_epoch_end")
         return changed

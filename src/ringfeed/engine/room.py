@@ -12,9 +12,9 @@ import sys
 import warnings
 from typing import TYPE_CHECKING
 
+from ringfeed._callers import callers_depth
 from ringfeed.engine.faults import slots_kept
 from ringfeed.errors import SlotsHeldWarning
-from ringfeed.monitor.lease_tracker import callers_depth
 from ringfeed.ring import _ring
 from ringfeed.ring._snapshot import Observer
 

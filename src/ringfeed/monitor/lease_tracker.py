@@ -7,17 +7,15 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from ringfeed._callers import users_frame
 from ringfeed.ring import _ring
-from ringfeed.transport.imports import FRAMEWORKS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from types import FrameType
 
 AGES_SHOWN = 8
 IN_C = "C code"
 BEFORE = "before ringfeed.debug()"
-NOT_THE_USERS = frozenset({"ringfeed", "threading", "concurrent", *FRAMEWORKS})
 
 
 class Debug:
@@ -62,29 +60,8 @@ def callers_place() -> Place | None:
 
     Other threads' lines are not looked at: where C code calls this package there is none.
     """
-    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - traceback.walk_stack() takes several times as long
-    found, _ = _users_frame(frame)
+    found, _ = users_frame(sys._getframe(1))  # noqa: SLF001 - traceback.walk_stack() takes several times as long
     return None if found is None else Place(found.f_code.co_filename, found.f_lineno, found.f_code.co_name)
-
-
-def callers_depth() -> int:
-    """Return the ``stacklevel`` with which the function that calls this warns at that line."""
-    _, depth = _users_frame(sys._getframe(1))  # noqa: SLF001 - as above
-    return depth
-
-
-def _users_frame(frame: FrameType | None) -> tuple[FrameType | None, int]:
-    """Return the frame that `callers_place` tells of, and which one it is, counted from 1."""
-    last_resort: tuple[FrameType | None, int] = None, 1
-    depth = 1
-    while frame is not None:
-        root = str(frame.f_globals.get("__name__")).partition(".")[0]
-        if root not in NOT_THE_USERS:
-            return frame, depth
-        if root != "ringfeed" and last_resort[0] is None:
-            last_resort = frame, depth
-        frame, depth = frame.f_back, depth + 1
-    return last_resort
 
 
 class Origins:

@@ -12,7 +12,8 @@ import numpy as np
 
 from ringfeed.errors import StateError
 from ringfeed.orders.checks import check_at_most, check_fields
-from ringfeed.orders.sampler import CHUNK, Stateless
+from ringfeed.orders.replay import Replay
+from ringfeed.orders.sampler import Stateless
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from ringfeed.orders.permutation import Indices
     from ringfeed.orders.sampler import Epoch
 
+REPLAYED = 512  # numbers at a time
+REMEDY = "give the sampler state_dict() and load_state_dict(), or give an array"
 MOST_STATES = 64  # of a source, that are kept; one goes on from an older one by reading
 
 
@@ -192,8 +195,9 @@ class IteratedEpoch(ArrayEpoch):
 
     def go_to(self, start: int) -> None:
         """Read what comes before, once more."""
-        while self.position < start and self.take(min(CHUNK, start - self.position)).size:
-            pass
+        replay = Replay("the numbers of the sampler before this place are read", REMEDY)
+        while self.position < start and self.take(min(REPLAYED, start - self.position)).size:
+            replay.note(self.position, start)
 
     def _read(self, count: int) -> Sequence[int]:
         chunk = self.read(count)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ringfeed._classes import class_names
-from ringfeed.orders.custom import ArrayEpoch, Custom, IteratedEpoch, checked_array, is_readable, order_of
+from ringfeed.orders.custom import REMEDY, ArrayEpoch, Custom, IteratedEpoch, checked_array, is_readable, order_of
+from ringfeed.orders.replay import Replay
 from ringfeed.orders.sampler import SeededSampler
 
 if TYPE_CHECKING:
@@ -97,8 +98,10 @@ class ListEpoch(IteratedEpoch):
 
     def go_to(self, start: int) -> None:
         """Read the lists that come before, once more."""
+        replay = Replay("the lists of batch_sampler before this place are read", REMEDY.replace("an array", "a list"))
         while self.position < start and self.read(1):
             self.position += 1
+            replay.note(self.position, start)
 
     def _checked(self, given: Any, batch: int) -> Indices:
         numbers = _list_of(given, batch)

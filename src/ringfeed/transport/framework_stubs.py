@@ -17,7 +17,8 @@ from abc import ABCMeta
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from ringfeed.transport.imports import FRAMEWORKS, watched
+from ringfeed._callers import FRAMEWORKS
+from ringfeed.transport.imports import watched
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,6 +1,6 @@
 """What it costs a worker to import a framework, and the line of the user's that asks for it: said in one warning.
 
-A worker imports this module for nearly every dataset: it stays light and imports nothing of ringfeed.
+A worker imports this module for nearly every dataset: it stays light, and so does what it imports.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import warnings
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
+from ringfeed._callers import FRAMEWORKS
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
 
-FRAMEWORKS = ("tensorflow", "tf_keras", "keras", "torch", "jax", "jaxlib", "flax")
 MEGABYTE = 10**6
 _OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep  # noqa: PTH120 - a worker imports no pathlib for it
 _LIBRARIES = (

@@ -16,6 +16,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from ringfeed._callers import FRAMEWORKS
 from ringfeed.ring import _ring
 from ringfeed.ring._ring import Child
 from ringfeed.ring.machine import reason
@@ -125,7 +126,7 @@ def preload(packages: frozenset[str] | None, modules: Collection[str]) -> None:
     The import of a framework starts no thread, so that what is forked afterwards is whole.
     """
     _imports.expect(packages, silent=False)
-    for framework in _imports.FRAMEWORKS:
+    for framework in FRAMEWORKS:
         if framework in (packages or ()):
             _import(framework)
     with _imports.watched():

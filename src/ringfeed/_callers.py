@@ -1,0 +1,32 @@
+"""Which line of the user's program has called this package: warnings are shown there."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+FRAMEWORKS = ("tensorflow", "tf_keras", "keras", "torch", "jax", "jaxlib", "flax")
+NOT_THE_USERS = frozenset({"ringfeed", "threading", "concurrent", *FRAMEWORKS})
+
+
+def callers_depth() -> int:
+    """Return the ``stacklevel`` with which the function that calls this warns at that line."""
+    _, depth = users_frame(sys._getframe(1))  # noqa: SLF001 - traceback.walk_stack() takes several times as long
+    return depth
+
+
+def users_frame(frame: FrameType | None) -> tuple[FrameType | None, int]:
+    """Return the innermost frame of the user's own code, else of a framework's, and which one it is, from 1."""
+    last_resort: tuple[FrameType | None, int] = None, 1
+    depth = 1
+    while frame is not None:
+        root = str(frame.f_globals.get("__name__")).partition(".")[0]
+        if root not in NOT_THE_USERS:
+            return frame, depth
+        if root != "ringfeed" and last_resort[0] is None:
+            last_resort = frame, depth
+        frame, depth = frame.f_back, depth + 1
+    return last_resort
