@@ -103,7 +103,8 @@ class Loader(Generic[Batch_co]):
         - with ``batch_size=None``, an object whose ``dataset[i]`` is a whole batch, such as a Keras ``PyDataset``.
         - an iterable: an object with ``__iter__`` and no ``__getitem__``, or a function without arguments that returns
           an iterable. One worker reads it in order, from its start in each epoch, up to ``slots`` batches ahead; the
-          replacement of a dead worker starts anew and skips what was read. `Interleave` makes one of several.
+          replacement of a dead worker goes on from a state of the iterable's own (see `state_dict`), else starts anew
+          and skips what was read. `Interleave` makes one of several.
         - `Mix`: several of these but iterables, by weight.
         - an iterator, such as a generator or a file. A thread of this process reads it, for one epoch.
 
@@ -429,6 +430,19 @@ class Loader(Generic[Batch_co]):
         It counts the samples of the epoch's order that were handed out, whatever was read ahead; at the end of an epoch
         it is the start of the next. Workers, slots, backend and start method are not in it. In microseconds, from any
         thread and from a signal handler.
+
+        An iterable is read again up to its place, unless it has ``state_dict()`` and ``load_state_dict(state)``,
+        or the iterators have them that it returns: Hugging Face's datasets and torchdata's
+        loaders, for example. Then ``streams`` has the newest of its own states at or before that place, and few
+        elements are read again. The worker takes a state every few batches, in at most a hundredth of its time or else
+        every 64 batches. An iterable with states is read as a copy that is made for each epoch. A state must be JSON,
+        of at most 32 kB and 1 MB for all iterables, and must change as elements are read. One that is not so is left
+        out, with one UserWarning that says why. It must lead to the element ahead of which it was taken: where no
+        element comes that is an error, but another element is not noticed. `ringfeed.testing.check_resume` finds that,
+        and what a state does not hold, such as a buffer that shuffles (an iterable with Hugging Face's is read again).
+
+        What is read again for longer than a second, of an iterable, a sampler or a dataset's hooks, is told by one
+        UserWarning.
 
         batches: how many of this epoch the training loop has had, where only it knows: tf.data and Keras read ahead of
             the step, and without ``batches`` StateError is raised there.

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from ringfeed.data.streams import is_iterable
 from ringfeed.errors import StateError
 from ringfeed.orders.rng import SampleContext, enter
 
@@ -40,6 +41,10 @@ _CLOCK = (
 _SAMPLER = (
     "the sampler gives another order each time it is made; seed it by the epoch, or give it state_dict() and "
     "load_state_dict()"
+)
+_ITERABLE = (
+    "the iterable gives other elements each time it is read, or its load_state_dict() does not bring it to where its "
+    "state_dict() was taken"
 )
 
 
@@ -128,6 +133,8 @@ def _compare(whole: list[Batch], other: list[Batch], when: str, make_loader: Cal
 def _cause(loader: Loader[Any]) -> str:
     """Say what is likely to make two readings differ, from reading a sample of the dataset again."""
     dataset = loader.dataset
+    if is_iterable(dataset):
+        return _ITERABLE
     if not hasattr(dataset, "__getitem__") or isinstance(dataset, (tuple, dict)):
         return _SAMPLER
     if _reads_alike(loader, seeded=False):

@@ -64,6 +64,7 @@ class Bench:
             "manifest": shipment.manifest(),
             "lane": 0,
             "bars": [],
+            "states": 0,
             "start": 0,
         }
         return message, (self.segment.control_fd, self.segment.slots_fd, self.stack_fd, *shipment.fds)

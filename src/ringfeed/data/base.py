@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from ringfeed.data.stream_states import StreamStates
     from ringfeed.orders.permutation import Indices
     from ringfeed.orders.sampler import Sampler
     from ringfeed.ring._ring import Lease, Ring, WorkerEnd
@@ -72,6 +73,7 @@ class Port(NamedTuple):
     offsets: tuple[int, ...]  # of the fields of a slot, in bytes
     is_consumer: bool = False  # the consumer fills its own batches: then Ctrl-C comes out of `Reader.fill`
     bars: Sequence[tuple[int, int]] = ()  # elements that replaced workers must not read again (see `Source.barred`)
+    states: StreamStates | None = None
 
 
 class Source(ABC):
@@ -80,6 +82,7 @@ class Source(ABC):
     spec: Spec
     rows: int  # the most of a batch: what a slot holds
     streams = 0  # read in order, each by one worker; 0: the dataset has an index
+    states_size = 0  # bytes for what is kept of the streams
     local_only = False  # whether the dataset cannot leave this process
     runs_code = True  # whether reading a sample runs code of the dataset
     has_gaps = False  # whether a batch was found to be None
@@ -198,6 +201,10 @@ class Source(ABC):
     def describe(self, index: int) -> str:
         """Say which sample an index means."""
         return f"dataset[{index}]"
+
+    def describe_stream(self, index: int) -> str:
+        """Say which iterable an index means, where the dataset has some."""
+        return self.describe(index)
 
     def describe_all(self, indices: list[int]) -> str:
         """Say which samples some workers are at."""

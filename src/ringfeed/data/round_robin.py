@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ringfeed.data.streams import is_iterator
+from ringfeed.data.opening import is_iterator
 from ringfeed.orders.checks import check_fields, check_none, refuse
 from ringfeed.orders.custom import MOST_STATES
 
@@ -100,6 +100,13 @@ class RoundRobinEpoch:
     def state(self, position: int) -> dict[str, Any] | None:
         """Return how far each of several streams was read at a position, and which are not over."""
         return next((one for one in self._states if one["given"] == position), None)
+
+    def counts(self, position: int) -> list[int]:
+        """Return how many elements of each stream were handed out at a position."""
+        if len(self._read) == 1:
+            return [position]
+        state = self.state(position)
+        return [0] * len(self._read) if state is None else state["read"]
 
     def end(self, number: int) -> bool:
         """Take out the stream that the element of this number would be of; False where it has left before."""

@@ -17,6 +17,7 @@ from ringfeed._process import Forks
 from ringfeed.engine._iterator import Taker
 from ringfeed.engine.autotune import Setting
 from ringfeed.engine.faults import overwritten, sample_failed, slots_held, source_ended, stalled
+from ringfeed.engine.kept_streams import KeptStreams
 from ringfeed.engine.lookahead import Lookahead
 from ringfeed.engine.resizer import Sizing
 from ringfeed.engine.room import SOON_NS, Room
@@ -86,9 +87,14 @@ class Engine:
         try:
             self.ring = self.segment.open()
             self.ring.become_consumer(self._capacity, settings.max_attempts)
-            self.pool = self._make_pool(launcher)
+            self.streams = KeptStreams(source, shared=plan.workers > 0 and settings.backend == "process")
         except BaseException:
             self.segment.close()
+            raise
+        try:
+            self.pool = self._make_pool(launcher)
+        except BaseException:
+            self._close_memory()
             raise
         self.observer = Observer(self.ring)
         self._ledger = Ledger(stats, self.observer)
@@ -120,6 +126,7 @@ class Engine:
             self._at_first.workers,
             settings.timeout_s,
             launcher,
+            self.streams.states,
         )
         return make_pool(settings.backend, config)
 
@@ -185,7 +192,7 @@ class Engine:
         What an interrupted call has left is done by the next.
         """
         with ExitStack() as ends:  # the last to be named is the first; each comes about whatever the others raise
-            ends.callback(self.segment.close)
+            ends.callback(self._close_memory)
             ends.callback(self.taker.let_go)
             for end in reversed(self.on_stop):
                 ends.callback(end)
@@ -193,6 +200,10 @@ class Engine:
             ends.callback(self._detach)
             ends.callback(self._count_time, over=True)
             self.pool.stop()
+
+    def _close_memory(self) -> None:
+        self.segment.close()
+        self.streams.close()
 
     def __del__(self, is_exiting: Callable[[], bool] = sys.is_finalizing) -> None:
         """Have the workers leave, where an interrupted `stop` has not come so far; at the exit they end anyway."""
@@ -356,7 +367,9 @@ class Engine:
             self._wait_for_views(build, min(timeout_ns, FOREVER_NS if patient else HELD_NS))
             self.ring.waited_ns = 0
         elif answer == _ring.PENDING:
-            answer = self.ring.wait(timeout_ns - self.ring.waited_ns, turn=self._turn)
+            left_ns = timeout_ns - self.ring.waited_ns
+            answer = self.ring.wait(self.streams.patience_ns(left_ns), turn=self._turn)
+            self.streams.look()
             if answer == _ring.PENDING and self.ring.waited_ns >= timeout_ns:
                 self._judge(self.ring.look())  # what is damaged may be why workers are stuck
                 self.ring.waited_ns = 0  # after an error the next wait is as long
@@ -461,7 +474,7 @@ class Engine:
         return look(plan, self._descriptors, self.pool.pids(), held)
 
     def _descriptors(self) -> list[int]:
-        fds = (self.segment.control_fd, self.segment.slots_fd, *self.pool.descriptors())
+        fds = (self.segment.control_fd, self.segment.slots_fd, self.streams.fd, *self.pool.descriptors())
         return [fd for fd in fds if fd >= 0]
 
 

@@ -9,11 +9,13 @@ The end of an epoch is the start of the next; with hooks of the dataset's, when 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from ringfeed.errors import StateError
 
 if TYPE_CHECKING:
+    from ringfeed.data.round_robin import RoundRobinEpoch
+    from ringfeed.data.stream_states import StreamStates
     from ringfeed.engine._iterator import Progress
     from ringfeed.orders.sampler import Epoch
     from ringfeed.orders.shard import Shard
@@ -26,6 +28,7 @@ class Place(NamedTuple):
     samples: int = 0
     state: Any = None  # what `Sampler.epoch` needs besides
     hooks: Any = None  # what the dataset's hooks had done to it ahead of this epoch: see `Hooks`
+    streams: Any = None  # states of the iterables' own: see `StreamStates.newest`
 
 
 class UnderWay(NamedTuple):
@@ -37,6 +40,7 @@ class UnderWay(NamedTuple):
     shard: Shard
     length: int | None  # of the epoch, in samples
     has_hooks: bool
+    states: StreamStates | None = None
 
     def place(self, batches: int | None = None) -> Place:
         """Return how far the user's code has come; ``batches``: what it says of that itself."""
@@ -54,4 +58,9 @@ class UnderWay(NamedTuple):
         if self.progress.is_over or (left is not None and given >= left and not self.has_hooks):
             return Place(self.begun.epoch + 1)
         samples += self.begun.samples
-        return self.begun._replace(samples=samples, state=self.order.state(samples))
+        found = self.begun._replace(samples=samples, state=self.order.state(samples))
+        return found if self.states is None else found._replace(streams=self._streams(self.states, samples))
+
+    def _streams(self, states: StreamStates, samples: int) -> Any:
+        order = cast("RoundRobinEpoch", self.order)  # only iterables have states
+        return states.newest(self.begun.epoch, order.counts(samples), self.begun.streams)

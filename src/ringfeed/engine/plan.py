@@ -42,6 +42,7 @@ class Plan:
     control_size: int
     dataset_shared: int = 0
     dataset_per_worker: int = 0
+    states_size: int = 0  # of what is kept of iterables
     advice: str = ""
     """What would make it smaller, in words."""
 
@@ -73,13 +74,15 @@ class Plan:
 
     @property
     def total(self) -> int:
-        """Bytes of the slots, the control block, and the dataset's copies for the workers."""
+        """Bytes of slots, control block, what is kept of iterables, and the dataset's copies for the workers."""
         dataset = self.dataset_shared + self.workers * self.dataset_per_worker
-        return self.slots * self.slot_size + self.control_size + dataset
+        return self.slots * self.slot_size + self.control_size + self.states_size + dataset
 
     def __str__(self) -> str:
         """Return the total, and what it is for."""
         parts = [f"{self.slots} slots of {show_bytes(self.slot_size)}", f"{show_bytes(self.control_size)} of control"]
+        if self.states_size:
+            parts.append(f"{show_bytes(self.states_size)} for the iterables")
         if self.dataset_shared:
             parts.append(f"{show_bytes(self.dataset_shared)} of the dataset")
         if self.dataset_per_worker:
@@ -119,6 +122,7 @@ def make_plan(  # noqa: PLR0913 - every figure of the plan
     memory: int | str | None = None,
     dataset_shared: int = 0,
     dataset_per_worker: int = 0,
+    states_size: int = 0,
 ) -> Plan:
     """Return the plan for ``slots``, or for as many slots as ``memory`` holds.
 
@@ -131,7 +135,8 @@ def make_plan(  # noqa: PLR0913 - every figure of the plan
     def with_slots(count: int) -> Plan:
         cells = _cells(indices, count, workers)
         layout = Layout.of(spec, rows, indices, cells)
-        return Plan(layout, count, workers, _control_size(count, cells, workers), dataset_shared, dataset_per_worker)
+        control_size = _control_size(count, cells, workers)
+        return Plan(layout, count, workers, control_size, dataset_shared, dataset_per_worker, states_size)
 
     if memory is not None:
         return _most_within(memory, with_slots)
@@ -171,6 +176,7 @@ def plan_for(options: Options, source: Source, parcel: Parcel | None) -> Plan:
         source.indices,
         dataset_shared=parcel.shared if parcel else 0,
         dataset_per_worker=parcel.unpickled if parcel and options.start_method == "spawn" else 0,
+        states_size=source.states_size,
     )
     workers, memory = options.workers, options.memory
     if "slots" in options.auto and memory is None:

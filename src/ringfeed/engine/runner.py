@@ -122,7 +122,8 @@ class EpochRunner:
         """Plan the epoch of the next place; the one after it comes next."""
         engine, position = self.engine, self.position
         assert engine is not None
-        epoch = position.start(hooks)
+        epoch = position.start(hooks)._replace(states=engine.streams.states)
+        engine.streams.go_on_from(epoch.begun)
         number, shard, sampler = epoch.begun.epoch, position.shard, position.sampler
         # Not by a method: the engine must not keep this.
         following = partial(_part, shard, sampler) if self._goes_on and number < MOST else None

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ringfeed._callers import callers_depth
 from ringfeed._units import shorten
 from ringfeed.engine.place import Place
 from ringfeed.errors import StateError
@@ -39,6 +40,7 @@ class Identity:
         self._seed_is_drawn = seed_is_drawn
         self._fingerprint = fingerprint
         self._spec = shorten(repr(runner.source.spec))
+        self._is_told = False
 
     def _now(self) -> dict[str, Any]:
         sampler = self._runner.position.sampler
@@ -47,7 +49,8 @@ class Identity:
         return now if found is None else {**now, "fingerprint": shorten(str(found))}
 
     def state(self, place: Place) -> dict[str, Any]:
-        """Return the state at a place."""
+        """Return the state at a place; warns once where an iterable has states that cannot be kept."""
+        self._tell_what_is_refused()
         state = {
             "version": VERSION,
             "epoch": place.epoch,
@@ -58,15 +61,30 @@ class Identity:
         }
         if place.state is not None:
             state["sampler"] = place.state
+        if place.streams is not None:
+            state["streams"] = place.streams
         return {**state, **(place.hooks or {})}
+
+    def _tell_what_is_refused(self) -> None:
+        epoch = self._runner.position.under_way
+        refused = None if epoch is None or epoch.states is None or self._is_told else epoch.states.refusal()
+        if refused is not None:
+            self._is_told = True
+            stream, why = refused
+            message = (
+                f"state_dict() of {self._runner.source.describe_stream(stream)} {why}; a loader that goes on from this "
+                f"state reads the iterable from its start"
+            )
+            warnings.warn(message, UserWarning, stacklevel=callers_depth())
 
     def place(self, state: Mapping[str, Any], *, strict: bool) -> Place:
         """Return the place of a state; StateError where it is of another loader, with ``strict``."""
         _check(state)
         hooks = {name: state[name] for name in ("dataset", "hooks") if name in state} or None
-        place = Place(state["epoch"], state["samples"], state.get("sampler"), hooks)
+        place = Place(state["epoch"], state["samples"], state.get("sampler"), hooks, state.get("streams"))
         if (difference := self._difference(state)) is None:
             self._runner.position.sampler.check_state(place.samples, place.state)
+            _check_streams(place, self._runner.source.streams)
             return place
         if strict:
             message = f"{difference}; or load it with strict=False, which begins epoch {place.epoch} anew"
@@ -119,3 +137,22 @@ def _count(state: Mapping[str, Any], name: str) -> int:
         message = f"the state's {name} is {value!r}, expected an int of 0 or more; it was changed since"
         raise StateError(message)
     return value
+
+
+def _check_streams(place: Place, count: int) -> None:
+    """Raise StateError for what are no states of so many iterables."""
+    streams = place.streams
+    if streams is None:
+        return
+    if not isinstance(streams, list) or len(streams) != count:
+        found = f"a list of {len(streams)}" if isinstance(streams, list) else f"a {type(streams).__name__}"
+        message = f"the state's streams is {found}, expected a list of {count}; give the iterables it was taken with"
+        raise StateError(message)
+    for number, one in enumerate(streams):
+        read = one.get("read") if isinstance(one, dict) and "of" in one else None
+        if one is not None and not (isinstance(read, int) and 0 <= read <= place.samples):
+            message = (
+                f"the state's streams[{number}] is {shorten(repr(one))}, expected None, or a dict of 'read', an int "
+                f"from 0 to {place.samples}, and 'of'; it was changed since"
+            )
+            raise StateError(message)

@@ -34,7 +34,7 @@ class Handshake:
 
     def greet(self, number: int, worker: WorkerProcess, others: Collection[int], stack_fd: int) -> None:
         """Send a worker the segment, the source, and the dataset unless it holds it; ``others`` are at work."""
-        segment = self._config.segment
+        segment, states = self._config.segment, self._config.states
         shipment = None if self._launcher.holds_dataset else self._shipment
         self._lanes[number] = self._free_lane(others)
         hello = {
@@ -47,10 +47,12 @@ class Handshake:
             "manifest": None if shipment is None else shipment.manifest(),
             "bars": self.bars,
             "start": self._starts[number],
+            "states": 0 if states is None else states.size,
         }
         self._starts[number] += 1
         fds = () if shipment is None else shipment.fds
-        worker.tell(hello, (segment.control_fd, segment.slots_fd, stack_fd, *fds))
+        its_fds = () if states is None or states.memfd is None else (states.memfd.fileno(),)
+        worker.tell(hello, (segment.control_fd, segment.slots_fd, stack_fd, *fds, *its_fds))
 
     def _free_lane(self, others: Collection[int]) -> int:
         taken = {self._lanes.get(other) for other in others}

@@ -16,6 +16,7 @@ from ringfeed.ring.machine import start_thread
 
 if TYPE_CHECKING:
     from ringfeed.data.base import Reader, Source
+    from ringfeed.data.stream_states import StreamStates
     from ringfeed.errors import RingfeedError
     from ringfeed.ring.segment import Segment
     from ringfeed.workers.process import Launcher
@@ -38,6 +39,7 @@ class PoolConfig:
     initial_workers: int = 0  # of the workers; the others come when they are wanted
     timeout_s: float | None = None
     launcher: Launcher | None = None  # what has begun to start workers already
+    states: StreamStates | None = None
 
 
 class Pool(ABC):
@@ -119,7 +121,8 @@ class InProcess(Pool):
     def start(self, dataset: Any) -> None:
         """Keep the dataset."""
         config = self._config
-        self._reader = config.source.reader(dataset, Port(self._end, config.ring, config.offsets, is_consumer=True))
+        port = Port(self._end, config.ring, config.offsets, is_consumer=True, states=config.states)
+        self._reader = config.source.reader(dataset, port)
 
     def step(self) -> bool:
         """Fill one ticket, if there is one."""
@@ -167,8 +170,9 @@ class Threads(Pool):
             self._run(number)
 
     def _run(self, number: int) -> None:
-        end = _ring.WorkerEnd(self._config.ring, number, lane=number + 1)
-        reader = self._config.source.reader(self._dataset, Port(end, self._config.ring, self._config.offsets))
+        config = self._config
+        end = _ring.WorkerEnd(config.ring, number, lane=number + 1)
+        reader = config.source.reader(self._dataset, Port(end, config.ring, config.offsets, states=config.states))
         thread = threading.Thread(target=reader.serve, args=(0,), name=f"ringfeed-{number}", daemon=True)
         self._threads[number] = thread
         try:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from _typeshed import HasFileno
 
     from ringfeed.data.base import Reader, Source
+    from ringfeed.data.stream_states import StreamStates
 
 KEPT_HEAP = 64 * 1024 * 1024
 LARGEST_KEPT_BLOCK = 32 * 1024 * 1024
@@ -44,6 +45,7 @@ class WorkerMain:
         self._offsets: tuple[int, ...] = hello["offsets"]
         self._number: int = hello["number"]
         control, slots, self._stack = fds[:3]
+        self._states = self._open_states(hello["states"], fds)
         self._ring = open_ring(control.fileno(), slots.fileno(), hello["sizes"])
         self._end = _ring.WorkerEnd(self._ring, self._number, hello["lane"])
         self._register_stack_dump(self._stack.fileno())
@@ -57,8 +59,17 @@ class WorkerMain:
     def _open(self) -> Reader:
         from ringfeed.data.base import Port  # noqa: PLC0415 - imports NumPy
 
-        port = Port(self._end, self._ring, self._offsets, bars=self._bars)
+        port = Port(self._end, self._ring, self._offsets, bars=self._bars, states=self._states)
         return self._source.reader(self._dataset, port)
+
+    def _open_states(self, size: int, fds: list[Descriptor]) -> StreamStates | None:
+        """Map what is kept of streams, whose descriptor is the last."""
+        if not size:
+            return None
+        from ringfeed.data.stream_states import StreamStates  # noqa: PLC0415 - imports NumPy
+
+        with fds.pop() as memfd:
+            return StreamStates.opened(memfd.fileno(), size, self._source.streams)
 
     @staticmethod
     def _unpack(manifest: bytes, fds: list[Descriptor]) -> Any:
