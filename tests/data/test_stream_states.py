@@ -246,7 +246,8 @@ class OfHuggingFace(Whole):
         raise KeyError(column)
 
 
-OfHuggingFace.__module__, OfHuggingFace.__name__ = "datasets.iterable_dataset", "IterableDataset"
+for named in (Shuffled, OfHuggingFace):
+    named.__module__, named.__name__ = "datasets.iterable_dataset", "IterableDataset"
 
 
 def test_which_iterables_have_states() -> None:

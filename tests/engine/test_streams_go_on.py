@@ -463,6 +463,43 @@ def test_shards_of_different_lengths_wherever_they_are_cut(settings: dict[str, A
             assert batches_of(loader) in (whole, [])
 
 
+@pytest.mark.parametrize("slots", [3, 100])
+@pytest.mark.parametrize("stop", [1, 5, 70])
+def test_shards_that_are_read_far_ahead(slots: int, stop: int) -> None:
+    """Where each is, is known for every batch that is planned; also of the last of them, which is planned at once."""
+    lengths = (999, 50, 8)
+    shards = ringfeed.Interleave([partial(range, at * 1000, at * 1000 + length) for at, length in enumerate(lengths)])
+    settings: dict[str, Any] = {"batch_size": 4, "workers": 1, "backend": "thread", "slots": slots}
+    with ringfeed.Loader(shards, **settings) as loader:
+        whole = batches_of(loader)
+    seen: list[Any] = []
+    state = None
+    for more in (stop, 20, 3, 1):
+        with ringfeed.Loader(shards, **settings) as loader:
+            if state is not None:
+                loader.load_state_dict(state)
+            seen += [batch.tolist() for batch in islice(loader, more)]
+            state = saved(loader)
+    with ringfeed.Loader(shards, **settings) as loader:
+        loader.load_state_dict(state)
+        assert seen + batches_of(loader) == whole
+
+
+def test_a_place_far_behind_is_refused() -> None:
+    """What only the loop knows may be further back than is kept."""
+    shards = ringfeed.Interleave([partial(range, 999), partial(range, 999)])
+    with ringfeed.Loader(shards, batch_size=2, workers=0) as loader:
+        batches = iter(loader)
+        for _ in range(100):
+            next(batches)
+        with pytest.raises(ringfeed.StateError) as caught:
+            loader.state_dict(batches=5)
+    assert str(caught.value) == (
+        "the state of 2 iterables is kept for the newest 64 batches that are read ahead, and element 10 lies further "
+        "back; take the state earlier"
+    )
+
+
 @pytest.mark.parametrize("stop", range(14))
 def test_shards_with_batches_of_another_size(stop: int) -> None:
     """Each element that was not handed out comes once, in the order of its shard."""

@@ -13,6 +13,8 @@ import pickle
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from ringfeed._classes import class_names
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -80,7 +82,7 @@ def has_state(found: Any) -> bool:
 
 def _has_shuffle_buffer(dataset: Any) -> bool:
     """Whether a buffer of Hugging Face's shuffles the elements: its states leave out what is in the buffer."""
-    waiting = [getattr(dataset, "_ex_iterable", None)]
+    waiting = [getattr(dataset, "_ex_iterable", None)] if "datasets.IterableDataset" in class_names(dataset) else []
     while waiting:
         part = waiting.pop()
         if type(part).__name__ == "BufferShuffledExamplesIterable":

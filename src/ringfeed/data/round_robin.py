@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ringfeed.data.opening import is_iterator
+from ringfeed.errors import StateError
 from ringfeed.orders.checks import check_fields, check_none, refuse
 from ringfeed.orders.custom import MOST_STATES
 
@@ -73,15 +74,17 @@ class RoundRobinEpoch:
         self._turn = [*range(streams)] if state is None else [*state["turn"]]
         """Those that have not ended, the next one in front."""
         self._given = start
-        self._states: deque[dict[str, Any]] = deque(maxlen=MOST_STATES)
+        self._states: deque[dict[str, Any]] = deque()
+        self._kept = MOST_STATES
         self._note()
 
     def take(self, count: int) -> Indices:
         """Return the numbers of the next batches; ``count`` is a multiple of a batch's rows."""
         if not self._turn:
             return np.empty(0, np.int64)
-        if len(self._turn) == 1:
+        if len(self._read) == 1:
             return self._next(count)
+        self._kept = max(self._kept, 2 * count // self._rows)  # what is planned at once is behind what the user has
         return np.concatenate([self._next(self._rows) for _ in range(count // self._rows)] or [self._next(0)])
 
     def _next(self, rows: int) -> Indices:
@@ -96,17 +99,29 @@ class RoundRobinEpoch:
     def _note(self) -> None:
         if len(self._read) > 1:
             self._states.append({"given": self._given, "read": [*self._read], "turn": [*self._turn]})
+            if len(self._states) > self._kept:
+                self._states.popleft()
 
     def state(self, position: int) -> dict[str, Any] | None:
-        """Return how far each of several streams was read at a position, and which are not over."""
-        return next((one for one in self._states if one["given"] == position), None)
+        """Return how far each of several streams was read at a position, and which are not over.
+
+        StateError for a position so far behind what is planned that this is forgotten.
+        """
+        if len(self._read) == 1:
+            return None
+        found = next((one for one in self._states if one["given"] == position), None)
+        if found is None:
+            message = (
+                f"the state of {len(self._read)} iterables is kept for the newest {self._kept} batches that are read "
+                f"ahead, and element {position} lies further back; take the state earlier"
+            )
+            raise StateError(message)
+        return found
 
     def counts(self, position: int) -> list[int]:
         """Return how many elements of each stream were handed out at a position."""
-        if len(self._read) == 1:
-            return [position]
         state = self.state(position)
-        return [0] * len(self._read) if state is None else state["read"]
+        return [position] if state is None else state["read"]
 
     def end(self, number: int) -> bool:
         """Take out the stream that the element of this number would be of; False where it has left before."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import mmap
 import zlib
+from operator import itemgetter
 from struct import Struct
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -145,19 +146,18 @@ class StreamStates:
     def find(self, stream: int, epoch: int, count: int) -> State | None:
         """Return the state of the most elements, ``count`` or fewer."""
         try:
-            found = [state for at in self._entries(stream) if (state := self._look(at, epoch, count)) is not None]
+            heads = [(at, *_ENTRY.unpack_from(self._memory, at)) for at in self._entries(stream)]
+            fitting = [head for head in heads if head[1] and head[2] == epoch and head[3] <= count]
+            found = map(self._checked, sorted(fitting, key=itemgetter(3), reverse=True))
+            return next((state for state in found if state is not None), None)
         except ValueError:  # closed by another thread, after it had put a copy in its place
             return self.find(stream, epoch, count)
-        return max(found, default=None)
 
-    def _look(self, at: int, epoch: int, most: int) -> State | None:
-        memory = self._memory
-        number, of, count, size, checksum = _ENTRY.unpack_from(memory, at)
-        if not number or of != epoch or count > most or size > self.most:
-            return None
+    def _checked(self, entry: tuple[int, ...]) -> State | None:
+        at, number, epoch, read, size, checksum = entry
         begin = at + _ENTRY.size
-        state = State(count, bytes(memory[begin : begin + size]))
-        return state if checksum == _checksum(number, of, state) else None
+        state = State(read, bytes(self._memory[begin : begin + min(size, self.most)]))
+        return state if checksum == _checksum(number, epoch, state) else None
 
     def _entries(self, stream: int) -> Iterator[int]:
         first = stream * self._part + HEAD
@@ -221,4 +221,4 @@ def _checksum(number: int, epoch: int, state: State) -> int:
 
 
 def _shown(state: State | None) -> dict[str, Any] | None:
-    return None if state is None else {"read": state.read, "of": json.loads(state.text)}
+    return None if state is None else {"read": state.read, "of": json.loads(state.text.decode())}
