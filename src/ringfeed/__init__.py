@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     )
     from ringfeed.loader import Loader
     from ringfeed.monitor.lease_tracker import debug
+    from ringfeed.orders.prioritized import PrioritizedSampler
     from ringfeed.orders.rng import rng
     from ringfeed.orders.subsets import StratifiedSampler, SubsetSampler
     from ringfeed.orders.weighted import WeightedSampler
@@ -67,6 +68,7 @@ _HOMES = {
     "Mix": "data.mix",
     "Plan": "engine.plan",
     "PlanError": "errors",
+    "PrioritizedSampler": "orders.prioritized",
     "RingfeedError": "errors",
     "ShipError": "errors",
     "SlotsHeldError": "errors",
@@ -98,6 +100,7 @@ __all__ = [
     "Mix",
     "Plan",
     "PlanError",
+    "PrioritizedSampler",
     "RingfeedError",
     "ShipError",
     "SlotsHeldError",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from ringfeed._units import show_bytes
 from ringfeed.data.base import Terms
+from ringfeed.data.draws import DrawSource
 from ringfeed.data.passes import PassOrder
 from ringfeed.data.source import open_source
 from ringfeed.engine._repeated import Repeated
@@ -124,9 +125,9 @@ class Loader(Generic[Batch_co]):
         ``10_000``, those of a window, for storage that is read in order: see `WindowShuffle`.
     seed: what the orders and `ringfeed.rng` begin with, an integer of 0 or more. None: drawn once, and shown by the
         loader's ``repr``, so that the run can be had again; a state that is loaded brings its own.
-    sampler: the order, instead of ``shuffle``: `WeightedSampler`, `SubsetSampler`, `StratifiedSampler` or
-        `WindowShuffle`; or an iterable of dataset indices, such as a list or a sampler of torch's, or a function from
-        the number of an epoch to one.
+    sampler: the order, instead of ``shuffle``: `WeightedSampler`, `SubsetSampler`, `StratifiedSampler`,
+        `WindowShuffle` or `PrioritizedSampler`, whose batches carry indices and weights; or an iterable of dataset
+        indices, such as a list or a sampler of torch's, or a function from the number of an epoch to one.
     batch_sampler: the samples of each batch: an iterable of lists of dataset indices, such as a ``BatchSampler`` of
         torch's, or a function from the number of an epoch to one. Lists may differ in length up to ``max_batch_size``,
         by default the length of the first list, which is read for it, or the ``batch_size`` of a ``BatchSampler``. It
@@ -238,6 +239,8 @@ class Loader(Generic[Batch_co]):
         uneven = "drop" if drop_remainder else uneven
         terms = Terms(rows, spec, most_rows, number, reseed, on_error)
         source = open_source(dataset, terms)
+        if getattr(sampler, "carries_weights", False):
+            source = DrawSource(source)
         self._options = options = Options.of(
             source,
             workers=workers,

@@ -17,12 +17,15 @@ import numpy as np
 
 from ringfeed.data.streams import is_iterable
 from ringfeed.errors import StateError
+from ringfeed.loader import stream_of
+from ringfeed.orders.draws import Order
 from ringfeed.orders.rng import SampleContext, enter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ringfeed.loader import Loader
+    from ringfeed.orders.prioritized import PrioritizedSampler
 
     Batch: TypeAlias = "tuple[int, int, list[str]]"  # its epoch, its number there, and a hash of each leaf
 
@@ -53,7 +56,8 @@ def check_resume(make_loader: Callable[[], Loader[Any]], *, epochs: int = 2, cut
 
     It names the first batch and leaf that differ, and what is likely to be the cause.
 
-    make_loader: returns a new loader, and a new dataset with it, each time: as another process would make them.
+    make_loader: returns a new loader, and a new dataset and sampler with it, each time: as another process would make
+        them. A `PrioritizedSampler` gets updates that depend on the batch, and its own state is kept and loaded, too.
     epochs: of each run. cuts: how many places to cut at, spread over the run, the first and the last batch among them.
 
     Each run reads the whole dataset ``epochs`` times; there are ``cuts + 2`` of them. Batches are compared by hashes,
@@ -63,8 +67,8 @@ def check_resume(make_loader: Callable[[], Loader[Any]], *, epochs: int = 2, cut
     whole = _run(make_loader, epochs)
     _compare(whole, _run(make_loader, epochs), "in a second run that was not cut", make_loader)
     for stop in sorted({round(place) for place in np.linspace(0, len(whole), cuts)}):
-        first, state = _cut(make_loader, epochs, stop)
-        resumed = first + _run(make_loader, epochs, state)
+        first, state, powers = _cut(make_loader, epochs, stop)
+        resumed = first + _run(make_loader, epochs, state, powers)
         _compare(whole, resumed, f"after a resume at {_place(state)}", make_loader)
 
 
@@ -82,8 +86,12 @@ def _with_one_seed(make_loader: Callable[[], Loader[Any]]) -> Callable[[], Loade
     return make
 
 
-def _run(make_loader: Callable[[], Loader[Any]], epochs: int, state: dict[str, Any] | None = None) -> list[Batch]:
+def _run(
+    make_loader: Callable[[], Loader[Any]], epochs: int, state: dict[str, Any] | None = None, powers: Any = None
+) -> list[Batch]:
     with make_loader() as loader:
+        if (sampler := _fed(loader)) is not None and powers is not None:
+            sampler.load_state_dict(powers)
         if state is not None:
             loader.load_state_dict(state)
             if loader.state_dict() != state:
@@ -92,11 +100,18 @@ def _run(make_loader: Callable[[], Loader[Any]], epochs: int, state: dict[str, A
         return [*_batches(loader, epochs)]
 
 
-def _cut(make_loader: Callable[[], Loader[Any]], epochs: int, stop: int) -> tuple[list[Batch], dict[str, Any]]:
+def _cut(make_loader: Callable[[], Loader[Any]], epochs: int, stop: int) -> tuple[list[Batch], dict[str, Any], Any]:
     with make_loader() as loader:
         batches = _batches(loader, epochs)
         first = [*islice(batches, stop)]
-        return first, json.loads(json.dumps(loader.state_dict()))
+        powers = None if (sampler := _fed(loader)) is None else sampler.state_dict()
+        return first, json.loads(json.dumps(loader.state_dict())), powers
+
+
+def _fed(loader: Loader[Any]) -> PrioritizedSampler | None:
+    """Return the sampler that updates are fed to."""
+    order = stream_of(loader).runner.sampler
+    return order.sampler if isinstance(order, Order) else None
 
 
 def _batches(loader: Loader[Any], epochs: int) -> Iterator[Batch]:
@@ -105,7 +120,10 @@ def _batches(loader: Loader[Any], epochs: int) -> Iterator[Batch]:
         epoch = loader.epoch
         begun = loader.state_dict()["samples"] // (loader.batch_size or 1)
         for number, batch in enumerate(loader, begun):
-            yield epoch, number, [_hash(leaf) for leaf in loader.spec.flatten(batch, 0, "batch")]
+            hashes = [_hash(leaf) for leaf in loader.spec.flatten(batch, 0, "batch")]
+            if (sampler := _fed(loader)) is not None:
+                sampler.update(batch[1], (batch[1] + number) % 7 + 1)
+            yield epoch, number, hashes
             del batch  # else it holds its slot
 
 

@@ -249,10 +249,14 @@ class Reader:
         self.port = port
         self.end = port.end
         self.context = SampleContext(source.seed)
-        # What the consumer fills itself, it takes at once: it finds the batch in a cache, whatever lies in other slots.
-        beyond = NEVER if port.is_consumer else beyond_caches()
-        self.writer = RowWriter(source.spec, port.offsets, port.ring, beyond)
+        self.writer = self.writer_of(source.spec, port.offsets)
         self._fill = source.open(dataset, self)
+
+    def writer_of(self, spec: Spec, offsets: tuple[int, ...]) -> RowWriter:
+        """Return what writes samples into these fields of a slot."""
+        # What the consumer fills itself, it takes at once: it finds the batch in a cache, whatever lies in other slots.
+        beyond = NEVER if self.port.is_consumer else beyond_caches()
+        return RowWriter(spec, offsets, self.port.ring, beyond)
 
     def serve(self, version: int, *, claimed: bool = False) -> bool:
         """Fill tickets of one version of the dataset until the ring stops: see `WorkerEnd.serve`.

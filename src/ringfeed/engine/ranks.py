@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringfeed._classes import class_names
 from ringfeed.engine.options import AUTO, MOST, check_count
+from ringfeed.orders.sampler import SeededSampler
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -96,6 +97,8 @@ class Rank(NamedTuple):
                 f"world_size= and shard= out, or give a dataset with __len__ and __getitem__"
             )
             raise ValueError(message)
+        if isinstance(sampler, SeededSampler):
+            sampler.check_ranks(self.world_size)
         if "torch.DistributedSampler" in class_names(sampler):
             message = (
                 f"sampler is a {type(sampler).__name__}, which gives the samples of one process, and {self} would get "

@@ -4,7 +4,7 @@
     Shuffled           every number once, in the order of `permutation.permute`
     Positional         any order that is a function of (epoch, position)
     SeededSampler      what users give as sampler=, and a loader binds to its dataset and seed: see `weighted`,
-                       `subsets` and `windows`
+                       `subsets`, `windows` and `prioritized`
     make_sampler       one of these, or of the user's (see `custom`), from the arguments of the loader
 
 A sampler makes epochs, an epoch is read by ``take(count)``: ``Shuffled(10**9, seed=0).epoch(3).take(128)``. One that
@@ -170,9 +170,15 @@ class Shuffled(Positional):
 class SeededSampler(ABC):
     """An order of ringfeed's own, to be given as ``sampler=`` to any number of loaders; it does not change."""
 
+    carries_weights = False
+    """Whether an epoch gives draws, numbers with weights: see `draws`."""
+
     @abstractmethod
     def bind(self, length: int | None, seed: int) -> Sampler:
         """Return the order over a dataset of ``length`` samples, None: unknown; ValueError where it does not fit."""
+
+    def check_ranks(self, world_size: int) -> None:  # noqa: B027  (most orders are the same on every rank)
+        """Raise ValueError where several ranks cannot share it."""
 
 
 def digest(*parts: Any) -> str:

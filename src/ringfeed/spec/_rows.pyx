@@ -258,3 +258,23 @@ cdef class RowWriter:
         for number in range(self.count):
             rows = self.writer.write_batch(number, leaves[number], base, rows, most, index)
         return <uint32_t>rows
+
+
+def fill_draws(uintptr_t claim_address, Py_ssize_t index_at, Py_ssize_t weight_at, fill):
+    """Write the number and the weight of each draw of the claim into these fields, and have `fill` read the samples.
+
+    Indices of the claim are draws: a float32 of 0 or more above 32 bits of a sample's number. `fill` sees numbers.
+    """
+    cdef c.rf_claim *claim = <c.rf_claim *>claim_address
+    cdef const int64_t *draws = claim.indices
+    cdef int64_t *numbers = <int64_t *>(claim.base + index_at) + claim.first_row
+    cdef uint32_t *weights = <uint32_t *>(claim.base + weight_at) + claim.first_row
+    cdef uint32_t row
+    for row in range(claim.rows):
+        numbers[row] = draws[row] & 0xffffffff
+        weights[row] = <uint32_t>(draws[row] >> 32)
+    claim.indices = numbers
+    try:
+        return fill()
+    finally:
+        claim.indices = draws  # what the ticket is sealed with
