@@ -5,12 +5,12 @@ its floor has to be below it in the end.
 
 Why it is built so:
 
+- Moves that surprised the player come more often: a PrioritizedSampler draws by the errors that each training step
+  tells it (prioritized experience replay), and a batch carries the numbers of its moves and their weights in the loss.
 - The memory changes with every move, so nothing may be copied to workers. A *thread* of this process gathers from the
   very arrays that the game writes to, in C and without the GIL, while this program predicts.
-- The order is a function, called anew for each epoch, that draws from what is remembered by then. An epoch is short,
-  a few batches, so what was drawn is never old.
-- A thread must not read a move while the game overwrites it. So the function leaves out the moves that will be
-  overwritten before the epoch is over.
+- Batches are drawn and gathered ahead, one for each slot. A thread must not read a move while the game overwrites it.
+  So a move is removed from the sampler ahead of that, by as many moves as the game plays while a batch waits.
 - Whatever the size of the memory, the loader takes three slots of 1,024 moves.
 """
 
@@ -26,10 +26,10 @@ import ringfeed
 HEIGHT, WIDTH = 8, 5
 MOVES = (-1, 0, 1)  # of the paddle
 CAPACITY = 4096  # moves remembered
-BATCH, BATCHES = 1024, 8  # an epoch
+BATCH, BATCHES = 1024, 480
+SLOTS = 3  # batches that exist at once
 MOVES_PER_BATCH = 32
-EPOCHS = 60
-EPOCHS_TO_AGE = 5  # of the older net
+BATCHES_TO_AGE = 40  # of the older net
 DISCOUNT = 0.9
 
 random = np.random.default_rng(0)
@@ -60,7 +60,7 @@ class Catch:
 
 
 class Memory:
-    """The last moves, in arrays that are written in turn; the loader reads `arrays`."""
+    """The last moves, in arrays that are written in turn; the loader reads `arrays`, in the order of `sampler`."""
 
     def __init__(self) -> None:
         self.written = 0
@@ -71,18 +71,22 @@ class Memory:
             "after": np.zeros((CAPACITY, HEIGHT, WIDTH), np.float32),
             "over": np.zeros(CAPACITY, np.bool_),
         }
+        self.sampler = ringfeed.PrioritizedSampler(
+            CAPACITY,
+            alpha=0.6,
+            beta=lambda updates: min(1.0, 0.4 + 0.6 * updates / BATCHES),
+            num_samples=BATCHES * BATCH,
+            filled=0,
+        )
 
     def add(self, **move: object) -> None:
-        """Remember a move in the place of the oldest."""
+        """Remember a move in the place of the oldest, which no batch that is drawn has any more."""
+        place = self.written % CAPACITY
         for name, value in move.items():
-            self.arrays[name][self.written % CAPACITY] = value
+            self.arrays[name][place] = value
+        self.sampler.add(place)
         self.written += 1
-
-    def order(self, epoch: int) -> np.ndarray:
-        """Return the moves to train on in one epoch, none of them among those that it will overwrite."""
-        safe = min(self.written, CAPACITY - BATCHES * MOVES_PER_BATCH)
-        ages = np.random.default_rng(epoch).integers(1, safe + 1, BATCHES * BATCH)
-        return (self.written - ages) % CAPACITY
+        self.sampler.remove((self.written + SLOTS * MOVES_PER_BATCH) % CAPACITY)
 
 
 class Player:
@@ -104,15 +108,17 @@ class Player:
         with torch.no_grad():
             return int(self.net(torch.from_numpy(picture)[None]).argmax())
 
-    def learn(self, batch: dict[str, torch.Tensor]) -> None:
-        """Take one step towards the reward and the worth of what came after."""
+    def learn(self, batch: dict[str, torch.Tensor], weight: torch.Tensor) -> torch.Tensor:
+        """Take one step towards the reward and the worth of what came after; return how far off each move was."""
         with torch.no_grad():
             worth = self.older(batch["after"]).amax(1) * ~batch["over"]
         values = self.net(batch["before"]).gather(1, batch["action"][:, None])[:, 0]
-        loss = torch.nn.functional.smooth_l1_loss(values, batch["reward"] + DISCOUNT * worth)
+        goals = batch["reward"] + DISCOUNT * worth
+        loss = (weight * torch.nn.functional.smooth_l1_loss(values, goals, reduction="none")).mean()
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
+        return (goals - values.detach()).abs()
 
 
 def play(game: Catch, player: Player, memory: Memory, curiosity: float) -> None:
@@ -147,18 +153,19 @@ for _ in range(1000):  # something to begin with
     play(game, player, memory, curiosity=1)
 
 with ringfeed.Loader(
-    memory.arrays, batch_size=BATCH, sampler=memory.order, workers=1, backend="thread", slots=3
+    memory.arrays, batch_size=BATCH, sampler=memory.sampler, workers=1, backend="thread", slots=SLOTS
 ) as loader:
-    trained = 0
-    for epoch in range(EPOCHS):
-        for batch in loader.to_torch():
-            for _ in range(MOVES_PER_BATCH):  # one sample at a time, while the thread gathers the next 1,024
-                play(game, player, memory, curiosity=max(0.05, 1 - epoch / 20))
-            player.learn(batch)
-            trained += 1
-        if epoch % EPOCHS_TO_AGE == 0:
+    trained, unknown = 0, []
+    for batch, index, weight in loader.to_torch():
+        for _ in range(MOVES_PER_BATCH):  # one sample at a time, while the thread gathers the next 1,024
+            play(game, player, memory, curiosity=max(0.05, 1 - trained / 160))
+        memory.sampler.update(index, player.learn(batch, weight) + 0.01)
+        unknown.append(memory.sampler.pending // BATCH)
+        trained += 1
+        if trained % BATCHES_TO_AGE == 0:
             player.older.load_state_dict(player.net.state_dict())
 
     print(f"trained on {trained} batches of {BATCH:,} moves, and predicted {player.predicted:,} moves one by one")
     print(f"caught after training: {caught(player):.0%}")
+    print(f"each batch was drawn without the errors of the {max(unknown)} before it, and with all others")
     print(f"shared memory: {loader.memory / 1e6:.1f} MB for a memory of {CAPACITY:,} moves")
