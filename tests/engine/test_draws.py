@@ -349,6 +349,16 @@ def test_a_state_without_that_of_its_sampler() -> None:
         assert next(steps(loader, sampler)) == by_hand(3, 1)[4]
 
 
+def test_an_epoch_goes_on_in_the_same_process() -> None:
+    """After a look at something else: what was drawn ahead comes first."""
+    sampler, found = sampler_of(), []
+    with loader_of(sampler, workers=1, backend="thread") as loader:
+        for batches in (4, 1, 99):
+            found += islice(steps(loader, sampler), batches)
+            loader.load_state_dict(loader.state_dict())
+    assert found == by_hand(3, 1)
+
+
 def test_a_state_of_another_alpha_is_refused() -> None:
     """It is another order."""
     with loader_of(sampler_of()) as loader:

@@ -328,19 +328,55 @@ def test_the_last_draws_are_kept() -> None:
     """As many as are ahead of any loop."""
     sampler = ringfeed.PrioritizedSampler(LENGTH, num_samples=10**9)
     epoch = sampler.bind(LENGTH, SEED).epoch(0)
-    for _ in range(30):
-        epoch.take(10_000)
+    epoch.take(30 * 8)
+    for _ in range(300):
+        epoch.take(8)
     state = sampler.state_dict()
-    assert 65536 <= state["draws"].size < 65536 + 10_000
-    assert state["first"] + state["draws"].size == 300_000
+    assert state["draws"].size == 4 * 30 * 8
+    assert state["first"] == (300 + 30) * 8 - 4 * 30 * 8
     again = ringfeed.PrioritizedSampler(LENGTH, num_samples=10**9)
     again.load_state_dict(state)
     with pytest.raises(ringfeed.StateError) as raised:
         again.bind(LENGTH, SEED).epoch(0, 5, 0)
     assert str(raised.value) == (
-        f"the loader's state is at sample 5 of epoch 0, and the PrioritizedSampler's has the draws from sample "
-        f"{state['first']} on; take the states within 65536 samples of the draw"
+        "the loader's state is at sample 5 of epoch 0, and the PrioritizedSampler's has the draws from sample 1680 on; "
+        "take the states within 64 batches of the draw"
     )
+    for number in range(5):
+        order = again.bind(LENGTH, SEED)
+        epoch = order.epoch(number)
+        epoch.take(16)
+        for _ in range(99):
+            epoch.take(8)
+        again.load_state_dict(again.state_dict())
+        epoch = order.epoch(number, 808 - 5 * 8, 0)
+        epoch.take(16)
+        assert again.state_dict()["draws"].size == 5 * 8
+        for _ in range(99):
+            epoch.take(8)
+        assert again.state_dict()["draws"].size == 64 * 8  # not more with each run
+
+
+def test_what_ctrl_c_keeps_from_the_loop_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once it was drawn, the next call returns it."""
+    sampler = ringfeed.PrioritizedSampler(LENGTH)
+    whole = sampler.bind(LENGTH, SEED).epoch(0).take(20).tolist()
+    epoch = sampler.bind(LENGTH, SEED).epoch(0)
+    found = epoch.take(5).tolist()
+
+    def interrupted(*arguments: Any) -> None:
+        ringfeed.PrioritizedSampler.draw(sampler, *arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sampler, "draw", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            epoch.take(5)
+    sampler.update(np.arange(LENGTH), np.arange(LENGTH))  # these draws do not know it
+    found += epoch.take(5).tolist()
+    assert found == whole[:10]
+    assert epoch.take(5).tolist() != whole[10:15]
+    assert sampler.pending == 0
 
 
 EXPECTED = "expected what PrioritizedSampler.state_dict() returned"

@@ -7,14 +7,13 @@ A draw takes the place of a sample's number from here to the worker: in the plan
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 
 from ringfeed.errors import StateError
-from ringfeed.orders.rng import derive
+from ringfeed.orders.rng import derive, words_at
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     Floats: TypeAlias = NDArray[np.float64]
 
 INDEX_BITS = 32
-KEPT = 65536  # of the newest draws, or four times as many as are drawn at once
+KEPT = 64  # of the newest batches, and at least four times what an epoch begins with
 MOST_POWER = 2.0**900  # so that no sum is infinite
 LEAST_POWER = 2.0**-900  # of a priority above 0
 
@@ -64,31 +63,24 @@ class Epoch:
     """One pass. Its draws depend on the moment at which they are asked for."""
 
     def __init__(self, sampler: PrioritizedSampler, key: Words, number: int, start: int, state: Any) -> None:
-        """Begin with the draws that the sampler has kept from there on."""
+        """Begin at a position, with the draws that the sampler has kept from there on."""
         self.number = number
         """Of this epoch."""
+        self.position = start
+        """Of the next draw."""
         self._sampler = sampler
-        self._known = sampler.begin(self, start, state)
-        self._left = max(len(sampler) - start, 0)
-        drawn = start + self._known.size
-        self._stream = np.random.Philox(key=key, counter=drawn // 4)  # counts on before the first block
-        self._stream.random_raw(drawn % 4)
+        self._key = key
+        sampler.begin(self, state)
 
     def take(self, count: int) -> Indices:
-        """Return the next draws."""
-        taken = self._sampler.draw(self, min(count, self._left))
-        self._left -= taken.size
+        """Return the next draws. Where Ctrl-C keeps them from the caller, the next call returns them."""
+        taken = self._sampler.draw(self, max(min(count, len(self._sampler) - self.position), 0))
+        self.position += taken.size
         return taken
 
-    def next_known(self, count: int) -> Indices:
-        """Return the next of the draws that were kept."""
-        taken, self._known = self._known[:count], self._known[count:]
-        return taken
-
-    def next_points(self, count: int) -> Floats:
-        """Return the next random numbers from 0 to below 1."""
-        words: Words = self._stream.random_raw(count)
-        points: Floats = (words >> np.uint64(11)) * 2.0**-53
+    def points(self, start: int, stop: int) -> Floats:
+        """Return the random numbers, from 0 to below 1, of some positions."""
+        points: Floats = (words_at(self._key, start, stop) >> np.uint64(11)) * 2.0**-53
         return points
 
     def state(self, position: int) -> int:  # noqa: ARG002  (the sampler keeps the draws from there on)
@@ -96,41 +88,56 @@ class Epoch:
         return self._sampler.updates
 
 
+class Kept(NamedTuple):
+    """Draws from one position of an epoch to below another."""
+
+    first: int
+    end: int
+    draws: tuple[Indices, ...]
+
+
 class Record:
-    """The last draws of one epoch: those ahead of the loop, above all."""
+    """The last draws of one epoch: those ahead of the loop, above all. A signal handler may look at any moment."""
 
     def __init__(self, number: int = 0, first: int = 0, draws: Indices | None = None) -> None:
         """Keep draws from position ``first`` of an epoch on."""
         self.number = number
-        self.first = self.end = self.begin = self.taken = first
-        """Positions: of the first that is kept, behind the last; where the epoch began, and how far it has come."""
-        self._draws: deque[Indices] = deque()
-        self._most = KEPT
-        self.append(np.empty(0, np.int64) if draws is None else draws)
+        self.begin = self.taken = first
+        """Positions: where the epoch began, and how far it has come."""
+        self.kept = Kept(first, first, ()) if draws is None else Kept(first, first + draws.size, (draws,))
+        self._least = 0
 
-    def append(self, draws: Indices) -> None:
-        """Keep more, and the oldest no longer."""
-        self._draws.append(draws)
-        self.end += draws.size
-        self._most = max(self._most, 4 * draws.size)
-        while self.end - self.first - self._draws[0].size >= self._most:
-            self.first += self._draws.popleft().size
+    def append(self, draws: Indices, asked: int) -> None:
+        """Keep more, and the oldest no longer; ``asked``: for how many at once, known ones among them."""
+        first, end, kept = self.kept
+        self._least = max(self._least, 4 * asked)
+        kept, end = (*kept, draws), end + draws.size
+        while len(kept) > KEPT and end - first - kept[0].size >= self._least:
+            first, kept = first + kept[0].size, kept[1:]
+        self.kept = Kept(first, end, kept)
 
     def has(self, number: int, position: int) -> bool:
         """Whether the draws from a position of an epoch on are kept."""
-        return number == self.number and self.first <= position <= self.end
+        return number == self.number and self.kept.first <= position <= self.kept.end
 
     def check(self, number: int, position: int) -> None:
         """Raise StateError where an epoch is to go on ahead of what is kept."""
-        if number == self.number and position < self.first:
+        if number == self.number and position < self.kept.first:
             raise StateError(
                 f"the loader's state is at sample {position} of epoch {number}, and the PrioritizedSampler's has the "
-                f"draws from sample {self.first} on; take the states within {KEPT} samples of the draw"
+                f"draws from sample {self.kept.first} on; take the states within {KEPT} batches of the draw"
             )
 
     def since(self, position: int) -> Indices:
         """Return the draws from a position on."""
-        return np.concatenate([*self._draws])[position - self.first :]
+        _, start, kept = self.kept
+        found = [np.empty(0, np.int64)]
+        for draws in reversed(kept):
+            if start <= position:
+                break
+            found.append(draws)
+            start -= draws.size
+        return np.concatenate(found[::-1])[max(position - start, 0) :]
 
 
 # ---- what users give ----

@@ -113,7 +113,6 @@ class PrioritizedSampler(SeededSampler):
         self._answered = 0  # samples of this epoch that were updated
         self._record = Record()  # of the newest epoch
         self._newest: Epoch | None = None
-        self._loaded_at: int | None = None  # `_updates`, where the record was loaded
         self._tree = SumTree(self._count)
         self._tree.put(np.arange(there), np.ones(there))
 
@@ -215,47 +214,42 @@ class PrioritizedSampler(SeededSampler):
             )
         return Order(self, f"prioritized:{digest(f'{self._count} {self._alpha}')}", self._count, seed)
 
-    def begin(self, epoch: Epoch, start: int, state: Any) -> Indices:
-        """Have an epoch be the newest; return the draws from ``start`` on that are known from the run's state."""
+    def begin(self, epoch: Epoch, state: Any) -> None:
+        """Have an epoch be the newest; one that goes on from a state keeps the draws that were made ahead of it."""
+        number, start = epoch.number, epoch.position
         with self._lock:
-            self._check_loaded(epoch.number, start, state)
-            is_known = self._loaded_at == self._updates and self._record.has(epoch.number, start)
-            known = self._record.since(start) if is_known else np.empty(0, np.int64)
-            self._record, self._answered, self._newest = Record(epoch.number, start, known), 0, epoch
-            return known
+            known = None if state is None else self._known(number, start, state)
+            self._record, self._answered, self._newest = Record(number, start, known), 0, epoch
 
-    def _check_loaded(self, number: int, start: int, state: Any) -> None:
-        """Raise StateError where the loader's state and this sampler's are not of one moment."""
-        if state is None:
-            return
+    def _known(self, number: int, start: int, state: Any) -> Indices | None:
+        """Return the draws from there on; StateError where the loader's state is of another moment."""
         if state != self._updates:
             raise StateError(
                 f"the loader's state was taken after {state} updates of its PrioritizedSampler, and this one has had "
                 f"{self._updates}; load the sampler's own state too, taken with the loader's between two batches"
             )
-        if self._loaded_at is not None:
-            self._record.check(number, start)
+        self._record.check(number, start)
+        return self._record.since(start) if self._record.has(number, start) else None
 
     def draw(self, epoch: Epoch, count: int) -> Indices:
         """Return an epoch's next draws: those that are known, then others by the powers of this moment."""
         with self._lock:
-            known = epoch.next_known(count)
-            drawn = self._drawn(epoch, count - known.size)
-            if epoch is self._newest:
-                self._record.taken += count
-                self._record.append(drawn)
-            return np.concatenate([known, drawn])
+            if epoch is not self._newest:
+                return self._drawn(epoch, epoch.position, count)
+            record, stop = self._record, epoch.position + count
+            if (end := record.kept.end) < stop:
+                record.append(self._drawn(epoch, end, stop - end), count)
+            record.taken = stop
+            return record.since(epoch.position)[:count]
 
-    def _drawn(self, epoch: Epoch, count: int) -> Indices:
-        if count <= 0:
-            return np.empty(0, np.int64)
+    def _drawn(self, epoch: Epoch, start: int, count: int) -> Indices:
         total, beta = self._tree.total(), self._beta_now()
         if not total > 0:
             raise ValueError(
                 f"PrioritizedSampler has nothing to draw: all {self._count} samples have priority 0; add() those that "
                 "are there, and update() with errors plus a little, such as 1e-6"
             )
-        points = epoch.next_points(count) * total
+        points = epoch.points(start, start + count) * total
         ascending = np.argsort(points)  # neighbours in memory, one after another
         found = np.empty(count, np.int64)
         found[ascending] = self._tree.find(points[ascending])
@@ -275,9 +269,10 @@ class PrioritizedSampler(SeededSampler):
         """
         with self._lock:
             record, beta = self._record, np.nan if callable(self._beta) else self._beta
-            found: dict[str, Any] = {"powers": self._tree.values.copy(), "draws": record.since(record.first)}
+            first = record.kept.first
+            found: dict[str, Any] = {"powers": self._tree.values.copy(), "draws": record.since(first)}
             found |= {"alpha": self._alpha, "beta": beta, "most": self._most}
-            found |= {"updates": self._updates, "epoch": record.number, "first": record.first}
+            found |= {"updates": self._updates, "epoch": record.number, "first": first}
             return {name: np.asarray(value) for name, value in found.items()}
 
     def load_state_dict(self, state: Mapping[str, ArrayLike]) -> None:
@@ -290,6 +285,6 @@ class PrioritizedSampler(SeededSampler):
             self._tree.put_all(found["powers"])
             self._most, self._updates, self._answered = float(found["most"]), int(found["updates"]), 0
             self._record = Record(int(found["epoch"]), int(found["first"]), found["draws"])
-            self._loaded_at, self._newest = self._updates, None
+            self._newest = None
             if not callable(self._beta):
                 self.beta = float(found["beta"])

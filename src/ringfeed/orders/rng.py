@@ -6,6 +6,7 @@
     scatter      the legacy global states, made to differ between workers
                  (torch's too, in either case, where it is imported: its own seed is the same in every process)
     derive       bytes from a purpose and a few integers: every seed here and in `sampler` comes from it
+    words_at     the random bits of some positions of an order
 
 The streams are part of the interface, and no later version may change them:
 
@@ -185,6 +186,15 @@ def derive(purpose: str, numbers: tuple[int, ...], size: int) -> bytes:
 
     text = f"ringfeed {purpose} {'/'.join(f'{number:x}' for number in numbers)}"
     return shake_256(text.encode("ascii"), usedforsecurity=False).digest(size)
+
+
+def words_at(key: NDArray[np.uint64], start: int, stop: int) -> NDArray[np.uint64]:
+    """Return some words of Philox4x64-10 with this key: word p is word p mod 4 of the block of counter p // 4 + 1."""
+    import numpy as np  # noqa: PLC0415
+
+    stream = np.random.Philox(key=key, counter=start // 4)  # counts on before the first block
+    words: NDArray[np.uint64] = stream.random_raw(stop - start + start % 4)
+    return words[start % 4 :]
 
 
 class _Stream:

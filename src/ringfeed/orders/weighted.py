@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from ringfeed.orders.rng import derive
+from ringfeed.orders.rng import derive, words_at
 from ringfeed.orders.sampler import Positional, SeededSampler, check_integer, digest
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class WeightedSampler(SeededSampler):
         key, sums = self._key(seed, number), self._weights
 
         def indices_at(start: int, stop: int) -> Indices:
-            points = (_words(key, start, stop) >> np.uint64(11)) * 2.0**-53 * sums[-1]
+            points = (words_at(key, start, stop) >> np.uint64(11)) * 2.0**-53 * sums[-1]
             ascending = np.argsort(points)  # with many weights, twice as fast as one after another
             drawn = np.empty(points.size, np.int64)
             drawn[ascending] = np.searchsorted(sums, points[ascending], side="right")
@@ -112,16 +112,9 @@ class WeightedSampler(SeededSampler):
         key, keys = self._key(seed, number), np.empty(self._count)
         for start in range(0, self._count, BLOCK):
             stop = min(start + BLOCK, self._count)
-            keys[start:stop] = _sort_keys(_words(key, start, stop), self._weights[start:stop])
+            keys[start:stop] = _sort_keys(words_at(key, start, stop), self._weights[start:stop])
         order = np.argsort(keys, kind="stable")[: self._num_samples].astype(np.int64, copy=False)
         return lambda start, stop: order[start:stop]
-
-
-def _words(key: Words, start: int, stop: int) -> Words:
-    """Return the words of these positions."""
-    stream = np.random.Philox(key=key, counter=start // 4)  # counts on before the first block
-    words: Words = stream.random_raw(stop - start + start % 4)
-    return words[start % 4 :]
 
 
 def _sort_keys(words: Words, weights: Floats) -> Floats:
