@@ -349,6 +349,54 @@ def test_a_state_without_that_of_its_sampler() -> None:
         assert next(steps(loader, sampler)) == by_hand(3, 1)[4]
 
 
+def test_a_drawn_seed_comes_with_the_state() -> None:
+    """A loader with seed=None goes on with the one of the state: in the draws, and in the samples' random numbers."""
+
+    def run(batches: int, state: Any = None, powers: Any = None) -> tuple[list[Any], Any, Any]:
+        sampler, noise = sampler_of(), []
+        with loader_of(sampler, seed=None) as loader:
+            if state is not None:
+                loader.load_state_dict(state)
+                sampler.load_state_dict(powers)
+            for sample, index, weight in islice(loader, batches):
+                noise.append((index.tolist(), weight.tolist(), sample["noise"].tolist()))
+                sampler.update(index, priorities(index, sampler.updates))
+                del sample, index, weight
+            return noise, loader.state_dict(), sampler.state_dict()
+
+    _, start, unchanged = run(0)
+    whole, _, _ = run(9, start, unchanged)
+    first, state, powers = run(4, start, unchanged)
+    rest, _, _ = run(5, state, powers)
+    assert first + rest == whole
+
+
+class Growing(Samples):
+    """One with a hook that runs between epochs."""
+
+    grown = 0
+
+    def on_epoch_end(self) -> None:
+        self.grown += 1
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {**super().__getitem__(index), "grown": self.grown}
+
+
+def test_a_dataset_with_hooks() -> None:
+    """Workers see what hooks change, and the draws are the same."""
+    sampler = sampler_of()
+    with loader_of(sampler, Growing(), workers=1, start_method="fork") as loader:
+        found = []
+        for epoch in range(2):
+            for sample, index, weight in loader:
+                assert set(sample["grown"].tolist()) == {epoch}
+                found.append((index.tolist(), weight.tolist()))
+                sampler.update(index, priorities(index, sampler.updates))
+                del sample, index, weight
+    assert found == by_hand(3, 2)
+
+
 def test_an_epoch_goes_on_in_the_same_process() -> None:
     """After a look at something else: what was drawn ahead comes first."""
     sampler, found = sampler_of(), []

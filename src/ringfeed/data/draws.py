@@ -58,7 +58,10 @@ class DrawSource(Source):
 
     def sampler(self, *, shuffle: bool | int, sampler: Any) -> Sampler:
         """Return the order."""
-        return self.samples.sampler(shuffle=shuffle, sampler=sampler)
+        self.samples.seed = self.seed  # which a state may have brought
+        order = self.samples.sampler(shuffle=shuffle, sampler=sampler)
+        self.is_sized = self.samples.is_sized
+        return order
 
     def run_hook(self, name: str) -> bool:
         """Call a hook."""
