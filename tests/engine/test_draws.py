@@ -217,6 +217,12 @@ def test_a_sample_that_kills() -> None:
         )
 
 
+def test_a_draw_that_is_shown_is_its_sample() -> None:
+    """Where a slot was overwritten, say, and its header names what should be there."""
+    with loader_of(sampler_of()) as loader:
+        assert loader._runner.source.describe(5 | 7 << 32) == "dataset[5]"
+
+
 def test_a_stall_names_the_sample() -> None:
     """By its own number."""
     sampler = ringfeed.PrioritizedSampler(40)

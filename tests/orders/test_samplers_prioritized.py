@@ -274,7 +274,7 @@ def test_memory_is_what_the_docstring_says() -> None:
     try:
         sampler = ringfeed.PrioritizedSampler(size)
         order = sampler.bind(size, 0).epoch(0)
-        for _ in range(5):
+        for _ in range(500):
             sampler.update(unpack(order.take(128))[0], np.ones(128))
         stays, _ = tracemalloc.get_traced_memory()
     finally:
@@ -322,6 +322,24 @@ def test_a_state_goes_on_bit_for_bit() -> None:
         found += go_on(again, rest, range(5, 9))
         assert found[-16:] == whole[-16:]
         assert again.pending == 28 - start
+
+
+def test_beta_is_in_the_state_where_it_is_a_number() -> None:
+    """One that was assigned comes back; a function stays, and is asked for the same step."""
+    sampler = ringfeed.PrioritizedSampler(LENGTH, beta=0.4)
+    sampler.beta = 0.7
+    again = ringfeed.PrioritizedSampler(LENGTH, beta=0.4)
+    again.load_state_dict(sampler.state_dict())
+    assert again.beta == 0.7
+
+    def anneal(step: int) -> float:
+        return 1 / step
+
+    other = ringfeed.PrioritizedSampler(LENGTH, beta=anneal)
+    other.load_state_dict(sampler.state_dict())
+    assert other.beta is anneal
+    again.load_state_dict(other.state_dict())
+    assert again.beta == 0.7
 
 
 def test_the_last_draws_are_kept() -> None:

@@ -82,7 +82,7 @@ class DrawSource(Source):
 
     def describe_all(self, indices: list[int]) -> str:
         """Say which samples some workers are at."""
-        return self.samples.describe_all([index_of(index) for index in indices])
+        return self.samples.describe_all(indices)
 
     def open(self, dataset: Any, reader: Reader) -> Fill:
         """Write numbers and weights, then the samples."""

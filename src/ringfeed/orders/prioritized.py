@@ -71,11 +71,11 @@ class PrioritizedSampler(SeededSampler):
     filled: how many samples are there at the beginning: 0 to below it, with priority 1; by default n. The others come
         by `add`.
 
-    **How old a draw is.** Batches are drawn ahead of their use, one for each slot. So the draws of a batch do not know
-    the updates of the ``slots - 1`` batches ahead of it; the first ``slots`` batches of an epoch know all that came
-    before the epoch. tf.data, Keras, and copies to a device take batches ahead of the training step, and what they take
-    comes on top. `pending` says how many samples the next draws do not know of. A weight is that of the moment of its
-    draw, as the formula wants it.
+    **How old a draw is.** Batches are drawn ahead of their use, one for each slot; with ``slots="auto"``, each that there
+    may be. So the draws of a batch do not know the updates of the ``slots - 1`` batches ahead of it; the first
+    ``slots`` batches of an epoch know all that came before the epoch. tf.data, Keras, and copies to a device take
+    batches ahead of the training step, and what they take comes on top. `pending` says how many samples the next draws
+    do not know of. A weight is that of the moment of its draw, as the formula wants it.
 
     The draws are a function of (the loader's seed, epoch, position) and of the powers at that moment. So runs of one
     seed that do the same at the same steps have the same draws, whatever their workers. The number of slots is part of
@@ -276,9 +276,9 @@ class PrioritizedSampler(SeededSampler):
             return {name: np.asarray(value) for name, value in found.items()}
 
     def load_state_dict(self, state: Mapping[str, ArrayLike]) -> None:
-        """Be as when ``state`` was taken; beta too, where it is a number. StateError for a state of another sampler.
+        """Be as when ``state`` was taken; beta too, where it is a number now and was one then.
 
-        Do it ahead of the epoch that is to go on.
+        Do it ahead of the epoch that is to go on. StateError for a state of another sampler.
         """
         found = checked_state(state, self._count, self._alpha)
         with self._lock:
@@ -286,5 +286,5 @@ class PrioritizedSampler(SeededSampler):
             self._most, self._updates, self._answered = float(found["most"]), int(found["updates"]), 0
             self._record = Record(int(found["epoch"]), int(found["first"]), found["draws"])
             self._newest = None
-            if not callable(self._beta):
-                self.beta = float(found["beta"])
+            if not callable(self._beta) and found["beta"] >= 0:  # NaN: it was a function
+                self._beta = float(found["beta"])
