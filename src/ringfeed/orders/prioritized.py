@@ -71,8 +71,8 @@ class PrioritizedSampler(SeededSampler):
     filled: how many samples are there at the beginning: 0 to below it, with priority 1; by default n. The others come
         by `add`.
 
-    **How old a draw is.** Batches are drawn ahead of their use, one for each slot; with ``slots="auto"``, each that there
-    may be. So the draws of a batch do not know the updates of the ``slots - 1`` batches ahead of it; the first
+    **How old a draw is.** Batches are drawn ahead of their use, one for each slot; with ``slots="auto"``, for each that
+    there may be. So the draws of a batch do not know the updates of the ``slots - 1`` batches ahead of it; the first
     ``slots`` batches of an epoch know all that came before the epoch. tf.data, Keras, and copies to a device take
     batches ahead of the training step, and what they take comes on top. `pending` says how many samples the next draws
     do not know of. A weight is that of the moment of its draw, as the formula wants it.
