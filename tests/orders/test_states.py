@@ -62,6 +62,7 @@ LOADERS = {
     "lists": lambda: over_samples(batch_sampler=Numbers(4)),
     "array": partial(over_samples, batch_size=4, sampler=range(LENGTH)),
     "mix": over_mix,
+    "priorities": lambda: over_samples(batch_size=4, sampler=ringfeed.PrioritizedSampler(LENGTH)),
     "iterable": partial(over_iterables, 1),
     "iterables": partial(over_iterables, 3),
 }
@@ -105,6 +106,15 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("mix", {"position": None}, "SHOWN, whose position is None, expected an int of 0 or more" + CHANGED),
     ("mix", {"position": 12}, "SHOWN, whose position is 12, expected at most the state's samples, 8" + CHANGED),
     ("mix", {"start": 9}, "SHOWN, whose start is 9, expected at most its position, 8" + CHANGED),
+    *(
+        (
+            "priorities",
+            updates,
+            f"the state's 'sampler' is {updates!r}, expected the updates of a PrioritizedSampler, an int of 0 or more"
+            + CHANGED,
+        )
+        for updates in (-1, "3", {"updates": 3}, 2.0)
+    ),
     ("iterables", None, "the state's 'sampler' is None, expected a dict of given, read" + CHANGED),
     ("iterables", {"read": [4, 4]}, "SHOWN, whose read is [4, 4], expected a list of 3 ints of 0 or more" + CHANGED),
     ("iterables", {"given": 4}, "SHOWN, whose given is 4, expected the state's samples, 8" + CHANGED),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 import numpy as np
 
 from ringfeed.errors import StateError
+from ringfeed.orders.checks import refuse
 from ringfeed.orders.rng import derive, words_at
 
 if TYPE_CHECKING:
@@ -57,6 +58,11 @@ class Order:
         """Return epoch ``number`` from position ``start`` on; ``state``: the sampler's updates before that."""
         key = np.frombuffer(derive("prioritized", (self._seed, number, self._count), 16), "<u8").astype(np.uint64)
         return Epoch(self.sampler, key, number, start, state)
+
+    def check_state(self, start: int, state: Any) -> None:  # noqa: ARG002 - any start will do
+        """Raise StateError for what is no number of updates; an epoch that was begun by `skip` has none."""
+        if state is not None and not (type(state) is int and state >= 0):
+            refuse(state, "expected the updates of a PrioritizedSampler, an int of 0 or more")
 
 
 class Epoch:
