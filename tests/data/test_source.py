@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import ringfeed
-from datasets import Batches, Bulk, Imported, ImportedBatches, Oracle, ReadInto, check, imported_in_turn
+from datasets import SAID, Batches, Bulk, Imported, ImportedBatches, Oracle, ReadInto, check, imported_in_turn
 from ringfeed.data.base import Terms
 from ringfeed.data.source import open_source
 from ringfeed.spec.spec import Spec
@@ -67,17 +67,22 @@ def test_reseed_reads_one_by_one() -> None:
 
 
 KINDS = {"samples": Imported(), "batches": ImportedBatches(), "streams": imported_in_turn}
+PARTS = {
+    "samples": [],
+    "batches": [],
+    "streams": ["data.opening", "data.state_taker", "data.stream_reader", "data.stream_states", "orders.replay"],
+}
 
 
 @pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_worker_imports_the_kind_that_it_reads(kind: str, start_method: Any) -> None:
     """No worker spends its start on the other kinds, on samplers, or on what decides the kind."""
-    settings = {"batch_size": None if kind == "batches" else 1, "spec": ringfeed.Array((100,), "uint8")}
+    settings = {"batch_size": None if kind == "batches" else 1, "spec": ringfeed.Array((SAID,), "uint8")}
     most = 1 if kind == "batches" else None
     with ringfeed.Loader(KINDS[kind], workers=1, start_method=start_method, max_batch_size=most, **settings) as loader:
         for batch in loader:
-            assert batch.tobytes().decode().split() == sorted(["data.base", f"data.{kind}", "orders.rng"])
+            assert batch.tobytes().decode().split() == sorted(["data.base", f"data.{kind}", "orders.rng", *PARTS[kind]])
 
 
 @pytest.mark.parametrize("dataset", [Oracle(5), np.zeros((5, 10**6)), *KINDS.values()], ids=str)

@@ -238,6 +238,9 @@ def told(batch: Any) -> Any:
     return json.loads(bytes(batch[0]))
 
 
+SAID = 200  # bytes
+
+
 class Imported:
     """Says which modules of `ringfeed.data` and `ringfeed.orders` the process that reads it has imported."""
 
@@ -247,7 +250,7 @@ class Imported:
     def __getitem__(self, index: int) -> Any:
         rooms = ("ringfeed.data.", "ringfeed.orders.")
         names = [name.removeprefix("ringfeed.") for name in sys.modules if name.startswith(rooms)]
-        return np.frombuffer(" ".join(sorted(names)).ljust(100).encode(), np.uint8)
+        return np.frombuffer(" ".join(sorted(names)).ljust(SAID).encode(), np.uint8)
 
 
 class ImportedBatches(Imported):
