@@ -156,9 +156,12 @@ test-weak: ## the C core under a weak memory model, where Relacy's headers (Debi
 	else echo "== the weak memory model left out: $(CXX) finds no <relacy/relacy.hpp>; install relacy-dev and g++"; fi
 
 # A folder of tests says what it needs. CORE needs no framework and runs on every Python, but for what is marked `once`.
+# A Python between the oldest and the newest that are found, and not the main one, runs what depends on Python most.
 # Beside TensorFlow, start_method="fork" warns, and a warning fails a test: frameworks have processes of their own.
 # MACHINE takes most of a processor, limits what a user may have, or looks at it: by itself, at the end.
 CORE := ring orders spec data transport workers engine monitor cli frameworks/shared
+BETWEEN := $(filter-out $(MAIN) $(firstword $(FOUND)) $(lastword $(FOUND)),$(FOUND))
+MOST := ring transport workers
 
 # A part of the tests is one pytest. $(1): its name, $(2): its venv, $(3): its folders, $(4): which tests. Each test has
 # its own limit, in pyproject.toml; the one here is for a process that never ends after them.
@@ -168,15 +171,16 @@ $(1):
 	@echo "== $(1)"
 	@timeout --foreground --kill-after=60 3600 $(2)/bin/python -m pytest -q $(4) $(3:%=tests/%)
 endef
-FRAMEWORK_PARTS := project tensorflow keras
+FRAMEWORK_PARTS := project tensorflow keras dropin
 $(eval $(call part,project,.venv,project))
 $(eval $(call part,tensorflow,.venv,frameworks/tensorflow))
-$(eval $(call part,keras,.venv,frameworks/keras dropin frameworks/torch frameworks/jax))
+$(eval $(call part,keras,.venv,frameworks/keras))
+$(eval $(call part,dropin,.venv,dropin frameworks/torch frameworks/jax))
 CORE_PARTS := once $(ALL:%=core-%)
 say-pythons = @echo "== the core on Python $(ALL); not found: $(or $(filter-out $(FOUND),$(VERSIONS)),none)"
 $(eval $(call part,once,.venv,$(CORE),-m once))
 $(eval $(call part,core-$(MAIN),.venv,$(CORE),-m "not once"))
-$(foreach v,$(OTHERS),$(eval $(call part,core-$(v),.venv-$(v),$(CORE),-m "not once")))
+$(foreach v,$(OTHERS),$(eval $(call part,core-$(v),.venv-$(v),$(if $(filter $(v),$(BETWEEN)),$(MOST),$(CORE)),-m "not once")))
 $(eval $(call part,machine,.venv,machine))
 
 test-frameworks: .venv/with-tensorflow .venv/with-pictures .venv/with-test ## Keras, TensorFlow, the demo and the bench

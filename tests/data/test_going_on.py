@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from ringfeed.orders.sampler import Sampler
 
+pytestmark = pytest.mark.once
+
 LENGTH = 5000
 SAMPLERS: dict[str, Sampler] = {
     "sequential": Sequential(LENGTH),

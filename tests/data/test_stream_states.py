@@ -17,7 +17,7 @@ from ringfeed.data.streams import is_iterable
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.usefixtures("nothing_left")
+pytestmark = [pytest.mark.once, pytest.mark.usefixtures("nothing_left")]
 ROWS = 10
 
 

@@ -14,6 +14,8 @@ import ringfeed
 import ringfeed.testing
 from ringfeed.testing import check_resume
 
+pytestmark = pytest.mark.once
+
 
 class Samples:
     """Fifty samples, which depend on the index and `ringfeed.rng()` alone."""

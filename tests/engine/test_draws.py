@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.once
+
 LENGTH = 60
 ROWS = 4
 SEED = 3

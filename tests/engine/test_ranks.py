@@ -12,6 +12,8 @@ import pytest
 from ringfeed.engine.ranks import Rank
 from watching import run_script
 
+pytestmark = pytest.mark.once
+
 WORLDS = {
     "torchrun": ("RANK", "WORLD_SIZE"),
     "Open MPI": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),

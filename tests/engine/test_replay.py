@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-pytestmark = pytest.mark.usefixtures("nothing_left")
+pytestmark = [pytest.mark.once, pytest.mark.usefixtures("nothing_left")]
 LENGTH = 3000
 IN = "going on amid an epoch: "
 AT_ONCE = " in the first 2.0 s; "

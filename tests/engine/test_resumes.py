@@ -9,6 +9,8 @@ import pytest
 
 import resumes
 
+pytestmark = pytest.mark.once
+
 SLICES = {
     "sequential": ["no workers", "1 by spawn"],
     "shuffled": ["no workers", "2 by fork"],

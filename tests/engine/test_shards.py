@@ -12,6 +12,8 @@ import pytest
 import ringfeed
 from ringfeed.orders.sampler import Shuffled
 
+pytestmark = pytest.mark.once
+
 ROWS = np.arange(37)
 UNEVEN = ["pad", "drop", "keep"]
 

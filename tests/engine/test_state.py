@@ -19,6 +19,8 @@ import ringfeed
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+pytestmark = pytest.mark.once
+
 LENGTH = 103
 ROWS = 10
 

@@ -30,6 +30,8 @@ from ringfeed.spec.spec import Array, Spec
 from ringfeed.workers.processes import Processes
 from watching import pids, wait_until
 
+pytestmark = pytest.mark.once
+
 BENCH = Path(__file__).parents[2] / "bench"
 WITHIN = 0.02  # of the plan
 BIG = 3_000_000

@@ -18,6 +18,8 @@ from ringfeed.orders.sum_tree import SumTree
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+pytestmark = pytest.mark.once
+
 LENGTH = 100
 SEED = 7
 

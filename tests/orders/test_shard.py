@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from ringfeed.orders.sampler import Sampler
     from ringfeed.orders.shard import Uneven
 
+pytestmark = pytest.mark.once
+
 Batches = list[list[int]]
 UNEVEN: list[Uneven] = ["pad", "drop", "keep"]
 

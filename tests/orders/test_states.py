@@ -14,6 +14,8 @@ import ringfeed
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.once
+
 LENGTH = 24
 CHANGED = "; it was changed since"
 SHOWN = r"the state's 'sampler' is \{.*(\}|\.\.\.[0-9a-f]{8})"  # what there is, shortened

@@ -17,6 +17,8 @@ from ringfeed import Array, SpecError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+pytestmark = pytest.mark.once
+
 WAYS: list[dict[str, Any]] = [
     {"workers": 0},
     {"workers": 2, "backend": "thread"},
