@@ -111,10 +111,10 @@ enum rf_answer rf_look_now(struct rf_ring *ring)
         return RF_TAKEABLE;
     if (atomic_load_explicit(&ring->binder->stop, memory_order_seq_cst))
         return RF_STOPPED;
+    if (over) /* ahead of an alarm: what is not filled for it is the next turn's */
+        return RF_DRY;
     if (atomic_load_explicit(&ring->binder->alarm, memory_order_seq_cst))
         return RF_ALARMED;
-    if (over)
-        return RF_DRY;
     /* The plan first: a release may bind its last batch while we look. */
     bool planned = rf_is_planned(ring);
     if (rf_is_bound(ring))

@@ -313,7 +313,7 @@ def test_ctrl_c_while_a_batch_is_settled_costs_nothing(monkeypatch: pytest.Monke
     with ringfeed.Loader(EachTenthFails(40), batch_size=4, workers=0, on_error="skip") as loader:
         batches = iter(loader)
         seen = check(next(batches))
-        monkeypatch.setattr(type(loader._runner.engine), "_settled", interrupted)
+        monkeypatch.setattr(type(loader._runner.engine), "_loss", interrupted)
         with pytest.raises(KeyboardInterrupt):
             next(batches)
         seen += [index for batch in batches for index in check(batch)]

@@ -428,3 +428,38 @@ def test_the_last_number_has_no_next() -> None:
         loader.set_epoch(2**63 - 1)
         assert drain(loader) == list(range(8))
         assert ring_of(loader).planned == 0
+
+
+# ---- workers that fail ----
+
+
+class Deadly:
+    """A worker ends when it has read all samples and is asked for the first of the next epoch."""
+
+    def __init__(self, length: int) -> None:
+        self.left = length
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> Any:
+        if not self.left:
+            os._exit(3)
+        self.left -= 1
+        return np.int64(index)
+
+
+def test_an_epoch_that_is_handed_out_is_over_though_the_next_one_has_ended_the_workers() -> None:
+    """The workers' end is raised in the epoch that is not filled for it; each epoch here has workers of its own."""
+    spec = ringfeed.Array((), "int64")
+    settings: dict[str, Any] = {"workers": 1, "start_method": "fork", "max_restarts": 0, "slots": 4, "spec": spec}
+    with ringfeed.Loader(Deadly(8), batch_size=ROWS, **settings) as loader:
+        for _ in range(2):
+            batches = iter(loader)
+            seen = [batch.tolist() for batch in (next(batches), next(batches))]
+            engine = loader._runner.engine
+            assert engine is not None
+            wait_until(lambda engine=engine: engine.pool.failure is not None)
+            assert next(batches, None) is None
+            assert seen == [[0, 1, 2, 3], [4, 5, 6, 7]]
+        assert loader.state_dict()["epoch"] == 2

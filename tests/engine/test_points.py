@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import numpy as np
@@ -23,23 +24,9 @@ class Numbers:
 
 def loader_of(dataset: Any, **settings: Any) -> ringfeed.Loader:
     """Make a loader that fills its batches itself, so that each life comes to the same points."""
-    how = {"batch_size": 4, "workers": 0, "timeout_s": 0.5, "spec": ringfeed.Array((), "int64"), **settings}
+    sizes = {} if "batch_sampler" in settings else {"batch_size": 4}
+    how = {**sizes, "workers": 0, "timeout_s": 0.5, "spec": ringfeed.Array((), "int64"), **settings}
     return ringfeed.Loader(dataset, **how)
-
-
-@pytest.mark.parametrize("settings", [{}, {"shuffle": True, "slots": 2}], ids=["in order", "shuffled"])
-def test_ctrl_c_at_any_point_of_next_changes_nothing(settings: dict[str, Any]) -> None:
-    """All batches come, in order, and are counted once."""
-    assert points.differing(lambda: loader_of(Numbers(), **settings), np.ndarray.tolist) == {}
-
-
-CASES = {
-    "copies": (lambda: loader_of(Numbers(), copy=True), np.ndarray.tolist),
-    "a dict": (
-        lambda: loader_of(Dicts(), spec={"number": ringfeed.Array((), "int64")}),
-        lambda batch: batch["number"].tolist(),
-    ),
-}
 
 
 class Dicts(Numbers):
@@ -49,10 +36,149 @@ class Dicts(Numbers):
         return {"number": np.int64(index)}
 
 
+class Gaps(Numbers):
+    """The samples 1 and 3 raise, and all of the second batch."""
+
+    def __len__(self) -> int:
+        return 11
+
+    def __getitem__(self, index: int) -> Any:
+        if index in {1, 3} or index // 4 == 1:
+            raise ValueError(index)
+        return super().__getitem__(index)
+
+
+class Ended:
+    """An iterable that an error ends, in the midst of a batch."""
+
+    def __iter__(self) -> Any:
+        yield from map(np.int64, range(5))
+        raise ValueError(5)
+
+
+class Broken(Numbers):
+    """While sample 9 is read, what would end a pool of workers comes about."""
+
+    loader: Any = None
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 9:
+            engine = self.loader()._runner.engine
+            engine.pool.failure = ringfeed.WorkerError("all workers are gone")
+            engine.ring.alarm()
+        return super().__getitem__(index)
+
+
+def broken() -> ringfeed.Loader:
+    """Make a loader whose pool ends amid the epoch."""
+    dataset = Broken()
+    loader = loader_of(dataset)
+    dataset.loader = weakref.ref(loader)
+    return loader
+
+
+class Nothing(Numbers):
+    """Whole batches, some of them None."""
+
+    def __len__(self) -> int:
+        return 7
+
+    def __getitem__(self, index: int) -> Any:
+        return None if index % 5 == 1 else np.full((3,), index)
+
+
+WHOLE = {"batch_size": None, "max_batch_size": 3}
+LISTS = [[0, 1, 2], [5], [7, 7, 3, 2], [9, 8]]
+
+
+def ended(count: int) -> Any:
+    """Return iterables, all but one of which an error ends."""
+    return ringfeed.Interleave([Ended] * count + [lambda: iter(map(np.int64, range(6)))])
+
+
+def mix_of(**settings: Any) -> Any:
+    """Mix three datasets."""
+    return ringfeed.Mix([np.arange(7), np.arange(11), np.arange(5)], **settings)
+
+
+CASES = {
+    "in order": lambda: loader_of(Numbers()),
+    "shuffled": lambda: loader_of(Numbers(), shuffle=True, slots=2),
+    "a list as sampler": lambda: loader_of(Numbers(), sampler=[*range(24)]),
+    "a sampler that is not pure": lambda: loader_of(Numbers(), sampler=lambda _: iter(range(24)), slots=2),
+    "lists as batches": lambda: loader_of(Numbers(), batch_sampler=LISTS, max_batch_size=4, slots=2),
+    "failed rows that are skipped": lambda: loader_of(Gaps(), on_error="skip"),
+    "failed rows that are raised": lambda: loader_of(Gaps()),
+    "failed rows, and no short batches": lambda: loader_of(Gaps(), on_error="skip", drop_remainder=True),
+    "batches of None": lambda: loader_of(Nothing(), spec=ringfeed.Array((), "int64"), **WHOLE),
+    "an iterable": lambda: loader_of(lambda: iter(map(np.int64, range(22)))),
+    "an iterable's error": lambda: loader_of(Ended(), on_error="skip"),
+    "an iterable's error that is raised": lambda: loader_of(Ended()),
+    "several iterables": lambda: loader_of(ended(1), on_error="skip", slots=2),
+    "a rank of two": lambda: loader_of(Numbers(), sampler=[*range(21)], rank=1, world_size=2, batch_size=3),
+    "a mix": lambda: loader_of(mix_of(weights=[3, 2, 1])),
+    "a mix with quotas": lambda: loader_of(mix_of(weights=[3, 2, 1], per_batch=True)),
+    "a mix of changing weights": lambda: loader_of(mix_of(weights=lambda _, batch: [3, 1 + batch % 2, 1]), slots=2),
+}
+
+
 @pytest.mark.parametrize("case", CASES)
+def test_ctrl_c_at_any_point_of_next_changes_nothing(case: str) -> None:
+    """All batches and errors come, in order, are counted once, and the state is as without it."""
+    assert points.differing(CASES[case], np.ndarray.tolist) == {}
+
+
+WORKERS: dict[str, tuple[dict[str, Any], int]] = {
+    "threads": ({"workers": 2, "backend": "thread"}, 1),
+    "processes": ({"workers": 2, "start_method": "fork"}, 5),
+    "an epoch ahead": ({"workers": 1, "backend": "thread", "prefetch_epochs": True, "slots": 4}, 1),
+}
+
+
+@pytest.mark.parametrize("how", WORKERS)
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_ctrl_c_beside_workers_changes_nothing(how: str, on_error: str) -> None:
+    """Whatever fills the batches, they come once, with their errors."""
+    settings, step = WORKERS[how]
+    settings = {"on_error": on_error, "timeout_s": 60, **settings}
+    assert points.differing(lambda: loader_of(Gaps(), **settings), np.ndarray.tolist, step) == {}
+
+
+TOLD_AGAIN = {"an iterable's error that is raised"}  # which ends it each time that it is read, to wherever it goes on
+
+
+@pytest.mark.parametrize("case", sorted(CASES.keys() - TOLD_AGAIN))
+def test_a_state_at_any_place_has_the_rest(case: str) -> None:
+    """What was handed out or raised does not come again, all else does."""
+    assert points.rests(CASES[case], np.ndarray.tolist) == {}
+
+
+def test_what_ends_the_workers_is_raised_once() -> None:
+    """Ctrl-C while they are ended does not make an epoch that broke off look like one that is over."""
+    counting = points.Points(points.ALL)
+    points.live(broken, np.ndarray.tolist, counting)
+    wrong = {}
+    for number in range(1, 1 + points.ALL - counting.left):
+        hit = points.Points(number)
+        seen = points.live(broken, np.ndarray.tolist, hit).seen
+        if seen.count("all workers are gone") != 1 or seen[:2] != [[0, 1, 2, 3], [4, 5, 6, 7]]:
+            wrong[hit.where] = seen
+    assert wrong == {}
+
+
+BUILT = {
+    "copies": (lambda: loader_of(Numbers(), copy=True), np.ndarray.tolist),
+    "a dict": (
+        lambda: loader_of(Dicts(), spec={"number": ringfeed.Array((), "int64")}),
+        lambda batch: batch["number"].tolist(),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BUILT)
 def test_ctrl_c_in_a_builder_costs_no_batch(case: str) -> None:
     """What was taken and not handed out comes with the next call."""
-    assert points.differing(*CASES[case]) == {}
+    assert points.differing(*BUILT[case]) == {}
 
 
 def rest_of(point: int, state: dict[str, Any]) -> tuple[points.Points, list[int]]:

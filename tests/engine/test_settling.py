@@ -28,7 +28,7 @@ class Gaps(Oracle):
 GOOD = [index for index in range(60) if index % 5 != 1]
 
 
-@pytest.mark.parametrize("step", ["_settled", "_find_place"])
+@pytest.mark.parametrize("step", ["_good_rows", "_loss", "_find_place"])
 def test_a_handler_that_takes_the_batch_being_settled(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Gaps are closed once: a handler that iterates in the midst of it has that batch, and its caller the next one."""
     seen: list[int] = []

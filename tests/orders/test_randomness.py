@@ -8,14 +8,15 @@ import random
 import sys
 import threading
 from hashlib import shake_256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringfeed.orders.rng import SampleContext, derive, enter, reseed, rng, scatter
+import ringfeed
+from ringfeed.orders.rng import SampleContext, derive, installed, reseed, rng, scatter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,9 +28,9 @@ MASK = 2**64 - 1
 def context() -> Iterator[SampleContext]:
     """A context installed for this thread, as a worker does it."""
     context = SampleContext(seed=11, epoch=2, index=5)
-    before = enter(context)
+    before, installed.context = installed.context, context
     yield context
-    enter(before)
+    installed.context = before
 
 
 @pytest.fixture
@@ -49,11 +50,11 @@ def raw(generator: np.random.Generator, size: int = 6) -> list[int]:
 
 def words_of(seed: int, epoch: int, index: int, size: int = 6) -> list[int]:
     """Return the first words of one sample."""
-    before = enter(SampleContext(seed, epoch, index))
+    before, installed.context = installed.context, SampleContext(seed, epoch, index)
     try:
         return raw(rng(), size)
     finally:
-        enter(before)
+        installed.context = before
 
 
 def philox(counter: tuple[int, ...], key: tuple[int, int]) -> list[int]:
@@ -139,16 +140,28 @@ def test_outside_a_sample_numbers_are_fresh() -> None:
 
 def test_contexts_nest() -> None:
     """A loader read inside a sample of another one puts back what it found, and the draws there go on."""
-    outer, inner = SampleContext(1, 0, 3), SampleContext(2, 0, 3)
-    assert enter(outer) is None
+    outer = SampleContext(1, 0, 3)
+    assert installed.context is None
+    installed.context = outer
     try:
         words = raw(rng(), 2)
-        assert enter(inner) is outer
-        assert raw(rng()) == words_of(2, 0, 3)
-        assert enter(outer) is inner
+        with ringfeed.Loader(Drawing(), batch_size=4, seed=2, workers=0) as loader:
+            (batch,) = loader
+        assert batch[3].tolist() == words_of(2, 0, 3)
+        assert installed.context is outer
         assert words + raw(rng(), 4) == words_of(1, 0, 3)
     finally:
-        assert enter(None) is outer
+        installed.context = None
+
+
+class Drawing:
+    """Samples of six random words."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Any:
+        return np.array(raw(rng(), 6), np.uint64)
 
 
 def in_thread(work: Callable[[], list[int]]) -> list[int]:
@@ -246,9 +259,9 @@ def test_reseeding_is_a_function_of_the_sample() -> None:
 def test_no_version_changes_anyones_legacy_numbers() -> None:
     """These were given by the first release, and so they stay; drawing from `rng` first does not matter."""
     context = SampleContext(1, 2, 3)
-    before = enter(context)
+    before, installed.context = installed.context, context
     rng()
-    enter(before)
+    installed.context = before
     reseed(context)
     assert legacy() == ([1181449986, 608856825, 869841621], [1603575605, 4162353502, 2936859208])
 

@@ -28,6 +28,13 @@ class BrokenText(Exception):  # noqa: N818 - it stands for a user's
         raise RuntimeError
 
 
+class InterruptedText(Exception):  # noqa: N818 - see above
+    """Ctrl-C comes while its text is made, or it looks like that."""
+
+    def __str__(self) -> str:
+        raise KeyboardInterrupt
+
+
 def raised(error: BaseException, depth: int = 0) -> BaseException:
     """Return the error with a traceback, `depth` calls deep."""
 
@@ -65,6 +72,14 @@ def test_the_exception_comes_back(error: BaseException, kept: type, summary: str
     if summary is not None:
         assert failure.summary == summary
     assert "in descend" in printed(failure.error)
+
+
+def test_ctrl_c_comes_out_where_it_may_come() -> None:
+    """Elsewhere, as in a worker, it is the error's own doing, and the row is told all the same."""
+    error = raised(InterruptedText())
+    with pytest.raises(KeyboardInterrupt):
+        encode(error, interruptible=True)
+    assert decode(encode(error)).summary == "InterruptedText: (its text could not be made)"
 
 
 def test_what_stands_for_an_exception_can_be_pickled() -> None:

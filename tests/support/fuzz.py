@@ -27,7 +27,7 @@ import leftovers
 import ringfeed
 from killer import Killer
 from orders import SHAPE, Script, Tally
-from ringfeed.orders.rng import SampleContext, enter
+from ringfeed.orders.rng import SampleContext, installed
 
 ROUND_S = 120.0
 
@@ -45,12 +45,12 @@ class Consumer:
     def expected(self, epoch: int, indices: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """The contents of some samples in an epoch."""
         context = SampleContext(self._script.seed, epoch)
-        before = enter(context)
+        before, installed.context = installed.context, context
         found = np.empty((len(indices), *SHAPE), np.uint8)
         for row, index in enumerate(indices.tolist()):
             context.index = index
             found[row] = ringfeed.rng().integers(0, 256, SHAPE, np.uint8)
-        enter(before)
+        installed.context = before
         return found
 
     def run_epoch(self, iterator: Any, epoch: int, killer: Killer) -> None:

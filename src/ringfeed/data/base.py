@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ringfeed.errors import SpecError
-from ringfeed.orders.rng import SampleContext, enter, reseed
+from ringfeed.orders.rng import SampleContext, installed, reseed
 from ringfeed.ring.failure import encode
 from ringfeed.ring.machine import beyond_caches
 from ringfeed.spec._rows import RowWriter
@@ -166,8 +166,9 @@ class Source(ABC):
 
     def read(self, index: int) -> Any:
         """Return an element of the dataset, to learn the spec from, with its own random numbers."""
-        before = enter(SampleContext(self.seed, index=index))
+        context, before = SampleContext(self.seed, index=index), installed.context
         try:
+            installed.context = context
             return self.dataset[index]
         except Exception as error:
             if self.terms.on_error != "skip":
@@ -180,7 +181,7 @@ class Source(ABC):
             )
             raise SpecError(message) from error
         finally:
-            enter(before)
+            installed.context = before
 
     # ---- its batches ----
 
@@ -224,7 +225,7 @@ class Source(ABC):
         """Record what a row of the reader's claim has raised."""
         if reader.port.is_consumer and isinstance(error, KeyboardInterrupt):
             raise error
-        reader.end.fail(row, encode(error))
+        reader.end.fail(row, reader.encoded(error))
 
 
 def _is_own(hook: Any) -> bool:
@@ -263,20 +264,22 @@ class Reader:
 
         What is raised outside the samples of a ticket fails all of them.
         """
-        before = enter(self.context)
+        before = installed.context
         try:
+            installed.context = self.context
             return self.end.serve(self._fill, self.context, self._fail, version, IDLE_NS, claimed)
         finally:
-            enter(before)
+            installed.context = before
 
     def fill(self) -> bool:
         """Fill the claim, recording what fails in its failure record; False when it was cancelled."""
         self.context.epoch = self.end.epoch
-        before = enter(self.context)
+        before = installed.context
         try:
+            installed.context = self.context
             return self._fill()
         finally:
-            enter(before)
+            installed.context = before
 
     def _fail(self, error: BaseException) -> None:
         for row in range(len(self.end.indices)):
@@ -285,6 +288,10 @@ class Reader:
     def by(self, write: Callable[..., bool], *given: Any) -> Fill:
         """Fill the claim by a method of the writer, which is told of ``given``."""
         return partial(write, self.end.claim_address, *given, self.context, self.failed)
+
+    def encoded(self, error: BaseException) -> bytes:
+        """Return why a row is not there; Ctrl-C comes out where it may come."""
+        return encode(error, interruptible=self.port.is_consumer)
 
     def failed(self, row: int, index: int, error: BaseException) -> None:
         """Record why a row of the claim is not there."""

@@ -76,29 +76,33 @@ class RoundRobinEpoch:
         self._given = start
         self._states: deque[dict[str, Any]] = deque()
         self._kept = MOST_STATES
-        self._note()
+        self._note(start, self._read, self._turn)
+        self._ended: dict[int, int] = {}  # streams, and the number that showed it
 
     def take(self, count: int) -> Indices:
         """Return the numbers of the next batches; ``count`` is a multiple of a batch's rows."""
         if not self._turn:
             return np.empty(0, np.int64)
-        if len(self._read) == 1:
-            return self._next(count)
+        given, read, turn = self._given, [*self._read], [*self._turn]
+        rows = count if len(read) == 1 else self._rows
         self._kept = max(self._kept, 2 * count // self._rows)  # what is planned at once is behind what the user has
-        return np.concatenate([self._next(self._rows) for _ in range(count // self._rows)] or [self._next(0)])
+        found = [np.empty(0, np.int64)]
+        for _ in range(count // rows if rows else 0):
+            stream = turn.pop(0)
+            turn.append(stream)
+            found.append(np.arange(read[stream], read[stream] + rows, dtype=np.int64) * len(read) + stream)
+            read[stream] += rows
+            given += rows
+            self._note(given, read, turn)
+        taken = np.concatenate(found)
+        self._given, self._read, self._turn = given, read, turn  # last: see `Epoch.take`
+        return taken
 
-    def _next(self, rows: int) -> Indices:
-        stream = self._turn.pop(0)
-        self._turn.append(stream)
-        first, self._read[stream] = self._read[stream], self._read[stream] + rows
-        self._given += rows
-        self._note()
-        numbers: Indices = np.arange(first, first + rows, dtype=np.int64) * len(self._read) + stream
-        return numbers
-
-    def _note(self) -> None:
-        if len(self._read) > 1:
-            self._states.append({"given": self._given, "read": [*self._read], "turn": [*self._turn]})
+    def _note(self, given: int, read: list[int], turn: list[int]) -> None:
+        if len(read) > 1:
+            while self._states and self._states[-1]["given"] >= given:  # Ctrl-C has kept that back
+                self._states.pop()
+            self._states.append({"given": given, "read": [*read], "turn": [*turn]})
             if len(self._states) > self._kept:
                 self._states.popleft()
 
@@ -124,12 +128,11 @@ class RoundRobinEpoch:
         return [position] if state is None else state["read"]
 
     def end(self, number: int) -> bool:
-        """Take out the stream that the element of this number would be of; False where it has left before."""
+        """Take out the stream that the element of this number would be of; False where another number has shown it."""
         stream = number % len(self._read)
-        if stream not in self._turn:
-            return False
-        self._turn.remove(stream)
-        return True
+        is_first = self._ended.setdefault(stream, number) == number
+        self._turn = [other for other in self._turn if other != stream]
+        return is_first
 
     @property
     def is_over(self) -> bool:

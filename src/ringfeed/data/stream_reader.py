@@ -47,7 +47,10 @@ class StreamReader:
         try:
             return self._fill()
         except KeyboardInterrupt:
-            self._epoch = None  # how far the streams were read is unknown: begin them anew
+            epoch, self._epoch = self._epoch, None  # all are made anew where another Ctrl-C comes in here
+            for stream in self._streams:
+                stream.break_off()
+            self._epoch = epoch
             raise
 
     def _element(self, number: int) -> Any:
@@ -57,17 +60,16 @@ class StreamReader:
     def _stream(self, number: int) -> _Stream:
         count, epoch = len(self._iterables), self._reader.context.epoch
         if self._epoch != epoch:
-            self._epoch = epoch
-            self._streams = [self._made(place, one) for place, one in enumerate(self._iterables)]
+            streams = [self._made(place, one, epoch) for place, one in enumerate(self._iterables)]
             for at, barred in self._reader.port.bars:
                 if at == epoch:
-                    self._streams[barred % count].bar = barred // count
+                    streams[barred % count].bar = barred // count
+            self._streams, self._epoch = streams, epoch
         return self._streams[number % count]
 
-    def _made(self, place: int, iterable: Any) -> _Stream:
+    def _made(self, place: int, iterable: Any, epoch: int) -> _Stream:
         port, count = self._reader.port, len(self._iterables)
-        assert self._epoch is not None
-        taker = StateTaker(port.states, place, self._epoch, self._source.indices, port.ring.slots)
+        taker = StateTaker(port.states, place, epoch, self._source.indices, port.ring.slots)
 
         def prepare(position: int) -> None:
             """Have the random numbers be those of an element; also of one that is only skipped."""
@@ -107,6 +109,11 @@ class _Stream:
         self._loaded_at: int | None = None  # the position where a state of its own has brought it
         self._ended = False
         self._error: BaseException | None = None  # that ended it
+
+    def break_off(self) -> None:
+        """Begin anew where Ctrl-C came, since how far it was read is unknown; one that has ended stays so."""
+        if not self._ended or isinstance(self._error, KeyboardInterrupt):
+            self._restart()
 
     def element(self, position: int) -> Any:
         """Return an element; End for one that it does not have."""

@@ -147,7 +147,7 @@ class StreamSource(Source):
             super().note_failure(reader, row, index, error)
         elif reader.end.cut(row):  # only the first row that the iterable does not have counts
             cause = error.__cause__
-            reader.end.fail(row, encode(End()) + (encode(cause)[1:] if cause is not None else b""))
+            reader.end.fail(row, encode(End()) + (reader.encoded(cause)[1:] if cause is not None else b""))
 
     def describe(self, index: int) -> str:
         """Say which element an index means."""

@@ -41,8 +41,13 @@ cdef class Taker:
     cdef readonly object kept_rows
     """Its rows, once they are known to be good; else None."""
     cdef readonly bint settled
+    cdef public object error
+    """What is to be raised once no batch is kept; until it has been."""
+    cdef public int64_t error_turn
+    """For whose callers."""
     cdef bint private
     cdef int64_t kept_turn
+    cdef uint64_t error_place
 
     def __cinit__(self, Ring ring not None, Fields fields not None, spec, uint32_t rows):
         """Take batches of at most `rows` rows, as the spec has them."""
@@ -93,22 +98,33 @@ cdef class Taker:
         self.kept_rows = rows
         return True
 
-    def close_gaps(self, uint64_t batch, uint32_t rows, good):
-        """Move the `good` ones of its rows together, and know that these are all it has."""
+    def close_gaps(self, uint64_t batch, uint32_t rows, good, stats, loss):
+        """Move the `good` ones of its rows together, and know that these are all it has; note the `Loss` of others."""
         if not self.is_kept(batch) or self.kept_rows is not None:
             return False
         for leaf in self.fields.views(self.kept, rows):
             leaf[:len(good)] = leaf[good]
         self.kept_rows = len(good)
         self.ring.note_undelivered(0, self.kept.taken.rows - len(good))
+        self.lose(stats, loss)
         return True
 
-    def drop(self, uint64_t batch):
-        """Deliver nothing of it."""
+    def drop(self, uint64_t batch, stats, loss):
+        """Deliver nothing of it; note the `Loss`."""
         if not self.is_kept(batch):
             return False
+        self.lose(stats, loss)
         self.discard()
         return True
+
+    cdef int lose(self, stats, loss) except -1:
+        stats.none_batches += loss.is_none
+        stats.skipped += loss.skipped
+        if loss.error is not None:
+            self.error = loss.error
+            self.error_turn = self.kept_turn
+            self.error_place = self.kept.taken.place + 1
+        return 0
 
     def settle(self, uint64_t batch, bint private):
         """Hand the batch out with the next call, in its slot or as a private copy."""
@@ -141,7 +157,7 @@ cdef class Taker:
             self.kept = self.kept_rows = None
             return lease
         answer[0] = c.RF_STOPPED
-        if ring is None:
+        if ring is None or self.error is not None:
             return None
         lease = Lease.__new__(Lease)
         self.terms.turn = turn
@@ -230,7 +246,11 @@ cdef class Batches:
             try:
                 self.resolve(answer)
             except BaseException as error:
-                raise error.with_traceback(users_frames(error, error.__traceback__))
+                shown = users_frames(error, error.__traceback__)
+                if error is self.taker.error:  # from here on nothing keeps it from the user's code
+                    self.taker.error = None
+                    self.note(self.taker.error_place)
+                raise error.with_traceback(shown)
             lease = self.taker.next(self.turn, self.lock, &answer, &rows, &private)
         try:
             batch = self.made(lease, rows, private)
@@ -252,14 +272,15 @@ cdef class Batches:
         """Note how many batches of the plan are done with; another thread may be further."""
         self.progress.given = max(self.progress.given, <int64_t>planned - self.progress.planned_before)
 
+    def raise_kept(self):
+        """Raise the error that the engine has kept for this turn, if no batch comes before it."""
+        cdef Taker taker = self.taker
+        if taker.error is not None and taker.error_turn == self.turn and taker.kept is None:
+            raise taker.error
+
     def count_alone(self):
         """Return the progress, which the caller is to keep up to date from now on: it keeps batches for later."""
         told = self.progress
         self.progress = Progress()
         self.progress.planned_before = told.planned_before
         return told
-
-    def note_taken(self):
-        """Note the batches that were taken, and are not handed out."""
-        if self.taker.ring is not None:
-            self.note(self.taker.ring.plan_taken - (self.taker.kept is not None))

@@ -52,6 +52,7 @@ class BatchIterator(Batches):
         if self._finished:
             raise StopIteration
         try:
+            self.raise_kept()
             self._run.resolve(answer, self._build)
         except StopIteration:
             self._finished = True
@@ -61,7 +62,6 @@ class BatchIterator(Batches):
             Exit.park()
             raise
         except RingfeedError as error:
-            self.note_taken()
             if self._run.is_stopped():
                 self.failure = copy(error)
             raise

@@ -16,7 +16,7 @@ import numpy as np
 from ringfeed._process import Forks
 from ringfeed.engine._iterator import Taker
 from ringfeed.engine.autotune import Setting
-from ringfeed.engine.faults import overwritten, sample_failed, slots_held, source_ended, stalled
+from ringfeed.engine.faults import Loss, overwritten, sample_failed, slots_held, source_ended, stalled
 from ringfeed.engine.kept_streams import KeptStreams
 from ringfeed.engine.lookahead import Lookahead
 from ringfeed.engine.resizer import Sizing
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from ringfeed.engine.autotune import Tuner
     from ringfeed.engine.options import Options
     from ringfeed.engine.plan import Plan
-    from ringfeed.errors import RingfeedError
     from ringfeed.monitor.stats import Stats
+    from ringfeed.orders.permutation import Indices
     from ringfeed.orders.sampler import Epoch
     from ringfeed.ring._feed import Feed
     from ringfeed.spec.builder import BuildBatch
@@ -102,7 +102,6 @@ class Engine:
         self._turn = 0
         self._feed: Feed | None = None  # the last there was
         self._held_since_ns = 0  # views hold every slot; 0: they do not
-        self._ended_by: RingfeedError | None = None  # what has ended an iterable, not raised yet
         self.taker = Taker(self.ring, self._fields, source.spec, layout.rows)
         self._is_starting = plan.workers > 0  # no batch yet
         self.taker.patience_ns = self._patience_ns()
@@ -166,8 +165,9 @@ class Engine:
             self.cancel()
             self._lookahead.begin(order, number, self._capacity if pure else self.ring.slots, following)
         progress.planned_before = self.ring.plan_taken - done
+        if turn != self._turn:
+            self.taker.error = None  # of an epoch before
         self._turn = turn
-        self._ended_by = None
         self._since_ns = _ring.now_ns()
         self._room.begin()
         self.taker.set_lets_go(False)
@@ -215,18 +215,18 @@ class Engine:
 
     @property
     def waiting(self) -> int:
-        """How many batches of the epoch are planned, and not handed out."""
-        return self.ring.left + (self.taker.kept is not None)
+        """How many batches of the epoch its order has given, and are not handed out."""
+        return self.ring.left + self._lookahead.kept + (self.taker.kept is not None)
 
     def withdraw(self) -> int:
         """Have nothing more be taken, of an epoch that none follows; returns how many batches were not handed out."""
         self.ring.begin(0)
-        return self.taker.discard() + self.ring.planned
+        return self.taker.discard() + self.ring.planned + self._lookahead.kept
 
     @property
     def has_more(self) -> bool:
         """Whether the epoch has batches that are not handed out, or may have."""
-        return self._lookahead.order is not None or self.waiting > 0 or self._ended_by is not None
+        return not self._lookahead.is_planned or self.waiting > 0 or self.taker.error is not None
 
     # ---- C code that takes ----
 
@@ -251,11 +251,9 @@ class Engine:
         """Do what an answer of the ring asks for, so that it has another, or a batch; raises what ends the epoch."""
         if self.taker.kept is not None:
             self._settle(build)  # Ctrl-C came while it was settled
-        elif self._ended_by is not None:
-            self._raise_end()
         elif answer == _ring.DUE:
             self._look(build, patient=patient)
-        elif answer == _ring.PLAN or (answer == _ring.DRY and self._lookahead.order is not None):
+        elif answer == _ring.PLAN or (answer == _ring.DRY and not self._lookahead.is_planned):
             self._lookahead.top_up()
         elif answer in (_ring.DRY, _ring.STALE):
             self._end()
@@ -283,7 +281,7 @@ class Engine:
             self.resolve(_ring.GAPS if answer == _ring.TAKEABLE else answer, build, patient=patient)
 
     def _set_due(self) -> None:
-        self.ring.set_due(-1 if self._ended_by else self._sizing.due_ns if self._sizing else 0)
+        self.ring.set_due(-1 if self.taker.error is not None else self._sizing.due_ns if self._sizing else 0)
 
     # ---- batches ----
 
@@ -308,20 +306,35 @@ class Engine:
         if not lease.failed:
             self.taker.keep_rows(batch, rows)
             return
-        delivery = self._settled(lease, rows)
-        error, good = None, None
-        if delivery.failed and self._settings.on_error == "raise":
-            error = sample_failed(lease, delivery.failed, self._source, self.pool, self._settings)
-        elif delivery.keeps_others and not (self._settings.drop_remainder and lease.rows < self._layout.rows):
-            good = np.setdiff1d(np.arange(rows), [row for row, _, _ in delivery.failed])
+        delivery = self._source.settle(lease, rows, self._lookahead.order)
+        good = self._good_rows(lease, rows, delivery)
+        loss = self._loss(lease, delivery)
         del lease  # in a traceback it would hold the slot for as long as the caller keeps the error
-        taker = self.taker
-        ours = taker.drop(batch) if good is None or not len(good) else taker.close_gaps(batch, rows, good)
-        if ours and error is not None:
-            raise error
-        if ours:
-            self.stats.none_batches += delivery.is_none
-            self.stats.skipped += [index for _, index, _ in delivery.failed]
+        if loss.error is not None:
+            self.ring.set_due(-1)  # ahead of the batch after this one, also where C code takes it
+        if len(good):
+            self.taker.close_gaps(batch, rows, good, self.stats, loss)
+        else:
+            self.taker.drop(batch, self.stats, loss)
+        if delivery.is_over:  # last: it says the same of each later batch
+            self._break_off()
+
+    def _good_rows(self, lease: _ring.Lease, rows: int, delivery: Delivery) -> Indices:
+        """Return the rows that are handed out of a batch with failures."""
+        raises = delivery.failed and self._settings.on_error == "raise"
+        is_short = self._settings.drop_remainder and lease.rows < self._layout.rows
+        if raises or is_short or not delivery.keeps_others:
+            return np.empty(0, np.int64)
+        return np.setdiff1d(np.arange(rows), [row for row, _, _ in delivery.failed])
+
+    def _loss(self, lease: _ring.Lease, delivery: Delivery) -> Loss:
+        """Return what is to be raised for a batch with failures, after its good rows; or else what is counted."""
+        if self._settings.on_error == "skip":
+            error = None if delivery.ended is None else source_ended(*delivery.ended)
+            return Loss(error, [index for _, index, _ in delivery.failed], delivery.is_none)
+        if delivery.failed:
+            return Loss(sample_failed(lease, delivery.failed, self._source, self.pool, self._settings))
+        return Loss(None, [], delivery.is_none)
 
     def _find_place(self, build: BuildBatch | None) -> None:
         """Leave the batch in its slot, or have it handed out as a private copy."""
@@ -429,22 +442,6 @@ class Engine:
         if pause_ns:
             return pause_ns
         raise stalled(self.observer, self._source, self.pool.stalled(), self._settings.timeout_s)
-
-    def _settled(self, lease: _ring.Lease, rows: int) -> Delivery:
-        """Say what has become of a batch with failures; the end of the last stream in it ends the epoch."""
-        delivery = self._source.settle(lease, rows, self._lookahead.order)
-        if delivery.ended is not None and self._settings.on_error == "skip":
-            self._ended_by = source_ended(*delivery.ended)
-            self._set_due()
-        if delivery.is_over:
-            self._break_off()
-        return delivery
-
-    def _raise_end(self) -> None:
-        error, self._ended_by = self._ended_by, None
-        self._set_due()
-        if error is not None:
-            raise error
 
     # ---- statistics ----
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ringfeed.errors import RingfeedError, SlotsHeldError, SpecError, StallError, WorkerError
 from ringfeed.monitor.lease_tracker import show_ages, summed_up
@@ -24,6 +24,16 @@ _CAUSE = (
     "the likely cause is a read_into, or a C extension that the dataset calls, which writes past its own row: "
     "look there"
 )
+
+
+class Loss(NamedTuple):
+    """What comes of a batch besides the rows that are handed out: an error, and what `Stats` counts."""
+
+    error: RingfeedError | None = None
+    skipped: Sequence[int] = ()
+    is_none: bool = False
+
+
 Failed: TypeAlias = list[tuple[int, int, int]]  # row, index and mark of each
 
 

@@ -10,12 +10,12 @@ other's batches.
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ringfeed.orders.lists import ListEpoch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from ringfeed.data.base import Source
     from ringfeed.orders.permutation import Indices
@@ -33,8 +33,15 @@ class _Part:
         """What is still to be planned; None: nothing."""
         self.number = number
         self.most = most
+        self.kept: list[tuple[int, Any]] = []
+        """What the order was asked for and has given, until it is planned: at most once."""
         self.is_torn = False
-        """Whether planning broke off between two batches: with Ctrl-C, or with an error of the order's."""
+        """Whether planning broke off; beyond the border it does not go on, and that epoch begins anew."""
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether all of it is planned."""
+        return self.order is None and not self.kept
 
 
 class Lookahead:
@@ -75,8 +82,20 @@ class Lookahead:
 
     @property
     def order(self) -> Epoch | None:
-        """What is still to be planned of the epoch under way; None: all of it is planned."""
+        """What is still to be asked for indices of the epoch under way; None: it has given all."""
         return self._now.order
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether the epoch under way is planned to its end."""
+        return self._now.is_planned
+
+    @property
+    def kept(self) -> int:
+        """How many batches its order has given that are not planned yet: where Ctrl-C came."""
+        return sum(
+            len(given) if isinstance(given, list) else -(-len(given) // self._rows) for _, given in self._now.kept
+        )
 
     def top_up(self) -> None:
         """Plan ahead: as far as a pure sampler gives indices in one go, or a slot's worth a slot."""
@@ -90,13 +109,13 @@ class Lookahead:
     def _unplanned(self) -> _Part | None:
         """Return what is to be planned now; where this epoch is planned, the next, from the border on."""
         now, following = self._now, self._following
-        if now.order is not None:
+        if not now.is_planned:
             return now
         if self._next is None and following is not None:
             self._ring.set_border()
             self._next = _Part(following(now.number + 1), now.number + 1, now.most)  # one step, for Ctrl-C
         found = self._next
-        return None if found is None or found.order is None or found.is_torn else found
+        return None if found is None or found.is_planned or found.is_torn else found
 
     def _plan(self, part: _Part) -> None:
         part.is_torn = True
@@ -107,27 +126,29 @@ class Lookahead:
                 self._take(part)
 
     def _take(self, part: _Part) -> None:
-        batches = min(part.most - self._ring.planned, self._ring.room)
-        is_lists = isinstance(part.order, ListEpoch)
-        for some, lane in self._lists(part, batches) if is_lists else self._rows_of(part, batches):
-            self._ring.plan(some, self._rows, part.number, self.version, lane)
+        """Plan what the order gives next; what Ctrl-C has kept from the plan, the next call plans.
+
+        Orders move with the last step of a call, and are called from C: what they gave is kept, or they have not moved.
+        """
+        if not part.kept:
+            order, count = part.order, min(part.most - self._ring.planned, self._ring.room)
+            assert order is not None
+            take: Callable[[int], Any] = order.take
+            if isinstance(order, ListEpoch):
+                take = order.take_batches
+            else:
+                count *= self._rows
+            part.kept.extend(zip((count,), map(take, (count,)), strict=True))
+        self._ring.plan_kept(part.kept, self._parts(part), self._rows, part.number, self.version)
         part.is_torn = False
 
-    def _lists(self, part: _Part, batches: int) -> Iterable[tuple[Indices, int]]:
-        """Return the next batches, each of its own length."""
-        assert isinstance(part.order, ListEpoch)
-        lists = part.order.take_batches(batches)
-        if len(lists) < batches:
+    def _parts(self, part: _Part) -> list[tuple[Indices, int]]:
+        """Return what was given, in parts that may be planned together."""
+        asked, given = part.kept[0]
+        if len(given) < asked:
             part.order = None
-        return ((one, 0) for one in lists)
-
-    def _rows_of(self, part: _Part, batches: int) -> Iterable[tuple[Indices, int]]:
-        """Return the indices of the next batches, in parts that may be planned together."""
-        assert part.order is not None
-        count = batches * self._rows
-        indices = part.order.take(count)
-        if len(indices) < count:
-            part.order = None
-            if self._drops:
-                indices = indices[: len(indices) // self._rows * self._rows]
-        return self._source.cut(indices, self._workers)
+        if isinstance(given, list):
+            return [(one, 0) for one in given]
+        if self._drops:
+            given = given[: len(given) // self._rows * self._rows]
+        return [*self._source.cut(given, self._workers)]

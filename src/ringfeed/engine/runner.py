@@ -236,6 +236,8 @@ class EpochRunner:
                 pass  # what the hook raises must not come "during handling" of this
             except RingfeedError as error:
                 if error is engine.pool.failure:
+                    taker = engine.taker  # keeps it for as long as Ctrl-C keeps it from the user's code
+                    self.engine, taker.error, taker.error_turn = None, error, turn  # one step, for Ctrl-C
                     self.stop_engine()
                 raise
             if self._ended != turn:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import sys
 from collections import deque
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 REPLAYED = 512  # numbers at a time
 REMEDY = "give the sampler state_dict() and load_state_dict(), or give an array"
+_END = object()
 MOST_STATES = 64  # of a source, that are kept; one goes on from an older one by reading
 
 
@@ -133,23 +134,23 @@ class ArrayEpoch(Stateless):
 
     def take(self, count: int) -> Indices:
         """Return the next numbers."""
-        chunk = self._read(count)
+        taken = self._indices_of(self._numbers[self.position : self.position + count])
+        self.position += taken.size
+        return taken
+
+    def _indices_of(self, chunk: Sequence[int]) -> Indices:
+        """Return numbers as indices; IndexError for the first that is no sample."""
         try:
             taken = np.array(chunk, dtype=np.int64)  # unsigned ones past its range become negative
         except OverflowError:
             self._refuse(chunk)
         if (taken.view(np.uint64) >= self._limit).any():  # negative ones are huge
             self._refuse(chunk)
-        self.position += taken.size
         return taken
 
     def go_to(self, start: int) -> None:
         """Leave out what comes before."""
         self.position = start
-
-    def _read(self, count: int) -> Sequence[int]:
-        chunk: Sequence[int] = self._numbers[self.position : self.position + count]
-        return chunk
 
     def _refuse(self, chunk: Sequence[int]) -> NoReturn:
         """Raise IndexError for the first number that is no sample."""
@@ -171,7 +172,10 @@ class IteratedEpoch(ArrayEpoch):
         self, numbers: Any, dataset_length: int | None, position: int = 0, look: Callable[[], Any] | None = None
     ) -> None:
         """Begin at a position, to which the source was brought."""
-        super().__init__(numbers, dataset_length, position)
+        # Some iterators begin again when they are asked after their end; a chain does not ask.
+        super().__init__(chain(numbers, (_END,)), dataset_length, position)
+        self._iterator = numbers
+        self._ahead: list[Any] = []  # was read, and is not given yet
         self.error: Exception | None = None
         """What has ended it: raised again by whatever is read later."""
         self._look = look
@@ -180,14 +184,19 @@ class IteratedEpoch(ArrayEpoch):
 
     def take(self, count: int) -> Indices:
         """Return the next numbers."""
-        taken = super().take(count)
-        self.note()
+        chunk = self.read(count)
+        if set(map(type, chunk)) - {int}:
+            chunk = [_checked_number(number, self.name, self.position + row) for row, number in enumerate(chunk)]
+        taken = self._indices_of(chunk)
+        self.note(len(chunk))
+        rest, position = self._ahead[len(chunk) :], self.position + len(chunk)
+        self._ahead, self.position = rest, position
         return taken
 
-    def note(self) -> None:
-        """Keep the source's state at this position."""
-        if self._look is not None:
-            self._newest.append({"position": self.position, "of": self._look()})
+    def note(self, count: int) -> None:
+        """Keep the source's state after the next ``count`` of what was read, if it is there."""
+        if self._look is not None and (not (rest := self._ahead[count:]) or rest[0] is _END):
+            self._newest.append({"position": self.position + count, "of": self._look()})
 
     def state(self, position: int) -> dict[str, Any] | None:
         """Return the newest of the source's states that is of this position, or of one before it."""
@@ -199,24 +208,26 @@ class IteratedEpoch(ArrayEpoch):
         while self.position < start and self.take(min(REPLAYED, start - self.position)).size:
             replay.note(self.position, start)
 
-    def _read(self, count: int) -> Sequence[int]:
-        chunk = self.read(count)
-        if set(map(type, chunk)) - {int}:
-            chunk = [_checked_number(number, self.name, self.position + row) for row, number in enumerate(chunk)]
-        return chunk
-
     def read(self, count: int) -> list[Any]:
-        """Return what the iterator gives next, as it is."""
+        """Return what the iterator gives next, as it is, until that is taken."""
         if self.error is not None:
             raise self.error
         try:
-            chunk: list[Any] = list(islice(self._numbers, count))
-        except Exception as error:
-            self.error = error  # a generator that has raised, and is asked again, looks merely short
+            self._ahead.extend(islice(self._numbers, max(count - len(self._ahead), 0)))  # what was read stays, by C
+        except BaseException as error:  # a generator that has raised, and is asked again, looks merely short
+            self.error = error if isinstance(error, Exception) else self._interrupted(error)
             raise
-        if len(chunk) < count:
-            self._numbers = iter(())  # some iterators begin again when asked after their end
-        return chunk
+        chunk = self._ahead[:count]
+        return chunk[:-1] if chunk and chunk[-1] is _END else chunk
+
+    def _interrupted(self, error: BaseException) -> Exception | None:
+        """Return what is to be raised for a generator that Ctrl-C has ended before its time."""
+        if getattr(self._iterator, "gi_frame", self) is not None or (self._ahead and self._ahead[-1] is _END):
+            return None
+        return RuntimeError(
+            f"{type(error).__name__} has ended the generator that {self.name} is read from, at position "
+            f"{self.position + len(self._ahead)}; load the state that the loader has now, or begin an epoch"
+        )
 
 
 def order_of(source: Any, number: int, parameter: str, expected: str) -> Any:

@@ -88,8 +88,9 @@ class ListEpoch(IteratedEpoch):
         except (TypeError, ValueError, IndexError) as error:
             self.error = error
             raise
-        self.position += len(batches)
-        self.note()
+        self.note(len(batches))
+        rest, position = self._ahead[len(batches) :], self.position + len(batches)
+        self._ahead, self.position = rest, position
         return batches
 
     def take(self, count: int) -> Indices:
@@ -100,8 +101,9 @@ class ListEpoch(IteratedEpoch):
         """Read the lists that come before, once more."""
         replay = Replay("the lists of batch_sampler before this place are read", REMEDY.replace("an array", "a list"))
         while self.position < start and self.read(1):
-            self.position += 1
-            replay.note(self.position, start)
+            rest, position = self._ahead[1:], self.position + 1
+            self._ahead, self.position = rest, position
+            replay.note(position, start)
 
     def _checked(self, given: Any, batch: int) -> Indices:
         numbers = _list_of(given, batch)

@@ -189,7 +189,13 @@ class MixEpoch:
         else:
             self._restore(state)
         self._go_to(start)
-        self._draws = [DrawOrder(sampler, member, number, count) for member, count in enumerate(self._counts_at(start))]
+        self._given = start  # the position after what was given; before it, what `take` has begun
+        self._is_torn = False  # whether it has begun
+        self._begin_draws()
+
+    def _begin_draws(self) -> None:
+        counts = self._counts_at(self._position)
+        self._draws = [DrawOrder(self._sampler, member, self._number, count) for member, count in enumerate(counts)]
 
     def _enter(self, section: Section) -> None:
         self._sections.append(section)
@@ -231,12 +237,25 @@ class MixEpoch:
 
     def take(self, count: int) -> Indices:
         """Return the next indices: a sample's number among all datasets' samples, and as many more for each pass."""
+        if self._is_torn:
+            self._go_back()
+        self._is_torn = True
         found = [np.empty(0, np.int64)]
         while count > 0 and len(members := self._members(count)):
             found.append(self._drawn(members))
             self._position += len(members)
             count -= len(members)
-        return np.concatenate(found)
+        taken = np.concatenate(found)
+        self._given, self._is_torn = self._position, False
+        return taken
+
+    def _go_back(self) -> None:
+        """Go back to what was given last, from where Ctrl-C came, or an error of the weights."""
+        self._position, self._asked = self._given, -1
+        while self._sections[-1].start > self._given:
+            self._sections.pop()
+        self._pattern = self._sampler.pattern(self._sections[-1], self._sampler.rows)
+        self._begin_draws()
 
     def _members(self, count: int) -> Indices:
         """Return which datasets come next: up to the end of a batch, where the weights may change there."""

@@ -69,14 +69,8 @@ class _Installed(threading.local):
     context: SampleContext | None = None
 
 
-_installed = _Installed()
-
-
-def enter(context: SampleContext | None) -> SampleContext | None:
-    """Install ``context`` for this thread, and return what was there before, to be put back at the end."""
-    before = _installed.context
-    _installed.context = context
-    return before
+installed = _Installed()
+"""What this thread is making. Stored without a call, so that Ctrl-C leaves nothing of a sample behind."""
 
 
 def rng() -> np.random.Generator:
@@ -89,7 +83,7 @@ def rng() -> np.random.Generator:
     Elsewhere, and in threads that ``dataset[i]`` starts itself, it is a new ``numpy.random.default_rng()``,
     seeded by the operating system: different in every call.
     """
-    context = _installed.context
+    context = installed.context
     if context is None:
         import numpy as np  # noqa: PLC0415  (see the module's docstring)
 

@@ -42,7 +42,10 @@ class Epoch(Protocol):
     """One pass over the samples."""
 
     def take(self, count: int) -> Indices:
-        """Return the next ``count`` sample numbers, contiguous; fewer at the end of the epoch, then none."""
+        """Return the next ``count`` sample numbers, contiguous; fewer at the end of the epoch, then none.
+
+        Where Ctrl-C comes, it has given nothing: it moves in its last steps, in which no call and no loop is.
+        """
 
     def state(self, position: int) -> Any:
         """Return what `Sampler.epoch` needs besides this position to go on there, as JSON has it; None: nothing."""
@@ -108,8 +111,10 @@ class _SequentialEpoch(Stateless):
 
     def take(self, count: int) -> Indices:
         start = self._position
-        self._position = max(start, min(start + count, self._length))
-        return np.arange(start, self._position, dtype=np.int64)
+        stop = max(start, min(start + count, self._length))
+        taken = np.arange(start, stop, dtype=np.int64)
+        self._position = stop
+        return taken
 
 
 class Positional(ByPosition):
@@ -140,16 +145,20 @@ class _PositionalEpoch(Stateless):
         self._ready = np.empty(0, dtype=np.int64)
 
     def take(self, count: int) -> Indices:
-        if count > self._ready.size:
-            self._ready = np.concatenate([self._ready, *self._chunks(count - self._ready.size)])
-        taken, self._ready = self._ready[:count], self._ready[count:]
-        return taken
+        ready, asked = self._ready, self._asked
+        if count > ready.size:
+            chunks = [*self._chunks(count - ready.size)]
+            ready = np.concatenate([ready, *chunks])
+            asked += sum(chunk.size for chunk in chunks)
+        self._ready, self._asked = ready[count:], asked
+        return ready[:count]
 
     def _chunks(self, missing: int) -> Iterator[Indices]:
-        while missing > 0 and self._asked < self._length:
-            stop = min(self._asked + self._chunk, self._length)
-            chunk = self._indices_at(self._asked, stop)
-            self._asked = stop
+        asked = self._asked
+        while missing > 0 and asked < self._length:
+            stop = min(asked + self._chunk, self._length)
+            chunk = self._indices_at(asked, stop)
+            asked = stop
             missing -= chunk.size
             yield chunk
 

@@ -23,8 +23,6 @@ import numpy as np
 from ringfeed.orders.sampler import CHUNK
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from ringfeed.orders.permutation import Indices
     from ringfeed.orders.sampler import Epoch
 
@@ -87,21 +85,27 @@ class _Part:
     def __init__(self, shard: Shard, epoch: Epoch) -> None:
         self._shard = shard
         self._epoch = epoch
+        self._own: list[Indices] = []  # of this rank, and not given yet
+        self._found: list[tuple[int, Indices]] = []  # of the global order, not in ``_own`` yet: how many were asked for
+        self._is_over = False
 
     def take(self, count: int) -> Indices:
         """Return the sample numbers of the next batches; ``count`` is a multiple of a batch's rows."""
-        parts = [self._shard.select(samples) for samples in self._read(count // self._shard.rows)]
-        return np.concatenate(parts) if parts else np.empty(0, np.int64)
-
-    def _read(self, batches: int) -> Iterator[Indices]:
-        """Read the next global batches, many at a time, up to the end of the order."""
         step = self._shard.step
-        left, most = batches * step, max(AT_ONCE // step, 1) * step
-        while left > 0:
-            asked = min(left, most)
-            found = self._epoch.take(asked)
-            left = left - asked if len(found) == asked else 0
-            yield found
+        most = max(AT_ONCE // step, 1) * step
+        while not self._is_over and (missing := count - sum(map(len, self._own))) > 0:
+            self._read(min(missing // self._shard.rows * step, most))
+        own = np.concatenate([np.empty(0, np.int64), *self._own])
+        self._own = [own[count:]]
+        return own[:count]
+
+    def _read(self, count: int) -> None:
+        """Read some global batches; what Ctrl-C has kept from this rank's part of them, the next call shares out."""
+        if not self._found:
+            self._found.extend(zip((count,), map(self._epoch.take, (count,)), strict=True))
+        asked, samples = self._found[0]
+        own, is_over = self._shard.select(samples), len(samples) < asked
+        self._own, self._found, self._is_over = [*self._own, own], [], is_over
 
     def state(self, position: int) -> Any:
         """Return what the global order needs, besides this position of it, to go on there."""

@@ -179,6 +179,16 @@ cdef class Ring:
             first += some
         c.rf_bind(self.ring)
 
+    def plan_kept(self, list kept, list parts, uint32_t rows, uint64_t epoch, uint32_t version):
+        """Plan parts, each its indices and its lane, and clear `kept`, of which they were made; nothing if it is empty.
+
+        One step for Python: Ctrl-C comes before it, or after it.
+        """
+        if kept:
+            for indices, lane in parts:
+                self.plan(indices, rows, epoch, version, lane)
+            kept.clear()
+
     # ---- taking ----
 
     def begin(self, int64_t turn):

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 LIMIT = 4080  # bytes of a record
 _GROUP: Any = getattr(builtins, "BaseExceptionGroup", ())  # since Python 3.11
 Frame = tuple[str, str, int]  # name, file, line
+_OWN = (Exception, SystemExit)  # what an error's own methods may raise, and Ctrl-C does not
 
 
 class _Room(NamedTuple):
@@ -102,18 +103,23 @@ class Failure(NamedTuple):
         return f"{self.type_name}: {self.text}" if self.text else self.type_name
 
 
-def encode(error: BaseException) -> bytes:
-    """Return at most ``LIMIT`` bytes that say as much of the exception as fits; whatever it is, nothing is raised."""
+def encode(error: BaseException, *, interruptible: bool = False) -> bytes:
+    """Return at most ``LIMIT`` bytes that say as much of the exception as fits.
+
+    Whatever it is, nothing is raised; but Ctrl-C comes out where it may come: ``interruptible``.
+    """
     kind = Kind.NOTHING if type(error) is Nothing else Kind.END if type(error) is End else Kind.ERROR
-    return bytes([kind]) + (_encode(error) if kind is Kind.ERROR else b"")
+    silenced = _OWN if interruptible else (BaseException,)
+    return bytes([kind]) + (_encode(error, silenced) if kind is Kind.ERROR else b"")
 
 
-def _encode(error: BaseException) -> bytes:
+def _encode(error: BaseException, silenced: tuple[type[BaseException], ...]) -> bytes:
     try:
         records = (pickle.dumps(_raised(error, room)) for room in _ROOMS)
         return next(record for record in records if len(record) < LIMIT)
-    except BaseException:  # noqa: BLE001 - an error's own methods may do anything, and its row must be told
-        return pickle.dumps(_Raised(None, "builtins", type(error).__name__[:200], _safe_text(error)[:500]))
+    except silenced:  # an error's own methods may do anything, and its row must be told
+        text = _safe_text(error, silenced)[:500]
+        return pickle.dumps(_Raised(None, "builtins", type(error).__name__[:200], text))
 
 
 def _raised(error: BaseException, room: _Room) -> _Raised:
@@ -185,10 +191,10 @@ def _stand_in(module: str, name: str, text: str) -> RemoteError:
     return kind(text)
 
 
-def _safe_text(error: BaseException) -> str:
+def _safe_text(error: BaseException, silenced: tuple[type[BaseException], ...] = _OWN) -> str:
     try:
         return str.__str__(str(error))  # a plain str, which the consumer can unpickle
-    except BaseException:  # noqa: BLE001 - a broken __str__ must not hide the error
+    except silenced:  # a broken __str__ must not hide the error
         return "(its text could not be made)"
 
 
@@ -201,7 +207,7 @@ def _pickle(error: BaseException) -> bytes | None:
         try:
             pickled = dumps(error)
             pickle.loads(pickled)  # noqa: S301 - whether the other side will be able to
-        except BaseException:  # noqa: BLE001, S112 - then by its name and text
+        except _OWN:  # then by its name and text
             continue
         return pickled
     return None
@@ -220,7 +226,7 @@ def _by_name(error: BaseException, parts: Any) -> bytes | None:
     stream = io.BytesIO()
     try:
         Pickler(stream).dump(error)
-    except BaseException:  # noqa: BLE001 - then by its name and text
+    except _OWN:  # then by its name and text
         return None
     return stream.getvalue()
 

@@ -221,7 +221,7 @@ static void a_turn_ends_at_the_border(void)
     rf_unreference(ring);
 }
 
-/* An alarm and the stop come ahead of the border, as they do where nothing is planned; a fence leaves it in its place. */
+/* An alarm is the next turn's at the border, the stop is every turn's; a fence leaves the border in its place. */
 static void the_border_stays_through_a_fence(void)
 {
     struct rf_ring *ring = ring_of(4, 1, 1, 1);
@@ -238,7 +238,7 @@ static void the_border_stays_through_a_fence(void)
     CHECK_EQ(taken_of(ring).place, 1);
     CHECK_EQ(rf_take(ring, &taken), RF_DRY);
     rf_alarm(ring);
-    CHECK_EQ(rf_look(ring), RF_ALARMED);
+    CHECK_EQ(rf_look(ring), RF_DRY);
     rf_stop(ring);
     CHECK_EQ(rf_look(ring), RF_STOPPED);
     rf_unreference(ring);
