@@ -81,6 +81,25 @@ def test_the_forkserver_imports_the_datasets_modules_early(tmp_path: Path, monke
     sys.modules.pop("own_numbers")
 
 
+class Frozen:
+    """Says how many objects the garbage collector of its process leaves alone, and whether it looks at the dataset."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> Any:
+        return np.array([gc.get_freeze_count(), any(found is self for found in gc.get_objects())])
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_a_collection_in_a_worker_does_not_copy_what_the_forkserver_has_imported() -> None:
+    """The collector leaves alone what was imported before the fork, and else pages are copied. It looks at the dataset."""
+    with loader_of(Frozen()) as loader:
+        frozen, tracked = np.concatenate([*loader]).T
+    assert min(frozen) > len(sys.modules)
+    assert all(tracked)
+
+
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("end", ["close", "forget", "refuse"])
 def test_a_loader_without_an_epoch_leaves_no_forkserver(end: str) -> None:

@@ -6,6 +6,7 @@ It is forked from the consumer before the first batch (start_method="fork"), or 
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import select
@@ -132,6 +133,7 @@ def preload(packages: frozenset[str] | None, modules: Collection[str]) -> None:
     with _imports.watched():
         for module in modules:
             _import(module)
+    gc.freeze()  # a collection in a worker would copy every page that it looks at: tens of MB, half a second
 
 
 def _import(module: str) -> None:
