@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import dis
 import functools
 import gc
+import importlib
+import inspect
 import io
 import logging
 import mmap
@@ -15,6 +18,7 @@ import sys
 import tempfile
 import zipfile
 from pathlib import Path
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +26,7 @@ import pytest
 
 import ringfeed
 from ringfeed.transport.opened import as_before, refuse_to_share
+from ringfeed.transport.unpicklable import _global_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -394,6 +399,39 @@ def test_a_loader_that_forks_refuses_an_open_file(rows: str) -> None:
         dataset.file.close()
         dataset.opened = False
         assert sum(len(batch) for batch in loader) == COUNT
+
+
+def test_a_global_with_the_name_of_an_attribute_is_not_the_datasets(rows: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script may keep a file open under the name by which its dataset calls its own."""
+    with reading(rows) as kept:
+        monkeypatch.setitem(globals(), "handle", kept)
+        refuse_to_share(LazyAttribute(rows))
+        monkeypatch.setitem(globals(), "reading", kept)
+        with pytest.raises(ringfeed.ShipError) as caught:
+            refuse_to_share(LazyAttribute(rows))
+    where = "dataset.open: global 'reading'"
+    assert str(caught.value).startswith(f"{where} is an open file ({rows!r}), and forked workers")
+
+
+MANY_NAMES = (
+    "def many():\n" + "".join(f"    a.attribute{n} = {n}; b{n} = 0\n" for n in range(300)) + "    return last, list"
+)
+
+
+@pytest.mark.parametrize("module", ["argparse", "inspect", "typing", "tarfile", "decimal"])
+def test_the_globals_of_code_are_those_that_dis_finds(module: str) -> None:
+    """Also behind more names than a byte counts, and in classes and functions inside."""
+    source = inspect.getsource(importlib.import_module(module)) + "\n" + MANY_NAMES
+    code = compile(source, module, "exec", dont_inherit=True)
+    assert _global_names(code) == found_by_dis(code)
+    assert {"last", "list"} <= _global_names(code)
+
+
+def found_by_dis(code: CodeType) -> set[str]:
+    """The names of globals in code, by Python's own reader."""
+    steps = dis.get_instructions(code)
+    found = {step.argval for step in steps if "GLOBAL" in step.opname or step.opname == "LOAD_NAME"}
+    return found.union(*(found_by_dis(inner) for inner in code.co_consts if isinstance(inner, CodeType)))
 
 
 def test_what_may_be_shared_is_forked(tmp_path: Path) -> None:

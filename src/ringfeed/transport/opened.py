@@ -26,7 +26,7 @@ import numpy as np
 
 from ringfeed.errors import ShipError
 from ringfeed.transport import unpicklable as _culprit
-from ringfeed.transport.pickler import failure, names_in
+from ringfeed.transport.pickler import failure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -237,8 +237,7 @@ def _variables(function: FunctionType) -> dict[Any, Any]:
         except ValueError:  # not assigned yet
             continue
     if _is_users(function.__module__):
-        names = names_in(function.__code__) & function.__globals__.keys()
-        found.update((name, function.__globals__[name]) for name in names)
+        found.update(_culprit.globals_of(function))
     return found
 
 
