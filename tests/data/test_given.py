@@ -251,6 +251,11 @@ FRAME = "has no rows by number, expected a dataset; give its columns: {name: tab
             "a DataLoader makes batches itself, expected a dataset of samples; give what it loads, its .dataset, or "
             "batch_size=None to have its batches as they are",
         ),
+        (
+            ringfeed.Loader((X, X), workers=0),
+            "a Loader makes batches itself, expected a dataset of samples; give what it loads, its .dataset, or "
+            "batch_size=None to have its batches as they are",
+        ),
         (Indexed, "Indexed is a class, expected a dataset; give an instance: Indexed(...)"),
         (
             needy,

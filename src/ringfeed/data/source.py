@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ringfeed.data.base import Source, Terms
 
 _TABLES = {"pandas.DataFrame": "columns", "polars.DataFrame": "columns", "pyarrow.Table": "column_names"}
+_MAKES_BATCHES = {"torch.DataLoader", "ringfeed.Loader"}
 
 
 def open_source(dataset: Any, terms: Terms) -> Source:
@@ -73,10 +74,10 @@ def _refusal(dataset: Any, batch_size: int | None) -> str | None:
             f"a {kind} has no rows by number, expected a dataset; "
             f"give its columns: {{name: table[name].to_numpy() for name in table.{tables[0]}}}"
         )
-    if "torch.DataLoader" in names and batch_size is not None:
+    if not _MAKES_BATCHES.isdisjoint(names) and batch_size is not None:
         return (
-            "a DataLoader makes batches itself, expected a dataset of samples; give what it loads, its .dataset, "
-            "or batch_size=None to have its batches as they are"
+            f"a {kind} makes batches itself, expected a dataset of samples; give what it loads, its .dataset, "
+            f"or batch_size=None to have its batches as they are"
         )
     if isinstance(dataset, type) and callable(getattr(dataset, "__getitem__", None)):
         return f"{dataset.__name__} is a class, expected a dataset; give an instance: {dataset.__name__}(...)"
