@@ -18,7 +18,7 @@ import sys
 import tempfile
 import zipfile
 from pathlib import Path
-from types import CodeType
+from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -411,6 +411,63 @@ def test_a_global_with_the_name_of_an_attribute_is_not_the_datasets(rows: str, m
             refuse_to_share(LazyAttribute(rows))
     where = "dataset.open: global 'reading'"
     assert str(caught.value).startswith(f"{where} is an open file ({rows!r}), and forked workers")
+
+
+HELPERS = """
+import numpy as np
+
+file = None
+
+def row(path, index):
+    global file
+    if file is None:
+        file = open(path, "rb")
+    file.seek(index * 8)
+    return np.frombuffer(file.read(8), np.int64)[0]
+"""
+
+
+@pytest.fixture
+def helped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """A package of the user's, whose module ``helpers`` opens a file on first use."""
+    (tmp_path / "rows_of_mine").mkdir()
+    (tmp_path / "rows_of_mine" / "__init__.py").touch()
+    (tmp_path / "rows_of_mine" / "helpers.py").write_text(HELPERS)
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("rows_of_mine.helpers")
+    package = importlib.import_module("rows_of_mine")
+    yield package
+    if package.helpers.file is not None:
+        package.helpers.file.close()
+    for name in ("rows_of_mine", "rows_of_mine.helpers"):
+        sys.modules.pop(name)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("how", ["by the module", "by an import"])
+def test_a_function_of_another_module_opens_anew(how: str, method: str, rows: str, helped: ModuleType) -> None:
+    """What `helpers.row(i)` opens for sample 0 is undone, and refused where it was open before the fork."""
+
+    class ByModule(Lazy):
+        def __getitem__(self, index: int) -> Any:
+            return helped.helpers.row(self.path, index)
+
+    class ByImport(Lazy):
+        def __getitem__(self, index: int) -> Any:
+            from rows_of_mine.helpers import row  # type: ignore[import-not-found]  # noqa: PLC0415
+
+            return row(self.path, index)
+
+    dataset = ByModule(rows) if how == "by the module" else ByImport(rows)
+    assert epoch(dataset, method) == list(range(COUNT))
+    assert helped.helpers.file is None
+    helped.helpers.row(rows, 0)
+    refuse_to_share(Lazy(rows))
+    with pytest.raises(ringfeed.ShipError) as caught:
+        refuse_to_share(dataset)
+    label = "variable 'helped.helpers" if how == "by the module" else "import 'rows_of_mine.helpers"
+    where = f"dataset.__getitem__: {label}.row': global 'file'"
+    assert str(caught.value) == f"{where} is an open file ({rows!r}), {REMEDY}"
 
 
 MANY_NAMES = (

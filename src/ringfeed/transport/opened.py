@@ -26,7 +26,7 @@ import numpy as np
 
 from ringfeed.errors import ShipError
 from ringfeed.transport import unpicklable as _culprit
-from ringfeed.transport.pickler import failure
+from ringfeed.transport.pickler import failure, names_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -184,9 +184,25 @@ def _dict_of(obj: object) -> dict[str, Any]:
 
 
 def _named(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    for label, part in _culprit.parts_of_function(function):
-        if _is_users(function.__module__) or not label.startswith(": global"):
-            yield label, part
+    """What the code of a function names, also in the user's own modules: `utils.read(i)` reads as `read(i)` does."""
+    if not _is_users(function.__module__):
+        yield from (part for part in _culprit.parts_of_function(function) if not part[0].startswith(": global"))
+        return
+    parts = [*_culprit.parts_of_function(function)]
+    yield from parts
+    names = names_in(function.__code__)
+    imports = [(f": import '{name}", sys.modules[name]) for name in sorted(names & sys.modules.keys())]
+    yield from _in_modules([*parts, *imports], names)
+
+
+def _in_modules(parts: list[tuple[str, Any]], names: set[str]) -> Iterator[tuple[str, Any]]:
+    seen = set()
+    for label, module in parts:  # which grows by the modules inside
+        if type(module) is ModuleType and module not in seen and _is_users(module.__name__):
+            seen.add(module)
+            members = [(f"{label}.{name}", vars(module)[name]) for name in sorted(names & vars(module).keys())]
+            parts += members
+            yield from members
 
 
 def _results(cached: Any) -> Iterator[Any]:
