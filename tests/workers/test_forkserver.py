@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import resource
 import signal
@@ -93,7 +94,7 @@ class Frozen:
 
 @pytest.mark.usefixtures("nothing_left")
 def test_a_collection_in_a_worker_does_not_copy_what_the_forkserver_has_imported() -> None:
-    """The collector leaves alone what was imported before the fork, and else pages are copied. It looks at the dataset."""
+    """It leaves alone what was imported before the fork, or pages are copied. It looks at the dataset."""
     with loader_of(Frozen()) as loader:
         frozen, tracked = np.concatenate([*loader]).T
     assert min(frozen) > len(sys.modules)
@@ -249,6 +250,38 @@ def test_workers_share_no_file_that_unpickling_opens(kind: Callable[[str], Any],
         os.kill(pids(loader)[0], signal.SIGKILL)
         os.kill(pool_of(loader)._launcher._forkserver.pid, signal.SIGKILL)
         assert np.concatenate([*loader]).tolist() == list(range(COUNT))
+
+
+OWN_FILE = """
+import os
+from pathlib import Path
+import numpy as np
+FILE, PID = Path({rows!r}).open({mode!r}), os.getpid()
+class Numbers:
+    def __len__(self): return 8
+    def __getitem__(self, index): return np.array([index, PID, os.getpid()])
+"""
+
+
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize(("mode", "apart"), [("rb", True), ("r+b", True), ("ab", False)])
+def test_workers_share_no_file_that_an_import_opens(
+    mode: str,
+    apart: bool,  # noqa: FBT001 - a parameter
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where the module of the dataset opens a file, each worker imports it for itself; a log may be shared."""
+    (tmp_path / "rows").touch()
+    (tmp_path / "own_file.py").write_text(OWN_FILE.format(rows=str(tmp_path / "rows"), mode=mode))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = importlib.import_module("own_file")
+    with loader_of(module.Numbers()) as loader:
+        index, importer, worker = np.concatenate([*loader]).T
+    module.FILE.close()
+    sys.modules.pop("own_file")
+    assert index.tolist() == list(range(8))
+    assert (importer == worker).tolist() == [apart] * 8
 
 
 @pytest.mark.usefixtures("nothing_left")

@@ -171,8 +171,10 @@ class Forkserver(Forker):
         """Start the forkserver, unless it has begun: it imports while this process does something else."""
         if self._begun is None:
             self._begun = spawn("ringfeed.workers.forkserver_main", self.lifeline)
+            # Where something opens a file, each worker imports for itself: see `ForkserverMain._unpack`.
+            imports = {} if self.holds_dataset else {"modules": ()}
             with suppress(OSError):  # it is dead: `start` will find out
-                channels.send(self._begun.channel, {"preload": self._preload})
+                channels.send(self._begun.channel, {"preload": {**self._preload, **imports}})
 
     def hold(self, dataset: Any, shipment: Shipment | None) -> None:  # noqa: ARG002 - it is sent
         """Have the dataset unpickled in the forkserver, once for all workers."""

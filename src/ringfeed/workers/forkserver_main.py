@@ -14,6 +14,7 @@ import signal
 import sys
 import warnings
 from contextlib import suppress
+from fcntl import F_GETFL, fcntl
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -41,6 +42,7 @@ class ForkserverMain:
         self._lifeline = lifeline
         self._dataset = dataset
         self._may_fork = True
+        self._opened: set[tuple[str, str]] = set()  # by imports, and kept open
         self._children: dict[int, Child] = {}  # by pidfd
 
     def run(self) -> None:
@@ -64,7 +66,9 @@ class ForkserverMain:
             channels.send(self._channel, {"refused": reason(error)})
             return True
         if "preload" in message:
+            before = _readable()
             preload(**message["preload"])
+            self._opened = _readable() - before
         elif "manifest" in message:
             move_to(**message["surroundings"])
             if message["manifest"] is not None:
@@ -80,17 +84,17 @@ class ForkserverMain:
         return True
 
     def _unpack(self, manifest: bytes, fds: list[Descriptor]) -> None:
-        """Unpickle the dataset, unless that opens something: forked workers would share it, its position too.
+        """Unpickle the dataset, unless that or an import opens something: forked workers would share its position.
 
         Then each worker unpickles it for itself. Where it stays open here, this process must not fork.
         """
         from ringfeed.transport.shared_dataset import unpack  # noqa: PLC0415 - imports NumPy, after the guard of a worker
 
-        before = _open_descriptors()
+        before = _readable() - self._opened
         self._dataset = unpack(manifest, [fd.fileno() for fd in fds])
-        if _open_descriptors() - before:
+        if _readable() - before:
             self._dataset = None
-            self._may_fork = not _open_descriptors() - before
+            self._may_fork = not _readable() - before
             channels.send(self._channel, {"apart": True})
 
     def _fork_worker(self, channel: Descriptor) -> None:
@@ -151,13 +155,14 @@ def move_to(environment: dict[str, str], here: str, path: list[str]) -> None:
     sys.path[:] = path
 
 
-def _open_descriptors() -> set[tuple[str, str]]:
-    """Return the number of each open descriptor, and what it is open on."""
+def _readable() -> set[tuple[str, str]]:
+    """Return the number of each descriptor that can be read, and what it is open on: a log may be shared."""
     found = set()
     with suppress(FileNotFoundError):  # no /proc
         for fd in os.listdir("/proc/self/fd"):  # noqa: PTH208 - names are enough
             with suppress(OSError):  # that of the listing itself
-                found.add((fd, os.readlink(f"/proc/self/fd/{fd}")))  # noqa: PTH115 - as above
+                if fcntl(int(fd), F_GETFL) & os.O_ACCMODE != os.O_WRONLY:
+                    found.add((fd, os.readlink(f"/proc/self/fd/{fd}")))  # noqa: PTH115 - as above
     return found
 
 
