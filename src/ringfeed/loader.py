@@ -506,7 +506,7 @@ class Loader(Generic[Batch_co]):
         """Return the frameworks that workers import, where their start takes long."""
         engine = self._runner.engine
         started = self._options.start_method != "fork"  # a forked worker maps what this process has imported
-        slow = stats.startup_s >= STARTUP_S or not stats.batches
+        slow = stats.launch_s + stats.startup_s >= STARTUP_S or not stats.batches
         if engine is not None and started and slow and not self._imports:
             self._imports = frameworks_in(engine.pool.pids())
         return self._imports

@@ -132,8 +132,10 @@ class Engine:
     # ---- epochs ----
 
     def start(self, dataset: Any) -> None:
-        """Start the workers."""
+        """Start the workers; a forkserver imports and unpickles before it forks them, which is a wait for the start."""
+        began_ns = _ring.now_ns()
         self.pool.start(dataset)
+        self.stats.launch_s += (_ring.now_ns() - began_ns) / 1e9
 
     def update(self, dataset: Any) -> None:
         """Have the coming batches read from the dataset as it is now."""

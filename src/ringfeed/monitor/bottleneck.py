@@ -41,8 +41,8 @@ def verdict(  # noqa: PLR0913 - what a loader is
     if workers and not stats.batches and stats.elapsed_s >= STARTUP_S:
         return f"no batch in {show_s(stats.elapsed_s)}: {why}"
     told = _since_first_batch(stats, workers, slots, slot_size, cpus, tuned)
-    started = f"; start-up took {show_s(stats.startup_s)} before the first batch: {why}"
-    return told + started * (stats.startup_s >= STARTUP_S)
+    took_s = stats.launch_s + stats.startup_s
+    return told + f"; start-up took {show_s(took_s)} before the first batch: {why}" * (took_s >= STARTUP_S)
 
 
 def _since_first_batch(  # noqa: PLR0913, PLR0917 - as above

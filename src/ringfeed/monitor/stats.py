@@ -75,6 +75,7 @@ class Stats:
         """Know of no loader yet."""
         self._look: Callable[[], Memory] | None = None  # no field: it means nothing in another process
         self.startup_busy_s = 0.0  # no field: the part of busy_s during startup_s, for the verdict
+        self.launch_s = 0.0  # no field: before the first epoch is under way, and so in no other time
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the loader behind: what is copied or pickled is of the past."""
