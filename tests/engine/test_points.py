@@ -118,14 +118,20 @@ CASES = {
     "a rank of two": lambda: loader_of(Numbers(), sampler=[*range(21)], rank=1, world_size=2, batch_size=3),
     "a mix": lambda: loader_of(mix_of(weights=[3, 2, 1])),
     "a mix with quotas": lambda: loader_of(mix_of(weights=[3, 2, 1], per_batch=True)),
+    "draws by priority": lambda: loader_of(Numbers(), sampler=ringfeed.PrioritizedSampler(len(Numbers())), slots=2),
     "a mix of changing weights": lambda: loader_of(mix_of(weights=lambda _, batch: [3, 1 + batch % 2, 1]), slots=2),
 }
+
+
+def numbers(batch: Any) -> list[Any]:
+    """Return what is in a batch of one leaf or of several."""
+    return [leaf.tolist() for leaf in batch] if isinstance(batch, tuple) else batch.tolist()
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_ctrl_c_at_any_point_of_next_changes_nothing(case: str) -> None:
     """All batches and errors come, in order, are counted once, and the state is as without it."""
-    assert points.differing(CASES[case], np.ndarray.tolist) == {}
+    assert points.differing(CASES[case], numbers) == {}
 
 
 WORKERS: dict[str, tuple[dict[str, Any], int]] = {
@@ -150,7 +156,7 @@ TOLD_AGAIN = {"an iterable's error that is raised"}  # which ends it each time t
 @pytest.mark.parametrize("case", sorted(CASES.keys() - TOLD_AGAIN))
 def test_a_state_at_any_place_has_the_rest(case: str) -> None:
     """What was handed out or raised does not come again, all else does."""
-    assert points.rests(CASES[case], np.ndarray.tolist) == {}
+    assert points.rests(CASES[case], numbers) == {}
 
 
 def test_what_ends_the_workers_is_raised_once() -> None:
