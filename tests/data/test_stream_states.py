@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -9,10 +11,12 @@ import numpy as np
 import pytest
 
 from ringfeed.data import opening, state_taker
+from ringfeed.data.round_robin import RoundRobinEpoch
 from ringfeed.data.state_taker import StateTaker
 from ringfeed.data.stream_states import ENTRIES, HEAD, LARGEST, MOST_SIZE, State, StreamStates, encoded, states_size
 from ringfeed.data.stream_states import UnfitError as Unfit
 from ringfeed.data.streams import is_iterable
+from ringfeed.errors import StateError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -302,3 +306,48 @@ def test_an_iterator_goes_on_without_what_was_read_ahead() -> None:
     assert owner is peekable
     found, _ = opening.begin(peekable, State(3, b'{"at":3}'))
     assert [*found] == [4, 5]
+
+
+def test_a_state_of_another_run_is_none() -> None:
+    """An epoch that is begun anew finds no state that was kept before, nor one that a worker keeps late."""
+    states = kept(1, shared=True)
+    run = states.run
+    states.save(0, 0, State(10, b"1"))
+    states.begin_run()
+    assert states.run == run + 1
+    assert states.find(0, 0, 10) is None
+    states.save(0, 0, State(8, b"2"))
+    states.save(0, 0, State(9, b"1"), run)
+    assert states.find(0, 0, 10) == State(8, b"2")
+    states.refuse(0, "x" * HEAD)
+    assert states.run == run + 1
+    states.close()
+    assert (states.run, states.find(0, 0, 10)) == (run + 1, State(8, b"2"))
+
+
+def test_where_iterables_are_can_be_asked_while_batches_are_planned() -> None:
+    """From another thread, at any moment."""
+    epoch, raised, is_over = RoundRobinEpoch(3, 1), [], threading.Event()
+
+    def look() -> None:
+        try:
+            while not is_over.is_set():
+                with contextlib.suppress(StateError):
+                    epoch.state(-1)
+        except RuntimeError as error:
+            raised.append(error)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        looking = threading.Thread(target=look)
+        looking.start()
+        for _ in range(20_000):
+            epoch.take(1)
+            if raised:
+                break
+    finally:
+        sys.setswitchinterval(before)
+        is_over.set()
+        looking.join(60)
+    assert not raised

@@ -98,10 +98,48 @@ class Walks:
         return Walk(Counted(self.log))
 
 
+class Drawn(Walk):
+    """An iterator that draws its order when it is begun; only its state says which."""
+
+    def __init__(self, length: int) -> None:
+        self.length, self.at = length, 0
+        self.seed = int.from_bytes(os.urandom(4), "little")
+
+    def __next__(self) -> Any:
+        if self.at == self.length:
+            raise StopIteration
+        self.at += 1
+        return np.int64(self.at - 1), np.int64(self.seed)
+
+    def state_dict(self) -> Any:
+        return {"at": self.at, "seed": self.seed}
+
+    def load_state_dict(self, state: Any) -> None:
+        self.at, self.seed = state["at"], state["seed"]
+
+
+class Draws:
+    """Each of its iterators draws an order."""
+
+    def __iter__(self) -> Drawn:
+        return Drawn(LENGTH)
+
+
+class Returned:
+    """A function that returns the same iterable each time."""
+
+    def __init__(self, iterable: Any) -> None:
+        self.iterable = iterable
+
+    def __call__(self) -> Any:
+        return self.iterable
+
+
 KINDS: dict[str, Callable[[Path], Any]] = {
     "iterable": Counted,
     "sticky": Sticky,
     "function": lambda log: partial(Counted, log),
+    "function of one": lambda log: Returned(Sticky(log)),
     "its iterator": Walks,
 }
 
@@ -167,6 +205,25 @@ def test_a_state_of_its_own_spares_what_was_read(way: str, kind: str, log: Path)
         assert lines(log) - before <= LENGTH - len(seen) + NEAR
         assert [number for number, _ in rows(loader)] == [*range(LENGTH)]
     assert len(whole) == LENGTH
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_state_holds_in_a_loader_that_has_begun_the_same_epoch_otherwise(way: str) -> None:
+    """What it has read ahead, and its own states, are of an order that it has drawn itself."""
+    with loader_of(Draws(), way) as loader:
+        for _ in loader:
+            state = saved(loader)
+            if "streams" in state:
+                break
+        seed = state["streams"][0]["of"]["seed"]
+    for batches in (2, 10, 60):
+        with loader_of(Draws(), way) as loader:
+            first = iter(loader)
+            assert seed not in {int(next(first)[1][0]) for _ in range(batches)}
+            loader.load_state_dict(state)
+            found = rows(islice(loader, 80))
+            assert found == [(number, seed) for number in range(state["samples"], state["samples"] + 80 * ROWS)]
+            assert loader.state_dict()["streams"][0]["of"]["seed"] == seed
 
 
 def test_an_iterator_goes_on_from_its_state(log: Path) -> None:

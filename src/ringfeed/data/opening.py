@@ -98,7 +98,7 @@ def opened(iterable: Any) -> Any:
     if not hasattr(type(found), "__iter__") and not hasattr(type(found), "__getitem__"):
         message = f"the dataset is a function that returned a {type(found).__name__}, expected an iterable"
         raise TypeError(message)
-    return _copied(found) if found is iterable and has_state(found) else found
+    return found
 
 
 def _copied(iterable: Any) -> Any:
@@ -127,6 +127,8 @@ def begin(iterable: Any, state: State | None = None) -> tuple[Iterator[Any], Any
     """
     found = opened(iterable)
     owner = found if has_state(found) else None
+    if owner is not None and (found is iterable or state is not None):  # a function may return it again
+        found = owner = _copied(found)
     if owner is not None and state is not None:
         owner.load_state_dict(json.loads(state.text))
     iterator = iter(found)

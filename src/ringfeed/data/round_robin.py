@@ -113,7 +113,8 @@ class RoundRobinEpoch:
         """
         if len(self._read) == 1:
             return None
-        found = next((one for one in self._states if one["given"] == position), None)
+        known = tuple(self._states)  # another thread plans meanwhile
+        found = next((one for one in known if one["given"] == position), None)
         if found is None:
             message = (
                 f"the state of {len(self._read)} iterables is kept for the newest {self._kept} batches that are read "

@@ -22,6 +22,7 @@ class StateTaker:
     def __init__(self, states: StreamStates | None, stream: int, epoch: int, rows: int, slots: int) -> None:
         """Take none yet; ``rows``: elements of a batch."""
         self._states = states
+        self._run = 0 if states is None else states.run
         self._stream, self._epoch, self._rows = stream, epoch, rows
         self._least = -(-(slots + BEHIND) // (ENTRIES - 1)) * rows  # so that the oldest lies behind all that is ahead
         self._cost_ns = 0
@@ -83,7 +84,7 @@ class StateTaker:
         """Keep a state, since the element that follows it is there: not every source can go on at its end."""
         assert self._states is not None
         try:
-            self._states.save(self._stream, self._epoch, State(count, text))
+            self._states.save(self._stream, self._epoch, State(count, text), self._run)
         except UnfitError as error:
             self._refuse(error)
 

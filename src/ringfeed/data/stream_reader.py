@@ -35,12 +35,16 @@ class StreamReader:
         self._source, self._reader = source, reader
         self._iterables = iterables
         self._epoch: int | None = None  # that the streams are read for
+        self._run = 0  # likewise
         self._streams: list[_Stream] = []
         whole = reader.by(reader.writer.batch, self._element, source.rows)
         self._fill = whole if source.whole else reader.by(reader.writer.samples, self._element)
 
     def read_claim(self) -> bool:
         """Fill the reader's claim."""
+        states = self._reader.port.states
+        if states is not None and states.run != self._run:
+            self._epoch, self._run = None, states.run  # this epoch was begun anew, perhaps from a state
         if (row := self._reader.end.killed) is not None:
             number = self._reader.end.indices[row]
             self._stream(number).bar = number // len(self._iterables)  # before an element that ends each process

@@ -1,11 +1,14 @@
 """The states that iterables have of their own, kept in shared memory: a worker's death does not lose them.
 
-    a stream's part    how far it is skipped; why it has no states; its newest states, `ENTRIES` of them
+    a stream's part    how far it is skipped; why it has no states; the run; its newest states, `ENTRIES` of them
     an entry           number, epoch, elements read before, size, checksum; then the state as JSON
 
 The worker that reads a stream writes its part; the consumer writes the state that an epoch goes on from, before that
 worker reads. No reader takes a lock: what is half written does not have its checksum. So the consumer looks a state up
 in microseconds, from any thread and from a signal handler.
+
+A run is what is read from one start on, as far as the reading ahead goes. An epoch may be begun more than once, and an
+iterable may draw its order at each start, so the states of another run are none: the checksum is over the run, too.
 """
 
 from __future__ import annotations
@@ -31,8 +34,9 @@ MOST_SIZE = 2**20  # bytes of all streams
 LARGEST = 2**15  # bytes of an entry
 SMALLEST = 128
 HEAD = 256  # bytes of a part ahead of its entries
-_PROGRESS, _TOLD, _ENTRY = Struct("<QQQQ"), Struct("<H"), Struct("<QQQII")
+_PROGRESS, _TOLD, _RUN, _ENTRY = Struct("<QQQQ"), Struct("<H"), Struct("<Q"), Struct("<QQQII")
 _TOLD_AT = _PROGRESS.size
+_RUN_AT = HEAD - _RUN.size  # of the first part
 
 Memory: TypeAlias = "mmap.mmap | bytearray"
 
@@ -129,8 +133,18 @@ class StreamStates:
         """The bytes of the largest state that is kept."""
         return self._entry - _ENTRY.size
 
-    def save(self, stream: int, epoch: int, state: State) -> None:
-        """Keep a state in the place of the oldest; UnfitError where it is too large."""
+    @property
+    def run(self) -> int:
+        """The number of the run. It changes only while no worker has anything to read."""
+        (number,) = _RUN.unpack_from(self._memory, _RUN_AT)
+        return int(number)
+
+    def begin_run(self) -> None:
+        """Have no state that was kept before be found."""
+        _RUN.pack_into(self._memory, _RUN_AT, self.run + 1)
+
+    def save(self, stream: int, epoch: int, state: State, run: int | None = None) -> None:
+        """Keep a state of a run, by default this one, in the place of the oldest; UnfitError where it is too large."""
         if not self._entry:
             raise UnfitError("has no room beside those of so many iterables")
         if len(state.text) > self.most:
@@ -140,7 +154,7 @@ class StreamStates:
         begin = at + _ENTRY.size
         memory[at:begin] = bytes(_ENTRY.size)
         memory[begin : begin + len(state.text)] = state.text
-        checksum = _checksum(number, epoch, state)
+        checksum = _checksum(self.run if run is None else run, number, epoch, state)
         _ENTRY.pack_into(memory, at, number, epoch, state.read, len(state.text), checksum)
 
     def find(self, stream: int, epoch: int, count: int) -> State | None:
@@ -157,7 +171,7 @@ class StreamStates:
         at, number, epoch, read, size, checksum = entry
         begin = at + _ENTRY.size
         state = State(read, bytes(self._memory[begin : begin + min(size, self.most)]))
-        return state if checksum == _checksum(number, epoch, state) else None
+        return state if checksum == _checksum(self.run, number, epoch, state) else None
 
     def _entries(self, stream: int) -> Iterator[int]:
         first = stream * self._part + HEAD
@@ -185,7 +199,7 @@ class StreamStates:
 
     def refuse(self, stream: int, why: str) -> None:
         """Note why a stream's states cannot be kept."""
-        text = why.encode()[: HEAD - _TOLD_AT - _TOLD.size]
+        text = why.encode()[: _RUN_AT - _TOLD_AT - _TOLD.size]
         at = stream * self._part + _TOLD_AT
         self._memory[at + _TOLD.size : at + _TOLD.size + len(text)] = text
         _TOLD.pack_into(self._memory, at, len(text))
@@ -216,8 +230,9 @@ class StreamStates:
             self.note_skipped(stream, 0, 0, 0)
 
 
-def _checksum(number: int, epoch: int, state: State) -> int:
-    return zlib.crc32(state.text, zlib.crc32(_ENTRY.pack(number, epoch, state.read, len(state.text), 0)))
+def _checksum(run: int, number: int, epoch: int, state: State) -> int:
+    head = _RUN.pack(run) + _ENTRY.pack(number, epoch, state.read, len(state.text), 0)
+    return zlib.crc32(state.text, zlib.crc32(head))
 
 
 def _shown(state: State | None) -> dict[str, Any] | None:

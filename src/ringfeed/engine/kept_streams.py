@@ -24,10 +24,12 @@ class KeptStreams:
         self.states = StreamStates.of(source.states_size, max(source.streams, 1), shared=shared)
         self._watches = False
 
-    def go_on_from(self, place: Place) -> None:
-        """Have the streams begin at the states of a place."""
+    def go_on_from(self, place: Place, *, is_ahead: bool) -> None:
+        """Have the streams begin at the states of a place; ``is_ahead``: workers have begun to read from there."""
         if self.states is not None:
             self.states.forget_skipped()
+            if not is_ahead:
+                self.states.begin_run()
             self.states.seed(place.epoch, place.streams)
             self._watches = place.samples > 0
 

@@ -123,7 +123,7 @@ class EpochRunner:
         engine, position = self.engine, self.position
         assert engine is not None
         epoch = position.start(hooks)._replace(states=engine.streams.states)
-        engine.streams.go_on_from(epoch.begun)
+        engine.streams.go_on_from(epoch.begun, is_ahead=engine.is_ahead(epoch.begun.epoch))
         number, shard, sampler = epoch.begun.epoch, position.shard, position.sampler
         # Not by a method: the engine must not keep this.
         following = partial(_part, shard, sampler) if self._goes_on and number < MOST else None
