@@ -43,6 +43,7 @@ ITEMS: dict[str, list[Any]] = {
     "empty dicts": [{}, {}],
     "sets": [{1, 2}, {3}],
     "paths": [Path("a"), Path("b/c")],
+    "times": [np.timedelta64(1, "D"), np.timedelta64(1, "h")],
 }
 
 
@@ -81,6 +82,33 @@ def test_arrays_come_back_read_only() -> None:
         assert all(a.dtype == b.dtype and np.array_equal(a, b) for a, b in zip(frozen, items, strict=True))
     with pytest.raises(ValueError, match="read-only"):
         Frozen(alike)[0][0] = 1
+
+
+PADDED = np.dtype({"names": ["a", "b"], "formats": ["i1", ">f8"], "offsets": [0, 16], "itemsize": 32})
+
+
+@pytest.mark.parametrize("dtype", [">i4", ">U3", PADDED])
+def test_the_dtype_is_the_one_that_was_given(dtype: Any) -> None:
+    """With its byte order and its padding."""
+    frozen = Frozen([np.zeros(2, dtype), np.ones(1, dtype)])
+    for found in (frozen, pickle.loads(pickle.dumps(frozen, 5))):
+        assert [(item.dtype, item.dtype.itemsize) for item in found] == [
+            (np.dtype(dtype), np.dtype(dtype).itemsize)
+        ] * 2
+        assert found[1][0] == np.ones(1, dtype)[0]
+
+
+class Refusing:
+    """Is pickled, and raises when it is made again."""
+
+    def __reduce__(self) -> Any:
+        return [].pop, ()
+
+
+def test_an_items_own_index_error_is_no_end() -> None:
+    """It comes out of the loop."""
+    with pytest.raises(IndexError, match="pop from empty list"):
+        list(Frozen([1, Refusing(), 2]))
 
 
 def test_it_is_a_sequence() -> None:
@@ -129,6 +157,51 @@ def test_an_index_out_of_range(index: int) -> None:
 
 
 # ---- in workers ----
+
+PROGRAM = """
+import dataclasses, enum, sys
+import numpy as np
+import ringfeed
+
+class Kind(enum.Enum):
+    ODD = 1
+    EVEN = 0
+
+@dataclasses.dataclass
+class Item:
+    number: int
+    kind: Kind
+
+class Items:
+    def __init__(self):
+        self.items = ringfeed.Frozen([Item(number, Kind(number % 2)) for number in range(50)])
+
+    def __len__(self):
+        return 50
+
+    def __getitem__(self, index):
+        item = self.items[index]
+        assert type(item) is Item
+        assert (item.kind is Kind.ODD) == item.number % 2
+        return np.int64(item.number)
+
+if __name__ == "__main__":
+    assert Items().items[7] == Item(7, Kind.ODD)
+    with ringfeed.Loader(Items(), batch_size=10, workers=1, start_method=sys.argv[1]) as loader:
+        print(sum(int(batch.sum()) for batch in loader))
+"""
+
+
+@pytest.mark.parametrize("start_method", ["spawn", "forkserver", "fork"])
+def test_items_of_the_programs_own_classes_are_read_in_workers(start_method: str, tmp_path: Path) -> None:
+    """No worker can import the main file, where most of them are."""
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    done = subprocess.run(
+        [sys.executable, str(program), start_method], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert (done.stdout, done.stderr) == ("1225\n", "")
+
 
 MANY = 100_000
 

@@ -11,7 +11,6 @@ Frozen(items) ──▶ a column of the items' kind
 from __future__ import annotations
 
 import operator
-import pickle
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -19,9 +18,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import numpy as np
 
 from ringfeed._units import show_bytes
+from ringfeed.data.frozen_pickles import dump_all, loader_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from numpy.typing import NDArray
 
@@ -46,7 +46,7 @@ class Frozen(Sequence[T_co]):
 
     items: a list or another iterable of bools, ints, floats, str, bytes, NumPy's scalars and arrays, and lists, tuples
         and dicts of these; all others are pickled one by one. Items come back equal and of the same type, and arrays
-        read-only. Best are items of one type and structure.
+        read-only unless they are pickled: those of several dtypes or shapes. Best are items of one type and structure.
 
     ``frozen[i]`` and ``len(frozen)`` are those of the list, ``frozen[a:b]`` is a list. TypeError for what is no such
     iterable, or holds what cannot be pickled.
@@ -79,6 +79,11 @@ class Frozen(Sequence[T_co]):
             raise IndexError(message)
         item: T_co = self._column.at(place + length if place < 0 else place)
         return item
+
+    def __iter__(self) -> Iterator[T_co]:
+        """Make one item after another; an IndexError of an item's own class does not end it."""
+        for place in range(len(self)):
+            yield self._column.at(place)
 
     @property
     def nbytes(self) -> int:
@@ -146,17 +151,19 @@ class _Numbers(_Column):
 _READERS: dict[str, Callable[[memoryview], Any]] = {
     "str": lambda view: str(view, "utf-8", "surrogatepass"),
     "bytes": bytes,
-    "pickle": pickle.loads,
 }
 
 
 class _Texts(_Column):
     __slots__ = ("_edges", "_read", "_view")
 
-    def __init__(self, data: NDArray[np.uint8], edges: NDArray[np.int64], kind: str) -> None:
-        super().__init__(len(edges) - 1, data, edges, kind)
+    def __init__(
+        self, data: NDArray[np.uint8], edges: NDArray[np.int64], kind: str, beside: tuple[Any, ...] = ()
+    ) -> None:
+        """``kind``: "str", "bytes", "pickle"; ``beside``: what the pickles refer to."""
+        super().__init__(len(edges) - 1, data, edges, kind, beside)
         self._view, self._edges = data.data, edges.data
-        self._read = _READERS[kind]
+        self._read = loader_of(beside) if kind == "pickle" else _READERS[kind]
 
     def at(self, place: int) -> Any:
         return self._read(self._view[self._edges[place] : self._edges[place + 1]])
@@ -209,8 +216,8 @@ def _pack(items: Sequence[Any], depth: int = 0) -> _Column:
         return _texts(items, kind)
     if kind is np.ndarray:
         return _arrays(items)
-    if kind is not None and issubclass(kind, np.number | np.bool_):
-        return _Numbers(np.array(items), "numpy")
+    if kind is not None and issubclass(kind, np.number | np.bool_) and kind is not np.timedelta64:  # each has a unit
+        return _Numbers(np.array(items, kind), "numpy")
     if depth < DEEPEST and kind in (list, tuple, dict):
         return _structures(items, kind, depth + 1)
     return _pickled(items)
@@ -228,9 +235,9 @@ def _texts(items: Sequence[Any], kind: type) -> _Column:
     return _joined(encoded, kind.__name__)
 
 
-def _joined(encoded: Sequence[bytes], kind: str) -> _Column:
+def _joined(encoded: Sequence[bytes], kind: str, beside: tuple[Any, ...] = ()) -> _Column:
     data = np.frombuffer(b"".join(encoded) or b"\0", np.uint8)  # of nothing there is no buffer
-    return _Texts(data, _edges(map(len, encoded)), kind)
+    return _Texts(data, _edges(map(len, encoded)), kind, beside)
 
 
 def _edges(lengths: Iterable[int]) -> NDArray[np.int64]:
@@ -242,7 +249,9 @@ def _arrays(items: Sequence[Any]) -> _Column:
     is_one_kind = all(item.dtype == first.dtype and item.shape[1:] == first.shape[1:] and item.ndim for item in items)
     if not is_one_kind or first.dtype.hasobject:
         return _pickled(items)
-    return _Arrays(np.concatenate(items), _edges(map(len, items)))
+    edges = _edges(map(len, items))
+    data = np.empty((edges[-1], *first.shape[1:]), first.dtype)  # else its byte order and padding are lost
+    return _Arrays(np.concatenate(items, out=data), edges)
 
 
 def _structures(items: Sequence[Any], kind: type, depth: int) -> _Column:
@@ -261,15 +270,5 @@ def _structures(items: Sequence[Any], kind: type, depth: int) -> _Column:
 
 
 def _pickled(items: Sequence[Any]) -> _Column:
-    return _joined([_dumped(number, item) for number, item in enumerate(items)], "pickle")
-
-
-def _dumped(number: int, item: object) -> bytes:
-    try:
-        return pickle.dumps(item, pickle.HIGHEST_PROTOCOL)
-    except Exception as error:
-        message = (
-            f"items[{number}] is of type {type(item).__name__}, which cannot be pickled ({error}); expected "
-            f"str, bytes, numbers, arrays, structures of them, or what pickle takes"
-        )
-        raise TypeError(message) from error
+    pickles, beside = dump_all(items)
+    return _joined(pickles, "pickle", beside)
