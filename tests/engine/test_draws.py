@@ -357,6 +357,28 @@ def test_a_state_without_that_of_its_sampler() -> None:
         assert next(steps(loader, sampler)) == by_hand(3, 1)[4]
 
 
+@pytest.mark.parametrize("epochs", [0, 1])
+def test_a_state_between_epochs_without_that_of_its_sampler(epochs: int) -> None:
+    """It is refused as well, and so is one from ahead of the first epoch."""
+    sampler = sampler_of()
+    with loader_of(sampler) as loader:
+        sampler.update([1], [2.0])
+        for _ in range(epochs):
+            assert len([*steps(loader, sampler)]) == 15
+        state, powers = loader.state_dict(), sampler.state_dict()
+        assert (state["epoch"], state["samples"], state["sampler"]) == (epochs, 0, 1 + 15 * epochs)
+        expected = [*steps(loader, sampler)]
+    sampler = sampler_of()
+    with loader_of(sampler) as loader:
+        loader.load_state_dict(state)
+        with pytest.raises(
+            ringfeed.StateError, match=rf"^the loader's state was taken after {1 + 15 * epochs} updates"
+        ):
+            iter(loader)
+        sampler.load_state_dict(powers)
+        assert [*steps(loader, sampler)] == expected
+
+
 def test_a_drawn_seed_comes_with_the_state() -> None:
     """A loader with seed=None goes on with the one of the state: in the draws, and in the samples' random numbers."""
 

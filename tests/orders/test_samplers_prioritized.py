@@ -326,6 +326,15 @@ def test_a_state_goes_on_bit_for_bit() -> None:
         assert again.pending == 28 - start
 
 
+def test_weights_may_be_zero_where_numpy_raises() -> None:
+    """With np.seterr(all="raise"): 2**-900 of 2**900 is not there any more in 64 bits."""
+    sampler = ringfeed.PrioritizedSampler(2, alpha=1, beta=1)
+    with np.errstate(all="raise"):
+        sampler.update([0, 1], [1e-270, 1e270])
+        _, weights = unpack(sampler.bind(2, SEED).epoch(0).take(2))
+    assert weights.tolist() == [0, 0]
+
+
 def test_beta_is_in_the_state_where_it_is_a_number() -> None:
     """One that was assigned comes back; a function stays, and is asked for the same step."""
     sampler = ringfeed.PrioritizedSampler(LENGTH, beta=0.4)
@@ -422,6 +431,26 @@ EXPECTED = "expected what PrioritizedSampler.state_dict() returned"
         (
             lambda state: {**state, "powers": state["powers"] * np.nan},
             "the sampler's state has powers that are negative or not finite; it was changed since",
+        ),
+        (
+            lambda state: {**state, "powers": state["powers"] * 1e300},
+            "the sampler's state has 1e+300 in 'powers', expected at most 2**900; it was changed since",
+        ),
+        (
+            lambda state: {**state, "most": np.nan},
+            "the sampler's state has nan in 'most', expected at most 2**900; it was changed since",
+        ),
+        (
+            lambda state: {**state, "updates": -1},
+            "the sampler's state has -1 for 'updates', expected an int of 0 or more; it was changed since",
+        ),
+        (
+            lambda state: {**state, "first": 0.5},
+            "the sampler's state has 0.5 for 'first', expected an int of 0 or more; it was changed since",
+        ),
+        (
+            lambda state: {**state, "draws": np.array([LENGTH])},
+            "the sampler's state has draws that are of no sample from 0 to 99; it was changed since",
         ),
     ],
 )

@@ -63,6 +63,8 @@ class Position:
         """
         now = self._now
         found = self.next if now is None else now.place(batches)
+        if found.samples == 0 and found.state is None:
+            found = found._replace(state=getattr(self.sampler, "start_state", None))
         return found if found.hooks is not None else found._replace(hooks=self._hooks.now())
 
     @property

@@ -36,8 +36,8 @@ def pack(indices: Indices, weights: Floats) -> Indices:
     return bits << INDEX_BITS | indices
 
 
-def index_of(draw: int) -> int:
-    """Return the number of a draw's sample; of a sample's number, the number itself."""
+def index_of(draw: Any) -> Any:
+    """Return the number of a draw's sample; of a sample's number, the number itself. Of arrays, too."""
     return draw & (1 << INDEX_BITS) - 1
 
 
@@ -58,6 +58,11 @@ class Order:
         """Return epoch ``number`` from position ``start`` on; ``state``: the sampler's updates before that."""
         key = np.frombuffer(derive("prioritized", (self._seed, number, self._count), 16), "<u8").astype(np.uint64)
         return Epoch(self.sampler, key, number, start, state)
+
+    @property
+    def start_state(self) -> int:
+        """The state of an epoch that has not begun: how many updates there were."""
+        return self.sampler.updates
 
     def check_state(self, start: int, state: Any) -> None:  # noqa: ARG002 - any start will do
         """Raise StateError for what is no number of updates; an epoch that was begun by `skip` has none."""
@@ -227,7 +232,21 @@ def checked_state(state: Any, count: int, alpha: float) -> dict[str, NDArray[Any
         _refuse(f"was taken with alpha={found['alpha']}, and this sampler has alpha={alpha}", "give it that alpha")
     if not (np.isfinite(found["powers"]) & (found["powers"] >= 0)).all():
         _refuse("has powers that are negative or not finite", "it was changed since")
+    _check_rest(found, count)
     return found
+
+
+def _check_rest(found: Mapping[str, NDArray[Any]], count: int) -> None:
+    """Raise StateError for what would be drawn or counted wrongly, later."""
+    draws = found["draws"]
+    for name in ("updates", "epoch", "first"):
+        if found[name].dtype.kind != "i" or found[name] < 0:
+            _refuse(f"has {found[name]!s} for {name!r}, expected an int of 0 or more", "it was changed since")
+    if draws.size and (draws.dtype.kind != "i" or draws.min() < 0 or (index_of(draws) >= count).any()):
+        _refuse(f"has draws that are of no sample from 0 to {count - 1}", "it was changed since")
+    for name, most in (("powers", found["powers"].max()), ("most", found["most"])):
+        if not 0 <= most <= MOST_POWER:
+            _refuse(f"has {most:g} in {name!r}, expected at most 2**900", "it was changed since")
 
 
 def _refuse(what: str, remedy: str) -> NoReturn:

@@ -253,7 +253,8 @@ class PrioritizedSampler(SeededSampler):
         ascending = np.argsort(points)  # neighbours in memory, one after another
         found = np.empty(count, np.int64)
         found[ascending] = self._tree.find(points[ascending])
-        return pack(found, (self._tree.least() / self._tree.values[found]) ** beta)
+        with np.errstate(under="ignore"):  # a weight may be 0
+            return pack(found, (self._tree.least() / self._tree.values[found]) ** beta)
 
     def _beta_now(self) -> float:
         if not callable(self._beta):
