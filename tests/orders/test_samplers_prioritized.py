@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import pickle
 import threading
 import tracemalloc
 from typing import TYPE_CHECKING, Any
@@ -465,6 +466,16 @@ def test_states_that_do_not_fit(change: Callable[[Any], Any], text: str) -> None
 
 
 # ---- what is refused ----
+
+
+def test_it_is_not_pickled() -> None:
+    """A copy would hear of no update."""
+    with pytest.raises(TypeError) as raised:
+        pickle.dumps(ringfeed.PrioritizedSampler(LENGTH))
+    assert str(raised.value) == (
+        "a PrioritizedSampler stays in the process that trains; leave it out of what __getstate__ of the dataset "
+        "returns, and save its state_dict()"
+    )
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pytest
 
+import ringfeed
 from ringfeed import errors
 from ringfeed.transport import pickler as _pickler
 from ringfeed.transport import shared_dataset as ship
@@ -264,3 +265,11 @@ def test_what_is_nested_too_deeply_is_said_to_be() -> None:
     finally:
         while chain:  # link by link: freeing it at once would recurse as deeply
             chain = chain.pop()
+
+
+def test_a_sampler_that_hears_of_updates() -> None:
+    """A replay buffer may hold its sampler; the text says what to do about that."""
+    assert refusal(Holder(sampler=ringfeed.PrioritizedSampler(5))) == (
+        "dataset.sampler is a PrioritizedSampler and cannot be sent to a worker process; leave it out in __getstate__, "
+        "and use it in this process"
+    )

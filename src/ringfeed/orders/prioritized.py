@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import numpy as np
 
@@ -124,6 +124,13 @@ class PrioritizedSampler(SeededSampler):
         """Return what can be drawn, and how."""
         there = np.count_nonzero(self._tree.values)
         return f"<PrioritizedSampler: {there} of {self._count} samples, alpha={self._alpha:g}>"
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled: what a worker, or a file, had of it would hear of no update."""
+        raise TypeError(
+            "a PrioritizedSampler stays in the process that trains; leave it out of what __getstate__ of the dataset "
+            "returns, and save its state_dict()"
+        )
 
     # ---- what training tells ----
 

@@ -31,7 +31,9 @@ _WAYS_OUT = (
     "create it on first use in __getitem__, in each worker, and leave it out in __getstate__ "
     "if this process reads the dataset too"
 )
+_SAMPLER = "ringfeed.orders.prioritized.PrioritizedSampler"  # a worker's would hear of no update
 _WORDS = {
+    _SAMPLER: "a PrioritizedSampler",
     "builtins.generator": "a generator",
     "builtins.coroutine": "a coroutine",
     "builtins.async_generator": "an asynchronous generator",
@@ -60,7 +62,13 @@ def explain(obj: object, name: str, error: Exception) -> str:
     labels, culprit = _Search().from_root(obj)
     reason = failure(culprit) or error
     where = name + joined(labels)
-    return f"{where} is {words(culprit, reason)} and cannot be sent to a worker process; {_WAYS_OUT}"
+    is_sampler = _full_name(culprit) == _SAMPLER
+    way_out = "leave it out in __getstate__, and use it in this process" if is_sampler else _WAYS_OUT
+    return f"{where} is {words(culprit, reason)} and cannot be sent to a worker process; {way_out}"
+
+
+def _full_name(culprit: object) -> str:
+    return f"{type(culprit).__module__}.{type(culprit).__qualname__}"
 
 
 def joined(labels: Iterable[str]) -> str:
@@ -75,8 +83,7 @@ def joined(labels: Iterable[str]) -> str:
 
 def words(culprit: object, reason: Exception | None = None) -> str:
     """Say what an object is that a worker process cannot have."""
-    kind = type(culprit)
-    full_name = f"{kind.__module__}.{kind.__qualname__}"
+    kind, full_name = type(culprit), _full_name(culprit)
     if isinstance(culprit, io.IOBase):
         return f"an open file ({getattr(culprit, 'name', None)!r})"
     if full_name in _WORDS:
