@@ -135,6 +135,22 @@ def test_a_warning_made_an_error_loses_nothing(case: str, monkeypatch: pytest.Mo
         assert next(iter(loader))[0] == place["samples"]
 
 
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_a_warning_made_an_error_is_of_no_element(on_error: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same loop goes on with the element that comes next, and has no second warning."""
+    ticks = count()
+    monkeypatch.setattr(replay, "clock", lambda: float(next(ticks)))
+    with ringfeed.Loader(numbers, batch_size=10, workers=0, on_error=on_error) as loader:
+        loader.load_state_dict({**loader.state_dict(), "samples": 2000})
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            batches = iter(loader)
+            with pytest.raises(UserWarning, match=r"^going on amid an epoch: "):
+                next(batches)
+            assert loader.state_dict()["samples"] == 2000
+            assert [number for batch in batches for number in batch.tolist()] == [*range(2000, LENGTH)]
+
+
 class Gate:
     """An iterable that stops at an element until a file is there, at most a minute."""
 

@@ -285,9 +285,9 @@ class Reader:
         for row in range(len(self.end.indices)):
             self.end.fail(row, encode(error))
 
-    def by(self, write: Callable[..., bool], *given: Any) -> Fill:
-        """Fill the claim by a method of the writer, which is told of ``given``."""
-        return partial(write, self.end.claim_address, *given, self.context, self.failed)
+    def by(self, write: Callable[..., bool], *given: Any, failed: Callable[..., None] | None = None) -> Fill:
+        """Fill the claim by a method of the writer, which is told of ``given``; ``failed``: instead of `failed`."""
+        return partial(write, self.end.claim_address, *given, self.context, failed or self.failed)
 
     def encoded(self, error: BaseException) -> bytes:
         """Return why a row is not there; Ctrl-C comes out where it may come."""

@@ -37,8 +37,8 @@ class StreamReader:
         self._epoch: int | None = None  # that the streams are read for
         self._run = 0  # likewise
         self._streams: list[_Stream] = []
-        whole = reader.by(reader.writer.batch, self._element, source.rows)
-        self._fill = whole if source.whole else reader.by(reader.writer.samples, self._element)
+        whole = reader.by(reader.writer.batch, self._element, source.rows, failed=self._failed)
+        self._fill = whole if source.whole else reader.by(reader.writer.samples, self._element, failed=self._failed)
 
     def read_claim(self) -> bool:
         """Fill the reader's claim."""
@@ -70,6 +70,12 @@ class StreamReader:
                     streams[barred % count].bar = barred // count
             self._streams, self._epoch = streams, epoch
         return self._streams[number % count]
+
+    def _failed(self, row: int, index: int, error: BaseException) -> None:
+        """Record why an element is not there; raise what no element has raised."""
+        if any(stream.has_warned(error) for stream in self._streams):
+            raise error
+        self._reader.failed(row, index, error)
 
     def _made(self, place: int, iterable: Any, epoch: int) -> _Stream:
         port, count = self._reader.port, len(self._iterables)
@@ -105,6 +111,8 @@ class _Stream:
         self._prepare = prepare  # is called with the position of each element ahead of its reading
         self._name = name
         self._is_here = is_here  # in the user's own thread
+        self._replay: Replay | None = None
+        self._warning: UserWarning | None = None  # of the replay, made an error by the user
         self._restart()
 
     def _restart(self) -> None:
@@ -118,6 +126,12 @@ class _Stream:
         """Begin anew where Ctrl-C came, since how far it was read is unknown; one that has ended stays so."""
         if not self._ended or isinstance(self._error, KeyboardInterrupt):
             self._restart()
+
+    def has_warned(self, error: BaseException) -> bool:
+        """Whether no element has raised this, but the warning of a replay."""
+        is_warning = error is self._warning
+        self._warning = None  # its traceback keeps the loader
+        return is_warning
 
     def element(self, position: int) -> Any:
         """Return an element; End for one that it does not have."""
@@ -163,13 +177,22 @@ class _Stream:
         """Read up to a position."""
         note: Callable[[int, int], object] = partial(self._taker.note_skipped, now_ns())
         if self._is_here:
-            note = Replay(f"the elements before {self._name(position)} are read", REMEDY).note
+            if self._replay is None or not self._replay.is_told:
+                self._replay = Replay(f"the elements before {self._name(position)} are read", REMEDY)
+            note = self._replay.note
         try:
             while self._asked < position and not self._ended:
-                note(self._asked, position)
+                self._note(note, position)
                 self._next()
         finally:
             self._taker.note_skipped(0, 0, 0)
+
+    def _note(self, note: Callable[[int, int], object], position: int) -> None:
+        try:
+            note(self._asked, position)
+        except UserWarning as error:
+            self._warning = error
+            raise
 
     def _next(self) -> Any:
         position = self._asked
