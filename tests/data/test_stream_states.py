@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from ringfeed.data.stream_states import ENTRIES, HEAD, LARGEST, MOST_SIZE, State
 from ringfeed.data.stream_states import UnfitError as Unfit
 from ringfeed.data.streams import is_iterable
 from ringfeed.errors import StateError
+from ringfeed.orders.custom import IteratedEpoch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -325,9 +327,12 @@ def test_a_state_of_another_run_is_none() -> None:
     assert (states.run, states.find(0, 0, 10)) == (run + 1, State(8, b"2"))
 
 
-def test_where_iterables_are_can_be_asked_while_batches_are_planned() -> None:
+@pytest.mark.parametrize(
+    "epoch", [RoundRobinEpoch(3, 1), IteratedEpoch(itertools.count(), None, 0, dict)], ids=["iterables", "sampler"]
+)
+def test_where_an_epoch_is_can_be_asked_while_batches_are_planned(epoch: Any) -> None:
     """From another thread, at any moment."""
-    epoch, raised, is_over = RoundRobinEpoch(3, 1), [], threading.Event()
+    raised, is_over = [], threading.Event()
 
     def look() -> None:
         try:

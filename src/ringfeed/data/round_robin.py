@@ -113,7 +113,7 @@ class RoundRobinEpoch:
         """
         if len(self._read) == 1:
             return None
-        known = tuple(self._states)  # another thread plans meanwhile
+        known = [*self._states]  # at once: another thread may plan
         found = next((one for one in known if one["given"] == position), None)
         if found is None:
             message = (

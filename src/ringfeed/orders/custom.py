@@ -200,7 +200,8 @@ class IteratedEpoch(ArrayEpoch):
 
     def state(self, position: int) -> dict[str, Any] | None:
         """Return the newest of the source's states that is of this position, or of one before it."""
-        return next((one for one in reversed(self._newest) if one["position"] <= position), self._first)
+        known = [*self._newest][::-1]  # at once: another thread may plan
+        return next((one for one in known if one["position"] <= position), self._first)
 
     def go_to(self, start: int) -> None:
         """Read what comes before, once more."""
