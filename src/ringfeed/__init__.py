@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     )
     from ringfeed.loader import Loader
     from ringfeed.monitor.lease_tracker import debug
+    from ringfeed.orders.buckets import Buckets
     from ringfeed.orders.prioritized import PrioritizedSampler
     from ringfeed.orders.rng import rng
     from ringfeed.orders.subsets import StratifiedSampler, SubsetSampler
@@ -60,6 +61,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Array": "spec.spec",
+    "Buckets": "orders.buckets",
     "Cast": "spec.conversion",
     "ClosedError": "errors",
     "Frozen": "data.frozen",
@@ -92,6 +94,7 @@ _MODULES = ("keras", "testing")
 
 __all__ = [
     "Array",
+    "Buckets",
     "Cast",
     "ClosedError",
     "Frozen",

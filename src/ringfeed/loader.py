@@ -22,7 +22,8 @@ from ringfeed.frameworks.pinned import DeviceSlots, start_driver
 from ringfeed.monitor.bottleneck import STARTUP_S, verdict
 from ringfeed.monitor.memory import Memory, frameworks_in
 from ringfeed.monitor.trace import Trace
-from ringfeed.orders.lists import BatchLists, ListOrder, refuse_beside_lists
+from ringfeed.orders.buckets import Buckets
+from ringfeed.orders.lists import BatchLists, refuse_beside_lists
 from ringfeed.orders.sampler import Sequential, check_seed, draw_seed
 from ringfeed.orders.shard import Shard
 from ringfeed.ring.failure import UsersErrors
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from ringfeed.frameworks.device import PendingCopies
     from ringfeed.frameworks.pinned import Registrar
     from ringfeed.monitor.stats import Stats
+    from ringfeed.orders.bucket_order import BucketLists
     from ringfeed.orders.sampler import SeededSampler
     from ringfeed.orders.shard import Uneven
     from ringfeed.ring._feed import Feed
@@ -128,10 +130,11 @@ class Loader(Generic[Batch_co]):
     sampler: the order, instead of ``shuffle``: `WeightedSampler`, `SubsetSampler`, `StratifiedSampler`,
         `WindowShuffle` or `PrioritizedSampler`, whose batches carry indices and weights; or an iterable of dataset
         indices, such as a list or a sampler of torch's, or a function from the number of an epoch to one.
-    batch_sampler: the samples of each batch: an iterable of lists of dataset indices, such as a ``BatchSampler`` of
-        torch's, or a function from the number of an epoch to one. Lists may differ in length up to ``max_batch_size``,
-        by default the length of the first list, which is read for it, or the ``batch_size`` of a ``BatchSampler``. It
-        takes the place of ``batch_size``, ``shuffle``, ``sampler`` and ``drop_remainder``.
+    batch_sampler: the samples of each batch: `Buckets`, for samples of like length; or an iterable of lists of dataset
+        indices, such as a ``BatchSampler`` of torch's, or a function from the number of an epoch to one. Lists may
+        differ in length up to ``max_batch_size``, by default the length of the first list, which is read for it, or the
+        ``batch_size`` of a ``BatchSampler``. It takes the place of ``batch_size``, ``shuffle``, ``sampler`` and, but
+        for `Buckets`, ``drop_remainder``.
     drop_remainder: leave out a last batch that would be shorter.
     rank, world_size: of several processes that train together, which one this is, from 0 on, and how many there are.
         Rank r gets rows ``r * batch_size`` to below ``(r + 1) * batch_size`` of each global batch of
@@ -199,7 +202,7 @@ class Loader(Generic[Batch_co]):
         shuffle: bool | int = False,
         seed: int | None = 0,
         sampler: SeededSampler | Iterable[int] | Callable[[int], Iterable[int]] | None = None,
-        batch_sampler: Iterable[Sequence[int]] | Callable[[int], Iterable[Sequence[int]]] | None = None,
+        batch_sampler: Buckets | Iterable[Sequence[int]] | Callable[[int], Iterable[Sequence[int]]] | None = None,
         drop_remainder: bool = False,
         rank: int = 0,
         world_size: int = 1,
@@ -229,14 +232,15 @@ class Loader(Generic[Batch_co]):
         number = draw_seed() if seed is None else check_seed(seed)
         self._seed_drawn = seed is None
         self._rank = Rank.of(rank, world_size, shard)
-        if batch_sampler is not None:
-            sizes = None if batch_size is DEFAULT_BATCH_SIZE else "batch_size"
-            refuse_beside_lists(sizes, shuffle=shuffle, sampler=sampler, drop_remainder=drop_remainder)
-            sampler = lists = BatchLists(batch_sampler, most_rows)
-            lists.check_ranks(self._rank.world_size)
-            self._batch_size, rows, most_rows = None, lists.most, None
         check_choice("uneven", uneven, ("pad", "drop", "keep"))
         uneven = "drop" if drop_remainder else uneven
+        if batch_sampler is not None:
+            sizes = None if batch_size is DEFAULT_BATCH_SIZE else "batch_size"
+            drops = drop_remainder and not isinstance(batch_sampler, Buckets)
+            refuse_beside_lists(sizes, shuffle=shuffle, sampler=sampler, drop_remainder=drops)
+            sampler = lists = self._lists_of(batch_sampler, uneven, most_rows)
+            lists.check_ranks(self._rank.world_size)
+            self._batch_size, rows, most_rows = None, lists.most, None
         terms = Terms(rows, spec, most_rows, number, reseed, on_error)
         source = open_source(dataset, terms)
         if getattr(sampler, "carries_weights", False):
@@ -275,6 +279,12 @@ class Loader(Generic[Batch_co]):
         self._slots = DeviceSlots(self._runner.plan.slot_size, pin=pin)
         self._runner.on_start.append(self._slots.prepare)
         self._imports: Sequence[str] = ()  # frameworks that workers were slow to import
+
+    def _lists_of(self, batch_sampler: Any, uneven: Uneven, most: int | None) -> BatchLists | BucketLists:
+        """Return what gives the samples of each batch, of at most ``most``."""
+        if isinstance(batch_sampler, Buckets):
+            return batch_sampler.shared_by(self._rank.world_size, uneven, most)
+        return BatchLists(batch_sampler, most)
 
     # ---- what it is ----
 
@@ -353,7 +363,7 @@ class Loader(Generic[Batch_co]):
             return object.__repr__(self)
         plan, settings, size = self._runner.plan, self._options, self._batch_size
         batches = "whole batches" if size is None else f"batches of {size}"
-        if isinstance(self._position.sampler, ListOrder):
+        if size is None and not self._runner.source.whole:
             batches = f"batches of up to {plan.layout.rows}"
         kind = f"by {settings.start_method}" if settings.backend == "process" else "in threads"
         most = "" if self._runner.tuner is None else "up to "
@@ -457,8 +467,8 @@ class Loader(Generic[Batch_co]):
         """Have the next ``iter()`` go on where ``state`` was taken; each sample of that epoch comes exactly once.
 
         Batch size and world size may be others, as may all that is not in the state; a loader with ``seed=None`` takes
-        the seed of the state. StateError where dataset, order or seed are others; with ``strict=False`` that is a
-        warning, and the epoch begins anew.
+        the seed of the state. `Buckets` needs the state's world size amid an epoch. StateError where dataset, order or
+        seed are others; with ``strict=False`` that is a warning, and the epoch begins anew.
         """
         place = self._identity.place(state, strict=strict)
         self._runner.set_seed(self._identity.seed(state))

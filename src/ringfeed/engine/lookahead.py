@@ -12,8 +12,6 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from ringfeed.orders.lists import ListEpoch
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -133,11 +131,9 @@ class Lookahead:
         if not part.kept:
             order, count = part.order, min(part.most - self._ring.planned, self._ring.room)
             assert order is not None
-            take: Callable[[int], Any] = order.take
-            if isinstance(order, ListEpoch):
-                take = order.take_batches
-            else:
-                count *= self._rows
+            take: Callable[[int], Any] | None = getattr(order, "take_batches", None)  # of lists
+            if take is None:
+                take, count = order.take, count * self._rows
             part.kept.extend(zip((count,), map(take, (count,)), strict=True))
         self._ring.plan_kept(part.kept, self._parts(part), self._rows, part.number, self.version)
         part.is_torn = False

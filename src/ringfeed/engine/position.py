@@ -93,6 +93,10 @@ class Position:
         """Rows of padding in the last batch of the epoch under way, or else the next; None where only reading shows."""
         now = self._now
         samples = self._samples_from(self.next if now is None else now.begun)
+        of_order = getattr(self.sampler, "padding", None)  # where a batch is no part of the next samples
+        if of_order is not None:
+            found: int = of_order(self.shard)
+            return found
         return None if samples is None else self.shard.padding(samples)
 
     def _samples_from(self, place: Place) -> int | None:

@@ -44,7 +44,8 @@ class Identity:
 
     def _now(self) -> dict[str, Any]:
         sampler = self._runner.position.sampler
-        now = {"length": sampler.length, "seed": self._runner.source.seed, "order": sampler.order, "spec": self._spec}
+        length = getattr(sampler, "samples", sampler.length)  # a position may count others than samples
+        now = {"length": length, "seed": self._runner.source.seed, "order": sampler.order, "spec": self._spec}
         found = self._fingerprint or getattr(self._runner.source.given, "_fingerprint", None)
         return now if found is None else {**now, "fingerprint": shorten(str(found))}
 
@@ -108,9 +109,23 @@ class Identity:
                     f"the state was taken with {name} {there!r}, and this loader has {name} {here!r}; "
                     f"{remedy.format(there)}"
                 )
-        if now["length"] is not None and state["samples"] > now["length"]:
-            return f"the state is at sample {state['samples']} of an epoch of {now['length']}; it was changed since"
+        if (other := self._other_ranks(state)) is not None:
+            return other
+        length = self._runner.position.sampler.length
+        if length is not None and state["samples"] > length:
+            return f"the state is at sample {state['samples']} of an epoch of {length}; it was changed since"
         return None
+
+    def _other_ranks(self, state: Mapping[str, Any]) -> str | None:
+        """Say that an order cannot go on amid an epoch on another number of ranks."""
+        position, there = self._runner.position, state.get("world_size")
+        here, needs_same = position.shard.world_size, getattr(position.sampler, "keeps_world_size", False)
+        if not needs_same or not state["samples"] or there == here:
+            return None
+        return (
+            f"the state was taken with world_size {there!r} amid an epoch, and this loader has world_size {here}, with "
+            f"other batches; give it {there!r} ranks up to the end of an epoch"
+        )
 
 
 def _check(state: Mapping[str, Any]) -> None:

@@ -58,7 +58,10 @@ class Shard(NamedTuple):
 
     def part_of(self, epoch: Epoch) -> Epoch:
         """Return this rank's part of an epoch, from where the epoch is."""
-        return epoch if self.world_size == 1 else _Part(self, epoch)
+        if self.world_size == 1:
+            return epoch
+        part_of = getattr(epoch, "part_of", None)  # of an epoch of lists
+        return _Part(self, epoch) if part_of is None else part_of(self)
 
     def select(self, samples: Indices) -> Indices:
         """Return this rank's rows of some global batches, of which the last may be not full."""
