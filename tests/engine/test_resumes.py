@@ -21,6 +21,7 @@ SLICES = {
     "mix": ["no workers", "1 by forkserver"],
     "sampler": ["2 by thread"],
     "batch_sampler": ["no workers", "5 by thread"],
+    "buckets": ["no workers", "2 by fork"],
     "iterable": ["no workers", "1 by fork"],
     "interleave": ["2 by thread"],
 }

@@ -16,8 +16,8 @@ way to start them:
 Each state goes through JSON, is loaded, and must be returned as it was. Rows are hashed in the order in which they
 come, so that each sample comes once, in its place, with its own random numbers. A line says how many runs gave an
 order's hash; a second hash, or another state, makes the status 1, and the line says which run gave it. A batch_sampler
-and iterables have no global batches, so they have no ranks; the lists of a batch_sampler, and the turns of several
-iterables, have no other batch size.
+and iterables have no global batches, so they have no ranks, and Buckets have others on each number of ranks; the lists
+of a batch_sampler, and the turns of several iterables, have no other batch size.
 """
 
 from __future__ import annotations
@@ -126,6 +126,11 @@ ORDERS = {
     ),
     "sampler": Order({"sampler": Strided()}),
     "batch_sampler": Order({"batch_sampler": lists, "max_batch_size": ROWS}, has_ranks=False, has_sizes=False),
+    "buckets": Order(
+        {"batch_sampler": ringfeed.Buckets(np.arange(LENGTH) % 40, max_tokens=200, window=60)},
+        has_ranks=False,
+        has_sizes=False,
+    ),
     "iterable": Order({}, lambda: elements, has_ranks=False),
     "interleave": Order(
         {},

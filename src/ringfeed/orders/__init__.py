@@ -5,6 +5,7 @@
 
     sampler       in order, shuffled, and what every order has; permutation: a shuffle in constant memory
     custom lists  of the user's: numbers, or whole batches of them
+    buckets       batches of samples of like length (bucket_order)
     weighted subsets windows     ringfeed's own, given as sampler= or shuffle=
     prioritized   drawn by what training says, and carried with weights (draws, sum_tree)
     mix           of several datasets, by their proportions
