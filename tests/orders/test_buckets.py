@@ -6,6 +6,7 @@ import math
 import pickle
 import subprocess
 import sys
+import tracemalloc
 from collections import Counter
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,8 @@ from ringfeed.orders.shard import Shard
 if TYPE_CHECKING:
     from ringfeed.orders.bucket_order import BucketOrder
     from ringfeed.orders.shard import Uneven
+
+pytestmark = pytest.mark.once
 
 LENGTHS = st.lists(st.integers(0, 12) | st.integers(0, 2000), min_size=1, max_size=90)
 UNEVEN = st.sampled_from(["pad", "keep", "drop"])
@@ -281,6 +284,13 @@ def test_each_epoch_and_each_seed_has_batches_of_its_own() -> None:
     assert sorted(one) == sorted(two)
 
 
+def test_ranks_share_one_batch_anew_in_each_epoch() -> None:
+    """Samples that one rank would have in one batch."""
+    order = order_of(ringfeed.Buckets(range(8), batch_sizes=32), 2)
+    firsts = {tuple(sorted(lists_of(order, Shard(0, 2, 1, "pad"), epoch)[0])) for epoch in range(9)}
+    assert len(firsts) > 5
+
+
 def test_boundaries_divide_the_samples() -> None:
     """A length that is a boundary lies below it, and each part has its batch size."""
     lengths = np.arange(1, 301)
@@ -378,6 +388,26 @@ def test_what_is_given_is_not_changed() -> None:
 
     with pytest.raises(ValueError, match="read-only"):
         ringfeed.Buckets([1, 2], max_tokens=5, cost=writes)
+
+
+def test_memory_is_what_the_docstring_says() -> None:
+    """16 bytes a sample, 24 a batch, and while an epoch is read 6 more a sample, whatever is taken."""
+    lengths = np.random.default_rng(0).integers(1, 500, 400_000)
+    lists_of(order_of(ringfeed.Buckets([1, 2], batch_sizes=1)))  # imports what is used
+    tracemalloc.start()
+    try:
+        buckets = ringfeed.Buckets(lengths, batch_sizes=20)
+        order = order_of(buckets)
+        kept = tracemalloc.get_traced_memory()[0]
+        epoch = order.epoch(0)
+        while epoch.take_batches(100):
+            pass
+        read = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    slack = 1_000_000  # of 10,000 buckets, and of Python
+    assert 6_400_000 < kept < 6_400_000 + 24 * 20_000 + slack
+    assert read - kept < 2_400_000 + slack
 
 
 def test_another_process_has_the_same_order() -> None:

@@ -13,6 +13,8 @@ import ringfeed
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+pytestmark = pytest.mark.once
+
 
 @pytest.mark.parametrize(
     ("lengths", "given_settings", "error", "text"),
@@ -84,6 +86,13 @@ if TYPE_CHECKING:
             "max_tokens=, or leave the sample out of the dataset",
         ),
         (
+            [9, 3, 4],
+            {"max_tokens": 5, "cost": lambda some: 7 if some[-1] < 4 else 5 * some.size},
+            ValueError,
+            "lengths[1] is 3, and a batch of this sample alone costs 7, more than max_tokens=5; raise max_tokens=, or "
+            "leave the sample out of the dataset",
+        ),
+        (
             [3],
             {"batch_sizes": 2, "cost": np.sum},
             ValueError,
@@ -116,9 +125,9 @@ if TYPE_CHECKING:
 def test_what_cannot_be_cut_is_refused(
     lengths: Any, given_settings: dict[str, Any], error: type[Exception], text: str
 ) -> None:
-    """By its name, what it is and what was expected, when it is made."""
+    """By its name, what it is and what was expected, when it is made, or when a loader cuts it."""
     with pytest.raises(error) as e:
-        ringfeed.Buckets(lengths, **given_settings)
+        ringfeed.Buckets(lengths, **given_settings).shared_by(1, "pad", None)
     assert str(e.value) == text
 
 
