@@ -44,7 +44,7 @@ class Identity:
 
     def _now(self) -> dict[str, Any]:
         sampler = self._runner.position.sampler
-        length = getattr(sampler, "samples", sampler.length)  # a position may count others than samples
+        length = getattr(sampler, "sample_count", sampler.length)  # a position may count others than samples
         now = {"length": length, "seed": self._runner.source.seed, "order": sampler.order, "spec": self._spec}
         found = self._fingerprint or getattr(self._runner.source.given, "_fingerprint", None)
         return now if found is None else {**now, "fingerprint": shorten(str(found))}

@@ -125,7 +125,7 @@ class BucketOrder(ByPosition):
         """Order the steps; ``members``: the samples, sorted by length."""
         self.order = name
         self.length = steps.lists
-        self.samples = members.size
+        self.sample_count = members.size
         """Of an epoch."""
         self.members, self.steps, self.seed = members, steps, seed
 
@@ -147,7 +147,7 @@ class BucketEpoch(Stateless):
         self._number = number
         self._position = start
         self._shard = shard or Shard(0, 1, 1, "keep")
-        rows = {"step": order.steps.bucket.size, "bucket": order.samples, "alike": order.samples}
+        rows = {"step": order.steps.bucket.size, "bucket": order.sample_count, "alike": order.sample_count}
         self._mixes = {purpose: _Permutations(purpose, order.seed, number, size) for purpose, size in rows.items()}
 
     def part_of(self, shard: Shard) -> BucketEpoch:
