@@ -8,6 +8,7 @@ import pytest
 
 import points
 from ringfeed.data.round_robin import RoundRobinEpoch
+from ringfeed.orders.buckets import Buckets
 from ringfeed.orders.custom import Custom
 from ringfeed.orders.lists import ListOrder
 from ringfeed.orders.mix import MixSampler
@@ -44,6 +45,7 @@ def mix(weights: Any, **settings: Any) -> MixSampler:
     return MixSampler((7, 11, 9), weights, "first", 3, **{"per_batch": False, "seed": 4, **settings})
 
 
+BUCKETS = Buckets([1 + i % 7 for i in range(30)], max_tokens=20, window=9)
 EPOCHS: dict[str, Callable[[], Epoch]] = {
     "in order": lambda: Sequential(30).epoch(1),
     "shuffled, chunk by chunk": lambda: Positional("some", 30, Shuffled(30, 3)._begin, 4).epoch(1),
@@ -51,6 +53,8 @@ EPOCHS: dict[str, Callable[[], Epoch]] = {
     "a generator": lambda: Custom(lambda _: iter([*range(30)]), 30).epoch(1),
     "a sampler with a state": lambda: Custom(Counted(), 30).epoch(1),
     "lists": lambda: ListOrder([[i, i + 1] for i in range(20)], 30, 2).epoch(1),
+    "buckets": lambda: BUCKETS.shared_by(1, "pad", None).bind(30, 5).epoch(1),
+    "a rank of buckets": lambda: Shard(1, 2, 1, "pad").part_of(BUCKETS.shared_by(2, "pad", None).bind(30, 5).epoch(1)),
     "a mix": lambda: mix((3, 2, 1)).epoch(1),
     "a mix with quotas": lambda: mix((3, 2, 1), per_batch=True).epoch(1),
     "a mix of changing weights": lambda: mix(lambda _, batch: (1, 1 + batch % 3, 2)).epoch(1),

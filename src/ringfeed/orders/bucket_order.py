@@ -156,10 +156,11 @@ class BucketEpoch(Stateless):
 
     def take_batches(self, count: int) -> list[Indices]:
         """Return the next lists; fewer at the end of the epoch."""
-        stop = min(self._position + count * self._shard.step, self._order.length)
-        positions = np.arange(self._position, stop, dtype=np.int64)
-        self._position = max(stop, self._position)
-        return self._lists(self._shard.select(positions))
+        start = self._position
+        stop = max(start, min(start + count * self._shard.step, self._order.length))
+        lists = self._lists(self._shard.select(np.arange(start, stop, dtype=np.int64)))
+        self._position = stop
+        return lists
 
     def take(self, count: int) -> Indices:
         """Return the samples of the next ``count`` lists, side by side."""
