@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import ringfeed
-from datasets import Batches, Bulk, Imported, Misbehaving, Oracle, ReadInto, Reshuffling, drain
+from datasets import SAID, Batches, Bulk, Imported, Misbehaving, Oracle, ReadInto, Reshuffling, drain
 from ringfeed import Array, Loader, Mix, SpecError
 from ringfeed.data.base import Terms
 from ringfeed.data.source import open_source
@@ -220,7 +220,7 @@ def test_hooks_of_all_datasets_run() -> None:
 
 def test_a_worker_imports_only_what_reads_a_mix() -> None:
     """No worker imports what orders the samples, or the kinds of dataset."""
-    with Loader(Mix([Imported(), Imported()]), batch_size=1, workers=1, spec=Array((100,), "uint8")) as loader:
+    with Loader(Mix([Imported(), Imported()]), batch_size=1, workers=1, spec=Array((SAID,), "uint8")) as loader:
         for batch in loader:
             assert batch.tobytes().decode().split() == ["data.base", "data.members", "data.mix", "orders.rng"]
 
