@@ -580,8 +580,16 @@ class Loader(Generic[Batch_co]):
         - a sample's structure of these and of None, for leaves of any numbers, as in ``("float32", None)`` or
           ``{"image": Cast(scale=1 / 255), "label": "float32"}``. None, or no key: the leaf stays as it is.
 
-        Raises SpecError for what cannot be cast so.
+        Raises SpecError for what cannot be cast so, and ValueError with a `PrioritizedSampler`, for whose batches
+        ``fit`` has no place.
         """
+        carries_weights = isinstance(self._runner.source, DrawSource)
+        if carries_weights:
+            raise ValueError(
+                "to_keras() with a PrioritizedSampler: fit reads a batch of three as (x, y, sample_weight), and these "
+                "are (sample, index, weight); write the loop: for (x, y), index, weight in loader: "
+                "model.train_on_batch(x, y, sample_weight=weight), and then sampler.update(index, errors)"
+            )
         from ringfeed.frameworks.keras.door import to_keras  # noqa: PLC0415 - imports Keras
 
         return to_keras(self._stream, class_weight=class_weight, cast=cast)

@@ -292,6 +292,17 @@ def test_what_it_does_not_go_with(settings: dict[str, Any], text: str) -> None:
     assert str(raised.value) == text
 
 
+def test_keras_has_no_place_for_its_batches() -> None:
+    """Keras would take indices for targets; it is said before Keras is imported."""
+    with loader_of(sampler_of()) as loader, pytest.raises(ValueError, match="to_keras") as raised:
+        loader.to_keras()
+    assert str(raised.value) == (
+        "to_keras() with a PrioritizedSampler: fit reads a batch of three as (x, y, sample_weight), and these are "
+        "(sample, index, weight); write the loop: for (x, y), index, weight in loader: "
+        "model.train_on_batch(x, y, sample_weight=weight), and then sampler.update(index, errors)"
+    )
+
+
 # ---- going on ----
 
 
