@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ringfeed.data.frozen import Frozen
     from ringfeed.data.mix import Mix
     from ringfeed.data.streams import Interleave
+    from ringfeed.data.worker_info import worker_info
     from ringfeed.engine.plan import Plan
     from ringfeed.errors import (
         ClosedError,
@@ -88,6 +89,7 @@ _HOMES = {
     "debug": "monitor.lease_tracker",
     "plan": "cli.plan_table",
     "rng": "orders.rng",
+    "worker_info": "data.worker_info",
 }
 
 _MODULES = ("keras", "testing")
@@ -121,6 +123,7 @@ __all__ = [
     "debug",
     "plan",
     "rng",
+    "worker_info",
 ]
 
 

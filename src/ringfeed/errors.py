@@ -44,6 +44,10 @@ class WorkerError(RingfeedError, RuntimeError):
     """
 
 
+class FunctionError(WorkerError):
+    """A function that the loader was given raised in a worker: it says which; the loader raises WorkerError for it."""
+
+
 class StallError(RingfeedError, TimeoutError):
     """No batch arrived within ``timeout_s``; names each worker, its sample and its Python stack."""
 

@@ -11,6 +11,7 @@ from ringfeed.data.base import Terms
 from ringfeed.data.draws import DrawSource
 from ringfeed.data.passes import PassOrder
 from ringfeed.data.source import open_source
+from ringfeed.data.transforms import Functions
 from ringfeed.engine._repeated import Repeated
 from ringfeed.engine.options import MOST, Options, check_choice, check_count
 from ringfeed.engine.place import Place
@@ -121,6 +122,19 @@ class Loader(Generic[Batch_co]):
     spec: what a sample looks like, as in ``{"image": ringfeed.Array((224, 224, 3), "uint8")}``; by default what sample
         0 looks like. An Array with ``scale=``, ``mean=`` and the like converts uint8 samples to float32.
 
+    **What the workers make of it**
+
+    transform: a function of each sample, called in the worker. What it returns is written into the slot, and ``spec``
+        is that of what it returns. It is given what ``dataset[i]`` returned, and must not write into arrays of the
+        dataset's own. Or it returns None, or the sample that it was given, and changes the sample in place: then it is
+        given arrays over the slot, numbers as arrays of shape (); nothing is copied again, and nothing of the dataset
+        is changed. Which of the two it does is seen with sample 0, which is read for it with ``spec``, too. A second
+        parameter named ``rng`` gets the sample's generator, that of `ringfeed.rng`. It works with samples of every kind
+        of dataset, of each member of a `Mix`, but not with ``batch_size=None``. ``read_into`` is used where samples are
+        changed in place, else ``__getitem__``. A sample that it fails with is a failed sample.
+    worker_init_fn: a function of a worker's number, called once in each worker before its first sample, in one that
+        replaces a dead worker, too; not with ``workers=0``. What it raises is a WorkerError. See `worker_info`.
+
     **In which order**
 
     shuffle: a new order each epoch, a pure function of (seed, epoch). True mixes all samples; a number, such as
@@ -208,6 +222,8 @@ class Loader(Generic[Batch_co]):
         world_size: int = 1,
         uneven: Uneven = "pad",
         shard: Literal["auto"] | None = None,
+        transform: Callable[..., Any] | None = None,
+        worker_init_fn: Callable[[int], object] | None = None,
         workers: int | Literal["auto"] | None = None,
         backend: Literal["process", "thread"] = "process",
         start_method: Literal["spawn", "fork", "forkserver"] = "spawn",
@@ -242,7 +258,7 @@ class Loader(Generic[Batch_co]):
             lists.check_ranks(self._rank.world_size)
             self._batch_size, rows, most_rows = None, lists.most, None
         terms = Terms(rows, spec, most_rows, number, reseed, on_error)
-        source = open_source(dataset, terms)
+        source = open_source(dataset, terms, Functions.of(transform, worker_init_fn))
         if getattr(sampler, "carries_weights", False):
             source = DrawSource(source)
         self._options = options = Options.of(

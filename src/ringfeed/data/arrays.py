@@ -10,13 +10,13 @@ No framework is imported for it: its objects are known by the names of their cla
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ringfeed._classes import class_names
 from ringfeed.data.base import Source
+from ringfeed.data.members import Rows
 from ringfeed.errors import SpecError
 from ringfeed.spec.spec import Spec
 
@@ -58,7 +58,11 @@ class ArraySource(Source):
     def learn(self) -> None:
         """Set the spec of the arrays; a given one may only convert them."""
         inferred, _ = Spec.infer_batch(self.dataset, 0)
-        given = self.terms.given_spec()
+        given, trial = self.terms.given_spec(), self.terms.trial
+        made = self.first() if trial is not None and self.terms.reads_first(self.length()) else None
+        if trial is not None and not trial.in_place:
+            self.accept(Spec.infer(made, 0) if given is None else given, self.indices)
+            return
         spec = inferred if given is None else given
         if inferred != spec.before_cast():
             plain = spec is spec.before_cast()
@@ -67,11 +71,15 @@ class ArraySource(Source):
             raise SpecError(message)
         self.accept(spec, self.indices)
 
+    def element(self, index: int) -> Any:
+        """Return a row of all arrays."""
+        return Rows(self.dataset)[index]
+
     def open(self, dataset: Any, reader: Reader) -> Fill:
         """Gather rows in C; strided rows go the way of samples."""
         arrays = [np.asarray(array) for array in leaf_arrays(dataset) or ()]
         if all(len(array) == 0 or array[0, ...].flags.c_contiguous for array in arrays):
-            return partial(reader.writer.gather, reader.end.claim_address, arrays, reader.failed)
+            return reader.by(reader.writer.gather, arrays)
         unflatten = self.spec.unflatten
         return reader.by(reader.writer.samples, lambda index: unflatten([array[index, ...] for array in arrays]))
 

@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from ringfeed.data.worker_info import WorkerInfo, become
 from ringfeed.errors import SpecError
 from ringfeed.orders.rng import SampleContext, installed, reseed
 from ringfeed.ring.failure import encode
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from ringfeed.data.stream_states import StreamStates
+    from ringfeed.data.transforms import Trial
     from ringfeed.orders.permutation import Indices
     from ringfeed.orders.sampler import Sampler
     from ringfeed.ring._ring import Lease, Ring, WorkerEnd
@@ -49,10 +51,15 @@ class Terms(NamedTuple):
     seed: int = 0
     reseed: bool = False
     on_error: str = "raise"
+    trial: Trial | None = None
 
     def given_spec(self) -> Spec | None:
         """Return the spec, where the user gives one."""
         return self.spec if self.spec is None or isinstance(self.spec, Spec) else Spec(self.spec)
+
+    def reads_first(self, length: int | None) -> bool:
+        """Whether element 0 is to be read: to learn the spec, or what the user's functions make of it."""
+        return self.spec is None or (self.trial is not None and length != 0)
 
 
 class Delivery(NamedTuple):
@@ -74,6 +81,7 @@ class Port(NamedTuple):
     is_consumer: bool = False  # the consumer fills its own batches: then Ctrl-C comes out of `Reader.fill`
     bars: Sequence[tuple[int, int]] = ()  # elements that replaced workers must not read again (see `Source.barred`)
     states: StreamStates | None = None
+    worker: tuple[int, int, int] | None = None  # its number, how many there are, how often it was started again
 
 
 class Source(ABC):
@@ -88,6 +96,7 @@ class Source(ABC):
     has_gaps = False  # whether a batch was found to be None
     packages: frozenset[str] | None = None  # whose objects a sample holds; None: no sample was read
     is_sized = False  # whether its length gives the order
+    at_once = False  # whether one worker fills all of a batch
 
     def __init__(self, given: Any, dataset: Any, terms: Terms) -> None:
         """Read nothing yet; ``given``: the dataset as the user gave it, ``dataset``: as it is read."""
@@ -169,19 +178,31 @@ class Source(ABC):
         context, before = SampleContext(self.seed, index=index), installed.context
         try:
             installed.context = context
-            return self.dataset[index]
+            element = self.element(index)
+            return element if self.terms.trial is None else self.terms.trial(element)
         except Exception as error:
             if self.terms.on_error != "skip":
                 raise
-            raised = f"{type(error).__name__}: {error}".removesuffix(": ")
-            remedy = "spec= and max_batch_size=" if self.whole else "spec="
-            message = (
-                f"dataset[{index}], read for the spec, raised {raised}; on_error='skip' cannot leave it out before the "
-                f"spec is known: give {remedy}"
-            )
-            raise SpecError(message) from error
+            raise SpecError(self._cannot_skip(index, error)) from error
         finally:
             installed.context = before
+
+    def element(self, index: int) -> Any:
+        """Return an element of the dataset as it is."""
+        return self.dataset[index]
+
+    def _cannot_skip(self, index: int, error: Exception) -> str:
+        raised = f"{type(error).__name__}: {error}".removesuffix(": ")
+        if self.terms.spec is not None:
+            return (
+                f"dataset[{index}], read to see what the functions given to the loader make of it, raised {raised}; "
+                f"on_error='skip' cannot leave it out before that is known: put a good one first"
+            )
+        remedy = "spec= and max_batch_size=" if self.whole else "spec="
+        return (
+            f"dataset[{index}], read for the spec, raised {raised}; on_error='skip' cannot leave it out before the "
+            f"spec is known: give {remedy}"
+        )
 
     # ---- its batches ----
 
@@ -211,7 +232,18 @@ class Source(ABC):
         """Say which samples some workers are at."""
         return f"dataset[i] (i = {', '.join(map(str, indices))})" if indices else "dataset[i]"
 
+    def in_users_words(self, text: str) -> str:
+        """Return a text about what is sent to workers, with the names that the user knows."""
+        return text
+
     # ---- in a worker ----
+
+    def users_own(self, dataset: Any) -> Any:
+        """Return the user's dataset in what was sent to a worker."""
+        return dataset
+
+    def begin_worker(self, reader: Reader) -> None:  # noqa: B027 - most need nothing
+        """Do what comes before the first sample of a worker; in its own thread, once."""
 
     def reader(self, dataset: Any, port: Port) -> Reader:
         """Return what fills claims from one version of the dataset; one for each worker thread."""
@@ -249,6 +281,7 @@ class Reader:
         self.source = source
         self.port = port
         self.end = port.end
+        self.dataset = dataset
         self.context = SampleContext(source.seed)
         self.writer = self.writer_of(source.spec, port.offsets)
         self._fill = source.open(dataset, self)
@@ -264,12 +297,21 @@ class Reader:
 
         What is raised outside the samples of a ticket fails all of them.
         """
+        self._begin()
         before = installed.context
         try:
             installed.context = self.context
             return self.end.serve(self._fill, self.context, self._fail, version, IDLE_NS, claimed)
         finally:
             installed.context = before
+
+    def _begin(self) -> None:
+        """Say which worker this thread is; its first reader begins it."""
+        if self.port.worker is not None:
+            number, workers, starts = self.port.worker
+            dataset = self.source.users_own(self.dataset)
+            if become(WorkerInfo(number, workers, dataset, (self.source.seed, number, starts))):
+                self.source.begin_worker(self)
 
     def fill(self) -> bool:
         """Fill the claim, recording what fails in its failure record; False when it was cancelled."""

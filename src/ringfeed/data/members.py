@@ -78,19 +78,20 @@ def _read_many(find: Callable[[int], tuple[int, int]], reads: Sequence[Any], ind
 
 
 class Rows:
-    """A dataset of arrays, row by row."""
+    """A dataset of arrays, row by row; ``copied``: for what may change a row in place."""
 
-    def __init__(self, columns: Any) -> None:
+    def __init__(self, columns: Any, *, copied: bool = False) -> None:
         self.columns = columns
+        self.copied = copied
 
     def __getitem__(self, index: int) -> Any:
-        return _row(self.columns, index)
+        return self._row(self.columns, index)
 
-
-def _row(columns: Any, index: int) -> Any:
-    if isinstance(columns, dict):
-        return {key: _row(child, index) for key, child in columns.items()}
-    if isinstance(columns, tuple):
-        parts = [_row(child, index) for child in columns]
-        return columns._make(parts) if hasattr(columns, "_make") else tuple(parts)
-    return np.asarray(columns)[index, ...]
+    def _row(self, columns: Any, index: int) -> Any:
+        if isinstance(columns, dict):
+            return {key: self._row(child, index) for key, child in columns.items()}
+        if isinstance(columns, tuple):
+            parts = [self._row(child, index) for child in columns]
+            return columns._make(parts) if hasattr(columns, "_make") else tuple(parts)
+        row = np.asarray(columns)[index, ...]
+        return row.copy() if self.copied else row

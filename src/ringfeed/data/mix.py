@@ -139,7 +139,8 @@ class MixSource(Source):
             with _named(number, TypeError, ValueError):
                 self.members.append(open_source(dataset, terms))
         self.places = Places()
-        read = (member.dataset if member.runs_code else Rows(member.dataset) for member in self.members)
+        copied = terms.trial is not None
+        read = (one.dataset if one.runs_code else Rows(one.dataset, copied=copied) for one in self.members)
         super().__init__(mix, Members(read, self.places), terms)
         if self.whole and mix.per_batch:
             message = "per_batch=True shares batches among datasets; with batch_size=None leave it out"
@@ -226,6 +227,10 @@ class MixSource(Source):
         """Say what has become of a batch, as the datasets do."""
         found: Delivery = self.elements.settle(lease, rows, epoch)
         return found
+
+    def users_own(self, dataset: Members) -> Any:
+        """Return the user's datasets in what was sent to a worker."""
+        return tuple(one.columns if isinstance(one, Rows) else one for one in dataset.datasets)
 
     def describe(self, index: int) -> str:
         """Say which sample of which dataset an index means."""

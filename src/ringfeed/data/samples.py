@@ -55,9 +55,11 @@ class SampleSource(Source):
 
     def learn(self) -> None:
         """Set the spec, from sample 0 unless it is given."""
-        spec = self.terms.given_spec()
+        spec, trial = self.terms.given_spec(), self.terms.trial
+        sample = self.first() if self.terms.reads_first(self.length()) else None
+        if trial is not None and not trial.in_place and self.method == "read_into":
+            self.method = "__getitem__"  # it makes new samples
         if spec is None:
-            sample = self.first()
             spec, self.packages = Spec.infer(sample, 0), packages_in(sample)
         else:
             _refuse_variable(spec, self.indices)

@@ -22,20 +22,28 @@ from ringfeed.data.mix import Mix, MixSource
 from ringfeed.data.passes import Passes
 from ringfeed.data.samples import SampleSource
 from ringfeed.data.streams import StreamSource, is_iterable
+from ringfeed.data.transforms import TransformSource, Trial
 
 if TYPE_CHECKING:
     from ringfeed.data.base import Source, Terms
+    from ringfeed.data.transforms import Functions
 
 _TABLES = {"pandas.DataFrame": "columns", "polars.DataFrame": "columns", "pyarrow.Table": "column_names"}
 _MAKES_BATCHES = {"torch.DataLoader", "ringfeed.Loader"}
 
 
-def open_source(dataset: Any, terms: Terms) -> Source:
+def open_source(dataset: Any, terms: Terms, functions: Functions | None = None) -> Source:
     """Decide once what a dataset is, or say what is wrong with it; nothing is read before `Source.learn`.
+
+    ``functions``: what the workers do with its samples.
 
     Raises TypeError for what is no dataset, ValueError for settings that do not fit it, SpecError for columns that are
     none.
     """
+    if functions is not None:
+        functions.check(terms.batch_size)
+        trial = None if functions.transform is None else Trial(functions.transform)
+        return TransformSource(open_source(dataset, terms._replace(trial=trial)), functions)
     batch_size = terms.batch_size
     if isinstance(dataset, Passes):
         return dataset.take_over(BatchSource(dataset.dataset, dataset.dataset, terms))

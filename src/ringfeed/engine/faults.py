@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from ringfeed.errors import RingfeedError, SlotsHeldError, SpecError, StallError, WorkerError
+from ringfeed.errors import FunctionError, RingfeedError, SlotsHeldError, SpecError, StallError, WorkerError
 from ringfeed.monitor.lease_tracker import show_ages, summed_up
 from ringfeed.ring import _ring
 from ringfeed.ring.failure import Kind, decode
@@ -109,6 +109,9 @@ def sample_failed(lease: _ring.Lease, failed: Failed, source: Source, pool: Pool
     failure = decode(record)
     if isinstance(failure.error, SpecError):
         error: RingfeedError = SpecError(f"{failure.error}{more}")
+        error.__cause__ = failure.error.__cause__
+    elif isinstance(failure.error, FunctionError):
+        error = WorkerError(f"{failure.error}{more}")
         error.__cause__ = failure.error.__cause__
     else:
         error = WorkerError(f"{place} raised {failure.summary}{more}")

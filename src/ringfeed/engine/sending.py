@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from contextlib import nullcontext, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ringfeed.engine.plan import plan_for
-from ringfeed.errors import RingfeedError
+from ringfeed.errors import RingfeedError, ShipError
 from ringfeed.ring.machine import check_futex
 from ringfeed.transport.shared_dataset import pack
 
@@ -42,7 +42,14 @@ class Sending:
 
     def plan(self) -> Plan:
         """Pack the dataset, and return what the loader reserves for it and for the slots."""
-        options, dataset = self._options, self._source.dataset
+        try:
+            return self._plan(self._source.dataset)
+        except ShipError as error:
+            error.args = (self._source.in_users_words(str(error)),)
+            raise
+
+    def _plan(self, dataset: Any) -> Plan:
+        options = self._options
         if options.sends and options.start_method == "fork":
             from ringfeed.transport.opened import refuse_to_share  # noqa: PLC0415 - as above
 
@@ -51,7 +58,7 @@ class Sending:
         parcel = pack(dataset, weigh=options.start_method == "spawn") if sent else None
         self._modules = () if parcel is None else parcel.modules
         plan = plan_for(options, self._source, parcel)
-        return replace(plan, advice=_advice(dataset)) if options.sends else plan
+        return replace(plan, advice=self._source.in_users_words(_advice(dataset))) if options.sends else plan
 
     def begin_to_launch(self) -> Launcher | None:
         """Have a forkserver import what the workers need while the user's program goes on."""

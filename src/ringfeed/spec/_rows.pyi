@@ -15,6 +15,7 @@ class _Context(Protocol):
 
 @final
 class RowWriter:
+    transform: Callable[[int, Any], Any] | None
     def __new__(cls, spec: Spec, offsets: Sequence[int], owner: Ring, beyond: int) -> Self: ...
     def samples(
         self, claim_address: int, getitem: Callable[[int], Any], context: _Context, on_error: _OnError
@@ -25,7 +26,7 @@ class RowWriter:
     def bulk(
         self, claim_address: int, getitems: Callable[[list[int]], Any], context: _Context, on_error: _OnError
     ) -> bool: ...
-    def gather(self, claim_address: int, arrays: list[_Array], on_error: _OnError) -> bool: ...
+    def gather(self, claim_address: int, arrays: list[_Array], context: _Context, on_error: _OnError) -> bool: ...
     def batch(
         self,
         claim_address: int,

@@ -8,6 +8,8 @@ from ringfeed.ring cimport _cring as c
 from ringfeed.spec._structure cimport Structure
 from ringfeed.spec._writer cimport FieldWriter
 
+import numpy as np
+
 from ringfeed.errors import SpecError
 from ringfeed.ring.failure import Nothing
 
@@ -38,6 +40,7 @@ cdef class RowWriter:
 
     cdef FieldWriter writer
     cdef object spec, owner
+    cdef public object transform  # of an index and views of its row, which is written; or None
     cdef uint64_t beyond   # caches: bytes of slots
     cdef Py_ssize_t count  # of leaves
     cdef Structure structure
@@ -60,44 +63,84 @@ cdef class RowWriter:
         return 0
 
     cdef int fill_row(self, c.rf_claim *claim, uint32_t row, function, bint in_place, bint timed) except -1:
-        cdef int64_t began_ns = c.rf_now_ns() if timed else 0, read_ns = 0
+        cdef int64_t began_ns = c.rf_now_ns() if timed else 0, read_ns = 0, write_ns = 0
         index = claim.indices[row]
         if in_place:
             self.fill_in_place(claim, row, function, index)
+        else:
+            sample = function(index)
             if timed:
-                rf_note_times(claim, 1, c.rf_now_ns() - began_ns, 0)
-            return 0
-        sample = function(index)
+                read_ns = c.rf_now_ns()
+            self.write(sample, claim.base, claim.first_row + row, index)
+            if timed:
+                write_ns = c.rf_now_ns() - read_ns
+        if self.transform is not None:
+            self.change(claim, row, index)
         if timed:
-            read_ns = c.rf_now_ns()
-        self.write(sample, claim.base, claim.first_row + row, index)
-        if timed:
-            rf_note_times(claim, 1, read_ns - began_ns, c.rf_now_ns() - read_ns)
+            rf_note_times(claim, 1, c.rf_now_ns() - began_ns - write_ns, write_ns)
+        return 0
+
+    cdef list views_of(self, c.rf_claim *claim, uint32_t row):
+        """Return arrays over the fields of a row."""
+        return [self.writer.fields.wrap(number, claim.base, claim.first_row + row, -1, self.owner)
+                for number in range(self.count)]
+
+    cdef change(self, c.rf_claim *claim, uint32_t row, int64_t index):
+        """Have a row that was written changed in place, or written anew."""
+        out = self.views_of(claim, row)
+        given = self.spec.unflatten(out)
+        answer = self.transform(index, given)
+        if answer is not None:
+            self.put_back(answer, out, index)
+        elif not self.structure.is_flat:
+            self.check_out(given, out, index, "sample", "transform")
+        for number in range(self.count):
+            self.writer.clear_row(number, claim.base, claim.first_row + row)
+
+    cdef put_back(self, sample, list out, int64_t index):
+        """Write a sample into the row that its leaves may be parts of."""
+        leaves = self.spec.flatten(sample, index)
+        found = [None if leaf is field else np.array(self.spec.array(number, leaf, index))
+                 for number, (leaf, field) in enumerate(zip(leaves, out))]
+        for array, field in zip(found, out):
+            if array is not None:
+                field[...] = array
+
+    cdef int change_alone(self, c.rf_claim *claim, uint32_t row, context) except -1:
+        """Have a row changed that was read together with others, with its own random numbers."""
+        index = claim.indices[row]
+        context.index = index
+        try:
+            self.change(claim, row, index)
+        finally:
+            context.index = None
         return 0
 
     cdef fill_in_place(self, c.rf_claim *claim, uint32_t row, function, index):
         """Have a row filled by the dataset itself."""
-        out = [self.writer.fields.wrap(number, claim.base, claim.first_row + row, -1, self.owner)
-               for number in range(self.count)]
+        out = self.views_of(claim, row)
         given = self.spec.unflatten(out)
         answer = function(index, given)
         if answer is not None and answer is not given:
             raise TypeError(f"read_into returned a {type(answer).__name__}, expected None; write the sample into out")
         if not self.structure.is_flat:
-            self.check_out(given, out, index)
+            self.check_out(given, out, index, "out", "read_into")
         for number in range(self.count):
             self.writer.clear_row(number, claim.base, claim.first_row + row)
 
-    cdef check_out(self, given, list out, int64_t index):
-        """Refuse an `out` whose arrays were replaced in place of being written into: the row would stay as it was."""
+    cdef check_out(self, given, list out, int64_t index, str name, str function):
+        """Refuse what a function was given where its arrays were replaced in place of being written into.
+
+        The row would stay as it was. `name`: what the function knows it as.
+        """
         leaves = list(given.values()) if type(given) is dict else list(given)
         if len(leaves) != len(out) or any(leaf is not field for leaf, field in zip(leaves, out)):
-            leaves = self.spec.flatten(given, index, "out")
+            leaves = self.spec.flatten(given, index, name)
         for leaf, field, place in zip(leaves, out, self.spec.leaves):
             if leaf is not field:
-                where = place.path.replace("sample", "out", 1)
+                where = place.path.replace("sample", name, 1)
                 raise SpecError(f"dataset[{index}]: {where} was replaced, expected to be written into; use "
-                                f"{where}[...] = in read_into")
+                                f"{where}[...] = in {function}")
 
     cdef bint fill_rows(self, c.rf_claim *claim, function, bint in_place, context, on_error) except -1:
         cdef uint32_t row
@@ -139,15 +182,15 @@ cdef class RowWriter:
         context.index = None  # many samples at once: rng() has none to belong to
         if not rows or c.rf_cancelled(claim):
             return not rows
-        if claim.attempt == 0 and self.many(claim, rows, getitems, on_error, len(rows) == 1):
+        if claim.attempt == 0 and self.many(claim, rows, getitems, context, on_error, len(rows) == 1):
             return True
         for row in rows:
             if c.rf_cancelled(claim):
                 return False
-            self.many(claim, [row], getitems, on_error, True)
+            self.many(claim, [row], getitems, context, on_error, True)
         return True
 
-    cdef bint many(self, c.rf_claim *claim, list rows, getitems, on_error, bint last_try) except -1:
+    cdef bint many(self, c.rf_claim *claim, list rows, getitems, context, on_error, bint last_try) except -1:
         """Fill some rows; False where they are to be tried one at a time."""
         cdef uint32_t row
         cdef Py_ssize_t count = 0
@@ -170,6 +213,8 @@ cdef class RowWriter:
                     raise ValueError(f"__getitems__ returned more than {len(rows)} samples for as many indices")
                 try:
                     self.write(sample, claim.base, claim.first_row + <uint32_t>rows[count], indices[count])
+                    if self.transform is not None:
+                        self.change_alone(claim, rows[count], context)
                 except BaseException as error:
                     faults.append((rows[count], indices[count], error))
                 if lazily:
@@ -188,10 +233,11 @@ cdef class RowWriter:
             on_error(row, index, error)
         return True
 
-    def gather(self, uintptr_t claim_address, list arrays, on_error):
+    def gather(self, uintptr_t claim_address, list arrays, context, on_error):
         """Fill the claim from resident arrays, an array a leaf, without the GIL.
 
-        After a death (a mapped file that was cut short, say) row by row, so that only the row to blame is blamed.
+        After a death (a mapped file that was cut short, say), or with a transform, row by row, so that only the row to
+        blame is blamed.
         """
         cdef c.rf_claim *claim = <c.rf_claim *>claim_address
         cdef int64_t length = min(len(array) for array in arrays), began_ns = c.rf_now_ns()
@@ -199,7 +245,7 @@ cdef class RowWriter:
         self.writer.stream = rf_streams(claim, self.beyond)
         if c.rf_cancelled(claim):
             return False
-        if claim.attempt == 0 and self.lie_within(claim, length):
+        if claim.attempt == 0 and self.transform is None and self.lie_within(claim, length):
             self.gather_rows(claim, arrays, 0, claim.rows)
             rf_note_times(claim, claim.rows, 0, c.rf_now_ns() - began_ns)
             return True
@@ -207,11 +253,14 @@ cdef class RowWriter:
             if claim.marks[row] == c.RF_ROW_KILLED:
                 continue
             c.rf_blame(claim, row)
-            if 0 <= claim.indices[row] < length:
+            try:
+                if not 0 <= claim.indices[row] < length:
+                    raise IndexError(f"index {claim.indices[row]} is out of range for arrays of {length} rows")
                 self.gather_rows(claim, arrays, row, 1)
-            else:
-                on_error(row, claim.indices[row],
-                         IndexError(f"index {claim.indices[row]} is out of range for arrays of {length} rows"))
+                if self.transform is not None:
+                    self.change_alone(claim, row, context)
+            except BaseException as error:
+                on_error(row, claim.indices[row], error)
         return True
 
     cdef bint lie_within(self, c.rf_claim *claim, int64_t length):

@@ -42,6 +42,7 @@ class Handshake:
             "offsets": self._config.offsets,
             "number": number,
             "lane": self._lanes[number],
+            "workers": self._config.workers,
             "sizes": segment.sizes,
             "version": self.version,
             "manifest": None if shipment is None else shipment.manifest(),

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ringfeed.data.base import Port
+from ringfeed.errors import WorkerError
 from ringfeed.ring import _ring
 from ringfeed.ring._snapshot import Observer
 from ringfeed.ring.machine import start_thread
@@ -172,8 +173,10 @@ class Threads(Pool):
     def _run(self, number: int) -> None:
         config = self._config
         end = _ring.WorkerEnd(config.ring, number, lane=number + 1)
-        reader = config.source.reader(self._dataset, Port(end, config.ring, config.offsets, states=config.states))
-        thread = threading.Thread(target=reader.serve, args=(0,), name=f"ringfeed-{number}", daemon=True)
+        worker = number, config.workers, 0
+        port = Port(end, config.ring, config.offsets, states=config.states, worker=worker)
+        reader = config.source.reader(self._dataset, port)
+        thread = threading.Thread(target=self._serve, args=(reader,), name=f"ringfeed-{number}", daemon=True)
         self._threads[number] = thread
         try:
             start_thread(thread)
@@ -181,6 +184,15 @@ class Threads(Pool):
             self._leaving.add(number)
             self._config.ring.retire(number)
             raise
+
+    def _serve(self, reader: Reader) -> None:
+        """Run a thread."""
+        try:
+            reader.serve(0)
+        except BaseException as error:  # noqa: BLE001 - outside any sample: the consumer must hear of it
+            self.failure = WorkerError(f"a worker could not start: {error}")
+            self.failure.__cause__ = error.__cause__ or error
+            self._config.ring.alarm()
 
     def stalled(self) -> list[str]:
         """Describe each thread."""

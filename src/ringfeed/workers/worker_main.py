@@ -44,6 +44,7 @@ class WorkerMain:
         self._source: Source = hello["source"]
         self._offsets: tuple[int, ...] = hello["offsets"]
         self._number: int = hello["number"]
+        self._worker = hello["lane"] - 1, hello["workers"], hello["start"]
         control, slots, self._stack = fds[:3]
         self._states = self._open_states(hello["states"], fds)
         self._ring = open_ring(control.fileno(), slots.fileno(), hello["sizes"])
@@ -59,7 +60,7 @@ class WorkerMain:
     def _open(self) -> Reader:
         from ringfeed.data.base import Port  # noqa: PLC0415 - imports NumPy
 
-        port = Port(self._end, self._ring, self._offsets, bars=self._bars, states=self._states)
+        port = Port(self._end, self._ring, self._offsets, bars=self._bars, states=self._states, worker=self._worker)
         return self._source.reader(self._dataset, port)
 
     def _open_states(self, size: int, fds: list[Descriptor]) -> StreamStates | None:

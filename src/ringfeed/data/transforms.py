@@ -1,0 +1,306 @@
+"""What the user's functions make of samples, in the workers.
+
+    Functions         the loader's parameters that are functions, checked
+    Composed          a dataset with them, as it is sent to the workers
+    Trial             what `transform` does, seen with the first sample: it returns a new one, or changes it in place
+    TransformSource   the source of both, around that of the dataset
+
+A transform that changes samples in place is given views of a row of the slot, which the writer has written before
+(`RowWriter.transform`). One that returns new samples stands between the dataset and the writer (`_Between`).
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import numpy as np
+
+from ringfeed.data.base import packages_in
+from ringfeed.data.members import Rows
+from ringfeed.data.worker_info import worker_info
+from ringfeed.data.wrapped import WrappedSource
+from ringfeed.errors import FunctionError, SpecError
+from ringfeed.orders.rng import rng
+from ringfeed.spec.spec import Spec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from ringfeed.data.base import Fill, Reader, Source
+    from ringfeed.spec._rows import RowWriter
+
+
+# ---- the functions ----
+
+
+class Functions(NamedTuple):
+    """The loader's parameters of these names."""
+
+    transform: Any = None
+    worker_init_fn: Any = None
+
+    @classmethod
+    def of(cls, *functions: Any) -> Functions | None:
+        """Return the functions in this order; None where there are none."""
+        return None if all(one is None for one in functions) else cls(*functions)
+
+    def check(self, batch_size: int | None) -> None:
+        """Raise TypeError for what cannot be called so, ValueError for what does not fit the dataset."""
+        for name, function in self._asdict().items():
+            if function is not None:
+                _check_function(name, function)
+        if self.transform is not None and batch_size is None:
+            message = (
+                "transform= is for single samples, and with batch_size=None dataset[i] is a whole batch; do it in "
+                "__getitem__"
+            )
+            raise ValueError(message)
+
+
+_ARGUMENTS = {"transform": "a sample", "worker_init_fn": "the number of a worker"}
+
+
+def _check_function(name: str, function: Any) -> None:
+    if not callable(function):
+        message = f"{name} is of type {type(function).__name__}, expected a function of {_ARGUMENTS[name]}"
+        raise TypeError(message)
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # of some builtins
+        return
+    try:
+        signature.bind(None, **({"rng": None} if _draws(function, name) else {}))
+    except TypeError as error:
+        also = "" if name == "worker_init_fn" else ", and of rng where it draws random numbers"
+        message = (
+            f"{name}={_name(function)}{signature} cannot be called as it is to be ({error}), expected a function of "
+            f"{_ARGUMENTS[name]}{also}; give lambda {'worker' if name == 'worker_init_fn' else 'sample'}: ..."
+        )
+        raise TypeError(message) from None
+
+
+def _name(function: Any) -> str:
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def _draws(function: Any, name: str = "") -> bool:
+    """Whether a function has a parameter ``rng`` besides its first."""
+    if name == "worker_init_fn":
+        return False
+    try:
+        parameters = [*inspect.signature(function).parameters.values()]
+    except (TypeError, ValueError):
+        return False
+    return any(one.name == "rng" and one.kind is not one.POSITIONAL_ONLY for one in parameters[1:])
+
+
+def _of_one(function: Any) -> Callable[[Any], Any]:
+    """Return a function of the sample alone, which gets the sample's generator as well where it asks for it."""
+    if not _draws(function):
+        return cast("Callable[[Any], Any]", function)
+    return lambda sample: function(sample, rng=rng())
+
+
+class Composed:
+    """A dataset and the functions, as they are sent to the workers."""
+
+    def __init__(self, dataset: Any, functions: Functions) -> None:
+        self.dataset = dataset
+        self.functions = functions
+
+
+# ---- what they do, seen in the consumer ----
+
+_BOTH = "transform returned None, and a new sample for one that is made of arrays; return a new one always"
+
+
+class Trial:
+    """Has a transform make a first sample, and keeps how it does it."""
+
+    def __init__(self, transform: Any) -> None:
+        """Call nothing yet."""
+        self.in_place: bool | None = None
+        """Whether it changes samples in place; None: it was not called yet."""
+        self.packages: frozenset[str] = frozenset()
+        """Whose objects are in the samples that it was given."""
+        self._call = _of_one(transform)
+
+    def __call__(self, sample: Any) -> Any:
+        """Return what the spec of its samples can be learnt from; the dataset's own sample stays as it was."""
+        self.packages |= packages_in(sample)
+        given = _copied(sample)
+        try:
+            made = self._call(given)
+        except (TypeError, AttributeError):  # perhaps of a number, which is an array in a slot
+            if self._objection(sample) is not None:
+                raise
+            made = None
+        changed = made is None or (made is given and _is_whole(given, sample))
+        objection = self._objection(sample) if changed else None
+        if made is None and objection is not None:
+            raise objection
+        if self.in_place is None:
+            self.in_place = changed and objection is None
+        return sample if made is None or (changed and self.in_place) else made
+
+    def _objection(self, sample: Any) -> Exception | None:
+        """Say why it cannot change samples in place whose leaves are arrays, numbers too, as they are in a slot."""
+        try:
+            spec = Spec.infer(sample, 0)
+            given = spec.unflatten([np.array(leaf) for leaf in spec.flatten(sample, 0)])
+            made = self._call(given)
+        except Exception as error:  # noqa: BLE001 - it is told of
+            objection = TypeError(
+                f"transform returned None, so it is given samples as arrays over the slot, numbers too, and that "
+                f"raised {type(error).__qualname__}: {error}; return a new sample instead"
+            )
+            objection.__cause__ = error
+            return objection
+        return None if made is None or made is given else TypeError(_BOTH)
+
+
+def _copied(sample: Any) -> Any:
+    try:
+        return copy.deepcopy(sample)
+    except Exception:  # noqa: BLE001 - of objects of any package
+        return sample
+
+
+def _is_whole(given: Any, sample: Any) -> bool:
+    """Whether a transform left all leaves of a container where they were, at most with another content."""
+    if isinstance(sample, dict):
+        return given.keys() == sample.keys() and all(_is_whole(given[key], sample[key]) for key in sample)
+    if isinstance(sample, tuple | list):
+        return len(given) == len(sample) and all(map(_is_whole, given, sample))
+    return type(given) is type(sample) and (
+        not isinstance(given, np.ndarray) or (given.dtype, given.shape) == (sample.dtype, sample.shape)
+    )
+
+
+# ---- the source ----
+
+
+class TransformSource(WrappedSource):
+    """A dataset whose samples the user's functions change, and whose workers they prepare."""
+
+    def __init__(self, inner: Source, functions: Functions) -> None:
+        """Compose the dataset and the functions."""
+        super().__init__(inner)
+        self.dataset = Composed(inner.dataset, functions)
+        self.in_place = False
+        self.has_transform = functions.transform is not None
+        self.runs_code = inner.runs_code or self.has_transform
+
+    def learn(self) -> None:
+        """Set the spec: that of the samples as the transform leaves them."""
+        self.learn_inner()
+        self.accept(self.inner.spec, self.inner.rows)
+        trial = self.terms.trial
+        if trial is None or trial.in_place is None:
+            return
+        self.in_place = trial.in_place
+        self.packages = trial.packages | (self.packages or frozenset())
+        if self.in_place:
+            _refuse_cast(self.spec)
+
+    def in_users_words(self, text: str) -> str:
+        """Return a text without the name of what holds the dataset and the functions."""
+        text = text.replace("dataset.functions.", "").replace("dataset.dataset", "dataset")
+        return super().in_users_words(text)
+
+    def users_own(self, dataset: Any) -> Any:
+        """Return the user's dataset in what was sent to a worker."""
+        return super().users_own(dataset.dataset)
+
+    def begin_worker(self, reader: Reader) -> None:
+        """Have the user's function prepare the worker."""
+        found = worker_info()
+        function = reader.dataset.functions.worker_init_fn
+        if function is None or found is None:
+            return
+        try:
+            function(found.id)
+        except Exception as error:
+            raise _failed(f"worker_init_fn({found.id})", error) from error
+
+    def open(self, dataset: Any, reader: Reader) -> Fill:
+        """Have samples transformed in their rows, or on their way there."""
+        if not self.has_transform:
+            return self.inner.open(dataset.dataset, reader)
+        apply = partial(self._apply, _of_one(dataset.functions.transform))
+        if not self.in_place:
+            return self._open_between(dataset.dataset, reader, partial(self._made, apply))
+        reader.writer.transform = apply if self.inner.runs_code else reader.reseeded(apply)
+        return self.inner.open(dataset.dataset, reader)
+
+    def _open_between(self, dataset: Any, reader: Reader, make: Callable[[int, Any], Any]) -> Fill:
+        between = _Between(reader.writer, make)
+        if not self.inner.runs_code:
+            rows = Rows(dataset, copied=True)
+            return reader.by(between.samples, reader.reseeded(rows.__getitem__))
+        reader.writer = cast("RowWriter", between)
+        return self.inner.open(dataset, reader)
+
+    def _apply(self, call: Callable[[Any], Any], index: int, sample: Any) -> Any:
+        try:
+            return call(sample)
+        except Exception as error:
+            raise _failed(f"{self.describe(index)}: transform", error) from error
+
+    def _made(self, apply: Callable[[int, Any], Any], index: int, sample: Any) -> Any:
+        made = apply(index, sample)
+        if made is None:
+            message = (
+                f"{self.describe(index)}: transform returned None, expected a sample as of the first one; return it "
+                f"always, or never and change it in place"
+            )
+            raise SpecError(message)
+        return made
+
+
+def _failed(what: str, error: Exception) -> FunctionError:
+    return FunctionError(f"{what} raised {type(error).__qualname__}: {error}".removesuffix(": "))
+
+
+def _refuse_cast(spec: Spec) -> None:
+    """Refuse to convert what a transform changes in the slot."""
+    for leaf in spec.leaves:
+        if leaf.cast is not None:
+            message = (
+                f"{leaf.path} is converted by its Array, but transform changes it in the slot, where it is float32 "
+                f"already; return a new sample, or leave scale=, offset=, mean=, std= and layout= out"
+            )
+            raise SpecError(message)
+
+
+class _Between:
+    """A RowWriter whose samples come by way of a function of their number and themselves."""
+
+    def __init__(self, writer: RowWriter, make: Callable[[int, Any], Any]) -> None:
+        self._writer = writer
+        self._make = make
+        self.rows = self.gather = None  # which write without a sample
+        self.batch = writer.batch
+
+    def samples(self, claim_address: int, getitem: Callable[[int], Any], context: Any, on_error: Any) -> bool:
+        """Fill the claim with what is made of getitem(index)."""
+        make = self._make
+        return self._writer.samples(claim_address, lambda index: make(index, getitem(index)), context, on_error)
+
+    def bulk(self, claim_address: int, getitems: Callable[[list[int]], Any], context: Any, on_error: Any) -> bool:
+        """Fill the claim with what is made of getitems(indices)."""
+        return self._writer.bulk(claim_address, partial(self._many, getitems, context), context, on_error)
+
+    def _many(self, getitems: Callable[[list[int]], Any], context: Any, indices: Sequence[int]) -> Iterator[Any]:
+        samples = iter(getitems([*indices]))
+        for index, sample in zip(indices, samples, strict=False):
+            context.index = index
+            try:
+                made = self._make(index, sample)
+            finally:
+                context.index = None  # the next is read together with others
+            yield made
+        yield from samples  # more than were asked for

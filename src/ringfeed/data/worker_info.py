@@ -1,0 +1,64 @@
+"""Which worker a thread is, for the user's code."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+from ringfeed.orders.rng import derive
+
+
+@dataclass(frozen=True)
+class WorkerInfo:
+    """What `worker_info` says of a worker, in ``dataset[i]`` and in the functions that the loader was given.
+
+    id: its number, from 0 on. The worker that takes a dead one's place has the number of that one.
+    workers: how many there are; with ``workers="auto"``, the most there may be.
+    dataset: this worker's copy of the dataset (with threads, the dataset itself); of a `Mix`, the tuple of its
+        datasets.
+    """
+
+    id: int
+    workers: int
+    dataset: Any
+    _numbers: tuple[int, int, int]  # the loader's seed, the id, and how often the worker was started again
+
+    @property
+    def seed(self) -> int:
+        """A number below 2**32 to seed other packages with, of the loader's seed: another in each worker.
+
+        The worker that takes a dead one's place has another, too, so what is drawn from it depends on the worker; what
+        `ringfeed.rng` gives does not.
+        """
+        return int.from_bytes(derive("worker info", self._numbers, 4), "little")
+
+    def __repr__(self) -> str:
+        """Return it in a line, without the dataset's content."""
+        dataset = type(self.dataset).__name__
+        return f"WorkerInfo(id={self.id}, workers={self.workers}, seed={self.seed}, dataset=<{dataset}>)"
+
+
+class _Here(threading.local):
+    info: WorkerInfo | None = None
+    process = 0  # the pid: a forked child has this, too
+
+
+_here = _Here()
+
+
+def worker_info() -> WorkerInfo | None:
+    """Return which worker this is: ``id``, ``workers``, ``seed`` and ``dataset``; None in the consumer.
+
+    It is also None with ``workers=0``, and in threads that the dataset starts itself. What it says is for files that
+    each worker opens and packages that each worker seeds: samples that depend on it depend on the number of workers.
+    """
+    return _here.info
+
+
+def become(info: WorkerInfo) -> bool:
+    """Have this thread be that worker; returns whether it was none before."""
+    was_none = _here.process != os.getpid()
+    _here.info, _here.process = info, os.getpid()
+    return was_none
