@@ -222,7 +222,13 @@ def test_a_worker_imports_only_what_reads_a_mix() -> None:
     """No worker imports what orders the samples, or the kinds of dataset."""
     with Loader(Mix([Imported(), Imported()]), batch_size=1, workers=1, spec=Array((SAID,), "uint8")) as loader:
         for batch in loader:
-            assert batch.tobytes().decode().split() == ["data.base", "data.members", "data.mix", "orders.rng"]
+            assert batch.tobytes().decode().split() == [
+                "data.base",
+                "data.members",
+                "data.mix",
+                "data.worker_info",
+                "orders.rng",
+            ]
 
 
 def test_a_source_travels_without_its_datasets() -> None:

@@ -82,7 +82,8 @@ def test_a_worker_imports_the_kind_that_it_reads(kind: str, start_method: Any) -
     most = 1 if kind == "batches" else None
     with ringfeed.Loader(KINDS[kind], workers=1, start_method=start_method, max_batch_size=most, **settings) as loader:
         for batch in loader:
-            assert batch.tobytes().decode().split() == sorted(["data.base", f"data.{kind}", "orders.rng", *PARTS[kind]])
+            always = ["data.base", "data.worker_info", "orders.rng"]
+            assert batch.tobytes().decode().split() == sorted([*always, f"data.{kind}", *PARTS[kind]])
 
 
 @pytest.mark.parametrize("dataset", [Oracle(5), np.zeros((5, 10**6)), *KINDS.values()], ids=str)

@@ -63,6 +63,7 @@ class Bench:
             "version": version,
             "manifest": shipment.manifest(),
             "lane": 0,
+            "workers": 1,
             "bars": [],
             "states": 0,
             "start": 0,

@@ -310,7 +310,7 @@ class Reader:
         if self.port.worker is not None:
             number, workers, starts = self.port.worker
             dataset = self.source.users_own(self.dataset)
-            if become(WorkerInfo(number, workers, dataset, (self.source.seed, number, starts))):
+            if become(WorkerInfo(number, workers, dataset, self.source.seed, starts)):
                 self.source.begin_worker(self)
 
     def fill(self) -> bool:

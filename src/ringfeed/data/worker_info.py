@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
-from dataclasses import dataclass
 from typing import Any
 
 from ringfeed.orders.rng import derive
 
 
-@dataclass(frozen=True)
 class WorkerInfo:
     """What `worker_info` says of a worker, in ``dataset[i]`` and in the functions that the loader was given.
 
@@ -20,10 +18,14 @@ class WorkerInfo:
         datasets.
     """
 
-    id: int
-    workers: int
-    dataset: Any
-    _numbers: tuple[int, int, int]  # the loader's seed, the id, and how often the worker was started again
+    __slots__ = ("_numbers", "dataset", "id", "workers")
+
+    def __init__(self, number: int, workers: int, dataset: Any, seed: int, starts: int) -> None:
+        """Know it; ``seed``: that of the loader, ``starts``: how often the worker was started again."""
+        self.id = number
+        self.workers = workers
+        self.dataset = dataset
+        self._numbers = seed, number, starts
 
     @property
     def seed(self) -> int:
