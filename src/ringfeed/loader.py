@@ -132,6 +132,15 @@ class Loader(Generic[Batch_co]):
         parameter named ``rng`` gets the sample's generator, that of `ringfeed.rng`. It works with samples of every kind
         of dataset, of each member of a `Mix`, but not with ``batch_size=None``. ``read_into`` is used where samples are
         changed in place, else ``__getitem__``. A sample that it fails with is a failed sample.
+    batch_transform: a function of each batch of this loader, as a view of the slot that holds it, called in the worker
+        when its samples are there, with ``batch_size=None``, too. It changes the batch in place, or returns a batch of
+        the same shapes and dtypes, which is written into the slot; ``transform`` is for other shapes. Its ``rng``, and
+        `ringfeed.rng` in it, depend on seed, epoch and the indices of the batch's samples (with ``batch_size=None``
+        they are those of ``dataset[i]``): the same with any number of workers, others where a run goes on with another
+        batch size or world size, since its batches are others. One worker then makes the whole batch, and several
+        batches are made side by side: the default is workers + 2 slots. With ``on_error="skip"`` it is given the
+        samples that did not fail; a batch that it fails with is left out. Under a `PrioritizedSampler` it is given the
+        samples without their indices and weights.
     worker_init_fn: a function of a worker's number, called once in each worker before its first sample, in one that
         replaces a dead worker, too; not with ``workers=0``. What it raises is a WorkerError. See `worker_info`.
 
@@ -223,6 +232,7 @@ class Loader(Generic[Batch_co]):
         uneven: Uneven = "pad",
         shard: Literal["auto"] | None = None,
         transform: Callable[..., Any] | None = None,
+        batch_transform: Callable[..., Any] | None = None,
         worker_init_fn: Callable[[int], object] | None = None,
         workers: int | Literal["auto"] | None = None,
         backend: Literal["process", "thread"] = "process",
@@ -258,7 +268,7 @@ class Loader(Generic[Batch_co]):
             lists.check_ranks(self._rank.world_size)
             self._batch_size, rows, most_rows = None, lists.most, None
         terms = Terms(rows, spec, most_rows, number, reseed, on_error)
-        source = open_source(dataset, terms, Functions.of(transform, worker_init_fn))
+        source = open_source(dataset, terms, Functions.of(transform, batch_transform, worker_init_fn))
         if getattr(sampler, "carries_weights", False):
             source = DrawSource(source)
         self._options = options = Options.of(

@@ -415,7 +415,7 @@ def test_what_is_no_transform(function: Any, kind: type[Exception], text: str) -
 def test_whole_batches_have_no_transform() -> None:
     """With batch_size=None there are no samples."""
     assert raised(ValueError, lambda: Loader([X], batch_size=None, transform=changed)) == (
-        "transform= is for single samples, and with batch_size=None dataset[i] is a whole batch; do it in __getitem__"
+        "transform= is for single samples, and with batch_size=None dataset[i] is a whole batch; give batch_transform="
     )
 
 
@@ -447,6 +447,240 @@ def test_a_worker_that_dies_in_a_transform_costs_nothing(tmp_path: Path) -> None
 
     found = batches(OneByOne(), transform=mortal, workers=2)
     assert found == batches(OneByOne(expected(changed)), workers=0)
+
+
+# ---- batch_transform ----
+
+
+class Whole:
+    """Whole batches of 7 rows."""
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> Any:
+        rows = range(7 * index, min(7 * index + 7, LENGTH))
+        return {"x": X[rows.start : rows.stop].copy(), "y": np.array(rows)}
+
+
+def mixed(batch: dict[str, Any], rng: np.random.Generator) -> None:
+    """Mix each row with another, as MixUp does."""
+    order = rng.permutation(len(batch["y"]))
+    batch["x"] += batch["x"][order] * rng.random(dtype=np.float32)
+    batch["y"][:] = batch["y"][order]
+
+
+def mixed_anew(batch: dict[str, Any], rng: np.random.Generator) -> Any:
+    """Return the same as another batch, of whose arrays one lies in the slot."""
+    copies = {key: value.copy() for key, value in batch.items()}
+    mixed(copies, rng)
+    return {"x": copies["x"], "y": copies["y"]}
+
+
+COLUMNS = {"x": X, "y": np.arange(LENGTH)}
+KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "samples": (OneByOne(), {"batch_size": 7, "shuffle": True}),
+    "many": (Many(), {"batch_size": 7, "shuffle": True}),
+    "written": (Written(), {"batch_size": 7, "shuffle": True}),
+    "arrays": (COLUMNS, {"batch_size": 7, "shuffle": True}),
+    "stream": (Stream(), {"batch_size": 7}),
+    "mix": (Mix([OneByOne(), COLUMNS]), {"batch_size": 7, "shuffle": True}),
+    "lists": (OneByOne(), {"batch_sampler": [[3, 1, 4], [1], [5, 9]]}),
+    "whole": (Whole(), {"batch_size": None, "shuffle": True}),
+}
+
+
+def mixed_batches(kind: str, function: Any, **settings: Any) -> list[Any]:
+    """Return the batches of two epochs."""
+    dataset, own = KINDS[kind]
+    with Loader(dataset, seed=5, copy=True, batch_transform=function, **own, **settings) as loader:
+        return [content(batch) for _ in range(2) for batch in loader]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_batches_are_transformed_alike_everywhere(kind: str) -> None:
+    """A batch is changed once, with random numbers of its own, whatever makes it and however it comes back."""
+    here = mixed_batches(kind, mixed, workers=0)
+    assert mixed_batches(kind, mixed_anew, workers=0) == here
+    plain = mixed_batches(kind, None, workers=0)
+    assert len(here) == len(plain)
+    for batch, other in zip(here, plain, strict=True):
+        assert sorted(batch[1][1]) == sorted(other[1][1])
+    assert here != plain
+    for way in ("two", "threads", "forkserver"):
+        assert mixed_batches(kind, mixed, **WAYS[way]) == here, way
+
+
+def test_a_batch_draws_by_its_samples() -> None:
+    """Its random numbers are those of seed, epoch and its samples in their order: not of workers, slots or place."""
+
+    def drawn(batch: dict[str, Any], rng: np.random.Generator) -> None:
+        batch["x"][:, 0] = rng.random(dtype=np.float32)
+        batch["x"][:, 1] = ringfeed.rng().random(dtype=np.float32)  # the same generator, one step on
+
+    def numbers(lists: list[list[int]], epoch: int = 0, **settings: Any) -> list[tuple[float, float]]:
+        loader = Loader(OneByOne(), batch_sampler=lists, max_batch_size=3, batch_transform=drawn, **settings)
+        with loader:
+            loader.set_epoch(epoch)
+            return [(float(batch["x"][0, 0]), float(batch["x"][0, 1])) for batch in loader]
+
+    found = numbers([[1, 2, 3], [3, 2, 1], [4]], workers=0)
+    assert len({*found}) == 3
+    assert all(first != second for first, second in found)
+    assert numbers([[4], [1, 2, 3]], workers=2, slots=3) == [found[2], found[0]]
+    assert numbers([[4]], seed=1, workers=0) != found[2:] != numbers([[4]], epoch=1, workers=0)
+
+
+def test_a_batch_is_changed_in_the_slot_after_its_samples() -> None:
+    """What a batch_transform is given is what is handed out, with the samples as transform has left them."""
+    given = []
+
+    def keep(batch: Any) -> None:
+        assert np.array_equal(batch, X + 1)
+        given.append(batch)
+
+    settings: dict[str, Any] = {"batch_size": LENGTH, "workers": 0}
+    with Loader(X, transform=lambda row: row + 1, batch_transform=keep, **settings) as loader:
+        (batch,) = loader
+        assert np.shares_memory(given[0], batch)
+
+
+def test_one_worker_makes_a_batch() -> None:
+    """With a batch_transform there are as many slots by default as whole batches have, else four."""
+    with Loader(X, batch_size=4, workers=5, batch_transform=lambda _: None) as loader:
+        assert (loader.plan.slots, loader.plan.layout.cells) == (7, 1)
+    with Loader(X, batch_size=4, workers=5) as loader:
+        assert (loader.plan.slots, loader.plan.layout.cells) == (4, 4)
+
+
+def test_batches_that_are_drawn_by_priority() -> None:
+    """Under a PrioritizedSampler the samples of a batch are changed, and not their numbers and weights."""
+
+    def emptied(batch: dict[str, Any]) -> None:
+        batch["x"][:] = len(batch)
+
+    sampler = PrioritizedSampler(LENGTH)
+    with Loader(OneByOne(), batch_size=8, sampler=sampler, workers=1, batch_transform=emptied) as loader:
+        sample, numbers, weights = next(iter(loader))
+        assert np.array_equal(sample["x"], np.full((8, 3), 2))
+        assert np.array_equal(sample["y"], numbers)
+        assert weights.dtype == np.float32
+
+
+def test_resumed_batches_are_those_of_the_whole_run() -> None:
+    """Gone on with amid an epoch, the rest of the batches are the same to the last bit."""
+    settings: dict[str, Any] = {"batch_size": 7, "shuffle": True, "copy": True, "batch_transform": mixed}
+    with Loader(OneByOne(), workers=0, **settings) as loader:
+        whole = [content(batch) for batch in loader]
+    with Loader(OneByOne(), workers=2, **settings) as loader:
+        batches = iter(loader)
+        found = [content(next(batches)) for _ in range(2)]
+        state = loader.state_dict()
+    with Loader(OneByOne(), workers=0, **settings) as loader:
+        loader.load_state_dict(state)
+        assert found + [content(batch) for batch in loader] == whole
+
+
+def spoilt(batch: dict[str, Any]) -> None:
+    """Raise for the batch of one sample."""
+    if 11 in batch["y"]:
+        raise ValueError("eleven")
+
+
+@pytest.mark.parametrize("way", ["here", "two", "threads"])
+def test_a_batch_transform_that_raises_is_named(way: str) -> None:
+    """The error names the batch and the function, and the next batch comes; with "skip" the batch is left out."""
+    settings: dict[str, Any] = {"batch_size": 7, "batch_transform": spoilt, "copy": True, **WAYS[way]}
+    with Loader(OneByOne(), **settings) as loader:
+        epoch = iter(loader)
+        next(epoch)
+        with pytest.raises(WorkerError) as caught:
+            next(epoch)
+        assert str(caught.value) == "the batch of dataset[7] and 6 more: batch_transform raised ValueError: eleven"
+        assert type(caught.value.__cause__) is ValueError
+        assert len([*epoch]) == 4
+    with Loader(OneByOne(), on_error="skip", **settings) as loader:
+        assert len([*loader]) == 5
+        assert sorted(loader.stats().skipped) == [*range(7, 14)]
+    with Loader(Whole(), **{**settings, "batch_size": None}) as loader, pytest.raises(WorkerError) as caught:
+        assert len([*loader]) == 6
+    assert str(caught.value) == "the batch of dataset[1]: batch_transform raised ValueError: eleven"
+
+
+class Poisoned(OneByOne):
+    """The same, but for a sample that raises."""
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 11:
+            raise ValueError("eleven")
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("way", ["here", "two"])
+def test_a_batch_without_a_failed_sample(way: str) -> None:
+    """With "skip" a batch_transform is given the samples that there are; else it is not called for the batch."""
+    seen = []
+
+    def doubled(batch: dict[str, Any]) -> dict[str, Any]:
+        seen.append(batch["y"].tolist())
+        batch["x"] *= 2
+        return batch
+
+    settings: dict[str, Any] = {"batch_size": LENGTH, "batch_transform": doubled, "copy": True, **WAYS[way]}
+    with Loader(Poisoned(), on_error="skip", **settings) as loader:
+        (batch,) = loader
+        assert np.array_equal(batch["x"], np.delete(X, 11, 0) * 2)
+        assert loader.stats().skipped == [11]
+    assert way != "here" or seen == [np.delete(np.arange(LENGTH), 11).tolist()]
+    with Loader(Poisoned(), **settings) as loader:
+        assert raised(WorkerError, lambda: next(iter(loader))) == "dataset[11] raised ValueError: eleven"
+    assert way != "here" or len(seen) == 1
+
+
+def put_in_place(batch: dict[str, Any]) -> None:
+    """Put another array in the place of that in the slot."""
+    batch["x"] = batch["x"] * 2
+
+
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        (
+            put_in_place,
+            "dataset[0]: batch['x'] was replaced, expected to be written into; use batch['x'][...] = in "
+            "batch_transform",
+        ),
+        (
+            lambda batch: {**batch, "x": batch["x"][:, :2]},
+            "dataset[0]: batch['x'] has shape (7, 2), expected (7, 3) as before batch_transform; change shapes in "
+            "transform=",
+        ),
+        (
+            lambda batch: {**batch, "y": batch["y"][:4]},
+            "dataset[0]: batch['y'] has shape (4,), expected (7,) as before batch_transform; change shapes in "
+            "transform=",
+        ),
+        (
+            lambda batch: batch["x"],
+            "dataset[0]: batch is of type ndarray, expected a dict; return the same structure for every index",
+        ),
+    ],
+)
+def test_what_a_batch_transform_returns_is_checked(function: Any, text: str) -> None:
+    """What is no batch of the spec, with as many rows, is named."""
+    with Loader(OneByOne(), batch_size=7, workers=0, batch_transform=function) as loader:
+        assert raised(SpecError, lambda: next(iter(loader))) == text
+
+
+def test_what_is_no_batch_transform() -> None:
+    """It is refused before anything is read."""
+    assert raised(TypeError, lambda: Loader(Samples(), batch_transform=3)) == (
+        "batch_transform is of type int, expected a function of a batch"
+    )
+    assert raised(TypeError, lambda: Loader(Samples(), batch_transform=lambda x, y: x + y)) == (
+        "batch_transform=<lambda>(x, y) cannot be called as it is to be (missing a required argument: 'y'), expected a "
+        "function of a batch, and of rng where it draws random numbers; give lambda batch: ..."
+    )
 
 
 # ---- worker_init_fn and worker_info ----

@@ -23,7 +23,7 @@ from ringfeed.data.members import Rows
 from ringfeed.data.worker_info import worker_info
 from ringfeed.data.wrapped import WrappedSource
 from ringfeed.errors import FunctionError, SpecError
-from ringfeed.orders.rng import rng
+from ringfeed.orders.rng import reseed, rng
 from ringfeed.spec.spec import Spec
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ class Functions(NamedTuple):
     """The loader's parameters of these names."""
 
     transform: Any = None
+    batch_transform: Any = None
     worker_init_fn: Any = None
 
     @classmethod
@@ -54,13 +55,13 @@ class Functions(NamedTuple):
                 _check_function(name, function)
         if self.transform is not None and batch_size is None:
             message = (
-                "transform= is for single samples, and with batch_size=None dataset[i] is a whole batch; do it in "
-                "__getitem__"
+                "transform= is for single samples, and with batch_size=None dataset[i] is a whole batch; give "
+                "batch_transform="
             )
             raise ValueError(message)
 
 
-_ARGUMENTS = {"transform": "a sample", "worker_init_fn": "the number of a worker"}
+_ARGUMENTS = {"transform": "a sample", "batch_transform": "a batch", "worker_init_fn": "the number of a worker"}
 
 
 def _check_function(name: str, function: Any) -> None:
@@ -74,10 +75,11 @@ def _check_function(name: str, function: Any) -> None:
     try:
         signature.bind(None, **({"rng": None} if _draws(function, name) else {}))
     except TypeError as error:
+        one = _ARGUMENTS[name].split()[-1]
         also = "" if name == "worker_init_fn" else ", and of rng where it draws random numbers"
         message = (
             f"{name}={_name(function)}{signature} cannot be called as it is to be ({error}), expected a function of "
-            f"{_ARGUMENTS[name]}{also}; give lambda {'worker' if name == 'worker_init_fn' else 'sample'}: ..."
+            f"{_ARGUMENTS[name]}{also}; give lambda {one}: ..."
         )
         raise TypeError(message) from None
 
@@ -192,6 +194,8 @@ class TransformSource(WrappedSource):
         self.dataset = Composed(inner.dataset, functions)
         self.in_place = False
         self.has_transform = functions.transform is not None
+        self.has_batch_transform = self.at_once = functions.batch_transform is not None
+        self.skips = self.terms.on_error == "skip"
         self.runs_code = inner.runs_code or self.has_transform
 
     def learn(self) -> None:
@@ -227,7 +231,15 @@ class TransformSource(WrappedSource):
             raise _failed(f"worker_init_fn({found.id})", error) from error
 
     def open(self, dataset: Any, reader: Reader) -> Fill:
-        """Have samples transformed in their rows, or on their way there."""
+        """Have samples transformed in their rows, or on their way there; then the batch."""
+        writer, fill = reader.writer, self._open_samples(dataset, reader)
+        if not self.has_batch_transform:
+            return fill
+        apply = partial(self._apply_to_batch, _of_one(dataset.functions.batch_transform), reader)
+        address = reader.end.claim_address
+        return partial(writer.change_batch, address, fill, apply, self.whole, self.skips, reader.failed)
+
+    def _open_samples(self, dataset: Any, reader: Reader) -> Fill:
         if not self.has_transform:
             return self.inner.open(dataset.dataset, reader)
         apply = partial(self._apply, _of_one(dataset.functions.transform))
@@ -243,6 +255,17 @@ class TransformSource(WrappedSource):
             return reader.by(between.samples, reader.reseeded(rows.__getitem__))
         reader.writer = cast("RowWriter", between)
         return self.inner.open(dataset, reader)
+
+    def _apply_to_batch(self, call: Callable[[Any], Any], reader: Reader, indices: tuple[int, ...], batch: Any) -> Any:
+        if not self.whole:  # whose random numbers go on
+            reader.context.index = indices
+            if self.reseed:
+                reseed(reader.context)
+        try:
+            return call(batch)
+        except Exception as error:
+            more = f" and {len(indices) - 1} more" if len(indices) > 1 else ""
+            raise _failed(f"the batch of {self.describe(indices[0])}{more}: batch_transform", error) from error
 
     def _apply(self, call: Callable[[Any], Any], index: int, sample: Any) -> Any:
         try:

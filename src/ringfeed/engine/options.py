@@ -65,7 +65,7 @@ class Options:
             most_workers = min(most_workers, source.streams)
             auto.discard("workers")  # one reads each
         count = None if "slots" in auto else check_count("slots", slots, 0)
-        if source.whole and slots is None and memory is None:
+        if (source.whole or source.at_once) and slots is None and memory is None:
             if "workers" in auto:
                 auto.add("slots")
             else:

@@ -123,8 +123,9 @@ def make_plan(  # noqa: PLR0913 - every figure of the plan
     dataset_shared: int = 0,
     dataset_per_worker: int = 0,
     states_size: int = 0,
+    at_once: bool = False,
 ) -> Plan:
-    """Return the plan for ``slots``, or for as many slots as ``memory`` holds.
+    """Return the plan for ``slots``, or for as many slots as ``memory`` holds; ``at_once``: a worker fills a batch.
 
     Raises PlanError when the budget is under two slots, ValueError when both or nonsense are given.
     """
@@ -133,7 +134,7 @@ def make_plan(  # noqa: PLR0913 - every figure of the plan
         raise ValueError(message)
 
     def with_slots(count: int) -> Plan:
-        cells = _cells(indices, count, workers)
+        cells = _cells(1 if at_once else indices, count, workers)
         layout = Layout.of(spec, rows, indices, cells)
         control_size = _control_size(count, cells, workers)
         return Plan(layout, count, workers, control_size, dataset_shared, dataset_per_worker, states_size)
@@ -177,6 +178,7 @@ def plan_for(options: Options, source: Source, parcel: Parcel | None) -> Plan:
         dataset_shared=parcel.shared if parcel else 0,
         dataset_per_worker=parcel.unpickled if parcel and options.start_method == "spawn" else 0,
         states_size=source.states_size,
+        at_once=source.at_once,
     )
     workers, memory = options.workers, options.memory
     if "slots" in options.auto and memory is None:

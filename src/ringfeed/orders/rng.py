@@ -18,6 +18,8 @@ The streams are part of the interface, and no later version may change them:
   the two little-endian 64-bit words of ``derive("rng", (seed,), 16)``, its counter starts at (0, index, 0,
   epoch), the least significant word first. Draws count in word 0, ``jumped()`` in word 2: no sample runs into
   another. (What the methods of a Generator make of the stream is up to the NumPy release.)
+- in ``batch_transform`` Philox is seeded by ``SeedSequence(entropy)``, entropy the little-endian integer of
+  ``derive("batch", (seed, epoch, *indices of the batch's samples), 16)``.
 
 numpy.random and hashlib are imported by the first call that needs them: workers that draw nothing do not pay.
 """
@@ -42,12 +44,12 @@ class SampleContext:
 
     Storing ``index`` begins the stream of that sample, also when the same index is stored again; another
     ``epoch`` or ``seed`` does so too. All are integers of 0 or more, index and epoch below 2**64; an index of
-    None is a time when many samples are made at once, and none may draw.
+    None is a time when many samples are made at once, and none may draw. A tuple of indices is a batch.
     """
 
     __slots__ = ("epoch", "index", "seed")
 
-    def __init__(self, seed: int, epoch: int = 0, index: int | None = 0) -> None:
+    def __init__(self, seed: int, epoch: int = 0, index: int | tuple[int, ...] | None = 0) -> None:
         self.seed = seed
         self.epoch = epoch
         self.index = index
@@ -78,7 +80,8 @@ def rng() -> np.random.Generator:
 
     Inside ``dataset[i]``, called by a loader, it depends on the loader's seed, the epoch and ``i`` alone,
     never on the worker or on what was drawn for other samples. Every call for one sample gives the same
-    object, so that draws go on. Call it for each sample instead of keeping it.
+    object, so that draws go on. Call it for each sample instead of keeping it. Inside ``batch_transform``
+    it depends on the seed, the epoch and the indices of the batch's samples in their order.
 
     Elsewhere, and in threads that ``dataset[i]`` starts itself, it is a new ``numpy.random.default_rng()``,
     seeded by the operating system: different in every call.
@@ -97,9 +100,12 @@ def rng() -> np.random.Generator:
         raise RuntimeError(message)
     if type(index) is _Drawn and index.epoch == context.epoch and index.seed == context.seed:
         return index.generator
-    drawn = _Drawn(index)
+    drawn = _Drawn(0 if isinstance(index, tuple) else index)
     drawn.seed, drawn.epoch = context.seed, context.epoch
-    drawn.generator = _generator(context.seed, context.epoch, int(index))
+    if isinstance(index, tuple):
+        drawn.generator = _batch_generator(context.seed, context.epoch, index)
+    else:
+        drawn.generator = _generator(context.seed, context.epoch, int(index))
     context.index = drawn
     return drawn.generator
 
@@ -110,11 +116,13 @@ def reseed(context: SampleContext) -> None:
 
     import numpy as np  # noqa: PLC0415
 
-    assert context.index is not None  # reseed=True reads one by one
-    state = derive("legacy", (context.seed, context.epoch, context.index), 32)
+    index = context.index
+    assert index is not None  # reseed=True reads one by one
+    numbers = context.seed, context.epoch, *(index if isinstance(index, tuple) else (index,))
+    state = derive("legacy batch" if isinstance(index, tuple) else "legacy", numbers, 32)
     np.random.seed(np.frombuffer(state[:16], "<u4"))  # noqa: NPY002  (what users' code still draws from)
     random.seed(int.from_bytes(state[16:], "little"))
-    _Torch.seed_with(context.seed, context.epoch, int(context.index))
+    _Torch.seed_with(*map(int, numbers))
 
 
 def scatter(seed: int, worker: int, start: int) -> None:
@@ -228,6 +236,13 @@ def _generator(seed: int, epoch: int, index: int) -> np.random.Generator:
     stream: Any = _Stream((seed, epoch, index))  # NumPy's stubs know no seed sequence but their own
     counter = np.array([0, index, 0, epoch], dtype=np.uint64)
     return np.random.Generator(np.random.Philox(stream, counter=counter))
+
+
+def _batch_generator(seed: int, epoch: int, indices: tuple[int, ...]) -> np.random.Generator:
+    import numpy as np  # noqa: PLC0415
+
+    entropy = int.from_bytes(derive("batch", (seed, epoch, *indices), 16), "little")
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence(entropy)))
 
 
 @lru_cache(maxsize=16)

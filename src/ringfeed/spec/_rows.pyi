@@ -35,5 +35,14 @@ class RowWriter:
         context: _Context,
         on_error: _OnError,
     ) -> bool: ...
+    def change_batch(
+        self,
+        claim_address: int,
+        fill: Callable[[], bool],
+        transform: Callable[[tuple[int, ...], Any], Any],
+        whole: bool,
+        skips: bool,
+        on_error: _OnError,
+    ) -> bool: ...
 
 def fill_draws(claim_address: int, index_at: int, weight_at: int, fill: Callable[[], bool]) -> bool: ...

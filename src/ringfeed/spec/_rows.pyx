@@ -297,6 +297,63 @@ cdef class RowWriter:
             on_error(0, index, error)
         return True
 
+    def change_batch(self, uintptr_t claim_address, fill, transform, bint whole, bint skips, on_error):
+        """Have fill() fill the whole batch that is claimed, and transform(indices, views) change its rows in place.
+
+        What it returns is written in their place. Rows that failed are left out where the batch goes on without them.
+        """
+        cdef c.rf_claim *claim = <c.rf_claim *>claim_address
+        cdef uint32_t row
+        if not fill():
+            return False
+        rows = list(range(claim.rows_delivered))
+        if not whole:
+            rows = [row for row in rows if claim.marks[row] == c.RF_ROW_OK]
+        if not rows or (len(rows) < claim.rows_delivered and not skips):
+            return True
+        indices = (claim.indices[0],) if whole else tuple([claim.indices[row] for row in rows])
+        try:
+            self.change_rows(claim, rows, indices, transform)
+        except BaseException as error:
+            failed = [0] if whole else rows if skips else rows[:1]
+            for row in failed:
+                on_error(row, claim.indices[row], error)
+            if whole:
+                claim.rows_delivered = 0
+        return True
+
+    cdef change_rows(self, c.rf_claim *claim, list rows, tuple indices, transform):
+        cdef Py_ssize_t number
+        views = [self.writer.fields.wrap(number, claim.base, claim.first_row, claim.rows_delivered, self.owner)
+                 for number in range(self.count)]
+        has_gaps = len(rows) < claim.rows_delivered
+        out = [view[rows] for view in views] if has_gaps else views
+        given = self.spec.unflatten(out)
+        answer = transform(indices, given)
+        if answer is not None:
+            self.put_batch_back(answer, out, indices[0])
+        elif not self.structure.is_flat:
+            self.check_out(given, out, indices[0], "batch", "batch_transform")
+        for number, view in enumerate(views):
+            if has_gaps:
+                view[rows] = out[number]
+            self.writer.fields.clear_gaps(number, claim.base + self.writer.fields.fields[number].offset, view.nbytes)
+
+    cdef put_batch_back(self, batch, list out, int64_t index):
+        """Write a batch into the slot that its leaves may be parts of."""
+        leaves = self.spec.flatten(batch, index, "batch")
+        found = []
+        for number, (leaf, field) in enumerate(zip(leaves, out)):
+            if np.shape(leaf) != field.shape:
+                where = self.spec.leaves[number].path.replace("sample", "batch", 1)
+                raise SpecError(f"dataset[{index}]: {where} has shape {np.shape(leaf)}, expected {field.shape} as "
+                                f"before batch_transform; change shapes in transform=")
+            same = leaf is field
+            found.append(field if same else np.array(self.spec.batch_array(number, leaf, index, len(field))))
+        for array, field in zip(found, out):
+            if array is not field:
+                field[...] = array
+
     cdef uint32_t write_batch(self, batch, uint8_t *base, int64_t index, uint32_t most) except? 0xffffffff:
         cdef Py_ssize_t number, rows = -1
         if batch is None:
