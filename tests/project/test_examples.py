@@ -13,12 +13,14 @@ import pytest
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NEEDS = {
     "torch_train": ("torch", "sklearn"),
+    "mixup_train": ("torch", "sklearn"),
     "jax_train": ("jax", "sklearn"),
     "tensorflow_loop": ("tensorflow", "sklearn"),
     "replay_buffer": ("torch",),
 }
 LEARNT = {
     "torch_train": r"accuracy on 397 digits never seen: (\d+\.\d)%",
+    "mixup_train": r"accuracy on 397 digits never seen: (\d+\.\d)%",
     "jax_train": r"accuracy on 397 digits never seen: (\d+\.\d)%",
     "tensorflow_loop": r"accuracy on 397 digits never seen: (\d+\.\d)%",
     "replay_buffer": (

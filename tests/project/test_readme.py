@@ -53,6 +53,17 @@ def test_the_first_example() -> None:
     names["loader"].close()
 
 
+def test_what_the_workers_do() -> None:
+    """Samples and batches change in place, each with its own numbers, and nothing of the dataset."""
+    images = np.arange(90, dtype=np.uint8).reshape(10, 3, 3)
+    names: dict[str, Any] = {"dataset": {"image": images.copy()}, "ringfeed": ringfeed}
+    exec(next(block for block in BLOCKS if "batch_transform" in block), names)  # noqa: S102 - the README's own code
+    with names["loader"] as loader:
+        (batch,) = loader
+    assert not np.array_equal(batch["image"], images)
+    assert np.array_equal(names["dataset"]["image"], images)
+
+
 def test_to_stop_and_go_on() -> None:
     """The state of a loop, loaded into its loader, gives the rest."""
     code = next(block for block in BLOCKS if "load_state_dict" in block)
