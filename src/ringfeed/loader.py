@@ -128,10 +128,11 @@ class Loader(Generic[Batch_co]):
         is that of what it returns. It is given what ``dataset[i]`` returned, and must not write into arrays of the
         dataset's own. Or it returns None, or the sample that it was given, and changes the sample in place: then it is
         given arrays over the slot, numbers as arrays of shape (); nothing is copied again, and nothing of the dataset
-        is changed. Which of the two it does is seen with sample 0, which is read for it with ``spec``, too. A second
-        parameter named ``rng`` gets the sample's generator, that of `ringfeed.rng`. It works with samples of every kind
-        of dataset, of each member of a `Mix`, but not with ``batch_size=None``. ``read_into`` is used where samples are
-        changed in place, else ``__getitem__``. A sample that it fails with is a failed sample.
+        is changed. (A sample of tensors, or one that gets other leaves, and is returned: it is given a copy.) Which of
+        them it does is seen with sample 0, which is read for it with ``spec``, too. A second parameter named ``rng``
+        gets the sample's generator, that of `ringfeed.rng`. It works with samples of every kind of dataset, of each
+        member of a `Mix`, but not with ``batch_size=None``. ``read_into`` is used where samples are changed in place,
+        else ``__getitem__``. A sample that it fails with is a failed sample.
     batch_transform: a function of each batch of this loader, as a view of the slot that holds it, called in the worker
         when its samples are there, with ``batch_size=None``, too. It changes the batch in place, or returns a batch of
         the same shapes and dtypes, which is written into the slot; ``transform`` is for other shapes. Its ``rng``, and

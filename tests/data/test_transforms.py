@@ -212,6 +212,37 @@ def test_a_sample_that_is_returned_was_changed_in_place() -> None:
     assert np.array_equal(dataset.x, X)
 
 
+class Kept:
+    """Something of another package that is changed in place, and taken for an array."""
+
+    def __init__(self, values: Any) -> None:
+        self.values = values
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return np.array(self.values, dtype)
+
+
+@pytest.mark.parametrize("way", ["here", "two"])
+@pytest.mark.parametrize("kind", ["other leaves", "other objects"])
+def test_what_is_returned_otherwise_is_a_copy(kind: str, way: str) -> None:
+    """A dataset that gives its own dicts, or objects that are no arrays, stays as it is when these are changed."""
+
+    def halved(sample: dict[str, Any]) -> dict[str, Any]:
+        sample["x"] = sample["x"] / np.float64(2)
+        return sample
+
+    def raised_by_one(sample: dict[str, Any]) -> dict[str, Any]:
+        sample["x"].values += 1
+        return sample
+
+    rows = [{"x": Kept(row.copy()) if kind == "other objects" else row.copy()} for row in X]
+    function = raised_by_one if kind == "other objects" else halved
+    with Loader(Rows(rows), batch_size=LENGTH, copy=True, transform=function, **WAYS[way]) as loader:
+        found = [batch["x"] for _ in range(2) for batch in loader]
+    expect = X + 1 if kind == "other objects" else X / np.float64(2)
+    assert np.array_equal(found, [expect, expect])
+
+
 def test_parts_of_the_slot_may_be_returned() -> None:
     """A sample that is seen to be changed in place may come back anew: its own parts, in other places, stay whole."""
 

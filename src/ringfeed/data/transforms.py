@@ -126,6 +126,8 @@ class Trial:
         """Call nothing yet."""
         self.in_place: bool | None = None
         """Whether it changes samples in place; None: it was not called yet."""
+        self.copies = False
+        """Whether it returns the very sample that it is given otherwise, so that it must have a copy."""
         self.packages: frozenset[str] = frozenset()
         """Whose objects are in the samples that it was given."""
         self._call = _of_one(transform)
@@ -146,6 +148,7 @@ class Trial:
             raise objection
         if self.in_place is None:
             self.in_place = changed and objection is None
+            self.copies = made is given and not self.in_place
         return sample if made is None or (changed and self.in_place) else made
 
     def _objection(self, sample: Any) -> Exception | None:
@@ -192,7 +195,7 @@ class TransformSource(WrappedSource):
         """Compose the dataset and the functions."""
         super().__init__(inner)
         self.dataset = Composed(inner.dataset, functions)
-        self.in_place = False
+        self.in_place = self.copies = False
         self.has_transform = functions.transform is not None
         self.has_batch_transform = self.at_once = functions.batch_transform is not None
         self.skips = self.terms.on_error == "skip"
@@ -205,7 +208,7 @@ class TransformSource(WrappedSource):
         trial = self.terms.trial
         if trial is None or trial.in_place is None:
             return
-        self.in_place = trial.in_place
+        self.in_place, self.copies = trial.in_place, trial.copies
         self.packages = trial.packages | (self.packages or frozenset())
         if self.in_place:
             _refuse_cast(self.spec)
@@ -274,7 +277,7 @@ class TransformSource(WrappedSource):
             raise _failed(f"{self.describe(index)}: transform", error) from error
 
     def _made(self, apply: Callable[[int, Any], Any], index: int, sample: Any) -> Any:
-        made = apply(index, sample)
+        made = apply(index, _copied(sample) if self.copies else sample)
         if made is None:
             message = (
                 f"{self.describe(index)}: transform returned None, expected a sample as of the first one; return it "
