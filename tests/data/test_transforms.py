@@ -172,6 +172,22 @@ def test_members_of_a_mix(function: Any, way: str) -> None:
     assert np.array_equal(columns["x"], X)
 
 
+@pytest.mark.parametrize("way", ["here", "two"])
+def test_columns_stay_as_they_are(way: str) -> None:
+    """A transform that writes into a row of an array, and returns a new sample, has a copy of the row."""
+
+    def rewritten(sample: dict[str, Any]) -> list[Any]:
+        sample["x"] *= 2
+        return [sample["x"], sample["y"]]
+
+    columns = {"x": X.copy(), "y": np.arange(LENGTH)}
+    for dataset in (columns, Mix([columns])):
+        with Loader(dataset, batch_size=LENGTH, copy=True, transform=rewritten, **WAYS[way]) as loader:
+            found = [batch[0] for _ in range(2) for batch in loader]
+        assert np.array_equal(found, [X * 2, X * 2])
+    assert np.array_equal(columns["x"], X)
+
+
 @pytest.mark.parametrize("function", [changed, made])
 def test_samples_that_are_drawn_by_priority(function: Any) -> None:
     """Under a PrioritizedSampler the sample is transformed; its number and weight are as they are."""
@@ -555,11 +571,11 @@ def test_a_batch_draws_by_its_samples() -> None:
             loader.set_epoch(epoch)
             return [(float(batch["x"][0, 0]), float(batch["x"][0, 1])) for batch in loader]
 
-    found = numbers([[1, 2, 3], [3, 2, 1], [4]], workers=0)
-    assert len({*found}) == 3
+    found = numbers([[1, 2, 3], [2, 1, 3], [3], [1, 2]], workers=0)
+    assert len({*found}) == 4
     assert all(first != second for first, second in found)
-    assert numbers([[4], [1, 2, 3]], workers=2, slots=3) == [found[2], found[0]]
-    assert numbers([[4]], seed=1, workers=0) != found[2:] != numbers([[4]], epoch=1, workers=0)
+    assert numbers([[3], [1, 2, 3]], workers=2, slots=3) == [found[2], found[0]]
+    assert numbers([[3]], seed=1, workers=0) != found[2:3] != numbers([[3]], epoch=1, workers=0)
 
 
 def test_a_batch_is_changed_in_the_slot_after_its_samples() -> None:

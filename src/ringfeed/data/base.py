@@ -96,6 +96,7 @@ class Source(ABC):
     has_gaps = False  # whether a batch was found to be None
     packages: frozenset[str] | None = None  # whose objects a sample holds; None: no sample was read
     is_sized = False  # whether its length gives the order
+    has_columns = False  # whether a sample is a row of each of its arrays
     at_once = False  # whether one worker fills all of a batch
 
     def __init__(self, given: Any, dataset: Any, terms: Terms) -> None:

@@ -248,12 +248,12 @@ class TransformSource(WrappedSource):
         apply = partial(self._apply, _of_one(dataset.functions.transform))
         if not self.in_place:
             return self._open_between(dataset.dataset, reader, partial(self._made, apply))
-        reader.writer.transform = apply if self.inner.runs_code else reader.reseeded(apply)
+        reader.writer.transform = reader.reseeded(apply) if self.inner.has_columns else apply
         return self.inner.open(dataset.dataset, reader)
 
     def _open_between(self, dataset: Any, reader: Reader, make: Callable[[int, Any], Any]) -> Fill:
         between = _Between(reader.writer, make)
-        if not self.inner.runs_code:
+        if self.inner.has_columns:
             rows = Rows(dataset, copied=True)
             return reader.by(between.samples, reader.reseeded(rows.__getitem__))
         reader.writer = cast("RowWriter", between)
