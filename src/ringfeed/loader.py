@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 from ringfeed._units import show_bytes
 from ringfeed.data.base import Terms
 from ringfeed.data.draws import DrawSource
+from ringfeed.data.functions import Functions
 from ringfeed.data.passes import PassOrder
 from ringfeed.data.source import open_source
-from ringfeed.data.transforms import Functions
 from ringfeed.engine._repeated import Repeated
 from ringfeed.engine.options import MOST, Options, check_choice, check_count
 from ringfeed.engine.place import Place

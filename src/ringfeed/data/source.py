@@ -26,7 +26,7 @@ from ringfeed.data.transforms import TransformSource, Trial
 
 if TYPE_CHECKING:
     from ringfeed.data.base import Source, Terms
-    from ringfeed.data.transforms import Functions
+    from ringfeed.data.functions import Functions
 
 _TABLES = {"pandas.DataFrame": "columns", "polars.DataFrame": "columns", "pyarrow.Table": "column_names"}
 _MAKES_BATCHES = {"torch.DataLoader", "ringfeed.Loader"}

@@ -1,9 +1,7 @@
 """What the user's functions make of samples, in the workers.
 
-    Functions         the loader's parameters that are functions, checked
-    Composed          a dataset with them, as it is sent to the workers
     Trial             what `transform` does, seen with the first sample: it returns a new one, or changes it in place
-    TransformSource   the source of both, around that of the dataset
+    TransformSource   the source of a dataset with the functions, around the source of the dataset
 
 A transform that changes samples in place is given views of a row of the slot, which the writer has written before
 (`RowWriter.transform`). One that returns new samples stands between the dataset and the writer (`_Between`).
@@ -12,106 +10,26 @@ A transform that changes samples in place is given views of a row of the slot, w
 from __future__ import annotations
 
 import copy
-import inspect
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from ringfeed.data.base import packages_in
+from ringfeed.data.functions import Composed, of_one
 from ringfeed.data.members import Rows
 from ringfeed.data.worker_info import worker_info
 from ringfeed.data.wrapped import WrappedSource
 from ringfeed.errors import FunctionError, SpecError
-from ringfeed.orders.rng import reseed, rng
+from ringfeed.orders.rng import reseed
 from ringfeed.spec.spec import Spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from ringfeed.data.base import Fill, Reader, Source
+    from ringfeed.data.functions import Functions
     from ringfeed.spec._rows import RowWriter
-
-
-# ---- the functions ----
-
-
-class Functions(NamedTuple):
-    """The loader's parameters of these names."""
-
-    transform: Any = None
-    batch_transform: Any = None
-    worker_init_fn: Any = None
-
-    @classmethod
-    def of(cls, *functions: Any) -> Functions | None:
-        """Return the functions in this order; None where there are none."""
-        return None if all(one is None for one in functions) else cls(*functions)
-
-    def check(self, batch_size: int | None) -> None:
-        """Raise TypeError for what cannot be called so, ValueError for what does not fit the dataset."""
-        for name, function in self._asdict().items():
-            if function is not None:
-                _check_function(name, function)
-        if self.transform is not None and batch_size is None:
-            message = (
-                "transform= is for single samples, and with batch_size=None dataset[i] is a whole batch; give "
-                "batch_transform="
-            )
-            raise ValueError(message)
-
-
-_ARGUMENTS = {"transform": "a sample", "batch_transform": "a batch", "worker_init_fn": "the number of a worker"}
-
-
-def _check_function(name: str, function: Any) -> None:
-    if not callable(function):
-        message = f"{name} is of type {type(function).__name__}, expected a function of {_ARGUMENTS[name]}"
-        raise TypeError(message)
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):  # of some builtins
-        return
-    try:
-        signature.bind(None, **({"rng": None} if _draws(function, name) else {}))
-    except TypeError as error:
-        one = _ARGUMENTS[name].split()[-1]
-        also = "" if name == "worker_init_fn" else ", and of rng where it draws random numbers"
-        message = (
-            f"{name}={_name(function)}{signature} cannot be called as it is to be ({error}), expected a function of "
-            f"{_ARGUMENTS[name]}{also}; give lambda {one}: ..."
-        )
-        raise TypeError(message) from None
-
-
-def _name(function: Any) -> str:
-    return getattr(function, "__name__", type(function).__name__)
-
-
-def _draws(function: Any, name: str = "") -> bool:
-    """Whether a function has a parameter ``rng`` besides its first."""
-    if name == "worker_init_fn":
-        return False
-    try:
-        parameters = [*inspect.signature(function).parameters.values()]
-    except (TypeError, ValueError):
-        return False
-    return any(one.name == "rng" and one.kind is not one.POSITIONAL_ONLY for one in parameters[1:])
-
-
-def _of_one(function: Any) -> Callable[[Any], Any]:
-    """Return a function of the sample alone, which gets the sample's generator as well where it asks for it."""
-    if not _draws(function):
-        return cast("Callable[[Any], Any]", function)
-    return lambda sample: function(sample, rng=rng())
-
-
-class Composed:
-    """A dataset and the functions, as they are sent to the workers."""
-
-    def __init__(self, dataset: Any, functions: Functions) -> None:
-        self.dataset = dataset
-        self.functions = functions
 
 
 # ---- what they do, seen in the consumer ----
@@ -130,7 +48,7 @@ class Trial:
         """Whether it returns the very sample that it is given otherwise, so that it must have a copy."""
         self.packages: frozenset[str] = frozenset()
         """Whose objects are in the samples that it was given."""
-        self._call = _of_one(transform)
+        self._call = of_one(transform)
 
     def __call__(self, sample: Any) -> Any:
         """Return what the spec of its samples can be learnt from; the dataset's own sample stays as it was."""
@@ -238,14 +156,14 @@ class TransformSource(WrappedSource):
         writer, fill = reader.writer, self._open_samples(dataset, reader)
         if not self.has_batch_transform:
             return fill
-        apply = partial(self._apply_to_batch, _of_one(dataset.functions.batch_transform), reader)
+        apply = partial(self._apply_to_batch, of_one(dataset.functions.batch_transform), reader)
         address = reader.end.claim_address
         return partial(writer.change_batch, address, fill, apply, self.whole, self.skips, reader.failed)
 
     def _open_samples(self, dataset: Any, reader: Reader) -> Fill:
         if not self.has_transform:
             return self.inner.open(dataset.dataset, reader)
-        apply = partial(self._apply, _of_one(dataset.functions.transform))
+        apply = partial(self._apply, of_one(dataset.functions.transform))
         if not self.in_place:
             return self._open_between(dataset.dataset, reader, partial(self._made, apply))
         reader.writer.transform = reader.reseeded(apply) if self.inner.has_columns else apply

@@ -1,0 +1,89 @@
+"""The functions that the user gives a loader for its workers, checked, and as they are sent: with the dataset."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from ringfeed.orders.rng import rng
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Functions(NamedTuple):
+    """The loader's parameters of these names."""
+
+    transform: Any = None
+    batch_transform: Any = None
+    worker_init_fn: Any = None
+
+    @classmethod
+    def of(cls, *functions: Any) -> Functions | None:
+        """Return the functions in this order; None where there are none."""
+        return None if all(one is None for one in functions) else cls(*functions)
+
+    def check(self, batch_size: int | None) -> None:
+        """Raise TypeError for what cannot be called so, ValueError for what does not fit the dataset."""
+        for name, function in self._asdict().items():
+            if function is not None:
+                _check_function(name, function)
+        if self.transform is not None and batch_size is None:
+            message = (
+                "transform= is for single samples, and with batch_size=None dataset[i] is a whole batch; give "
+                "batch_transform="
+            )
+            raise ValueError(message)
+
+
+_ARGUMENTS = {"transform": "a sample", "batch_transform": "a batch", "worker_init_fn": "the number of a worker"}
+
+
+def _check_function(name: str, function: Any) -> None:
+    if not callable(function):
+        message = f"{name} is of type {type(function).__name__}, expected a function of {_ARGUMENTS[name]}"
+        raise TypeError(message)
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # of some builtins
+        return
+    try:
+        signature.bind(None, **({"rng": None} if _draws(function, name) else {}))
+    except TypeError as error:
+        one = _ARGUMENTS[name].split()[-1]
+        also = "" if name == "worker_init_fn" else ", and of rng where it draws random numbers"
+        message = (
+            f"{name}={_name(function)}{signature} cannot be called as it is to be ({error}), expected a function of "
+            f"{_ARGUMENTS[name]}{also}; give lambda {one}: ..."
+        )
+        raise TypeError(message) from None
+
+
+def _name(function: Any) -> str:
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def _draws(function: Any, name: str = "") -> bool:
+    """Whether a function has a parameter ``rng`` besides its first."""
+    if name == "worker_init_fn":
+        return False
+    try:
+        parameters = [*inspect.signature(function).parameters.values()]
+    except (TypeError, ValueError):
+        return False
+    return any(one.name == "rng" and one.kind is not one.POSITIONAL_ONLY for one in parameters[1:])
+
+
+def of_one(function: Any) -> Callable[[Any], Any]:
+    """Return a function of the sample alone, which gets the sample's generator as well where it asks for it."""
+    if not _draws(function):
+        return cast("Callable[[Any], Any]", function)
+    return lambda sample: function(sample, rng=rng())
+
+
+class Composed:
+    """A dataset and the functions, as they are sent to the workers."""
+
+    def __init__(self, dataset: Any, functions: Functions) -> None:
+        self.dataset = dataset
+        self.functions = functions
