@@ -298,3 +298,29 @@ def test_derived_bytes_depend_on_purpose_and_numbers() -> None:
     assert len({derive(*text, 16) for text in texts}) == len(texts)
     assert derive("a", (1, 255), 40) == shake_256(b"ringfeed a 1/ff").digest(40)
     assert derive("a", (1, 255), 40)[:8] == derive("a", (1, 255), 8)
+
+
+def test_the_stream_of_a_batch(context: SampleContext) -> None:
+    """A tuple of indices is a batch: its stream is of seed, epoch and all of them, and ends with the next index."""
+    context.index = (3, 1, 4)
+    first = rng()
+    assert rng() is first
+    entropy = int.from_bytes(shake_256(b"ringfeed batch b/2/3/1/4").digest(16), "little")
+    assert first.bytes(32) == np.random.Generator(np.random.Philox(np.random.SeedSequence(entropy))).bytes(32)
+    context.index = 5
+    assert rng().bytes(8) != first.bytes(8)
+    context.index = 5
+    of_sample = rng().bytes(8)
+    context.index = (5,)
+    assert rng().bytes(8) != of_sample
+
+
+@pytest.mark.usefixtures("legacy_states")
+def test_the_legacy_states_of_a_batch() -> None:
+    """With reseed=True a batch has states of its own, too."""
+    found = []
+    for index in ((3, 1), (1, 3), (3,), 3, (3, 1)):
+        reseed(SampleContext(seed=11, epoch=2, index=index))
+        found.append((random.random(), np.random.random()))  # noqa: NPY002, S311 - what is tested
+    assert found[0] == found[-1]
+    assert len({*found}) == 4
