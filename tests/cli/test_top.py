@@ -127,9 +127,10 @@ def test_no_such_process(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_process_without_a_loader(capsys: pytest.CaptureFixture[str]) -> None:
     """It is said when there would be one."""
-    assert main(["top", str(os.getpid())]) == 2
+    with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as other:
+        assert main(["top", str(other.pid)]) == 2
     assert capsys.readouterr().err == (
-        f"ringfeed top: process {os.getpid()} has no running loader: an epoch begins one, and close() ends it\n"
+        f"ringfeed top: process {other.pid} has no running loader: an epoch begins one, and close() ends it\n"
     )
 
 
