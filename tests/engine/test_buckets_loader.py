@@ -79,7 +79,8 @@ def test_the_example_works_as_it_stands() -> None:
     found["note"] = widths.append
     code = code.replace("Loader(Texts(),", "Loader(Texts(), workers=0,")
     exec(f"{code.rstrip()}\n    note(tokens.size)\n", found)  # noqa: S102 - our own
-    assert len(widths) == len(found["loader"])
+    with found["loader"] as made:
+        assert len(widths) == len(made)
     assert max(widths) <= 512
     assert sum(widths) < 1.1 * sum(found["lengths"])
 
