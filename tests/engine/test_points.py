@@ -128,7 +128,12 @@ def numbers(batch: Any) -> list[Any]:
     return [leaf.tolist() for leaf in batch] if isinstance(batch, tuple) else batch.tolist()
 
 
-@pytest.mark.parametrize("case", CASES)
+ON_EACH_PYTHON = {"in order", "lists as batches", "failed rows that are skipped", "an iterable"}
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(one, marks=[] if one in ON_EACH_PYTHON else [pytest.mark.once]) for one in CASES]
+)
 def test_ctrl_c_at_any_point_of_next_changes_nothing(case: str) -> None:
     """All batches and errors come, in order, are counted once, and the state is as without it."""
     assert points.differing(CASES[case], numbers) == {}
@@ -153,6 +158,7 @@ def test_ctrl_c_beside_workers_changes_nothing(how: str, on_error: str) -> None:
 TOLD_AGAIN = {"an iterable's error that is raised"}  # which ends it each time that it is read, to wherever it goes on
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("case", sorted(CASES.keys() - TOLD_AGAIN))
 def test_a_state_at_any_place_has_the_rest(case: str) -> None:
     """What was handed out or raised does not come again, all else does."""

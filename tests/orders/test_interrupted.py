@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from ringfeed.orders.sampler import Epoch
 
+pytestmark = pytest.mark.once  # tests/engine/test_points.py does some of it on each Python
+
 
 class Counted:
     """A sampler that can be brought to a place."""
