@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import zlib
 from collections import deque
+from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -104,7 +105,7 @@ class MixSampler:
         self._bases = [0, *accumulate(lengths)]
         self.pure = not callable(weights)
 
-    @property
+    @cached_property
     def length(self) -> int | None:
         """The draws of an epoch; None where there is no end, or where the weights may change."""
         if callable(self.weights) or self.stop == "never":
@@ -116,7 +117,7 @@ class MixSampler:
         """Why there is none, in words that follow "its"."""
         return "Mix goes on without end" if self.stop == "never" else "Mix has weights that may change"
 
-    @property
+    @cached_property
     def order(self) -> str:
         """What tells this order from others, but for the seed."""
         weights = "changing" if callable(self.weights) else self.weights
