@@ -6,6 +6,7 @@ import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
+from ringfeed._checks import MOST, check_choice, check_count
 from ringfeed._units import show_bytes
 from ringfeed.data.base import Terms
 from ringfeed.data.draws import DrawSource
@@ -13,11 +14,8 @@ from ringfeed.data.functions import Functions
 from ringfeed.data.passes import PassOrder
 from ringfeed.data.source import open_source
 from ringfeed.engine._repeated import Repeated
-from ringfeed.engine.options import MOST, Options, check_choice, check_count
-from ringfeed.engine.place import Place
-from ringfeed.engine.ranks import Rank
+from ringfeed.engine.options import Options
 from ringfeed.engine.runner import EpochRunner
-from ringfeed.engine.state import Identity
 from ringfeed.frameworks.base import LoaderInfo
 from ringfeed.frameworks.pinned import DeviceSlots, start_driver
 from ringfeed.monitor.bottleneck import STARTUP_S, verdict
@@ -25,8 +23,10 @@ from ringfeed.monitor.memory import Memory, frameworks_in
 from ringfeed.monitor.trace import Trace
 from ringfeed.orders.buckets import Buckets
 from ringfeed.orders.lists import BatchLists, refuse_beside_lists
+from ringfeed.orders.ranks import Rank
 from ringfeed.orders.sampler import Sequential, check_seed, draw_seed
 from ringfeed.orders.shard import Shard
+from ringfeed.resume.identity import Identity
 from ringfeed.ring.failure import UsersErrors
 from ringfeed.ring.machine import usable_cpus
 
@@ -296,13 +296,13 @@ class Loader(Generic[Batch_co]):
             raise ValueError(message)
         self._dataset = source.given
         self._shuffle = shuffle
-        self._rank.check(source, sampler, seed)
+        self._rank.check(sampler, seed, is_iterable=source.streams > 0)
         step = source.indices if batch_sampler is None else 1  # positions of the order that a batch takes
         part = Shard(self._rank.rank, self._rank.world_size, step, uneven)
         with UsersErrors():  # of a first sample
             self._runner = EpochRunner(source, options, part, shuffle=shuffle, sampler=sampler)
         self._position = self._runner.position
-        self._identity = Identity(self._runner, self._batch_size, fingerprint, seed_is_drawn=self._seed_drawn)
+        self._identity = Identity(source, self._position, self._batch_size, fingerprint, seed_is_drawn=self._seed_drawn)
         self._slots = DeviceSlots(self._runner.plan.slot_size, pin=pin)
         self._runner.on_start.append(self._slots.prepare)
         self._imports: Sequence[str] = ()  # frameworks that workers were slow to import
@@ -412,9 +412,7 @@ class Loader(Generic[Batch_co]):
 
         Where it is already, it begins where `load_state_dict` or `skip` has it begin.
         """
-        number = check_count("epoch", epoch, 0, MOST, none=False) or 0
-        here = self._position.next
-        self._position.go_to(here if here.epoch == number else Place(number))
+        self._position.set_epoch(check_count("epoch", epoch, 0, MOST, none=False) or 0)
 
     def __iter__(self) -> Iterator[Batch_co]:
         """Begin the next epoch; an older iterator raises SupersededError at its next ``next()``."""
@@ -507,18 +505,7 @@ class Loader(Generic[Batch_co]):
         ValueError where it has fewer, or for several iterables in turn.
         """
         count = check_count("batches", batches, 0, MOST, none=False) or 0
-        place, streams = self._position.next, self._runner.source.streams
-        if streams > 1 and count:
-            message = (
-                f"skip(batches={count}) of {streams} iterables in turn: only reading shows which of them have ended by "
-                f"then; take so many batches, and drop them"
-            )
-            raise ValueError(message)
-        left = self._position.left(place)
-        if left is not None and count > left:
-            message = f"skip(batches={count}), but only {left} batches of epoch {place.epoch} are left"
-            raise ValueError(message)
-        self._position.go_to(self._position.after(place, count))
+        self._position.skip(count, self._runner.source.streams)
 
     # ---- what can be seen while it runs; safe from any thread ----
 
@@ -683,7 +670,7 @@ def _engine_of(runner: EpochRunner) -> Callable[[], Engine | None]:
 
 
 def _memory_of(plan: Plan, engine: Engine | None) -> Memory:
-    return Memory(plan) if engine is None else engine.memory(plan)
+    return Memory(plan) if engine is None else engine.parts.memory(plan)
 
 
 def _observer_of(engine: Engine | None) -> Observer | None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ringfeed._units import parse_memory, show_bytes
 from ringfeed.errors import PlanError
 from ringfeed.ring import _ring
-from ringfeed.ring.machine import free_memory
+from ringfeed.ring.machine import check_free, free_memory
 from ringfeed.ring.segment import MIN_SLOTS, Sizes, worker_ids
 from ringfeed.spec.layout import Layout
 
@@ -198,22 +198,6 @@ def plan_for(options: Options, source: Source, parcel: Parcel | None) -> Plan:
 
 
 def check_available(plan: Plan) -> None:
-    """Raise PlanError unless the machine, and every cgroup around this process, has the plan's bytes free.
-
-    Past these limits the kernel kills instead of refusing, so it has to be asked before.
-    """
+    """Raise PlanError unless the machine, and every cgroup around this process, has the plan's bytes free."""
     slots = f"{plan.slots} slots of {show_bytes(plan.slot_size)}"
-    _check_free(plan.total, f"the plan needs {show_bytes(plan.total)} ({slots})")
-
-
-def check_room(slot_size: int) -> None:
-    """Raise PlanError unless there is room for another slot; see `check_available`."""
-    _check_free(slot_size, f"another slot needs {show_bytes(slot_size)}")
-
-
-def _check_free(needed: int, what: str) -> None:
-    for free, whose in free_memory():
-        if needed > free:
-            has = f"{whose} {show_bytes(max(free, 0))} free"
-            message = f"{what}, but {has}; use fewer slots, a smaller batch_size, or memory="
-            raise PlanError(message)
+    check_free(plan.total, f"the plan needs {show_bytes(plan.total)} ({slots})")

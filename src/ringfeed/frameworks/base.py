@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ringfeed.errors import RingfeedError
     from ringfeed.frameworks.device import PendingCopies
     from ringfeed.frameworks.pinned import Registrar
+    from ringfeed.resume.place import Progress
     from ringfeed.ring._feed import Feed
     from ringfeed.spec.array import AnyArray
     from ringfeed.spec.builder import BuildBatch
@@ -172,17 +173,6 @@ class BatchStream(Protocol):
 
     def register_slots(self, registrar: Registrar) -> None:
         """With ``pin=True``, have the slots registered by this framework instead of the CUDA driver."""
-
-
-class Progress(Protocol):
-    """How far the user's code has come in an epoch."""
-
-    given: int
-    """Batches that it was handed, or whose failure was raised, or that hold nothing; UNKNOWN: only it knows."""
-    is_over: bool
-
-
-UNKNOWN = -1
 
 
 @dataclass(frozen=True)

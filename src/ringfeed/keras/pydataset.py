@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from ringfeed.frameworks.base import BatchIterator, Progress
+    from ringfeed.frameworks.base import BatchIterator
     from ringfeed.loader import LoaderStream
+    from ringfeed.resume.place import Progress
     from ringfeed.spec.builder import BuildBatch
 
     Draw = Callable[[int, int], Sequence[int]]
