@@ -90,7 +90,7 @@ class Waiter:
 
     def _note_start(self) -> None:
         """Note that workers which were started have filled a batch: what is waited for from now on is no start."""
-        self._parts.stats.startup_busy_s += sum(worker.busy_ns for worker in self._parts.observer.workers()) / 1e9
+        self._parts.stats.startup_busy_s += self._parts.observer.totals()["busy_ns"] / 1e9
         self.end_start()
 
     def _set_patience(self) -> None:

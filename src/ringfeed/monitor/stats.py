@@ -144,13 +144,13 @@ class Ledger:
         """
         self._count_time(over=False)
         stats, before = self._stats, self._before
-        consumer, workers = self._observer.consumer(), self._observer.workers()
+        consumer, workers = self._observer.consumer(), self._observer.totals()
         stats.batches = before.batches + consumer.batches - (waiting_rows is not None)
         stats.samples = before.samples + consumer.samples - (waiting_rows or 0)
         stats.stall_s = before.stall_s + consumer.stall_ns / 1e9
-        stats.busy_s = before.busy_s + sum(worker.busy_ns for worker in workers) / 1e9
-        stats.back_pressure_s = before.back_pressure_s + sum(worker.wait_ns for worker in workers) / 1e9
+        stats.busy_s = before.busy_s + workers["busy_ns"] / 1e9
+        stats.back_pressure_s = before.back_pressure_s + workers["wait_ns"] / 1e9
         stats.restarts = before.restarts + restarts
-        if rows := sum(worker.timed for worker in workers):
-            stats.read_s = sum(worker.read_ns for worker in workers) / rows / 1e9
-            stats.write_s = sum(worker.write_ns for worker in workers) / rows / 1e9
+        if rows := workers["timed"]:
+            stats.read_s = workers["read_ns"] / rows / 1e9
+            stats.write_s = workers["write_ns"] / rows / 1e9
