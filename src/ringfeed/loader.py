@@ -13,7 +13,6 @@ from ringfeed.data.draws import DrawSource
 from ringfeed.data.functions import Functions
 from ringfeed.data.passes import PassOrder
 from ringfeed.data.source import open_source
-from ringfeed.engine._repeated import Repeated
 from ringfeed.engine.options import Options
 from ringfeed.engine.runner import EpochRunner
 from ringfeed.frameworks.base import LoaderInfo
@@ -21,6 +20,7 @@ from ringfeed.frameworks.pinned import DeviceSlots, start_driver
 from ringfeed.monitor.bottleneck import STARTUP_S, verdict
 from ringfeed.monitor.memory import Memory, frameworks_in
 from ringfeed.monitor.trace import Trace
+from ringfeed.orders._repeated import Repeated
 from ringfeed.orders.buckets import Buckets
 from ringfeed.orders.lists import BatchLists, refuse_beside_lists
 from ringfeed.orders.ranks import Rank
@@ -737,10 +737,6 @@ class LoaderStream:
             self.runner.position.next = place
             raise
 
-    def repeat(self, epochs: Epochs, count: int | None) -> Repeated[Any]:
-        """Return one iterator over so many epochs."""
-        return Repeated(epochs, check_count("epochs", count, 0))
-
     def state_dict(self, *, batches: int | None = None) -> dict[str, Any]:
         """Return where the user's code is."""
         return self.loader.state_dict(batches=batches)
@@ -764,14 +760,6 @@ class LoaderStream:
     def register_slots(self, registrar: Registrar) -> None:
         """With ``pin=True``, have the slots registered by this framework instead of the CUDA driver."""
         self.slots.register(registrar)
-
-    def waiting(self) -> int:
-        """Return how many batches the sampler, a `PassOrder`, has given and no iterator has taken."""
-        return self.runner.waiting()
-
-    def reload(self) -> None:
-        """Have what the newest iterator has not taken yet read from its owner's dataset as it is now."""
-        self.runner.reload()
 
     def __len__(self) -> int:
         return len(self.loader)

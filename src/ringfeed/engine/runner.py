@@ -160,7 +160,7 @@ class EpochRunner:
             self.position.sampler = self._make_sampler()
 
     def waiting(self) -> int:
-        """Return how many batches the sampler has given and no iterator has taken."""
+        """Return how many batches the sampler, a `PassOrder`, has given and no iterator has taken."""
         engine = self.engine
         return 0 if engine is None else engine.waiting
 
