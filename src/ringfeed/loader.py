@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from ringfeed.orders.sampler import SeededSampler
     from ringfeed.orders.shard import Uneven
     from ringfeed.ring._feed import Feed
-    from ringfeed.ring._snapshot import Observer
     from ringfeed.spec.builder import BuildBatch
     from ringfeed.spec.spec import Spec
 
@@ -61,6 +60,9 @@ if TYPE_CHECKING:
     Batch_co = TypeVarWithDefault("Batch_co", default=Any, covariant=True)
 else:
     Batch_co = TypeVar("Batch_co", covariant=True)
+
+
+_Answer = TypeVar("_Answer")
 
 
 class _Default(int):
@@ -511,9 +513,9 @@ class Loader(Generic[Batch_co]):
 
     def stats(self) -> Stats:
         """Return what has been done so far, and what it means; the object is kept up to date by the next call."""
-        plan, tuner, engine_now = self.plan, self._runner.tuner, _engine_of(self._runner)
+        plan, tuner = self.plan, self._runner.tuner
         stats = self._runner.count()
-        stats.look_with(lambda: _memory_of(plan, engine_now()))
+        stats.look_with(_asked_of(self._runner, lambda engine: engine.parts.memory(plan), Memory(plan)))
         stats.tuning = [] if tuner is None else list(tuner.history)
         stats.verdict = verdict(
             stats,
@@ -549,8 +551,7 @@ class Loader(Generic[Batch_co]):
         Open the file in https://ui.perfetto.dev or chrome://tracing. A thread looks at the ring every millisecond,
         which takes about one percent of a CPU; nothing else becomes slower. OSError where there can be no such file.
         """
-        engine_now = _engine_of(self._runner)
-        return Trace(lambda: _observer_of(engine_now()), path)
+        return Trace(_asked_of(self._runner, lambda engine: engine.observer, None), path)
 
     # ---- into frameworks, each imported when it is asked for ----
 
@@ -658,23 +659,16 @@ class Loader(Generic[Batch_co]):
         self.close()
 
 
-def _engine_of(runner: EpochRunner) -> Callable[[], Engine | None]:
-    """Return what returns the engine that runs, and does not keep its loader's runner."""
+def _asked_of(runner: EpochRunner, ask: Callable[[Engine], _Answer], otherwise: _Answer) -> Callable[[], _Answer]:
+    """Return what asks the engine that runs then, if there is one; it does not keep the runner."""
     this = weakref.ref(runner)
 
-    def engine() -> Engine | None:
+    def answer() -> _Answer:
         found = this()
-        return None if found is None else found.engine
+        engine = None if found is None else found.engine
+        return otherwise if engine is None else ask(engine)
 
-    return engine
-
-
-def _memory_of(plan: Plan, engine: Engine | None) -> Memory:
-    return Memory(plan) if engine is None else engine.parts.memory(plan)
-
-
-def _observer_of(engine: Engine | None) -> Observer | None:
-    return None if engine is None else engine.observer
+    return answer
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ plan_for    the plan of a loader's options
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ringfeed.engine.options import Options
     from ringfeed.spec.spec import Spec
     from ringfeed.transport.shared_dataset import Parcel
+    from ringfeed.tuning.autotune import Tuner
 
 PLANNED_INDICES = 16384  # as many are planned ahead, or two batches a slot
 DEFAULT_SLOTS = 4
@@ -197,7 +198,9 @@ def plan_for(options: Options, source: Source, parcel: Parcel | None) -> Plan:
     return plan
 
 
-def check_available(plan: Plan) -> None:
-    """Raise PlanError unless the machine, and every cgroup around this process, has the plan's bytes free."""
+def check_available(plan: Plan, tuner: Tuner | None) -> None:
+    """Raise PlanError unless there is memory for the plan, or for what the tuner begins with."""
+    if tuner is not None:
+        plan = replace(plan, slots=tuner.setting.slots, workers=tuner.setting.workers)
     slots = f"{plan.slots} slots of {show_bytes(plan.slot_size)}"
     check_free(plan.total, f"the plan needs {show_bytes(plan.total)} ({slots})")

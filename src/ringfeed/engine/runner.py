@@ -3,7 +3,7 @@
     Loader ──▶ EpochRunner.begin() ──▶ BatchIterator ── an answer of the ring ──▶ EpochRunner ──▶ Engine.resolve()
 
 The runner makes the engine for its first epoch, and another after one whose workers have failed. It knows where the
-user's code is: see `place`.
+user's code is: see `resume`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import atexit
 import threading
 import weakref
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 
     from ringfeed.data.base import Source
     from ringfeed.engine.options import Options
-    from ringfeed.orders.sampler import Epoch, Sampler
+    from ringfeed.orders.sampler import Sampler
     from ringfeed.orders.shard import Shard
     from ringfeed.ring._feed import Feed
     from ringfeed.spec.builder import BuildBatch
@@ -61,7 +60,7 @@ class EpochRunner:
         self._goes_on = options.prefetches_epochs(source, order)
         self.plan = self._sending.plan()
         self.tuner = make_tuner(options.auto, Setting(self.plan.workers, self.plan.slots))
-        self._check_memory()
+        check_available(self.plan, self.tuner)
         self.engine: Engine | None = None
         self.on_start: list[Callable[[Engine], None]] = []
         """Called with each engine before its workers start."""
@@ -75,13 +74,6 @@ class EpochRunner:
         self._unended: Engine | None = None  # the last there was, until it has ended
         self.finalizer: weakref.finalize[[Engine], EpochRunner] | None = None
         self.launcher = self._sending.begin_to_launch()  # until the first epoch
-
-    def _check_memory(self) -> None:
-        """Refuse what the machine has no memory for at the start."""
-        plan = self.plan
-        if self.tuner is not None:
-            plan = replace(plan, slots=self.tuner.setting.slots, workers=self.tuner.setting.workers)
-        check_available(plan)
 
     # ---- epochs ----
 
@@ -128,7 +120,7 @@ class EpochRunner:
         streams.go_on_from(epoch.begun, is_ahead=engine.is_ahead(epoch.begun.epoch))
         number, shard, sampler = epoch.begun.epoch, position.shard, position.sampler
         # Not by a method: the engine must not keep this.
-        following = partial(_part, shard, sampler) if self._goes_on and number < MOST else None
+        following = partial(shard.epoch_of, sampler) if self._goes_on and number < MOST else None
         part = shard.part_of(epoch.order)
         engine.begin(part, number, self._turn, progress, pure=sampler.pure, following=following)
         position.enter(epoch)
@@ -182,7 +174,7 @@ class EpochRunner:
 
     def _start(self) -> None:
         self.stop_engine()  # if Ctrl-C has kept the last from it
-        self._check_memory()
+        check_available(self.plan, self.tuner)
         source, self._sent_seed = self.source.without_dataset(), self.source.seed
         launcher, self.launcher = self.launcher, None
         engine = Engine(Parts(self.plan, source, self.options, self.stats, self.tuner, launcher))
@@ -269,7 +261,7 @@ class EpochRunner:
     def count(self) -> Stats:
         """Return the statistics, brought up to date."""
         if self.engine is not None:
-            self.stats = self.engine.parts.count()
+            self.engine.parts.count()
         return self.stats
 
     # ---- the end ----
@@ -286,7 +278,6 @@ class EpochRunner:
         """End the engine. What Ctrl-C keeps it from is done by the next call, or at the runner's end."""
         self.engine = None
         if self._unended is not None:
-            self.stats = self._unended.parts.stats
             self._unended.stop()
             if self.finalizer is not None:
                 self.finalizer.detach()
@@ -307,8 +298,3 @@ class EpochRunner:
         with self.lock:
             self.stop_engine()
             self.launcher = None  # that ends what it has begun
-
-
-def _part(shard: Shard, sampler: Sampler, number: int) -> Epoch:
-    """Return a rank's part of an epoch."""
-    return shard.part_of(sampler.epoch(number))
