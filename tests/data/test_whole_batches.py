@@ -281,7 +281,8 @@ SHAPE_ERRORS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"text": np.zeros((2, 7), np.int32)},
-        "batch['text'] has dtype int32, expected int64; convert it in __getitem__, or give this dtype in spec=",
+        "batch['text'] has dtype int32, expected int64; convert it in __getitem__, give this dtype in spec=, or have "
+        "it converted by cast=True of its Array",
     ),
 ]
 

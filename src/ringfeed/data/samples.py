@@ -56,16 +56,23 @@ class SampleSource(Source):
     def learn(self) -> None:
         """Set the spec, from sample 0 unless it is given."""
         spec, trial = self.terms.given_spec(), self.terms.trial
-        sample = self.first() if self.terms.reads_first(self.length()) else None
+        learnt = self.first(self._look) if self.terms.reads_first(self.length()) else None
         if trial is not None and not trial.in_place and self.method == "read_into":
             self.method = "__getitem__"  # it makes new samples
         if spec is None:
-            spec, self.packages = Spec.infer(sample, 0), packages_in(sample)
+            assert learnt is not None
+            spec = learnt
         else:
             _refuse_variable(spec, self.indices)
             if self.method == "read_into":
                 _refuse_cast(spec)
         self.accept(spec, self.indices)
+
+    def _look(self, sample: Any, index: int) -> Spec | None:
+        if self.terms.spec is not None:
+            return None
+        self.packages = packages_in(sample)
+        return Spec.infer(sample, index)
 
 
 def _refuse_variable(spec: Spec, batch_size: int) -> None:
@@ -82,9 +89,10 @@ def _refuse_variable(spec: Spec, batch_size: int) -> None:
 def _refuse_cast(spec: Spec) -> None:
     """Refuse to convert what a dataset itself writes into the slot."""
     for leaf in spec.leaves:
-        if leaf.cast is not None:
+        if leaf.cast is not None or leaf.casts:
+            steps = "cast=" if leaf.casts else "scale=, offset=, mean=, std= and layout="
             message = (
-                f"{leaf.path} is converted by its Array, but read_into writes into the slot itself; write float32 "
-                f"there and leave scale=, offset=, mean=, std= and layout= out, or take read_into out of the dataset"
+                f"{leaf.path} is converted by its Array, but read_into writes into the slot itself; write {leaf.dtype} "
+                f"there and leave {steps} out, or take read_into out of the dataset"
             )
             raise SpecError(message)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ringfeed.data.functions import Functions
 
 _TABLES = {"pandas.DataFrame": "columns", "polars.DataFrame": "columns", "pyarrow.Table": "column_names"}
-_MAKES_BATCHES = {"torch.DataLoader", "ringfeed.Loader"}
+_MAKES_BATCHES = {"torch.DataLoader", "ringfeed.Loader", "ringfeed.Epochs", "ringfeed.LoaderAdapter"}
 
 
 def open_source(dataset: Any, terms: Terms, functions: Functions | None = None) -> Source:
