@@ -120,6 +120,7 @@ def refusal(call: Callable[[], object]) -> str:
 
 STRUCTURE = "return the same structure for every index"
 SHAPE = "every sample must have the shape of the spec: crop, pad or resize it in __getitem__"
+MANY_SHAPES = "; or have samples of many shapes by spec= with form='pad' or 'ragged' or, with batch_size=1, variable="
 CONVERT = "convert it in __getitem__, or give another dtype in spec="
 DTYPE = "convert it in __getitem__, or give this dtype in spec="
 CAST = "convert it in __getitem__, give this dtype in spec=, or have it converted by cast=True of its Array"
@@ -267,10 +268,10 @@ VALUES: list[tuple[Any, Any, str]] = [
     (LABEL, np.array(1, ">i8"), f"sample has dtype >i8, expected int64; {CAST}"),
     (LABEL, np.int32(1), f"sample has dtype int32, expected int64; {CAST}"),
     (LABEL, np.array(None), f"sample has dtype object, expected int64; {DTYPE}"),
-    (BYTE, IMAGE[:, :2], f"sample has shape (2, 2), expected (2, 3); {SHAPE}"),
+    (BYTE, IMAGE[:, :2], f"sample has shape (2, 2), expected (2, 3); {SHAPE}{MANY_SHAPES}"),
     (LABEL, np.array([1]), f"sample has shape (1,), expected (); {SHAPE}"),
     (BYTE, 1, f"sample is of type int, expected an array of shape (2, 3) and dtype uint8; {MAKE}"),
-    (BYTE, [[1]], f"sample has shape (1, 1), expected (2, 3); {SHAPE}"),
+    (BYTE, [[1]], f"sample has shape (1, 1), expected (2, 3); {SHAPE}{MANY_SHAPES}"),
     (LABEL, "1", f"sample is of type str, expected an array of shape () and dtype int64; {MAKE}"),
     (LABEL, Row(), f"sample is a list of 0, expected an array of shape () and dtype int64; {MAKE}"),
     (LABEL, None, f"sample is None, expected an array of shape () and dtype int64; {MAKE}{NONE}"),
@@ -490,7 +491,20 @@ def test_batch_array_takes_smaller_rows_where_they_may_vary(leaf: Array, shape: 
         assert spec.batch_array(0, batch, 7, max_rows=4) is batch
     else:
         assert "expected (2, 3) or less" in refusal(lambda: spec.batch_array(0, batch, 7, max_rows=4))
-    assert refusal(lambda: spec.array(0, batch[0], 7)) == f"{AT}sample has shape {shape}, expected (2, 3); {SHAPE}"
+    text = f"{AT}sample has shape {shape}, expected (2, 3); {SHAPE}{MANY_SHAPES}"
+    assert refusal(lambda: spec.array(0, batch[0], 7)) == text
+
+
+def test_a_batch_of_one_may_be_smaller() -> None:
+    """Where samples of any shape come one by one, each is a batch of one row."""
+    spec, sample = Spec(ALL), np.ones((1, 2), "u1")
+    found = spec.batch_of_one(0, sample, 7)
+    assert found.shape == (1, 1, 2)
+    assert np.shares_memory(found, sample)
+    assert spec.batch_of_one(0, [[1, 2]], 7).tolist() == [[[1, 2]]]
+    assert refusal(lambda: spec.batch_of_one(0, np.ones((3, 3), "u1"), 7)) == (
+        f"{AT}sample has shape (3, 3), expected (2, 3) or less; crop it in __getitem__, or give a larger shape in spec="
+    )
 
 
 def test_variable_axes_belong_to_the_spec() -> None:

@@ -63,7 +63,7 @@ class SampleSource(Source):
             assert learnt is not None
             spec = learnt
         else:
-            _refuse_variable(spec, self.indices)
+            _refuse_variable(spec, self.indices, self.method)
             if self.method == "read_into":
                 _refuse_cast(spec)
         self.accept(spec, self.indices)
@@ -75,13 +75,20 @@ class SampleSource(Source):
         return Spec.infer(sample, index)
 
 
-def _refuse_variable(spec: Spec, batch_size: int) -> None:
-    """Refuse samples of different shapes, of which no batch can be made."""
+def _refuse_variable(spec: Spec, batch_size: int, method: str) -> None:
+    """Refuse samples of different shapes, where a batch has several of them or the dataset writes into the slot."""
     for leaf in spec.leaves:
-        if leaf.variable:
+        if leaf.variable and batch_size > 1:
             message = (
                 f"{leaf.path} has variable={leaf.variable}, but samples of different shapes make no batch of "
-                f"batch_size={batch_size}; pad them in __getitem__, or let it return whole batches with batch_size=None"
+                f"batch_size={batch_size}; give form='pad' or 'ragged' in place of variable=, pad them in __getitem__, "
+                f"give batch_size=1, or have the dataset return whole batches with batch_size=None and max_batch_size="
+            )
+            raise SpecError(message)
+        if leaf.variable and method == "read_into":
+            message = (
+                f"{leaf.path} has variable={leaf.variable}, but read_into writes samples of one shape; take it out of "
+                f"the dataset, or leave variable= out"
             )
             raise SpecError(message)
 

@@ -19,6 +19,7 @@ cdef extern from "export/exchange.h":
 cdef struct Given:  # what the dataset gives for a leaf
     size_t nbytes
     int ndim
+    int sample_ndim            # -1 where no array is certainly a sample, as its shape may vary
     cnp.npy_intp shape[32]
     int number                 # RF_NUMBER of a 0-d leaf which plain Python numbers may fill, or 0
     int element                # RF_NUMBER of a leaf with axes which lists of plain Python numbers may fill, or 0

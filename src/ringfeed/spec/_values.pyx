@@ -210,7 +210,7 @@ cdef bint is_contiguous(const rf_dlpack_tensor *tensor, const Given *given) noex
     """Whether a tensor has the shape of a leaf, and its elements lie one after another."""
     cdef int64_t stride = 1
     cdef int axis
-    if tensor.axes != given.ndim:
+    if tensor.axes != given.sample_ndim:
         return False
     for axis in range(given.ndim - 1, -1, -1):
         if tensor.shape[axis] != given.shape[axis] or (tensor.strides[axis] != stride and tensor.shape[axis] != 1):

@@ -74,7 +74,7 @@ cdef bint same_type(cnp.ndarray array, cnp.dtype dtype):
 
 cdef bint same_shape(cnp.ndarray array, int skipped, const Given *given):
     cdef int axis
-    if cnp.PyArray_NDIM(array) != given.ndim + skipped:
+    if cnp.PyArray_NDIM(array) != given.sample_ndim + skipped:
         return False
     for axis in range(given.ndim):
         if cnp.PyArray_DIM(array, axis + skipped) != given.shape[axis]:
@@ -117,6 +117,7 @@ cdef class FieldWriter:
 
     cdef describe(self, Given *given, leaf):
         given.ndim = len(leaf.given_shape)
+        given.sample_ndim = -1 if leaf.variable else given.ndim
         for axis, length in enumerate(leaf.given_shape):
             given.shape[axis] = length
         given.nbytes = leaf.nbytes // (<cnp.dtype>leaf.dtype).itemsize * (<cnp.dtype>leaf.given_dtype).itemsize
@@ -131,7 +132,7 @@ cdef class FieldWriter:
             given.number = RF_NUMBER(kind, itemsize)
         if kind in b"biuf" and itemsize <= 8:
             given.tensor = rf_dlpack_type(b"iuf...b".index(kind), 8 * itemsize, 1)
-            given.element = RF_NUMBER(kind, itemsize) if leaf.shape else 0
+            given.element = RF_NUMBER(kind, itemsize) if leaf.shape and not leaf.variable else 0
             given.casts_to = RF_NUMBER(kind, itemsize) if leaf.casts else 0
         if kind in b"SU" and not leaf.shape:
             given.text = kind
@@ -208,6 +209,9 @@ cdef class FieldWriter:
             return 0
         array = array_of(value)
         if array is None or not (same_type(array, <cnp.dtype>self.dtypes[number]) and same_shape(array, 0, given)):
+            if field.varies:
+                self.write_batch(number, self.spec.batch_of_one(number, value, index), base, 1, 1, index)
+                return 0
             if self.write_otherwise(value, array, given, target):
                 return 0
             array = self.spec.array(number, value, index)

@@ -232,10 +232,16 @@ def matching(found: AnyArray, shape: tuple[int, ...], leaf: Leaf, where: str) ->
     if shape != leaf.given_shape and (fault := _fault(shape, leaf)):
         whole = found.ndim > len(shape)
         expected, remedy = fault
-        if whole and leaf.cast is None and not leaf.variable and len(shape) == len(leaf.shape):
-            remedy = f"{remedy}; or have batches of many shapes by spec= with variable= and max_batch_size="
+        if leaf.cast is None and not leaf.variable and len(shape) == len(leaf.shape):
+            remedy += _BY_SPEC[whole]
         raise error_of(where, f"has {'rows of ' if whole else ''}shape {shape}", expected, remedy)
     return found
+
+
+_BY_SPEC = {  # whether it is of a whole batch
+    False: "; or have samples of many shapes by spec= with form='pad' or 'ragged' or, with batch_size=1, variable=",
+    True: "; or have batches of many shapes by spec= with variable= and max_batch_size=",
+}
 
 
 def _for_dtype(found: AnyArray, leaf: Leaf) -> str:

@@ -12,6 +12,8 @@ from collections import namedtuple
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
+import numpy as np
+
 from ringfeed.spec.array import (
     CONTAINERS,
     AnyArray,
@@ -27,12 +29,11 @@ from ringfeed.spec.array import (
 from ringfeed.spec.foreign import array_of_foreign, is_none
 from ringfeed.spec.refusals import way_out
 from ringfeed.spec.values import (
-    alone,
+    as_array,
     from_array,
     from_list,
     from_number,
     in_dtype,
-    instead,
     is_many_numbers,
     is_number,
     plain,
@@ -275,16 +276,15 @@ class Spec:
         """Return a value for leaf ``number`` as an array of its very dtype and shape, of any strides."""
         leaf = self.leaves[number]
         where = f"dataset[{index}]: {leaf.path}"
-        found = alone(value, leaf, where)
-        if found is None:
-            found = from_array(value, where)
-        if found is None:
-            found = from_list(value, leaf, leaf.given_shape, where)
-        if found is None:
-            expected = f"an array of shape {leaf.given_shape} and dtype {leaf.given_dtype}"
-            raise error_of(where, f"is {shown(value)}", expected, instead(value))
-        found = in_dtype(found, leaf, where)
+        found = in_dtype(as_array(value, leaf, where), leaf, where)
         return matching(found, found.shape, leaf._replace(variable=()) if leaf.variable else leaf, where)
+
+    def batch_of_one(self, number: int, value: object, index: int) -> AnyArray:
+        """Return a sample that may be smaller than its leaf as a batch of one row."""
+        leaf = self.leaves[number]
+        where = f"dataset[{index}]: {leaf.path}"
+        found = in_dtype(as_array(value, leaf, where), leaf, where)
+        return matching(found, found.shape, leaf, where)[np.newaxis]
 
     def batch_array(self, number: int, value: object, index: int, max_rows: int) -> AnyArray:
         """Return the same of a whole batch: with a row axis of 0 to ``max_rows``, and smaller where it may be."""

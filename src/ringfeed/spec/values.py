@@ -129,7 +129,20 @@ def from_array(value: object, where: str) -> AnyArray | None:
         raise error_of(where, got, "an array", way_out(value) or "return a NumPy array from __getitem__") from error
 
 
-def alone(value: object, leaf: Leaf, where: str) -> AnyArray | None:
+def as_array(value: object, leaf: Leaf, where: str) -> AnyArray:
+    """Return a value for a leaf as an array, whose dtype and shape are still to be judged; or refuse it."""
+    found = _alone(value, leaf, where)
+    if found is None:
+        found = from_array(value, where)
+    if found is None:
+        found = from_list(value, leaf, leaf.given_shape, where)
+    if found is None:
+        expected = f"an array of shape {leaf.given_shape} and dtype {leaf.given_dtype}"
+        raise error_of(where, f"is {shown(value)}", expected, _instead(value))
+    return found
+
+
+def _alone(value: object, leaf: Leaf, where: str) -> AnyArray | None:
     """Return one of Python's numbers or strings as an array, where the leaf is of such; else None."""
     if leaf.shape or leaf.cast is not None:
         return None
@@ -138,7 +151,7 @@ def alone(value: object, leaf: Leaf, where: str) -> AnyArray | None:
     return from_text(value, leaf.dtype, where) if leaf.dtype.kind in TEXT and isinstance(value, str | bytes) else None
 
 
-def instead(value: object) -> str:
+def _instead(value: object) -> str:
     """Say what to do about a value that is no array."""
     if value is None:
         return "make it one in __getitem__, or return None there for every index"
