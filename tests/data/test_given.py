@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import ringfeed
+from ringfeed.frameworks.base import Epochs
+from ringfeed.loader import stream_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -227,6 +229,11 @@ class Indexed:
 
 
 LOADER = foreign("torch.utils.data.dataloader.DataLoader", __iter__=lambda _: iter([X, X]))
+FED = Epochs(stream_of(ringfeed.Loader((X, X), workers=0)), lambda: iter(()))
+GIVES = (
+    "gives the batches of a loader, expected a dataset of samples; give the dataset of that loader, or batch_size=None "
+    "to have its batches as they are"
+)
 FRAME = "has no rows by number, expected a dataset; give its columns: {name: table[name].to_numpy() for name in table."
 
 
@@ -256,6 +263,9 @@ FRAME = "has no rows by number, expected a dataset; give its columns: {name: tab
             "a Loader makes batches itself, expected a dataset of samples; give what it loads, its .dataset, or "
             "batch_size=None to have its batches as they are",
         ),
+        (FED, f"an Epochs {GIVES}"),
+        (iter(ringfeed.Loader((X, X), workers=0)), f"a BatchIterator {GIVES}"),
+        (ringfeed.Loader((X, X), workers=0).repeat(), f"a Repeated {GIVES}"),
         (Indexed, "Indexed is a class, expected a dataset; give an instance: Indexed(...)"),
         (
             needy,
