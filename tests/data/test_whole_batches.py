@@ -365,9 +365,11 @@ def test_a_sample_of_any_shape_is_changed_in_place() -> None:
 def test_a_sample_beyond_the_largest_shape_is_refused() -> None:
     """The error says along which axes it may be smaller."""
     spec = (Array((2, 7, 3), "uint8", variable=(0, 1)), Array((), "int64"))
-    with ringfeed.Loader(AnyShape(), batch_size=1, spec=spec, workers=0, sampler=[3]) as loader:
-        with pytest.raises(ringfeed.SpecError) as caught:
-            next(iter(loader))
+    with (
+        ringfeed.Loader(AnyShape(), batch_size=1, spec=spec, workers=0, sampler=[3]) as loader,
+        pytest.raises(ringfeed.SpecError) as caught,
+    ):
+        next(iter(loader))
     assert str(caught.value) == (
         "dataset[3]: sample[0] has shape (3, 4, 3), expected (2, 7, 3) or less along the axes (0, 1); crop it in "
         "__getitem__, or give a larger shape in spec="
@@ -384,7 +386,8 @@ def test_what_a_dataset_writes_itself_has_one_shape() -> None:
     with pytest.raises(ringfeed.SpecError) as caught:
         ringfeed.Loader(Own(), batch_size=1, spec=ANY_SHAPE)
     assert str(caught.value) == (
-        "sample[0] has variable=(0, 1), but read_into writes samples of one shape; take it out of the dataset, or leave "
+        "sample[0] has variable=(0, 1), but read_into writes samples of one shape; take it out of the dataset, or "
+        "leave "
         "variable= out"
     )
 

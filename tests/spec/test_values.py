@@ -1,9 +1,9 @@
-"""What becomes an array on its way into a slot: lists, strings, numbers of another dtype; and the text of each refusal."""
+"""What becomes an array on its way into a slot: lists, strings, other dtypes; and the whole text of each refusal."""
 
 from __future__ import annotations
 
 import collections
-import datetime
+import datetime as dt
 import decimal
 import enum
 import fractions
@@ -97,7 +97,11 @@ def test_a_shorter_string_leaves_nothing_of_the_one_before() -> None:
 CUT = "or cut it in __getitem__"
 NUL = "return numpy.frombuffer(value, 'uint8') in place of bytes that are no text"
 BAD_TEXTS: list[tuple[str, Any, str]] = [
-    ("S4", b"abcde", f"has 5 bytes, expected at most 4, as dtype |S4 holds; give a wider one in spec=, as in 'S5', {CUT}"),
+    (
+        "S4",
+        b"abcde",
+        f"has 5 bytes, expected at most 4, as dtype |S4 holds; give a wider one in spec=, as in 'S5', {CUT}",
+    ),
     ("S4", "äöü", f"has 6 bytes, expected at most 4, as dtype |S4 holds; give a wider one in spec=, as in 'S6', {CUT}"),
     (
         "U3",
@@ -158,16 +162,51 @@ def test_a_list_fills_an_array_of_the_spec(shape: Any, dtype: str, value: Any, w
 
 
 BAD_LISTS: list[tuple[Any, str, Any, str]] = [
-    ((3,), "i8", [1, 2], "sample has shape (2,), expected (3,); every sample must have the shape of the spec: crop, pad"),
-    ((2, 2), "i8", [[1, 2], [3]], "sample is a list of 2, of which numpy.asarray() raised ValueError: setting an array"),
+    (
+        (3,),
+        "i8",
+        [1, 2],
+        "sample has shape (2,), expected (3,); every sample must have the shape of the spec: crop, pad",
+    ),
+    (
+        (2, 2),
+        "i8",
+        [[1, 2], [3]],
+        "sample is a list of 2, of which numpy.asarray() raised ValueError: setting an array",
+    ),
     ((2,), "u1", [1, 300], f"sample[1] is the int 300, expected a value for dtype uint8; {INTS}"),
     ((2, 2), "i8", [[1, 2], [3, 2**70]], f"sample[1][1] is the int {2**70}, expected a value for dtype int64; {INTS}"),
     ((2,), "f4", [1, None], "sample has dtype object, expected float32; convert it in __getitem__, or give this dtype"),
-    ((2,), "f4", [np.float64(1), 2], "sample has dtype float64, expected float32; convert it in __getitem__, give this"),
-    ((2,), "S2", ["a", "abc"], "sample[1] has 3 bytes, expected at most 2, as dtype |S2 holds; give a wider one in spec="),
-    ((1,), "f4", 5, "sample is of type int, expected an array of shape (1,) and dtype float32; make it one in __getitem"),
-    ((0,), "f4", 5, "sample is of type int, expected an array of shape (0,) and dtype float32; make it one in __getitem"),
-    ((0,), "f4", [5], "sample has shape (1,), expected (0,); every sample must have the shape of the spec: crop, pad or"),
+    (
+        (2,),
+        "f4",
+        [np.float64(1), 2],
+        "sample has dtype float64, expected float32; convert it in __getitem__, give this",
+    ),
+    (
+        (2,),
+        "S2",
+        ["a", "abc"],
+        "sample[1] has 3 bytes, expected at most 2, as dtype |S2 holds; give a wider one in spec=",
+    ),
+    (
+        (1,),
+        "f4",
+        5,
+        "sample is of type int, expected an array of shape (1,) and dtype float32; make it one in __getitem",
+    ),
+    (
+        (0,),
+        "f4",
+        5,
+        "sample is of type int, expected an array of shape (0,) and dtype float32; make it one in __getitem",
+    ),
+    (
+        (0,),
+        "f4",
+        [5],
+        "sample has shape (1,), expected (0,); every sample must have the shape of the spec: crop, pad or",
+    ),
 ]
 
 
@@ -193,7 +232,7 @@ def test_a_list_of_many_numbers_is_warned_of_once() -> None:
         "dataset[0]: sample['ids'] is a list of 9 numbers, each of which is a leaf and an array of its own in a batch; "
         "return numpy.asarray() of it for one leaf, or give spec= with Array((9,), 'int64') in its place"
     )
-    with pytest.warns(UserWarning) as caught:
+    with pytest.warns(UserWarning, match="is a list of 9 numbers") as caught:
         loader = ringfeed.Loader([{"ids": [*range(9)], "mask": (0.5,) * 20}], workers=0)
     loader.close()
     assert [str(warning.message) for warning in caught] == [text]
@@ -243,10 +282,14 @@ def test_large_arrays_are_converted_too() -> None:
     values = np.linspace(-1, 1, 100_000)
     assert raw(stored(Array((100_000,), "f4", cast=True), values)) == raw(values.astype("f4"))
     values[-1] = 1e39
-    assert refusal(lambda: stored(Array((100_000,), "f4", cast=True), values)).startswith("dataset[7]: sample holds 1e+39")
+    assert refusal(lambda: stored(Array((100_000,), "f4", cast=True), values)).startswith(
+        "dataset[7]: sample holds 1e+39"
+    )
 
 
-@pytest.mark.parametrize(("value", "wanted"), [(1, "f4"), (2**24 + 1, "f4"), (0.1, "f8"), (True, "i8"), ([0.1, 2], "f4")])
+@pytest.mark.parametrize(
+    ("value", "wanted"), [(1, "f4"), (2**24 + 1, "f4"), (0.1, "f8"), (True, "i8"), ([0.1, 2], "f4")]
+)
 def test_pythons_numbers_are_converted_too(value: Any, wanted: str) -> None:
     """Where a number alone would be refused, too, as a large int for a float32."""
     shape = np.shape(value)
@@ -281,9 +324,17 @@ BAD_CASTS: list[tuple[Any, str, str]] = [
         "f2",
         f"holds 70000, expected what dtype float16 holds, into which cast=True converts int64; {WIDER}",
     ),
-    (np.array([0.5]), "i8", "has dtype float64, expected int64; cast=True makes no int64 of float64: convert it in __getitem__"),
+    (
+        np.array([0.5]),
+        "i8",
+        "has dtype float64, expected int64; cast=True makes no int64 of float64: convert it in __getitem__",
+    ),
     (np.array([1]), "?", "has dtype int64, expected bool; cast=True makes no bool of int64: convert it in __getitem__"),
-    (np.array([1j]), "f8", "has dtype complex128, expected float64; cast=True makes no float64 of complex128: convert it in __getitem__"),
+    (
+        np.array([1j]),
+        "f8",
+        "has dtype complex128, expected float64; cast=True makes no float64 of complex128: convert it in __getitem__",
+    ),
 ]
 
 
@@ -307,7 +358,8 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (
         "f4",
         {"cast": True, "scale": 2},
-        "Array has cast=True beside scale=, offset=, mean=, std= or layout=, expected one of them; leave cast= out: uint8 "
+        "Array has cast=True beside scale=, offset=, mean=, std= or layout=, expected one of them; leave cast= out: "
+        "uint8 "
         "is converted already",
     ),
     (
@@ -316,7 +368,11 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
         "Array has cast=True and dtype |S4, expected a dtype of numbers; leave cast= out: shorter strings are taken "
         "anyway",
     ),
-    ("M8[s]", {"cast": True}, "Array has cast=True and dtype datetime64[s], expected a dtype of numbers; leave cast= out"),
+    (
+        "M8[s]",
+        {"cast": True},
+        "Array has cast=True and dtype datetime64[s], expected a dtype of numbers; leave cast= out",
+    ),
 ]
 
 
@@ -344,7 +400,8 @@ def test_columns_are_converted() -> None:
     assert [raw(leaf) for leaf in found] == [raw(x.astype("f4")), raw(y.astype("i4"))]
     text = (
         "spec= says (Array((3,), 'int32', cast=True), Array((), 'int32', cast=True)), but the arrays are "
-        "Spec((Array((3,), 'float64'), Array((), 'int64'))); cast=True converts arrays of the samples' shape, and none of "
+        "Spec((Array((3,), 'float64'), Array((), 'int64'))); cast=True converts arrays of the samples' shape, and "
+        "none of "
         "fractions into whole numbers"
     )
     wrong = (Array((3,), "i4", cast=True), Array((), "i4", cast=True))
@@ -399,7 +456,8 @@ MIXED: list[tuple[Any, Any, str]] = [
     (
         (1, 2),
         (1, None),
-        "sample[1] is None, expected an array of shape () and dtype int64; make it one in __getitem__, or return None there "
+        "sample[1] is None, expected an array of shape () and dtype int64; make it one in __getitem__, or return "
+        "None there "
         "for every index",
     ),
     ((1, [2]), (1, None), "sample[1] is None, expected a list of 1; return the same structure for every index"),
@@ -441,10 +499,10 @@ WAYS_OUT: list[tuple[Any, str]] = [
     (frozenset([1]), "a set has no order: make it a sorted list, or an array"),
     (decimal.Decimal(1), "return float() of it"),
     (fractions.Fraction(1), "return float() of it"),
-    (datetime.datetime(2026, 1, 1), "return numpy.datetime64() of it or, for a framework, its .timestamp()"),  # noqa: DTZ001
-    (datetime.date(2026, 1, 1), "return numpy.datetime64() of it or, for a framework, its .toordinal()"),
-    (datetime.timedelta(1), "return numpy.timedelta64() of it or, for a framework, its .total_seconds()"),
-    (datetime.time(), "return a number in its place, such as the seconds since midnight"),
+    (dt.datetime(2026, 1, 1), "return numpy.datetime64() of it or, for a framework, its .timestamp()"),  # noqa: DTZ001
+    (dt.date(2026, 1, 1), "return numpy.datetime64() of it or, for a framework, its .toordinal()"),
+    (dt.timedelta(1), "return numpy.timedelta64() of it or, for a framework, its .total_seconds()"),
+    (dt.time(), "return a number in its place, such as the seconds since midnight"),
     (pathlib.PurePath("a"), "return str() of it"),
     (Colour.RED, "return its .value"),
 ]
@@ -484,7 +542,10 @@ FOREIGN: list[tuple[Any, str]] = [
         named("Tensor", "torch", dtype="torch.bfloat16"),
         "NumPy has no bfloat16: return its .float(), or its bits as .view(torch.int16)",
     ),
-    (named("Tensor", "torch", layout="torch.sparse_coo"), "return its .to_dense(), or its indices and values as leaves"),
+    (
+        named("Tensor", "torch", layout="torch.sparse_coo"),
+        "return its .to_dense(), or its indices and values as leaves",
+    ),
 ]
 
 
@@ -553,7 +614,8 @@ PARTIAL: list[tuple[Any, str]] = [
     ),
     (
         tensor_spec("TensorSpec", "tensorflow", (), Dtype(object)),
-        "spec['x'] is a TensorSpec of dtype tf.string, expected a dtype of fixed width; give a ringfeed.Array of as many "
+        "spec['x'] is a TensorSpec of dtype tf.string, expected a dtype of fixed width; give a ringfeed.Array of as "
+        "many "
         "bytes as the longest has, as in Array((), 'S64')",
     ),
     (
@@ -574,7 +636,8 @@ def test_the_spec_of_a_whole_batch_has_rows() -> None:
     """Its first axis, which may be of unknown length."""
     scalar = tensor_spec("TensorSpec", "tensorflow", (), Dtype(np.uint8))
     assert refusal(lambda: Spec({"x": scalar}, has_rows=True)) == (
-        "spec['x'] is a TensorSpec of shape (), expected a leading row axis; give the spec of a whole batch, whose first "
+        "spec['x'] is a TensorSpec of shape (), expected a leading row axis; give the spec of a whole batch, whose "
+        "first "
         "axis counts its rows"
     )
     rows = tensor_spec("TensorSpec", "tensorflow", (None, 3), Dtype(np.uint8))

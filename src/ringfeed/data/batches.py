@@ -6,7 +6,6 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 from ringfeed.data.base import Delivery, Source, packages_in
-from ringfeed.errors import SpecError
 from ringfeed.ring.failure import Kind, kind_of
 from ringfeed.spec.spec import Spec
 

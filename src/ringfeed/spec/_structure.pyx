@@ -128,9 +128,9 @@ cdef class Structure:
         cls = type(value)
         if cls is self.known:
             return True
-        plain = (isinstance(value, tuple) and not cls.__dictoffset__ and cls.__iter__ is tuple.__iter__
-                 and cls.__len__ is tuple.__len__ and cls.__getattribute__ is tuple.__getattribute__)
-        if not plain or shown(value) != shown(self.tree):
+        is_own = (isinstance(value, tuple) and not cls.__dictoffset__ and cls.__iter__ is tuple.__iter__
+                  and cls.__len__ is tuple.__len__ and cls.__getattribute__ is tuple.__getattribute__)
+        if not is_own or shown(value) != shown(self.tree):
             return False
         self.known = cls
         return True

@@ -35,7 +35,7 @@ class Leaf(NamedTuple):
     """One leaf of a spec: where it stands, its shape and dtype, and the bytes of ONE sample of it.
 
     ``variable``: the axes of ``shape`` along which a whole batch may be smaller. ``cast``: how uint8 becomes what the
-    other fields say; None where the dataset gives just that. ``casts``: whether other dtypes are converted into this one.
+    other fields say; None where the dataset gives just that. ``casts``: whether other dtypes are converted to this one.
     """
 
     path: str

@@ -1,8 +1,8 @@
 """What TensorFlow and JAX call the shape and dtype of an array, as an `Array`; neither is imported for it.
 
-    tf.TensorSpec, jax.ShapeDtypeStruct                     Array
-    tf.data's NoneTensorSpec, as in Dataset.element_spec    None
-    a shape that is not known in full, strings              SpecError, which says what to give instead
+tf.TensorSpec, jax.ShapeDtypeStruct                     Array
+tf.data's NoneTensorSpec, as in Dataset.element_spec    None
+a shape that is not known in full, strings              SpecError, which says what to give instead
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def is_none(value: object) -> bool:
 
 
 def array_of_foreign(value: Any, where: str, *, has_rows: bool) -> Any:
-    """Return a framework's spec of a tensor as an Array, and any other value as it is; ``has_rows``: of a whole batch."""
+    """Return a framework's spec of a tensor as an Array, and any other value as it is; ``has_rows``: of a batch."""
     if isinstance(value, Array):
         return value
     names = class_names(value)
@@ -42,14 +42,15 @@ def array_of_foreign(value: Any, where: str, *, has_rows: bool) -> Any:
         shape = shape[1:]
     dtype = np.dtype(getattr(value.dtype, "as_numpy_dtype", value.dtype))
     kind = type(value).__name__
-    if shape is None or None in shape:
+    known = tuple(axis for axis in shape or () if axis is not None)
+    if shape is None or len(known) < len(shape):
         shown = "unknown" if shape is None else str(shape)
         remedy = "give a ringfeed.Array of the largest shape, with variable=True for batches that may be smaller"
         raise error_of(where, f"is a {kind} of shape {shown}", "a shape that is known", remedy)
     if dtype.hasobject:
         remedy = "give a ringfeed.Array of as many bytes as the longest has, as in Array((), 'S64')"
         raise error_of(where, f"is a {kind} of dtype {value.dtype!r}", "a dtype of fixed width", remedy)
-    return Array(shape, dtype)
+    return Array(known, dtype)
 
 
 def _shape(value: Any) -> tuple[int | None, ...] | None:
@@ -57,4 +58,3 @@ def _shape(value: Any) -> tuple[int | None, ...] | None:
         return tuple(getattr(axis, "value", axis) for axis in value.shape)
     except ValueError:  # TensorFlow's words for a shape of unknown rank
         return None
-

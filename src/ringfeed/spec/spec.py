@@ -7,10 +7,9 @@ container stays None in every batch, and is no leaf.
 from __future__ import annotations
 
 import math
-import operator
 from collections import namedtuple
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -27,6 +26,7 @@ from ringfeed.spec.array import (
     shown,
 )
 from ringfeed.spec.foreign import array_of_foreign, is_none
+from ringfeed.spec.nodes import Node, rebuilder, renamed, wrapper
 from ringfeed.spec.refusals import way_out
 from ringfeed.spec.values import (
     as_array,
@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 __all__ = ["AnyArray", "AnyDtype", "Array", "Leaf", "Spec"]
 
 MAX_LEAVES, MAX_DEPTH = 1000, 64
-
-Node: TypeAlias = tuple[Any, ...]  # see Spec.structure
 
 
 def _array_of(shape: tuple[int, ...], dtype: AnyDtype, where: str) -> Array:
@@ -114,7 +112,7 @@ class _Scan:
         self.structure = self.walk(value, root, ())
         if not self.arrays:
             raise error_of(root, "has no leaves", "at least one array or number", "put something into it")
-        self.tree: Any = _rebuilder(self.structure)(self.arrays)
+        self.tree: Any = rebuilder(self.structure)(self.arrays)
 
     def walk(self, value: Any, where: str, above: tuple[int, ...]) -> Node:
         value = plain(value)
@@ -174,35 +172,10 @@ def _check_keys(model: dict[Any, object], value: dict[Any, object], where: str) 
         raise error_of(where, got, f"the keys {list(model)}", "return the same keys for every index")
 
 
-def _wrapper(node: Node) -> Callable[[Any], object]:
-    """Return the function that makes the node's container of its children."""
-    if node[0] == "dict":
-        return lambda children: dict(zip(node[1], children, strict=True))
-    return list if node[0] == "list" else tuple if node[1] is None else node[1]._make
-
-
-def _rebuilder(node: Node) -> Callable[[Any], object]:
-    """Return the function that makes the node's value of all leaves of the spec."""
-    if node[0] == "leaf":
-        return operator.itemgetter(node[1])
-    if node[0] == "none":
-        return lambda _: None
-    wrap, parts = _wrapper(node), [_rebuilder(child) for child in node[-1]]
-    return lambda leaves: wrap([part(leaves) for part in parts])
-
-
-def _renamed(node: Node, to: Callable[[Any], object]) -> Node:
-    """Return the node with each NamedTuple class replaced by what ``to`` makes of it."""
-    if node[0] in {"leaf", "none"}:
-        return node
-    label = [to(part) if node[0] == "tuple" and part is not None else part for part in node[1:-1]]
-    return (node[0], *label, [_renamed(child, to) for child in node[-1]])
-
-
 def _restore(structure: Node, arrays: tuple[Array, ...]) -> Spec:
     # Made anew, because a worker cannot import a class of the user's main module.
-    named = _renamed(structure, lambda label: namedtuple(*label, rename=True))  # noqa: PYI024
-    return Spec(_rebuilder(named)(arrays))
+    named = renamed(structure, lambda label: namedtuple(*label, rename=True))  # noqa: PYI024
+    return Spec(rebuilder(named)(arrays))
 
 
 def _leaf(path: str, array: Array) -> Leaf:
@@ -226,14 +199,14 @@ class Spec:
     def __init__(self, tree: object, *, has_rows: bool = False) -> None:
         """Take an Array or a nested tuple, list, dict or NamedTuple of Arrays; refuse the rest.
 
-        Specs of tensors of TensorFlow and JAX are Arrays, too; ``has_rows``: less their first axis, the rows of a batch.
+        Specs of tensors of TensorFlow and JAX are Arrays, too; ``has_rows``: less their first axis, a batch's rows.
         """
         scan = _Scan("spec", tree, partial(_given, has_rows=has_rows))
         self.tree, self.structure = scan.tree, scan.structure
         self.leaves = tuple(_leaf(f"sample{path}", array) for path, array in zip(scan.paths, scan.arrays, strict=True))
         flat = scan.structure[-1] == [("leaf", number) for number in range(len(scan.arrays))]
-        self._rebuild = (_wrapper if flat else _rebuilder)(scan.structure)
-        self._key = _renamed(scan.structure, lambda cls: (cls.__name__, cls._fields)), tuple(scan.arrays)
+        self._rebuild = (wrapper if flat else rebuilder)(scan.structure)
+        self._key = renamed(scan.structure, lambda cls: (cls.__name__, cls._fields)), tuple(scan.arrays)
 
     @classmethod
     def infer(cls, sample: object, index: int) -> Spec:

@@ -204,7 +204,9 @@ def from_text(value: str | bytes, dtype: AnyDtype, where: str) -> AnyArray:
         try:
             value = value.encode()
         except UnicodeEncodeError as error:
-            raise error_of(where, f"is a str that has no UTF-8 ({error})", "text", "repair it in __getitem__") from error
+            raise error_of(
+                where, f"is a str that has no UTF-8 ({error})", "text", "repair it in __getitem__"
+            ) from error
     _check_text(value, dtype, where)
     return np.array(value, dtype)
 
@@ -224,7 +226,8 @@ def _in_width(found: AnyArray, leaf: Leaf, where: str) -> AnyArray:
     if found.dtype == leaf.dtype:
         return found
     parts = [from_text(item, leaf.dtype, where) for item in found.ravel().tolist()]
-    return np.array(parts, leaf.dtype).reshape(found.shape)
+    made: AnyArray = np.array(parts, leaf.dtype)
+    return made.reshape(found.shape)
 
 
 # ---- dtypes ----
@@ -266,4 +269,3 @@ def adopted(spec: Spec, given: Spec) -> Spec:
         for one, wanted, other in pairs
     ]
     return type(spec)(spec.unflatten(arrays))
-
