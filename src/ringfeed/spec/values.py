@@ -226,8 +226,8 @@ def _in_width(found: AnyArray, leaf: Leaf, where: str) -> AnyArray:
     if found.dtype == leaf.dtype:
         return found
     parts = [from_text(item, leaf.dtype, where) for item in found.ravel().tolist()]
-    made: AnyArray = np.array(parts, leaf.dtype)
-    return made.reshape(found.shape)
+    made: AnyArray = np.array(parts, leaf.dtype).reshape(found.shape)
+    return made
 
 
 # ---- dtypes ----
