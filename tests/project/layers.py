@@ -25,7 +25,7 @@ LAYERS = (
     "resume tuning",
     "engine frameworks",
     "loader",
-    "keras cli testing",
+    "keras torch cli testing",
     "__main__ __init__",
 )
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer.split()}

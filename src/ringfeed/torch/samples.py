@@ -1,0 +1,83 @@
+"""A map-style dataset of torch's as workers have it: each worker tells torch which one it is before its first sample.
+
+Imports no torch: a worker whose dataset does without has none.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ringfeed.data.worker_info import worker_info
+from ringfeed.orders.rng import when_torch_is_here
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+class WorkerStart(NamedTuple):
+    """What a worker does before its first sample of a dataset."""
+
+    workers: int
+    base_seed: int
+    init_fn: Callable[[int], object] | None
+
+    def begin(self, dataset: Any) -> None:
+        """Have torch's ``get_worker_info()`` say which worker this is, and call the user's function."""
+        here = worker_info()
+        if here is None:
+            return
+        self.begin_as(here.id, dataset)
+
+    def begin_as(self, number: int, dataset: Any) -> None:
+        """The same, as the worker of this number."""
+        seed = self.base_seed + number
+        when_torch_is_here(lambda: _tell_torch(number, self.workers, seed, dataset))
+        if self.init_fn is not None:
+            import torch  # noqa: PLC0415 - such functions ask torch for the seed
+
+            random.seed(seed)
+            torch.manual_seed(seed)
+            _seed_numpy(self.base_seed, number)
+            self.init_fn(number)
+
+
+def _tell_torch(number: int, workers: int, seed: int, dataset: Any) -> None:
+    from torch.utils.data._utils import worker  # noqa: PLC0415 - torch is here
+
+    worker._worker_info = worker.WorkerInfo(id=number, num_workers=workers, seed=seed, dataset=dataset)  # noqa: SLF001 - there is no other way
+
+
+def _seed_numpy(base_seed: int, number: int) -> None:
+    from torch.utils.data._utils import worker  # noqa: PLC0415 - as above
+
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed(worker._generate_state(base_seed, number))  # noqa: SLF001 - torch's own seed
+
+
+class Samples:
+    """The dataset of a DataLoader, sample by sample."""
+
+    def __init__(self, dataset: Any, start: WorkerStart) -> None:
+        self.dataset = dataset
+        self.start: WorkerStart | None = start
+
+    def _begin(self) -> None:
+        if self.start is not None:
+            self.start.begin(self.dataset)
+            self.start = None
+
+    def __getitem__(self, index: int) -> Any:
+        if self.start is not None:
+            self._begin()
+        return self.dataset[index]
+
+
+class BulkSamples(Samples):
+    """The same of a dataset that gives many samples at once."""
+
+    def __getitems__(self, indices: Sequence[int]) -> Any:
+        """Return the samples of some indices."""
+        self._begin()
+        return self.dataset.__getitems__([*indices])
