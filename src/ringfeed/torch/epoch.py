@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ringfeed._callers import callers_depth
 from ringfeed.errors import ClosedError, FunctionError, RingfeedError, StallError, SupersededError, WorkerError
 from ringfeed.ring.failure import RemoteError
+from ringfeed.torch.lists import IndexLists
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from typing_extensions import Self
 
-    from ringfeed.torch.lists import IndexLists
+    from ringfeed.torch.lists import Start
     from ringfeed.torch.ring import Ring
 
 
@@ -32,19 +35,23 @@ class Place:
 class Epoch:
     """The iterator of a DataLoader. Dropping it before the end breaks the epoch off."""
 
-    def __init__(self, loader: Any, place: Place, lists: IndexLists | None) -> None:
-        """``lists``: what each batch is of, where that is known."""
+    def __init__(self, loader: Any, place: Place, begun: IndexLists | Start | None) -> None:
+        """``begun``: what was drawn for it; None where torch draws it."""
         self._loader = loader
         self._place = place
-        self._lists = lists
+        self._begun = begun
         self._ring: Ring | None = None
         self._batches: Iterator[Any] = iter(())
 
+    @property
+    def batches(self) -> Iterator[Any]:
+        """What it takes the batches from."""
+        return self._batches
+
     def over_ring(self, ring: Ring, number: int) -> Self:
         """Take the batches from a ring, which is this epoch's until its end."""
-        assert self._lists is not None
         self._ring = ring
-        self._batches = ring.begin(self._lists, number)
+        self._batches = ring.begin(self._begun, number)
         return self
 
     def torchs_own(self, batches: Iterator[Any]) -> Self:
@@ -81,8 +88,17 @@ class Epoch:
     def _note(self) -> None:
         """Note that a batch is done with."""
         self._place.batches += 1
-        if self._ring is not None and self._lists is not None:
-            self._place.samples += self._lists.handed_out()
+        if self._ring is None:
+            return
+        if isinstance(self._begun, IndexLists):
+            self._place.samples += self._begun.handed_out()
+        elif (said := self._loader._IterableDataset_len_called) is not None and self._place.batches > said:  # noqa: SLF001
+            message = (
+                f"len() of this DataLoader counted on an IterableDataset of length {said}, and batch "
+                f"{self._place.batches} has come; have each worker's copy give its own part of the data, by "
+                f"torch.utils.data.get_worker_info()"
+            )
+            warnings.warn(message, UserWarning, stacklevel=callers_depth())
 
     # ---- what the ring does not give ----
 
@@ -100,12 +116,11 @@ class Epoch:
 
     def _go_on(self, error: RingfeedError) -> None:
         """Have torch make this batch and all that follow."""
-        assert self._ring is not None
-        assert self._lists is not None
         ring, self._ring = self._ring, None
         self._batches = iter(())
-        ring.close()
-        self._batches = self._loader._own_rest(self._lists, error)  # noqa: SLF001 - a part of it
+        if ring is not None:
+            ring.close()
+        self._batches = self._loader._own_rest(self._begun, error, self._place.batches)  # noqa: SLF001 - a part of it
 
     def _leave(self) -> None:
         """Let the next epoch have the ring."""

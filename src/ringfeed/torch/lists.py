@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 from collections import deque
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch.utils.data import BatchSampler
 
@@ -25,6 +25,14 @@ if TYPE_CHECKING:
 
 class UnfitError(RingfeedError, TypeError):
     """A sampler gives what the ring has no place for."""
+
+
+class Start(NamedTuple):
+    """What is drawn for an epoch of an IterableDataset."""
+
+    base_seed: int
+    before: Any
+    """Where the generator was of which the base seed was drawn."""
 
 
 class IndexLists:
@@ -97,6 +105,12 @@ def _index(given: Any) -> int:
         message = f"the sampler gives {given!r}, and not numbers of 0 or more"
         raise UnfitError(message)
     return index
+
+
+def start(loader: Any, base_seed: int | None) -> Start:
+    """Draw what torch draws at the start of an epoch of an IterableDataset; see `begin`."""
+    before = state_of(loader.generator)
+    return Start(base_seed_of(loader.generator) if base_seed is None else base_seed, before)
 
 
 def begin(loader: Any, base_seed: int | None = None, skipped: dict[str, Any] | None = None) -> IndexLists:

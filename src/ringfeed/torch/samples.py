@@ -1,4 +1,7 @@
-"""A map-style dataset of torch's as workers have it: each worker tells torch which one it is before its first sample.
+"""A dataset of torch's as workers have it: each worker tells torch which one it is before its first sample.
+
+    Samples, BulkSamples    map-style, by index
+    Copy                    an IterableDataset: each worker reads one of its own
 
 Imports no torch: a worker whose dataset does without has none.
 """
@@ -13,7 +16,7 @@ from ringfeed.data.worker_info import worker_info
 from ringfeed.orders.rng import when_torch_is_here
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 
 class WorkerStart(NamedTuple):
@@ -81,3 +84,19 @@ class BulkSamples(Samples):
         """Return the samples of some indices."""
         self._begin()
         return self.dataset.__getitems__([*indices])
+
+
+class Copy:
+    """One worker's copy of an IterableDataset, which finds its part of the data by ``get_worker_info()``."""
+
+    def __init__(self, dataset: Any, number: int, start: WorkerStart) -> None:
+        self.dataset = dataset
+        self.number = number
+        self.start: WorkerStart | None = start
+
+    def __iter__(self) -> Iterator[Any]:
+        """Begin to read it, in the worker of this number."""
+        if self.start is not None:
+            self.start.begin_as(self.number, self.dataset)
+            self.start = None
+        return iter(self.dataset)
