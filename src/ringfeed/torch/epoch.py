@@ -50,8 +50,12 @@ class Epoch:
 
     def over_ring(self, ring: Ring, number: int) -> Self:
         """Take the batches from a ring, which is this epoch's until its end."""
+        try:
+            self._batches = ring.begin(self._begun, number)
+        except BaseException:
+            ring.close()
+            raise
         self._ring = ring
-        self._batches = ring.begin(self._begun, number)
         return self
 
     def torchs_own(self, batches: Iterator[Any]) -> Self:
@@ -87,15 +91,17 @@ class Epoch:
 
     def _note(self) -> None:
         """Note that a batch is done with."""
-        self._place.batches += 1
-        if self._ring is None:
+        place, loader = self._place, self._loader
+        place.batches += 1
+        if self._ring is not None and isinstance(self._begun, IndexLists):
+            place.samples += self._begun.handed_out()
             return
-        if isinstance(self._begun, IndexLists):
-            self._place.samples += self._begun.handed_out()
-        elif (said := self._loader._IterableDataset_len_called) is not None and self._place.batches > said:  # noqa: SLF001
+        place.samples += loader.batch_size or 1  # or fewer, in the last
+        said = loader._IterableDataset_len_called  # noqa: SLF001 - torch's own, which its iterators look at
+        if self._ring is not None and said is not None and place.batches == said + 1:
             message = (
-                f"len() of this DataLoader counted on an IterableDataset of length {said}, and batch "
-                f"{self._place.batches} has come; have each worker's copy give its own part of the data, by "
+                f"len() of this DataLoader counted on an IterableDataset of length {said}, and batch {place.batches} "
+                f"has come; have each worker's copy give its own part of the data, by "
                 f"torch.utils.data.get_worker_info()"
             )
             warnings.warn(message, UserWarning, stacklevel=callers_depth())
