@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2] / "src" / "ringfeed"
 LAYERS = (
-    "errors _process _units _classes _callers _checks",
+    "errors _process _units _classes _callers _checks _foreign",
     "ring orders",
     "spec",
     "data",

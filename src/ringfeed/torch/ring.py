@@ -17,7 +17,6 @@ from torch.utils.data._utils import worker
 
 from ringfeed._units import show_bytes
 from ringfeed.data.streams import Interleave
-from ringfeed.engine.options import MOST
 from ringfeed.loader import Loader, stream_of
 from ringfeed.ring._ring import MAX_WORKERS
 from ringfeed.ring.segment import MIN_SLOTS
@@ -32,6 +31,8 @@ if TYPE_CHECKING:
 
     from ringfeed.frameworks.base import BatchIterator
     from ringfeed.torch.lists import Start
+
+EPOCHS = 2**63 - 1  # numbers of epochs that a loader takes
 
 
 class _Order:
@@ -64,13 +65,13 @@ class Ring:
         self.loader = Loader(spec=form.tree, **settings, **_settings(loader))
         self._stream = stream_of(self.loader)
         if not loader.persistent_workers:
-            self._stream.runner.source.changes = True
+            self._stream.source.changes = True
         self._build = BatchTensors(self._stream.info, form, pinned=loader.pin_memory and has_accelerator())
 
     def begin(self, begun: IndexLists | Start | None, epoch: int) -> BatchIterator:
         """Begin an epoch, whose number the samples' random numbers depend on."""
         self._order.now = begun if isinstance(begun, IndexLists) else iter(())
-        self.loader.set_epoch(epoch % MOST)
+        self.loader.set_epoch(epoch % EPOCHS)
         return self._stream.begin(lambda: self._stream.epoch(self._build))  # type: ignore[return-value]
 
     def close(self) -> None:
