@@ -317,7 +317,7 @@ def test_workers_know_which_they_are() -> None:
         assert torch.initial_seed() == info.seed
         info.dataset.told = number + 10
 
-    ours = DataLoader(
+    ours = DataLoader(  # whose first sample is read here, where this says that it is worker 0
         Of(seen, 40), batch_size=4, num_workers=2, worker_init_fn=tell, generator=torch.Generator().manual_seed(1)
     )
     base_seed = torch.empty((), dtype=torch.int64).random_(generator=torch.Generator().manual_seed(1)).item()

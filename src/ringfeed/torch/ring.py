@@ -59,7 +59,7 @@ class Ring:
             settings = _of_iterable(loader, read)
         else:
             index = first[0] if loader.batch_sampler is not None else first
-            form = Form.of(_sample(loader.dataset, index))
+            form = Form.of(_sample(loader, index, read))
             lists = {"batch_sampler": self._order, "max_batch_size": max(len(first), _size_of(loader))}
             settings = _of_samples(loader, read) | lists
         self.loader = Loader(spec=form.tree, **settings, **_settings(loader))
@@ -91,9 +91,10 @@ def has_accelerator() -> bool:
     return bool(accelerator.is_available())
 
 
-def _sample(dataset: Any, index: Any) -> Any:
-    """Read a sample here, and leave no trace of it."""
-    with draws_kept(), as_before(dataset):
+def _sample(loader: Any, index: Any, start: WorkerStart) -> Any:
+    """Read a sample here, as worker 0 would, and leave no trace of it."""
+    dataset = loader.dataset
+    with draws_kept(), as_before(dataset), worker_told(loader.num_workers, start.base_seed, dataset):
         getitems = getattr(dataset, "__getitems__", None)
         return getitems([index])[0] if getitems else dataset[index]
 

@@ -47,8 +47,10 @@ class WorkerStart(NamedTuple):
 
 
 def _tell_torch(number: int, workers: int, seed: int, dataset: Any) -> None:
-    from torch.utils.data._utils import worker  # noqa: PLC0415 - torch is here
+    import torch  # noqa: PLC0415 - it is here
+    from torch.utils.data._utils import worker  # noqa: PLC0415 - likewise
 
+    torch.set_num_threads(1)  # also where a fork has brought in a torch that was told otherwise
     worker._worker_info = worker.WorkerInfo(id=number, num_workers=workers, seed=seed, dataset=dataset)  # noqa: SLF001 - there is no other way
 
 
