@@ -162,13 +162,13 @@ def _of_iterable(loader: Any, start: WorkerStart) -> dict[str, Any]:
 
 
 def _of_samples(loader: Any, start: WorkerStart) -> dict[str, Any]:
-    """Return what workers read of a map-style dataset, and whether its samples may draw random numbers."""
+    """Return what workers read of a map-style dataset."""
     dataset = loader.dataset
     if start.init_fn is None and (columns := _columns(dataset)) is not None:
         return {"dataset": columns}
     if getattr(dataset, "__getitems__", None) and not _is_plain(dataset):
         return {"dataset": BulkSamples(dataset, start)}
-    return {"dataset": Samples(dataset, start), "reseed": True}
+    return {"dataset": Samples(dataset, start)}
 
 
 def _is_plain(dataset: Any) -> bool:

@@ -13,7 +13,8 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringfeed.data.worker_info import worker_info
-from ringfeed.orders.rng import when_torch_is_here
+from ringfeed.orders.rng import installed, reseed, when_torch_is_here
+from ringfeed.torch.marks import look
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -62,11 +63,17 @@ def _seed_numpy(base_seed: int, number: int) -> None:
 
 
 class Samples:
-    """The dataset of a DataLoader, sample by sample."""
+    """The dataset of a DataLoader, sample by sample.
+
+    A sample that draws from a global generator is read with that one seeded for it, so that it does not depend on the
+    worker: the first such sample of a worker is read once more, and all that follow are seeded before.
+    """
 
     def __init__(self, dataset: Any, start: WorkerStart) -> None:
         self.dataset = dataset
         self.start: WorkerStart | None = start
+        self.draws = False
+        self.seen: Any = None  # the newest look at the generators
 
     def _begin(self) -> None:
         if self.start is not None:
@@ -76,7 +83,30 @@ class Samples:
     def __getitem__(self, index: int) -> Any:
         if self.start is not None:
             self._begin()
-        return self.dataset[index]
+        if self.draws:
+            return self._seeded(index)
+        before = self.seen or look()
+        try:
+            sample = self.dataset[index]
+        except Exception:
+            if look() == before:
+                raise
+        else:
+            self.seen = look()
+            if self.seen == before:
+                return sample
+        return self._seeded(index)
+
+    def _seeded(self, index: int) -> Any:
+        """Read a sample whose numbers are its own."""
+        context = installed.context
+        if context is not None:
+            reseed(context)
+        before = look()
+        sample = self.dataset[index]
+        self.seen = look()
+        self.draws = self.draws or self.seen != before
+        return sample
 
 
 class BulkSamples(Samples):
