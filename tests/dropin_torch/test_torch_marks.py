@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 DRAWS: dict[str, Callable[[], Any]] = {
     "random": random.random,
     "shuffle": lambda: random.shuffle([1, 2]),
-    "gauss": lambda: random.gauss(0, 1),
+    "a normal of two": lambda: (random.gauss(0, 1), random.gauss(0, 1)),  # the second is kept from the first
     "numpy": np.random.rand,
     "normal": lambda: np.random.normal(size=3),  # noqa: NPY002
     "permutation": lambda: np.random.permutation(2),  # noqa: NPY002
