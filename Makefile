@@ -175,7 +175,7 @@ FRAMEWORK_PARTS := project tensorflow keras dropin
 $(eval $(call part,project,.venv,project))
 $(eval $(call part,tensorflow,.venv,frameworks/tensorflow))
 $(eval $(call part,keras,.venv,frameworks/keras))
-$(eval $(call part,dropin,.venv,dropin frameworks/torch frameworks/jax))
+$(eval $(call part,dropin,.venv,dropin dropin_torch frameworks/torch frameworks/jax))
 CORE_PARTS := once $(ALL:%=core-%)
 say-pythons = @echo "== the core on Python $(ALL); not found: $(or $(filter-out $(FOUND),$(VERSIONS)),none)"
 $(eval $(call part,once,.venv,$(CORE),-m once))
@@ -190,7 +190,7 @@ test-frameworks: .venv/with-tensorflow .venv/with-pictures .venv/with-test ## Ke
 TORCH ?= torch==2.13.0
 test-backends: .venv/with-tensorflow .venv/with-pictures .venv/with-test ## torch and JAX, and Keras on them; installs both
 	$(PY) -m pip install -q "$(TORCH)" jax
-	$(PY) -m pytest tests/frameworks/torch tests/frameworks/jax tests/frameworks/keras tests/dropin tests/project/test_examples.py tests/project/test_docs.py
+	$(PY) -m pytest tests/frameworks/torch tests/frameworks/jax tests/frameworks/keras tests/dropin tests/dropin_torch tests/project/test_examples.py tests/project/test_docs.py
 
 test-core: .venv/with-test $(OTHERS:%=.venv-%/with-test) ## the core on every Python found; what takes a machine alone, on the main one
 	$(say-pythons)

@@ -94,7 +94,7 @@ _HOMES = {
     "worker_info": "data.worker_info",
 }
 
-_MODULES = ("keras", "testing")
+_MODULES = ("keras", "testing", "torch")
 
 __all__ = [
     "Array",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from ringfeed._checks import MOST, check_choice, check_count
+from ringfeed._foreign import translated
 from ringfeed._units import show_bytes
 from ringfeed.data.base import Terms
 from ringfeed.data.draws import DrawSource
@@ -240,6 +242,7 @@ class Loader(Generic[Batch_co]):
         anything was filled are always an error.
     """
 
+    @translated
     def __init__(  # noqa: PLR0913 - the public parameters
         self,
         dataset: Any,
@@ -277,6 +280,7 @@ class Loader(Generic[Batch_co]):
         fingerprint: str | None = None,
     ) -> None:
         """Check everything, read sample 0 unless ``spec`` is given, and make the plan; no slot is reserved yet."""
+        self._order = sampler if batch_sampler is None else batch_sampler
         rows = self._batch_size = check_count("batch_size", batch_size, 1)
         most_rows = check_count("max_batch_size", max_batch_size, 1)
         number = draw_seed() if seed is None else check_seed(seed)
@@ -365,6 +369,11 @@ class Loader(Generic[Batch_co]):
         return self._batch_size
 
     @property
+    def sampler(self) -> Any:
+        """What was given as ``sampler=`` or ``batch_sampler=``; None where ``shuffle=`` says the order."""
+        return self._order
+
+    @property
     def drop_remainder(self) -> bool:
         """Whether a shorter last batch is left out."""
         return self._options.drop_remainder
@@ -423,6 +432,12 @@ class Loader(Generic[Batch_co]):
         rank = f"{self._rank}, " if self._rank.found or self._rank.world_size > 1 else ""
         seed = f"seed: {self._runner.source.seed}, " if self._seed_drawn else ""
         return f"<Loader of {type(self._dataset).__name__}: {batches}, {seed}{rank}{workers}, {memory}>"
+
+    def __str__(self) -> str:
+        """Return the same; in Keras' error for data that it does not know, with what Keras takes."""
+        asked_by = str(sys._getframe(1).f_globals.get("__name__"))  # noqa: SLF001 - there is no other way
+        hint = ", expected what its to_keras() returns" if asked_by.partition(".")[0] == "keras" else ""
+        return f"{self!r}{hint}"
 
     # ---- epochs ----
 

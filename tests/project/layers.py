@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2] / "src" / "ringfeed"
 LAYERS = (
-    "errors _process _units _classes _callers _checks",
+    "errors _process _units _classes _callers _checks _foreign",
     "ring orders",
     "spec",
     "data",
@@ -25,7 +25,7 @@ LAYERS = (
     "resume tuning",
     "engine frameworks",
     "loader",
-    "keras cli testing",
+    "keras torch cli testing",
     "__main__ __init__",
 )
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer.split()}

@@ -78,7 +78,8 @@ class Engine:
             self._lookahead.cross(following)
         else:
             self.cancel()
-            self._lookahead.begin(order, number, self.parts.plan.lookahead if pure else self.ring.slots, following)
+            most = self.parts.plan.lookahead if pure else getattr(order, "most_ahead", None) or self.ring.slots
+            self._lookahead.begin(order, number, most, following)
         progress.planned_before = self.ring.plan_taken - done
         if turn != self._turn:
             self.taker.error = None  # of an epoch before

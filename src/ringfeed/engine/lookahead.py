@@ -97,7 +97,7 @@ class Lookahead:
         """Plan ahead: as far as a pure sampler gives indices in one go, or a slot's worth a slot."""
         ring = self._ring
         part = self._unplanned()
-        while part is not None and ring.planned < ring.slots and ring.room:
+        while part is not None and ring.planned < min(ring.slots, part.most) and ring.room:
             self._plan(part)
             part = self._unplanned()
         ring.set_low_water(0 if part is None else max(min(ring.planned, ring.slots) - 1, 0))

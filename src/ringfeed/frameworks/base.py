@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ringfeed._checks import check_count
+from ringfeed.frameworks.facts import LoaderFacts
 from ringfeed.orders._repeated import Repeated
 from ringfeed.ring.failure import UsersErrors
 
@@ -194,7 +195,7 @@ class Reiterable:
         return self._begin()
 
 
-class Epochs(Reiterable):
+class Epochs(LoaderFacts, Reiterable):
     """Every ``iter()`` is the loader's next epoch; as long as the loader. What `to_torch` and `to_jax` return."""
 
     def __init__(self, stream: BatchStream, begin: Callable[[], Iterator[Any]]) -> None:
@@ -204,6 +205,12 @@ class Epochs(Reiterable):
     def __iter__(self) -> Iterator[Any]:
         """Begin the next epoch; an older iterator of the loader raises SupersededError at its next ``next()``."""
         return self._stream.begin(self._begin)
+
+    @property
+    def batch_size(self) -> int | None:
+        """Samples a batch, as of the loader."""
+        size: int | None = self._facts.batch_size
+        return size
 
     def repeat(self, epochs: int | None = None) -> Repeated[Any]:
         """Return one iterator over so many epochs; None: without end. See `Loader.repeat`.

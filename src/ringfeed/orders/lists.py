@@ -79,6 +79,8 @@ class ListEpoch(IteratedEpoch):
         """Begin at a position, to which the source was brought."""
         super().__init__(lists, dataset_length, position, look)
         self._most = most
+        self.most_ahead: int | None = getattr(lists, "most_ahead", None)
+        """How many lists may be read beyond those that were handed out, where that is for the lists to say."""
 
     def take_batches(self, count: int) -> list[Indices]:
         """Return the next ``count`` lists; fewer at the end of the epoch. What is wrong with one ends it."""

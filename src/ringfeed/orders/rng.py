@@ -32,6 +32,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
@@ -148,6 +149,7 @@ class _Torch:
     """
 
     numbers: tuple[int, ...] = ()  # the newest to seed with
+    waiting: tuple[Callable[[], object], ...] = ()  # called when it is here
 
     @classmethod
     def seed_with(cls, *numbers: int) -> None:
@@ -155,11 +157,19 @@ class _Torch:
         cls.numbers = numbers
         if "torch" in sys.modules:
             cls._seed()
-        elif cls not in sys.meta_path:
+        else:
+            cls.await_import()
+
+    @classmethod
+    def await_import(cls) -> None:
+        """Look at what is imported, until torch is."""
+        if cls not in sys.meta_path:
             sys.meta_path.insert(0, cls)
 
     @classmethod
     def _seed(cls) -> None:
+        if not cls.numbers:
+            return
         generator = getattr(sys.modules.get("torch"), "default_generator", None)
         if generator is not None:
             generator.manual_seed(int.from_bytes(derive("torch", cls.numbers, 7), "little"))
@@ -177,9 +187,21 @@ class _Torch:
             def execute_and_seed(module: ModuleType) -> None:
                 execute(module)
                 cls._seed()
+                calls, cls.waiting = cls.waiting, ()
+                for call in calls:
+                    call()
 
             found.loader.exec_module = execute_and_seed  # type: ignore[method-assign]
         return found
+
+
+def when_torch_is_here(call: Callable[[], object]) -> None:
+    """Call it now where torch is imported, else as soon as it is."""
+    if "torch" in sys.modules:
+        call()
+    else:
+        _Torch.waiting += (call,)
+        _Torch.await_import()
 
 
 def derive(purpose: str, numbers: tuple[int, ...], size: int) -> bytes:

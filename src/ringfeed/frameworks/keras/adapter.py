@@ -20,6 +20,7 @@ from keras.src.trainers.epoch_iterator import EpochIterator
 from ringfeed.errors import SpecError
 from ringfeed.frameworks.base import Reiterable
 from ringfeed.frameworks.batch import NUMPY, Epoch, Outstanding, TensorBuilder, without_lists
+from ringfeed.frameworks.facts import LoaderFacts
 from ringfeed.frameworks.keras.arguments import (
     check_call,
     check_targets,
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from ringfeed.spec.builder import BuildBatch
 
 
-class LoaderAdapter(DataAdapter):  # type: ignore[misc]  # keras has no types
+class LoaderAdapter(LoaderFacts, DataAdapter):  # type: ignore[misc]  # keras has no types
     """A loader as Keras' data; made by `to_keras`. One may serve several calls of Keras at a time."""
 
     def __init__(self, stream: BatchStream, class_weight: ClassWeight | None, cast: CastTree = None) -> None:
@@ -74,6 +75,14 @@ class LoaderAdapter(DataAdapter):  # type: ignore[misc]  # keras has no types
         if making is not None:
             self._listen(making)
         return self._stream.info.length
+
+    def __len__(self) -> int:
+        """Return the batches of an epoch; TypeError where the loader does not know."""
+        return len(self._stream)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Begin the loader's next epoch, in NumPy arrays of their own, as Keras is given them."""
+        return iter(self.get_numpy_iterator())
 
     @property
     def batch_size(self) -> int:

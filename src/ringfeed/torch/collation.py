@@ -1,0 +1,108 @@
+"""What torch's default_collate makes of samples, known from one of them: the spec of the slots, and the containers.
+
+    sample                 default_collate([sample])        in the slot       batch
+    (array, 7, {"w": .5})  [tensor, tensor, {"w": tensor}]  three fields      the same, in tensors over the slot
+
+torch itself collates the first sample, so all it knows of types is asked there: numbers become int64, float64 and bool,
+tuples become lists.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.utils.data import default_collate
+from torch.utils.data._utils.collate import default_collate_fn_map
+
+from ringfeed.errors import SpecError
+from ringfeed.frameworks.batch import TensorBuilder
+from ringfeed.frameworks.torch import TORCH
+from ringfeed.spec.spec import Array
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ringfeed.frameworks.base import LoaderInfo
+
+_DICTS = (dict, OrderedDict)
+_OWN = "torch.utils.data._utils.collate"
+
+
+class Form:
+    """The form of a DataLoader's batches: of what `default_collate` makes of its samples."""
+
+    def __init__(self, sample: Any, batch: Any) -> None:
+        """Compare a sample with the batch of it alone; SpecError for what has no place in a slot."""
+        self._count = 0
+        self.rebuild: Callable[[Sequence[Any]], Any]
+        self.tree, self.rebuild = self._walk(sample, batch, "sample")
+        """The spec of a sample, as a tree of Arrays; what makes a batch of its leaves."""
+
+    @classmethod
+    def of(cls, sample: Any) -> Form:
+        """Have torch collate one sample; raises what that raises."""
+        if any(getattr(function, "__module__", _OWN) != _OWN for function in default_collate_fn_map.values()):
+            message = "torch's default_collate_fn_map has functions of the user's own"
+            raise SpecError(message)
+        return cls(sample, default_collate([sample]))
+
+    def _walk(self, sample: Any, batch: Any, path: str) -> tuple[Any, Callable[[Sequence[Any]], Any]]:
+        if type(batch) is torch.Tensor:
+            return self._leaf(sample, batch, path)
+        kind = type(sample)
+        if isinstance(sample, tuple) and hasattr(sample, "_fields") and type(batch) is kind:
+            trees, parts = self._all(sample, batch, [f"{path}.{name}" for name in sample._fields])
+            return kind(*trees), lambda leaves: kind(*[part(leaves) for part in parts])
+        if kind in (tuple, list) and type(batch) is list:
+            trees, parts = self._all(sample, batch, [f"{path}[{number}]" for number in range(len(sample))])
+            return kind(trees), lambda leaves: [part(leaves) for part in parts]
+        if kind in _DICTS and type(batch) is kind:
+            keys = [*sample]
+            trees, parts = self._all(sample.values(), batch.values(), [f"{path}[{key!r}]" for key in keys])
+            return (
+                dict(zip(keys, trees, strict=True)),
+                lambda leaves: kind(zip(keys, [part(leaves) for part in parts], strict=True)),
+            )
+        raise _refused(path, sample)
+
+    def _all(self, samples: Any, batches: Any, paths: list[str]) -> tuple[list[Any], list[Callable[..., Any]]]:
+        found = [self._walk(*one) for one in zip(samples, batches, paths, strict=True)]
+        return [tree for tree, _ in found], [part for _, part in found]
+
+    def _leaf(self, sample: Any, batch: torch.Tensor, path: str) -> tuple[Array, Callable[[Sequence[Any]], Any]]:
+        if batch.device.type != "cpu" or batch.requires_grad or batch.layout is not torch.strided:
+            raise _refused(path, sample)
+        try:
+            dtype = batch.numpy().dtype
+        except (TypeError, RuntimeError):  # bfloat16, quantized
+            raise _refused(path, sample) from None
+        if isinstance(sample, np.ndarray | np.generic) and sample.dtype != dtype:
+            raise _refused(path, sample)
+        number = self._count
+        self._count += 1
+        return Array(tuple(batch.shape[1:]), dtype), lambda leaves: leaves[number]
+
+
+def _refused(path: str, sample: Any) -> SpecError:
+    kind = type(sample)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    return SpecError(f"{path} is of type {name}, for which a slot has no place")
+
+
+class BatchTensors(TensorBuilder):
+    """Makes batches of tensors over the slots, in the containers of torch's; pinned ones are copies."""
+
+    def __init__(self, info: LoaderInfo, form: Form, *, pinned: bool) -> None:
+        super().__init__(info, TORCH)
+        self.copied_by += "; a DataLoader has prefetch_factor * num_workers + 1 slots"
+        self._rebuild = form.rebuild
+        self._pinned = pinned
+
+    def finish(self, leaves: list[Any]) -> Any:
+        """Return the leaves in the structure of a batch."""
+        if self._pinned:  # torch's own memory: a copy to a GPU goes on reading it after the tensor is gone
+            leaves = [leaf.pin_memory() for leaf in leaves]
+        return self._rebuild(leaves)

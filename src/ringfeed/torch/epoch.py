@@ -1,0 +1,158 @@
+"""One pass over a DataLoader: over the ring as long as the ring can serve, else torch's own way."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ringfeed._callers import callers_depth
+from ringfeed.errors import ClosedError, FunctionError, RingfeedError, StallError, SupersededError, WorkerError
+from ringfeed.ring.failure import RemoteError
+from ringfeed.torch.lists import IndexLists
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from typing_extensions import Self
+
+    from ringfeed.torch.lists import Start
+    from ringfeed.torch.ring import Ring
+
+
+@dataclass
+class Place:
+    """How far the program is in an epoch."""
+
+    epoch: int
+    batches: int = 0
+    samples: int = 0
+    draws: dict[str, str] = field(default_factory=dict)  # where the generators were at its start
+    is_over: bool = False
+
+
+class Epoch:
+    """The iterator of a DataLoader. Dropping it before the end breaks the epoch off."""
+
+    def __init__(self, loader: Any, place: Place, begun: IndexLists | Start | None) -> None:
+        """``begun``: what was drawn for it; None where torch draws it."""
+        self._loader = loader
+        self._place = place
+        self._begun = begun
+        self._ring: Ring | None = None
+        self._batches: Iterator[Any] = iter(())
+
+    @property
+    def batches(self) -> Iterator[Any]:
+        """What it takes the batches from."""
+        return self._batches
+
+    def over_ring(self, ring: Ring, number: int) -> Self:
+        """Take the batches from a ring, which is this epoch's until its end."""
+        try:
+            self._batches = ring.begin(self._begun, number)
+        except BaseException:
+            ring.close()
+            raise
+        self._ring = ring
+        return self
+
+    def torchs_own(self, batches: Iterator[Any]) -> Self:
+        """Take the batches from torch's own iterator."""
+        self._batches = batches
+        return self
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __len__(self) -> int:
+        """Return the batches of a whole epoch, as torch's iterators do."""
+        return len(self._loader._index_sampler)  # noqa: SLF001 - a subclass's
+
+    def __next__(self) -> Any:
+        try:
+            batch = next(self._batches)
+        except StopIteration:
+            self._place.is_over = True
+            self._leave()
+            raise
+        except RingfeedError as error:
+            failure = self._failure(error)
+        else:
+            self._note()
+            return batch
+        if failure is not None:
+            try:
+                raise failure from failure.__cause__
+            finally:
+                del failure  # its traceback has this frame
+        return next(self)
+
+    def _note(self) -> None:
+        """Note that a batch is done with."""
+        place, loader = self._place, self._loader
+        place.batches += 1
+        if self._ring is not None and isinstance(self._begun, IndexLists):
+            place.samples += self._begun.handed_out()
+            return
+        place.samples += loader.batch_size or 1  # or fewer, in the last
+        said = loader._IterableDataset_len_called  # noqa: SLF001 - torch's own, which its iterators look at
+        if self._ring is not None and said is not None and place.batches == said + 1:
+            message = (
+                f"len() of this DataLoader counted on an IterableDataset of length {said}, and batch {place.batches} "
+                f"has come; have each worker's copy give its own part of the data, by "
+                f"torch.utils.data.get_worker_info()"
+            )
+            warnings.warn(message, UserWarning, stacklevel=callers_depth())
+
+    # ---- what the ring does not give ----
+
+    def _failure(self, error: RingfeedError) -> BaseException | None:
+        """Return what the program is to see of an error; None where torch goes on in the ring's place."""
+        if self._ring is None or isinstance(error, ClosedError | SupersededError):
+            return error
+        if isinstance(error, StallError):
+            return _timed_out(self._loader.timeout, error)
+        if isinstance(error, WorkerError) and getattr(self._batches, "failure", None) is None:
+            self._note()  # as torch does, which goes on with the next batch
+            return _users(error)
+        self._go_on(error)
+        return None
+
+    def _go_on(self, error: RingfeedError) -> None:
+        """Have torch make this batch and all that follow."""
+        ring, self._ring = self._ring, None
+        self._batches = iter(())
+        if ring is not None:
+            ring.close()
+        self._batches = self._loader._own_rest(self._begun, error, self._place.batches)  # noqa: SLF001 - a part of it
+
+    def _leave(self) -> None:
+        """Let the next epoch have the ring."""
+        ring, self._ring = self._ring, None
+        self._batches = iter(())
+        if ring is not None:
+            self._loader._give_back(ring)  # noqa: SLF001 - a part of it
+
+    def __del__(self, is_exiting: Callable[[], bool] = sys.is_finalizing) -> None:
+        """Break the epoch off; at the interpreter's exit all ends anyway."""
+        if not is_exiting():
+            self._leave()
+
+
+def _users(error: WorkerError) -> BaseException:
+    """Return the user's own exception, as torch raises it; what says more, where there is none or it has no class."""
+    cause = error.__cause__
+    if isinstance(error, FunctionError) or cause is None or isinstance(cause, RemoteError):
+        return error
+    if hasattr(cause, "add_note"):
+        place = str(error).partition(" raised ")[0]
+        cause.add_note(f"in a worker process of ringfeed's DataLoader: {place}")
+    return cause
+
+
+def _timed_out(timeout: float, error: StallError) -> RuntimeError:
+    found = RuntimeError(f"DataLoader timed out after {timeout:g} seconds: {error}")
+    found.__cause__ = error
+    return found

@@ -1,0 +1,143 @@
+"""The indices of each batch of an epoch, from torch's own samplers, drawn when torch draws them.
+
+sampler, batch_sampler ──▶ IndexLists ──▶ the ring, as far as it reads ahead
+                               │
+                               └─ rest(): what was not handed out, for torch's own iterator
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import deque
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torch.utils.data import BatchSampler
+
+from ringfeed.errors import RingfeedError
+from ringfeed.torch.draws import base_seed_of, state_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from typing_extensions import Self
+
+
+class UnfitError(RingfeedError, TypeError):
+    """A sampler gives what the ring has no place for."""
+
+
+class Start(NamedTuple):
+    """What is drawn for an epoch of an IterableDataset."""
+
+    base_seed: int
+    before: Any
+    """Where the generator was of which the base seed was drawn."""
+
+
+class IndexLists:
+    """The lists of one epoch, each of which is a batch; single indices where the loader has no batch_size.
+
+    As torch does, it draws ``ahead`` of them at the start, and one more for each batch that is handed out: a generator
+    that others draw from, too, is where torch has it at any moment.
+    """
+
+    def __init__(self, lists: Iterator[Any], base_seed: int, before: Any) -> None:
+        """``before``: where the generator was of which the base seed was drawn."""
+        self._lists = lists
+        self._drawn: deque[Any] = deque()  # and not given to the ring
+        self._given: deque[Any] = deque()  # to the ring, and not handed out
+        self.base_seed = base_seed
+        self.before = before
+        self.most_ahead = 1
+        """How many lists the ring may ask for beyond those that were handed out."""
+
+    def begin(self, count: int) -> None:
+        """Draw so many lists, and keep as many ahead."""
+        self.most_ahead = max(count, 1)
+        self.draw(count)
+
+    def draw(self, count: int = 1) -> None:
+        """Draw so many lists."""
+        self._drawn.extend(islice(self._lists, count))
+
+    def peek(self) -> Any:
+        """Return the first list, which comes nevertheless; None where there is none."""
+        if not self._drawn:
+            self.draw()
+        return self._drawn[0] if self._drawn else None
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        given = self._drawn.popleft() if self._drawn else next(self._lists)
+        self._given.append(given)
+        return [*map(_index, given)] if isinstance(given, list | tuple) else _one(given)
+
+    def handed_out(self) -> int:
+        """Note that a batch was handed out, or has failed; returns its samples."""
+        given = self._given.popleft()
+        self.draw()
+        return len(given) if hasattr(given, "__len__") else 1
+
+    def rest(self) -> Iterator[Any]:
+        """Give all that was not handed out."""
+        drawn = [*self._given, *self._drawn]
+        self._given, self._drawn = deque(), deque()
+        return chain(drawn, self._lists)
+
+
+def _one(given: Any) -> Any:
+    """Return a list in another form, or a single index."""
+    if not isinstance(given, str) and hasattr(given, "__iter__") and getattr(given, "ndim", 1) != 0:
+        return [*map(_index, given)]
+    return _index(given)
+
+
+def _index(given: Any) -> int:
+    """Return a sample's number as an int; UnfitError for what is none."""
+    try:
+        index = operator.index(given)
+    except TypeError:
+        index = -1
+    if index < 0 or isinstance(given, bool):
+        message = f"the sampler gives {given!r}, and not numbers of 0 or more"
+        raise UnfitError(message)
+    return index
+
+
+def start(loader: Any, base_seed: int | None) -> Start:
+    """Draw what torch draws at the start of an epoch of an IterableDataset; see `begin`."""
+    before = state_of(loader.generator)
+    return Start(base_seed_of(loader.generator) if base_seed is None else base_seed, before)
+
+
+def begin(loader: Any, base_seed: int | None = None, skipped: dict[str, Any] | None = None) -> IndexLists:
+    """Draw what torch draws at the start of an epoch of a DataLoader.
+
+    base_seed: that of workers that go on from the epoch before, as ``persistent_workers`` do; None: one is drawn.
+    skipped: the batches, and the samples in them, that this epoch goes on after.
+    """
+    source = loader._index_sampler  # noqa: SLF001 - a subclass's
+    before = state_of(loader.generator)
+    if base_seed is None:
+        if loader.num_workers:
+            iter(source)  # torch's iterator begins it twice, and the user's own __iter__ may draw
+        base_seed = base_seed_of(loader.generator)
+    lists, left_out = (iter(source), 0) if skipped is None else _after(loader, source, skipped)
+    found = IndexLists(lists, base_seed, before)
+    for _ in islice(lists, left_out):
+        pass
+    found.begin((loader.prefetch_factor or 0) * loader.num_workers)
+    return found
+
+
+def _after(loader: Any, source: Any, skipped: dict[str, Any]) -> tuple[Iterator[Any], int]:
+    """Return the lists after some that are not wanted, and how many of these are still ahead of them."""
+    if type(source) is not BatchSampler or source.sampler is not loader.sampler:
+        return iter(source), skipped["batches"]
+    numbers = iter(loader.sampler)  # torch's own batches: those of the state may have had another size
+    for _ in islice(numbers, skipped["samples"]):
+        pass
+    return iter(BatchSampler(numbers, source.batch_size, source.drop_last)), 0

@@ -1,0 +1,134 @@
+"""A dataset of torch's as workers have it: each worker tells torch which one it is before its first sample.
+
+    Samples, BulkSamples    map-style, by index
+    Copy                    an IterableDataset: each worker reads one of its own
+
+Imports no torch: a worker whose dataset does without has none.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ringfeed.data.worker_info import worker_info
+from ringfeed.orders.rng import installed, reseed, when_torch_is_here
+from ringfeed.torch.marks import look
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+
+class WorkerStart(NamedTuple):
+    """What a worker does before its first sample of a dataset."""
+
+    workers: int
+    base_seed: int
+    init_fn: Callable[[int], object] | None
+
+    def begin(self, dataset: Any) -> None:
+        """Have torch's ``get_worker_info()`` say which worker this is, and call the user's function."""
+        here = worker_info()
+        if here is None:
+            return
+        self.begin_as(here.id, dataset)
+
+    def begin_as(self, number: int, dataset: Any) -> None:
+        """The same, as the worker of this number."""
+        seed = self.base_seed + number
+        when_torch_is_here(lambda: _tell_torch(number, self.workers, seed, dataset))
+        if self.init_fn is not None:
+            import torch  # noqa: PLC0415 - such functions ask torch for the seed
+
+            random.seed(seed)
+            torch.manual_seed(seed)
+            _seed_numpy(self.base_seed, number)
+            self.init_fn(number)
+
+
+def _tell_torch(number: int, workers: int, seed: int, dataset: Any) -> None:
+    import torch  # noqa: PLC0415 - it is here
+    from torch.utils.data._utils import worker  # noqa: PLC0415 - likewise
+
+    torch.set_num_threads(1)  # also where a fork has brought in a torch that was told otherwise
+    worker._worker_info = worker.WorkerInfo(id=number, num_workers=workers, seed=seed, dataset=dataset)  # noqa: SLF001 - there is no other way
+
+
+def _seed_numpy(base_seed: int, number: int) -> None:
+    from torch.utils.data._utils import worker  # noqa: PLC0415 - as above
+
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed(worker._generate_state(base_seed, number))  # noqa: SLF001 - torch's own seed
+
+
+class Samples:
+    """The dataset of a DataLoader, sample by sample.
+
+    A sample that draws from a global generator is read with that one seeded for it, so that it does not depend on the
+    worker: the first such sample of a worker is read once more, and all that follow are seeded before.
+    """
+
+    def __init__(self, dataset: Any, start: WorkerStart) -> None:
+        self.dataset = dataset
+        self.start: WorkerStart | None = start
+        self.draws = False
+        self.seen: Any = None  # the newest look at the generators
+
+    def _begin(self) -> None:
+        if self.start is not None:
+            self.start.begin(self.dataset)
+            self.start = None
+
+    def __getitem__(self, index: int) -> Any:
+        if self.start is not None:
+            self._begin()
+        if self.draws:
+            return self._seeded(index)
+        before = self.seen or look()
+        try:
+            sample = self.dataset[index]
+        except Exception:
+            if look() == before:
+                raise
+        else:
+            self.seen = look()
+            if self.seen == before:
+                return sample
+        return self._seeded(index)
+
+    def _seeded(self, index: int) -> Any:
+        """Read a sample whose numbers are its own."""
+        context = installed.context
+        if context is not None:
+            reseed(context)
+        before = look()
+        sample = self.dataset[index]
+        self.seen = look()
+        self.draws = self.draws or self.seen != before
+        return sample
+
+
+class BulkSamples(Samples):
+    """The same of a dataset that gives many samples at once."""
+
+    def __getitems__(self, indices: Sequence[int]) -> Any:
+        """Return the samples of some indices."""
+        self._begin()
+        return self.dataset.__getitems__([*indices])
+
+
+class Copy:
+    """One worker's copy of an IterableDataset, which finds its part of the data by ``get_worker_info()``."""
+
+    def __init__(self, dataset: Any, number: int, start: WorkerStart) -> None:
+        self.dataset = dataset
+        self.number = number
+        self.start: WorkerStart | None = start
+
+    def __iter__(self) -> Iterator[Any]:
+        """Begin to read it, in the worker of this number."""
+        if self.start is not None:
+            self.start.begin_as(self.number, self.dataset)
+            self.start = None
+        return iter(self.dataset)

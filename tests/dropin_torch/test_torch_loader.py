@@ -1,0 +1,429 @@
+"""`ringfeed.torch.DataLoader`: torch's batches, orders and generators over a ring, or torch's own way with a reason."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import importlib
+import logging
+import pickle
+import random
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import ringfeed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+checks = importlib.import_module("torch_checks")
+collation = importlib.import_module("ringfeed.torch.collation")
+both, check_alike, check_epochs, close = checks.both, checks.check_alike, checks.check_epochs, checks.close
+Form, BatchTensors, DataLoader = collation.Form, collation.BatchTensors, ringfeed.torch.DataLoader
+sets = torch.utils.data
+Own = sets.DataLoader
+
+pytestmark = [
+    pytest.mark.usefixtures("nothing_left"),
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # of more workers than CPUs
+]
+
+
+class Point(NamedTuple):
+    """A sample with names."""
+
+    x: Any
+    y: Any
+
+
+class Of(sets.Dataset):  # type: ignore[misc]  # torch is not seen by the type checker
+    """Samples that a function makes of their numbers."""
+
+    def __init__(self, make: Any, length: int = 21) -> None:
+        self.make = make
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Any:
+        return self.make(index)
+
+
+def pair(index: int) -> Any:
+    """A picture and its label."""
+    return np.full((2, 3), index, np.float32), index  # a worker that reads it imports no torch
+
+
+def drawn(index: int) -> Any:
+    """What torch, NumPy and Python draw in a sample, and its number."""
+    return index, float(torch.rand(())), np.random.rand(2), random.random()  # noqa: NPY002, S311
+
+
+KINDS: dict[str, Any] = {
+    "a tensor": lambda i: torch.full((3,), i, dtype=torch.int16),
+    "a number": lambda i: i,
+    "a tuple": lambda i: (torch.full((2,), i), i, i / 3, i % 2 == 0),
+    "a list": lambda i: [np.full((2, 2), i, np.float16), np.float32(i)],
+    "a dict": lambda i: {"x": np.arange(i, i + 3), "y": {"z": (i, [float(i)])}},
+    "a NamedTuple": lambda i: Point(np.uint8(i), Point(np.bool_(i % 2), torch.tensor(i))),
+    "an OrderedDict": lambda i: OrderedDict(b=i, a=np.full(2, i, np.float64)),
+    "unsigned": lambda i: (np.uint16(i), np.full(2, i, np.uint32), torch.full((2,), i, dtype=torch.uint64)),
+    "complex": lambda i: (np.complex64(i + 1j), torch.full((2,), i, dtype=torch.complex128)),
+    "of no elements": lambda i: (torch.zeros(0, 3), i),
+    "transposed": lambda i: (np.arange(6).reshape(2, 3).T + i, torch.arange(6).reshape(2, 3).T + i),
+    "a nest": lambda i: ((((i,),),), [[{"a": (i, i)}]]),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_batches_are_those_of_default_collate(kind: str) -> None:
+    """Containers, dtypes and values of a batch are torch's, whatever the sample is; its tensors lie over the slot."""
+    dataset = Of(KINDS[kind], 8)
+    form = Form.of(dataset[3])
+    with ringfeed.Loader(dataset, batch_size=4, spec=form.tree, workers=0) as loader:
+        stream = loader._stream
+        batches = [*stream.epoch(BatchTensors(stream.info, form, pinned=False))]
+    for number, batch in enumerate(batches):
+        check_alike(batch, sets.default_collate([dataset[index] for index in range(4 * number, 4 * number + 4)]))
+
+
+REFUSED: dict[str, Any] = {
+    "a string": (lambda i: (i, "a" * i), "sample[1] is of type str, for which a slot has no place"),
+    "None": (lambda i: (i, None), "default_collate: batch must contain tensors"),
+    "bfloat16": (
+        lambda _: torch.zeros(2, dtype=torch.bfloat16),
+        "sample is of type torch.Tensor, for which a slot has no place",
+    ),
+    "a gradient": (
+        lambda _: {"x": torch.zeros(2, requires_grad=True)},
+        "sample['x'] is of type torch.Tensor, for which a slot has no place",
+    ),
+    "a sparse tensor": (lambda _: torch.eye(2).to_sparse(), "Batches of sparse tensors are not currently supported"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_has_no_place_in_a_slot_is_named(kind: str) -> None:
+    """The reason names the place in the sample, or is torch's own."""
+    make, text = REFUSED[kind]
+    with pytest.raises((ringfeed.SpecError, TypeError, RuntimeError)) as error:
+        Form.of(make(1))
+    assert str(error.value).startswith(text)
+
+
+# ---- epochs ----
+
+
+def test_epochs_are_torchs() -> None:
+    """Several shuffled epochs, a last batch that is shorter, and the generator's state: all as torch has them."""
+    ours, own = both(Of(pair), batch_size=4, shuffle=True, num_workers=2, seed=3)
+    check_epochs(ours, own, 3)
+    assert len(ours) == len(own) == 6
+    assert isinstance(ours, Own)
+    close(ours)
+
+
+SAMPLERS: dict[str, Any] = {
+    "in order, the rest dropped": lambda _g: {"batch_size": 4, "drop_last": True},
+    "one by one": lambda _g: {},
+    "weighted": lambda g: {"sampler": sets.WeightedRandomSampler(range(21), 9, generator=g), "batch_size": 4},
+    "a subset": lambda g: {"sampler": sets.SubsetRandomSampler([5, 9, 2, 2, 7], generator=g), "batch_size": 2},
+    "with replacement": lambda g: {
+        "sampler": sets.RandomSampler(range(21), replacement=True, num_samples=70, generator=g),
+        "batch_size": 8,
+    },
+    "lists": lambda _g: {"batch_sampler": [[1, 2, 3], [4], [5, 6]]},
+    "numbers of NumPy's": lambda _g: {"sampler": np.arange(20, 0, -1), "batch_size": 4},
+}
+
+
+@pytest.mark.parametrize("kind", SAMPLERS)
+def test_samplers_give_torchs_order(kind: str) -> None:
+    """Each sampler of torch's, and lists, with one generator for the sampler and the loader."""
+    loaders = []
+    for make in (DataLoader, Own):
+        generator = torch.Generator().manual_seed(5)
+        loaders.append(make(Of(pair), num_workers=1, generator=generator, **SAMPLERS[kind](generator)))
+    check_epochs(*loaders)
+    assert loaders[0].__dict__["_rings"], "it went torch's own way"
+    close(loaders[0])
+
+
+def test_the_global_generator_is_drawn_from_as_torch_does() -> None:
+    """Without a generator, order and what the program draws afterwards are those of torch's DataLoader."""
+    found = []
+    for make in (DataLoader, Own):
+        torch.manual_seed(7)
+        np.random.seed(7)  # noqa: NPY002
+        random.seed(7)
+        loader = make(Of(drawn), batch_size=4, shuffle=True, num_workers=1)
+        order = [batch[0].tolist() for batch in loader]
+        found.append((order, torch.rand(2).tolist(), np.random.rand(2).tolist(), random.random()))  # noqa: NPY002, S311
+        if make is DataLoader:
+            close(loader)
+    assert found[0] == found[1]
+
+
+def test_a_sampler_that_draws_as_it_is_begun_is_begun_as_often_as_torch_does() -> None:
+    """An ``__iter__`` that is no generator function draws twice for an iterator with workers."""
+
+    class Permuting:
+        def __len__(self) -> int:
+            return 21
+
+        def __iter__(self) -> Iterator[int]:
+            return iter(torch.randperm(21).tolist())
+
+    found = []
+    for make in (DataLoader, Own):
+        torch.manual_seed(7)
+        loader = make(Of(pair), batch_size=7, sampler=Permuting(), num_workers=1)
+        found.append([batch[1].tolist() for batch in loader] + [batch[1].tolist() for batch in loader])
+        if make is DataLoader:
+            close(loader)
+    assert found[0] == found[1]
+
+
+TORCHS_OWN: dict[str, Any] = {
+    "tensors": sets.TensorDataset(torch.arange(42.0).reshape(21, 2), torch.arange(21)),
+    "a subset": sets.Subset(Of(pair), [3, 20, 4]),
+    "concatenated": sets.ConcatDataset([Of(pair, 3), sets.TensorDataset(torch.ones(2, 2, 3), torch.arange(2))]),
+    "stacked": sets.StackDataset(a=Of(pair), b=sets.TensorDataset(torch.arange(21))),
+}
+
+
+@pytest.mark.parametrize("kind", TORCHS_OWN)
+def test_torchs_datasets(kind: str) -> None:
+    """Datasets of torch's own, those that are read in bulk too."""
+    ours, own = both(TORCHS_OWN[kind], batch_size=2, num_workers=1)
+    check_epochs(ours, own, 2)
+    assert ours.__dict__["_rings"], "it went torch's own way"
+    close(ours)
+
+
+def test_persistent_workers_draw_one_base_seed() -> None:
+    """As torch's do: the generator's states stay equal, epoch after epoch."""
+    ours, own = both(Of(pair), batch_size=8, shuffle=True, num_workers=1, persistent_workers=True, seed=1)
+    check_epochs(ours, own, 3)
+    close(ours)
+
+
+def test_what_is_drawn_in_samples_does_not_depend_on_the_workers() -> None:
+    """The three global states give a sample the same numbers with any number of workers; no two epochs repeat."""
+    runs = []
+    for workers in (1, 3):
+        ours = DataLoader(Of(drawn), batch_size=4, num_workers=workers, generator=torch.Generator().manual_seed(2))
+        runs.append([[leaf.tolist() for leaf in batch] for _ in range(2) for batch in ours])
+        close(ours)
+    assert runs[0] == runs[1]
+    assert len({number for batch in runs[0] for number in batch[1]}) == 2 * 21
+
+
+# ---- iterators ----
+
+
+@pytest.mark.filterwarnings("ignore::ringfeed.SlotsHeldWarning")  # of zip(), which keeps a batch or two
+def test_each_iterator_has_its_own_place() -> None:
+    """Two iterators at once, and a loop within a loop, give what torch's give."""
+    ours, own = both(Of(pair), batch_size=8, shuffle=True, num_workers=1, seed=4)
+    for (a, b), (c, d) in zip(zip(ours, ours, strict=True), zip(own, own, strict=True), strict=True):
+        check_alike([a, b], [c, d])
+    for outer, expected in zip(ours, own, strict=True):
+        check_alike(outer, expected)
+        check_epochs(ours, own)
+    assert len(ours.__dict__["_rings"]) == 1
+    close(ours)
+
+
+def test_breaking_off_leaves_the_next_epoch_whole() -> None:
+    """An iterator that is dropped amid its epoch gives its ring to the next one."""
+    ours, own = both(Of(pair), batch_size=2, shuffle=True, num_workers=1, seed=4)
+    for loader in (ours, own):
+        for _ in loader:
+            break
+    (ring,) = ours.__dict__["_rings"]
+    check_epochs(ours, own)
+    assert ours.__dict__["_rings"] == [ring]
+    close(ours)
+
+
+def test_tensors_are_kept_as_they_are() -> None:
+    """What the program keeps is never written over, whatever it keeps; one warning says what it costs."""
+    ours, own = both(Of(pair), batch_size=2, num_workers=1)
+    with pytest.warns(ringfeed.SlotsHeldWarning, match=r"a tensor is copied by \.clone\(\)"):
+        found = [*ours]
+    for one, other in zip(found, own, strict=True):
+        check_alike(one, other)
+    close(ours)
+    check_alike(found[0], next(iter(own)))
+
+
+def test_no_sample_no_batch() -> None:
+    """An empty dataset has empty epochs, and needs no workers."""
+    ours = DataLoader(Of(pair, 0), batch_size=2, num_workers=1)
+    assert [*ours] == []
+    assert not ours.__dict__.get("_rings")
+
+
+def test_copies_and_pickles_leave_the_workers_behind() -> None:
+    """A DataLoader that has run can be pickled and copied, as torch's can."""
+    ours = DataLoader(sets.TensorDataset(torch.arange(4)), num_workers=1)
+    next(iter(ours))
+    for other in (copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))):
+        assert "_rings" not in other.__dict__
+        assert [*other.dataset] == [*ours.dataset]
+    close(ours)
+
+
+def test_the_end_of_a_loader_is_that_of_its_workers() -> None:
+    """A loader that nothing refers to leaves nothing behind; an iterator keeps what it needs."""
+    iterator = iter(DataLoader(Of(pair), batch_size=8, num_workers=1))
+    gc.collect()
+    assert sum(1 for _ in iterator) == 3
+    del iterator
+    gc.collect()
+
+
+# ---- the dataset ----
+
+
+def test_changes_of_the_dataset_reach_the_workers() -> None:
+    """What the program changes between two epochs is read in the next, as torch's new workers read it."""
+    dataset = Of(pair)
+    ours, own = both(dataset, batch_size=8, num_workers=1)
+    check_epochs(ours, own)
+    dataset.make = lambda index: (np.full((2, 3), -index, np.float32), index)
+    check_epochs(ours, own)
+    close(ours)
+
+
+def seen(index: int) -> Any:
+    """What a worker is told that it is."""
+    info = torch.utils.data.get_worker_info()
+    assert info.dataset.make is seen
+    return index, info.id, info.num_workers, info.seed, getattr(info.dataset, "told", -1)
+
+
+def test_workers_know_which_they_are() -> None:
+    """Torch's own get_worker_info() says it in samples and in worker_init_fn, which may change the worker's dataset."""
+
+    def tell(number: int) -> None:
+        info = torch.utils.data.get_worker_info()
+        assert torch.initial_seed() == info.seed
+        info.dataset.told = number + 10
+
+    ours = DataLoader(  # whose first sample is read here, where this says that it is worker 0
+        Of(seen, 40), batch_size=4, num_workers=2, worker_init_fn=tell, generator=torch.Generator().manual_seed(1)
+    )
+    base_seed = torch.empty((), dtype=torch.int64).random_(generator=torch.Generator().manual_seed(1)).item()
+    for _, number, workers, seed, told in ours:
+        assert set(workers.tolist()) == {2}
+        assert seed.tolist() == [base_seed + one for one in number.tolist()]
+        assert told.tolist() == [one + 10 for one in number.tolist()]
+    close(ours)
+    assert torch.utils.data.get_worker_info() is None
+
+
+def failing(index: int) -> Any:
+    """One sample fails."""
+    if index == 5:
+        message = "no such picture"
+        raise KeyError(message)
+    return index
+
+
+def test_a_samples_own_error_is_raised() -> None:
+    """By its own type, in its place; the batches after it come, as with torch."""
+    ours = iter(loader := DataLoader(Of(failing), batch_size=4, num_workers=1))
+    assert next(ours).tolist() == [0, 1, 2, 3]
+    with pytest.raises(KeyError, match="no such picture") as error:
+        next(ours)
+    assert error.value.__notes__ == ["in a worker process of ringfeed's DataLoader: dataset[5]"]
+    assert next(ours).tolist() == [8, 9, 10, 11]
+    assert next(iter(loader)).tolist() == [0, 1, 2, 3]
+    del ours
+    close(loader)
+
+
+# ---- torch's own way ----
+
+
+def ragged(index: int) -> Any:
+    """The samples of the batch of 8 to 11 have another shape."""
+    return np.full(3 if 8 <= index < 12 else 2, index), index
+
+
+LEFT: dict[str, Any] = {
+    "strings": (lambda i: (i, str(i)), {}, "sample[1] is of type str, for which a slot has no place"),
+    "another shape": (ragged, {}, "dataset[8]: sample[0] has shape (3,), expected (2,); every sample must"),
+    "keys": (
+        np.int64,
+        {"sampler": [1, 2, 3, "4", 5]},
+        "the sampler gives '4', and not numbers of 0 or more",
+    ),
+    "a collate_fn": (lambda i: i, {"collate_fn": tuple}, "it has a collate_fn"),
+    "without batch_size": (lambda i: i, {"batch_size": None}, "batch_size is None"),
+}
+
+
+@pytest.mark.parametrize("kind", LEFT)
+def test_torch_makes_what_a_slot_has_no_place_for(kind: str, caplog: Any) -> None:
+    """All batches come, of that epoch and of the next, in torch's order; one line says why."""
+    make, settings, reason = LEFT[kind]
+    ours, own = both(Of(make), **{"batch_size": 4, "num_workers": 1, **settings}, seed=6)
+    with caplog.at_level(logging.WARNING, "ringfeed.torch"):
+        check_epochs(ours, own, 2)
+    (line,) = caplog.messages
+    assert line.startswith(f"DataLoader of Of is left to torch: {reason}")
+    assert not ours.__dict__.get("_rings")
+
+
+def test_a_dataset_that_cannot_travel_is_left_to_torch(caplog: Any) -> None:
+    """Torch forks, and a fork shares what cannot be pickled."""
+    import threading  # noqa: PLC0415 - for its lock
+
+    dataset = Of(pair)
+    dataset.lock = threading.Lock()
+    ours, own = both(dataset, batch_size=8, num_workers=1)
+    with caplog.at_level(logging.WARNING, "ringfeed.torch"):
+        check_epochs(ours, own)
+    assert caplog.messages[0].startswith("DataLoader of Of is left to torch: dataset.lock is a lock and cannot be sent")
+
+
+def test_no_workers_are_torchs_own_way(caplog: Any) -> None:
+    """num_workers=0 draws and reads in this process, in torch's own order; nothing is said of it."""
+    with caplog.at_level(logging.INFO, "ringfeed.torch"):
+        for make in (Of(drawn), sets.TensorDataset(torch.arange(4))):
+            found = []
+            for kind in (DataLoader, Own):
+                torch.manual_seed(1)
+                np.random.seed(1)  # noqa: NPY002
+                random.seed(1)
+                found.append([*kind(make, batch_size=2, shuffle=True)])
+            check_alike(*found)
+    assert caplog.messages == []
+
+
+def test_the_log_says_what_it_takes(caplog: Any) -> None:
+    """Workers, slots and memory of a ring, once."""
+    ours = DataLoader(Of(pair), batch_size=8, num_workers=1, prefetch_factor=3)
+    with caplog.at_level(logging.INFO, "ringfeed.torch"):
+        assert sum(1 for _ in range(2) for _ in ours) == 6
+    (line,) = caplog.messages
+    assert line.startswith("DataLoader of Of runs over ringfeed: 1 worker process, 4 slots, ")
+    assert line.endswith(" kB of shared memory")
+    close(ours)
+
+
+def test_parameters_are_refused_in_torchs_words() -> None:
+    """The class is torch's own: its checks are, too."""
+    with pytest.raises(ValueError, match="sampler option is mutually exclusive with shuffle"):
+        DataLoader(Of(pair), shuffle=True, sampler=[1])
+    ours = DataLoader(Of(pair))
+    with pytest.raises(ValueError, match="batch_size attribute should not be set after DataLoader is initialized"):
+        ours.batch_size = 3
