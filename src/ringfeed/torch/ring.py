@@ -65,7 +65,7 @@ class Ring:
         self.loader = Loader(spec=form.tree, **settings, **_settings(loader))
         self._stream = stream_of(self.loader)
         if not loader.persistent_workers:
-            self._stream.runner.source.changes = True
+            self._stream.source.changes = True
         self._build = BatchTensors(self._stream.info, form, pinned=loader.pin_memory and has_accelerator())
 
     def begin(self, begun: IndexLists | Start | None, epoch: int) -> BatchIterator:
