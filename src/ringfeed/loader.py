@@ -119,8 +119,8 @@ class Loader(Generic[Batch_co]):
         be pickled, the dataset gets back the attributes it had. Its methods ``on_epoch_begin()`` and
         ``on_epoch_end()`` run in this process, and the workers see what they change.
     batch_size: samples a batch; None where ``dataset[i]`` is a whole batch.
-    max_batch_size: with ``batch_size=None``, the most rows a batch has; by default the rows of batch 0. With
-        ``batch_sampler``, the most samples a list has.
+    max_batch_size: with ``batch_size=None`` and with ``collate_fn``, the most rows a batch has; by default the rows of
+        batch 0. With ``batch_sampler``, the most samples a list has.
     spec: what a sample looks like, as in ``{"image": ringfeed.Array((224, 224, 3), "uint8")}``; by default what sample
         0 looks like. An Array with ``scale=``, ``mean=`` and the like converts uint8 samples to float32.
 
@@ -144,6 +144,18 @@ class Loader(Generic[Batch_co]):
         batches are made side by side: the default is workers + 2 slots. With ``on_error="skip"`` it is given the
         samples that did not fail; a batch that it fails with is left out. Under a `PrioritizedSampler` it is given the
         samples without their indices and weights.
+    collate_fn: a function of a list of samples, as torch has it, called in the worker: it returns the batch, any
+        structure of arrays, numbers' arrays and tensors with the batch as their first axis, which is written into the
+        slot as a whole. ``spec`` is that of a row of what it returns, learnt from the first batch; batches may have
+        fewer rows than that one, and more up to ``max_batch_size`` (with ``spec``, by default ``batch_size``), and
+        ``Array(variable=)`` in ``spec`` lets them differ in shape, as where it pads to the longest. The price: the
+        samples are kept as objects and written twice, by collate_fn and into the slot, and one worker makes a batch,
+        where several fill a plain one together; the default is workers + 2 slots. Each sample has its own random
+        numbers; those of a parameter ``rng``, and of `ringfeed.rng` in it, are those of ``batch_transform``, where they
+        go on. ``transform`` comes before it, ``batch_transform`` after. A sample that fails does not reach it with
+        ``on_error="skip"``; a batch that it fails with is then left out, and one that is None always. With
+        ``batch_size=None`` it is called with each ``dataset[i]``. Not with a `PrioritizedSampler`. ``read_into`` is not
+        used.
     worker_init_fn: a function of a worker's number, called once in each worker before its first sample, in one that
         replaces a dead worker, too; not with ``workers=0``. What it raises is a WorkerError. See `worker_info`.
 
@@ -236,6 +248,7 @@ class Loader(Generic[Batch_co]):
         shard: Literal["auto"] | None = None,
         transform: Callable[..., Any] | None = None,
         batch_transform: Callable[..., Any] | None = None,
+        collate_fn: Callable[..., Any] | None = None,
         worker_init_fn: Callable[[int], object] | None = None,
         workers: int | Literal["auto"] | None = None,
         backend: Literal["process", "thread"] = "process",
@@ -269,9 +282,10 @@ class Loader(Generic[Batch_co]):
             refuse_beside_lists(sizes, shuffle=shuffle, sampler=sampler, drop_remainder=drops)
             sampler = lists = self._lists_of(batch_sampler, uneven, most_rows)
             lists.check_ranks(self._rank.world_size)
-            self._batch_size, rows, most_rows = None, lists.most, None
+            self._batch_size, rows = None, lists.most
+            most_rows = None if collate_fn is None else most_rows
         terms = Terms(rows, spec, most_rows, number, reseed, on_error)
-        source = open_source(dataset, terms, Functions.of(transform, batch_transform, worker_init_fn))
+        source = open_source(dataset, terms, Functions.of(transform, collate_fn, batch_transform, worker_init_fn))
         if getattr(sampler, "carries_weights", False):
             source = DrawSource(source)
         self._options = options = Options.of(
@@ -569,7 +583,7 @@ class Loader(Generic[Batch_co]):
             offsets=plan.layout.offsets,
             slots=plan.slots,
             max_rows=rows,
-            fixed_rows=rows if settings.drop_remainder and self._batch_size is not None and not skips else None,
+            fixed_rows=rows if self._has_fixed_rows else None,
             count=self._count,
             is_exact=not (skips or has_gaps or is_iterable),
             is_iterable=is_iterable,
@@ -578,6 +592,12 @@ class Loader(Generic[Batch_co]):
             is_in_order=self.is_in_order,
             timeout_s=settings.timeout_s,
         )
+
+    @property
+    def _has_fixed_rows(self) -> bool:
+        """Whether all batches have as many rows."""
+        keeps, is_sized = self._options.on_error != "skip", self._batch_size is not None
+        return keeps and is_sized and self._options.drop_remainder and not self._runner.source.collates
 
     def _count(self) -> int | None:
         try:

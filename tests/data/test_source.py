@@ -219,7 +219,8 @@ class Kerasy(Batches):
             Oracle(5),
             {"max_batch_size": 5},
             ValueError,
-            "max_batch_size=5 is for datasets of whole batches and for batch_sampler=; with batch_size= leave it out",
+            "max_batch_size=5 is for datasets of whole batches, for batch_sampler= and for collate_fn=; with "
+            "batch_size= alone leave it out",
         ),
         (
             Batches(),

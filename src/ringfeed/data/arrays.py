@@ -59,6 +59,9 @@ class ArraySource(Source):
 
     def learn(self) -> None:
         """Set the spec of the arrays; a given one may only convert them."""
+        if self.terms.collate is not None:
+            self.terms.collate.learn(self)
+            return
         inferred, _ = Spec.infer_batch(self.dataset, 0)
         given, trial = self.terms.given_spec(), self.terms.trial
         made = self.first(lambda made, _: made) if trial is not None and self.terms.reads_first(self.length()) else None

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from ringfeed.data.collating import FirstBatch
     from ringfeed.data.stream_states import StreamStates
-    from ringfeed.data.transforms import Trial
+    from ringfeed.data.transforms import AsIs, Trial
     from ringfeed.orders.permutation import Indices
     from ringfeed.orders.sampler import Sampler
     from ringfeed.ring._ring import Lease, Ring, WorkerEnd
@@ -55,7 +56,8 @@ class Terms(NamedTuple):
     seed: int = 0
     reseed: bool = False
     on_error: str = "raise"
-    trial: Trial | None = None
+    trial: Trial | AsIs | None = None
+    collate: FirstBatch | None = None
 
     def given_spec(self) -> Spec | None:
         """Return the spec, where the user gives one."""
@@ -76,6 +78,8 @@ class Delivery(NamedTuple):
     failed: list[tuple[int, int, int]]  # row, index and mark of each sample that failed
     is_none: bool = False  # whether the dataset has None in the place of this batch
     keeps_others: bool = True  # whether the rows that did not fail are delivered
+    is_short: bool = False  # whether an iterable has ended within it
+    is_whole: bool = False  # whether what is delivered has no rows of samples that failed
     ended: tuple[str, bytes] | None = None  # the stream that an error has ended, in words, and that error's record
     is_over: bool = False  # whether no stream has any more elements
 
@@ -106,6 +110,7 @@ class Source(ABC):
     is_sized = False  # whether its length gives the order
     has_columns = False  # whether a sample is a row of each of its arrays
     at_once = False  # whether one worker fills all of a batch
+    collates = False  # whether collate_fn makes a batch of its samples, of any number of rows
 
     def __init__(self, given: Any, dataset: Any, terms: Terms) -> None:
         """Read nothing yet; ``given``: the dataset as the user gave it, ``dataset``: as it is read."""

@@ -24,12 +24,18 @@ class DrawSource(WrappedSource):
     """A dataset of samples, each of which comes with its number and weight."""
 
     def __init__(self, samples: Source) -> None:
-        """Read what ``samples`` reads; ValueError for a dataset of whole batches."""
+        """Read what ``samples`` reads; ValueError where a row is not a sample."""
         super().__init__(samples)
         if self.whole:
             message = (
                 "PrioritizedSampler draws single samples, and with batch_size=None dataset[i] is a whole batch; give a "
                 "dataset of samples and a batch_size"
+            )
+            raise ValueError(message)
+        if self.collates:
+            message = (
+                "PrioritizedSampler has an index and a weight for each row, and collate_fn= may make any rows of the "
+                "samples; give transform= or batch_transform="
             )
             raise ValueError(message)
 

@@ -15,6 +15,7 @@ class Functions(NamedTuple):
     """The loader's parameters of these names."""
 
     transform: Any = None
+    collate_fn: Any = None
     batch_transform: Any = None
     worker_init_fn: Any = None
 
@@ -36,7 +37,12 @@ class Functions(NamedTuple):
             raise ValueError(message)
 
 
-_ARGUMENTS = {"transform": "a sample", "batch_transform": "a batch", "worker_init_fn": "the number of a worker"}
+_ARGUMENTS = {
+    "transform": "a sample",
+    "collate_fn": "a list of samples",
+    "batch_transform": "a batch",
+    "worker_init_fn": "the number of a worker",
+}
 
 
 def _check_function(name: str, function: Any) -> None:

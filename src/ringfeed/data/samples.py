@@ -26,7 +26,7 @@ class SampleSource(Source):
         super().__init__(given, dataset, terms)
         self.method = "__getitem__"
         # A class may take what it inherits back by setting it to None.
-        if callable(getattr(dataset, "read_into", None)):
+        if callable(getattr(dataset, "read_into", None)) and terms.collate is None:
             self.method = "read_into"
         elif callable(getattr(dataset, "__getitems__", None)) and not terms.reseed:
             self.method = "__getitems__"
@@ -55,6 +55,9 @@ class SampleSource(Source):
 
     def learn(self) -> None:
         """Set the spec, from sample 0 unless it is given."""
+        if self.terms.collate is not None:
+            self.terms.collate.learn(self)
+            return
         spec, trial = self.terms.given_spec(), self.terms.trial
         learnt = self.first(self._look) if self.terms.reads_first(self.length()) else None
         if trial is not None and not trial.in_place and self.method == "read_into":

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any
 from ringfeed._classes import class_names
 from ringfeed.data.arrays import ArraySource, columns_of, leaf_arrays
 from ringfeed.data.batches import BatchSource
+from ringfeed.data.collating import CollateSource, FirstBatch
 from ringfeed.data.mix import Mix, MixSource
 from ringfeed.data.passes import Passes
 from ringfeed.data.samples import SampleSource
 from ringfeed.data.streams import StreamSource, is_iterable
-from ringfeed.data.transforms import TransformSource, Trial
+from ringfeed.data.transforms import AsIs, TransformSource, Trial
 
 if TYPE_CHECKING:
     from ringfeed.data.base import Source, Terms
@@ -43,8 +44,7 @@ def open_source(dataset: Any, terms: Terms, functions: Functions | None = None) 
     """
     if functions is not None:
         functions.check(terms.batch_size)
-        trial = None if functions.transform is None else Trial(functions.transform)
-        return TransformSource(open_source(dataset, terms._replace(trial=trial)), functions)
+        return _with_functions(dataset, terms, functions)
     batch_size = terms.batch_size
     if isinstance(dataset, Passes):
         return dataset.take_over(BatchSource(dataset.dataset, dataset.dataset, terms))
@@ -52,10 +52,10 @@ def open_source(dataset: Any, terms: Terms, functions: Functions | None = None) 
         return MixSource(dataset, terms, open_source)
     if refusal := _refusal(dataset, batch_size):
         raise TypeError(refusal)
-    if terms.max_batch_size is not None and batch_size is not None:
+    if terms.max_batch_size is not None and batch_size is not None and terms.collate is None:
         message = (
-            f"max_batch_size={terms.max_batch_size} is for datasets of whole batches and for batch_sampler=; with "
-            f"batch_size= leave it out"
+            f"max_batch_size={terms.max_batch_size} is for datasets of whole batches, for batch_sampler= and for "
+            f"collate_fn=; with batch_size= alone leave it out"
         )
         raise ValueError(message)
     columns = columns_of(dataset, terms)
@@ -68,6 +68,18 @@ def open_source(dataset: Any, terms: Terms, functions: Functions | None = None) 
     if batch_size is not None:
         _refuse_keras_batches(dataset, batch_size)
     return elements(dataset, dataset, terms)
+
+
+def _with_functions(dataset: Any, terms: Terms, functions: Functions) -> Source:
+    """Return the source of a dataset whose samples the functions change."""
+    collate = functions.collate_fn
+    if collate is None:
+        trial = None if functions.transform is None else Trial(functions.transform)
+        return TransformSource(open_source(dataset, terms._replace(trial=trial)), functions)
+    if terms.batch_size is None:
+        return TransformSource(open_source(dataset, terms._replace(trial=AsIs(collate))), functions)
+    trial = None if functions.transform is None else Trial(functions.transform)
+    return CollateSource(open_source(dataset, terms._replace(trial=trial, collate=FirstBatch(collate))), functions)
 
 
 def _refusal(dataset: Any, batch_size: int | None) -> str | None:

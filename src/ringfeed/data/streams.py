@@ -123,7 +123,7 @@ class StreamSource(Source):
 
     def settle(self, lease: Lease, rows: int, epoch: RoundRobinEpoch | None) -> Delivery:
         """Say what has become of the elements; take a stream that has ended in this batch out of the rotation."""
-        found = self.elements.settle(lease, rows, epoch)
+        found = self.elements.settle(lease, rows, epoch)._replace(is_short=rows < self.indices)
         record = next((record for _, record in lease.failures() if kind_of(record) is Kind.END), None)
         if record is None or epoch is None:
             return found

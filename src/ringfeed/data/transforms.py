@@ -1,10 +1,12 @@
 """What the user's functions make of samples, in the workers.
 
     Trial             what `transform` does, seen with the first sample: it returns a new one, or changes it in place
+    AsIs              the same of a `collate_fn` for whole batches: it returns a new one
     TransformSource   the source of a dataset with the functions, around the source of the dataset
 
 A transform that changes samples in place is given views of a row of the slot, which the writer has written before
-(`RowWriter.transform`). One that returns new samples stands between the dataset and the writer (`_Between`).
+(`RowWriter.transform`). One that returns new samples stands between the dataset and the writer (`Between`). What
+collate_fn makes of several samples: see `collating`.
 """
 
 from __future__ import annotations
@@ -85,6 +87,22 @@ class Trial:
         return None if made is None or made is given else TypeError(_BOTH)
 
 
+class AsIs:
+    """Has a function make a first whole batch, of which it never changes one in place."""
+
+    in_place = copies = False
+
+    def __init__(self, function: Any) -> None:
+        """Call nothing yet."""
+        self.packages: frozenset[str] = frozenset()
+        self._call = of_one(function)
+
+    def __call__(self, batch: Any) -> Any:
+        """Return what it makes of a batch that is not None."""
+        self.packages |= packages_in(batch)
+        return None if batch is None else self._call(batch)
+
+
 def _copied(sample: Any) -> Any:
     try:
         return copy.deepcopy(sample)
@@ -114,7 +132,8 @@ class TransformSource(WrappedSource):
         super().__init__(inner)
         self.dataset = Composed(inner.dataset, functions)
         self.in_place = self.copies = False
-        self.has_transform = functions.transform is not None
+        self.each = "collate_fn" if self.whole else "transform"  # is called with each of what the dataset gives
+        self.has_transform = getattr(functions, self.each) is not None
         self.has_batch_transform = self.at_once = functions.batch_transform is not None
         self.skips = self.terms.on_error == "skip"
         self.runs_code = inner.runs_code or self.has_transform
@@ -127,7 +146,8 @@ class TransformSource(WrappedSource):
         if trial is None or trial.in_place is None:
             return
         self.in_place, self.copies = trial.in_place, trial.copies
-        self.packages = trial.packages | (self.packages or frozenset())
+        if trial.packages:
+            self.packages = trial.packages | (self.packages or frozenset())
         if self.in_place:
             _refuse_cast(self.spec)
 
@@ -149,7 +169,7 @@ class TransformSource(WrappedSource):
         try:
             function(found.id)
         except Exception as error:
-            raise _failed(f"worker_init_fn({found.id})", error) from error
+            raise failed(f"worker_init_fn({found.id})", error) from error
 
     def open(self, dataset: Any, reader: Reader) -> Fill:
         """Have samples transformed in their rows, or on their way there; then the batch."""
@@ -163,14 +183,14 @@ class TransformSource(WrappedSource):
     def _open_samples(self, dataset: Any, reader: Reader) -> Fill:
         if not self.has_transform:
             return self.inner.open(dataset.dataset, reader)
-        apply = partial(self._apply, of_one(dataset.functions.transform))
+        apply = partial(self._apply, of_one(getattr(dataset.functions, self.each)))
         if not self.in_place:
-            return self._open_between(dataset.dataset, reader, partial(self._made, apply))
+            return self.open_between(dataset.dataset, reader, Between(reader.writer, partial(self.made, apply)))
         reader.writer.transform = reader.reseeded(apply) if self.inner.has_columns else apply
         return self.inner.open(dataset.dataset, reader)
 
-    def _open_between(self, dataset: Any, reader: Reader, make: Callable[[int, Any], Any]) -> Fill:
-        between = _Between(reader.writer, make)
+    def open_between(self, dataset: Any, reader: Reader, between: Between) -> Fill:
+        """Have the samples of the dataset go another way than into their rows."""
         if self.inner.has_columns:
             rows = Rows(dataset, copied=True)
             return reader.by(between.samples, reader.reseeded(rows.__getitem__))
@@ -178,7 +198,7 @@ class TransformSource(WrappedSource):
         return self.inner.open(dataset, reader)
 
     def _apply_to_batch(self, call: Callable[[Any], Any], reader: Reader, indices: tuple[int, ...], batch: Any) -> Any:
-        if not self.whole:  # whose random numbers go on
+        if not self.whole and not self.collates:  # whose random numbers go on
             reader.context.index = indices
             if self.reseed:
                 reseed(reader.context)
@@ -186,17 +206,18 @@ class TransformSource(WrappedSource):
             return call(batch)
         except Exception as error:
             more = f" and {len(indices) - 1} more" if len(indices) > 1 else ""
-            raise _failed(f"the batch of {self.describe(indices[0])}{more}: batch_transform", error) from error
+            raise failed(f"the batch of {self.describe(indices[0])}{more}: batch_transform", error) from error
 
     def _apply(self, call: Callable[[Any], Any], index: int, sample: Any) -> Any:
         try:
             return call(sample)
         except Exception as error:
-            raise _failed(f"{self.describe(index)}: transform", error) from error
+            raise failed(f"{self.describe(index)}: {self.each}", error) from error
 
-    def _made(self, apply: Callable[[int, Any], Any], index: int, sample: Any) -> Any:
+    def made(self, apply: Callable[[int, Any], Any], index: int, sample: Any) -> Any:
+        """Return what a function that makes new samples makes of one, or of a whole batch; None for no batch."""
         made = apply(index, _copied(sample) if self.copies else sample)
-        if made is None:
+        if made is None and not self.whole:
             message = (
                 f"{self.describe(index)}: transform returned None, expected a sample as of the first one; return it "
                 f"always, or never and change it in place"
@@ -205,7 +226,8 @@ class TransformSource(WrappedSource):
         return made
 
 
-def _failed(what: str, error: Exception) -> FunctionError:
+def failed(what: str, error: Exception) -> FunctionError:
+    """Say which function of the user's has raised, for which samples."""
     return FunctionError(f"{what} raised {type(error).__qualname__}: {error}".removesuffix(": "))
 
 
@@ -220,25 +242,36 @@ def _refuse_cast(spec: Spec) -> None:
             raise SpecError(message)
 
 
-class _Between:
+class Between:
     """A RowWriter whose samples come by way of a function of their number and themselves."""
 
     def __init__(self, writer: RowWriter, make: Callable[[int, Any], Any]) -> None:
         self._writer = writer
         self._make = make
         self.rows = self.gather = None  # which write without a sample
-        self.batch = writer.batch
 
     def samples(self, claim_address: int, getitem: Callable[[int], Any], context: Any, on_error: Any) -> bool:
         """Fill the claim with what is made of getitem(index)."""
         make = self._make
         return self._writer.samples(claim_address, lambda index: make(index, getitem(index)), context, on_error)
 
+    def batch(  # as `RowWriter.batch`
+        self, claim_address: int, getitem: Callable[[int], Any], most: int, context: Any, on_error: Any
+    ) -> bool:
+        """Fill the slot with what is made of the whole batch getitem(index), unless that is None."""
+
+        def made(index: int) -> Any:
+            batch = getitem(index)
+            return None if batch is None else self._make(index, batch)
+
+        return self._writer.batch(claim_address, made, most, context, on_error)
+
     def bulk(self, claim_address: int, getitems: Callable[[list[int]], Any], context: Any, on_error: Any) -> bool:
         """Fill the claim with what is made of getitems(indices)."""
-        return self._writer.bulk(claim_address, partial(self._many, getitems, context), context, on_error)
+        return self._writer.bulk(claim_address, partial(self.many, getitems, context), context, on_error)
 
-    def _many(self, getitems: Callable[[list[int]], Any], context: Any, indices: Sequence[int]) -> Iterator[Any]:
+    def many(self, getitems: Callable[[list[int]], Any], context: Any, indices: Sequence[int]) -> Iterator[Any]:
+        """Give what is made of each sample, with its own random numbers; then those that were not asked for."""
         samples = iter(getitems([*indices]))
         for index, sample in zip(indices, samples, strict=False):
             context.index = index

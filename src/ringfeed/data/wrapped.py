@@ -30,7 +30,7 @@ class WrappedSource(Source):
         self.inner = inner
         self.hooks, self.changes = inner.hooks, inner.changes
         self.streams, self.local_only, self.runs_code = inner.streams, inner.local_only, inner.runs_code
-        self.at_once = inner.at_once
+        self.at_once, self.collates = inner.at_once, inner.collates
 
     def without_dataset(self) -> Self:
         """Return a copy for the engine."""

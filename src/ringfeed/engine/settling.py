@@ -47,7 +47,7 @@ class Settler:
             taker.keep_rows(batch, rows)
             return False
         delivery = parts.source.settle(lease, rows, self._lookahead.order)
-        good = self._good_rows(lease, rows, delivery)
+        good = self._good_rows(rows, delivery)
         loss = self._loss(lease, delivery)
         del lease  # in a traceback it would hold the slot for as long as the caller keeps the error
         if loss.error is not None:
@@ -58,14 +58,14 @@ class Settler:
             taker.drop(batch, parts.stats, loss)
         return delivery.is_over
 
-    def _good_rows(self, lease: Lease, rows: int, delivery: Delivery) -> Indices:
+    def _good_rows(self, rows: int, delivery: Delivery) -> Indices:
         """Return the rows that are handed out of a batch with failures."""
         options = self._parts.options
         raises = delivery.failed and options.on_error == "raise"
-        is_short = options.drop_remainder and lease.rows < self._parts.plan.layout.rows
+        is_short = options.drop_remainder and delivery.is_short
         if raises or is_short or not delivery.keeps_others:
             return np.empty(0, np.int64)
-        return np.setdiff1d(np.arange(rows), [row for row, _, _ in delivery.failed])
+        return np.setdiff1d(np.arange(rows), [] if delivery.is_whole else [row for row, _, _ in delivery.failed])
 
     def _loss(self, lease: Lease, delivery: Delivery) -> Loss:
         """Return what is to be raised for a batch with failures, after its good rows; or else what is counted."""

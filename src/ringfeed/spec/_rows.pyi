@@ -44,5 +44,15 @@ class RowWriter:
         skips: bool,
         on_error: _OnError,
     ) -> bool: ...
+    def collate(
+        self,
+        claim_address: int,
+        fill: Callable[[], bool],
+        make: Callable[[tuple[int, ...]], Any],
+        change: Callable[[tuple[int, ...], Any], Any] | None,
+        most: int,
+        skips: bool,
+        on_error: _OnError,
+    ) -> bool: ...
 
 def fill_draws(claim_address: int, index_at: int, weight_at: int, fill: Callable[[], bool]) -> bool: ...

@@ -322,6 +322,41 @@ cdef class RowWriter:
                 claim.rows_delivered = 0
         return True
 
+    def collate(self, uintptr_t claim_address, fill, make, change, uint32_t most, bint skips, on_error):
+        """Have fill() read the samples that are claimed, and write the whole batch make(indices) of them into the slot.
+
+        change(indices, views) then changes it there, unless that is None. No batch is made where a sample has failed,
+        unless it goes on without that sample: `skips`.
+        """
+        cdef c.rf_claim *claim = <c.rf_claim *>claim_address
+        cdef uint32_t row, read
+        claim.rows_delivered = claim.rows  # also where Ctrl-C has kept it from its end
+        if not fill():
+            return False
+        read = claim.rows_delivered  # up to the end of an iterable
+        rows = [row for row in range(read) if claim.marks[row] == c.RF_ROW_OK]
+        claim.rows_delivered = 0
+        if not rows or (len(rows) < read and not skips):
+            return True
+        indices = tuple([claim.indices[row] for row in rows])
+        try:
+            self.write_made(claim, indices, make, change, most)
+        except BaseException as error:
+            claim.rows_delivered = 0
+            for row in rows if skips else rows[:1]:
+                on_error(row, claim.indices[row], error)
+        return True
+
+    cdef write_made(self, c.rf_claim *claim, tuple indices, make, change, uint32_t most):
+        cdef int64_t began_ns = c.rf_now_ns(), made_ns, count = len(indices)
+        batch = make(indices)
+        made_ns = c.rf_now_ns()
+        self.writer.stream = rf_streams(claim, self.beyond)
+        claim.rows_delivered = self.write_batch(batch, claim.base, indices[0], most)
+        rf_note_times(claim, 0, (made_ns - began_ns) // count, (c.rf_now_ns() - made_ns) // count)  # one row was timed
+        if change is not None:
+            self.change_rows(claim, list(range(claim.rows_delivered)), indices, change)
+
     cdef change_rows(self, c.rf_claim *claim, list rows, tuple indices, transform):
         cdef Py_ssize_t number
         views = [self.writer.fields.wrap(number, claim.base, claim.first_row, claim.rows_delivered, self.owner)
