@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ringfeed.cli.plan_table import plan
     from ringfeed.data.frozen import Frozen
     from ringfeed.data.mix import Mix
+    from ringfeed.data.pack import Pack
     from ringfeed.data.streams import Interleave
     from ringfeed.data.worker_info import worker_info
     from ringfeed.engine.plan import Plan
@@ -69,6 +70,7 @@ _HOMES = {
     "Interleave": "data.streams",
     "Loader": "loader",
     "Mix": "data.mix",
+    "Pack": "data.pack",
     "Plan": "engine.plan",
     "PlanError": "errors",
     "PrioritizedSampler": "orders.prioritized",
@@ -103,6 +105,7 @@ __all__ = [
     "Interleave",
     "Loader",
     "Mix",
+    "Pack",
     "Plan",
     "PlanError",
     "PrioritizedSampler",

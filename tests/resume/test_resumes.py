@@ -19,6 +19,8 @@ SLICES = {
     "subset": ["1 by fork"],
     "stratified": ["5 by fork"],
     "mix": ["no workers", "1 by forkserver"],
+    "packed": ["no workers", "2 by fork"],
+    "wrapped": ["2 by thread"],
     "sampler": ["2 by thread"],
     "batch_sampler": ["no workers", "5 by thread"],
     "buckets": ["no workers", "2 by fork"],

@@ -64,6 +64,14 @@ class Augmented:
         return {"index": index, "noise": ringfeed.rng().random(3)}
 
 
+class Sequences(Augmented):
+    """The same, of several elements each."""
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        noise = ringfeed.rng().random((SPANS[index], 2))
+        return {"index": np.full(SPANS[index], index), "noise": noise}
+
+
 def elements(first: int = 0, end: int = LENGTH) -> Iterator[dict[str, Any]]:
     """Give such samples in order."""
     for index in range(first, end):
@@ -114,6 +122,7 @@ class Order:
 LABELS = np.arange(LENGTH) % 3
 WEIGHTS = np.arange(1, LENGTH + 1)
 PARTS = (0, 100, 120, LENGTH)
+SPANS = np.random.default_rng(1).integers(1, 30, LENGTH)
 ORDERS = {
     "sequential": Order(),
     "shuffled": Order({"shuffle": True}),
@@ -124,6 +133,8 @@ ORDERS = {
     "mix": Order(
         {"shuffle": True}, lambda: ringfeed.Mix([Augmented(90), Augmented(160)], weights=[0.3, 0.7], stop="all")
     ),
+    "packed": Order({"shuffle": True}, lambda: ringfeed.Pack(Sequences(), SPANS, 30, window=50)),
+    "wrapped": Order({"shuffle": True}, lambda: ringfeed.Pack(Sequences(), SPANS, 30, strategy="wrap", window=50)),
     "sampler": Order({"sampler": Strided()}),
     "batch_sampler": Order({"batch_sampler": lists, "max_batch_size": ROWS}, has_ranks=False, has_sizes=False),
     "buckets": Order(

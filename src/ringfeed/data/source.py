@@ -1,6 +1,7 @@
 """What a dataset is, decided once.
 
     mix         several of those below, in `Mix`                MixSource
+    pack        rows of samples of one of them, in `Pack`       PackSource
     arrays      a tuple or dict of equally long arrays          ArraySource
     streams     an iterable, or several in `Interleave`         StreamSource
     batches     batch_size=None: dataset[i] is a whole batch    BatchSource, also of `Passes`
@@ -20,16 +21,20 @@ from ringfeed.data.arrays import ArraySource, columns_of, leaf_arrays
 from ringfeed.data.batches import BatchSource
 from ringfeed.data.collating import CollateSource, FirstBatch
 from ringfeed.data.mix import Mix, MixSource
+from ringfeed.data.pack import Pack, PackSource
 from ringfeed.data.passes import Passes
 from ringfeed.data.samples import SampleSource
 from ringfeed.data.streams import StreamSource, is_iterable
 from ringfeed.data.transforms import AsIs, TransformSource, Trial
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ringfeed.data.base import Source, Terms
     from ringfeed.data.functions import Functions
 
 _TABLES = {"pandas.DataFrame": "columns", "polars.DataFrame": "columns", "pyarrow.Table": "column_names"}
+_OF_DATASETS: tuple[tuple[type, Callable[..., Source]], ...] = ((Mix, MixSource), (Pack, PackSource))
 _MAKES_BATCHES = {"torch.DataLoader", "ringfeed.Loader"}
 _GIVES_BATCHES = {"ringfeed.Reiterable", "ringfeed.LoaderAdapter", "ringfeed.BatchIterator", "ringfeed.Repeated"}
 
@@ -48,8 +53,9 @@ def open_source(dataset: Any, terms: Terms, functions: Functions | None = None) 
     batch_size = terms.batch_size
     if isinstance(dataset, Passes):
         return dataset.take_over(BatchSource(dataset.dataset, dataset.dataset, terms))
-    if isinstance(dataset, Mix):
-        return MixSource(dataset, terms, open_source)
+    for kind, of_kind in _OF_DATASETS:
+        if isinstance(dataset, kind):
+            return of_kind(dataset, terms, open_source)
     if refusal := _refusal(dataset, batch_size):
         raise TypeError(refusal)
     if terms.max_batch_size is not None and batch_size is not None and terms.collate is None:

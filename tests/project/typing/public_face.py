@@ -50,6 +50,9 @@ def every_option() -> ringfeed.Loader:
     ringfeed.Loader(Squares(), sampler=ringfeed.WindowShuffle(50, block=10))
     ringfeed.Loader((np.zeros(3), np.zeros(3)), memory=1 << 20, spec=(ringfeed.Array((), "float64"),) * 2)
     ringfeed.Loader({"x": np.zeros(3)}, memory="512MB", workers=0, backend="thread", on_error="skip")
+    ringfeed.Loader(Squares(), collate_fn=lambda samples: np.stack([root for root, _ in samples]), max_batch_size=64)
+    pack = ringfeed.Pack([[1, 2], [3]], np.array([2, 1]), 4, strategy="wrap", window=9, segment_ids=False)
+    ringfeed.Loader(pack, batch_size=len(pack))
     ringfeed.Loader(Squares(), rank=1, world_size=4, uneven="keep", shard=None).padding.bit_length()
     ringfeed.Loader(Squares(), shard="auto", uneven="drop")
     return ringfeed.Loader(

@@ -1,0 +1,298 @@
+"""Rows of fixed length, each of several samples: `Pack`. `orders.packing` says which samples make a row.
+
+Pack         what users give a loader
+PackedRows   the rows as a dataset, as workers have them: a row is a function of (seed, epoch, number)
+PackSource   its source
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from ringfeed.data.members import Rows
+from ringfeed.data.packed_rows import BARE, PackedRows
+from ringfeed.data.samples import SampleSource
+from ringfeed.errors import FunctionError, SpecError
+from ringfeed.spec.spec import Array
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import ArrayLike
+
+    from ringfeed.data.base import Delivery, Reader, Source, Terms
+    from ringfeed.orders.packing import Packing
+    from ringfeed.orders.permutation import Indices
+    from ringfeed.orders.sampler import Sampler
+    from ringfeed.ring._ring import Lease
+    from ringfeed.spec.spec import Spec
+
+NAMED = 4  # samples of a row
+
+
+class Pack:
+    """Rows of ``max_length`` elements, each of several samples side by side, for models of sequences.
+
+        documents = [np.arange(1 + number % 60) for number in range(500)]
+        lengths = [len(document) for document in documents]
+        loader = ringfeed.Loader(ringfeed.Pack(documents, lengths, max_length=128), batch_size=8, shuffle=True)
+        for batch in loader:
+            tokens = batch["tokens"]  # (8, 128)
+            may_attend = batch["segment_ids"][:, :, None] == batch["segment_ids"][:, None, :]
+
+    dataset: a sample is a sequence: an array whose first axis has the elements, or a list of numbers; or a dict of
+        such, all of one length. It has a length, and samples by number.
+    lengths: of each sample, an integer of 0 or more: an array of one axis, or an iterable. Rows are made up from these
+        alone, without reading a sample. A sample of length 0 is never read.
+    max_length: elements of a row.
+    strategy: "ffd": samples stay whole, and first-fit decreasing finds them rows; none may be longer than
+        ``max_length``. "wrap": all samples side by side are cut every ``max_length`` elements, so that only the last
+        row is not full; a sample that is cut is read for each of its rows.
+    window: samples that are packed together. For "ffd" a window has samples of all lengths, others in each epoch of a
+        loader with ``shuffle=True``: a larger window means less padding, a smaller one more different rows; default:
+        2048, or as many as fill 128 rows. For "wrap" the order is mixed within windows of samples from all over the
+        dataset, which come in an order that is mixed as well; default: 65536.
+    segment_ids: whether rows say which element is of which sample.
+
+    A row is a dict of the sample's leaves, each of shape ``(max_length, ...)``, a sample that is no dict being
+    ``"tokens"``, with zeros at the end, and of these int32 leaves:
+
+    - ``segment_ids``: ``(max_length,)``: 1 for the row's first sample (or part of one), 2 for the next; 0 for padding.
+    - ``positions``: ``(max_length,)``: 0, 1, 2, ... in each segment; 0 for padding.
+    - ``cu_seqlens``: ``(m + 1,)``: 0 and where each segment ends, as FlashAttention's functions for sequences of
+      different lengths take it; the last end fills the rest. m is the most segments that a row has; for "wrap" a bound,
+      two more than the shortest samples that fill a row together.
+
+    Which samples make which row is a function of (the loader's seed, epoch, row), which ``orders.packing`` writes down,
+    and any row can be made at once. So all ranks share rows as they share samples, a run goes on at any row, with
+    another batch size and number of ranks, and each epoch has as many rows: ``len(pack)``. Every sample comes exactly
+    once an epoch. With ``shuffle=True`` the rows of "ffd" come mixed, too; those of "wrap" come in the order of their
+    samples. It takes 16 bytes a sample, shared by all workers, and for "wrap" 4 MB a worker.
+
+    Each sample has its own random numbers; those of a row, in ``transform``, are those of a batch of its samples. An
+    error names sample and row. With ``on_error="skip"`` the row of a failed sample is left out. ``read_into`` and
+    ``__getitems__`` of the dataset are not used.
+
+    Raises TypeError for what is no dataset of samples by number, and for lengths that are no integers; ValueError for
+    lengths that are negative, all 0, too long for "ffd" or not of one axis, for a max_length or window below 1 and
+    another strategy; in a loader, ValueError where the dataset has not as many samples, and SpecError for a sample that
+    is no sequence of its length.
+    """
+
+    def __init__(  # noqa: PLR0913 - the public parameters
+        self,
+        dataset: Any,
+        lengths: ArrayLike,
+        max_length: int,
+        *,
+        strategy: Literal["ffd", "wrap"] = "ffd",
+        window: int | None = None,
+        segment_ids: bool = True,
+    ) -> None:
+        from ringfeed.orders.packing import STRATEGIES  # noqa: PLC0415 - a worker unpickles the one that it needs
+        from ringfeed.orders.sampler import check_integer, digest  # noqa: PLC0415 - no worker needs it
+
+        _check_dataset(dataset)
+        given = _checked_lengths(lengths)
+        self.dataset = dataset
+        self.max_length = check_integer("max_length", max_length, 1)
+        if strategy not in STRATEGIES:
+            raise ValueError(f"strategy={strategy!r}; choose one of {', '.join(map(repr, STRATEGIES))}")
+        if window is not None:
+            window = check_integer("window", window, 1)
+        if strategy == "ffd" and (longer := np.flatnonzero(given > self.max_length)).size:
+            raise ValueError(
+                f"lengths[{longer[0]}] is {given[longer[0]]}, more than max_length={self.max_length}, and "
+                f"strategy='ffd' keeps samples whole; raise max_length=, cut the sample in the dataset, or give "
+                f"strategy='wrap'"
+            )
+        self.strategy, self.segment_ids = strategy, bool(segment_ids)
+        self.count = given.size
+        """Samples."""
+        self.packing: Packing = STRATEGIES[strategy](given, self.max_length, window)
+        self.name = f"pack:{strategy}:{digest(given, repr((self.max_length, window)))}"
+
+    def __len__(self) -> int:
+        """Return the rows of an epoch."""
+        return self.packing.rows
+
+    def __repr__(self) -> str:
+        """Return how many samples make how many rows."""
+        return f"<Pack: {self.count} samples in {len(self)} rows of {self.max_length}, by {self.strategy!r}>"
+
+
+# ---- what users give ----
+
+
+def _check_dataset(dataset: Any) -> None:
+    """Refuse what has no samples by number."""
+    from ringfeed.data.mix import Mix  # noqa: PLC0415 - no worker needs it
+    from ringfeed.data.streams import is_iterable  # noqa: PLC0415 - likewise
+
+    if isinstance(dataset, Mix | Pack):
+        message = f"the dataset of Pack() is a {type(dataset).__name__}, which has an order of its own; give a dataset"
+        raise TypeError(message)
+    if is_iterable(dataset):
+        message = (
+            f"the dataset of Pack() is an iterable (a {type(dataset).__name__}), whose samples have no numbers; give "
+            f"an object with __len__ and __getitem__"
+        )
+        raise TypeError(message)
+    if not isinstance(dataset, tuple | dict) and not hasattr(type(dataset), "__len__"):
+        message = f"the dataset of Pack() (a {type(dataset).__name__}) has no __len__; add one"
+        raise TypeError(message)
+
+
+def _checked_lengths(lengths: Any) -> Indices:
+    if not (hasattr(lengths, "__array__") or hasattr(lengths, "__iter__")):
+        raise TypeError(f"lengths is {lengths!r}, expected an array or another iterable of integers")
+    found = np.asarray(lengths if hasattr(lengths, "__array__") else [*lengths])
+    if found.dtype.kind not in "iu" and found.size:
+        raise TypeError(f"lengths is an array of {found.dtype}, expected integers")
+    if found.ndim != 1:
+        raise ValueError(f"lengths is an array of shape {found.shape}, expected one axis")
+    if (wrong := np.flatnonzero(found < 0)).size:
+        raise ValueError(f"lengths[{wrong[0]}] is {found[wrong[0]]}, expected an integer of 0 or more")
+    if not found.any():
+        raise ValueError("lengths has no sample of 1 or more, so there is no row")
+    return found.astype(np.int64)
+
+
+# ---- the source ----
+
+
+class PackSource(SampleSource):
+    """A dataset of packed rows, around the source of the dataset that they are packed from."""
+
+    def __init__(self, pack: Pack, terms: Terms, open_source: Callable[[Any, Terms], Source]) -> None:
+        """Open the dataset; ValueError or TypeError for what does not fit."""
+        if terms.batch_size is None:
+            message = "Pack makes rows, of which the loader makes batches; with batch_size=None leave Pack out"
+            raise ValueError(message)
+        plain = terms._replace(spec=None, trial=None, collate=None, max_batch_size=None)
+        samples = pack.dataset
+        is_list = isinstance(samples, list)  # of arrays, perhaps of one length, which are no columns here
+        self.inner = inner = SampleSource(samples, samples, plain) if is_list else open_source(samples, plain)
+        dataset = inner.dataset if inner.runs_code else Rows(inner.dataset)
+        extras, reseeds = pack.segment_ids, terms.reseed
+        rows = PackedRows(dataset, pack.packing, pack.max_length, has_extras=extras, reseeds=reseeds)
+        super().__init__(pack, rows, terms)
+        self.hooks, self.changes = inner.hooks, inner.changes
+        self.rows_now: PackedRows | None = self.dataset  # in the consumer, where the epoch is known
+        self._epoch: int | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a worker needs."""
+        return {**{name: value for name, value in super().__getstate__().items() if name != "inner"}, "rows_now": None}
+
+    def without_dataset(self) -> PackSource:
+        """Return a copy for the engine, which knows rows, and not the dataset."""
+        other = super().without_dataset()
+        rows = object.__new__(PackedRows)
+        rows.__dict__.update(self.dataset.__dict__, dataset=None)
+        other.inner, other.rows_now = self.inner.without_dataset(), rows
+        return other
+
+    def learn(self) -> None:
+        """Set the spec, from the first row unless it is given."""
+        spec = self.terms.given_spec()
+        if spec is not None and self.terms.trial is None and self.terms.collate is None:
+            self._check_given(spec)
+            if any(leaf.cast is not None for leaf in spec.leaves):
+                self.method = "__getitem__"  # so that the rows are converted on their way
+        super().learn()
+
+    def _check_given(self, spec: Spec) -> None:
+        """Refuse a spec that no row has."""
+        tree = spec.tree if isinstance(spec.tree, dict) else {}
+        extras, most = self.dataset.extras(), self.given.max_length
+        fits = {*extras} < {*tree} and all(isinstance(array, Array) for array in tree.values())
+        if fits:
+            fits = all(tree[name] == array for name, array in extras.items())
+            fits = fits and all(tree[name].shape[:1] == (most,) for name in tree.keys() - extras.keys())
+        if not fits:
+            names = "".join(f", {name!r}: {array!r}" for name, array in extras.items())
+            message = (
+                f"spec= says {self.terms.spec!r}, but a row of the Pack is a dict as {{{BARE!r}: Array(({most},), "
+                f"'int64'){names}}}; give the keys of your samples in the place of {BARE!r}, or leave spec= out"
+            )
+            raise SpecError(message)
+
+    def element(self, index: int) -> Any:
+        """Return a row; what a sample raises comes out as it is."""
+        try:
+            return super().element(index)
+        except FunctionError as error:
+            raise (error.__cause__ or error) from None
+
+    def sampler(self, *, shuffle: bool | int, sampler: Any) -> Sampler:
+        """Return the order of the rows; ValueError for any other, and for other lengths than the dataset has."""
+        from ringfeed.orders.sampler import Sequential, Shuffled  # noqa: PLC0415 - no worker needs it
+
+        if sampler is not None or not isinstance(shuffle, bool | np.bool_):
+            given = f"shuffle={shuffle!r}" if sampler is None else getattr(sampler, "parameter", "sampler=")
+            message = (
+                f"{given} is for samples, and a Pack has an order of rows of its own; give the loader shuffle=True or "
+                f"False"
+            )
+            raise ValueError(message)
+        pack, count = self.given, self.inner.length()
+        if count != pack.count:
+            message = f"Pack has {pack.count} lengths, but the dataset has {count} samples; give one for each"
+            raise ValueError(message)
+        self.is_sized, self.dataset.mixes = True, bool(shuffle)
+        order: Any = Sequential(len(pack))
+        if shuffle and pack.strategy == "ffd":
+            order = Shuffled(len(pack), self.seed)
+        order.order = f"{pack.name}:{'shuffled' if shuffle else 'in order'}"
+        order.sample_count = pack.count
+        found: Sampler = order
+        return found
+
+    def run_hook(self, name: str) -> bool:
+        """Call a hook of the dataset; returns whether its length may be another."""
+        self.inner.run_hook(name)
+        return name in self.hooks
+
+    def check_sendable(self) -> None:
+        """Raise TypeError for a dataset that cannot be sent to worker processes."""
+        self.inner.check_sendable()
+
+    def users_own(self, dataset: PackedRows) -> Any:
+        """Return the user's dataset in what was sent to a worker."""
+        return dataset.dataset.columns if isinstance(dataset.dataset, Rows) else dataset.dataset
+
+    def in_users_words(self, text: str) -> str:
+        """Return a text about what is sent to workers, with the names that the user knows."""
+        return super().in_users_words(text.replace("dataset.dataset", "dataset"))
+
+    # ---- in words ----
+
+    def _cannot_skip(self, failed: list[Exception]) -> str:
+        return super()._cannot_skip(failed).replace("dataset[0]", "row 0 of the Pack").replace(" samples ", " rows ")
+
+    def settle(self, lease: Lease, rows: int, epoch: Any) -> Delivery:
+        """Say what has become of a batch, and know of which epoch it is."""
+        self._epoch = lease.epoch
+        return super().settle(lease, rows, epoch)
+
+    def describe(self, index: int) -> str:
+        """Say which row an index means and, where the epoch is known, of which samples."""
+        rows, row = self.rows_now, f"row {index} of the Pack"
+        if rows is None or self._epoch is None:
+            return row
+        samples = rows.pieces(index, self.seed, self._epoch).samples.tolist()
+        more = f" and {len(samples) - NAMED} more" if len(samples) > NAMED else ""
+        return f"{row} ({', '.join(f'dataset[{sample}]' for sample in samples[:NAMED])}{more})"
+
+    def describe_all(self, indices: list[int]) -> str:
+        """Say at which rows some workers are."""
+        return ", ".join(f"row {index} of the Pack" for index in indices) or "the Pack"
+
+    def note_failure(self, reader: Reader, row: int, index: int, error: BaseException) -> None:
+        """Record what a row has raised; what is no row's is a sample's, and names it."""
+        if isinstance(error, SpecError):
+            error.args = (str(error).replace(f"dataset[{index}]:", f"row {index} of the Pack:", 1),)
+        super().note_failure(reader, row, index, error)
