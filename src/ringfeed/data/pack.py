@@ -180,8 +180,8 @@ class PackSource(SampleSource):
         rows = PackedRows(dataset, pack.packing, pack.max_length, has_extras=extras, reseeds=reseeds)
         super().__init__(pack, rows, terms)
         self.hooks, self.changes = inner.hooks, inner.changes
-        self.rows_now: PackedRows | None = self.dataset  # in the consumer, where the epoch is known
-        self._epoch: int | None = None
+        self.rows_now: PackedRows | None = self.dataset  # in the consumer
+        self._epoch: int | None = None  # of the batch that was settled, until one of its rows is described
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a worker needs."""
@@ -279,11 +279,12 @@ class PackSource(SampleSource):
         return super().settle(lease, rows, epoch)
 
     def describe(self, index: int) -> str:
-        """Say which row an index means and, where the epoch is known, of which samples."""
+        """Say which row an index means and, of a batch that was just settled, of which samples."""
         rows, row = self.rows_now, f"row {index} of the Pack"
-        if rows is None or self._epoch is None:
+        epoch, self._epoch = self._epoch, None
+        if rows is None or epoch is None:
             return row
-        samples = rows.pieces(index, self.seed, self._epoch).samples.tolist()
+        samples = rows.pieces(index, self.seed, epoch).samples.tolist()
         more = f" and {len(samples) - NAMED} more" if len(samples) > NAMED else ""
         return f"{row} ({', '.join(f'dataset[{sample}]' for sample in samples[:NAMED])}{more})"
 
