@@ -268,6 +268,22 @@ def test_torchs_own(capfd: pytest.CaptureFixture[str]) -> None:
     assert not capfd.readouterr().err
 
 
+def test_a_first_batch_may_be_short() -> None:
+    """Where the first of several iterables has fewer elements than a batch, others may have full ones."""
+    with Loader(Interleave([X[:3].__iter__, Stream10()]), batch_size=8, collate_fn=np.stack, workers=0) as loader:
+        assert loader.plan.layout.rows == 8
+        assert [len(batch) for batch in loader] == [3, 8, 2]
+    with Loader(X[:3], batch_size=8, collate_fn=np.stack, workers=0) as loader:
+        assert [len(batch) for batch in loader] == [3]
+
+
+class Stream10:
+    """Ten rows in order."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(X[:10])
+
+
 # ---- what goes wrong ----
 
 
@@ -299,6 +315,19 @@ def test_a_sample_that_fails_is_named(dataset: Any, way: str) -> None:
         assert found[1] == [7, 8, 9, 10, 12, 13]
         assert [*chain(*found)] == [number for number in range(LENGTH) if number != 11]
         assert loader.stats().skipped == [11]
+
+
+class Miscounted(Many):
+    """Forgets a sample where it is asked for many."""
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        return [self[index] for index in (indices if len(indices) == 1 else indices[1:])]
+
+
+def test_samples_that_are_read_again_come_once() -> None:
+    """What was given for many in vain is not in the batch."""
+    with Loader(Miscounted(), batch_size=7, collate_fn=stacked, workers=0, copy=True) as loader:
+        assert [batch["y"].tolist() for batch in loader][:2] == [[*range(7)], [*range(7, 14)]]
 
 
 def spoilt(samples: list[dict[str, Any]]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import re
 import signal
 import textwrap
 import threading
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ import pytest
 
 import ringfeed
 from ringfeed import Array, Interleave, Loader, Mix, Pack, ShipError, SpecError, StateError, WorkerError
+from ringfeed.orders.rng import SampleContext, installed
 from ringfeed.testing import check_resume
 
 if TYPE_CHECKING:
@@ -109,14 +110,15 @@ def test_boundaries_are_right(strategy: str, shuffle: bool) -> None:  # noqa: FB
         epochs = [[*made] for _ in range(2)]
         rows = len(made.dataset)
         assert len(made) == len(epochs[0]) == len(epochs[1]) == -(-rows // 4)
-    for epoch in epochs:
+    for number, epoch in enumerate(epochs):
         found = [*segments(epoch)]
         assert once(found)
         if strategy == "ffd":
             assert all(part == [*range(LENGTHS[sample])] for sample, part in found)
             assert len(found) == np.count_nonzero(LENGTHS)
-        if not shuffle and strategy == "wrap":
-            assert [sample for sample, _ in found] == sorted(sample for sample, _ in found)
+        if strategy == "wrap":
+            pieces = (made.dataset.packing.pieces(row, 3 if shuffle else None, number) for row in range(rows))
+            assert [sample for sample, _ in found] == [*chain(*(row.samples.tolist() for row in pieces))]
     tokens = [np.concatenate([batch["tokens"] for batch in epoch]) for epoch in epochs]
     assert np.array_equal(*tokens) != shuffle
     assert LENGTHS.sum() > (0.9 if strategy == "ffd" else 0.99) * tokens[0].size
@@ -182,10 +184,22 @@ def test_a_row_is_a_sample_of_the_loader() -> None:
             with loader(shuffle=True, **given, **WAYS[way]) as made:
                 found.append(np.concatenate([batch["tokens"] for batch in made]))
     assert all(np.array_equal(found[0], other) for other in found[1:])
+    samples = tuple(Pack(Texts(), LENGTHS, MOST, window=50).packing.pieces(0, None, 0).samples.tolist())
+    with loader(transform=lambda _, rng: rng.random(2, np.float32)) as made:
+        assert np.array_equal(next(iter(made))[0], drawn_by(samples))
     assert 0.05 < (found[0] == 7).mean() < 0.15
     with loader() as made, loader(spec=made.spec, batch_transform=doubled, **WAYS["two"]) as other:
         for batch, changed in zip(made, other, strict=True):
             assert np.array_equal(2 * batch["tokens"], changed["tokens"])
+
+
+def drawn_by(samples: tuple[int, ...]) -> Any:
+    """Return the first random numbers of a batch of these samples."""
+    try:
+        installed.context = SampleContext(3, index=samples)
+        return ringfeed.rng().random(2, np.float32)
+    finally:
+        installed.context = None
 
 
 def stacked(rows: list[dict[str, Any]]) -> dict[str, Any]:
