@@ -11,6 +11,7 @@ import textwrap
 import threading
 from itertools import chain, pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -162,6 +163,8 @@ def test_what_a_sample_may_be() -> None:
     with loader([[0.5] * length for length in LENGTHS.tolist()], pack={"segment_ids": False}) as made:
         assert repr(made.spec) == "Spec({'tokens': Array((64,), 'float32')})"
         assert sum(batch["tokens"].sum() for batch in made) == LENGTHS.sum() / 2
+    with loader([MappingProxyType({"tokens": np.ones(length)}) for length in LENGTHS]) as made:
+        assert sum(batch["tokens"].sum() for batch in made) == LENGTHS.sum()
     columns = {"x": np.arange(60).reshape(12, 5), "y": np.ones((12, 5, 2), np.uint8)}
     with Loader(Pack(columns, [5] * 12, 11), batch_size=3, workers=0) as made:
         for number, batch in enumerate(made):
@@ -417,8 +420,8 @@ def test_what_raises_at_once() -> None:
     """With the first row: as it is raised, or with "skip" with a way out."""
     assert raised(ValueError, lambda: Loader(Pack(Never(), [5] * 3, 8))) == "never"
     assert raised(SpecError, lambda: Loader(Pack(Never(), [5] * 3, 8), on_error="skip")) == (
-        "row 0 of the Pack, read for the spec, raised ValueError: never; on_error='skip' cannot leave it out before "
-        "the spec is known: give spec="
+        "row 0 of the Pack, read for the spec, raised ValueError: never, and the 2 rows read after it failed, too; "
+        "on_error='skip' leaves none out before the spec is known: give spec="
     )
 
 

@@ -23,6 +23,7 @@ from ringfeed.errors import SpecError
 from ringfeed.orders.rng import SampleContext, installed, reseed
 from ringfeed.ring.failure import End, Kind, kind_of
 from ringfeed.spec.spec import Array, Spec
+from ringfeed.spec.values import plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -196,6 +197,7 @@ def _changed(apply: Callable[[int, Any], Any], index: int, sample: Any) -> Any:
 
 def _arrays(sample: Any) -> Any:
     """Return a sample with new arrays for its leaves, numbers too."""
+    sample = plain(sample)
     if isinstance(sample, dict):
         return {key: _arrays(child) for key, child in sample.items()}
     if isinstance(sample, tuple | list):

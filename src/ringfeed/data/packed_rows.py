@@ -11,7 +11,8 @@ import numpy as np
 
 from ringfeed.errors import FunctionError, SpecError
 from ringfeed.orders.rng import installed, reseed
-from ringfeed.spec.array import Array, error_of, from_array, shown
+from ringfeed.spec.array import Array, error_of, shown
+from ringfeed.spec.values import from_array, plain
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -83,7 +84,7 @@ class PackedRows:
         try:
             if self._reseeds and context is not None:
                 reseed(context)
-            found = self.dataset[sample]
+            found = plain(self.dataset[sample])
         except Exception as error:
             text = f"{where} raised {type(error).__qualname__}: {error}".removesuffix(": ")
             raise FunctionError(text) from error
