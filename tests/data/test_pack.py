@@ -218,6 +218,8 @@ def doubled(batch: dict[str, Any]) -> None:
 def test_rows_are_converted_by_a_spec() -> None:
     """Frames of uint8 become float32 on their way."""
     frames = [np.full((length, 3), 51, np.uint8) for length in LENGTHS]
+    with loader(frames, pack={"segment_ids": False}, spec={"tokens": Array((MOST, 3), "int32", cast=True)}) as made:
+        assert sum(batch["tokens"].sum() for batch in made) == 51 * 3 * LENGTHS.sum()
     spec = {"tokens": Array((MOST, 3), "float32", scale=1 / 255)}
     with loader(frames, pack={"segment_ids": False}, spec=spec) as made:
         assert np.isclose(sum(batch["tokens"].sum() for batch in made), 0.2 * 3 * LENGTHS.sum())

@@ -200,7 +200,7 @@ class PackSource(SampleSource):
         spec = self.terms.given_spec()
         if spec is not None and self.terms.trial is None and self.terms.collate is None:
             self._check_given(spec)
-            if any(leaf.cast is not None for leaf in spec.leaves):
+            if any(leaf.cast is not None or leaf.casts for leaf in spec.leaves):
                 self.method = "__getitem__"  # so that the rows are converted on their way
         super().learn()
 
