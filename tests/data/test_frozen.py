@@ -277,6 +277,16 @@ STRINGS = [f"picture_{number:012}" for number in range(100_000)]
             "dataset.inner.pairs, a tuple of 100,000 items, is some 20.8 MB in each worker that reads it: as "
             "ringfeed.Frozen(inner.pairs) it is one copy for all",
         ),
+        (
+            Holder(table={"path": STRINGS, "label": [1] * 100_000}),
+            "dataset.table['path'], a list of 100,000 items, is some 10.4 MB in each worker that reads it: as "
+            "ringfeed.Frozen(table['path']) it is one copy for all",
+        ),
+        (
+            STRINGS,
+            "dataset, a list of 100,000 items, is some 10.4 MB in each worker that reads it: as ringfeed.Frozen(dataset) "
+            "it is one copy for all",
+        ),
         (Holder(paths=STRINGS[:9999]), ""),
         (Holder(numbers=[1] * 100_000), ""),
         (Holder(paths=Frozen(STRINGS), array=np.zeros(10**6)), ""),

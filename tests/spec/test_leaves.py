@@ -67,7 +67,14 @@ Unslotted.__name__ = Reversed.__name__ = "Pair"  # as far as the words of an err
 
 def value(leaf: Array, draw: random.Random) -> Any:
     """Return a value for a leaf: an array of any kind, a scalar, a number."""
-    kind = draw.randrange(4)
+    kind = draw.randrange(6)
+    if kind == 4:
+        return draw.choice(
+            ["", "a", "ab", "äö", "abcdefg", "a\0", "\ud800", b"", b"ab", b"ab\0", b"abcdefgh", np.str_("b")]
+        )
+    if kind == 5:
+        made = content(Array(leaf.shape, draw.choice(SCALARS)), draw)
+        return made if draw.randrange(2) else made.tolist()
     if kind == 0 and not leaf.shape:
         return draw.choice([*NUMBERS.values(), Colour.RED, Odd(2), Half(0.5), np.longlong(5), np.float64(0.5)])
     if kind == 1 and not leaf.shape:
@@ -96,7 +103,9 @@ def quickly(spec: Spec, given: Any) -> list[bytes] | str:
         return str(error).partition("\n")[0].removeprefix("dataset[0] raised ")
 
 
-LEAVES = st.builds(Array, st.just(()) | st.sampled_from([(2,), (2, 3), (1, 1), (0,)]), st.sampled_from(DTYPES))
+SHAPES = st.just(()) | st.sampled_from([(2,), (2, 3), (1, 1), (0,)])
+LEAVES = st.builds(Array, SHAPES, st.sampled_from(DTYPES))
+LEAVES |= st.builds(Array, SHAPES, st.sampled_from([*SCALARS, ">f8"]), cast=st.booleans())
 TREES: st.SearchStrategy[Any] = st.recursive(
     LEAVES,
     lambda inner: st.one_of(

@@ -30,6 +30,7 @@ MEMO = 16  # by so many each object enlarges the unpickler's memo, which a worke
 POOLED = 512  # what is larger lies in the heap, and leaves a hole there when it grows
 
 LONG = 10_000  # items of a list that is worth a word
+COLUMNS = 64  # keys of a dict at most, each of which may have a list
 LARGE = 4_000_000  # bytes of it
 LOOKED_AT = 64  # items
 DEEPEST = 3  # objects in objects
@@ -90,13 +91,16 @@ def advice(dataset: object) -> str:
 
 
 def _lists(obj: object, path: str, depth: int) -> Iterator[tuple[str, Sequence[object]]]:
-    """Yield the long lists among the attributes of an object and of those that it holds, each with its path."""
+    """Yield the long lists among the attributes of an object and the columns of a dict, each with its path."""
     if type(obj) in (list, tuple) and len(cast("Sequence[object]", obj)) >= LONG:
         yield path, cast("Sequence[object]", obj)
         return
-    if depth and not isinstance(obj, type | ModuleType):
-        for name, held in [*getattr(obj, "__dict__", {}).items()]:
-            yield from _lists(held, f"{path}.{name}", depth - 1)
+    if not depth or isinstance(obj, type | ModuleType):
+        return
+    held = {f"[{key!r}]": value for key, value in obj.items()} if type(obj) is dict and len(obj) <= COLUMNS else {}
+    held |= {f".{name}": value for name, value in getattr(obj, "__dict__", {}).items()}
+    for name, value in held.items():
+        yield from _lists(value, f"{path}{name}", depth - 1)
 
 
 def _about(items: Sequence[object]) -> int:
