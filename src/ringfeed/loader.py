@@ -101,8 +101,10 @@ class Loader(Generic[Batch_co]):
 
     dataset: one of these:
 
-        - an object with ``__len__`` and ``__getitem__``, whose ``dataset[i]`` is a sample: an array, a number, or
-          nested tuples, lists, dicts or NamedTuples of them. Its methods ``read_into(index, out)`` and
+        - an object with ``__len__`` and ``__getitem__``, whose ``dataset[i]`` is a sample: an array, a picture of PIL's,
+          a tensor of torch's, a number, or nested tuples, lists, dicts or NamedTuples of them. Of a mapping or a
+          dataclass batches have a dict, which every framework knows; None in a sample stays None. Each number in a
+          list is a leaf, unless the spec has an Array in the place of the list. Its methods ``read_into(index, out)`` and
           ``__getitems__(indices)`` are used where it has them.
         - a tuple or dict of equally long arrays, tensors or Series: columns. A list holds samples, and a list of up to
           8 arrays that are longer than the list is refused, as they may be columns.
@@ -122,7 +124,11 @@ class Loader(Generic[Batch_co]):
     max_batch_size: with ``batch_size=None``, the most rows a batch has; by default the rows of batch 0. With
         ``batch_sampler``, the most samples a list has.
     spec: what a sample looks like, as in ``{"image": ringfeed.Array((224, 224, 3), "uint8")}``; by default what sample
-        0 looks like. An Array with ``scale=``, ``mean=`` and the like converts uint8 samples to float32.
+        0 looks like. An Array with ``scale=``, ``mean=`` and the like converts uint8 samples to float32, one with
+        ``cast=True`` numbers of any dtype; one of dtype "S16" or "U16" takes bytes or str up to that length. Samples
+        may be smaller than an Array with ``variable=`` where ``batch_size=1``. Also taken, in place of an Array:
+        ``tf.TensorSpec`` and ``jax.ShapeDtypeStruct``, with ``batch_size=None`` that of a whole batch, such as the
+        ``element_spec`` of a ``tf.data.Dataset``.
 
     **What the workers make of it**
 
@@ -214,7 +220,8 @@ class Loader(Generic[Batch_co]):
     timeout_s, on_stall: how long to wait for a batch (None: for ever) before StallError ("raise"); or before the
         workers that are stuck are killed and their rows run again ("restart"), in other slots if SIGKILL cannot end
         the workers.
-    on_error: "raise" the error of a failed sample in its place in the order, or "skip" the sample.
+    on_error: "raise" the error of a failed sample in its place in the order, or "skip" the sample. Samples that are
+        None fail, and are so left out; the spec is learnt from the first of up to 32 samples that does not fail.
     max_attempts: how many workers may die of a sample before the sample counts as failed.
     max_restarts: how many workers may be replaced before WorkerError; None: no limit, but three deaths in a row before
         anything was filled are always an error.

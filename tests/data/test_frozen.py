@@ -284,7 +284,8 @@ STRINGS = [f"picture_{number:012}" for number in range(100_000)]
         ),
         (
             STRINGS,
-            "dataset, a list of 100,000 items, is some 10.4 MB in each worker that reads it: as ringfeed.Frozen(dataset) "
+            "dataset, a list of 100,000 items, is some 10.4 MB in each worker that reads it: as "
+            "ringfeed.Frozen(dataset) "
             "it is one copy for all",
         ),
         (Holder(paths=STRINGS[:9999]), ""),
