@@ -101,10 +101,10 @@ class Loader(Generic[Batch_co]):
 
     dataset: one of these:
 
-        - an object with ``__len__`` and ``__getitem__``, whose ``dataset[i]`` is a sample: an array, a picture of PIL's,
-          a tensor of torch's, a number, or nested tuples, lists, dicts or NamedTuples of them. Of a mapping or a
-          dataclass batches have a dict, which every framework knows; None in a sample stays None. Each number in a
-          list is a leaf, unless the spec has an Array in the place of the list. Its methods ``read_into(index, out)`` and
+        - an object with ``__len__`` and ``__getitem__``, whose ``dataset[i]`` is a sample: an array, a PIL picture, a
+          torch tensor, a number, or nested tuples, lists, dicts or NamedTuples of them. Of a mapping or a dataclass
+          batches have a dict, which every framework knows; None in a sample stays None. Each number in a list is a
+          leaf, unless the spec has an Array in the place of the list. Its methods ``read_into(index, out)`` and
           ``__getitems__(indices)`` are used where it has them.
         - a tuple or dict of equally long arrays, tensors or Series: columns. A list holds samples, and a list of up to
           8 arrays that are longer than the list is refused, as they may be columns.
