@@ -229,7 +229,6 @@ class Indexed:
 
 
 LOADER = foreign("torch.utils.data.dataloader.DataLoader", __iter__=lambda _: iter([X, X]))
-FED = Epochs(stream_of(ringfeed.Loader((X, X), workers=0)), lambda: iter(()))
 GIVES = (
     "gives the batches of a loader, expected a dataset of samples; give the dataset of that loader, or batch_size=None "
     "to have its batches as they are"
@@ -263,9 +262,6 @@ FRAME = "has no rows by number, expected a dataset; give its columns: {name: tab
             "a Loader makes batches itself, expected a dataset of samples; give what it loads, its .dataset, or "
             "batch_size=None to have its batches as they are",
         ),
-        (FED, f"an Epochs {GIVES}"),
-        (iter(ringfeed.Loader((X, X), workers=0)), f"a BatchIterator {GIVES}"),
-        (ringfeed.Loader((X, X), workers=0).repeat(), f"a Repeated {GIVES}"),
         (Indexed, "Indexed is a class, expected a dataset; give an instance: Indexed(...)"),
         (
             needy,
@@ -278,6 +274,14 @@ def test_what_is_no_dataset_is_refused_by_name(dataset: Any, text: str) -> None:
     """The text says what to give in its place."""
     for workers in (0, 1):
         assert refusal(dataset, TypeError, workers=workers) == text
+
+
+def test_what_gives_batches_of_a_loader_is_refused() -> None:
+    """Its batches would be taken for samples, and made batches of."""
+    with ringfeed.Loader((X, X), workers=0) as loader:
+        assert refusal(Epochs(stream_of(loader), lambda: iter(())), TypeError, batch_size=4) == f"an Epochs {GIVES}"
+        assert refusal(iter(loader), TypeError, batch_size=4) == f"a BatchIterator {GIVES}"
+        assert refusal(loader.repeat(), TypeError, batch_size=4) == f"a Repeated {GIVES}"
 
 
 def test_a_tf_dataset_is_read_here_alone() -> None:

@@ -1,4 +1,4 @@
-"""What torch's users return from a dataset: what ToTensor() makes, other dtypes, and tensors that are refused."""
+"""What torch's users return from a dataset: what ToTensor() makes, tensors of other dtypes, and those refused."""
 
 from __future__ import annotations
 
