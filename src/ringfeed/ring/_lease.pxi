@@ -8,7 +8,8 @@ cdef const char *NAME = "dltensor"
 cdef class Lease:
     """The consumer's hold on one slot. Each reference to it, above all from arrays by `base`, keeps the slot.
 
-    It exports the slot's fields as one writable block of bytes.
+    It exports the slot's fields as one writable block of bytes. ``finished``: what was made of fields whose rows differ in
+    shape, once it was (see `Fields.finish`).
     """
 
     def __init__(self):

@@ -18,6 +18,9 @@ from ringfeed.spec.conversion import STEPS, Cast
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Literal
+
+    from ringfeed.spec.forms import Form
 
     import numpy.typing as npt
 
@@ -38,7 +41,8 @@ class Leaf(NamedTuple):
     """One leaf of a spec: where it stands, its shape and dtype, and the bytes of ONE sample of it.
 
     ``variable``: the axes of ``shape`` along which a whole batch may be smaller. ``cast``: how uint8 becomes what the
-    other fields say; None where the dataset gives just that.
+    other fields say; None where the dataset gives just that. ``form``: of samples that differ in length; None where all
+    have the ``shape``, which is else what a slot has room for.
     """
 
     path: str
@@ -47,6 +51,7 @@ class Leaf(NamedTuple):
     nbytes: int
     variable: tuple[int, ...] = ()
     cast: Cast | None = None
+    form: Form | None = None
 
     @property
     def given_shape(self) -> tuple[int, ...]:
@@ -74,18 +79,34 @@ class Array:
     Any of ``scale``, ``offset``, ``mean``, ``std`` and ``layout`` makes a float32 array of the uint8 that the dataset
     gives, while it is written into the slot; see `Cast`. ``shape`` is that in the slot: with ``layout="CHW"`` the
     sample of ``Array((3, 224, 224), "float32", layout="CHW")`` has shape (224, 224, 3).
+
+    ``form`` is for samples that differ in length along axes that are None in ``shape``, up to ``max_shape``:
+
+    - ``form="ragged"``, of axis 0: a batch holds a `Ragged`, all samples one after another. A slot has room for
+      ``total`` elements along that axis, by default for rows times the longest.
+    - ``form="pad"``, of any axes: a batch holds an array as long as its longest sample, or the first of the lengths
+      ``pad_to`` that is long enough; the rest is ``padding_value``. With ``lengths=True`` it holds a `Padded`, which
+      has the lengths besides, with ``mask=True`` a `Masked`.
     """
 
     shape: tuple[int, ...]
     dtype: AnyDtype
     variable: tuple[int, ...]
     cast: Cast | None
+    form: Form | None
 
     def __init__(  # noqa: PLR0913 - and those of its Cast
         self,
-        shape: Sequence[SupportsIndex],
+        shape: Sequence[SupportsIndex | None],
         dtype: npt.DTypeLike,
         *,
+        form: Literal["ragged", "pad"] | None = None,
+        max_shape: Sequence[SupportsIndex] | None = None,
+        total: int | None = None,
+        padding_value: float = 0,
+        pad_to: int | Sequence[int] | None = None,
+        lengths: bool = False,
+        mask: bool = False,
         variable: bool | Sequence[SupportsIndex] = False,
         scale: float | None = None,
         offset: float | None = None,
@@ -94,20 +115,31 @@ class Array:
         layout: str | None = None,
     ) -> None:
         try:
-            axes = tuple(operator.index(axis) for axis in shape)
+            axes = tuple(None if axis is None else operator.index(axis) for axis in shape)
             found = np.dtype(dtype or object)  # np.dtype(None) would be float64
         except (TypeError, ValueError, SyntaxError):
             got, remedy = f"has shape {shape!r} and dtype {dtype!r}", "write it as ((224, 224, 3), 'uint8')"
             raise error_of("Array", got, "a tuple of ints and what np.dtype takes", remedy) from None
-        check_array(axes, found, "Array")
-        object.__setattr__(self, "shape", axes)
-        object.__setattr__(self, "dtype", found)
-        object.__setattr__(self, "variable", _checked_axes(variable, axes))
         cast = Cast(scale=scale, offset=offset, mean=mean, std=std, layout=layout)  # type: ignore[arg-type]
+        found_form, room = None, axes
+        if None in axes or (form, max_shape, total, pad_to) != (None,) * 4 or padding_value or lengths or mask:
+            from ringfeed.spec.form_checks import form_of  # noqa: PLC0415 - which imports this module
+
+            says = {"total": total, "padding_value": padding_value, "pad_to": pad_to, "lengths": lengths, "mask": mask}
+            besides = {"variable=": variable, "scale=, offset=, mean=, std= or layout=": cast != Cast()}
+            found_form = form_of(axes, found, max_shape, form, besides, **says)
+            room = found_form.room
+        check_array(room, found, "Array")
+        object.__setattr__(self, "shape", room)
+        object.__setattr__(self, "dtype", found)
+        object.__setattr__(self, "form", found_form)
+        object.__setattr__(self, "variable", _checked_axes(variable, room))
         object.__setattr__(self, "cast", None if cast == Cast() else _checked_cast(cast, self))
 
     def __repr__(self) -> str:
         name = str(self.dtype)
+        if self.form is not None:
+            return f"Array({self.form.shape}, {name if self.dtype.names else repr(name)}{self.form.said(self.dtype)})"
         all_vary = len(self.variable) == len(self.shape)
         more = f", variable={True if all_vary else self.variable}" if self.variable else ""
         for step in (*STEPS, "layout"):

@@ -174,7 +174,7 @@ def _restore(structure: Node, arrays: tuple[Array, ...]) -> Spec:
 
 def _leaf(path: str, array: Array) -> Leaf:
     nbytes = math.prod(array.shape) * array.dtype.itemsize
-    return Leaf(path, array.shape, array.dtype, nbytes, array.variable, array.cast)
+    return Leaf(path, array.shape, array.dtype, nbytes, array.variable, array.cast, array.form)
 
 
 class Spec:
@@ -220,7 +220,10 @@ class Spec:
 
     def before_cast(self) -> Spec:
         """Return the spec of what the dataset gives: the same, where no leaf is converted."""
-        given = (Array(leaf.given_shape, leaf.given_dtype, variable=leaf.variable) for leaf in self.leaves)
+        given = (
+            array if array.cast is None else Array(leaf.given_shape, leaf.given_dtype, variable=leaf.variable)
+            for leaf, array in zip(self.leaves, self._key[1], strict=True)
+        )
         return self if not any(leaf.cast for leaf in self.leaves) else Spec(self.unflatten(list(given)))
 
     def flatten(self, sample: object, index: int, root: str = "sample") -> list[object]:
@@ -244,6 +247,26 @@ class Spec:
             expected = f"an array of shape {leaf.given_shape} and dtype {leaf.given_dtype}"
             raise error_of(where, f"is {shown(value)}", expected, "make it one in __getitem__")
         return matching(found, found.shape, leaf._replace(variable=()) if leaf.variable else leaf, where)
+
+    def form_array(self, number: int, value: object, index: int) -> AnyArray:
+        """Return a sample of a leaf with a form as an array of its dtype, as long as it is."""
+        from ringfeed.spec.form_checks import fitting  # noqa: PLC0415 - for such leaves alone
+
+        leaf = self.leaves[number]
+        return fitting(leaf, value, f"dataset[{index}]: {leaf.path}")
+
+    def no_room(self, number: int, need: int, index: int) -> NoReturn:
+        """Refuse a sample of a leaf with a total that does not fit into what is left of its batch."""
+        from ringfeed.spec.form_checks import no_room  # noqa: PLC0415 - as above
+
+        raise no_room(self.leaves[number], f"dataset[{index}]: {self.leaves[number].path}", need)
+
+    def form_rows(self, number: int, value: object, index: int, max_rows: int) -> Sequence[object]:
+        """Return the samples of a leaf with a form of a whole batch, or refuse what are none."""
+        from ringfeed.spec.form_checks import rows_of  # noqa: PLC0415 - as above
+
+        leaf = self.leaves[number]
+        return rows_of(leaf, value, f"dataset[{index}]: {leaf.path.replace('sample', 'batch', 1)}", max_rows)
 
     def batch_array(self, number: int, value: object, index: int, max_rows: int) -> AnyArray:
         """Return the same of a whole batch: with a row axis of 0 to ``max_rows``, and smaller where it may be."""
