@@ -1,4 +1,4 @@
-"""Datasets of samples, and three ways to read them.
+"""Datasets of samples, and three ways to read them; read_into is not for samples that differ in length.
 
 read_into       dataset.read_into(i, out) writes a sample into its row: no copy at all
 __getitems__    dataset.__getitems__(indices) gives many samples (torch's protocol); not with reseed=True
@@ -63,6 +63,8 @@ class SampleSource(Source):
             spec, self.packages = Spec.infer(sample, 0), packages_in(sample)
         else:
             _refuse_variable(spec, self.indices)
+            if any(leaf.form is not None for leaf in spec.leaves) and self.method == "read_into":
+                self.method = "__getitem__"  # no place in a slot is that of a row before its length is known
             if self.method == "read_into":
                 _refuse_cast(spec)
         self.accept(spec, self.indices)

@@ -16,7 +16,7 @@ import numpy as np
 from ringfeed._process import Forks
 from ringfeed.engine._iterator import Taker
 from ringfeed.engine.autotune import Setting
-from ringfeed.engine.faults import Loss, overwritten, sample_failed, slots_held, source_ended, stalled
+from ringfeed.engine.faults import Loss, over_total, overwritten, sample_failed, slots_held, source_ended, stalled
 from ringfeed.engine.kept_streams import KeptStreams
 from ringfeed.engine.lookahead import Lookahead
 from ringfeed.engine.resizer import Sizing
@@ -311,6 +311,8 @@ class Engine:
         delivery = self._source.settle(lease, rows, self._lookahead.order)
         good = self._good_rows(lease, rows, delivery)
         loss = self._loss(lease, delivery)
+        if (over := self._fields.needed(lease, rows)) is not None:
+            good, loss = good[:0], self._over_total(lease.indices(rows), *over)
         del lease  # in a traceback it would hold the slot for as long as the caller keeps the error
         if loss.error is not None:
             self.ring.set_due(-1)  # ahead of the batch after this one, also where C code takes it
@@ -337,6 +339,13 @@ class Engine:
         if delivery.failed:
             return Loss(sample_failed(lease, delivery.failed, self._source, self.pool, self._settings))
         return Loss(None, [], delivery.is_none)
+
+    def _over_total(self, indices: list[int], leaf: int, need: int) -> Loss:
+        """Return what comes of a batch that has no room for its samples: which of them fit depends on the workers."""
+        source = self._source
+        if self._settings.on_error == "skip":
+            return Loss(None, [*map(source.number_of, indices)])
+        return Loss(over_total(indices, source.spec.leaves[leaf], need, source))
 
     def _find_place(self, build: BuildBatch | None) -> None:
         """Leave the batch in its slot, or have it handed out as a private copy."""

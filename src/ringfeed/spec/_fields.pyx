@@ -41,8 +41,6 @@ cdef void read_shape(uint8_t *field, int ndim, const cnp.npy_intp *most, cnp.npy
 
 def shape_of(lease, uint64_t offset, tuple most not None):
     """Return the shape that a leaf has in the batch of a lease, if it varies up to `most`; without the rows."""
-    if lease.finished is not None and offset in lease.finished:
-        return lease.finished[offset][0][1:]
     cdef cnp.npy_intp limits[33]
     cdef cnp.npy_intp shape[33]
     cdef uint8_t *base = <uint8_t *><uintptr_t>lease.address
@@ -250,11 +248,13 @@ cdef class Fields:
 
     cdef finish(self, Lease lease, uint32_t rows, cnp.ndarray good):
         """Make one array of the rows of each leaf with a form, of the `good` ones only; once a lease."""
-        cdef const int64_t *numbers = NULL if good is None else <const int64_t *>cnp.PyArray_DATA(good)
+        cdef const int64_t *numbers = NULL
         cdef Field *field
         cdef Py_ssize_t number
         if lease.finished is not None:
             return
+        if good is not None:
+            numbers = <const int64_t *>cnp.PyArray_DATA(good)
         found = {}
         for number, form in self.forms:
             field = &self.fields[number]

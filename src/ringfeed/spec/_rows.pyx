@@ -57,7 +57,8 @@ cdef class RowWriter:
     cdef void begin(self, c.rf_claim *claim) noexcept:
         """Begin to fill a ticket."""
         self.writer.stream = rf_streams(claim, self.beyond)
-        self.writer.begin(claim)
+        if self.writer.forms is not None:
+            self.writer.forms.begin(claim)
 
     cdef int write(self, sample, uint8_t *base, Py_ssize_t row, int64_t index) except -1:
         cdef Py_ssize_t number
@@ -109,19 +110,22 @@ cdef class RowWriter:
     cdef put_back(self, c.rf_claim *claim, uint32_t row, sample, list out):
         """Write a sample into the row that its leaves may be parts of."""
         index = claim.indices[row]
-        varies = [number for number, _ in self.writer.fields.forms]
         leaves = self.spec.flatten(sample, index)
-        found = []
-        for number, (leaf, field) in enumerate(zip(leaves, out)):
-            judge = self.spec.form_array if number in varies else self.spec.array
-            found.append(None if leaf is field else np.array(judge(number, leaf, index)))
+        found = [None if leaf is field else np.array(self.judge(number, leaf, index))
+                 for number, (leaf, field) in enumerate(zip(leaves, out))]
         for number, (array, field) in enumerate(zip(found, out)):
             if array is None:
                 continue
-            if number in varies:
-                self.writer.write_form(number, array, claim.base, claim.first_row + row, index)
+            if self.writer.fields.has_form(number):
+                self.writer.forms.put(number, array, claim.base, claim.first_row + row, index, False)
             else:
                 field[...] = array
+
+    cdef judge(self, Py_ssize_t number, value, int64_t index):
+        """Return a value as an array that fits a leaf, or refuse it."""
+        if self.writer.fields.has_form(number):
+            return self.writer.forms.sample_of(number, value, index)
+        return self.spec.array(number, value, index)
 
     cdef int change_alone(self, c.rf_claim *claim, uint32_t row, context) except -1:
         """Have a row changed that was read together with others, with its own random numbers."""

@@ -3,15 +3,9 @@
 cimport numpy as cnp
 from libc.stdint cimport int64_t, uint8_t
 
-from ringfeed.ring cimport _cring as c
-from ringfeed.spec._fields cimport Fields, rf_filled
+from ringfeed.spec._fields cimport Fields
+from ringfeed.spec._form_writer cimport FormWriter
 from ringfeed.spec._values cimport Given
-
-
-cdef struct Packed:  # of a field whose rows lie one after another from the first of a ticket on
-    int64_t next       # where the next row is written
-    Py_ssize_t row     # that was written last
-    int64_t start      # where
 
 
 cdef class FieldWriter:
@@ -21,8 +15,7 @@ cdef class FieldWriter:
     cdef Given *given
     cdef list dtypes  # of what is given
     cdef bint stream  # past the caches
-    cdef rf_filled filled
-    cdef Packed *packed  # by leaf; NULL: no leaf has a form
+    cdef FormWriter forms  # None: no leaf has a form
 
     cdef describe(self, Given *given, leaf)
     cdef describe_native(self, Given *given, leaf, char kind, int itemsize)
@@ -37,11 +30,3 @@ cdef class FieldWriter:
                                 int64_t index) except -1
     cdef gather(self, Py_ssize_t number, cnp.ndarray array, uint8_t *base, Py_ssize_t first, const int64_t *indices,
                 Py_ssize_t rows)
-    cdef void begin(self, const c.rf_claim *claim) noexcept
-    cdef cnp.ndarray sample_of(self, Py_ssize_t number, value, int64_t index)
-    cdef bint fits_form(self, Py_ssize_t number, cnp.ndarray array)
-    cdef int write_form(self, Py_ssize_t number, value, uint8_t *base, Py_ssize_t row, int64_t index) except -1
-    cdef int64_t place(self, Py_ssize_t number, uint8_t *field, Py_ssize_t row, const int64_t *lengths) except -2
-    cdef int put_row(self, Py_ssize_t number, cnp.ndarray array, uint8_t *base, Py_ssize_t row, int64_t start) except -1
-    cdef Py_ssize_t write_form_batch(self, Py_ssize_t number, value, uint8_t *base, Py_ssize_t rows, Py_ssize_t most,
-                                     int64_t index) except -1

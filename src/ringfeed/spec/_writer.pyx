@@ -4,13 +4,12 @@
 cimport cython
 cimport numpy as cnp
 from cpython.ref cimport PyTypeObject
-from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
-from ringfeed.ring._cring cimport rf_claim
-from ringfeed.spec._fields cimport (
-    RF_NO_ROOM, Field, Fields, rf_filled_by, rf_form, rf_note_row, rf_place_row)
+from ringfeed.spec._fields cimport Field, Fields
+from ringfeed.spec._form_writer cimport FormWriter
 from ringfeed.spec._values cimport Given, array_of, memory_of_tensor, rf_conversion, rf_dlpack_type, store_number
 
 import numpy as np
@@ -112,13 +111,11 @@ cdef class FieldWriter:
         for number, leaf in enumerate(spec.leaves):
             self.describe(&self.given[number], leaf)
         if self.fields.forms:
-            self.packed = <Packed *>calloc(self.fields.count, sizeof(Packed))
-            if self.packed == NULL:
-                raise MemoryError
+            self.forms = FormWriter(spec, self.fields, owner)
 
     cdef describe(self, Given *given, leaf):
         if leaf.form is not None:
-            given.ndim = -1  # no array is certainly a sample: see write_form
+            given.ndim = -1  # no array is certainly a sample: FormWriter looks at it
             return
         given.ndim = len(leaf.given_shape)
         for axis, length in enumerate(leaf.given_shape):
@@ -142,7 +139,6 @@ cdef class FieldWriter:
             for number in range(self.fields.count):
                 free(self.given[number].conversion)
             free(self.given)
-        free(self.packed)
 
     cdef int put(self, cnp.ndarray array, uint8_t *target, size_t size, Py_ssize_t number, uint8_t *base,
                  cnp.npy_intp first, cnp.npy_intp rows) except -1:
@@ -211,7 +207,7 @@ cdef class FieldWriter:
         array = array_of(value)
         if array is None or not (same_type(array, <cnp.dtype>self.dtypes[number]) and same_shape(array, 0, given)):
             if field.form != NULL:
-                return self.write_form(number, value, base, row, index)
+                return self.forms.write(number, value, base, row, index, self.stream)
             array = self.spec.array(number, value, index)
         return self.put(array, target, given.nbytes, number, base, row, -1)
 
@@ -221,7 +217,7 @@ cdef class FieldWriter:
         cdef Field *field = &self.fields.fields[number]
         cdef cnp.ndarray array
         if field.form != NULL:
-            return self.write_form_batch(number, value, base, rows, most, index)
+            return self.forms.write_batch(number, value, base, rows, most, index, self.stream)
         array = array_of(value)
         if array is None or not (same_type(array, <cnp.dtype>self.dtypes[number])
                                  and fits(array, &self.given[number], field) and cnp.PyArray_DIM(array, 0) <= most):
@@ -248,98 +244,3 @@ cdef class FieldWriter:
                 self.fields.clear_gaps(number, target, rows * field.row_size)
             else:
                 rf_convert(given.conversion, <float *>target, source, stride, indices, rows, given.nbytes)
-
-    # ---- leaves with a form ----
-
-    cdef void begin(self, const rf_claim *claim) noexcept:
-        """Begin to fill a ticket, or begin it again."""
-        cdef Py_ssize_t number
-        if self.packed == NULL:
-            return
-        self.filled = rf_filled_by(claim)
-        for number in range(self.fields.count):
-            if self.fields.fields[number].form != NULL:
-                self.packed[number].next = claim.first_row * self.fields.fields[number].form.most[0]
-                self.packed[number].row = -1
-
-    cdef cnp.ndarray sample_of(self, Py_ssize_t number, value, int64_t index):
-        """Return a sample as an array that fits, or refuse it."""
-        array = array_of(value)
-        if array is not None and same_type(array, <cnp.dtype>self.dtypes[number]) and self.fits_form(number, array):
-            return array
-        return self.spec.form_array(number, value, index)
-
-    cdef bint fits_form(self, Py_ssize_t number, cnp.ndarray array):
-        cdef Field *field = &self.fields.fields[number]
-        cdef int axis
-        cdef cnp.npy_intp length
-        if cnp.PyArray_NDIM(array) != field.ndim:
-            return False
-        for axis in range(field.ndim):
-            length = cnp.PyArray_DIM(array, axis)
-            if length > field.limits[axis] or (length < field.limits[axis] and not field.may_be_less[axis]):
-                return False
-        return True
-
-    cdef int write_form(self, Py_ssize_t number, value, uint8_t *base, Py_ssize_t row, int64_t index) except -1:
-        """Write a sample of a leaf whose samples differ in shape."""
-        cdef Field *field = &self.fields.fields[number]
-        cdef cnp.ndarray array = self.sample_of(number, value, index)
-        cdef int64_t lengths[32]
-        cdef int64_t start
-        cdef int axis
-        for axis in range(field.ndim):
-            lengths[axis] = cnp.PyArray_DIM(array, axis)
-        start = self.place(number, base + field.offset, row, lengths)
-        if start == RF_NO_ROOM:
-            self.spec.no_room(number, lengths[0], index)
-        return self.put_row(number, array, base, row, start)
-
-    cdef int64_t place(self, Py_ssize_t number, uint8_t *field, Py_ssize_t row, const int64_t *lengths) except -2:
-        """Return where a row is written, in units from the start of its field."""
-        cdef const rf_form *form = self.fields.fields[number].form
-        cdef Packed *packed = &self.packed[number]
-        cdef int64_t first = row * form.most[0], start = first
-        if form.total:
-            return rf_place_row(field, form, &self.filled, <uint32_t>row, lengths[0])
-        if not form.padded:
-            start = packed.start if packed.row == row else min(packed.next, first)
-            packed.row = row
-            packed.start = start
-            packed.next = start + lengths[0]
-        rf_note_row(field, form, <uint32_t>row, start, lengths)
-        return start
-
-    cdef int put_row(self, Py_ssize_t number, cnp.ndarray array, uint8_t *base, Py_ssize_t row,
-                     int64_t start) except -1:
-        """Copy a sample to where its row lies."""
-        cdef Field *field = &self.fields.fields[number]
-        cdef size_t size = cnp.PyArray_NBYTES(array)
-        cdef uint8_t *target = base + field.offset
-        cdef cnp.ndarray place
-        if cnp.PyArray_IS_C_CONTIGUOUS(array) and field.form.axes == 1:
-            target += <size_t>start * field.form.unit
-            self.copy(target, cnp.PyArray_DATA(array), size)
-            self.fields.clear_gaps(number, target, size)
-            return 0
-        place = self.fields.wrap_row(number, base, row, self.owner)
-        if self.fields.dtypes[number].isbuiltin != 1:  # see `put`
-            raw = f"V{field.itemsize}"
-            place, array = place.view(raw), array.view(raw)
-        cnp.PyArray_CopyInto(place, array)
-        if field.gap_count:
-            target += row * field.row_size if field.form.padded else <size_t>start * field.form.unit
-            self.fields.clear_gaps(number, target, field.row_size if field.form.padded else size)
-        return 0
-
-    cdef Py_ssize_t write_form_batch(self, Py_ssize_t number, value, uint8_t *base, Py_ssize_t rows, Py_ssize_t most,
-                                     int64_t index) except -1:
-        """Write the samples of a whole batch: a list of them, or a `Ragged`."""
-        cdef Py_ssize_t row
-        samples = self.spec.form_rows(number, value, index, most)
-        if rows >= 0 and len(samples) != rows:
-            self.spec.batch_rows(number, len(samples), rows, index)
-        self.filled.rows = <uint32_t>len(samples)
-        for row in range(len(samples)):
-            self.write_form(number, samples[row], base, row, index)
-        return len(samples)

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Literal
 
-    from ringfeed.spec.forms import Form
-
     import numpy.typing as npt
+
+    from ringfeed.spec.forms import Form
 
 MAX_BYTES = 2**62  # of one leaf, so that a signed 64-bit integer counts them with room to spare
 MAX_AXES = 32  # as many as the writer of slots describes
@@ -120,13 +120,14 @@ class Array:
         except (TypeError, ValueError, SyntaxError):
             got, remedy = f"has shape {shape!r} and dtype {dtype!r}", "write it as ((224, 224, 3), 'uint8')"
             raise error_of("Array", got, "a tuple of ints and what np.dtype takes", remedy) from None
-        cast = Cast(scale=scale, offset=offset, mean=mean, std=std, layout=layout)  # type: ignore[arg-type]
-        found_form, room = None, axes
+        room: Any = axes
+        found_form = None
         if None in axes or (form, max_shape, total, pad_to) != (None,) * 4 or padding_value or lengths or mask:
             from ringfeed.spec.form_checks import form_of  # noqa: PLC0415 - which imports this module
 
+            casts = any(step is not None for step in (scale, offset, mean, std, layout))
+            besides = {"variable=": variable, "scale=, offset=, mean=, std= or layout=": casts}
             says = {"total": total, "padding_value": padding_value, "pad_to": pad_to, "lengths": lengths, "mask": mask}
-            besides = {"variable=": variable, "scale=, offset=, mean=, std= or layout=": cast != Cast()}
             found_form = form_of(axes, found, max_shape, form, besides, **says)
             room = found_form.room
         check_array(room, found, "Array")
@@ -134,6 +135,7 @@ class Array:
         object.__setattr__(self, "dtype", found)
         object.__setattr__(self, "form", found_form)
         object.__setattr__(self, "variable", _checked_axes(variable, room))
+        cast = Cast(scale=scale, offset=offset, mean=mean, std=std, layout=layout)  # type: ignore[arg-type]
         object.__setattr__(self, "cast", None if cast == Cast() else _checked_cast(cast, self))
 
     def __repr__(self) -> str:

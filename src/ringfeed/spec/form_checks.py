@@ -1,4 +1,4 @@
-"""Whether a `Form` is one that a slot can hold, and whether a value fits it; every refusal says what to write.
+"""Whether the form that an Array gives its samples is one that a slot can hold; every refusal says what to write.
 
 `array` imports this where an Array has a form, and this imports `array`.
 """
@@ -10,21 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ringfeed.spec.array import UINT8, Leaf, error_of, from_array, from_number, is_number, shown
-from ringfeed.spec.forms import Form, Ragged
+from ringfeed.spec.array import error_of, from_number, is_number, shown
+from ringfeed.spec.forms import Form
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ringfeed.errors import SpecError
-    from ringfeed.spec.array import AnyArray, AnyDtype
+    from ringfeed.spec.array import AnyDtype
 
 FORMS = ("ragged", "pad")
 MOST_TOTAL = 2**40 - 1  # the cursor of a field counts in 40 bits
 EXAMPLE = "write it as in Array((None, 4), 'float32', max_shape=(300, 4), form='ragged')"
-
-
-# ---- what an Array says ----
 
 
 def form_of(  # noqa: PLR0913 - what an Array says of it
@@ -37,8 +33,8 @@ def form_of(  # noqa: PLR0913 - what an Array says of it
     total: Any,
     padding_value: Any,
     pad_to: Any,
-    lengths: bool,
-    mask: bool,
+    lengths: Any,
+    mask: Any,
 ) -> Form:
     """Return the form, or refuse one that makes no batches; ``besides``: what else the Array says, by parameter."""
     axes = tuple(axis for axis, length in enumerate(shape) if length is None)
@@ -138,85 +134,7 @@ def _padding(value: Any, dtype: AnyDtype) -> bytes:
     elif isinstance(value, (np.generic, np.ndarray)) and value.dtype == dtype and not value.shape:
         found = np.asarray(value)
     if found is None:
-        raise error_of(where, f"is {shown(value)}", f"a number for dtype {dtype}", "give a number, as in padding_value=0")
+        raise error_of(
+            where, f"is {shown(value)}", f"a number for dtype {dtype}", "give a number, as in padding_value=0"
+        )
     return found.tobytes()
-
-
-# ---- what a dataset gives ----
-
-
-def fitting(leaf: Leaf, value: Any, where: str) -> AnyArray:
-    """Return a sample of a leaf with a form as an array of its dtype, no longer than it may be; of any strides."""
-    assert leaf.form is not None
-    if leaf.form.name in {"bytes", "text"}:
-        return _bytes_of(leaf, leaf.form, value, where)
-    found = from_array(value, where)
-    expected = f"an array of shape {leaf.form.shape} and dtype {leaf.dtype}"
-    if found is None:
-        raise error_of(where, f"is {shown(value)}", expected, "make it one in __getitem__")
-    if found.dtype != leaf.dtype:
-        remedy = "convert it in __getitem__, or give this dtype in spec="
-        raise error_of(where, f"has dtype {found.dtype}", str(leaf.dtype), remedy)
-    _check_shape(leaf.form, found.shape, where)
-    return found
-
-
-def _check_shape(form: Form, shape: tuple[int, ...], where: str) -> None:
-    pairs = list(zip(shape, form.shape, strict=False))
-    if len(shape) != len(form.shape) or any(most not in {None, own} for own, most in pairs):
-        remedy = "only axes that are None in spec= may differ: crop or reshape it in __getitem__"
-        raise error_of(where, f"has shape {shape}", str(form.shape), remedy)
-    if any(own > most for own, most in zip(shape, form.most, strict=True)):
-        remedy = "crop it in __getitem__, or give a larger max_shape in spec="
-        raise error_of(where, f"has shape {shape}", f"at most {form.most}", remedy)
-
-
-def _bytes_of(leaf: Leaf, form: Form, value: Any, where: str) -> AnyArray:
-    """Return the bytes of a sample of `Bytes` or `Text`."""
-    found: AnyArray | None = None
-    if form.name == "text":
-        if isinstance(value, str):
-            found = np.frombuffer(_encoded(value, where), UINT8)
-    elif isinstance(value, (bytes, bytearray)) or (isinstance(value, memoryview) and value.contiguous):
-        found = np.frombuffer(value, UINT8)
-    elif (array := from_array(value, where)) is not None and array.dtype == UINT8 and array.ndim == 1:
-        found = array
-    if found is None:
-        expected = "a str" if form.name == "text" else "bytes, bytearray, memoryview or an array of uint8 with one axis"
-        other = "Bytes" if form.name == "text" and isinstance(value, (bytes, bytearray)) else None
-        other = "Text" if form.name == "bytes" and isinstance(value, str) else other
-        remedy = f"give ringfeed.{other} in spec=" if other else "return one of these from __getitem__"
-        raise error_of(where, f"is {shown(value)}", expected, remedy)
-    if len(found) > leaf.shape[0]:
-        remedy = f"raise max_size in spec=, as in {form.name.capitalize()}({1 << (len(found) - 1).bit_length()})"
-        raise error_of(where, f"has {len(found)} bytes", f"at most max_size={leaf.shape[0]}", remedy)
-    return found
-
-
-def _encoded(text: str, where: str) -> bytes:
-    try:
-        return text.encode()
-    except UnicodeEncodeError as error:
-        got = f"has the surrogate {text[error.start]!a} at character {error.start}"
-        remedy = "decode the file with errors='replace', or give ringfeed.Bytes in spec="
-        raise error_of(where, got, "text that UTF-8 can hold", remedy) from None
-
-
-def no_room(leaf: Leaf, where: str, need: int) -> SpecError:
-    """Return the error for a sample that did not fit into what is left of its batch."""
-    assert leaf.form is not None
-    unit = "bytes" if leaf.form.name in {"bytes", "text"} else "elements"
-    got = f"has {need} {unit}, which do not fit into what is left of the batch"
-    return error_of(where, got, f"total={leaf.form.total} {unit} a batch", "raise total= in spec=, or make batch_size smaller")
-
-
-def rows_of(leaf: Leaf, value: Any, where: str, max_rows: int) -> Sequence[Any]:
-    """Return the samples of a leaf of a whole batch, one by one, or refuse what are none."""
-    assert leaf.form is not None
-    if not isinstance(value, (list, tuple, Ragged)):
-        expected = "a list of samples, one a row, or a ringfeed.Ragged"
-        raise error_of(where, f"is {shown(value)}", expected, "return one of these from __getitem__")
-    if len(value) > max_rows:
-        remedy = "return smaller batches, or raise max_batch_size"
-        raise error_of(where, f"has {len(value)} rows", f"at most {max_rows}", remedy)
-    return value

@@ -1,8 +1,8 @@
 """Leaves whose samples differ in length: what holds them in a batch.
 
-    Form      how the samples of a leaf become one array: values, and what comes beside them
-    Ragged    values one after another, and where each sample begins
-    Padded    values filled up to one length, and the lengths;  Masked: and which of them are a sample's
+Form      how the samples of a leaf become one array: values, and what comes beside them
+Ragged    values one after another, and where each sample begins
+Padded    values filled up to one length, and the lengths;  Masked: and which of them are a sample's
 """
 
 from __future__ import annotations
@@ -116,6 +116,11 @@ class Form:
     def is_padded(self) -> bool:
         """Whether all rows of a batch have one shape."""
         return self.name == "pad"
+
+    @property
+    def unit(self) -> str:
+        """What lengths and totals count."""
+        return "bytes" if self.name in {"bytes", "text"} else "elements"
 
     @property
     def shape(self) -> tuple[int | None, ...]:

@@ -42,9 +42,9 @@ class Layout:
 
     ``rows`` is what the fields hold, ``indices`` how many dataset indices make a batch: the same number, but for
     datasets of whole batches, where one index gives many rows. Offsets and sizes are in bytes. Where the shape of a
-    leaf varies, that of the batch stands right before its field, as 64 bits an axis; of a leaf with a form, the shape and
-    the place of each row. What writes past the last row of the last field meets the failure records first, 4 KiB a cell,
-    which are sealed one by one.
+    leaf varies, that of the batch stands right before its field, as 64 bits an axis; of a leaf with a form, the shape
+    and the place of each row. What writes past the last row of the last field meets the failure records first, 4 KiB a
+    cell, which are sealed one by one.
     """
 
     offsets: tuple[int, ...]

@@ -10,6 +10,8 @@ import operator
 from collections import namedtuple
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
+import numpy as np
+
 from ringfeed.spec.array import (
     CONTAINERS,
     AnyArray,
@@ -42,6 +44,10 @@ def _array_of(shape: tuple[int, ...], dtype: AnyDtype, where: str) -> Array:
 
 
 def _inferred(value: object, where: str) -> Array:
+    if isinstance(value, (str, bytes, bytearray, memoryview)) and not isinstance(value, np.generic):
+        from ringfeed.spec.strings import proposed  # noqa: PLC0415 - which imports the same modules as this one
+
+        return proposed(value)
     found = from_number(value, None, where) if is_number(value) else from_array(value, where)
     if found is None:
         expected = "an array or number, or a tuple, list or dict of them"
@@ -201,8 +207,13 @@ class Spec:
 
     @classmethod
     def infer(cls, sample: object, index: int) -> Spec:
-        """Return the spec of one sample, ``dataset[index]``."""
-        return cls(_Scan(f"dataset[{index}]: sample", sample, _inferred).tree)
+        """Return the spec of one sample, ``dataset[index]``; for text and bytes the error says which spec to write."""
+        found = _Scan(f"dataset[{index}]: sample", sample, _inferred)
+        if any(array.form is not None for array in found.arrays):
+            from ringfeed.spec.strings import refuse_proposed  # noqa: PLC0415 - as above
+
+            refuse_proposed(found.tree, found.root, zip(found.paths, found.arrays, strict=True))
+        return cls(found.tree)
 
     @classmethod
     def infer_batch(cls, batch: object, index: int) -> tuple[Spec, int]:
@@ -247,26 +258,6 @@ class Spec:
             expected = f"an array of shape {leaf.given_shape} and dtype {leaf.given_dtype}"
             raise error_of(where, f"is {shown(value)}", expected, "make it one in __getitem__")
         return matching(found, found.shape, leaf._replace(variable=()) if leaf.variable else leaf, where)
-
-    def form_array(self, number: int, value: object, index: int) -> AnyArray:
-        """Return a sample of a leaf with a form as an array of its dtype, as long as it is."""
-        from ringfeed.spec.form_checks import fitting  # noqa: PLC0415 - for such leaves alone
-
-        leaf = self.leaves[number]
-        return fitting(leaf, value, f"dataset[{index}]: {leaf.path}")
-
-    def no_room(self, number: int, need: int, index: int) -> NoReturn:
-        """Refuse a sample of a leaf with a total that does not fit into what is left of its batch."""
-        from ringfeed.spec.form_checks import no_room  # noqa: PLC0415 - as above
-
-        raise no_room(self.leaves[number], f"dataset[{index}]: {self.leaves[number].path}", need)
-
-    def form_rows(self, number: int, value: object, index: int, max_rows: int) -> Sequence[object]:
-        """Return the samples of a leaf with a form of a whole batch, or refuse what are none."""
-        from ringfeed.spec.form_checks import rows_of  # noqa: PLC0415 - as above
-
-        leaf = self.leaves[number]
-        return rows_of(leaf, value, f"dataset[{index}]: {leaf.path.replace('sample', 'batch', 1)}", max_rows)
 
     def batch_array(self, number: int, value: object, index: int, max_rows: int) -> AnyArray:
         """Return the same of a whole batch: with a row axis of 0 to ``max_rows``, and smaller where it may be."""

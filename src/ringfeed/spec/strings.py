@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from ringfeed.spec.array import UINT8, Array
+import re
+from typing import TYPE_CHECKING
+
+from ringfeed.spec.array import UINT8, Array, error_of
 from ringfeed.spec.form_checks import bytes_form
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+LEAST = 64  # bytes that are proposed
+MOST_SHOWN = 600  # characters of a spec that is proposed as a whole
 
 
 class Bytes(Array):
@@ -43,3 +52,26 @@ class Text(Bytes):
     """
 
     __slots__ = ()
+
+
+# ---- where a dataset gives them, and no spec ----
+
+
+def proposed(value: str | bytes | bytearray | memoryview) -> Bytes:
+    """Return what a spec may say of such samples: twice as long as this one, and a power of two."""
+    size = len(value.encode(errors="replace")) if isinstance(value, str) else memoryview(value).nbytes
+    return (Text if isinstance(value, str) else Bytes)(max(LEAST, 1 << (2 * size - 1).bit_length()))
+
+
+def refuse_proposed(tree: object, root: str, leaves: Iterable[tuple[str, Array]]) -> None:
+    """Refuse a sample with text or bytes, whose largest size no sample shows; the error has the spec to write."""
+    found = [(path, array) for path, array in leaves if isinstance(array, Bytes)]
+    if not found:
+        return
+    path, array = found[0]
+    spec = re.sub(r"\b(Array|Bytes|Text)\(", r"ringfeed.\1(", repr(tree))
+    if len(spec) > MOST_SHOWN:
+        spec = f"a tree of ringfeed.Array and the like, with ringfeed.{array!r} in this place"
+    kind = "a str" if isinstance(array, Text) else "bytes"
+    remedy = f"give spec={spec}, where {type(array).__name__} has the most bytes of one sample"
+    raise error_of(f"{root}{path}", f"is {kind}", "an array or number, or spec= for it", remedy)
