@@ -72,8 +72,9 @@ class Trial:
     def _objection(self, sample: Any) -> Exception | None:
         """Say why it cannot change samples in place whose leaves are arrays, numbers too, as they are in a slot."""
         try:
-            spec = Spec.infer(sample, 0)
-            given = spec.unflatten([np.array(leaf) for leaf in spec.flatten(sample, 0)])
+            spec = Spec.infer(sample, 0, strings=True)
+            leaves = zip(spec.leaves, spec.flatten(sample, 0), strict=True)
+            given = spec.unflatten([np.array(value) if leaf.form is None else value for leaf, value in leaves])
             made = self._call(given)
         except Exception as error:  # noqa: BLE001 - it is told of
             objection = TypeError(

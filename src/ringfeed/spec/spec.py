@@ -206,10 +206,13 @@ class Spec:
         self._key = _renamed(scan.structure, lambda cls: (cls.__name__, cls._fields)), tuple(scan.arrays)
 
     @classmethod
-    def infer(cls, sample: object, index: int) -> Spec:
-        """Return the spec of one sample, ``dataset[index]``; for text and bytes the error says which spec to write."""
+    def infer(cls, sample: object, index: int, *, strings: bool = False) -> Spec:
+        """Return the spec of one sample, ``dataset[index]``.
+
+        For text and bytes the error says which spec to write; with ``strings`` that spec is returned.
+        """
         found = _Scan(f"dataset[{index}]: sample", sample, _inferred)
-        if any(array.form is not None for array in found.arrays):
+        if not strings and any(array.form is not None for array in found.arrays):
             from ringfeed.spec.strings import refuse_proposed  # noqa: PLC0415 - as above
 
             refuse_proposed(found.tree, found.root, zip(found.paths, found.arrays, strict=True))
