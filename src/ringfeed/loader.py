@@ -120,7 +120,8 @@ class Loader(Generic[Batch_co]):
     max_batch_size: with ``batch_size=None``, the most rows a batch has; by default the rows of batch 0. With
         ``batch_sampler``, the most samples a list has.
     spec: what a sample looks like, as in ``{"image": ringfeed.Array((224, 224, 3), "uint8")}``; by default what sample
-        0 looks like. An Array with ``scale=``, ``mean=`` and the like converts uint8 samples to float32.
+        0 looks like. An Array with ``scale=``, ``mean=`` and the like converts uint8 samples to float32; with ``form=``
+        its samples differ in length, and so do those of `Bytes` and `Text`.
 
     **What the workers make of it**
 

@@ -12,6 +12,7 @@ import scribbling
 from lengths import LONGEST, SPEC, Lengths, check, digests
 from ringfeed import Array, Bytes, Text
 from ringfeed.errors import SpecError
+from ringfeed.spec.forms import Form
 from ringfeed.testing import check_resume
 
 if TYPE_CHECKING:
@@ -360,6 +361,26 @@ def test_whole_batches(workers: int) -> None:
             assert padded.shape == (index + 1, index)
             assert padded.sum() == ragged.values.sum()
             assert [*text] == [str(row) for row in range(index + 1)]
+
+
+def test_ctrl_c_while_a_batch_is_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next call goes on where it was: nothing is moved twice."""
+    interrupted = []
+
+    def beside_of(form: Any, *given: Any) -> Any:
+        if len(interrupted) < 2 and form.beside == "mask":
+            interrupted.append(form)
+            raise KeyboardInterrupt
+        return whole(form, *given)
+
+    whole = Form.beside_of
+    monkeypatch.setattr(Form, "beside_of", beside_of)
+    with ringfeed.Loader(Lengths(ROWS), batch_size=ROWS, spec=SPEC, workers=2, start_method="fork") as loader:
+        epoch = iter(loader)
+        for _ in range(2):
+            with pytest.raises(KeyboardInterrupt):
+                next(epoch)
+        check(next(epoch), [*range(ROWS)])
 
 
 def test_whole_batches_that_do_not_fit() -> None:

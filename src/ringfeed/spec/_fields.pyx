@@ -224,12 +224,14 @@ cdef class Fields:
         """Close the gaps between rows; returns the shape of all, and where each begins."""
         cdef cnp.ndarray splits = np.empty(rows + 1, np.int64)
         cdef int64_t *places = <int64_t *>cnp.PyArray_DATA(splits)
+        cdef list shape = [0, *[field.shape[axis + 1] for axis in range(1, field.ndim)]]
         cdef bint done
         with nogil:
             done = rf_close_up(start, field.form, good, rows, places)
         if not done:
             raise MemoryError(f"no memory to put {rows} rows in their order")
-        return (places[rows], *[field.shape[axis + 1] for axis in range(1, field.ndim)]), splits
+        shape[0] = places[rows]
+        return tuple(shape), splits
 
     cdef tuple pad(self, Field *field, form, uint8_t *start, uint32_t rows, const int64_t *good):
         """Fill up what is short; returns the shape of all, and what comes beside them."""
@@ -241,28 +243,30 @@ cdef class Fields:
         longest = lengths.max(0, initial=0).tolist()
         for axis in range(axes):
             shape[axis] = form.padded_length(longest[axis]) if axis in form.axes else field.shape[axis + 1]
+        all_axes = (rows, *[shape[axis] if axis < axes else field.shape[axis + 1] for axis in range(field.ndim)])
+        found = all_axes, form.beside_of(lengths, all_axes)
         with nogil:
             rf_pad(start, field.form, good, rows, own, shape)
-        found = (rows, *[shape[axis] if axis < axes else field.shape[axis + 1] for axis in range(field.ndim)])
-        return found, form.beside_of(lengths, found)
+        return found
 
     cdef finish(self, Lease lease, uint32_t rows, cnp.ndarray good):
         """Make one array of the rows of each leaf with a form, of the `good` ones only; once a lease."""
         cdef const int64_t *numbers = NULL
         cdef Field *field
         cdef Py_ssize_t number
-        if lease.finished is not None:
-            return
         if good is not None:
             numbers = <const int64_t *>cnp.PyArray_DATA(good)
-        found = {}
+        if lease.finished is None:
+            lease.finished = {}
         for number, form in self.forms:
             field = &self.fields[number]
+            if field.offset in lease.finished:
+                continue
+            # Rows are moved last, and no Python code runs until that is noted: Ctrl-C comes before, or after.
             if form.is_padded:
-                found[field.offset] = self.pad(field, form, lease.base() + field.offset, rows, numbers)
+                lease.finished[field.offset] = self.pad(field, form, lease.base() + field.offset, rows, numbers)
             else:
-                found[field.offset] = self.close_up(field, lease.base() + field.offset, rows, numbers)
-        lease.finished = found
+                lease.finished[field.offset] = self.close_up(field, lease.base() + field.offset, rows, numbers)
 
     def besides(self, Lease lease not None, uint32_t rows):
         """Return what comes beside the values of leaves with a form, by the leaf's number."""

@@ -91,8 +91,9 @@ cdef class RowWriter:
         """Return arrays over the fields of a row; of `Bytes` and `Text` what a dataset gives."""
         out = [self.writer.fields.wrap(number, claim.base, claim.first_row + row, -1, self.owner)
                for number in range(self.count)]
-        for number, form in self.writer.fields.forms:
-            out[number] = sample_of(form.name, out[number])
+        if self.writer.forms is not None:
+            for number, form in self.writer.fields.forms:
+                out[number] = sample_of(form.name, out[number])
         return out
 
     cdef change(self, c.rf_claim *claim, uint32_t row, int64_t index):
