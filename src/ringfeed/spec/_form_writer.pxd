@@ -13,6 +13,12 @@ cdef struct Packed:  # of a field whose rows lie one after another from the firs
     int64_t start    # where
 
 
+cdef enum Strings:
+    NEITHER
+    BYTES
+    TEXT
+
+
 cdef class FormWriter:
     cdef Fields fields
     cdef tuple leaves
@@ -20,10 +26,15 @@ cdef class FormWriter:
     cdef object values  # the module that judges what does not certainly fit
     cdef rf_filled filled
     cdef Packed *packed  # by leaf
+    cdef Strings *strings  # likewise: whether its samples are bytes or text
 
     cdef void begin(self, const c.rf_claim *claim) noexcept
     cdef cnp.ndarray sample_of(self, Py_ssize_t number, value, int64_t index)
     cdef bint fits(self, Py_ssize_t number, cnp.ndarray array)
+    cdef bint write_string(self, Py_ssize_t number, value, uint8_t *base, Py_ssize_t row, int64_t index,
+                           bint stream) except -1
+    cdef int64_t place_or_refuse(self, Py_ssize_t number, uint8_t *field, Py_ssize_t row, const int64_t *lengths,
+                                 int64_t index) except -2
     cdef int write(self, Py_ssize_t number, value, uint8_t *base, Py_ssize_t row, int64_t index,
                    bint stream) except -1
     cdef int put(self, Py_ssize_t number, cnp.ndarray array, uint8_t *base, Py_ssize_t row, int64_t index,

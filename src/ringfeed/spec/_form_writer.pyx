@@ -3,6 +3,8 @@
 
 cimport cython
 cimport numpy as cnp
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
+from cpython.unicode cimport PyUnicode_CheckExact
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc, free
 
@@ -22,6 +24,21 @@ cdef extern from "bytes/copy.h" nogil:
     void rf_stream_end()
 
 
+cdef extern from "Python.h":
+    bint PyUnicode_IS_ASCII(object value)
+    const char *PyUnicode_AsUTF8AndSize(object value, Py_ssize_t *size) except NULL
+
+
+cdef void copy_bytes(uint8_t *target, const void *source, size_t size, bint stream) noexcept:
+    if size < NOGIL_BYTES:
+        rf_copy(target, source, size, False)
+        return
+    with nogil:
+        rf_copy(target, source, size, stream)
+        if stream:
+            rf_stream_end()
+
+
 @cython.final
 cdef class FormWriter:
     """Writes samples of leaves with a form; each is copied once, to where its row lies."""
@@ -35,11 +52,15 @@ cdef class FormWriter:
         self.owner = owner
         self.values = form_values
         self.packed = <Packed *>calloc(fields.count, sizeof(Packed))
-        if self.packed == NULL:
+        self.strings = <Strings *>calloc(fields.count, sizeof(Strings))
+        if self.packed == NULL or self.strings == NULL:
             raise MemoryError
+        for number, form in fields.forms:
+            self.strings[<Py_ssize_t>number] = {"bytes": BYTES, "text": TEXT}.get(form.name, NEITHER)
 
     def __dealloc__(self):
         free(self.packed)
+        free(self.strings)
 
     cdef void begin(self, const c.rf_claim *claim) noexcept:
         """Begin to fill a ticket, or begin it again."""
@@ -74,7 +95,30 @@ cdef class FormWriter:
     cdef int write(self, Py_ssize_t number, value, uint8_t *base, Py_ssize_t row, int64_t index,
                    bint stream) except -1:
         """Write the value of a leaf of one sample."""
+        if self.strings[number] != NEITHER and self.write_string(number, value, base, row, index, stream):
+            return 0
         return self.put(number, self.sample_of(number, value, index), base, row, index, stream)
+
+    cdef bint write_string(self, Py_ssize_t number, value, uint8_t *base, Py_ssize_t row, int64_t index,
+                           bint stream) except -1:
+        """Write what are certainly bytes or text that fits; False leaves it to `sample_of`."""
+        cdef Field *field = &self.fields.fields[number]
+        cdef const char *source
+        cdef Py_ssize_t size = 0
+        cdef int64_t length, start
+        if self.strings[number] == BYTES and PyBytes_CheckExact(value):
+            source = PyBytes_AS_STRING(value)
+            size = PyBytes_GET_SIZE(value)
+        elif self.strings[number] == TEXT and PyUnicode_CheckExact(value) and PyUnicode_IS_ASCII(value):
+            source = PyUnicode_AsUTF8AndSize(value, &size)  # its own memory: of other text Python would keep a copy
+        else:
+            return False
+        if size > field.limits[0]:
+            return False
+        length = size
+        start = self.place_or_refuse(number, base + field.offset, row, &length, index)
+        copy_bytes(base + field.offset + start, source, size, stream)
+        return True
 
     cdef int put(self, Py_ssize_t number, cnp.ndarray array, uint8_t *base, Py_ssize_t row, int64_t index,
                  bint stream) except -1:
@@ -84,11 +128,16 @@ cdef class FormWriter:
         cdef int axis
         for axis in range(field.ndim):
             lengths[axis] = cnp.PyArray_DIM(array, axis)
-        start = self.place(number, base + field.offset, row, lengths)
+        start = self.place_or_refuse(number, base + field.offset, row, lengths, index)
+        return self.copy(number, array, base, row, start, stream)
+
+    cdef int64_t place_or_refuse(self, Py_ssize_t number, uint8_t *field, Py_ssize_t row, const int64_t *lengths,
+                                 int64_t index) except -2:
+        cdef int64_t start = self.place(number, field, row, lengths)
         if start == RF_NO_ROOM:
             leaf = self.leaves[number]
             raise self.values.no_room(leaf, f"dataset[{index}]: {leaf.path}", lengths[0])
-        return self.copy(number, array, base, row, start, stream)
+        return start
 
     cdef int64_t place(self, Py_ssize_t number, uint8_t *field, Py_ssize_t row, const int64_t *lengths) except -2:
         """Note a row's lengths, and return where it is written, in units from the start of its field."""
@@ -121,13 +170,8 @@ cdef class FormWriter:
                 place, array = place.view(raw), array.view(raw)
             cnp.PyArray_CopyInto(place, array)
             size = field.row_size if field.form.padded else size
-        elif size < NOGIL_BYTES:
-            rf_copy(target, source, size, False)
         else:
-            with nogil:
-                rf_copy(target, source, size, stream)
-                if stream:
-                    rf_stream_end()
+            copy_bytes(target, source, size, stream)
         self.fields.clear_gaps(number, target, size)
         return 0
 
