@@ -159,7 +159,7 @@ test-weak: ## the C core under a weak memory model, where Relacy's headers (Debi
 # A Python between the oldest and the newest that are found, and not the main one, runs what depends on Python most.
 # Beside TensorFlow, start_method="fork" warns, and a warning fails a test: frameworks have processes of their own.
 # MACHINE takes most of a processor, limits what a user may have, or looks at it: by itself, at the end.
-CORE := ring orders spec data transport workers engine monitor cli frameworks/shared
+CORE := ring orders spec data transport workers resume tuning engine monitor cli frameworks/shared
 BETWEEN := $(filter-out $(MAIN) $(firstword $(FOUND)) $(lastword $(FOUND)),$(FOUND))
 MOST := ring transport workers
 

@@ -24,9 +24,9 @@ SOURCES = {
     "spec._writer": "bytes/copy bytes/gather bytes/convert",
     "spec._rows": "os/wait",
     "orders._permute": "bytes/permute",
+    "orders._repeated": "",
     "orders._strata": "",
     "engine._iterator": "",
-    "engine._repeated": "",
     "frameworks.tensorflow._tf_op": "export/tf_op",
 }
 # c11: the ring is written in its atomics. No -march=native: a wheel runs on other machines than its builder. -g0: what

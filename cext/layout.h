@@ -79,6 +79,20 @@ struct rf_cell {
 
 /* ---- a worker's line ---- */
 
+/* What is counted of a worker, over all that had its id. A statistic is a line here, the place that counts it, and what
+ * Python's Stats makes of it: all between goes by this list. */
+#define RF_TOTALS(TOTAL)                                                                                               \
+    TOTAL(busy_ns) /* from claim to publish */                                                                         \
+    TOTAL(wait_ns) /* asleep for want of a ticket */                                                                   \
+    TOTAL(samples)                                                                                                     \
+    TOTAL(tickets) /* claimed */                                                                                       \
+    TOTAL(timed)   /* rows of which the two below are the times: one a ticket, mostly */                               \
+    TOTAL(read_ns) /* inside dataset[i] */                                                                             \
+    TOTAL(write_ns)
+
+#define RF_TOTAL_NUMBER(name) RF_TOTAL_##name,
+enum rf_total { RF_TOTALS(RF_TOTAL_NUMBER) RF_TOTAL_COUNT };
+
 /* Written by that worker only, and by its reaper. */
 struct rf_worker {
     _Alignas(RF_LINE) _Atomic uint64_t ticket; /* blame counts only if ticket and attempt equal the cell's */
@@ -86,13 +100,8 @@ struct rf_worker {
     _Atomic uint32_t row;      /* 1 + the row inside dataset[i] now, counted in the batch; 0: none */
     _Atomic uint64_t since_ns; /* when the ticket was claimed; 0: none */
     _Atomic uint64_t index;    /* the dataset index of that row */
-    _Atomic uint64_t busy_ns;  /* this and all below: totals over all workers that had this id */
-    _Atomic uint64_t wait_ns;  /* asleep for want of a ticket */
-    _Atomic uint64_t samples;
-    _Atomic uint64_t tickets; /* claimed */
-    _Atomic uint64_t timed;   /* rows of which the two below are the times: one a ticket, mostly */
-    _Atomic uint64_t read_ns; /* inside dataset[i] */
-    _Atomic uint64_t write_ns;
+#define RF_ATOMIC_TOTAL(name) _Atomic uint64_t name;
+    RF_TOTALS(RF_ATOMIC_TOTAL)
     _Atomic uint32_t leave; /* whether it is to end after its ticket; written by the consumer only */
     _Atomic uint32_t pid;   /* 0: a thread, or no worker; written by the consumer, for observers */
 };

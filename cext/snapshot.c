@@ -38,22 +38,21 @@ struct rf_slot_report rf_read_slot(const struct rf_record *record, const struct 
     };
 }
 
+#define TOTAL_NAME(name) #name,
+const char *const rf_total_names[RF_TOTAL_COUNT] = {RF_TOTALS(TOTAL_NAME)};
+
 struct rf_worker_report rf_read_worker(const struct rf_worker *line)
 {
-    return (struct rf_worker_report){
+    struct rf_worker_report report = {
         .index = atomic_load_explicit(&line->index, memory_order_relaxed),
-        .wait_ns = atomic_load_explicit(&line->wait_ns, memory_order_relaxed),
-        .samples = atomic_load_explicit(&line->samples, memory_order_relaxed),
-        .tickets = atomic_load_explicit(&line->tickets, memory_order_relaxed),
-        .timed = atomic_load_explicit(&line->timed, memory_order_relaxed),
-        .read_ns = atomic_load_explicit(&line->read_ns, memory_order_relaxed),
-        .write_ns = atomic_load_explicit(&line->write_ns, memory_order_relaxed),
+        .since_ns = atomic_load_explicit(&line->since_ns, memory_order_relaxed),
         .pid = atomic_load_explicit(&line->pid, memory_order_relaxed),
         .in_row = atomic_load_explicit(&line->row, memory_order_relaxed) != 0,
         .leave = atomic_load_explicit(&line->leave, memory_order_relaxed) != 0,
-        .busy_ns = atomic_load_explicit(&line->busy_ns, memory_order_relaxed),
-        .since_ns = atomic_load_explicit(&line->since_ns, memory_order_relaxed),
     };
+#define READ_TOTAL(name) report.name = atomic_load_explicit(&line->name, memory_order_relaxed);
+    RF_TOTALS(READ_TOTAL)
+    return report;
 }
 
 /* Not below 0: the two may be of two moments, or written over. */

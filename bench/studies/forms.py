@@ -1,9 +1,9 @@
 """Samples that differ in length, in three looks: `python bench/studies/forms.py`, or `--quick` for a short one.
 
-    detection    16 samples a batch, each of a picture and six small arrays (boxes, labels, masks, ...): 112 arrays. They
-                 are loaded by ringfeed, ragged, and by torch's DataLoader with a collate_fn that makes lists, both with
-                 one worker process; once whole and once without the small arrays. The difference is the time outside
-                 the pictures
+    detection    16 samples a batch, each of a picture and six small arrays (boxes, labels, masks, ...): 112 arrays.
+                 They are loaded by ringfeed, ragged, and by torch's DataLoader with a collate_fn that makes lists, both
+                 with one worker process; once whole and once without the small arrays. The difference is the time
+                 outside the pictures
     encoded      32 encoded pictures a batch as `Bytes`, without workers, against one copy of the same bytes
     memory       rows of up to 1000 vectors, 100 in the mean: ragged by the longest, ragged with a total, padded in the
                  slot, and padded to the longest by the dataset: bytes planned, bytes touched, time

@@ -6,27 +6,27 @@ import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
+from ringfeed._checks import MOST, check_choice, check_count
 from ringfeed._units import show_bytes
 from ringfeed.data.base import Terms
 from ringfeed.data.draws import DrawSource
 from ringfeed.data.functions import Functions
 from ringfeed.data.passes import PassOrder
 from ringfeed.data.source import open_source
-from ringfeed.engine._repeated import Repeated
-from ringfeed.engine.options import MOST, Options, check_choice, check_count
-from ringfeed.engine.place import Place
-from ringfeed.engine.ranks import Rank
+from ringfeed.engine.options import Options
 from ringfeed.engine.runner import EpochRunner
-from ringfeed.engine.state import Identity
 from ringfeed.frameworks.base import LoaderInfo
 from ringfeed.frameworks.pinned import DeviceSlots, start_driver
 from ringfeed.monitor.bottleneck import STARTUP_S, verdict
 from ringfeed.monitor.memory import Memory, frameworks_in
 from ringfeed.monitor.trace import Trace
+from ringfeed.orders._repeated import Repeated
 from ringfeed.orders.buckets import Buckets
 from ringfeed.orders.lists import BatchLists, refuse_beside_lists
+from ringfeed.orders.ranks import Rank
 from ringfeed.orders.sampler import Sequential, check_seed, draw_seed
 from ringfeed.orders.shard import Shard
+from ringfeed.resume.identity import Identity
 from ringfeed.ring.failure import UsersErrors
 from ringfeed.ring.machine import usable_cpus
 
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from ringfeed.orders.sampler import SeededSampler
     from ringfeed.orders.shard import Uneven
     from ringfeed.ring._feed import Feed
-    from ringfeed.ring._snapshot import Observer
     from ringfeed.spec.builder import BuildBatch
     from ringfeed.spec.spec import Spec
 
@@ -61,6 +60,9 @@ if TYPE_CHECKING:
     Batch_co = TypeVarWithDefault("Batch_co", default=Any, covariant=True)
 else:
     Batch_co = TypeVar("Batch_co", covariant=True)
+
+
+_Answer = TypeVar("_Answer")
 
 
 class _Default(int):
@@ -297,13 +299,13 @@ class Loader(Generic[Batch_co]):
             raise ValueError(message)
         self._dataset = source.given
         self._shuffle = shuffle
-        self._rank.check(source, sampler, seed)
+        self._rank.check(sampler, seed, is_iterable=source.streams > 0)
         step = source.indices if batch_sampler is None else 1  # positions of the order that a batch takes
         part = Shard(self._rank.rank, self._rank.world_size, step, uneven)
         with UsersErrors():  # of a first sample
             self._runner = EpochRunner(source, options, part, shuffle=shuffle, sampler=sampler)
         self._position = self._runner.position
-        self._identity = Identity(self._runner, self._batch_size, fingerprint, seed_is_drawn=self._seed_drawn)
+        self._identity = Identity(source, self._position, self._batch_size, fingerprint, seed_is_drawn=self._seed_drawn)
         self._slots = DeviceSlots(self._runner.plan.slot_size, pin=pin)
         self._runner.on_start.append(self._slots.prepare)
         self._imports: Sequence[str] = ()  # frameworks that workers were slow to import
@@ -413,9 +415,7 @@ class Loader(Generic[Batch_co]):
 
         Where it is already, it begins where `load_state_dict` or `skip` has it begin.
         """
-        number = check_count("epoch", epoch, 0, MOST, none=False) or 0
-        here = self._position.next
-        self._position.go_to(here if here.epoch == number else Place(number))
+        self._position.set_epoch(check_count("epoch", epoch, 0, MOST, none=False) or 0)
 
     def __iter__(self) -> Iterator[Batch_co]:
         """Begin the next epoch; an older iterator raises SupersededError at its next ``next()``."""
@@ -508,26 +508,15 @@ class Loader(Generic[Batch_co]):
         ValueError where it has fewer, or for several iterables in turn.
         """
         count = check_count("batches", batches, 0, MOST, none=False) or 0
-        place, streams = self._position.next, self._runner.source.streams
-        if streams > 1 and count:
-            message = (
-                f"skip(batches={count}) of {streams} iterables in turn: only reading shows which of them have ended by "
-                f"then; take so many batches, and drop them"
-            )
-            raise ValueError(message)
-        left = self._position.left(place)
-        if left is not None and count > left:
-            message = f"skip(batches={count}), but only {left} batches of epoch {place.epoch} are left"
-            raise ValueError(message)
-        self._position.go_to(self._position.after(place, count))
+        self._position.skip(count, self._runner.source.streams)
 
     # ---- what can be seen while it runs; safe from any thread ----
 
     def stats(self) -> Stats:
         """Return what has been done so far, and what it means; the object is kept up to date by the next call."""
-        plan, tuner, engine_now = self.plan, self._runner.tuner, _engine_of(self._runner)
+        plan, tuner = self.plan, self._runner.tuner
         stats = self._runner.count()
-        stats.look_with(lambda: _memory_of(plan, engine_now()))
+        stats.look_with(_asked_of(self._runner, lambda engine: engine.parts.memory(plan), Memory(plan)))
         stats.tuning = [] if tuner is None else list(tuner.history)
         stats.verdict = verdict(
             stats,
@@ -563,8 +552,7 @@ class Loader(Generic[Batch_co]):
         Open the file in https://ui.perfetto.dev or chrome://tracing. A thread looks at the ring every millisecond,
         which takes about one percent of a CPU; nothing else becomes slower. OSError where there can be no such file.
         """
-        engine_now = _engine_of(self._runner)
-        return Trace(lambda: _observer_of(engine_now()), path)
+        return Trace(_asked_of(self._runner, lambda engine: engine.observer, None), path)
 
     # ---- into frameworks, each imported when it is asked for ----
 
@@ -672,23 +660,16 @@ class Loader(Generic[Batch_co]):
         self.close()
 
 
-def _engine_of(runner: EpochRunner) -> Callable[[], Engine | None]:
-    """Return what returns the engine that runs, and does not keep its loader's runner."""
+def _asked_of(runner: EpochRunner, ask: Callable[[Engine], _Answer], otherwise: _Answer) -> Callable[[], _Answer]:
+    """Return what asks the engine that runs then, if there is one; it does not keep the runner."""
     this = weakref.ref(runner)
 
-    def engine() -> Engine | None:
+    def answer() -> _Answer:
         found = this()
-        return None if found is None else found.engine
+        engine = None if found is None else found.engine
+        return otherwise if engine is None else ask(engine)
 
-    return engine
-
-
-def _memory_of(plan: Plan, engine: Engine | None) -> Memory:
-    return Memory(plan) if engine is None else engine.memory(plan)
-
-
-def _observer_of(engine: Engine | None) -> Observer | None:
-    return None if engine is None else engine.observer
+    return answer
 
 
 @dataclass(frozen=True)
@@ -751,10 +732,6 @@ class LoaderStream:
             self.runner.position.next = place
             raise
 
-    def repeat(self, epochs: Epochs, count: int | None) -> Repeated[Any]:
-        """Return one iterator over so many epochs."""
-        return Repeated(epochs, check_count("epochs", count, 0))
-
     def state_dict(self, *, batches: int | None = None) -> dict[str, Any]:
         """Return where the user's code is."""
         return self.loader.state_dict(batches=batches)
@@ -778,14 +755,6 @@ class LoaderStream:
     def register_slots(self, registrar: Registrar) -> None:
         """With ``pin=True``, have the slots registered by this framework instead of the CUDA driver."""
         self.slots.register(registrar)
-
-    def waiting(self) -> int:
-        """Return how many batches the sampler, a `PassOrder`, has given and no iterator has taken."""
-        return self.runner.waiting()
-
-    def reload(self) -> None:
-        """Have what the newest iterator has not taken yet read from its owner's dataset as it is now."""
-        self.runner.reload()
 
     def __len__(self) -> int:
         return len(self.loader)

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import ringfeed
+from ringfeed.frameworks.base import Epochs
+from ringfeed.loader import stream_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -227,6 +229,11 @@ class Indexed:
 
 
 LOADER = foreign("torch.utils.data.dataloader.DataLoader", __iter__=lambda _: iter([X, X]))
+FED = Epochs(stream_of(ringfeed.Loader((X, X), workers=0)), lambda: iter(()))
+GIVES = (
+    "gives the batches of a loader, expected a dataset of samples; give the dataset of that loader, or batch_size=None "
+    "to have its batches as they are"
+)
 FRAME = "has no rows by number, expected a dataset; give its columns: {name: table[name].to_numpy() for name in table."
 
 
@@ -256,6 +263,9 @@ FRAME = "has no rows by number, expected a dataset; give its columns: {name: tab
             "a Loader makes batches itself, expected a dataset of samples; give what it loads, its .dataset, or "
             "batch_size=None to have its batches as they are",
         ),
+        (FED, f"an Epochs {GIVES}"),
+        (iter(ringfeed.Loader((X, X), workers=0)), f"a BatchIterator {GIVES}"),
+        (ringfeed.Loader((X, X), workers=0).repeat(), f"a Repeated {GIVES}"),
         (Indexed, "Indexed is a class, expected a dataset; give an instance: Indexed(...)"),
         (
             needy,
@@ -288,29 +298,73 @@ def test_batches_of_a_dataloader() -> None:
 
 
 class Corrupt(Indexed):
-    """Its sample 0 cannot be read."""
+    """Its first samples cannot be read, or are None."""
+
+    def __init__(self, *, bad: int = 1, length: int = 4) -> None:
+        self.bad, self.length = bad, length
+        self.read: list[int] = []
 
     def __len__(self) -> int:
-        return 4
+        return self.length
 
     def __getitem__(self, index: int) -> Any:
-        if index == 0:
-            raise ValueError("corrupt")
+        self.read.append(index)
+        if index < self.bad - 1:
+            return None
+        if index < self.bad:
+            raise ValueError(f"corrupt {index}")
         return np.full(2, index)
 
 
-@pytest.mark.parametrize(("batch_size", "remedy"), [(2, "spec="), (None, "spec= and max_batch_size=")])
-def test_a_sample_0_that_is_to_be_skipped(batch_size: int | None, remedy: str) -> None:
-    """Its error says what the sample was read for, and with a spec it is skipped like any other."""
-    text = refusal(Corrupt(), on_error="skip", batch_size=batch_size)
-    assert text == (
-        f"dataset[0], read for the spec, raised ValueError: corrupt; on_error='skip' cannot leave it out before the "
-        f"spec is known: give {remedy}"
-    )
-    assert refusal(Corrupt(), ValueError) == "corrupt"
+@pytest.mark.parametrize("bad", [0, 1, 2])
+@pytest.mark.parametrize("batch_size", [4, None])
+def test_a_first_sample_that_is_skipped(batch_size: int | None, bad: int) -> None:
+    """The spec is learnt from the first sample that can be read, and those before it are left out."""
+    dataset = Corrupt(bad=bad)
+    with ringfeed.Loader(dataset, batch_size=batch_size, workers=0, on_error="skip", copy=True) as loader:
+        assert dataset.read == [*range(bad + 1)]
+        found = np.concatenate([np.atleast_1d(batch.ravel()) for batch in loader])
+        assert found.tolist() == np.repeat(range(bad, 4), 2).tolist()
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "bad", "length", "text"),
+    [
+        (2, 1, 1, "ValueError: corrupt 0; on_error='skip' leaves none out before the spec is known: give spec="),
+        (
+            None,
+            1,
+            1,
+            "ValueError: corrupt 0; on_error='skip' leaves none out before the spec is known: give spec= and "
+            "max_batch_size=",
+        ),
+        (
+            2,
+            3,
+            3,
+            "SpecError: dataset[0]: sample is None, expected an array or number, or a tuple, list or dict of them; "
+            "return one of these from __getitem__; on_error='skip' leaves out samples that are None, and the 2 samples "
+            "read after it failed, too; on_error='skip' leaves none out before the spec is known: give spec=",
+        ),
+    ],
+)
+def test_no_sample_that_can_be_read(batch_size: int | None, bad: int, length: int, text: str) -> None:
+    """The error says what the samples were read for, and how many; with a spec they are skipped like any other."""
+    found = refusal(Corrupt(bad=bad, length=length), on_error="skip", batch_size=batch_size)
+    assert found == f"dataset[0], read for the spec, raised {text}"
     spec = ringfeed.Array((2,), "int64")
     with ringfeed.Loader(Corrupt(), batch_size=4, workers=0, on_error="skip", spec=spec, copy=True) as loader:
         assert next(iter(loader))[:, 0].tolist() == [1, 2, 3]
+
+
+def test_so_many_first_samples_are_tried() -> None:
+    """The search ends after 32 failed samples, and without on_error="skip" with the first one."""
+    dataset = Corrupt(bad=100, length=1000)
+    refusal(dataset, on_error="skip")
+    assert dataset.read == [*range(32)]
+    dataset = Corrupt()
+    assert refusal(dataset, ValueError) == "corrupt 0"
+    assert dataset.read == [0]
 
 
 @pytest.mark.parametrize("as_function", [False, True])

@@ -560,8 +560,9 @@ def test_samples_of_many_shapes_are_refused() -> None:
     with pytest.raises(ringfeed.SpecError) as caught:
         loader_of(Numbers(8), spec=Array((5,), "int64", variable=True))
     assert str(caught.value) == (
-        "sample has variable=(0,), but samples of different shapes make no batch of batch_size=4; pad them in "
-        "__getitem__, or let it return whole batches with batch_size=None"
+        "sample has variable=(0,), but samples of different shapes make no batch of batch_size=4; give form='pad' or "
+        "'ragged' in place of variable=, pad them in __getitem__, give batch_size=1, or have the dataset return whole "
+        "batches with batch_size=None and max_batch_size="
     )
 
 

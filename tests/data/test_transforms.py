@@ -369,13 +369,14 @@ def test_a_transform_that_raises_at_once() -> None:
 
     assert raised(ValueError, lambda: Loader(Samples(), transform=failing)) == "never"
     assert raised(SpecError, lambda: Loader(Samples(), transform=failing, on_error="skip")) == (
-        "dataset[0], read for the spec, raised ValueError: never; on_error='skip' cannot leave it out before the spec "
-        "is known: give spec="
+        "dataset[0], read for the spec, raised ValueError: never, and the 31 samples read after it failed, too; "
+        "on_error='skip' leaves none out before the spec is known: give spec="
     )
     spec = Array((), "int64")
     assert raised(SpecError, lambda: Loader(Samples(), transform=failing, on_error="skip", spec=spec)) == (
-        "dataset[0], read to see what the functions given to the loader make of it, raised ValueError: never; "
-        "on_error='skip' cannot leave it out before that is known: put a good one first"
+        "dataset[0], read to see what the functions given to the loader make of it, raised ValueError: never, and the "
+        "31 samples read after it failed, too; on_error='skip' leaves none out before that is known: put a good one "
+        "first"
     )
 
 

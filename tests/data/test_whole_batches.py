@@ -281,7 +281,8 @@ SHAPE_ERRORS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"text": np.zeros((2, 7), np.int32)},
-        "batch['text'] has dtype int32, expected int64; convert it in __getitem__, or give this dtype in spec=",
+        "batch['text'] has dtype int32, expected int64; convert it in __getitem__, give this dtype in spec=, or have "
+        "it converted by cast=True of its Array",
     ),
 ]
 
@@ -319,8 +320,75 @@ def test_samples_of_different_shapes_are_refused() -> None:
     with pytest.raises(ringfeed.SpecError) as caught:
         ringfeed.Loader(Samples(), batch_size=8, spec=Array((7,), "int64", variable=True), workers=0)
     assert str(caught.value) == (
-        "sample has variable=(0,), but samples of different shapes make no batch of batch_size=8; pad them in "
-        "__getitem__, or let it return whole batches with batch_size=None"
+        "sample has variable=(0,), but samples of different shapes make no batch of batch_size=8; give form='pad' or "
+        "'ragged' in place of variable=, pad them in __getitem__, give batch_size=1, or have the dataset return whole "
+        "batches with batch_size=None and max_batch_size="
+    )
+
+
+class AnyShape:
+    """Pictures of any size, each with its number."""
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 4:
+            raise ValueError("corrupt")
+        return np.full((index, 7 - index, 3), index + 1, np.uint8), index
+
+
+ANY_SHAPE = (Array((6, 7, 3), "uint8", variable=(0, 1)), Array((), "int64"))
+
+
+@pytest.mark.parametrize("how", HERE, ids=str)
+def test_samples_of_any_shape_come_one_by_one(how: dict[str, Any]) -> None:
+    """With batch_size=1 each is a batch of one row and of its own shape, and one that fails is left out."""
+    with ringfeed.Loader(AnyShape(), batch_size=1, spec=ANY_SHAPE, on_error="skip", copy=True, **how) as loader:
+        found = [*loader]
+    assert [(x.shape, set(x.ravel().tolist()), y.tolist()) for x, y in found] == [
+        ((1, index, 7 - index, 3), {index + 1} if index else set(), [index]) for index in (0, 1, 2, 3, 5)
+    ]
+
+
+def test_a_sample_of_any_shape_is_changed_in_place() -> None:
+    """A transform gets a view of the shape that the sample has."""
+
+    def change(sample: Any) -> None:
+        sample[0][...] = 9
+
+    settings: dict[str, Any] = {"batch_size": 1, "spec": ANY_SHAPE, "workers": 0, "copy": True, "transform": change}
+    with ringfeed.Loader(AnyShape(), sampler=[3, 5], **settings) as loader:
+        assert [(x.shape, x.min(), x.max()) for x, _ in loader] == [((1, 3, 4, 3), 9, 9), ((1, 5, 2, 3), 9, 9)]
+
+
+def test_a_sample_beyond_the_largest_shape_is_refused() -> None:
+    """The error says along which axes it may be smaller."""
+    spec = (Array((2, 7, 3), "uint8", variable=(0, 1)), Array((), "int64"))
+    with (
+        ringfeed.Loader(AnyShape(), batch_size=1, spec=spec, workers=0, sampler=[3]) as loader,
+        pytest.raises(ringfeed.SpecError) as caught,
+    ):
+        next(iter(loader))
+    assert str(caught.value) == (
+        "dataset[3]: sample[0] has shape (3, 4, 3), expected (2, 7, 3) or less along the axes (0, 1); crop it in "
+        "__getitem__, or give a larger shape in spec="
+    )
+
+
+def test_what_a_dataset_writes_itself_has_one_shape() -> None:
+    """read_into is given the whole row of the slot."""
+
+    class Own(AnyShape):
+        def read_into(self, index: int, out: Any) -> None:
+            out[0][...] = index
+
+    with pytest.raises(ringfeed.SpecError) as caught:
+        ringfeed.Loader(Own(), batch_size=1, spec=ANY_SHAPE)
+    assert str(caught.value) == (
+        "sample[0] has variable=(0, 1), but read_into writes samples of one shape; take it out of the dataset, or "
+        "leave "
+        "variable= out"
     )
 
 

@@ -12,6 +12,7 @@ import pytest
 
 import ringfeed
 from datasets import Misbehaving, Oracle, check, flat
+from ringfeed.engine.settling import Settler
 from ringfeed.ring._snapshot import Observer
 from watching import lose_patience, pool_of, wait_until
 
@@ -29,7 +30,8 @@ ERRORS = {
     "wrong_shape": (
         ringfeed.SpecError,
         "dataset[17]: sample[0] has shape (5, 8), expected (5, 7); every sample must have the shape of the spec: "
-        "crop, pad or resize it in __getitem__",
+        "crop, pad or resize it in __getitem__; or have samples of many shapes by spec= with form='pad' or "
+        "'ragged' or, with batch_size=1, variable=",
     ),
     "wrong_dtype": (
         ringfeed.SpecError,
@@ -313,7 +315,7 @@ def test_ctrl_c_while_a_batch_is_settled_costs_nothing(monkeypatch: pytest.Monke
     with ringfeed.Loader(EachTenthFails(40), batch_size=4, workers=0, on_error="skip") as loader:
         batches = iter(loader)
         seen = check(next(batches))
-        monkeypatch.setattr(type(loader._runner.engine), "_loss", interrupted)
+        monkeypatch.setattr(Settler, "_loss", interrupted)
         with pytest.raises(KeyboardInterrupt):
             next(batches)
         seen += [index for batch in batches for index in check(batch)]

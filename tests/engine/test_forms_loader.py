@@ -226,8 +226,8 @@ REFUSED: list[tuple[Any, Any, str]] = [
     (
         np.zeros(3, np.float32),
         RAGGED,
-        "dataset[0]: sample has dtype float32, expected float64; convert it in __getitem__, or give this dtype in "
-        "spec=",
+        "dataset[0]: sample has dtype float32, expected float64; convert it in __getitem__, give this dtype in spec=, "
+        "or have it converted by cast=True of its Array",
     ),
     (
         None,
@@ -274,6 +274,24 @@ def test_samples_that_do_not_fit(value: Any, spec: Array, text: str) -> None:
     batches, errors = outcome(Given(3), spec, on_error="skip")
     assert not errors
     assert [len(batch) for batch in batches] == [2]
+
+
+def test_lists_and_other_dtypes() -> None:
+    """A list of numbers is a sample, an empty one, too; cast=True converts arrays."""
+
+    class Tokens(Sized):
+        def __getitem__(self, index: int) -> Any:
+            return [1, 2, 3][:index], np.ones(index)
+
+    spec = (
+        Array((None,), "int32", max_shape=(3,), form="ragged"),
+        Array((None,), "float32", max_shape=(3,), form="pad", cast=True),
+    )
+    ((ragged, padded),), errors = outcome(Tokens(4), spec)
+    assert not errors
+    assert [sample.tolist() for sample in ragged] == [[], [1], [1, 2], [1, 2, 3]]
+    assert padded.dtype == np.float32
+    assert padded.sum(1).tolist() == [0, 1, 2, 3]
 
 
 def test_strings_without_a_spec() -> None:

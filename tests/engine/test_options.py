@@ -13,11 +13,11 @@ import ringfeed
 from datasets import Batches, Oracle
 from ringfeed.engine import options
 from ringfeed.engine import plan as budget
-from ringfeed.engine.autotune import Setting
 from ringfeed.engine.options import Options
 from ringfeed.engine.plan import MOST_AUTO_SLOTS
-from ringfeed.ring import _ring
+from ringfeed.ring import _ring, machine
 from ringfeed.ring.segment import MIN_SLOTS
+from ringfeed.tuning.autotune import Setting
 
 CPUS = 3
 DEFAULTS: dict[str, Any] = {
@@ -149,7 +149,8 @@ def test_the_least_is_allowed_where_a_quarter_is_less(monkeypatch: pytest.Monkey
     """Two slots there must be, if the machine has them; else it is refused as any plan is."""
     least = loader_of(Oracle(8), workers=1, slots=2).plan
     free = least.total + 1000
-    monkeypatch.setattr(budget, "free_memory", lambda: iter([(free, "the machine has")]))
+    for asked in (budget, machine):
+        monkeypatch.setattr(asked, "free_memory", lambda: iter([(free, "the machine has")]))
     assert loader_of(Oracle(8), workers=1, slots="auto").plan.slots == MIN_SLOTS
     free = least.total // 2
     with pytest.raises(

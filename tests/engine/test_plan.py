@@ -11,9 +11,8 @@ import pytest
 import ringfeed
 from datasets import Oracle
 from ringfeed._units import parse_memory, show_bytes
-from ringfeed.engine import plan as budget
 from ringfeed.engine.plan import make_plan
-from ringfeed.ring import _ring
+from ringfeed.ring import _ring, machine
 from ringfeed.spec.layout import Layout
 from ringfeed.spec.spec import Array, Spec
 
@@ -114,7 +113,7 @@ def test_many_slots_shrink_the_cells() -> None:
 
 def test_more_than_the_machine_has_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan above available memory is refused by the loader, before anything is reserved."""
-    monkeypatch.setattr(budget, "free_memory", lambda: iter([(10**6, "the machine has")]))
+    monkeypatch.setattr(machine, "free_memory", lambda: iter([(10**6, "the machine has")]))
     with pytest.raises(ringfeed.PlanError) as caught:
         ringfeed.Loader(np.zeros((64, 1000, 1000), np.uint8), batch_size=64, workers=0)
     assert str(caught.value) == (

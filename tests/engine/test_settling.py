@@ -12,6 +12,7 @@ import pytest
 import ringfeed
 from datasets import Oracle, check
 from ringfeed.engine.engine import Engine
+from ringfeed.engine.settling import Settler
 from ringfeed.ring import _ring
 from watching import wait_until
 
@@ -28,21 +29,21 @@ class Gaps(Oracle):
 GOOD = [index for index in range(60) if index % 5 != 1]
 
 
-@pytest.mark.parametrize("step", ["_good_rows", "_loss", "_find_place"])
+@pytest.mark.parametrize("step", ["_good_rows", "_loss", "find_place"])
 def test_a_handler_that_takes_the_batch_being_settled(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Gaps are closed once: a handler that iterates in the midst of it has that batch, and its caller the next one."""
     seen: list[int] = []
     with ringfeed.Loader(Gaps(60), batch_size=10, workers=1, backend="thread", slots=4, on_error="skip") as loader:
         batches = iter(loader)
-        original = getattr(Engine, step)
+        original = getattr(Settler, step)
 
-        def nested(self: Engine, *arguments: Any) -> Any:
-            monkeypatch.setattr(Engine, step, original)
+        def nested(self: Settler, *arguments: Any) -> Any:
+            monkeypatch.setattr(Settler, step, original)
             found = original(self, *arguments)
             seen.extend(check(next(batches)))
             return found
 
-        monkeypatch.setattr(Engine, step, nested)
+        monkeypatch.setattr(Settler, step, nested)
         for batch in batches:
             seen.extend(check(batch))
         assert seen == GOOD
@@ -56,17 +57,17 @@ def test_a_handler_that_ends_the_epoch_of_the_batch_being_settled(act: str, monk
     with ringfeed.Loader(Gaps(60), batch_size=10, workers=1, backend="thread", slots=2, on_error="skip") as loader:
         batches = iter(loader)
         newer: list[Any] = []
-        original = Engine._find_place
+        original = Settler.find_place
 
-        def nested(self: Engine, build: Any) -> None:
-            monkeypatch.setattr(Engine, "_find_place", original)
+        def nested(self: Settler, build: Any) -> None:
+            monkeypatch.setattr(Settler, "find_place", original)
             if act == "close":
                 loader.close()
             else:
                 newer.append(iter(loader))
             original(self, build)
 
-        monkeypatch.setattr(Engine, "_find_place", nested)
+        monkeypatch.setattr(Settler, "find_place", nested)
         with pytest.raises(ringfeed.ClosedError if act == "close" else ringfeed.SupersededError):
             next(batches)
         if newer:

@@ -14,7 +14,7 @@ import pytest
 
 import ringfeed
 from datasets import FOREVER_S, Oracle, check
-from ringfeed.engine import engine as engine_module
+from ringfeed.engine import waiting as waits
 from ringfeed.engine._iterator import Batches
 from ringfeed.engine.runner import EpochRunner
 from watching import wait_until
@@ -36,13 +36,13 @@ def loader() -> Iterator[ringfeed.Loader]:
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The turns of which the engine was asked for a batch."""
     turns: list[int] = []
-    original = EpochRunner._resolve
+    original = EpochRunner.resolve
 
     def counting(self: EpochRunner, turn: int, *arguments: Any, **others: Any) -> None:
         turns.append(turn)
         original(self, turn, *arguments, **others)
 
-    monkeypatch.setattr(EpochRunner, "_resolve", counting)
+    monkeypatch.setattr(EpochRunner, "resolve", counting)
     return turns
 
 
@@ -202,7 +202,7 @@ def test_threads_share_an_iterator() -> None:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The iterator waits by itself for as long as it takes."""
-    monkeypatch.setattr(engine_module, "PATIENCE_NS", FOREVER_S * 10**9)
+    monkeypatch.setattr(waits, "PATIENCE_NS", FOREVER_S * 10**9)
 
 
 class Gate:

@@ -16,12 +16,13 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2] / "src" / "ringfeed"
 LAYERS = (
-    "errors _process _units _classes _callers",
+    "errors _process _units _classes _callers _checks",
     "ring orders",
     "spec",
     "data",
     "transport",
     "workers monitor",
+    "resume tuning",
     "engine frameworks",
     "loader",
     "keras cli testing",

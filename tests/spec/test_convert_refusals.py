@@ -145,7 +145,7 @@ class SpoiledBulk(Spoiled):
         (None, np.zeros((5, 4, 3), "u1"), f"sample[0] has shape (5, 4, 3), {WANTED}; {CROP}"),
         ("CHW", np.zeros((4, 5, 4), "u1"), f"sample[0] has shape (4, 5, 4), {WANTED}; {CROP}"),
         ("CHW", np.zeros((3, 4, 5), "u1"), f"sample[0] has shape (3, 4, 5), {WANTED}; {TURN}"),
-        (None, None, f"sample[0] is None, {AN_ARRAY}"),
+        (None, None, f"sample[0] is None, {AN_ARRAY}, or return None there for every index"),
     ],
     ids=range(6),
 )
@@ -234,7 +234,7 @@ def test_without_steps_nothing_is_converted() -> None:
     """A plain float32 Array refuses uint8 as ever; one with any step takes nothing else."""
     strict, converting = Array((2,), "float32"), Array((2,), "float32", scale=1.0)
     assert Array((2,), "float32", scale=None, layout=None) == strict != converting
-    text = "convert it in __getitem__, or give this dtype in spec="
+    text = "convert it in __getitem__, give this dtype in spec=, or have it converted by cast=True of its Array"
     assert refusal(lambda: Spec(strict).array(0, np.zeros(2, "u1"), 7)) == (
         f"dataset[7]: sample has dtype uint8, expected float32; {text}"
     )

@@ -24,6 +24,7 @@ WRITTEN = [
     "Array((None,), 'int64', max_shape=(300,), form='pad')",
     "Array((None,), 'int64', max_shape=(300,), form='pad', padding_value=-100, pad_to=512, lengths=True)",
     "Array((3, None, None), 'float32', max_shape=(3, 8, 9), form='pad', padding_value=0.5, pad_to=(16, 32), mask=True)",
+    "Array((None,), 'float32', max_shape=(300,), form='ragged', cast=True)",
     "Bytes(300)",
     "Bytes(300, total=4000)",
     "Text(300, total=300)",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import pickle
-from collections import OrderedDict, defaultdict, namedtuple
+from collections import OrderedDict, UserDict, defaultdict, namedtuple
+from dataclasses import dataclass
 from enum import IntEnum
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -81,6 +83,14 @@ class Colour(IntEnum):
     RED = 3
 
 
+@dataclass
+class Sample:
+    """A structure with named fields that is no tuple."""
+
+    image: Any
+    rest: Any
+
+
 def nested(depth: int) -> list[Any]:
     """Return an int inside ``depth`` lists."""
     inner: Any = 1
@@ -110,8 +120,10 @@ def refusal(call: Callable[[], object]) -> str:
 
 STRUCTURE = "return the same structure for every index"
 SHAPE = "every sample must have the shape of the spec: crop, pad or resize it in __getitem__"
+MANY_SHAPES = "; or have samples of many shapes by spec= with form='pad' or 'ragged' or, with batch_size=1, variable="
 CONVERT = "convert it in __getitem__, or give another dtype in spec="
 DTYPE = "convert it in __getitem__, or give this dtype in spec="
+CAST = "convert it in __getitem__, give this dtype in spec=, or have it converted by cast=True of its Array"
 ROWS = (
     "expected an array with a leading row axis; "
     "return whole batches of arrays, or set batch_size for a dataset of single samples"
@@ -120,7 +132,10 @@ FIXED = (
     "expected one of fixed width, without Python objects and without a shape of its own; "
     "choose one such as 'uint8' or 'S16'"
 )
-LEAF = "expected an array or number, or a tuple, list or dict of them; return one of these from __getitem__"
+PARTS = "expected an array or number, or a tuple, list or dict of them"
+LEAF = f"{PARTS}; return one of these from __getitem__"
+SET = f"{PARTS}; a set has no order: make it a sorted list, or an array"
+LISTED = "make it a list, each of whose items is a leaf, or numpy.asarray() of that list, which is one leaf"
 WRITE = "expected a tuple of ints and what np.dtype takes; write it as ((224, 224, 3), 'uint8')"
 GIVEN = "expected a ringfeed.Array or a tuple, list or dict of them; write it as in Array((224, 224, 3), 'uint8')"
 INTO = {
@@ -132,6 +147,7 @@ MANY = "expected at most 1000; make one array of a list of numbers with np.asarr
 MASKED = "expected a plain array; return value.filled(...) in its place"
 RAISED = "conversion raised ValueError: bad, expected an array; return a NumPy array from __getitem__"
 MAKE = "make it one in __getitem__"
+NONE = ", or return None there for every index"
 KEYS_SAME = "return the same keys for every index"
 EVEN = "give all leaves of a batch the same number of rows"
 FIELDS = "(image, label)"
@@ -163,7 +179,8 @@ AXES: list[tuple[Any, str]] = [
 
 TREES: list[tuple[Any, str]] = [
     (((2, 3), "uint8"), f"spec[0][0] is of type int, {GIVEN}"),
-    ({"image": None}, f"spec['image'] is None, {GIVEN}"),
+    (None, f"spec is None, {GIVEN}"),
+    ({"image": None}, "spec has no leaves, expected at least one array or number; put something into it"),
     (Pair(LABEL, IMAGE), f"spec.label is of type ndarray, {GIVEN}"),
     ({"a": [()]}, "spec has no leaves, expected at least one array or number; put something into it"),
 ]
@@ -171,11 +188,11 @@ TREES: list[tuple[Any, str]] = [
 SAMPLES: list[tuple[Any, str]] = [
     ("text", f"sample is of type str, {LEAF}"),
     ((b"jpeg",), f"sample[0] is of type bytes, {LEAF}"),
-    ({"image": None}, f"sample['image'] is None, {LEAF}"),
-    (Pair({1}, 2), f"sample.image is of type set, {LEAF}"),
-    ((n for n in "ab"), f"sample is of type generator, {LEAF}"),
+    (None, f"sample is None, {LEAF}; on_error='skip' leaves out samples that are None"),
+    ({"image": None}, "sample has no leaves, expected at least one array or number; put something into it"),
+    (Pair({1}, 2), f"sample.image is of type set, {SET}"),
+    ((n for n in "ab"), f"sample is of type generator, {PARTS}; {LISTED}"),
     (object(), f"sample is of type object, {LEAF}"),
-    ([1, 2j], f"sample[1] is of type complex, {LEAF}"),
     (np.ndarray, f"sample is of type type, {LEAF}"),
     ([[1, 2], ["a"]], f"sample[1][0] is of type str, {LEAF}"),
     (np.array([None]), f"sample has dtype object, {FIXED}"),
@@ -201,7 +218,8 @@ BATCHES: list[tuple[Any, str]] = [
     (5, f"batch is of type int, {ROWS}"),
     ((IMAGE, [1, 2]), f"batch[1][0] is of type int, {ROWS}"),
     ((IMAGE, np.float32(1)), f"batch[1] has shape (), {ROWS}"),
-    ({"image": None}, f"batch['image'] is None, {ROWS}"),
+    ({"image": None}, "batch has no leaves, expected at least one array or number; put something into it"),
+    (None, f"batch is None, {ROWS}"),
     (np.array([None]), f"batch has dtype object, {FIXED}"),
     (
         {"image": IMAGE, "label": np.zeros(3)},
@@ -247,17 +265,16 @@ STRUCTURES: list[tuple[Any, Any, str]] = [
 
 VALUES: list[tuple[Any, Any, str]] = [
     (BYTE, IMAGE.astype("f8"), f"sample has dtype float64, expected uint8; {DTYPE}"),
-    (LABEL, np.array(1, ">i8"), f"sample has dtype >i8, expected int64; {DTYPE}"),
-    (LABEL, np.int32(1), f"sample has dtype int32, expected int64; {DTYPE}"),
-    (Array((), "S4"), np.bytes_(b"a"), f"sample has dtype |S1, expected |S4; {DTYPE}"),
+    (LABEL, np.array(1, ">i8"), f"sample has dtype >i8, expected int64; {CAST}"),
+    (LABEL, np.int32(1), f"sample has dtype int32, expected int64; {CAST}"),
     (LABEL, np.array(None), f"sample has dtype object, expected int64; {DTYPE}"),
-    (BYTE, IMAGE[:, :2], f"sample has shape (2, 2), expected (2, 3); {SHAPE}"),
+    (BYTE, IMAGE[:, :2], f"sample has shape (2, 2), expected (2, 3); {SHAPE}{MANY_SHAPES}"),
     (LABEL, np.array([1]), f"sample has shape (1,), expected (); {SHAPE}"),
     (BYTE, 1, f"sample is of type int, expected an array of shape (2, 3) and dtype uint8; {MAKE}"),
-    (BYTE, [[1]], f"sample is a list of 1, expected an array of shape (2, 3) and dtype uint8; {MAKE}"),
+    (BYTE, [[1]], f"sample has shape (1, 1), expected (2, 3); {SHAPE}{MANY_SHAPES}"),
     (LABEL, "1", f"sample is of type str, expected an array of shape () and dtype int64; {MAKE}"),
     (LABEL, Row(), f"sample is a list of 0, expected an array of shape () and dtype int64; {MAKE}"),
-    (LABEL, None, f"sample is None, expected an array of shape () and dtype int64; {MAKE}"),
+    (LABEL, None, f"sample is None, expected an array of shape () and dtype int64; {MAKE}{NONE}"),
     (LABEL, Holder(ValueError("bad")), f"sample is of type Holder, whose {RAISED}"),
     (LABEL, np.ma.masked, f"sample is a masked array, {MASKED}"),
 ]
@@ -286,7 +303,8 @@ BATCH_VALUES: list[tuple[Any, Any, str]] = [
     (BYTE, IMAGE, f"batch[1] has rows of shape (3,), expected (2, 3); {SHAPE}"),
     (LABEL, 1, f"batch[1] is of type int, {ROWS}"),
     (LABEL, np.int64(1), f"batch[1] has shape (), {ROWS}"),
-    (LABEL, [1, 2], f"batch[1] is a list of 2, {ROWS}"),
+    (LABEL, [1, None], f"batch[1] has dtype object, expected int64; {DTYPE}"),
+    (LABEL, [1, 2.5], f"batch[1][1] is the float 2.5, expected a value for dtype int64; {INTO['float']}: {CONVERT}"),
     (
         LABEL,
         np.zeros(5, "i8"),
@@ -426,7 +444,14 @@ INFERRED: list[tuple[Any, Any]] = [
     (Pair(1, {0: 2}), Pair(LABEL, {0: LABEL})),
     ((1, ()), (LABEL, ())),
     (nested(64), None),
-    ([0] * 1000, [LABEL] * 1000),
+    ([(0,)] * 1000, [(LABEL,)] * 1000),
+    (2j, Array((), "c8")),
+    ((1, None, [None]), (LABEL, None, [None])),
+    (UserDict(b=1, a=True), {"b": Array((), "i8"), "a": Array((), "?")}),
+    ([MappingProxyType({"a": 1})], [{"a": LABEL}]),
+    (Sample(1, (True, None)), {"image": LABEL, "rest": (Array((), "?"), None)}),
+    ([*range(8)], [LABEL] * 8),
+    (dict.fromkeys("abcdefghi", 1), dict.fromkeys("abcdefghi", LABEL)),
 ]
 
 
@@ -466,7 +491,20 @@ def test_batch_array_takes_smaller_rows_where_they_may_vary(leaf: Array, shape: 
         assert spec.batch_array(0, batch, 7, max_rows=4) is batch
     else:
         assert "expected (2, 3) or less" in refusal(lambda: spec.batch_array(0, batch, 7, max_rows=4))
-    assert refusal(lambda: spec.array(0, batch[0], 7)) == f"{AT}sample has shape {shape}, expected (2, 3); {SHAPE}"
+    text = f"{AT}sample has shape {shape}, expected (2, 3); {SHAPE}{MANY_SHAPES}"
+    assert refusal(lambda: spec.array(0, batch[0], 7)) == text
+
+
+def test_a_batch_of_one_may_be_smaller() -> None:
+    """Where samples of any shape come one by one, each is a batch of one row."""
+    spec, sample = Spec(ALL), np.ones((1, 2), "u1")
+    found = spec.batch_of_one(0, sample, 7)
+    assert found.shape == (1, 1, 2)
+    assert np.shares_memory(found, sample)
+    assert spec.batch_of_one(0, [[1, 2]], 7).tolist() == [[[1, 2]]]
+    assert refusal(lambda: spec.batch_of_one(0, np.ones((3, 3), "u1"), 7)) == (
+        f"{AT}sample has shape (3, 3), expected (2, 3) or less; crop it in __getitem__, or give a larger shape in spec="
+    )
 
 
 def test_variable_axes_belong_to_the_spec() -> None:
@@ -500,7 +538,7 @@ def test_bfloat16_is_a_dtype_like_any_other() -> None:
     small = Spec(Array((), ml_dtypes.float8_e4m3fn))  # beyond its range is NaN
     assert refusal(lambda: small.array(0, 1000, 7)).startswith(f"{AT}sample is the int 1000, expected")
     assert refusal(lambda: spec.array(0, np.zeros(3, "f2"), 7)) == (
-        f"dataset[7]: sample[0] has dtype float16, expected bfloat16; {DTYPE}"
+        f"dataset[7]: sample[0] has dtype float16, expected bfloat16; {CAST}"
     )
 
 

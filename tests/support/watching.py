@@ -41,7 +41,8 @@ def wait_until(holds: Callable[[], bool]) -> None:
 def lose_patience(loader: ringfeed.Loader, timeout_s: float) -> None:
     """Have a loader that runs wait for so long from now on: whoever places a stall first need not guess at times."""
     assert loader._runner.engine is not None
-    loader._runner.engine._settings = replace(loader._runner.engine._settings, timeout_s=timeout_s)
+    parts = loader._runner.engine.parts
+    parts.options = replace(parts.options, timeout_s=timeout_s)
 
 
 def while_it_waits(act: Callable[[], object]) -> threading.Thread:
@@ -49,7 +50,7 @@ def while_it_waits(act: Callable[[], object]) -> threading.Thread:
     caller = threading.get_ident()
 
     def waits() -> bool:
-        return sys._current_frames()[caller].f_code.co_name == "_wait_once"
+        return sys._current_frames()[caller].f_code.co_name == "_wait_for_workers"
 
     def watch() -> None:
         wait_until(waits)

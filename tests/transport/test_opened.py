@@ -25,6 +25,7 @@ import numpy as np
 import pytest
 
 import ringfeed
+from ringfeed.orders._permute import walk
 from ringfeed.transport.opened import as_before, refuse_to_share
 from ringfeed.transport.unpicklable import _global_names
 
@@ -514,6 +515,11 @@ def test_what_may_be_shared_is_forked(tmp_path: Path) -> None:
         )
     logger.removeHandler(handler)
     handler.close()
+
+
+def test_a_dataset_with_compiled_functions_is_forked() -> None:
+    """Cython's function types have a metaclass whose ``__module__`` is no text: they are no files either."""
+    refuse_to_share(functools.partial(walk, [1]))
 
 
 def test_large_containers_are_looked_into_only_so_far() -> None:

@@ -571,6 +571,28 @@ def test_a_dataset_that_brings_a_framework_in_is_named(
     assert without_figures(found.stderr) in ({said, ""} if "keras.nothing" in module else {said})
 
 
+@pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
+def test_an_installed_class_that_brings_a_framework_in_is_named(tmp_path: Path, start_method: str) -> None:
+    """Where no line of the user's asks for the framework, the line of the package that does is named."""
+    package = tmp_path / "site-packages" / "numbers_of_theirs.py"
+    package.parent.mkdir()
+    package.write_text(HIDDEN)
+    (tmp_path / "site-packages" / "keras.py").write_text("")
+    script = (
+        "import sys; sys.path.insert(0, 'site-packages')\n"
+        "import numbers_of_theirs, ringfeed\n"
+        f"loader = ringfeed.Loader(numbers_of_theirs.Numbers(), workers=2, start_method={start_method!r})\n"
+        "print([batch.tolist() for batch in loader])\n"
+    )
+    (tmp_path / "script.py").write_text(script)
+    found = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert found.stdout == "[[0, 1, 2, 3, 4, 5, 6, 7]]\n"
+    said = f"RuntimeWarning: numbers_of_theirs.py line N (import keras) {WARNING}\n  import keras\n"
+    assert without_figures(found.stderr) == f"{package}:2: {said}"
+
+
 def test_rng_is_the_function_whatever_was_imported_first() -> None:
     """No submodule hides a public name."""
     modules = "ringfeed.loader, ringfeed.orders.rng, ringfeed.data.source, ringfeed"

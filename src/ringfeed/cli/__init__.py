@@ -1,4 +1,4 @@
-"""The command `ringfeed`: what the package knows, for the terminal.
+"""The command `ringfeed`: plan, profile and watch loaders from a terminal.
 
     main ──▶ plan_table                    bytes of many settings, before there is a loader
          ──▶ profile                       where the time of a sample goes, before there are workers

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex
 
 import numpy as np
 
+from ringfeed._checks import MOST, check_count
 from ringfeed._units import parse_memory, show_bytes
 from ringfeed.cli.lengths import usage
 from ringfeed.data.base import Terms
 from ringfeed.data.source import open_source
-from ringfeed.engine.options import MOST, check_count
 from ringfeed.engine.plan import DEFAULT_SLOTS, Plan, make_plan
 from ringfeed.errors import PlanError
 from ringfeed.loader import Loader

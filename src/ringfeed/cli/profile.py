@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ringfeed._checks import check_count, check_seconds
 from ringfeed._units import show_bytes, show_s
 from ringfeed.data.base import Terms
 from ringfeed.data.source import open_source
-from ringfeed.engine.options import check_count, check_seconds
 from ringfeed.loader import Loader
 from ringfeed.orders.sampler import check_seed
 from ringfeed.ring.machine import usable_cpus

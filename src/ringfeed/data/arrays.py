@@ -19,6 +19,7 @@ from ringfeed.data.base import Source
 from ringfeed.data.members import Rows
 from ringfeed.errors import SpecError
 from ringfeed.spec.spec import Spec
+from ringfeed.spec.values import adopted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,15 +61,17 @@ class ArraySource(Source):
         """Set the spec of the arrays; a given one may only convert them."""
         inferred, _ = Spec.infer_batch(self.dataset, 0)
         given, trial = self.terms.given_spec(), self.terms.trial
-        made = self.first() if trial is not None and self.terms.reads_first(self.length()) else None
+        made = self.first(lambda made, _: made) if trial is not None and self.terms.reads_first(self.length()) else None
         if trial is not None and not trial.in_place:
             self.accept(Spec.infer(made, 0) if given is None else given, self.indices)
             return
         spec = inferred if given is None else given
         _refuse_forms(spec)
-        if inferred != spec.before_cast():
+        if inferred != adopted(spec, inferred):
             plain = spec is spec.before_cast()
             remedy = "leave spec= out" if plain else "it converts uint8 arrays of the samples' shape"
+            if any(leaf.casts for leaf in spec.leaves):
+                remedy = "cast=True converts arrays of the samples' shape, and none of fractions into whole numbers"
             message = f"spec= says {self.terms.spec!r}, but the arrays are {inferred!r}; {remedy}"
             raise SpecError(message)
         self.accept(spec, self.indices)
@@ -80,7 +83,8 @@ class ArraySource(Source):
     def open(self, dataset: Any, reader: Reader) -> Fill:
         """Gather rows in C; strided rows go the way of samples."""
         arrays = [np.asarray(array) for array in leaf_arrays(dataset) or ()]
-        if all(len(array) == 0 or array[0, ...].flags.c_contiguous for array in arrays):
+        is_cast = any(leaf.casts for leaf in self.spec.leaves)
+        if not is_cast and all(len(array) == 0 or array[0, ...].flags.c_contiguous for array in arrays):
             return reader.by(reader.writer.gather, arrays)
         unflatten = self.spec.unflatten
         return reader.by(reader.writer.samples, lambda index: unflatten([array[index, ...] for array in arrays]))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from ringfeed.data.worker_info import WorkerInfo, become
 from ringfeed.errors import SpecError
@@ -20,6 +20,7 @@ from ringfeed.ring.failure import encode
 from ringfeed.ring.machine import beyond_caches
 from ringfeed.spec._rows import RowWriter
 from ringfeed.spec.spec import Spec
+from ringfeed.spec.values import plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -34,8 +35,11 @@ if TYPE_CHECKING:
 
 NEVER = 2**64 - 1  # bytes: more than any slots have
 IDLE_NS = 10**10  # a sleeping worker looks round this often; waking it does not depend on it
+MAX_NOTHING = 1000  # batches of None that are read to find one that is none
+MAX_FAILED = 32  # elements that fail before one does not
 MAX_ROWS = 2**32 - 1  # of a batch: the shared memory counts them in 32 bits
 
+_T = TypeVar("_T")
 Fill: TypeAlias = "Callable[[], bool]"  # fills the claim; returns False when it was cancelled
 Bars = list[tuple[int, int]]  # epoch and index of each element that ended all workers that read it
 _HOOKS = ("on_epoch_begin", "on_epoch_end")
@@ -55,7 +59,11 @@ class Terms(NamedTuple):
 
     def given_spec(self) -> Spec | None:
         """Return the spec, where the user gives one."""
-        return self.spec if self.spec is None or isinstance(self.spec, Spec) else Spec(self.spec)
+        return (
+            self.spec
+            if self.spec is None or isinstance(self.spec, Spec)
+            else Spec(self.spec, has_rows=self.batch_size is None)
+        )
 
     def reads_first(self, length: int | None) -> bool:
         """Whether element 0 is to be read: to learn the spec, or what the user's functions make of it."""
@@ -126,8 +134,8 @@ class Source(ABC):
     def learn(self) -> None:
         """Set the spec and the rows of a batch, from the first sample unless the user gives the spec.
 
-        What the first sample raises comes out as it is or, with ``on_error="skip"``, as a SpecError that asks for a
-        spec.
+        What the first sample raises comes out as it is or, with ``on_error="skip"`` and where the samples after it
+        raise, too, as a SpecError that asks for a spec.
         """
 
     def length(self) -> int | None:
@@ -167,12 +175,31 @@ class Source(ABC):
                 raise SpecError(message)
         self.spec, self.rows = spec, rows
 
-    def first(self) -> Any:
-        """Return element 0 of the dataset, to learn the spec from."""
-        if self.length() == 0:
+    def first(self, look: Callable[[Any, int], _T]) -> _T:
+        """Return what ``look`` sees of element 0 and its index, to learn the spec from.
+
+        Whole batches of None are passed over and, with ``on_error="skip"``, elements that fail, up to `MAX_FAILED`.
+        """
+        length, failed = self.length(), list[Exception]()
+        if length == 0:
             message = "the dataset is empty, so there is no sample to infer the spec from; give spec="
             raise SpecError(message)
-        return self.read(0)
+        last = MAX_NOTHING if length is None else min(length, MAX_NOTHING)
+        for index in range(last):
+            try:
+                element = self.read(index)
+                if element is not None or not self.whole:
+                    return look(element, index)
+            except Exception as error:
+                if self.terms.on_error != "skip":
+                    raise
+                failed.append(error)
+                if len(failed) == MAX_FAILED:
+                    break
+        if failed:
+            raise SpecError(self._cannot_skip(failed)) from failed[0]
+        message = f"the dataset gives None in the place of its first {last} batches; give spec="
+        raise SpecError(message)
 
     def read(self, index: int) -> Any:
         """Return an element of the dataset, to learn the spec from, with its own random numbers."""
@@ -181,10 +208,6 @@ class Source(ABC):
             installed.context = context
             element = self.element(index)
             return element if self.terms.trial is None else self.terms.trial(element)
-        except Exception as error:
-            if self.terms.on_error != "skip":
-                raise
-            raise SpecError(self._cannot_skip(index, error)) from error
         finally:
             installed.context = before
 
@@ -192,17 +215,19 @@ class Source(ABC):
         """Return an element of the dataset as it is."""
         return self.dataset[index]
 
-    def _cannot_skip(self, index: int, error: Exception) -> str:
-        raised = f"{type(error).__name__}: {error}".removesuffix(": ")
+    def _cannot_skip(self, failed: list[Exception]) -> str:
+        what = "batches" if self.whole else "samples"
+        first = f"{type(failed[0]).__name__}: {failed[0]}".removesuffix(": ")
+        raised = first if len(failed) == 1 else f"{first}, and the {len(failed) - 1} {what} read after it failed, too"
         if self.terms.spec is not None:
             return (
-                f"dataset[{index}], read to see what the functions given to the loader make of it, raised {raised}; "
-                f"on_error='skip' cannot leave it out before that is known: put a good one first"
+                f"dataset[0], read to see what the functions given to the loader make of it, raised {raised}; "
+                f"on_error='skip' leaves none out before that is known: put a good one first"
             )
         remedy = "spec= and max_batch_size=" if self.whole else "spec="
         return (
-            f"dataset[{index}], read for the spec, raised {raised}; on_error='skip' cannot leave it out before the "
-            f"spec is known: give {remedy}"
+            f"dataset[0], read for the spec, raised {raised}; on_error='skip' leaves none out before the spec is "
+            f"known: give {remedy}"
         )
 
     # ---- its batches ----
@@ -272,6 +297,7 @@ def _is_own(hook: Any) -> bool:
 
 def packages_in(sample: object) -> frozenset[str]:
     """Name the packages whose objects a sample holds."""
+    sample = plain(sample)
     if not isinstance(sample, tuple | list | dict):
         return frozenset([type(sample).__module__.partition(".")[0]])
     children = sample.values() if isinstance(sample, dict) else sample

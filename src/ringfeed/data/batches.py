@@ -6,7 +6,6 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 from ringfeed.data.base import Delivery, Source, packages_in
-from ringfeed.errors import SpecError
 from ringfeed.ring.failure import Kind, kind_of
 from ringfeed.spec.spec import Spec
 
@@ -15,8 +14,6 @@ if TYPE_CHECKING:
     from ringfeed.data.passes import PassOrder
     from ringfeed.orders.sampler import Sampler
     from ringfeed.ring._ring import Lease
-
-MAX_NOTHING = 1000  # batches of None that are read to find one that is none
 
 
 def batches_in(dataset: Any) -> int | None:
@@ -60,24 +57,16 @@ class BatchSource(Source):
                 raise ValueError(message)
             self.accept(spec, most)
             return
-        batch, index = self._first_batch()
-        spec, rows = Spec.infer_batch(batch, index)
+        spec, rows, index = self.first(self._look)
         if most is not None and most < rows:
             message = f"max_batch_size={most}, but batch {index} has {rows} rows; raise it"
             raise ValueError(message)
-        self.has_gaps, self.packages = index > 0, packages_in(batch)
+        self.has_gaps = index > 0
         self.accept(spec, most or max(rows, self.least_rows))
 
-    def _first_batch(self) -> tuple[Any, int]:
-        """Return the first batch that is not None, and its index."""
-        batch, index = self.first(), 0
-        while batch is None:
-            index += 1
-            if index in (self.length(), MAX_NOTHING):
-                message = f"the dataset gives None in the place of its first {index} batches; give spec="
-                raise SpecError(message)
-            batch = self.read(index)
-        return batch, index
+    def _look(self, batch: Any, index: int) -> tuple[Spec, int, int]:
+        self.packages = packages_in(batch)
+        return (*Spec.infer_batch(batch, index), index)
 
     def settle(self, lease: Lease, rows: int, epoch: Any) -> Delivery:  # noqa: ARG002 - see streams
         """Say why the batch is missing: it fails as one, or there is none."""

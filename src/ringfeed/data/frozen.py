@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 T_co = TypeVar("T_co", covariant=True)
 DEEPEST = 8  # structures in structures; what lies deeper is pickled
+_PLAIN_KEYS = frozenset({str, bytes, int, bool})  # of which equal ones of one type are the same
 _DTYPES: dict[type, Any] = {bool: np.bool_, int: np.int64, float: np.float64}
 
 
@@ -258,7 +259,7 @@ def _structures(items: Sequence[Any], kind: type, depth: int) -> _Column:
     """Pack lists, tuples or dicts: by their places where they are alike, else one after the other."""
     if kind is dict:
         keys = tuple(items[0])
-        if not keys or any(tuple(item) != keys for item in items):
+        if not keys or not all(_has_keys(item, keys) for item in items):
             return _pickled(items)
         return _Rows(dict, keys, *(_pack([item[key] for item in items], depth) for key in keys))
     lengths = [*map(len, items)]
@@ -267,6 +268,15 @@ def _structures(items: Sequence[Any], kind: type, depth: int) -> _Column:
     if len(set(lengths)) == 1 and lengths[0]:
         return _Rows(kind, None, *(_pack(column, depth) for column in zip(*items, strict=True)))
     return _pickled(items)
+
+
+def _has_keys(item: dict[Any, Any], keys: tuple[Any, ...]) -> bool:
+    """Whether a dict has just these keys in this order: 1 and True are equal, and not the same."""
+    return tuple(item) == keys and all(map(_is_same, item, keys))
+
+
+def _is_same(key: Any, other: Any) -> bool:
+    return key is other or (type(key) is type(other) and type(key) in _PLAIN_KEYS)
 
 
 def _pickled(items: Sequence[Any]) -> _Column:

@@ -56,27 +56,41 @@ class SampleSource(Source):
     def learn(self) -> None:
         """Set the spec, from sample 0 unless it is given."""
         spec, trial = self.terms.given_spec(), self.terms.trial
-        sample = self.first() if self.terms.reads_first(self.length()) else None
+        learnt = self.first(self._look) if self.terms.reads_first(self.length()) else None
         if trial is not None and not trial.in_place and self.method == "read_into":
             self.method = "__getitem__"  # it makes new samples
         if spec is None:
-            spec, self.packages = Spec.infer(sample, 0), packages_in(sample)
+            assert learnt is not None
+            spec = learnt
         else:
-            _refuse_variable(spec, self.indices)
+            _refuse_variable(spec, self.indices, self.method)
             if any(leaf.form is not None for leaf in spec.leaves) and self.method == "read_into":
                 self.method = "__getitem__"  # no place in a slot is that of a row before its length is known
             if self.method == "read_into":
                 _refuse_cast(spec)
         self.accept(spec, self.indices)
 
+    def _look(self, sample: Any, index: int) -> Spec | None:
+        if self.terms.spec is not None:
+            return None
+        self.packages = packages_in(sample)
+        return Spec.infer(sample, index)
 
-def _refuse_variable(spec: Spec, batch_size: int) -> None:
-    """Refuse samples of different shapes, of which no batch can be made."""
+
+def _refuse_variable(spec: Spec, batch_size: int, method: str) -> None:
+    """Refuse samples of different shapes, where a batch has several of them or the dataset writes into the slot."""
     for leaf in spec.leaves:
-        if leaf.variable:
+        if leaf.variable and batch_size > 1:
             message = (
                 f"{leaf.path} has variable={leaf.variable}, but samples of different shapes make no batch of "
-                f"batch_size={batch_size}; pad them in __getitem__, or let it return whole batches with batch_size=None"
+                f"batch_size={batch_size}; give form='pad' or 'ragged' in place of variable=, pad them in __getitem__, "
+                f"give batch_size=1, or have the dataset return whole batches with batch_size=None and max_batch_size="
+            )
+            raise SpecError(message)
+        if leaf.variable and method == "read_into":
+            message = (
+                f"{leaf.path} has variable={leaf.variable}, but read_into writes samples of one shape; take it out of "
+                f"the dataset, or leave variable= out"
             )
             raise SpecError(message)
 
@@ -84,9 +98,10 @@ def _refuse_variable(spec: Spec, batch_size: int) -> None:
 def _refuse_cast(spec: Spec) -> None:
     """Refuse to convert what a dataset itself writes into the slot."""
     for leaf in spec.leaves:
-        if leaf.cast is not None:
+        if leaf.cast is not None or leaf.casts:
+            steps = "cast=" if leaf.casts else "scale=, offset=, mean=, std= and layout="
             message = (
-                f"{leaf.path} is converted by its Array, but read_into writes into the slot itself; write float32 "
-                f"there and leave scale=, offset=, mean=, std= and layout= out, or take read_into out of the dataset"
+                f"{leaf.path} is converted by its Array, but read_into writes into the slot itself; write {leaf.dtype} "
+                f"there and leave {steps} out, or take read_into out of the dataset"
             )
             raise SpecError(message)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _TABLES = {"pandas.DataFrame": "columns", "polars.DataFrame": "columns", "pyarrow.Table": "column_names"}
 _MAKES_BATCHES = {"torch.DataLoader", "ringfeed.Loader"}
+_GIVES_BATCHES = {"ringfeed.Reiterable", "ringfeed.LoaderAdapter", "ringfeed.BatchIterator", "ringfeed.Repeated"}
 
 
 def open_source(dataset: Any, terms: Terms, functions: Functions | None = None) -> Source:
@@ -87,9 +88,19 @@ def _refusal(dataset: Any, batch_size: int | None) -> str | None:
             f"a {kind} makes batches itself, expected a dataset of samples; give what it loads, its .dataset, "
             f"or batch_size=None to have its batches as they are"
         )
+    if not _GIVES_BATCHES.isdisjoint(names) and batch_size is not None:
+        return (
+            f"{_a(kind)} gives the batches of a loader, expected a dataset of samples; give the dataset of that "
+            f"loader, "
+            f"or batch_size=None to have its batches as they are"
+        )
     if isinstance(dataset, type) and callable(getattr(dataset, "__getitem__", None)):
         return f"{dataset.__name__} is a class, expected a dataset; give an instance: {dataset.__name__}(...)"
     return _needs_arguments(dataset) if is_iterable(dataset) and not hasattr(type(dataset), "__iter__") else None
+
+
+def _a(kind: str) -> str:
+    return f"{'an' if kind[0] in 'AEIOU' else 'a'} {kind}"
 
 
 def _needs_arguments(function: Any) -> str | None:

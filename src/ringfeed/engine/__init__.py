@@ -1,7 +1,11 @@
 """One running loader: options become a plan, the plan a ring with workers, the ring batches.
 
-options ──▶ plan ──▶ Engine ──▶ batches, _iterator
-                       ├── room            which batch keeps its slot
-                       ├── faults          what went wrong, in words
-                       └── autotune, resizer   slots and workers, by what they wait for
+options ──▶ plan ──▶ parts: segment, ring, workers ──▶ Engine ──▶ batches, _iterator
+                                                         ├── lookahead   plans this epoch and the next
+                                                         ├── waiting     for workers or views: bounded, explained
+                                                         ├── settling    leaves out rows that failed
+                                                         ├── room        which batch keeps its slot
+                                                         └── faults      what went wrong, in words
+
+`runner` begins one epoch after the other. Imports `resume`, `tuning` and what lies below them.
 """

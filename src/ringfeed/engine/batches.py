@@ -4,30 +4,18 @@ from __future__ import annotations
 
 import sys
 from copy import copy
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ringfeed._process import Exit
-from ringfeed.engine._iterator import Batches, Progress
+from ringfeed.engine._iterator import Batches
 from ringfeed.errors import ClosedError, RingfeedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ringfeed.engine._iterator import Taker
+    from ringfeed.engine._iterator import Progress, Taker
+    from ringfeed.engine.runner import EpochRunner
     from ringfeed.spec.builder import BuildBatch
-
-
-class EpochRun(NamedTuple):
-    """What an iterator asks of the runner of its epoch. ``keeps``: the loader, which lives as long as its iterators."""
-
-    turn: int
-    lock: object
-    resolve: Callable[[int, BuildBatch | None], None]
-    ready: Callable[[], bool]
-    break_off: Callable[[], None]
-    is_stopped: Callable[[], bool]
-    progress: Progress
-    keeps: object
 
 
 class BatchIterator(Batches):
@@ -38,11 +26,26 @@ class BatchIterator(Batches):
 
     _finished = True  # until it has begun, if Ctrl-C lets it
 
-    def __init__(self, run: EpochRun, taker: Taker, build: BuildBatch | None, *, copy: bool) -> None:
-        """Iterate over the batches of ``run``, as arrays, or copies, or as what ``build`` makes of them."""
-        super().__init__(taker, run.turn, build, run.lock, run.progress, copy)
-        self._run = run
+    def __init__(  # noqa: PLR0913 - what an epoch is
+        self,
+        runner: EpochRunner,
+        taker: Taker,
+        turn: int,
+        progress: Progress,
+        build: BuildBatch | None,
+        *,
+        wait_for_slots: bool,
+        keeps: object,
+    ) -> None:
+        """Iterate over this turn's batches, as arrays, or copies, or as what ``build`` makes of them.
+
+        ``keeps``: the loader, which lives as long as its iterators.
+        """
+        super().__init__(taker, turn, build, runner.lock, progress, runner.options.copy)
+        self._runner = runner
         self._build = build
+        self._wait_for_slots = wait_for_slots
+        self._keeps = keeps
         self._finished = False
         self.failure: RingfeedError | None = None
         """What ended the workers, and the epoch before its time. Without a traceback, which would keep the loader."""
@@ -53,23 +56,23 @@ class BatchIterator(Batches):
             raise StopIteration
         try:
             self.raise_kept()
-            self._run.resolve(answer, self._build)
+            self._runner.resolve(self.turn, answer, self._build, patient=self._wait_for_slots)
         except StopIteration:
             self._finished = True
-            self.progress.is_over = not self._run.is_stopped()  # else the workers have failed
+            self.progress.is_over = self._runner.engine is not None  # else the workers have failed
             raise
         except ClosedError:
             Exit.park()
             raise
         except RingfeedError as error:
-            if self._run.is_stopped():
+            if self._runner.engine is None:
                 self.failure = copy(error)
             raise
 
     def ready(self) -> bool:
         """Whether ``next()`` would not wait; raises what it would, for an iterator that has had its time."""
         try:
-            return not self._finished and self._run.ready()
+            return not self._finished and self._runner.ready(self.turn)
         except ClosedError:
             Exit.park()
             raise
@@ -77,4 +80,4 @@ class BatchIterator(Batches):
     def __del__(self, is_exiting: Callable[[], bool] = sys.is_finalizing) -> None:
         """Break the epoch off, unless it is over, or the interpreter ends: globals may be None then."""
         if not is_exiting() and not self._finished:
-            self._run.break_off()
+            self._runner.break_off(self.turn)

@@ -15,11 +15,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ringfeed.data.base import Source
+    from ringfeed.engine.parts import Parts
     from ringfeed.orders.permutation import Indices
     from ringfeed.orders.sampler import Epoch
-    from ringfeed.ring._ring import Ring
-    from ringfeed.spec.layout import Layout
 
 
 class _Part:
@@ -45,15 +43,15 @@ class _Part:
 class Lookahead:
     """Plans the batches of one ring. Not thread-safe: the loader's lock is held."""
 
-    def __init__(self, ring: Ring, source: Source, layout: Layout, workers: int, *, drop_remainder: bool) -> None:
+    def __init__(self, parts: Parts) -> None:
         """Plan nothing yet."""
         self.version = 0
         """Of the dataset that the coming batches are read from."""
-        self._ring = ring
-        self._source = source
-        self._rows = layout.indices
-        self._workers = workers
-        self._drops = drop_remainder
+        self._ring = parts.ring
+        self._source = parts.source
+        self._rows = parts.plan.layout.indices
+        self._workers = parts.plan.workers
+        self._drops = parts.options.drop_remainder
         self.clear()
 
     def clear(self) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import operator
 from dataclasses import dataclass
-from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal
 
+from ringfeed._checks import AUTO, MOST, check_choice, check_count, check_seconds, is_auto
 from ringfeed.data.passes import PassOrder
 from ringfeed.ring import _ring
 from ringfeed.ring.machine import usable_cpus
@@ -17,10 +16,8 @@ if TYPE_CHECKING:
     from ringfeed.monitor.stats import Side
     from ringfeed.orders.sampler import Sampler
 
-AUTO = "auto"
 AUTO_WORKERS = 4  # a CPU, at most: more than one helps while they wait for a disk or a network
 SPARE_SLOTS = 2  # of whole batches: one in use and one ready, besides one for each worker
-MOST = 2**63 - 1  # that C counts to
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,50 +118,3 @@ def _most_workers(workers: int | str | None) -> int:
     if isinstance(workers, str):
         return min(usable_cpus() * AUTO_WORKERS, _ring.MAX_WORKERS)
     return check_count("workers", workers, 0, none=False) or 0
-
-
-def check_choice(name: str, value: object, choices: tuple[str | bool, ...]) -> None:
-    """Raise ValueError unless the value is one of the choices."""
-    if value not in choices:
-        message = f"{name}={value!r}; choose one of {', '.join(map(repr, choices))}"
-        raise ValueError(message)
-
-
-def is_auto(name: str, value: object) -> bool:
-    """Whether it is to be found out; ValueError for another word than "auto"."""
-    if isinstance(value, str) and value != AUTO:
-        message = f"{name}={value!r}; give a number, or {AUTO!r}"
-        raise ValueError(message)
-    return isinstance(value, str)
-
-
-def check_seconds(name: str, value: object, otherwise: str) -> None:
-    """Raise TypeError or ValueError unless it is None or a time above 0; ``otherwise`` says what else may be given."""
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, Real):
-        message = f"{name}={value!r} must be a number of seconds, {otherwise}"
-        raise TypeError(message)
-    if not float(value) > 0:
-        message = f"{name}={value!r} must be positive, {otherwise}"
-        raise ValueError(message)
-
-
-def check_count(name: str, value: object, least: int, most: int | None = None, *, none: bool = True) -> int | None:
-    """Return an int from ``least`` to ``most``, or None for None where that is allowed."""
-    if value is None and none:
-        return None
-    try:
-        count = operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        count = None
-    if count is None or isinstance(value, bool):
-        message = f"{name}={value!r} must be an int"
-        raise TypeError(message)
-    if count < least:
-        message = f"{name}={count} must be at least {least}"
-        raise ValueError(message)
-    if most is not None and count > most:
-        message = f"{name}={count} must be at most {most}"
-        raise ValueError(message)
-    return count

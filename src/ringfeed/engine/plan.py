@@ -6,14 +6,14 @@ plan_for    the plan of a loader's options
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from ringfeed._units import parse_memory, show_bytes
 from ringfeed.errors import PlanError
 from ringfeed.ring import _ring
-from ringfeed.ring.machine import free_memory
+from ringfeed.ring.machine import check_free, free_memory
 from ringfeed.ring.segment import MIN_SLOTS, Sizes, worker_ids
 from ringfeed.spec.layout import Layout
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ringfeed.engine.options import Options
     from ringfeed.spec.spec import Spec
     from ringfeed.transport.shared_dataset import Parcel
+    from ringfeed.tuning.autotune import Tuner
 
 PLANNED_INDICES = 16384  # as many are planned ahead, or two batches a slot
 DEFAULT_SLOTS = 4
@@ -197,23 +198,9 @@ def plan_for(options: Options, source: Source, parcel: Parcel | None) -> Plan:
     return plan
 
 
-def check_available(plan: Plan) -> None:
-    """Raise PlanError unless the machine, and every cgroup around this process, has the plan's bytes free.
-
-    Past these limits the kernel kills instead of refusing, so it has to be asked before.
-    """
+def check_available(plan: Plan, tuner: Tuner | None) -> None:
+    """Raise PlanError unless there is memory for the plan, or for what the tuner begins with."""
+    if tuner is not None:
+        plan = replace(plan, slots=tuner.setting.slots, workers=tuner.setting.workers)
     slots = f"{plan.slots} slots of {show_bytes(plan.slot_size)}"
-    _check_free(plan.total, f"the plan needs {show_bytes(plan.total)} ({slots})")
-
-
-def check_room(slot_size: int) -> None:
-    """Raise PlanError unless there is room for another slot; see `check_available`."""
-    _check_free(slot_size, f"another slot needs {show_bytes(slot_size)}")
-
-
-def _check_free(needed: int, what: str) -> None:
-    for free, whose in free_memory():
-        if needed > free:
-            has = f"{whose} {show_bytes(max(free, 0))} free"
-            message = f"{what}, but {has}; use fewer slots, a smaller batch_size, or memory="
-            raise PlanError(message)
+    check_free(plan.total, f"the plan needs {show_bytes(plan.total)} ({slots})")

@@ -19,10 +19,10 @@ from ringfeed.ring import _ring
 from ringfeed.ring._snapshot import Observer
 
 if TYPE_CHECKING:
-    from ringfeed.engine.resizer import Sizing
     from ringfeed.monitor.lease_tracker import Origins
     from ringfeed.ring._ring import Lease, Ring
     from ringfeed.spec.builder import BatchBuilder
+    from ringfeed.tuning.resizer import Sizing
 
 SOON_NS = 10**7  # what a step may take to let go of its batch
 OVER = (_ring.STOPPED, _ring.ALARMED)

@@ -3,7 +3,7 @@
     Loader ──▶ EpochRunner.begin() ──▶ BatchIterator ── an answer of the ring ──▶ EpochRunner ──▶ Engine.resolve()
 
 The runner makes the engine for its first epoch, and another after one whose workers have failed. It knows where the
-user's code is: see `place`.
+user's code is: see `resume`.
 """
 
 from __future__ import annotations
@@ -11,31 +11,31 @@ from __future__ import annotations
 import atexit
 import threading
 import weakref
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ringfeed._checks import MOST
 from ringfeed._process import Exit, Forks
 from ringfeed.data.passes import PassOrder
-from ringfeed.engine.autotune import make_tuner
-from ringfeed.engine.batches import BatchIterator, EpochRun
+from ringfeed.engine._iterator import Progress
+from ringfeed.engine.batches import BatchIterator
 from ringfeed.engine.engine import Engine
-from ringfeed.engine.hooks import Hooks
-from ringfeed.engine.options import MOST
+from ringfeed.engine.parts import Parts
 from ringfeed.engine.plan import check_available
-from ringfeed.engine.position import Position
 from ringfeed.engine.sending import Sending
 from ringfeed.errors import ClosedError, RingfeedError, SupersededError
-from ringfeed.monitor.stats import Stats
+from ringfeed.monitor.stats import Setting, Stats
+from ringfeed.resume.hooks import Hooks
+from ringfeed.resume.position import Position
 from ringfeed.ring import _ring
+from ringfeed.tuning.autotune import make_tuner
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ringfeed.data.base import Source
-    from ringfeed.engine._iterator import Progress
     from ringfeed.engine.options import Options
-    from ringfeed.orders.sampler import Epoch, Sampler
+    from ringfeed.orders.sampler import Sampler
     from ringfeed.orders.shard import Shard
     from ringfeed.ring._feed import Feed
     from ringfeed.spec.builder import BuildBatch
@@ -59,8 +59,8 @@ class EpochRunner:
         self._sent_seed = source.seed  # that the engine's workers have
         self._goes_on = options.prefetches_epochs(source, order)
         self.plan = self._sending.plan()
-        self.tuner = make_tuner(options, self.plan)
-        self._check_memory()
+        self.tuner = make_tuner(options.auto, Setting(self.plan.workers, self.plan.slots))
+        check_available(self.plan, self.tuner)
         self.engine: Engine | None = None
         self.on_start: list[Callable[[Engine], None]] = []
         """Called with each engine before its workers start."""
@@ -74,13 +74,6 @@ class EpochRunner:
         self._unended: Engine | None = None  # the last there was, until it has ended
         self.finalizer: weakref.finalize[[Engine], EpochRunner] | None = None
         self.launcher = self._sending.begin_to_launch()  # until the first epoch
-
-    def _check_memory(self) -> None:
-        """Refuse what the machine has no memory for at the start."""
-        plan = self.plan
-        if self.tuner is not None:
-            plan = replace(plan, slots=self.tuner.setting.slots, workers=self.tuner.setting.workers)
-        check_available(plan)
 
     # ---- epochs ----
 
@@ -114,36 +107,29 @@ class EpochRunner:
         elif self.source.changes:
             self.engine.update(self.source.dataset)
         progress = self._begin_next(hooks)
-        run = self._run(self._turn, progress, keeps, wait_for_slots=wait_for_slots)
         assert self.engine is not None
-        return BatchIterator(run, self.engine.taker, build, copy=self.options.copy)
+        taker = self.engine.taker
+        return BatchIterator(self, taker, self._turn, progress, build, wait_for_slots=wait_for_slots, keeps=keeps)
 
     def _begin_next(self, hooks: Any) -> Progress:
         """Plan the epoch of the next place; the one after it comes next."""
         engine, position = self.engine, self.position
         assert engine is not None
-        epoch = position.start(hooks)._replace(states=engine.streams.states)
-        engine.streams.go_on_from(epoch.begun, is_ahead=engine.is_ahead(epoch.begun.epoch))
+        progress, streams = Progress(), engine.parts.streams
+        epoch = position.start(hooks, progress, streams.states)
+        streams.go_on_from(epoch.begun, is_ahead=engine.is_ahead(epoch.begun.epoch))
         number, shard, sampler = epoch.begun.epoch, position.shard, position.sampler
         # Not by a method: the engine must not keep this.
-        following = partial(_part, shard, sampler) if self._goes_on and number < MOST else None
+        following = partial(shard.epoch_of, sampler) if self._goes_on and number < MOST else None
         part = shard.part_of(epoch.order)
-        engine.begin(part, number, self._turn, epoch.progress, pure=sampler.pure, following=following)
+        engine.begin(part, number, self._turn, progress, pure=sampler.pure, following=following)
         position.enter(epoch)
-        return epoch.progress
+        return progress
 
     def _is_ahead(self, engine: Engine) -> bool:
         """Whether the engine has begun to read the next epoch, from its start."""
         is_as_planned = self.position.is_at_a_start and self._sent_seed == self.source.seed
         return is_as_planned and engine.is_ahead(self.position.next.epoch)
-
-    def _run(self, turn: int, progress: Progress, keeps: object, *, wait_for_slots: bool) -> EpochRun:
-        resolve = partial(self._resolve, turn, patient=wait_for_slots)
-        ready, break_off = partial(self._ready, turn), partial(self._break_off, turn)
-        return EpochRun(turn, self.lock, resolve, ready, break_off, self._is_stopped, progress, keeps)
-
-    def _is_stopped(self) -> bool:
-        return self.engine is None
 
     def attach(self, feed: Feed) -> None:
         """Have C code take the newest iterator's batches from ``feed``."""
@@ -166,7 +152,7 @@ class EpochRunner:
             self.position.sampler = self._make_sampler()
 
     def waiting(self) -> int:
-        """Return how many batches the sampler has given and no iterator has taken."""
+        """Return how many batches the sampler, a `PassOrder`, has given and no iterator has taken."""
         engine = self.engine
         return 0 if engine is None else engine.waiting
 
@@ -188,10 +174,10 @@ class EpochRunner:
 
     def _start(self) -> None:
         self.stop_engine()  # if Ctrl-C has kept the last from it
-        self._check_memory()
+        check_available(self.plan, self.tuner)
         source, self._sent_seed = self.source.without_dataset(), self.source.seed
         launcher, self.launcher = self.launcher, None
-        engine = Engine(self.plan, source, self.options, self.stats, tuner=self.tuner, launcher=launcher)
+        engine = Engine(Parts(self.plan, source, self.options, self.stats, self.tuner, launcher))
         try:
             self._unended = engine
             self.finalizer = weakref.finalize(self, Engine.stop, engine)
@@ -211,7 +197,7 @@ class EpochRunner:
             message = "a newer iterator of this loader has taken over; finish one before you make the next"
             raise SupersededError(message)
 
-    def _ready(self, turn: int) -> bool:
+    def ready(self, turn: int) -> bool:
         """Whether the next batch is there; raises what is raised for an iterator that has had its time."""
         self._check_open()
         with self.lock:
@@ -219,7 +205,7 @@ class EpochRunner:
             engine = self.engine
             return engine is not None and (engine.taker.kept is not None or engine.ring.look() == _ring.TAKEABLE)
 
-    def _resolve(self, turn: int, answer: int, build: BuildBatch | None, *, patient: bool) -> None:
+    def resolve(self, turn: int, answer: int, build: BuildBatch | None, *, patient: bool) -> None:
         """Have the engine do what the ring's answer asks for; StopIteration at the epoch's end."""
         self._check_open()
         with self.lock:
@@ -245,7 +231,7 @@ class EpochRunner:
                 self._run_hook("on_epoch_end")
             raise StopIteration
 
-    def _break_off(self, turn: int) -> None:
+    def break_off(self, turn: int) -> None:
         """Cancel an epoch whose iterator died before its end."""
         # Never wait for the lock: this runs wherever the garbage collector does, in the pool's watcher too. Its
         # owner closes the loader or begins an epoch: the iterator of the newest turn is not inside next() if it dies.
@@ -275,7 +261,7 @@ class EpochRunner:
     def count(self) -> Stats:
         """Return the statistics, brought up to date."""
         if self.engine is not None:
-            self.stats = self.engine.count()
+            self.engine.parts.count()
         return self.stats
 
     # ---- the end ----
@@ -292,7 +278,6 @@ class EpochRunner:
         """End the engine. What Ctrl-C keeps it from is done by the next call, or at the runner's end."""
         self.engine = None
         if self._unended is not None:
-            self.stats = self._unended.stats
             self._unended.stop()
             if self.finalizer is not None:
                 self.finalizer.detach()
@@ -313,8 +298,3 @@ class EpochRunner:
         with self.lock:
             self.stop_engine()
             self.launcher = None  # that ends what it has begun
-
-
-def _part(shard: Shard, sampler: Sampler, number: int) -> Epoch:
-    """Return a rank's part of an epoch."""
-    return shard.part_of(sampler.epoch(number))

@@ -10,6 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ringfeed._checks import check_count
+from ringfeed.orders._repeated import Repeated
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from ringfeed.errors import RingfeedError
     from ringfeed.frameworks.device import PendingCopies
     from ringfeed.frameworks.pinned import Registrar
+    from ringfeed.resume.place import Progress
     from ringfeed.ring._feed import Feed
     from ringfeed.spec.array import AnyArray
     from ringfeed.spec.builder import BuildBatch
@@ -93,19 +97,6 @@ class BatchIterator(Protocol):
         """Whether ``next()`` would not wait; raises what it would, for an iterator that has had its time."""
 
 
-class Repeated(Protocol):
-    """One iterator over several epochs."""
-
-    def __len__(self) -> int:
-        """Return the batches of so many whole epochs; TypeError where the loader cannot know."""
-
-    def __iter__(self) -> Self:
-        """Return itself."""
-
-    def __next__(self) -> Any:
-        """Return the next batch, of the next epoch where one is over."""
-
-
 class BatchStream(Protocol):
     """A loader, as frameworks take it."""
 
@@ -142,9 +133,6 @@ class BatchStream(Protocol):
     def begin(self, begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         """Return the iterator of an epoch that ``begin`` begins; Ctrl-C leaves the loader where it was."""
 
-    def repeat(self, epochs: Epochs, count: int | None) -> Repeated:
-        """Return one iterator over so many epochs."""
-
     def give_back(self, turn: int) -> None:
         """Let the next epoch be the one of this turn again, from where it began; unless another was asked for since."""
 
@@ -172,17 +160,6 @@ class BatchStream(Protocol):
 
     def register_slots(self, registrar: Registrar) -> None:
         """With ``pin=True``, have the slots registered by this framework instead of the CUDA driver."""
-
-
-class Progress(Protocol):
-    """How far the user's code has come in an epoch."""
-
-    given: int
-    """Batches that it was handed, or whose failure was raised, or that hold nothing; UNKNOWN: only it knows."""
-    is_over: bool
-
-
-UNKNOWN = -1
 
 
 @dataclass(frozen=True)
@@ -232,12 +209,12 @@ class Epochs(Reiterable):
         """Begin the next epoch; an older iterator of the loader raises SupersededError at its next ``next()``."""
         return self._stream.begin(self._begin)
 
-    def repeat(self, epochs: int | None = None) -> Repeated:
+    def repeat(self, epochs: int | None = None) -> Repeated[Any]:
         """Return one iterator over so many epochs; None: without end. See `Loader.repeat`.
 
         With a device, the first batch of each epoch is copied when it is asked for, and all others ahead of that.
         """
-        return self._stream.repeat(self, epochs)
+        return Repeated(self, check_count("epochs", epochs, 0))
 
     def __len__(self) -> int:
         """Return the batches of an epoch; TypeError where the loader does not know."""

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ringfeed.errors import RingfeedError
-from ringfeed.frameworks.base import UNKNOWN, Framework
+from ringfeed.frameworks.base import Framework
 from ringfeed.frameworks.cast import NOTHING
+from ringfeed.resume.place import UNKNOWN
 from ringfeed.spec._fields import Fields
 from ringfeed.spec.builder import BatchBuilder
 from ringfeed.spec.dlpack import Exports, can_be_exported
@@ -28,8 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import TypeAlias
 
-    from ringfeed.frameworks.base import BatchIterator, BatchStream, LoaderInfo, Progress
+    from ringfeed.frameworks.base import BatchIterator, BatchStream, LoaderInfo
     from ringfeed.frameworks.cast import Chosen
+    from ringfeed.resume.place import Progress
     from ringfeed.ring._ring import Lease
     from ringfeed.spec.array import AnyArray, Leaf
     from ringfeed.spec.builder import BuildBatch

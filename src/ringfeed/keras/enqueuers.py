@@ -16,8 +16,8 @@ from abc import ABC, abstractmethod
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ringfeed._checks import check_choice, check_count
 from ringfeed.data.batches import batches_in
-from ringfeed.engine.options import check_choice, check_count
 from ringfeed.errors import ClosedError, WorkerError
 from ringfeed.keras.pydataset import DatasetFeed, draws_kept
 from ringfeed.ring.failure import RemoteError

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from keras.src.trainers.epoch_iterator import EpochIterator
 
+from ringfeed._classes import root_of
 from ringfeed.frameworks.keras.adapter import LoaderAdapter
 from ringfeed.frameworks.keras.caller import caller, owner
 from ringfeed.frameworks.keras.door import check_takes_adapters
@@ -94,7 +95,7 @@ def feed(  # noqa: PLR0913 - the public parameters
     Keras' own way, and mean nothing here.
     """
     given = {"shuffle": shuffle, "seed": seed, "spec": spec, "max_batch_size": max_batch_size} | settings
-    is_keras_2 = any(base.__module__.partition(".")[0] == "tf_keras" for base in type(dataset).__mro__)
+    is_keras_2 = "tf_keras" in map(root_of, type(dataset).__mro__)
     if not is_keras_2:
         check_takes_adapters("feed()")
     elif class_weight is not None:

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from ringfeed.frameworks.base import BatchIterator, Progress
+    from ringfeed.frameworks.base import BatchIterator
     from ringfeed.loader import LoaderStream
+    from ringfeed.resume.place import Progress
     from ringfeed.spec.builder import BuildBatch
 
     Draw = Callable[[int, int], Sequence[int]]
@@ -83,7 +84,7 @@ class DatasetFeed:
     @property
     def position(self) -> int:
         """How many batches of the pass were taken; of a dataset without end, the number of the next one."""
-        return self._order.now.given - self._stream.waiting()
+        return self._order.now.given - self._stream.runner.waiting()
 
     def rest(self) -> Iterator[int] | None:
         """Give the numbers of the batches still to come after an error, the one that failed included.
@@ -100,7 +101,7 @@ class DatasetFeed:
         hook()
         if self._reloads:
             try:
-                self._stream.reload()
+                self._stream.runner.reload()
             except RingfeedError as error:
                 self._error = error  # the next batch says so
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from copy import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
+
+from ringfeed._process import Forks
+from ringfeed.ring import _ring
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -111,20 +115,42 @@ class Ledger:
         self._stats = stats
         self._before = copy(stats)
         self._observer = observer
+        self._forks = Forks.count
+        self._counting = threading.RLock()  # held for a few steps: statistics are asked for by any thread
+        self._since_ns = 0  # when time was last counted in the epoch under way; 0: there is none
+
+    def begin_epoch(self) -> None:
+        """Count the time from now on."""
+        self._since_ns = _ring.now_ns()
+
+    def end_epoch(self) -> None:
+        """Count the time up to now, and no further."""
+        self._count_time(over=True)
+
+    def _count_time(self, *, over: bool) -> None:
+        """Count the time since the last look, if an epoch is under way; ``over``: it ends now."""
+        if self._forks != Forks.count:
+            return  # the thread that held the lock when this process was forked is not in it
+        with self._counting:
+            now_ns = _ring.now_ns()
+            if self._since_ns:
+                self._stats.elapsed_s += (now_ns - self._since_ns) / 1e9
+                self._since_ns = 0 if over else now_ns
 
     def count(self, restarts: int, waiting_rows: int | None) -> None:
         """Take over what the control block says; ``restarts`` is what the pool has counted.
 
         ``waiting_rows``: of the one batch that is taken and not handed out yet, if there is one.
         """
+        self._count_time(over=False)
         stats, before = self._stats, self._before
-        consumer, workers = self._observer.consumer(), self._observer.workers()
+        consumer, workers = self._observer.consumer(), self._observer.totals()
         stats.batches = before.batches + consumer.batches - (waiting_rows is not None)
         stats.samples = before.samples + consumer.samples - (waiting_rows or 0)
         stats.stall_s = before.stall_s + consumer.stall_ns / 1e9
-        stats.busy_s = before.busy_s + sum(worker.busy_ns for worker in workers) / 1e9
-        stats.back_pressure_s = before.back_pressure_s + sum(worker.wait_ns for worker in workers) / 1e9
+        stats.busy_s = before.busy_s + workers["busy_ns"] / 1e9
+        stats.back_pressure_s = before.back_pressure_s + workers["wait_ns"] / 1e9
         stats.restarts = before.restarts + restarts
-        if rows := sum(worker.timed for worker in workers):
-            stats.read_s = sum(worker.read_ns for worker in workers) / rows / 1e9
-            stats.write_s = sum(worker.write_ns for worker in workers) / rows / 1e9
+        if rows := workers["timed"]:
+            stats.read_s = workers["read_ns"] / rows / 1e9
+            stats.write_s = workers["write_ns"] / rows / 1e9

@@ -1,7 +1,7 @@
 """Which sample comes next, and the random numbers that belong to it: functions of seed, epoch and position.
 
     sampler ─▶ Sampler.epoch(number, start) ─▶ Epoch.take(count): sample numbers, for the ring to plan
-                                                 └─▶ shard: the part of them that one rank takes
+                                                 └─▶ shard: the part of one rank (ranks: which one this is)
 
     sampler       in order, shuffled, and what every order has; permutation: a shuffle in constant memory
     custom lists  of the user's: numbers, or whole batches of them
@@ -10,6 +10,7 @@
     prioritized   drawn by what training says, and carried with weights (draws, sum_tree)
     mix           of several datasets, by their proportions
     rng           the numbers a sample draws
+    _repeated     several epochs as one iterator
 
 Imports nothing of the other packages.
 """

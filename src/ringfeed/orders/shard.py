@@ -24,7 +24,7 @@ from ringfeed.orders.sampler import CHUNK
 
 if TYPE_CHECKING:
     from ringfeed.orders.permutation import Indices
-    from ringfeed.orders.sampler import Epoch
+    from ringfeed.orders.sampler import Epoch, Sampler
 
 Uneven: TypeAlias = Literal["pad", "drop", "keep"]
 AT_ONCE = 16 * CHUNK  # positions of the global order that are read in one go, unless a global batch has more
@@ -62,6 +62,10 @@ class Shard(NamedTuple):
             return epoch
         part_of = getattr(epoch, "part_of", None)  # of an epoch of lists
         return _Part(self, epoch) if part_of is None else part_of(self)
+
+    def epoch_of(self, sampler: Sampler, number: int) -> Epoch:
+        """Return this rank's part of a whole epoch."""
+        return self.part_of(sampler.epoch(number))
 
     def select(self, samples: Indices) -> Indices:
         """Return this rank's rows of some global batches, of which the last may be not full."""

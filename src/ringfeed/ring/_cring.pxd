@@ -73,6 +73,9 @@ cdef extern from "snapshot.h" nogil:
         uint64_t epoch
         uint64_t held_ns
 
+    enum:
+        RF_TOTAL_COUNT
+
     struct rf_worker_report:
         uint64_t index
         uint64_t since_ns
@@ -83,9 +86,12 @@ cdef extern from "snapshot.h" nogil:
         uint64_t timed
         uint64_t read_ns
         uint64_t write_ns
+        uint64_t totals[RF_TOTAL_COUNT]
         uint32_t pid
         rf_bool in_row
         rf_bool leave
+
+    const char *rf_total_names[]
 
     struct rf_consumer_report:
         uint64_t batches

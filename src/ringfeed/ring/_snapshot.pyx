@@ -3,7 +3,7 @@
 
 cimport cython
 from libc.errno cimport EPROTO
-from libc.stdint cimport uint32_t
+from libc.stdint cimport uint32_t, uint64_t
 
 from ringfeed.ring cimport _cring as c
 from ringfeed.ring._ring cimport Ring
@@ -53,6 +53,9 @@ cdef class Observer:
     cdef c.rf_slot_report slot_report(self, uint32_t number):
         return c.rf_watch_slot(&self.watch, number) if self.ring is None else self.ring.slot_report(number)
 
+    cdef c.rf_worker_report worker_report(self, uint32_t number):
+        return c.rf_watch_worker(&self.watch, number) if self.ring is None else self.ring.worker_report(number)
+
     @property
     def geometry(self):
         """What never changes."""
@@ -82,11 +85,24 @@ cdef class Observer:
         """Read the line of one id."""
         if number >= self.watch.geometry.ids:
             raise ValueError(f"worker {number} of {self.watch.geometry.ids}")
-        cdef c.rf_worker_report worker
-        worker = c.rf_watch_worker(&self.watch, number) if self.ring is None else self.ring.worker_report(number)
+        cdef c.rf_worker_report worker = self.worker_report(number)
         return Worker(worker.pid, worker.index if worker.in_row else None, worker.since_ns, worker.busy_ns,
                       worker.wait_ns, worker.samples, worker.tickets, worker.timed, worker.read_ns, worker.write_ns,
                       bool(worker.leave))
+
+    def totals(self):
+        """Return what is counted of workers, by name, of all ids together: see RF_TOTALS in layout.h."""
+        cdef c.rf_worker_report worker
+        cdef uint64_t sums[c.RF_TOTAL_COUNT]
+        cdef uint32_t number
+        cdef int total
+        for total in range(c.RF_TOTAL_COUNT):
+            sums[total] = 0
+        for number in range(self.watch.geometry.ids):
+            worker = self.worker_report(number)
+            for total in range(c.RF_TOTAL_COUNT):
+                sums[total] += worker.totals[total]
+        return {c.rf_total_names[total].decode(): sums[total] for total in range(c.RF_TOTAL_COUNT)}
 
     def consumer(self):
         """Read what the consumer has done."""

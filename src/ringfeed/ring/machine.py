@@ -1,6 +1,6 @@
 """What this machine lets a loader have: memory, descriptors, threads, system calls; asked before anything starts.
 
-free_memory()       how much a loader may reserve
+free_memory()       how much a loader may reserve; check_free()
 check_processes()   whether worker processes can be started and watched
 check_futex()       whether one process can wait for another
 beyond_caches()     how many bytes of slots no cache holds
@@ -16,7 +16,8 @@ import signal
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
 
-from ringfeed.errors import WorkerError
+from ringfeed._units import show_bytes
+from ringfeed.errors import PlanError, WorkerError
 from ringfeed.ring import _ring
 from ringfeed.ring._ring import Descriptor
 
@@ -70,6 +71,18 @@ def free_memory(root: Path = Path("/")) -> Iterator[tuple[int, str]]:
     for folder in _cgroups(root):
         for names in _VERSIONS:
             yield from _free_in_cgroup(folder, names)
+
+
+def check_free(needed: int, what: str) -> None:
+    """Raise PlanError unless so many bytes are free, which ``what`` needs.
+
+    Past these limits the kernel kills instead of refusing, so it has to be asked before.
+    """
+    for free, whose in free_memory():
+        if needed > free:
+            has = f"{whose} {show_bytes(max(free, 0))} free"
+            message = f"{what}, but {has}; use fewer slots, a smaller batch_size, or memory="
+            raise PlanError(message)
 
 
 def _cgroups(root: Path) -> Iterator[Path]:

@@ -8,5 +8,6 @@
                                                    ├── _fields  the fields of a slot as NumPy arrays
                                                    └── dlpack   the fields of a slot for frameworks
 
-`forms` is what a leaf says whose samples differ in length. `conversion` turns uint8 into floating point on the way. Imports only `ring`.
+`forms` is what a leaf says whose samples differ in length. `conversion` turns uint8 into floating point on the way.
+Imports only `ring`.
 """

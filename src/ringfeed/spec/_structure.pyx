@@ -8,6 +8,7 @@ from cpython.ref cimport Py_INCREF, PyObject
 from cpython.tuple cimport PyTuple_CheckExact, PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyTuple_New, PyTuple_SET_ITEM
 
 from ringfeed.spec.array import shown
+from ringfeed.spec.values import plain
 
 
 cdef enum Kind:
@@ -16,13 +17,14 @@ cdef enum Kind:
     NAMED
     LIST
     DICT
+    NONE
 
 
 cdef Kind kind_of(node):
     """Return the kind of a node of `Spec.structure`."""
     if node[0] == "tuple":
         return TUPLE if node[1] is None else NAMED
-    return {"leaf": LEAF, "list": LIST, "dict": DICT}[node[0]]
+    return {"leaf": LEAF, "list": LIST, "dict": DICT, "none": NONE}[node[0]]
 
 
 cdef list children_of(tree):
@@ -44,6 +46,9 @@ cdef class Structure:
         if self.kind == LEAF:
             self.is_flat = True
             return
+        if self.kind == NONE:
+            self.count = 0
+            return
         self.keys = tuple(node[1]) if self.kind == DICT else None
         below = zip(node[len(node) - 1], children_of(tree))
         self.children = [None if child[0] == "leaf" else Structure(spec, child, inner) for child, inner in below]
@@ -62,7 +67,11 @@ cdef class Structure:
 
     cdef Py_ssize_t take(self, value, tuple leaves, Py_ssize_t first) except -2:
         if self.kind == DICT:
+            if not PyDict_CheckExact(value):
+                value = plain(value)
             return self.take_dict(value, leaves, first) if PyDict_CheckExact(value) else -1
+        if self.kind == NONE:
+            return first if value is None else -1
         if self.kind == LIST:
             return self.take_list(value, leaves, first) if PyList_CheckExact(value) else -1
         if PyTuple_CheckExact(value) if self.kind == TUPLE else self.is_alike(value):
@@ -119,9 +128,9 @@ cdef class Structure:
         cls = type(value)
         if cls is self.known:
             return True
-        plain = (isinstance(value, tuple) and not cls.__dictoffset__ and cls.__iter__ is tuple.__iter__
-                 and cls.__len__ is tuple.__len__ and cls.__getattribute__ is tuple.__getattribute__)
-        if not plain or shown(value) != shown(self.tree):
+        is_own = (isinstance(value, tuple) and not cls.__dictoffset__ and cls.__iter__ is tuple.__iter__
+                  and cls.__len__ is tuple.__len__ and cls.__getattribute__ is tuple.__getattribute__)
+        if not is_own or shown(value) != shown(self.tree):
             return False
         self.known = cls
         return True

@@ -19,13 +19,19 @@ cdef extern from "export/exchange.h":
 cdef struct Given:  # what the dataset gives for a leaf
     size_t nbytes
     int ndim
+    int sample_ndim            # -1 where no array is certainly a sample, as its shape may vary
     cnp.npy_intp shape[32]
     int number                 # RF_NUMBER of a 0-d leaf which plain Python numbers may fill, or 0
+    int element                # RF_NUMBER of a leaf with axes which lists of plain Python numbers may fill, or 0
+    int casts_to               # RF_NUMBER of a leaf into which other types are converted, or 0
+    char text                  # "S" or "U" of a 0-d leaf which strings may fill, or 0
     PyTypeObject *scalar       # NumPy's scalars of this type are the bytes of the 0-d leaf; NULL: none is
     rf_dlpack_type tensor      # of tensors that are such a leaf's bytes; of no lanes: none is
     rf_conversion *conversion  # NULL: it goes into the slot as it is
 
 
 cdef bint store_number(value, const Given *given, uint8_t *target) except -1
+cdef bint store_text(value, const Given *given, uint8_t *target) except -1
+cdef bint store_list(value, const Given *given, uint8_t *target) except -1
 cdef cnp.ndarray array_of(value)
 cdef const void *memory_of_tensor(value, const Given *given) except? NULL

@@ -3,12 +3,16 @@
 
 cimport numpy as cnp
 from cpython.bool cimport PyBool_Check
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_Check, PyBytes_GET_SIZE
 from cpython.float cimport PyFloat_AS_DOUBLE, PyFloat_CheckExact
+from cpython.list cimport PyList_CheckExact, PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.long cimport PyLong_CheckExact
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid
 from cpython.ref cimport PyObject, PyTypeObject
+from cpython.tuple cimport PyTuple_CheckExact, PyTuple_GET_ITEM, PyTuple_GET_SIZE
+from cpython.unicode cimport PyUnicode_Check, PyUnicode_GET_LENGTH, PyUnicode_READ_CHAR
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memcmp, memcpy
+from libc.string cimport memcmp, memcpy, memset
 
 import sys
 
@@ -19,6 +23,8 @@ cnp.import_array()
 
 cdef extern from "Python.h":
     long long PyLong_AsLongLongAndOverflow(object value, int *overflow) except? -1
+    const char *PyUnicode_AsUTF8AndSize(object value, Py_ssize_t *size) except NULL
+    uint32_t *PyUnicode_AsUCS4(object value, uint32_t *target, Py_ssize_t size, bint with_null) except NULL
     PyTypeObject *Py_TYPE(object value)
 
 
@@ -84,6 +90,74 @@ cdef bint store_number(value, const Given *given, uint8_t *target) except -1:
     return False
 
 
+cdef bint store_text(value, const Given *given, uint8_t *target) except -1:
+    """Store a string into a 0-d leaf that certainly takes it, padded with NULs; False leaves it to the spec."""
+    cdef Py_ssize_t size
+    cdef const char *text
+    if PyBytes_Check(value) and given.text == c"S":
+        return store_padded(PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value), given, target)
+    if not PyUnicode_Check(value):
+        return False
+    size = PyUnicode_GET_LENGTH(value)
+    if given.text == c"S":
+        try:
+            text = PyUnicode_AsUTF8AndSize(value, &size)
+        except UnicodeEncodeError:
+            return False
+        return store_padded(text, size, given, target)
+    if <size_t>size * sizeof(uint32_t) > given.nbytes or (size and PyUnicode_READ_CHAR(value, size - 1) == 0):
+        return False
+    memset(target, 0, given.nbytes)
+    PyUnicode_AsUCS4(value, <uint32_t *>target, given.nbytes // sizeof(uint32_t), False)
+    return True
+
+
+cdef bint store_padded(const char *text, Py_ssize_t size, const Given *given, uint8_t *target) noexcept:
+    if <size_t>size > given.nbytes or (size and text[size - 1] == 0):  # which could not be told from padding
+        return False
+    memcpy(target, text, size)
+    memset(target + size, 0, given.nbytes - size)
+    return True
+
+
+cdef bint store_list(value, const Given *given, uint8_t *target) except -1:
+    """Store a list of numbers, or of such lists, into a leaf that certainly takes all; False leaves it to the spec."""
+    if not PyList_CheckExact(value) and not PyTuple_CheckExact(value):
+        return False
+    return store_items(value, given, 0, target) != NULL
+
+
+cdef uint8_t *store_items(value, const Given *given, int axis, uint8_t *target) except? NULL:
+    """Store one axis of a list; returns where the next number goes, NULL where one does not certainly fit."""
+    cdef cnp.npy_intp number
+    cdef Given one = given[0]
+    one.number, one.scalar = given.element, NULL
+    if given.nbytes == 0:
+        return NULL
+    for number in range(given.shape[axis]):
+        item = item_of(value, number, given.shape[axis])
+        if item is None:
+            return NULL
+        if axis + 1 < given.ndim:
+            target = store_items(item, given, axis + 1, target)
+            if target == NULL:
+                return NULL
+            continue
+        if not store_number(item, &one, target):
+            return NULL
+        target += given.element & 0xff
+    return target
+
+
+cdef item_of(value, Py_ssize_t number, Py_ssize_t length):
+    """Return an item of a list or tuple of a length; None where it is none."""
+    if PyList_CheckExact(value) and PyList_GET_SIZE(value) == length:
+        return <object>PyList_GET_ITEM(value, number)
+    if PyTuple_CheckExact(value) and PyTuple_GET_SIZE(value) == length:
+        return <object>PyTuple_GET_ITEM(value, number)
+    return None
+
+
 # NumPy's own scalars that array_of() makes arrays of.
 cdef frozenset SCALARS = frozenset(np.dtype(char).type for char in np.typecodes["All"] if char != "O")
 cdef object masked_arrays = None  # imported with the first subclass of an array
@@ -136,7 +210,7 @@ cdef bint is_contiguous(const rf_dlpack_tensor *tensor, const Given *given) noex
     """Whether a tensor has the shape of a leaf, and its elements lie one after another."""
     cdef int64_t stride = 1
     cdef int axis
-    if tensor.axes != given.ndim:
+    if tensor.axes != given.sample_ndim:
         return False
     for axis in range(given.ndim - 1, -1, -1):
         if tensor.shape[axis] != given.shape[axis] or (tensor.strides[axis] != stride and tensor.shape[axis] != 1):

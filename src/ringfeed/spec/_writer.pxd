@@ -26,6 +26,8 @@ cdef class FieldWriter:
     cdef int convert(self, cnp.ndarray array, float *target, size_t size, Py_ssize_t number,
                      cnp.npy_intp rows) except -1
     cdef int write(self, Py_ssize_t number, value, uint8_t *base, Py_ssize_t row, int64_t index) except -1
+    cdef bint write_otherwise(self, value, cnp.ndarray array, const Given *given, uint8_t *target) except -1
+    cdef bint cast(self, cnp.ndarray array, const Given *given, uint8_t *target) except -1
     cdef Py_ssize_t write_batch(self, Py_ssize_t number, value, uint8_t *base, Py_ssize_t rows, Py_ssize_t most,
                                 int64_t index) except -1
     cdef gather(self, Py_ssize_t number, cnp.ndarray array, uint8_t *base, Py_ssize_t first, const int64_t *indices,

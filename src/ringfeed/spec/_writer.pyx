@@ -10,7 +10,8 @@ from libc.string cimport memcpy
 
 from ringfeed.spec._fields cimport Field, Fields
 from ringfeed.spec._form_writer cimport FormWriter
-from ringfeed.spec._values cimport Given, array_of, memory_of_tensor, rf_conversion, rf_dlpack_type, store_number
+from ringfeed.spec._values cimport (
+    Given, array_of, memory_of_tensor, rf_conversion, rf_dlpack_type, store_list, store_number, store_text)
 
 import numpy as np
 
@@ -46,6 +47,10 @@ cdef extern from "bytes/numbers.h":
     int RF_NUMBER(int kind, int size)
 
 
+cdef extern from "bytes/cast.h" nogil:
+    bint rf_cast(int from_, int to, const void *source, void *target, size_t count)
+
+
 cdef rf_conversion *conversion_of(leaf) except NULL:
     """Return what makes float32 of the uint8 of a leaf."""
     cast, shape = leaf.cast, leaf.given_shape
@@ -70,7 +75,7 @@ cdef bint same_type(cnp.ndarray array, cnp.dtype dtype):
 
 cdef bint same_shape(cnp.ndarray array, int skipped, const Given *given):
     cdef int axis
-    if cnp.PyArray_NDIM(array) != given.ndim + skipped:
+    if cnp.PyArray_NDIM(array) != given.sample_ndim + skipped:
         return False
     for axis in range(given.ndim):
         if cnp.PyArray_DIM(array, axis + skipped) != given.shape[axis]:
@@ -118,6 +123,7 @@ cdef class FieldWriter:
             given.ndim = -1  # no array is certainly a sample: FormWriter looks at it
             return
         given.ndim = len(leaf.given_shape)
+        given.sample_ndim = -1 if leaf.variable else given.ndim
         for axis, length in enumerate(leaf.given_shape):
             given.shape[axis] = length
         given.nbytes = leaf.nbytes // (<cnp.dtype>leaf.dtype).itemsize * (<cnp.dtype>leaf.given_dtype).itemsize
@@ -132,6 +138,10 @@ cdef class FieldWriter:
             given.number = RF_NUMBER(kind, itemsize)
         if kind in b"biuf" and itemsize <= 8:
             given.tensor = rf_dlpack_type(b"iuf...b".index(kind), 8 * itemsize, 1)
+            given.element = RF_NUMBER(kind, itemsize) if leaf.shape and not leaf.variable else 0
+            given.casts_to = RF_NUMBER(kind, itemsize) if leaf.casts else 0
+        if kind in b"SU" and not leaf.shape:
+            given.text = kind
 
     def __dealloc__(self):
         cdef Py_ssize_t number
@@ -208,8 +218,37 @@ cdef class FieldWriter:
         if array is None or not (same_type(array, <cnp.dtype>self.dtypes[number]) and same_shape(array, 0, given)):
             if field.form != NULL:
                 return self.forms.write(number, value, base, row, index, self.stream)
+            if field.varies:
+                self.write_batch(number, self.spec.batch_of_one(number, value, index), base, 1, 1, index)
+                return 0
+            if self.write_otherwise(value, array, given, target):
+                return 0
             array = self.spec.array(number, value, index)
         return self.put(array, target, given.nbytes, number, base, row, -1)
+
+    cdef bint write_otherwise(self, value, cnp.ndarray array, const Given *given, uint8_t *target) except -1:
+        """Write a value that is no array of the leaf's own, where it certainly fits; False leaves it to the spec."""
+        if given.text:
+            return store_text(value, given, target)
+        if array is None:
+            return given.element and store_list(value, given, target)
+        return given.casts_to and same_shape(array, 0, given) and self.cast(array, given, target)
+
+    cdef bint cast(self, cnp.ndarray array, const Given *given, uint8_t *target) except -1:
+        """Write an array of numbers of another type; False where one does not certainly arrive."""
+        cdef cnp.dtype dtype = <cnp.dtype>cnp.PyArray_DESCR(array)
+        cdef size_t count = cnp.PyArray_SIZE(array)
+        cdef int of = RF_NUMBER(dtype.kind, cnp.PyArray_ITEMSIZE(array))
+        cdef bint done
+        if not (cnp.PyArray_ISNOTSWAPPED(array) and cnp.PyArray_ISALIGNED(array)):
+            return False
+        array = cnp.PyArray_GETCONTIGUOUS(array)
+        cdef const void *source = cnp.PyArray_DATA(array)
+        if count < NOGIL_BYTES // sizeof(double):
+            return rf_cast(of, given.casts_to, source, target, count)
+        with nogil:
+            done = rf_cast(of, given.casts_to, source, target, count)
+        return done
 
     cdef Py_ssize_t write_batch(self, Py_ssize_t number, value, uint8_t *base, Py_ssize_t rows, Py_ssize_t most,
                                 int64_t index) except -1:

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import math
 import operator
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, TypeAlias
 
 import numpy as np
 
 from ringfeed.errors import SpecError
-from ringfeed.spec.conversion import STEPS, Cast
+from ringfeed.spec.conversion import STEPS, Cast, may_cast
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,9 +25,7 @@ if TYPE_CHECKING:
 
 MAX_BYTES = 2**62  # of one leaf, so that a signed 64-bit integer counts them with room to spare
 MAX_AXES = 32  # as many as the writer of slots describes
-MAX_SHOWN_BITS = 128  # of an int in an error: Python refuses to print ints of thousands of digits
 MAX_SHOWN = 220  # characters of each part of an error, so that it is whole when it comes from a worker
-USER_DTYPE = 2  # what dtype.isbuiltin is for dtypes that others registered, such as bfloat16
 CONTAINERS = (tuple, list, dict)
 CHW_AXES = 3
 UINT8, FLOAT32 = np.dtype("uint8"), np.dtype("float32")
@@ -41,8 +38,8 @@ class Leaf(NamedTuple):
     """One leaf of a spec: where it stands, its shape and dtype, and the bytes of ONE sample of it.
 
     ``variable``: the axes of ``shape`` along which a whole batch may be smaller. ``cast``: how uint8 becomes what the
-    other fields say; None where the dataset gives just that. ``form``: of samples that differ in length; None where all
-    have the ``shape``, which is else what a slot has room for.
+    other fields say; None where the dataset gives just that. ``casts``: whether other dtypes are converted to this one.
+    ``form``: of samples that differ in length, of which ``shape`` is what a slot has room for.
     """
 
     path: str
@@ -51,6 +48,7 @@ class Leaf(NamedTuple):
     nbytes: int
     variable: tuple[int, ...] = ()
     cast: Cast | None = None
+    casts: bool = False
     form: Form | None = None
 
     @property
@@ -80,6 +78,11 @@ class Array:
     gives, while it is written into the slot; see `Cast`. ``shape`` is that in the slot: with ``layout="CHW"`` the
     sample of ``Array((3, 224, 224), "float32", layout="CHW")`` has shape (224, 224, 3).
 
+    ``cast=True`` converts numbers of other dtypes while they are written, as in ``Array((4,), "float32", cast=True)``
+    for float64 samples: whole numbers into any dtype of numbers, floats into floats and complex numbers. Fractions are
+    rounded as NumPy does it; SpecError for whole numbers that the dtype does not hold, and for finite ones that would
+    become infinite. It is never done unless it is asked for.
+
     ``form`` is for samples that differ in length along axes that are None in ``shape``, up to ``max_shape``:
 
     - ``form="ragged"``, of axis 0: a batch holds a `Ragged`, all samples one after another. A slot has room for
@@ -93,6 +96,7 @@ class Array:
     dtype: AnyDtype
     variable: tuple[int, ...]
     cast: Cast | None
+    casts: bool
     form: Form | None
 
     def __init__(  # noqa: PLR0913 - and those of its Cast
@@ -113,6 +117,7 @@ class Array:
         mean: float | Sequence[float] | None = None,
         std: float | Sequence[float] | None = None,
         layout: str | None = None,
+        cast: bool = False,
     ) -> None:
         try:
             axes = tuple(None if axis is None else operator.index(axis) for axis in shape)
@@ -135,19 +140,22 @@ class Array:
         object.__setattr__(self, "dtype", found)
         object.__setattr__(self, "form", found_form)
         object.__setattr__(self, "variable", _checked_axes(variable, room))
-        cast = Cast(scale=scale, offset=offset, mean=mean, std=std, layout=layout)  # type: ignore[arg-type]
-        object.__setattr__(self, "cast", None if cast == Cast() else _checked_cast(cast, self))
+        steps = Cast(scale=scale, offset=offset, mean=mean, std=std, layout=layout)  # type: ignore[arg-type]
+        object.__setattr__(self, "cast", None if steps == Cast() else _checked_cast(steps, self))
+        object.__setattr__(self, "casts", _checked_casts(cast, self))
 
     def __repr__(self) -> str:
         name = str(self.dtype)
-        if self.form is not None:
-            return f"Array({self.form.shape}, {name if self.dtype.names else repr(name)}{self.form.said(self.dtype)})"
         all_vary = len(self.variable) == len(self.shape)
         more = f", variable={True if all_vary else self.variable}" if self.variable else ""
         for step in (*STEPS, "layout"):
             if (value := getattr(self.cast, step, None)) is not None:
                 more += f", {step}={value!r}"
-        return f"Array({self.shape}, {name if self.dtype.names else repr(name)}{more})"
+        more += ", cast=True" if self.casts else ""
+        shape: tuple[int | None, ...] = self.shape
+        if self.form is not None:
+            shape, more = self.form.shape, self.form.said(self.dtype) + more
+        return f"Array({shape}, {name if self.dtype.names else repr(name)}{more})"
 
 
 def fields_of(value: object) -> tuple[str, ...] | None:
@@ -181,7 +189,7 @@ def check_array(shape: tuple[int, ...], dtype: AnyDtype, where: str) -> None:
         raise error_of(where, f"has dtype {dtype}", expected, "choose one such as 'uint8' or 'S16'")
     if len(shape) > MAX_AXES:
         raise error_of(where, f"has {len(shape)} axes", f"at most {MAX_AXES}", "merge some with reshape")
-    # Of absolute values, and before a shape is printed, for the reason of MAX_SHOWN_BITS.
+    # Of absolute values, and before a shape is printed: Python refuses to print ints of thousands of digits.
     if math.prod(abs(axis) or 1 for axis in shape) * dtype.itemsize > MAX_BYTES:
         raise error_of(where, "has more than 2**62 bytes", "a shape that fits in memory", "make it smaller")
     if any(axis < 0 for axis in shape):
@@ -236,77 +244,50 @@ def _checked_cast(cast: Cast, array: Array) -> Cast:
     return cast
 
 
-# --- Values: from what a dataset returns to ndarrays ---
-
-_KINDS = {  # of Python numbers: the dtype inferred for one, and where it may go
-    bool: (np.dtype("bool"), "bool only"),
-    int: (np.dtype("int64"), "an integer or float dtype that holds it exactly"),
-    float: (np.dtype("float32"), "float32 or float64, if it is in range"),
-}
-
-
-def is_number(value: object) -> TypeGuard[float]:
-    """Whether it is one of Python's own numbers."""
-    # NumPy scalars such as np.float64 are floats too, but have a dtype of their own and keep it.
-    return isinstance(value, (int, float)) and not isinstance(value, np.generic)
+def _checked_casts(casts: object, array: Array) -> bool:
+    """Return whether other dtypes are converted, or refuse what there is no such conversion for."""
+    if not isinstance(casts, bool):
+        raise error_of("Array", f"has cast={casts!r}", "True or False", "write it as in cast=True")
+    if casts and array.cast is not None:
+        remedy = "leave cast= out: uint8 is converted already"
+        raise error_of("Array", "has cast=True beside scale=, offset=, mean=, std= or layout=", "one of them", remedy)
+    if casts and not may_cast(np.dtype("bool"), array.dtype):
+        remedy = "leave cast= out: shorter strings are taken anyway" if array.dtype.kind in "SU" else "leave cast= out"
+        raise error_of("Array", f"has cast=True and dtype {array.dtype}", "a dtype of numbers", remedy)
+    return casts
 
 
-def _may_go(value: float, dtype: AnyDtype) -> bool:
-    if isinstance(value, bool):
-        return dtype.kind == "b"
-    if isinstance(value, float):
-        return dtype.kind == "f" and dtype.itemsize in {4, 8}
-    return dtype.kind in "iuf" or dtype.isbuiltin == USER_DTYPE
-
-
-def from_number(value: float, dtype: AnyDtype | None, where: str) -> AnyArray:
-    """Return a number as an array of the dtype (None: the one inferred); only a float may be rounded."""
-    kind = next(kind for kind in _KINDS if isinstance(value, kind))
-    inferred, goes_into = _KINDS[kind]
-    dtype = inferred if dtype is None else dtype
-    if _may_go(value, dtype):
-        # Out of range means one of these errors or another value, as each dtype likes.
-        with suppress(TypeError, ValueError, OverflowError), np.errstate(all="ignore"):
-            found = np.array(value, dtype)
-            kept = np.isinf(found) <= math.isinf(value) if kind is float else int(found) == value
-            if kept:
-                return found
-    bits = value.bit_length() if isinstance(value, int) else 0
-    got = f"is an int of {bits} bits" if bits > MAX_SHOWN_BITS else f"is the {kind.__name__} {value!r}"
-    remedy = "convert it in __getitem__, or give another dtype in spec="
-    rule = f"a Python {kind.__name__} goes into {goes_into}"
-    raise error_of(where, got, f"a value for dtype {dtype}", f"{rule}: {remedy}")
-
-
-def from_array(value: object, where: str) -> AnyArray | None:
-    """Return an array or array-like as a plain ndarray, sharing memory if it can; None for other types."""
-    if isinstance(value, np.ndarray) and type(value) is not np.ndarray and isinstance(value, np.ma.MaskedArray):
-        raise error_of(where, "is a masked array", "a plain array", "return value.filled(...) in its place")
-    # Asked of the type, because a PIL image converts its picture when it is asked itself.
-    protocols = ("__array__", "__array_interface__", "__array_struct__")
-    if isinstance(value, CONTAINERS) or not any(hasattr(type(value), name) for name in protocols):
-        return None
-    try:
-        return np.asarray(value)
-    except Exception as error:
-        got = f"is {shown(value)}, whose conversion raised {type(error).__name__}: {error}"
-        raise error_of(where, got, "an array", "return a NumPy array from __getitem__") from error
+# --- Arrays that a dataset returns, against the leaf ---
 
 
 def matching(found: AnyArray, shape: tuple[int, ...], leaf: Leaf, where: str) -> AnyArray:
     """Return what was found if its dtype and ``shape``, that of one sample, are those that the leaf takes."""
     if found.dtype != leaf.given_dtype:
-        remedy = "convert it in __getitem__, or give this dtype in spec="
-        if leaf.cast is not None:
-            remedy = "return uint8 from __getitem__, or leave scale=, offset=, mean=, std= and layout= out of spec="
-        raise error_of(where, f"has dtype {found.dtype}", expected_of(leaf, str(leaf.dtype)), remedy)
+        raise error_of(where, f"has dtype {found.dtype}", expected_of(leaf, str(leaf.dtype)), for_dtype(found, leaf))
     if shape != leaf.given_shape and (fault := _fault(shape, leaf)):
         whole = found.ndim > len(shape)
         expected, remedy = fault
-        if whole and leaf.cast is None and not leaf.variable and len(shape) == len(leaf.shape):
-            remedy = f"{remedy}; or have batches of many shapes by spec= with variable= and max_batch_size="
+        if leaf.cast is None and not leaf.variable and len(shape) == len(leaf.shape):
+            remedy += _BY_SPEC[whole]
         raise error_of(where, f"has {'rows of ' if whole else ''}shape {shape}", expected, remedy)
     return found
+
+
+_BY_SPEC = {  # whether it is of a whole batch
+    False: "; or have samples of many shapes by spec= with form='pad' or 'ragged' or, with batch_size=1, variable=",
+    True: "; or have batches of many shapes by spec= with variable= and max_batch_size=",
+}
+
+
+def for_dtype(found: AnyArray, leaf: Leaf) -> str:
+    """Say what to do about an array of another dtype than the leaf's."""
+    if leaf.cast is not None:
+        return "return uint8 from __getitem__, or leave scale=, offset=, mean=, std= and layout= out of spec="
+    if leaf.casts:
+        return f"cast=True makes no {leaf.dtype} of {found.dtype}: convert it in __getitem__"
+    if may_cast(found.dtype, leaf.dtype):
+        return "convert it in __getitem__, give this dtype in spec=, or have it converted by cast=True of its Array"
+    return "convert it in __getitem__, or give this dtype in spec="
 
 
 def expected_of(leaf: Leaf, otherwise: str) -> str:

@@ -51,6 +51,16 @@ class Cast:
         return next((len(numbers) for numbers in (self.mean, self.std) if isinstance(numbers, tuple)), None)
 
 
+USER_DTYPE = 2  # what dtype.isbuiltin is for dtypes that others registered, such as bfloat16
+_WIDER = {"b": "biufc", "i": "iufc", "u": "iufc", "f": "fc", "c": "c"}  # by kinds
+
+
+def may_cast(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
+    """Whether cast=True converts a dtype into another: whole numbers into all, fractions not into whole numbers."""
+    kind = "f" if wanted.isbuiltin == USER_DTYPE else wanted.kind
+    return kind in _WIDER.get(given.kind, "")
+
+
 def _one(name: str, given: Any) -> float:
     """Return the number of a step, or refuse it."""
     in_range = True

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ringfeed.spec.array import error_of, from_number, is_number, shown
+from ringfeed.spec.array import error_of, shown
 from ringfeed.spec.forms import Form
+from ringfeed.spec.values import from_number, is_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

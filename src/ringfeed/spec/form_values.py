@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ringfeed.spec.array import UINT8, error_of, from_array, shown
+from ringfeed.spec.array import UINT8, error_of, for_dtype, shown
 from ringfeed.spec.forms import Ragged
+from ringfeed.spec.refusals import way_out
+from ringfeed.spec.values import from_array, from_list, in_dtype
 
 if TYPE_CHECKING:
     from ringfeed.errors import SpecError
@@ -23,10 +25,12 @@ def fitting(leaf: Leaf, value: Any, where: str) -> AnyArray:
     found = from_array(value, where)
     expected = f"an array of shape {leaf.form.shape} and dtype {leaf.dtype}"
     if found is None:
-        raise error_of(where, f"is {shown(value)}", expected, "make it one in __getitem__")
+        found = from_list(value, leaf, leaf.shape, where)
+    if found is None:
+        raise error_of(where, f"is {shown(value)}", expected, way_out(value) or "make it one in __getitem__")
+    found = in_dtype(found, leaf, where)
     if found.dtype != leaf.dtype:
-        remedy = "convert it in __getitem__, or give this dtype in spec="
-        raise error_of(where, f"has dtype {found.dtype}", str(leaf.dtype), remedy)
+        raise error_of(where, f"has dtype {found.dtype}", str(leaf.dtype), for_dtype(found, leaf))
     _check_shape(leaf.form, found.shape, where)
     return found
 

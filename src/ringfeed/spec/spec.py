@@ -1,14 +1,15 @@
 """What one sample of a dataset looks like: the structure around its leaves, and what each of them is.
 
-Containers are structure, all else is a leaf: ``[1, 2, 3]`` is a list of three int64 leaves, not an array.
+Containers are structure, all else is a leaf: ``[1, 2, 3]`` is a list of three int64 leaves, not an array. None in a
+container stays None in every batch, and is no leaf.
 """
 
 from __future__ import annotations
 
 import math
-import operator
 from collections import namedtuple
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -21,11 +22,22 @@ from ringfeed.spec.array import (
     check_array,
     error_of,
     fields_of,
-    from_array,
-    from_number,
-    is_number,
     matching,
     shown,
+)
+from ringfeed.spec.foreign import array_of_foreign, is_none
+from ringfeed.spec.nodes import Node, rebuilder, renamed, wrapper
+from ringfeed.spec.refusals import way_out
+from ringfeed.spec.values import (
+    as_array,
+    from_array,
+    from_list,
+    from_number,
+    in_dtype,
+    is_many_numbers,
+    is_number,
+    plain,
+    warn_of_numbers,
 )
 
 if TYPE_CHECKING:
@@ -34,8 +46,6 @@ if TYPE_CHECKING:
 __all__ = ["AnyArray", "AnyDtype", "Array", "Leaf", "Spec"]
 
 MAX_LEAVES, MAX_DEPTH = 1000, 64
-
-Node: TypeAlias = tuple[Any, ...]  # see Spec.structure
 
 
 def _array_of(shape: tuple[int, ...], dtype: AnyDtype, where: str) -> Array:
@@ -51,17 +61,21 @@ def _inferred(value: object, where: str) -> Array:
     found = from_number(value, None, where) if is_number(value) else from_array(value, where)
     if found is None:
         expected = "an array or number, or a tuple, list or dict of them"
-        raise error_of(where, f"is {shown(value)}", expected, "return one of these from __getitem__")
+        remedy = "return one of these from __getitem__"
+        if value is None:
+            remedy += "; on_error='skip' leaves out samples that are None"
+        raise error_of(where, f"is {shown(value)}", expected, way_out(value) or remedy)
     return _array_of(found.shape, found.dtype, where)
 
 
-def _with_rows(value: object, where: str) -> AnyArray:
-    """Return a leaf of a whole batch as an array, or refuse it."""
-    found = None if is_number(value) else from_array(value, where)
+def _with_rows(value: object, where: str, found: AnyArray | None = None) -> AnyArray:
+    """Return a leaf of a whole batch as an array, or refuse it; ``found``: what it is known to be."""
+    if found is None and not is_number(value):
+        found = from_array(value, where)
     if found is None or not found.ndim:
         got = f"is {shown(value)}" if found is None else "has shape ()"
         remedy = "return whole batches of arrays, or set batch_size for a dataset of single samples"
-        raise error_of(where, got, "an array with a leading row axis", remedy)
+        raise error_of(where, got, "an array with a leading row axis", way_out(value) or remedy)
     return found
 
 
@@ -71,7 +85,8 @@ def _refuse_rows(rows: int, expected: int, where: str) -> NoReturn:
     raise error_of(where, f"has {rows} rows", f"{expected} as in the leaves before it", remedy)
 
 
-def _given(value: object, where: str) -> Array:
+def _given(value: object, where: str, *, has_rows: bool = False) -> Array:
+    value = array_of_foreign(value, where, has_rows=has_rows)
     if not isinstance(value, Array):
         expected = "a ringfeed.Array or a tuple, list or dict of them"
         raise error_of(where, f"is {shown(value)}", expected, "write it as in Array((224, 224, 3), 'uint8')")
@@ -95,14 +110,18 @@ class _Scan:
 
     def __init__(self, root: str, value: object, look: Callable[[Any, str], Array]) -> None:
         self.root, self.look = root, look
+        self.many: tuple[Any, str] | None = None  # the first list of many numbers, and where it stands
         self.arrays: list[Array] = []
         self.paths: list[str] = []  # without the root
         self.structure = self.walk(value, root, ())
         if not self.arrays:
             raise error_of(root, "has no leaves", "at least one array or number", "put something into it")
-        self.tree: Any = _rebuilder(self.structure)(self.arrays)
+        self.tree: Any = rebuilder(self.structure)(self.arrays)
 
     def walk(self, value: Any, where: str, above: tuple[int, ...]) -> Node:
+        value = plain(value)
+        if above and is_none(value):
+            return ("none",)
         leaf = not isinstance(value, CONTAINERS)
         leaves = len(self.arrays) + (1 if leaf else len(value))
         if id(value) in above:
@@ -114,6 +133,8 @@ class _Scan:
             raise error_of(where, f"brings the leaves to {leaves}", f"at most {MAX_LEAVES}", remedy)
         if leaf:
             return self.leaf(value, where)
+        if self.many is None and is_many_numbers(value):
+            self.many = value, where
         children = [self.walk(child, path, (*above, id(value))) for path, child in _parts(value, where)]
         if isinstance(value, (dict, list)):
             return ("dict", list(value), children) if isinstance(value, dict) else ("list", children)
@@ -130,8 +151,14 @@ def _gather(model: Any, value: Any, where: str, leaves: list[object]) -> None:
     if isinstance(model, Array):
         leaves.append(value)
         return
+    value = plain(value)
     if shown(value) != (expected := shown(model)):
-        raise error_of(where, f"is {shown(value)}", expected, "return the same structure for every index")
+        remedy = "return the same structure for every index"
+        if model is None:
+            expected, remedy = "None as the spec has it there", "return None for every index, or for none"
+        raise error_of(where, f"is {shown(value)}", expected, remedy)
+    if model is None:
+        return
     if isinstance(model, dict):
         _check_keys(model, value, where)
         value = {key: value[key] for key in model}
@@ -149,38 +176,15 @@ def _check_keys(model: dict[Any, object], value: dict[Any, object], where: str) 
         raise error_of(where, got, f"the keys {list(model)}", "return the same keys for every index")
 
 
-def _wrapper(node: Node) -> Callable[[Any], object]:
-    """Return the function that makes the node's container of its children."""
-    if node[0] == "dict":
-        return lambda children: dict(zip(node[1], children, strict=True))
-    return list if node[0] == "list" else tuple if node[1] is None else node[1]._make
-
-
-def _rebuilder(node: Node) -> Callable[[Any], object]:
-    """Return the function that makes the node's value of all leaves of the spec."""
-    if node[0] == "leaf":
-        return operator.itemgetter(node[1])
-    wrap, parts = _wrapper(node), [_rebuilder(child) for child in node[-1]]
-    return lambda leaves: wrap([part(leaves) for part in parts])
-
-
-def _renamed(node: Node, to: Callable[[Any], object]) -> Node:
-    """Return the node with each NamedTuple class replaced by what ``to`` makes of it."""
-    if node[0] == "leaf":
-        return node
-    label = [to(part) if node[0] == "tuple" and part is not None else part for part in node[1:-1]]
-    return (node[0], *label, [_renamed(child, to) for child in node[-1]])
-
-
 def _restore(structure: Node, arrays: tuple[Array, ...]) -> Spec:
     # Made anew, because a worker cannot import a class of the user's main module.
-    named = _renamed(structure, lambda label: namedtuple(*label, rename=True))  # noqa: PYI024
-    return Spec(_rebuilder(named)(arrays))
+    named = renamed(structure, lambda label: namedtuple(*label, rename=True))  # noqa: PYI024
+    return Spec(rebuilder(named)(arrays))
 
 
 def _leaf(path: str, array: Array) -> Leaf:
     nbytes = math.prod(array.shape) * array.dtype.itemsize
-    return Leaf(path, array.shape, array.dtype, nbytes, array.variable, array.cast, array.form)
+    return Leaf(path, array.shape, array.dtype, nbytes, array.variable, array.cast, array.casts, array.form)
 
 
 class Spec:
@@ -189,21 +193,24 @@ class Spec:
     tree        the Arrays in the sample's structure
     leaves      the Leafs, depth first; dicts in the order of their keys
     structure   the same for compilers: ("leaf", number) | ("tuple", class or None, children) |
-                ("list", children) | ("dict", keys, children)
+                ("list", children) | ("dict", keys, children) | ("none",)
 
     Equal are Specs of equal structure, order of leaves, shapes and dtypes; NamedTuples by name and fields.
     """
 
     __slots__ = ("_key", "_rebuild", "leaves", "structure", "tree")
 
-    def __init__(self, tree: object) -> None:
-        """Take an Array or a nested tuple, list, dict or NamedTuple of Arrays; refuse the rest."""
-        scan = _Scan("spec", tree, _given)
+    def __init__(self, tree: object, *, has_rows: bool = False) -> None:
+        """Take an Array or a nested tuple, list, dict or NamedTuple of Arrays; refuse the rest.
+
+        Specs of tensors of TensorFlow and JAX are Arrays, too; ``has_rows``: less their first axis, a batch's rows.
+        """
+        scan = _Scan("spec", tree, partial(_given, has_rows=has_rows))
         self.tree, self.structure = scan.tree, scan.structure
         self.leaves = tuple(_leaf(f"sample{path}", array) for path, array in zip(scan.paths, scan.arrays, strict=True))
         flat = scan.structure[-1] == [("leaf", number) for number in range(len(scan.arrays))]
-        self._rebuild = (_wrapper if flat else _rebuilder)(scan.structure)
-        self._key = _renamed(scan.structure, lambda cls: (cls.__name__, cls._fields)), tuple(scan.arrays)
+        self._rebuild = (wrapper if flat else rebuilder)(scan.structure)
+        self._key = renamed(scan.structure, lambda cls: (cls.__name__, cls._fields)), tuple(scan.arrays)
 
     @classmethod
     def infer(cls, sample: object, index: int, *, strings: bool = False) -> Spec:
@@ -211,12 +218,14 @@ class Spec:
 
         For text and bytes the error says which spec to write; with ``strings`` that spec is returned.
         """
-        found = _Scan(f"dataset[{index}]: sample", sample, _inferred)
-        if not strings and any(array.form is not None for array in found.arrays):
+        scan = _Scan(f"dataset[{index}]: sample", sample, _inferred)
+        if not strings and any(array.form is not None for array in scan.arrays):
             from ringfeed.spec.strings import refuse_proposed  # noqa: PLC0415 - as above
 
-            refuse_proposed(found.tree, found.root, zip(found.paths, found.arrays, strict=True))
-        return cls(found.tree)
+            refuse_proposed(scan.tree, scan.root, zip(scan.paths, scan.arrays, strict=True))
+        if scan.many is not None:
+            warn_of_numbers(*scan.many)
+        return cls(scan.tree)
 
     @classmethod
     def infer_batch(cls, batch: object, index: int) -> tuple[Spec, int]:
@@ -235,10 +244,10 @@ class Spec:
     def before_cast(self) -> Spec:
         """Return the spec of what the dataset gives: the same, where no leaf is converted."""
         given = (
-            array if array.cast is None else Array(leaf.given_shape, leaf.given_dtype, variable=leaf.variable)
+            Array(leaf.given_shape, leaf.given_dtype, variable=leaf.variable) if leaf.form is None else array
             for leaf, array in zip(self.leaves, self._key[1], strict=True)
         )
-        return self if not any(leaf.cast for leaf in self.leaves) else Spec(self.unflatten(list(given)))
+        return self if not any(leaf.cast or leaf.casts for leaf in self.leaves) else Spec(self.unflatten(list(given)))
 
     def flatten(self, sample: object, index: int, root: str = "sample") -> list[object]:
         """Return the leaves of a sample (``root``: or "batch") in order; only the structure is checked."""
@@ -254,22 +263,25 @@ class Spec:
         """Return a value for leaf ``number`` as an array of its very dtype and shape, of any strides."""
         leaf = self.leaves[number]
         where = f"dataset[{index}]: {leaf.path}"
-        if not leaf.shape and leaf.cast is None and is_number(value):
-            return from_number(value, leaf.dtype, where)
-        found = from_array(value, where)
-        if found is None:
-            expected = f"an array of shape {leaf.given_shape} and dtype {leaf.given_dtype}"
-            raise error_of(where, f"is {shown(value)}", expected, "make it one in __getitem__")
+        found = in_dtype(as_array(value, leaf, where), leaf, where)
         return matching(found, found.shape, leaf._replace(variable=()) if leaf.variable else leaf, where)
+
+    def batch_of_one(self, number: int, value: object, index: int) -> AnyArray:
+        """Return a sample that may be smaller than its leaf as a batch of one row."""
+        leaf = self.leaves[number]
+        where = f"dataset[{index}]: {leaf.path}"
+        found = in_dtype(as_array(value, leaf, where), leaf, where)
+        return matching(found, found.shape, leaf, where)[np.newaxis]
 
     def batch_array(self, number: int, value: object, index: int, max_rows: int) -> AnyArray:
         """Return the same of a whole batch: with a row axis of 0 to ``max_rows``, and smaller where it may be."""
         leaf = self.leaves[number]
         where = f"dataset[{index}]: {leaf.path.replace('sample', 'batch', 1)}"
-        found = _with_rows(value, where)
+        found = _with_rows(value, where, from_list(value, leaf, (max_rows, *leaf.given_shape), where))
         if len(found) > max_rows:
             remedy = "return smaller batches, or raise max_batch_size"
             raise error_of(where, f"has {len(found)} rows", f"at most {max_rows}", remedy)
+        found = in_dtype(found, leaf, where)
         return matching(found, found.shape[1:], leaf, where)
 
     def batch_rows(self, number: int, rows: int, expected: int, index: int) -> NoReturn:

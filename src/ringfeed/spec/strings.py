@@ -34,6 +34,7 @@ class Bytes(Array):
         object.__setattr__(self, "dtype", UINT8)
         object.__setattr__(self, "variable", ())
         object.__setattr__(self, "cast", None)
+        object.__setattr__(self, "casts", False)
         object.__setattr__(self, "form", form)
 
     def __repr__(self) -> str:

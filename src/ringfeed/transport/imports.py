@@ -111,7 +111,7 @@ def _place(frame: FrameType | None) -> Place | None:
     installed: Place | None = None
     while frame is not None:
         file = frame.f_code.co_filename
-        if not file.startswith((_OURS, "<frozen ")):
+        if not file.startswith((_OURS, "<frozen ")) and not _is_program(frame):
             found = Place(file, frame.f_lineno, str(frame.f_globals.get("__name__")))
             if not any(library in file for library in _LIBRARIES):
                 return found
@@ -119,6 +119,11 @@ def _place(frame: FrameType | None) -> Place | None:
                 installed = found
         frame = frame.f_back
     return installed
+
+
+def _is_program(frame: FrameType) -> bool:
+    """Whether this is the program that a worker is started with (`python -c`), and so no line of the user's."""
+    return (frame.f_code.co_filename, frame.f_code.co_name) == ("<string>", "<module>")
 
 
 def _private_bytes() -> int:

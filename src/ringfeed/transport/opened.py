@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ringfeed._classes import root_of
 from ringfeed.errors import ShipError
 from ringfeed.transport import unpicklable as _culprit
 from ringfeed.transport.pickler import failure, names_in
@@ -94,7 +95,7 @@ def _changes(before: dict[Any, Any], now: dict[Any, Any] | None) -> list[Any]:
 def _is_shared(held: Any) -> bool:
     if issubclass(type(held), io.IOBase):
         return _is_read(held)
-    found = {base.__module__.partition(".")[0] for base in type(held).__mro__}
+    found = set(map(root_of, type(held).__mro__))
     if "socket" in found or "_socket" in found:
         return issubclass(type(held), sys.modules["socket"].socket) and held.fileno() >= 0
     return not found.isdisjoint(_CONNECTIONS) and failure(held) is not None and not _is_closed(held)
@@ -111,7 +112,7 @@ def _is_read(file: Any) -> bool:
 
 
 def _is_closed(held: Any) -> bool:
-    return type(held).__module__.partition(".")[0] == "h5py" and not held
+    return root_of(type(held)) == "h5py" and not held
 
 
 # ---- the walk ----
@@ -148,7 +149,7 @@ def _held(obj: Any) -> Iterator[tuple[Step, Any]]:
         yield ("{}", ""), obj.__wrapped__
         yield from ((("{}", " (cached)"), result) for result in _results(obj))
         return
-    if kind.__module__.partition(".")[0] in _MADE_TO_BE_SHARED or issubclass(kind, logging.Logger | logging.Handler):
+    if root_of(kind) in _MADE_TO_BE_SHARED or issubclass(kind, logging.Logger | logging.Handler):
         return
     if issubclass(kind, dict):
         entries = [*islice(obj.items(), MAX_ENTRIES)]  # at once, as another thread may change it

@@ -16,6 +16,7 @@ from operator import itemgetter
 from types import CodeType, FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType
 from typing import TYPE_CHECKING, Any
 
+from ringfeed._classes import module_of, root_of
 from ringfeed.transport.arrays import PROTOCOL
 from ringfeed.transport.pickler import failure, names_in
 
@@ -68,7 +69,7 @@ def explain(obj: object, name: str, error: Exception) -> str:
 
 
 def _full_name(culprit: object) -> str:
-    return f"{type(culprit).__module__}.{type(culprit).__qualname__}"
+    return f"{module_of(type(culprit))}.{type(culprit).__qualname__}".lstrip(".")
 
 
 def joined(labels: Iterable[str]) -> str:
@@ -88,7 +89,7 @@ def words(culprit: object, reason: Exception | None = None) -> str:
         return f"an open file ({getattr(culprit, 'name', None)!r})"
     if full_name in _WORDS:
         return _WORDS[full_name]
-    if kind.__module__.partition(".")[0] == "h5py":
+    if root_of(kind) == "h5py":
         return f"an h5py object ({kind.__name__})"
     return f"a {full_name} object" + (f" ({type(reason).__name__}: {reason})" if reason is not None else "")
 

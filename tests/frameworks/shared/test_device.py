@@ -27,7 +27,7 @@ from fakedevice import (
     outcomes,
     until_ready,
 )
-from ringfeed.engine import engine
+from ringfeed.engine import waiting
 from ringfeed.frameworks.device import AHEAD
 
 pytestmark = pytest.mark.once
@@ -169,7 +169,7 @@ def test_waits_for_its_copies_before_it_waits_for_a_batch() -> None:
 
 def test_waits_for_a_framework_that_lets_go_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """A framework may hold every slot beyond the copy: it is waited for as long as for a batch."""
-    monkeypatch.setattr(engine, "HELD_NS", 10**7)
+    monkeypatch.setattr(waiting, "HELD_NS", 10**7)
     device, kept = FakeDevice(at_once), []
     copy = device.copy
     monkeypatch.setattr(device, "copy", lambda tensors: (kept.append(tensors), copy(tensors))[1])

@@ -11,8 +11,8 @@ import pytest
 pytest.importorskip("tensorflow")
 
 import ringfeed
-from ringfeed.engine import resizer as sizing
-from ringfeed.engine.autotune import Setting
+from ringfeed.tuning import resizer as sizing
+from ringfeed.tuning.autotune import Setting
 from scripting import Script
 from watching import PATIENCE_S
 

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from keras.src.trainers.epoch_iterator import EpochIterator
 
-    from ringfeed.frameworks.base import BatchIterator, BatchStream, Progress
+    from ringfeed.frameworks.base import BatchIterator, BatchStream
+    from ringfeed.resume.place import Progress
     from ringfeed.spec.builder import BuildBatch
 
     Steps = Iterator[tuple[int, int, Any]]

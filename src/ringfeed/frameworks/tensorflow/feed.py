@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ringfeed._process import Forks
 from ringfeed.errors import RingfeedError, StateError, SupersededError
-from ringfeed.frameworks.base import UNKNOWN
+from ringfeed.resume.place import UNKNOWN
 from ringfeed.ring import _feed
 
 if TYPE_CHECKING:

@@ -9,16 +9,28 @@ The end of an epoch is the start of the next; with hooks of the dataset's, when 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from ringfeed.errors import StateError
 
 if TYPE_CHECKING:
     from ringfeed.data.round_robin import RoundRobinEpoch
     from ringfeed.data.stream_states import StreamStates
-    from ringfeed.engine._iterator import Progress
     from ringfeed.orders.sampler import Epoch
     from ringfeed.orders.shard import Shard
+
+
+class Progress(Protocol):
+    """How far the user's code has come in an epoch, as an iterator counts it."""
+
+    given: int
+    """Planned batches that it was handed, or whose failure was raised, or that hold nothing; UNKNOWN: only it knows."""
+    planned_before: int
+    """Of all batches that were ever planned, those before this epoch."""
+    is_over: bool
+
+
+UNKNOWN = -1
 
 
 class Place(NamedTuple):

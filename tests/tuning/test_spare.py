@@ -12,9 +12,9 @@ import pytest
 
 import ringfeed
 from datasets import check, drain, flat
-from ringfeed.engine import resizer as sizing
-from ringfeed.engine.autotune import Setting
 from ringfeed.errors import WorkerError
+from ringfeed.tuning import resizer as sizing
+from ringfeed.tuning.autotune import Setting
 from ringfeed.workers.processes import Processes
 from scripting import ROOM, Slowly, scripted
 from watching import pids, pool_of, wait_until

@@ -23,9 +23,6 @@ from ringfeed.ring.segment import MIN_SLOTS
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from ringfeed.engine.options import Options
-    from ringfeed.engine.plan import Plan
-
 __all__ = ["Setting", "Side", "Step", "Tuner", "Window"]
 
 LOOK_S, LOOK_BATCHES = 0.5, 8  # a shorter window says nothing
@@ -250,13 +247,12 @@ class Tuner:
         return self.history[-1]
 
 
-def make_tuner(options: Options, plan: Plan) -> Tuner | None:
-    """Return the tuner of what is "auto", from little to no more than the plan has."""
-    if not options.auto:
+def make_tuner(auto: Collection[Side], most: Setting) -> Tuner | None:
+    """Return the tuner of what is "auto", from little to no more than ``most``; None where nothing is."""
+    if not auto:
         return None
-    most = Setting(plan.workers, plan.slots)
-    workers = min(1, most.workers) if "workers" in options.auto else most.workers
-    return Tuner(Setting(workers, MIN_SLOTS if "slots" in options.auto else most.slots), most, options.auto)
+    workers = min(1, most.workers) if "workers" in auto else most.workers
+    return Tuner(Setting(workers, MIN_SLOTS if "slots" in auto else most.slots), most, auto)
 
 
 def _lacking(level: Level) -> list[Side]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ringfeed.engine._iterator import Progress
-from ringfeed.engine.place import Place, UnderWay
+from ringfeed.resume.place import Place, UnderWay
 
 if TYPE_CHECKING:
-    from ringfeed.engine.hooks import Hooks
+    from ringfeed.data.stream_states import StreamStates
     from ringfeed.orders.sampler import Sampler
     from ringfeed.orders.shard import Shard
+    from ringfeed.resume.hooks import Hooks
+    from ringfeed.resume.place import Progress
 
 
 class Position:
@@ -28,15 +29,15 @@ class Position:
 
     # ---- epochs begin ----
 
-    def start(self, hooks: dict[str, Any] | None) -> UnderWay:
+    def start(self, hooks: dict[str, Any] | None, progress: Progress, states: StreamStates | None) -> UnderWay:
         """Return the epoch of the next place, of which nothing is planned; the one after it comes next.
 
-        hooks: what the dataset's hooks had done to it ahead of the epoch
+        ``hooks``: what the dataset's hooks had done to it ahead of the epoch; ``states``: those of iterables.
         """
         place = self.next._replace(hooks=hooks)
         self.next = Place(place.epoch + 1)
         order = self.sampler.epoch(place.epoch, place.samples, place.state)
-        return UnderWay(place, order, Progress(), self.shard, self.sampler.length, bool(self._hooks))
+        return UnderWay(place, order, progress, self.shard, self.sampler.length, bool(self._hooks), states)
 
     def enter(self, epoch: UnderWay) -> None:
         """Be in an epoch that has begun."""
@@ -76,6 +77,26 @@ class Position:
         self.next = place
         self._has_moved = True
 
+    def set_epoch(self, number: int) -> None:
+        """Begin this epoch next; at its start, unless it is where `go_to` has it begin already."""
+        self.go_to(self.next if self.next.epoch == number else Place(number))
+
+    def skip(self, batches: int, streams: int) -> None:
+        """Leave out so many more batches of the next epoch; ValueError where it has fewer, or several streams."""
+        if streams > 1 and batches:
+            message = (
+                f"skip(batches={batches}) of {streams} iterables in turn: only reading shows which of them have ended "
+                f"by then; take so many batches, and drop them"
+            )
+            raise ValueError(message)
+        left = self.left(self.next)
+        if left is not None and batches > left:
+            message = f"skip(batches={batches}), but only {left} batches of epoch {self.next.epoch} are left"
+            raise ValueError(message)
+        samples, left = batches * self.shard.step, self._samples_from(self.next)
+        samples = samples if left is None else min(samples, left)
+        self.go_to(self.next._replace(samples=self.next.samples + samples))
+
     def give_back(self) -> None:
         """Begin the epoch under way again, unless another was asked for since."""
         if (now := self._now) is not None:
@@ -102,8 +123,3 @@ class Position:
     def _samples_from(self, place: Place) -> int | None:
         length = self.sampler.length
         return None if length is None else max(length - place.samples, 0)
-
-    def after(self, place: Place, batches: int) -> Place:
-        """Return the place so many batches later in its epoch."""
-        samples, left = batches * self.shard.step, self._samples_from(place)
-        return place._replace(samples=place.samples + (samples if left is None else min(samples, left)))

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from ringfeed._callers import callers_depth
 from ringfeed._units import shorten
-from ringfeed.engine.place import Place
 from ringfeed.errors import StateError
+from ringfeed.resume.place import Place
 
 if TYPE_CHECKING:
-    from ringfeed.engine.runner import EpochRunner
+    from ringfeed.data.base import Source
+    from ringfeed.resume.position import Position
 
 VERSION = 1
 _COUNTS = ("version", "epoch", "samples")
@@ -29,24 +30,31 @@ class Identity:
     """What must be the same where a state is taken and where it is loaded."""
 
     def __init__(
-        self, runner: EpochRunner, batch_size: int | None, fingerprint: str | None, *, seed_is_drawn: bool
+        self,
+        source: Source,
+        position: Position,
+        batch_size: int | None,
+        fingerprint: str | None,
+        *,
+        seed_is_drawn: bool,
     ) -> None:
         """Tell a dataset from others by ``fingerprint``, else by the one that Hugging Face's datasets have.
 
         ``seed_is_drawn``: whether another seed than the state's was not asked for.
         """
-        self._runner = runner
+        self._source = source
+        self._position = position
         self._batch_size = batch_size
         self._seed_is_drawn = seed_is_drawn
         self._fingerprint = fingerprint
-        self._spec = shorten(repr(runner.source.spec))
+        self._spec = shorten(repr(source.spec))
         self._is_told = False
 
     def _now(self) -> dict[str, Any]:
-        sampler = self._runner.position.sampler
+        sampler = self._position.sampler
         length = getattr(sampler, "sample_count", sampler.length)  # a position may count others than samples
-        now = {"length": length, "seed": self._runner.source.seed, "order": sampler.order, "spec": self._spec}
-        found = self._fingerprint or getattr(self._runner.source.given, "_fingerprint", None)
+        now = {"length": length, "seed": self._source.seed, "order": sampler.order, "spec": self._spec}
+        found = self._fingerprint or getattr(self._source.given, "_fingerprint", None)
         return now if found is None else {**now, "fingerprint": shorten(str(found))}
 
     def state(self, place: Place) -> dict[str, Any]:
@@ -58,7 +66,7 @@ class Identity:
             "samples": place.samples,
             "batch_size": self._batch_size,
             **self._now(),
-            "world_size": self._runner.position.shard.world_size,
+            "world_size": self._position.shard.world_size,
         }
         if place.state is not None:
             state["sampler"] = place.state
@@ -67,13 +75,13 @@ class Identity:
         return {**state, **(place.hooks or {})}
 
     def _tell_what_is_refused(self) -> None:
-        epoch = self._runner.position.under_way
+        epoch = self._position.under_way
         refused = None if epoch is None or epoch.states is None or self._is_told else epoch.states.refusal()
         if refused is not None:
             self._is_told = True
             stream, why = refused
             message = (
-                f"state_dict() of {self._runner.source.describe_stream(stream)} {why}; a loader that goes on from this "
+                f"state_dict() of {self._source.describe_stream(stream)} {why}; a loader that goes on from this "
                 f"state reads the iterable from its start"
             )
             warnings.warn(message, UserWarning, stacklevel=callers_depth())
@@ -84,8 +92,8 @@ class Identity:
         hooks = {name: state[name] for name in ("dataset", "hooks") if name in state} or None
         place = Place(state["epoch"], state["samples"], state.get("sampler"), hooks, state.get("streams"))
         if (difference := self._difference(state)) is None:
-            self._runner.position.sampler.check_state(place.samples, place.state)
-            _check_streams(place, self._runner.source.streams)
+            self._position.sampler.check_state(place.samples, place.state)
+            _check_streams(place, self._source.streams)
             return place
         if strict:
             message = f"{difference}; or load it with strict=False, which begins epoch {place.epoch} anew"
@@ -95,7 +103,7 @@ class Identity:
 
     def seed(self, state: Mapping[str, Any]) -> int:
         """Return the seed to go on with: the state's, where this loader has drawn its own."""
-        found: int = state["seed"] if self._seed_is_drawn else self._runner.source.seed
+        found: int = state["seed"] if self._seed_is_drawn else self._source.seed
         return found
 
     def _difference(self, state: Mapping[str, Any]) -> str | None:
@@ -111,14 +119,14 @@ class Identity:
                 )
         if (other := self._other_ranks(state)) is not None:
             return other
-        length = self._runner.position.sampler.length
+        length = self._position.sampler.length
         if length is not None and state["samples"] > length:
             return f"the state is at sample {state['samples']} of an epoch of {length}; it was changed since"
         return None
 
     def _other_ranks(self, state: Mapping[str, Any]) -> str | None:
         """Say that an order cannot go on amid an epoch on another number of ranks."""
-        position, there = self._runner.position, state.get("world_size")
+        position, there = self._position, state.get("world_size")
         here, needs_same = position.shard.world_size, getattr(position.sampler, "keeps_world_size", False)
         if not needs_same or not state["samples"] or there == here:
             return None

@@ -18,14 +18,12 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ringfeed._checks import AUTO, MOST, check_count
 from ringfeed._classes import class_names
-from ringfeed.engine.options import AUTO, MOST, check_count
 from ringfeed.orders.sampler import SeededSampler
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from ringfeed.data.base import Source
 
 _GIVE = "give rank= and world_size="
 _NOTHING = (
@@ -83,14 +81,14 @@ class Rank(NamedTuple):
             raise ValueError(message)
         return next(iter(found.values()))._replace(found=", ".join(found))
 
-    def check(self, source: Source, sampler: object, seed: object) -> None:
+    def check(self, sampler: object, seed: object, *, is_iterable: bool) -> None:
         """Refuse what has no global batches, or others on each rank, by ValueError; the loader's own parameters."""
         if self.world_size == 1:
             return
         if seed is None:
             message = f"seed=None draws a seed, and each rank of {self.world_size} another; give all of them one number"
             raise ValueError(message)
-        if source.streams:
+        if is_iterable:
             message = (
                 f"{self} of an iterable, which has no global batches; have the iterable give the part of this process "
                 f"only, as itertools.islice(elements, {self.rank}, None, {self.world_size}) does, and leave rank=, "

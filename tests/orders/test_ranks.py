@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ringfeed.engine.ranks import Rank
+from ringfeed.orders.ranks import Rank
 from watching import run_script
 
 pytestmark = pytest.mark.once
@@ -103,11 +103,10 @@ def test_what_is_no_rank_is_refused(given: tuple[Any, Any, Any], kind: type[Exce
 
 def test_a_seed_that_is_drawn_is_refused_for_several_ranks() -> None:
     """Each rank would draw another."""
-    source: Any = SimpleNamespace(streams=0)
-    Rank(0, 1, "").check(source, None, None)
-    Rank(0, 2, "").check(source, None, 0)
+    Rank(0, 1, "").check(None, None, is_iterable=False)
+    Rank(0, 2, "").check(None, 0, is_iterable=False)
     with pytest.raises(ValueError, match="seed") as raised:
-        Rank(0, 2, "").check(source, None, None)
+        Rank(0, 2, "").check(None, None, is_iterable=False)
     assert str(raised.value) == "seed=None draws a seed, and each rank of 2 another; give all of them one number"
 
 
@@ -261,7 +260,7 @@ def test_no_framework_is_imported() -> None:
     script = """
 import os, sys
 os.environ["RANK"], os.environ["WORLD_SIZE"] = "1", "2"
-from ringfeed.engine.ranks import Rank
+from ringfeed.orders.ranks import Rank
 assert Rank.find() == (1, 2, "torchrun")
 assert not {"torch", "jax", "tensorflow", "keras", "mpi4py"} & set(sys.modules)
 """

@@ -10,7 +10,7 @@ from ringfeed.orders.replay import Replay
 
 if TYPE_CHECKING:
     from ringfeed.data.base import Source
-    from ringfeed.engine.place import Place
+    from ringfeed.resume.place import Place
 
 LOOK_NS = 10**8  # while streams leave out what was read before
 

@@ -1,4 +1,4 @@
-"""`ringfeed.engine.autotune`: settings chosen from who waits for whom, against a simulated loader (queueing.py)."""
+"""`ringfeed.tuning.autotune`: settings chosen from who waits for whom, against a simulated loader (queueing.py)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queueing import Job, Queue, throughput, tune
-from ringfeed.engine import autotune as tuning
-from ringfeed.engine.autotune import Setting, Step, Tuner, Window
+from ringfeed.tuning import autotune as tuning
+from ringfeed.tuning.autotune import Setting, Step, Tuner, Window
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

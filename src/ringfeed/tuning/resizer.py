@@ -6,18 +6,19 @@ from contextlib import suppress
 from copy import copy
 from typing import TYPE_CHECKING
 
-from ringfeed.engine.autotune import Window
-from ringfeed.engine.plan import check_room
+from ringfeed._units import show_bytes
 from ringfeed.errors import RingfeedError
 from ringfeed.ring import _ring
 from ringfeed.ring._snapshot import Observer
+from ringfeed.ring.machine import check_free
+from ringfeed.tuning.autotune import Window
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ringfeed.engine.autotune import Tuner
     from ringfeed.monitor.stats import Setting, Stats
     from ringfeed.ring.segment import Segment
+    from ringfeed.tuning.autotune import Tuner
     from ringfeed.workers.pool import Pool
 
 COUNTED = ("elapsed_s", "stall_s", "busy_s", "back_pressure_s", "batches", "samples")
@@ -87,3 +88,8 @@ class Sizing:
                 if states[slot] == "parked":
                     with suppress(OSError):  # locked in memory, say: it stays reserved
                         self._segment.give_back(self._ring, slot)
+
+
+def check_room(slot_size: int) -> None:
+    """Raise PlanError unless there is room for another slot."""
+    check_free(slot_size, f"another slot needs {show_bytes(slot_size)}")

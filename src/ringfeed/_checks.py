@@ -1,0 +1,56 @@
+"""Parameters as users give them, checked: the text names the parameter, and what it takes."""
+
+from __future__ import annotations
+
+import operator
+from numbers import Real
+
+AUTO = "auto"
+MOST = 2**63 - 1  # that C counts to
+
+
+def check_choice(name: str, value: object, choices: tuple[str | bool, ...]) -> None:
+    """Raise ValueError unless the value is one of the choices."""
+    if value not in choices:
+        message = f"{name}={value!r}; choose one of {', '.join(map(repr, choices))}"
+        raise ValueError(message)
+
+
+def is_auto(name: str, value: object) -> bool:
+    """Whether it is to be found out; ValueError for another word than "auto"."""
+    if isinstance(value, str) and value != AUTO:
+        message = f"{name}={value!r}; give a number, or {AUTO!r}"
+        raise ValueError(message)
+    return isinstance(value, str)
+
+
+def check_seconds(name: str, value: object, otherwise: str) -> None:
+    """Raise TypeError or ValueError unless it is None or a time above 0; ``otherwise`` says what else may be given."""
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, Real):
+        message = f"{name}={value!r} must be a number of seconds, {otherwise}"
+        raise TypeError(message)
+    if not float(value) > 0:
+        message = f"{name}={value!r} must be positive, {otherwise}"
+        raise ValueError(message)
+
+
+def check_count(name: str, value: object, least: int, most: int | None = None, *, none: bool = True) -> int | None:
+    """Return an int from ``least`` to ``most``, or None for None where that is allowed."""
+    if value is None and none:
+        return None
+    try:
+        count = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        count = None
+    if count is None or isinstance(value, bool):
+        message = f"{name}={value!r} must be an int"
+        raise TypeError(message)
+    if count < least:
+        message = f"{name}={count} must be at least {least}"
+        raise ValueError(message)
+    if most is not None and count > most:
+        message = f"{name}={count} must be at most {most}"
+        raise ValueError(message)
+    return count

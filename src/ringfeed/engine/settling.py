@@ -1,0 +1,105 @@
+"""A batch that needs a decision: which of its rows are handed out, and whether in its slot.
+
+    taken ──▶ find_rows: failed rows are left out, or raised after the good ones
+                 └──▶ find_place: in its slot, or as a private copy ──▶ handed out by the iterator
+
+The batch stays with the `Taker` meanwhile. A signal handler, or another thread, may take it, so each step names it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ringfeed.engine.faults import Loss, over_total, sample_failed, source_ended
+from ringfeed.monitor.lease_tracker import Debug
+from ringfeed.spec.builder import BatchBuilder
+
+if TYPE_CHECKING:
+    from ringfeed.data.base import Delivery
+    from ringfeed.engine.lookahead import Lookahead
+    from ringfeed.engine.parts import Parts
+    from ringfeed.orders.permutation import Indices
+    from ringfeed.ring._ring import Lease
+    from ringfeed.spec.builder import BuildBatch
+
+
+class Settler:
+    """Settles the batches of one engine. Not thread-safe: the loader's lock is held."""
+
+    def __init__(self, parts: Parts, lookahead: Lookahead) -> None:
+        """Settle what ``lookahead`` has planned."""
+        self._parts = parts
+        self._lookahead = lookahead
+
+    def find_rows(self) -> bool:
+        """Know the rows to hand out; returns whether the epoch is over: each later batch says the same.
+
+        The gaps that failures have left are closed; a batch without any good row is dropped.
+        """
+        parts, taker = self._parts, self._parts.taker
+        lease, most = taker.kept, parts.plan.layout.rows
+        if lease is None:
+            return False
+        batch, rows = lease.batch, min(lease.rows, most)
+        if not lease.failed:
+            taker.keep_rows(batch, rows)
+            return False
+        delivery = parts.source.settle(lease, rows, self._lookahead.order)
+        good = self._good_rows(lease, rows, delivery)
+        loss = self._loss(lease, delivery)
+        if (over := parts.fields.needed(lease, rows)) is not None:
+            good, loss = good[:0], self._over_total(lease.indices(rows), *over)
+        del lease  # in a traceback it would hold the slot for as long as the caller keeps the error
+        if loss.error is not None:
+            parts.ring.set_due(-1)  # ahead of the batch after this one, also where C code takes it
+        if len(good):
+            taker.close_gaps(batch, rows, good, parts.stats, loss)
+        else:
+            taker.drop(batch, parts.stats, loss)
+        return delivery.is_over
+
+    def _good_rows(self, lease: Lease, rows: int, delivery: Delivery) -> Indices:
+        """Return the rows that are handed out of a batch with failures."""
+        options = self._parts.options
+        raises = delivery.failed and options.on_error == "raise"
+        is_short = options.drop_remainder and lease.rows < self._parts.plan.layout.rows
+        if raises or is_short or not delivery.keeps_others:
+            return np.empty(0, np.int64)
+        return np.setdiff1d(np.arange(rows), [row for row, _, _ in delivery.failed])
+
+    def _loss(self, lease: Lease, delivery: Delivery) -> Loss:
+        """Return what is to be raised for a batch with failures, after its good rows; or else what is counted."""
+        parts = self._parts
+        if parts.options.on_error == "skip":
+            error = None if delivery.ended is None else source_ended(*delivery.ended)
+            return Loss(error, [index for _, index, _ in delivery.failed], delivery.is_none)
+        if delivery.failed:
+            return Loss(sample_failed(lease, delivery.failed, parts.source, parts.pool, parts.options))
+        return Loss(None, [], delivery.is_none)
+
+    def _over_total(self, indices: list[int], leaf: int, need: int) -> Loss:
+        """Return what comes of a batch that has no room for its samples: which of them fit depends on the workers."""
+        source = self._parts.source
+        if self._parts.options.on_error == "skip":
+            return Loss(None, [*map(source.number_of, indices)])
+        return Loss(over_total(indices, source.spec.leaves[leaf], need, source))
+
+    def find_place(self, build: BuildBatch | None) -> None:
+        """Leave the batch in its slot, or have it handed out as a private copy."""
+        parts, taker = self._parts, self._parts.taker  # no lease here, as above
+        builder = build if isinstance(build, BatchBuilder) else None
+        keeps = not parts.options.copy and (build is None or builder is not None)
+        batch = None if taker.kept is None else taker.kept.batch
+        private = keeps and not parts.room.is_left(taker.kept, builder)
+        taker.set_lets_go(parts.room.lets_go or not keeps)
+        if batch is None:
+            return
+        if Debug.since_ns and (slot := _slot_of(taker.kept)) is not None:
+            parts.origins.note(slot, parts.observer.held_since_ns()[-1])  # the newest is this one's
+        taker.settle(batch, private)
+
+
+def _slot_of(lease: Lease | None) -> int | None:
+    return None if lease is None else lease.slot
