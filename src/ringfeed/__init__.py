@@ -44,7 +44,9 @@ if TYPE_CHECKING:
     from ringfeed.orders.weighted import WeightedSampler
     from ringfeed.orders.windows import WindowShuffle
     from ringfeed.spec.conversion import Cast
+    from ringfeed.spec.forms import Masked, Padded, Ragged
     from ringfeed.spec.spec import Array, Spec
+    from ringfeed.spec.strings import Bytes, Text
 
 if sys.platform != "linux":
     message = f"ringfeed needs Linux (memfd, futex, pidfd); this is {sys.platform}"
@@ -64,16 +66,20 @@ __version__ = "0.1.0"
 _HOMES = {
     "Array": "spec.spec",
     "Buckets": "orders.buckets",
+    "Bytes": "spec.strings",
     "Cast": "spec.conversion",
     "ClosedError": "errors",
     "Frozen": "data.frozen",
     "Interleave": "data.streams",
     "Loader": "loader",
+    "Masked": "spec.forms",
     "Mix": "data.mix",
     "Pack": "data.pack",
+    "Padded": "spec.forms",
     "Plan": "engine.plan",
     "PlanError": "errors",
     "PrioritizedSampler": "orders.prioritized",
+    "Ragged": "spec.forms",
     "RingfeedError": "errors",
     "ShipError": "errors",
     "SlotsHeldError": "errors",
@@ -85,6 +91,7 @@ _HOMES = {
     "StratifiedSampler": "orders.subsets",
     "SubsetSampler": "orders.subsets",
     "SupersededError": "errors",
+    "Text": "spec.strings",
     "WeightedSampler": "orders.weighted",
     "WindowShuffle": "orders.windows",
     "WorkerError": "errors",
@@ -99,16 +106,20 @@ _MODULES = ("keras", "testing", "torch")
 __all__ = [
     "Array",
     "Buckets",
+    "Bytes",
     "Cast",
     "ClosedError",
     "Frozen",
     "Interleave",
     "Loader",
+    "Masked",
     "Mix",
     "Pack",
+    "Padded",
     "Plan",
     "PlanError",
     "PrioritizedSampler",
+    "Ragged",
     "RingfeedError",
     "ShipError",
     "SlotsHeldError",
@@ -120,6 +131,7 @@ __all__ = [
     "StratifiedSampler",
     "SubsetSampler",
     "SupersededError",
+    "Text",
     "WeightedSampler",
     "WindowShuffle",
     "WorkerError",

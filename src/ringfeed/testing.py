@@ -20,6 +20,7 @@ from ringfeed.errors import StateError
 from ringfeed.loader import stream_of
 from ringfeed.orders.draws import Order
 from ringfeed.orders.rng import SampleContext, installed
+from ringfeed.spec.forms import Masked, Padded, Ragged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -128,6 +129,10 @@ def _batches(loader: Loader[Any], epochs: int) -> Iterator[Batch]:
 
 
 def _hash(leaf: Any) -> str:
+    if isinstance(leaf, Ragged):
+        return _hash(leaf.values) + _hash(leaf.row_splits)
+    if isinstance(leaf, (Padded, Masked)):
+        return "".join(map(_hash, leaf))
     return hashlib.sha256(f"{leaf.dtype}{leaf.shape}".encode() + leaf.tobytes()).hexdigest()
 
 

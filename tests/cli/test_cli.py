@@ -30,6 +30,11 @@ class here:
 def make():
     return Rows()
 
+def names():
+    return ["a", "bcd"] * 50
+
+import ringfeed
+text = ringfeed.Text(1000)
 number = 3
 """
 
@@ -69,6 +74,12 @@ def test_plan_of_a_dataset(module: str, name: str, capsys: pytest.CaptureFixture
     """A dataset in the current directory is found by name, and called where it is a function or a class."""
     assert main(["plan", f"{module}:{name}", "--batch-size", "10", "--memory", "1MB"]) == 0
     assert capsys.readouterr().out == f"{plan(load(f'{module}:{name}'), batch_size=10, memory='1MB')}\n"
+
+
+def test_plan_of_samples_that_differ_in_length(module: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """With a spec, which is named like a dataset."""
+    assert main(["plan", f"{module}:names", "--spec", f"{module}:text", "--slots", "2", "--workers", "0"]) == 0
+    assert "a batch needs about" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

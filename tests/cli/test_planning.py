@@ -159,3 +159,37 @@ def test_numbers_that_are_refused(settings: dict[str, Any], kind: type[Exception
     with pytest.raises(kind) as caught:
         plan(**{"shape": (3,), "workers": 1, **settings})
     assert str(caught.value) == text
+
+
+class Encoded:
+    """Samples of a label, and bytes of two sizes."""
+
+    SPEC = (ringfeed.Array((), "int64"), ringfeed.Bytes(100_000), ringfeed.Text(100))
+
+    def __len__(self) -> int:
+        return 1000
+
+    def __getitem__(self, index: int) -> Any:
+        return index, bytes(1000 if index < 500 else 3000), "name"
+
+
+def test_reserved_beside_expected() -> None:
+    """Of samples that differ in length, some are read: what they need stands beside what is reserved."""
+    found = plan(Encoded(), spec=Encoded.SPEC, batch_size=[4, 64], slots=2, workers=2)
+    assert [row.what for row in found.rows] == ["one int64 + 100000 bytes + 100 bytes of text"] * 2
+    assert found.notes[:2] == (
+        "sample[1] is bytes: a slot reserves 6.4 MB for 64 samples, and 32 that were read have 2.0 kB on average, 3.0 "
+        "kB at most, so a batch needs about 128.0 kB; total=176000 would reserve 276.0 kB.",
+        "sample[2] is text: a slot reserves 6.4 kB for 64 samples, and 32 that were read have 4 bytes on average, 4 "
+        "bytes at most, so a batch needs about 256 bytes; total=256 would reserve 356 bytes.",
+    )
+    reserved = plan(Encoded(), spec=(Encoded.SPEC[0], ringfeed.Bytes(100_000, total=176_000), Encoded.SPEC[2]))
+    assert "total=" not in reserved.notes[0]
+    assert "reserves 276.0 kB for 32 samples" in reserved.notes[0]
+
+
+def test_samples_without_numbers_are_not_read() -> None:
+    """A function of an iterable, and whole batches: their table has no such note."""
+    samples = Encoded()
+    spec = Encoded.SPEC
+    assert len(plan(lambda: map(samples.__getitem__, range(9)), spec=spec, workers=0).notes) == 1

@@ -554,8 +554,8 @@ REFUSED: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "sample": (
         lambda: Loader(Mix([[1], ["text"]]), workers=0),
         SpecError,
-        "dataset 1[0]: sample is of type str, expected an array or number, or a tuple, list or dict of them; return "
-        "one of these from __getitem__",
+        "dataset 1[0]: sample is a str, expected an array or number, or spec= for it; give spec=ringfeed.Text(64), "
+        "where Text has the most bytes of one sample",
     ),
 }
 

@@ -133,6 +133,7 @@ FIXED = (
     "choose one such as 'uint8' or 'S16'"
 )
 PARTS = "expected an array or number, or a tuple, list or dict of them"
+STRING, MOST = "expected an array or number, or spec= for it;", "the most bytes of one sample"
 LEAF = f"{PARTS}; return one of these from __getitem__"
 SET = f"{PARTS}; a set has no order: make it a sorted list, or an array"
 LISTED = "make it a list, each of whose items is a leaf, or numpy.asarray() of that list, which is one leaf"
@@ -186,15 +187,19 @@ TREES: list[tuple[Any, str]] = [
 ]
 
 SAMPLES: list[tuple[Any, str]] = [
-    ("text", f"sample is of type str, {LEAF}"),
-    ((b"jpeg",), f"sample[0] is of type bytes, {LEAF}"),
+    ("text", f"sample is a str, {STRING} give spec=ringfeed.Text(64), where Text has {MOST}"),
+    ((b"jpeg",), f"sample[0] is bytes, {STRING} give spec=(ringfeed.Bytes(64),), where Bytes has {MOST}"),
     (None, f"sample is None, {LEAF}; on_error='skip' leaves out samples that are None"),
     ({"image": None}, "sample has no leaves, expected at least one array or number; put something into it"),
     (Pair({1}, 2), f"sample.image is of type set, {SET}"),
     ((n for n in "ab"), f"sample is of type generator, {PARTS}; {LISTED}"),
     (object(), f"sample is of type object, {LEAF}"),
     (np.ndarray, f"sample is of type type, {LEAF}"),
-    ([[1, 2], ["a"]], f"sample[1][0] is of type str, {LEAF}"),
+    (
+        [[1, 2], ["a"]],
+        f"sample[1][0] is a str, {STRING} give spec=[[ringfeed.Array((), 'int64'), ringfeed.Array((), 'int64')], "
+        f"[ringfeed.Text(64)]], where Text has {MOST}",
+    ),
     (np.array([None]), f"sample has dtype object, {FIXED}"),
     (Holder(np.array([{}])), f"sample has dtype object, {FIXED}"),
     (np.zeros(2, []), f"sample has dtype [], {FIXED}"),

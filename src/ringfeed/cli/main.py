@@ -55,6 +55,7 @@ def _parser() -> argparse.ArgumentParser:
 def _add_plan(parser: argparse.ArgumentParser) -> None:
     parser.description = "Several values, with commas between, give a line each."
     parser.add_argument("dataset", nargs="?", help="module:name of a dataset, or of a function that returns it")
+    parser.add_argument("--spec", help="module:name of what a sample of the dataset looks like, as spec= of Loader")
     parser.add_argument("--shape", action="append", type=_ints, help="of a sample, as 256,256,3; may be repeated")
     parser.add_argument("--dtype", type=_words, default=["uint8"], help="of a sample, as uint8,float32")
     parser.add_argument("--batch-size", type=_sizes, default=[32], help="as 64,128; none for whole batches")
@@ -68,7 +69,8 @@ def _plan(chosen: argparse.Namespace) -> None:
     from ringfeed.cli.plan_table import plan  # noqa: PLC0415 - NumPy takes longer than all else here
 
     dataset = None if chosen.dataset is None else load(chosen.dataset)
-    _say(plan(dataset, **_options(chosen, "shape", "dtype", "batch_size", "slots", "memory", "workers")))
+    spec = None if chosen.spec is None else load(chosen.spec)
+    _say(plan(dataset, spec=spec, **_options(chosen, "shape", "dtype", "batch_size", "slots", "memory", "workers")))
 
 
 # ---- profile ----

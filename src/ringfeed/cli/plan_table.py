@@ -12,6 +12,7 @@ import numpy as np
 
 from ringfeed._checks import MOST, check_count
 from ringfeed._units import parse_memory, show_bytes
+from ringfeed.cli.lengths import usage
 from ringfeed.data.base import Terms
 from ringfeed.data.source import open_source
 from ringfeed.engine.plan import DEFAULT_SLOTS, Plan, make_plan
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
+
+    from ringfeed.spec.spec import Leaf
 
 Shape = tuple[int, ...]
 
@@ -125,7 +128,8 @@ def plan(  # noqa: PLR0913 - the loader's own parameters
         print(ringfeed.plan(dataset, batch_size=128, memory="2GB"))
 
     dataset: as for `Loader`; its sample 0 is read for the spec (unless ``spec`` is given), and what it takes itself
-        is counted. Without one, ``shape`` and ``dtype`` say what a sample is: one each, or a list of them.
+        is counted. Where samples differ in length, 32 of them are read, to say what a batch needs. Without a
+        dataset, ``shape`` and ``dtype`` say what a sample is: one each, or a list of them.
     batch_size, slots: one, or a list. Default: 32 samples, and 4 slots. ``batch_size=None`` for a dataset of whole
         batches.
     memory: instead of ``slots``, the bytes that all may take ("2GB"): the slots that fit, and the largest batch.
@@ -156,7 +160,8 @@ def plan(  # noqa: PLR0913 - the loader's own parameters
     rows = [subject.row(size, number, budget) for subject, size, number in settings]
     largest = [] if budget is None else [_largest(subject, budget) for subject in subjects if subject.rows is None]
     advice = [f"{subject.advice[0].upper()}{subject.advice[1:]}." for subject in subjects if subject.advice]
-    notes = [*largest, *_casts(subjects), *advice, _workers_note(count)]
+    lengths = [] if whole or dataset is None else usage(dataset, subjects[0].spec, max(sizes))
+    notes = [*largest, *lengths, *_casts(subjects), *advice, _workers_note(count)]
     return Comparison(tuple(rows), tuple(notes))
 
 
@@ -178,12 +183,18 @@ def _show_shape(shape: Shape) -> str:
     return " x ".join(map(str, shape)) or "one"
 
 
+def _show_leaf(leaf: Leaf) -> str:
+    if leaf.form is None or leaf.form.name not in {"bytes", "text"}:
+        return f"{_show_shape(leaf.shape)} {leaf.dtype}"
+    return f"{leaf.shape[0]} bytes" + (" of text" if leaf.form.name == "text" else "")
+
+
 def _subject(dataset: Any, spec: object, workers: int, *, whole: bool) -> _Subject:
     if spec is None and open_source(dataset, Terms(None if whole else 1)).local_only:
         message = "plan() would read the first element of an iterator, and its epoch would lack it; give spec="
         raise ValueError(message)
     found = Loader(dataset, batch_size=None if whole else 1, slots=MIN_SLOTS, workers=workers, spec=spec)
-    leaves = [f"{_show_shape(leaf.shape)} {leaf.dtype}" for leaf in found.spec.leaves]
+    leaves = [_show_leaf(leaf) for leaf in found.spec.leaves]
     rows = found.plan.layout.rows if whole else None
     sizes = found.plan.dataset_shared, found.plan.dataset_per_worker
     return _Subject(" + ".join(leaves), found.spec, workers, *sizes, rows, found.plan.advice)
@@ -208,7 +219,8 @@ def _largest(subject: _Subject, budget: int) -> str:
 
 def _casts(subjects: Sequence[_Subject]) -> list[str]:
     """Say what uint8 saves over float32, where there are arrays of either."""
-    kinds = {leaf.dtype for subject in subjects for leaf in subject.spec.leaves if leaf.shape}
+    leaves = [leaf for subject in subjects for leaf in subject.spec.leaves]
+    kinds = {leaf.dtype for leaf in leaves if leaf.shape and (leaf.form is None or leaf.form.unit != "bytes")}
     if not kinds & {np.dtype("uint8"), np.dtype("float32")}:
         return []
     return [f"Pictures in uint8 take a quarter of the memory of float32: {CAST}."]

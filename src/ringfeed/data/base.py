@@ -251,6 +251,10 @@ class Source(ABC):
 
     # ---- in words ----
 
+    def number_of(self, index: int) -> int:
+        """Return the number of the sample that an index means."""
+        return index
+
     def describe(self, index: int) -> str:
         """Say which sample an index means."""
         return f"dataset[{index}]"

@@ -50,6 +50,10 @@ class DrawSource(WrappedSource):
         delivery = super().settle(lease, rows, epoch)
         return delivery._replace(failed=[(row, index_of(draw), mark) for row, draw, mark in delivery.failed])
 
+    def number_of(self, index: int) -> int:
+        """Return the number of the sample that a draw means."""
+        return int(index_of(index))
+
     def describe(self, index: int) -> str:
         """Say which sample a draw, or an index, means."""
         return self.inner.describe(index_of(index))

@@ -173,6 +173,7 @@ class MixSource(Source):
             with _named(number, SpecError):
                 member.learn()
             _check_alike(self.members[0].spec, member.spec, number)
+        self._choose_method()  # again: some methods are not for all specs
         self.elements = self.members[0].without_dataset()
         self.has_gaps = any(member.has_gaps for member in self.members)
         found = [member.packages for member in self.members if member.packages is not None]

@@ -1,4 +1,4 @@
-"""Datasets of samples, and three ways to read them.
+"""Datasets of samples, and three ways to read them; read_into is not for samples that differ in length.
 
 read_into       dataset.read_into(i, out) writes a sample into its row: no copy at all
 __getitems__    dataset.__getitems__(indices) gives many samples (torch's protocol); not with reseed=True
@@ -67,6 +67,8 @@ class SampleSource(Source):
             spec = learnt
         else:
             _refuse_variable(spec, self.indices, self.method)
+            if any(leaf.form is not None for leaf in spec.leaves) and self.method == "read_into":
+                self.method = "__getitem__"  # no place in a slot is that of a row before its length is known
             if self.method == "read_into":
                 _refuse_cast(spec)
         self.accept(spec, self.indices)

@@ -74,8 +74,9 @@ class Trial:
     def _objection(self, sample: Any) -> Exception | None:
         """Say why it cannot change samples in place whose leaves are arrays, numbers too, as they are in a slot."""
         try:
-            spec = Spec.infer(sample, 0)
-            given = spec.unflatten([np.array(leaf) for leaf in spec.flatten(sample, 0)])
+            spec = Spec.infer(sample, 0, strings=True)
+            leaves = zip(spec.leaves, spec.flatten(sample, 0), strict=True)
+            given = spec.unflatten([np.array(value) if leaf.form is None else value for leaf, value in leaves])
             made = self._call(given)
         except Exception as error:  # noqa: BLE001 - it is told of
             objection = TypeError(
@@ -142,6 +143,8 @@ class TransformSource(WrappedSource):
         """Set the spec: that of the samples as the transform leaves them."""
         self.learn_inner()
         self.accept(self.inner.spec, self.inner.rows)
+        if self.has_batch_transform:
+            _refuse_forms(self.spec)
         trial = self.terms.trial
         if trial is None or trial.in_place is None:
             return
@@ -238,6 +241,17 @@ def _refuse_cast(spec: Spec) -> None:
             message = (
                 f"{leaf.path} is converted by its Array, but transform changes it in the slot, where it is float32 "
                 f"already; return a new sample, or leave scale=, offset=, mean=, std= and layout= out"
+            )
+            raise SpecError(message)
+
+
+def _refuse_forms(spec: Spec) -> None:
+    """Refuse to change batches of samples that differ in length, which the consumer makes when all rows are there."""
+    for leaf in spec.leaves:
+        if leaf.form is not None:
+            message = (
+                f"{leaf.path} is {leaf.form.name}, and batch_transform= changes batches whose samples have one shape; "
+                f"change each sample in transform=, or the batch where you train"
             )
             raise SpecError(message)
 

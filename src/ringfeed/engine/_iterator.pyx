@@ -102,8 +102,11 @@ cdef class Taker:
         """Move the `good` ones of its rows together, and know that these are all it has; note the `Loss` of others."""
         if not self.is_kept(batch) or self.kept_rows is not None:
             return False
-        for leaf in self.fields.views(self.kept, rows):
-            leaf[:len(good)] = leaf[good]
+        if self.fields.forms:
+            self.fields.finish(self.kept, <uint32_t>len(good), good)
+        for number, leaf in enumerate(self.fields.views(self.kept, rows)):
+            if not self.fields.has_form(number):
+                leaf[:len(good)] = leaf[good]
         self.kept_rows = len(good)
         self.ring.note_undelivered(0, self.kept.taken.rows - len(good))
         self.lose(stats, loss)
@@ -192,12 +195,24 @@ cdef class Taker:
     cdef object views(self, Lease lease, uint32_t rows, bint private):
         """Return the batch in the structure of a sample, as arrays over the slot, or of their own."""
         cdef Py_ssize_t number
+        if self.fields.forms:
+            return self.formed(lease, rows, private)
         if self.flat == 1 and not private:
             return self.fields.wrap(0, lease.base(), 0, rows, lease)
         leaves = [self.fields.wrap(number, lease.base(), 0, rows, lease) for number in range(self.fields.count)]
         if private:
             leaves = [copy_of(leaf) for leaf in leaves]
         return leaves[0] if self.flat == 1 else PyList_AsTuple(leaves) if self.flat == 2 else self.unflatten(leaves)
+
+    cdef object formed(self, Lease lease, uint32_t rows, bint private):
+        """Return the same of a spec some of whose leaves have a form."""
+        leaves = self.fields.views(lease, rows)
+        if private:
+            leaves = [copy_of(leaf) for leaf in leaves]
+        besides = self.fields.besides(lease, rows)
+        for number, form in self.fields.forms:
+            leaves[number] = form.join(leaves[number], besides.get(number))
+        return self.unflatten(leaves)
 
 
 @cython.final

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ringfeed.engine.options import Options
     from ringfeed.monitor.lease_tracker import Origins
     from ringfeed.ring._snapshot import Observer
+    from ringfeed.spec.array import Leaf
     from ringfeed.workers.pool import Pool
 
 WAYS_OUT = "copy what you keep, raise slots=, or give copy=True"
@@ -117,6 +118,17 @@ def sample_failed(lease: _ring.Lease, failed: Failed, source: Source, pool: Pool
         error = WorkerError(f"{place} raised {failure.summary}{more}")
         error.__cause__ = failure.error
     return error
+
+
+def over_total(indices: Sequence[int], leaf: Leaf, need: int, source: Source) -> SpecError:
+    """Return the error for a batch whose samples are too long together for the room that its leaf has."""
+    assert leaf.form is not None
+    named = ", ".join(map(source.describe, indices[:_NAMED]))
+    more = f" and {len(indices) - _NAMED} more" if len(indices) > _NAMED else ""
+    return SpecError(
+        f"the batch of {named}{more}: {leaf.path} needs {need} {leaf.form.unit}, expected at most "
+        f"total={leaf.form.total} a batch; raise total= in spec=, or make batch_size smaller"
+    )
 
 
 def source_ended(stream: str, record: bytes) -> WorkerError:

@@ -62,8 +62,8 @@ class Parts:
         except BaseException:
             self.close()
             raise
-        fields = Fields(source.spec, plan.layout.offsets)
-        self.taker = Taker(self.ring, fields, source.spec, plan.layout.rows)
+        self.fields = Fields(source.spec, plan.layout.offsets)
+        self.taker = Taker(self.ring, self.fields, source.spec, plan.layout.rows)
         self.observer = Observer(self.ring)
         self.origins = Origins()
         self.ledger = Ledger(stats, self.observer)

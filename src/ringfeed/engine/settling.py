@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ringfeed.engine.faults import Loss, sample_failed, source_ended
+from ringfeed.engine.faults import Loss, over_total, sample_failed, source_ended
 from ringfeed.monitor.lease_tracker import Debug
 from ringfeed.spec.builder import BatchBuilder
 
@@ -49,6 +49,8 @@ class Settler:
         delivery = parts.source.settle(lease, rows, self._lookahead.order)
         good = self._good_rows(rows, delivery)
         loss = self._loss(lease, delivery)
+        if (over := parts.fields.needed(lease, rows)) is not None:
+            good, loss = good[:0], self._over_total(lease.indices(rows), *over)
         del lease  # in a traceback it would hold the slot for as long as the caller keeps the error
         if loss.error is not None:
             parts.ring.set_due(-1)  # ahead of the batch after this one, also where C code takes it
@@ -76,6 +78,13 @@ class Settler:
         if delivery.failed:
             return Loss(sample_failed(lease, delivery.failed, parts.source, parts.pool, parts.options))
         return Loss(None, [], delivery.is_none)
+
+    def _over_total(self, indices: list[int], leaf: int, need: int) -> Loss:
+        """Return what comes of a batch that has no room for its samples: which of them fit depends on the workers."""
+        source = self._parts.source
+        if self._parts.options.on_error == "skip":
+            return Loss(None, [*map(source.number_of, indices)])
+        return Loss(over_total(indices, source.spec.leaves[leaf], need, source))
 
     def find_place(self, build: BuildBatch | None) -> None:
         """Leave the batch in its slot, or have it handed out as a private copy."""

@@ -40,7 +40,7 @@ cdef extern from "layout.h" nogil:
         pass
 
     struct rf_claim:
-        uint64_t epoch
+        uint64_t batch, epoch
         uint32_t attempt
         uint32_t version
         uint32_t first_row

@@ -8,7 +8,8 @@ cdef const char *NAME = "dltensor"
 cdef class Lease:
     """The consumer's hold on one slot. Each reference to it, above all from arrays by `base`, keeps the slot.
 
-    It exports the slot's fields as one writable block of bytes.
+    It exports the slot's fields as one writable block of bytes. ``finished``: what was made of fields whose rows
+    differ in shape, once it was (see `Fields.finish`).
     """
 
     def __init__(self):
@@ -90,6 +91,12 @@ cdef class Lease:
     def failed(self):
         """Whether some row failed."""
         return self.taken.failed
+
+    def indices(self, uint32_t rows):
+        """Return the dataset index of each of the batch's `rows`."""
+        cdef const int64_t *indices = c.rf_slot_indices(self.ring, self.taken.slot)
+        cdef uint32_t row
+        return [indices[row] for row in range(min(rows, self.ring.geometry.rows))]
 
     def failed_rows(self, uint32_t rows):
         """Return (row, dataset index, mark) of each failed row among the batch's `rows`."""

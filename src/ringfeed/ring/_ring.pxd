@@ -10,6 +10,7 @@ cdef const c.rf_feed_calls *feed_calls
 cdef class Lease:
     cdef c.rf_ring *ring
     cdef c.rf_taken taken
+    cdef public dict finished
 
     cdef uint8_t *base(self)
     cdef bint has_failed(self, uint32_t cell) noexcept

@@ -12,6 +12,7 @@ import numpy as np
 
 from ringfeed.errors import SpecError
 from ringfeed.ring.failure import Nothing
+from ringfeed.spec.forms import sample_of
 
 
 cdef extern from "bytes/copy.h" nogil:
@@ -53,6 +54,12 @@ cdef class RowWriter:
         self.count = len(spec.leaves)
         self.structure = Structure(spec)
 
+    cdef void begin(self, c.rf_claim *claim) noexcept:
+        """Begin to fill a ticket."""
+        self.writer.stream = rf_streams(claim, self.beyond)
+        if self.writer.forms is not None:
+            self.writer.forms.begin(claim)
+
     cdef int write(self, sample, uint8_t *base, Py_ssize_t row, int64_t index) except -1:
         cdef Py_ssize_t number
         cdef tuple leaves = self.structure.leaves_of(sample)
@@ -81,9 +88,13 @@ cdef class RowWriter:
         return 0
 
     cdef list views_of(self, c.rf_claim *claim, uint32_t row):
-        """Return arrays over the fields of a row."""
-        return [self.writer.fields.wrap(number, claim.base, claim.first_row + row, -1, self.owner)
-                for number in range(self.count)]
+        """Return arrays over the fields of a row; of `Bytes` and `Text` what a dataset gives."""
+        out = [self.writer.fields.wrap(number, claim.base, claim.first_row + row, -1, self.owner)
+               for number in range(self.count)]
+        if self.writer.forms is not None:
+            for number, form in self.writer.fields.forms:
+                out[number] = sample_of(form.name, out[number])
+        return out
 
     cdef change(self, c.rf_claim *claim, uint32_t row, int64_t index):
         """Have a row that was written changed in place, or written anew."""
@@ -91,20 +102,31 @@ cdef class RowWriter:
         given = self.spec.unflatten(out)
         answer = self.transform(index, given)
         if answer is not None:
-            self.put_back(answer, out, index)
+            self.put_back(claim, row, answer, out)
         elif not self.structure.is_flat:
             self.check_out(given, out, index, "sample", "transform")
         for number in range(self.count):
             self.writer.clear_row(number, claim.base, claim.first_row + row)
 
-    cdef put_back(self, sample, list out, int64_t index):
+    cdef put_back(self, c.rf_claim *claim, uint32_t row, sample, list out):
         """Write a sample into the row that its leaves may be parts of."""
+        index = claim.indices[row]
         leaves = self.spec.flatten(sample, index)
-        found = [None if leaf is field else np.array(self.spec.array(number, leaf, index))
+        found = [None if leaf is field else np.array(self.judge(number, leaf, index))
                  for number, (leaf, field) in enumerate(zip(leaves, out))]
-        for array, field in zip(found, out):
-            if array is not None:
+        for number, (array, field) in enumerate(zip(found, out)):
+            if array is None:
+                continue
+            if self.writer.fields.has_form(number):
+                self.writer.forms.put(number, array, claim.base, claim.first_row + row, index, False)
+            else:
                 field[...] = array
+
+    cdef judge(self, Py_ssize_t number, value, int64_t index):
+        """Return a value as an array that fits a leaf, or refuse it."""
+        if self.writer.fields.has_form(number):
+            return self.writer.forms.sample_of(number, value, index)
+        return self.spec.array(number, value, index)
 
     cdef int change_alone(self, c.rf_claim *claim, uint32_t row, context) except -1:
         """Have a row changed that was read together with others, with its own random numbers."""
@@ -145,7 +167,7 @@ cdef class RowWriter:
     cdef bint fill_rows(self, c.rf_claim *claim, function, bint in_place, context, on_error) except -1:
         cdef uint32_t row
         cdef uint32_t timed = rf_timed_row(claim)
-        self.writer.stream = rf_streams(claim, self.beyond)
+        self.begin(claim)
         for row in range(claim.rows):
             if c.rf_cancelled(claim):
                 return False
@@ -178,12 +200,13 @@ cdef class RowWriter:
         cdef c.rf_claim *claim = <c.rf_claim *>claim_address
         cdef uint32_t row
         rows = [row for row in range(claim.rows) if claim.marks[row] != c.RF_ROW_KILLED]
-        self.writer.stream = rf_streams(claim, self.beyond)
+        self.begin(claim)
         context.index = None  # many samples at once: rng() has none to belong to
         if not rows or c.rf_cancelled(claim):
             return not rows
         if claim.attempt == 0 and self.many(claim, rows, getitems, context, on_error, len(rows) == 1):
             return True
+        self.begin(claim)
         for row in rows:
             if c.rf_cancelled(claim):
                 return False
@@ -242,7 +265,7 @@ cdef class RowWriter:
         cdef c.rf_claim *claim = <c.rf_claim *>claim_address
         cdef int64_t length = min(len(array) for array in arrays), began_ns = c.rf_now_ns()
         cdef uint32_t row
-        self.writer.stream = rf_streams(claim, self.beyond)
+        self.begin(claim)
         if c.rf_cancelled(claim):
             return False
         if claim.attempt == 0 and self.transform is None and self.lie_within(claim, length):
@@ -279,7 +302,7 @@ cdef class RowWriter:
         """Fill the whole slot with the batch getitem(index) of at most `most` rows."""
         cdef c.rf_claim *claim = <c.rf_claim *>claim_address
         cdef int64_t began_ns = c.rf_now_ns(), read_ns
-        self.writer.stream = rf_streams(claim, self.beyond)
+        self.begin(claim)
         claim.rows_delivered = 0
         if c.rf_cancelled(claim):
             return False

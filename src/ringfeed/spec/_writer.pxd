@@ -4,6 +4,7 @@ cimport numpy as cnp
 from libc.stdint cimport int64_t, uint8_t
 
 from ringfeed.spec._fields cimport Fields
+from ringfeed.spec._form_writer cimport FormWriter
 from ringfeed.spec._values cimport Given
 
 
@@ -14,6 +15,7 @@ cdef class FieldWriter:
     cdef Given *given
     cdef list dtypes  # of what is given
     cdef bint stream  # past the caches
+    cdef FormWriter forms  # None: no leaf has a form
 
     cdef describe(self, Given *given, leaf)
     cdef describe_native(self, Given *given, leaf, char kind, int itemsize)

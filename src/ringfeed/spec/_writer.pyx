@@ -9,6 +9,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
 from ringfeed.spec._fields cimport Field, Fields
+from ringfeed.spec._form_writer cimport FormWriter
 from ringfeed.spec._values cimport (
     Given, array_of, memory_of_tensor, rf_conversion, rf_dlpack_type, store_list, store_number, store_text)
 
@@ -114,8 +115,13 @@ cdef class FieldWriter:
             raise MemoryError
         for number, leaf in enumerate(spec.leaves):
             self.describe(&self.given[number], leaf)
+        if self.fields.forms:
+            self.forms = FormWriter(spec, self.fields, owner)
 
     cdef describe(self, Given *given, leaf):
+        if leaf.form is not None:
+            given.ndim = -1  # no array is certainly a sample: FormWriter looks at it
+            return
         given.ndim = len(leaf.given_shape)
         given.sample_ndim = -1 if leaf.variable else given.ndim
         for axis, length in enumerate(leaf.given_shape):
@@ -177,7 +183,8 @@ cdef class FieldWriter:
     cdef void clear_row(self, Py_ssize_t number, uint8_t *base, Py_ssize_t row) noexcept:
         """Clear the padding of what a dataset has written into a row itself."""
         cdef Field *field = &self.fields.fields[number]
-        self.fields.clear_gaps(number, base + field.offset + row * field.row_size, field.row_size)
+        if field.form == NULL:
+            self.fields.clear_gaps(number, base + field.offset + row * field.row_size, field.row_size)
 
     cdef int convert(self, cnp.ndarray array, float *target, size_t size, Py_ssize_t number,
                      cnp.npy_intp rows) except -1:
@@ -209,6 +216,8 @@ cdef class FieldWriter:
             return 0
         array = array_of(value)
         if array is None or not (same_type(array, <cnp.dtype>self.dtypes[number]) and same_shape(array, 0, given)):
+            if field.form != NULL:
+                return self.forms.write(number, value, base, row, index, self.stream)
             if field.varies:
                 self.write_batch(number, self.spec.batch_of_one(number, value, index), base, 1, 1, index)
                 return 0
@@ -245,7 +254,10 @@ cdef class FieldWriter:
                                 int64_t index) except -1:
         """Write a leaf of a whole batch, of `rows` rows or, if negative, of up to `most`; returns how many."""
         cdef Field *field = &self.fields.fields[number]
-        cdef cnp.ndarray array = array_of(value)
+        cdef cnp.ndarray array
+        if field.form != NULL:
+            return self.forms.write_batch(number, value, base, rows, most, index, self.stream)
+        array = array_of(value)
         if array is None or not (same_type(array, <cnp.dtype>self.dtypes[number])
                                  and fits(array, &self.given[number], field) and cnp.PyArray_DIM(array, 0) <= most):
             array = self.spec.batch_array(number, value, index, most)

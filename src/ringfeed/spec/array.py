@@ -17,8 +17,11 @@ from ringfeed.spec.conversion import STEPS, Cast, may_cast
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Literal
 
     import numpy.typing as npt
+
+    from ringfeed.spec.forms import Form
 
 MAX_BYTES = 2**62  # of one leaf, so that a signed 64-bit integer counts them with room to spare
 MAX_AXES = 32  # as many as the writer of slots describes
@@ -36,6 +39,7 @@ class Leaf(NamedTuple):
 
     ``variable``: the axes of ``shape`` along which a whole batch may be smaller. ``cast``: how uint8 becomes what the
     other fields say; None where the dataset gives just that. ``casts``: whether other dtypes are converted to this one.
+    ``form``: of samples that differ in length, of which ``shape`` is what a slot has room for.
     """
 
     path: str
@@ -45,6 +49,7 @@ class Leaf(NamedTuple):
     variable: tuple[int, ...] = ()
     cast: Cast | None = None
     casts: bool = False
+    form: Form | None = None
 
     @property
     def given_shape(self) -> tuple[int, ...]:
@@ -77,6 +82,14 @@ class Array:
     for float64 samples: whole numbers into any dtype of numbers, floats into floats and complex numbers. Fractions are
     rounded as NumPy does it; SpecError for whole numbers that the dtype does not hold, and for finite ones that would
     become infinite. It is never done unless it is asked for.
+
+    ``form`` is for samples that differ in length along axes that are None in ``shape``, up to ``max_shape``:
+
+    - ``form="ragged"``, of axis 0: a batch holds a `Ragged`, all samples one after another. A slot has room for
+      ``total`` elements along that axis, by default for rows times the longest.
+    - ``form="pad"``, of any axes: a batch holds an array as long as its longest sample, or the first of the lengths
+      ``pad_to`` that is long enough; the rest is ``padding_value``. With ``lengths=True`` it holds a `Padded`, which
+      has the lengths besides, with ``mask=True`` a `Masked`.
     """
 
     shape: tuple[int, ...]
@@ -84,12 +97,20 @@ class Array:
     variable: tuple[int, ...]
     cast: Cast | None
     casts: bool
+    form: Form | None
 
     def __init__(  # noqa: PLR0913 - and those of its Cast
         self,
-        shape: Sequence[SupportsIndex],
+        shape: Sequence[SupportsIndex | None],
         dtype: npt.DTypeLike,
         *,
+        form: Literal["ragged", "pad"] | None = None,
+        max_shape: Sequence[SupportsIndex] | None = None,
+        total: int | None = None,
+        padding_value: float = 0,
+        pad_to: int | Sequence[int] | None = None,
+        lengths: bool = False,
+        mask: bool = False,
         variable: bool | Sequence[SupportsIndex] = False,
         scale: float | None = None,
         offset: float | None = None,
@@ -99,15 +120,26 @@ class Array:
         cast: bool = False,
     ) -> None:
         try:
-            axes = tuple(operator.index(axis) for axis in shape)
+            axes = tuple(None if axis is None else operator.index(axis) for axis in shape)
             found = np.dtype(dtype or object)  # np.dtype(None) would be float64
         except (TypeError, ValueError, SyntaxError):
             got, remedy = f"has shape {shape!r} and dtype {dtype!r}", "write it as ((224, 224, 3), 'uint8')"
             raise error_of("Array", got, "a tuple of ints and what np.dtype takes", remedy) from None
-        check_array(axes, found, "Array")
-        object.__setattr__(self, "shape", axes)
+        room: Any = axes
+        found_form = None
+        if None in axes or (form, max_shape, total, pad_to) != (None,) * 4 or padding_value or lengths or mask:
+            from ringfeed.spec.form_checks import form_of  # noqa: PLC0415 - which imports this module
+
+            casts = any(step is not None for step in (scale, offset, mean, std, layout))
+            besides = {"variable=": variable, "scale=, offset=, mean=, std= or layout=": casts}
+            says = {"total": total, "padding_value": padding_value, "pad_to": pad_to, "lengths": lengths, "mask": mask}
+            found_form = form_of(axes, found, max_shape, form, besides, **says)
+            room = found_form.room
+        check_array(room, found, "Array")
+        object.__setattr__(self, "shape", room)
         object.__setattr__(self, "dtype", found)
-        object.__setattr__(self, "variable", _checked_axes(variable, axes))
+        object.__setattr__(self, "form", found_form)
+        object.__setattr__(self, "variable", _checked_axes(variable, room))
         steps = Cast(scale=scale, offset=offset, mean=mean, std=std, layout=layout)  # type: ignore[arg-type]
         object.__setattr__(self, "cast", None if steps == Cast() else _checked_cast(steps, self))
         object.__setattr__(self, "casts", _checked_casts(cast, self))
@@ -120,7 +152,10 @@ class Array:
             if (value := getattr(self.cast, step, None)) is not None:
                 more += f", {step}={value!r}"
         more += ", cast=True" if self.casts else ""
-        return f"Array({self.shape}, {name if self.dtype.names else repr(name)}{more})"
+        shape: tuple[int | None, ...] = self.shape
+        if self.form is not None:
+            shape, more = self.form.shape, self.form.said(self.dtype) + more
+        return f"Array({shape}, {name if self.dtype.names else repr(name)}{more})"
 
 
 def fields_of(value: object) -> tuple[str, ...] | None:
@@ -228,7 +263,7 @@ def _checked_casts(casts: object, array: Array) -> bool:
 def matching(found: AnyArray, shape: tuple[int, ...], leaf: Leaf, where: str) -> AnyArray:
     """Return what was found if its dtype and ``shape``, that of one sample, are those that the leaf takes."""
     if found.dtype != leaf.given_dtype:
-        raise error_of(where, f"has dtype {found.dtype}", expected_of(leaf, str(leaf.dtype)), _for_dtype(found, leaf))
+        raise error_of(where, f"has dtype {found.dtype}", expected_of(leaf, str(leaf.dtype)), for_dtype(found, leaf))
     if shape != leaf.given_shape and (fault := _fault(shape, leaf)):
         whole = found.ndim > len(shape)
         expected, remedy = fault
@@ -244,7 +279,7 @@ _BY_SPEC = {  # whether it is of a whole batch
 }
 
 
-def _for_dtype(found: AnyArray, leaf: Leaf) -> str:
+def for_dtype(found: AnyArray, leaf: Leaf) -> str:
     """Say what to do about an array of another dtype than the leaf's."""
     if leaf.cast is not None:
         return "return uint8 from __getitem__, or leave scale=, offset=, mean=, std= and layout= out of spec="

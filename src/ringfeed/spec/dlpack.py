@@ -35,12 +35,15 @@ class Exports:
         """Describe the leaves; SpecError for one whose dtype DLPack has no code for."""
         leaves = list(leaves)
         self._fields = [(offset, leaf.shape, *_type_of(leaf)) for leaf, offset in zip(leaves, offsets, strict=True)]
-        self._varying = [number for number, leaf in enumerate(leaves) if leaf.variable]
+        self._varying = [number for number, leaf in enumerate(leaves) if leaf.variable or leaf.form]
         self._last: tuple[int, list[tuple[int, tuple[int, ...], int, int]]] = -1, []
         """The rows of a batch, and what its lease takes: in one word, since threads may share an iterator."""
 
     def capsules(self, lease: Lease, rows: int) -> list[object]:
-        """Return a capsule a leaf over the first ``rows`` rows; each holds the slot until its taker lets go."""
+        """Return a capsule a leaf over the first ``rows`` rows; each holds the slot until its taker lets go.
+
+        Of a leaf with a form, over its values: `Fields.besides`, or `Fields.views`, comes first, and makes them.
+        """
         known, forms = self._last
         if rows != known:
             forms = [(offset, (rows, *shape), code, bits) for offset, shape, code, bits in self._fields]
@@ -49,9 +52,15 @@ class Exports:
             forms = [*forms]
         for number in self._varying:
             offset, most, code, bits = self._fields[number]
-            forms[number] = offset, (rows, *shape_of(lease, offset, most)), code, bits
+            forms[number] = offset, _shape_now(lease, rows, offset, most), code, bits
         dlpack = lease.dlpack
         return [dlpack(offset, shape, code, bits) for offset, shape, code, bits in forms]
+
+
+def _shape_now(lease: Lease, rows: int, offset: int, most: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape that a leaf has in this batch alone."""
+    finished = lease.finished or {}
+    return finished[offset][0] if offset in finished else (rows, *shape_of(lease, offset, most))
 
 
 class Exported:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ringfeed.ring import _ring
 
 if TYPE_CHECKING:
+    from ringfeed.spec.array import Leaf
     from ringfeed.spec.spec import Spec
 
 PAGE = 4096
@@ -21,14 +22,29 @@ def _round_up(size: int, step: int) -> int:
     return -(-size // step) * step
 
 
+def _before(leaf: Leaf, rows: int) -> int:
+    """Return the bytes that stand before a field: the shape of the batch, or a record of each row and a header."""
+    if leaf.form is not None:
+        return _ring.FIELD_ALIGN + rows * leaf.form.record_size()
+    return len(leaf.shape) * SHAPE_SIZE if leaf.variable else 0
+
+
+def field_size(leaf: Leaf, rows: int) -> int:
+    """Return the bytes of a leaf's field; with a total, there is room for a row more (see cext/bytes/forms.c)."""
+    if leaf.form is None or leaf.form.total is None:
+        return rows * leaf.nbytes
+    return leaf.nbytes // leaf.shape[0] * (leaf.form.total + leaf.shape[0])
+
+
 @dataclass(frozen=True)
 class Layout:
     """One slot: fields, then a failure record a cell, the batch's indices, and a mark a row.
 
     ``rows`` is what the fields hold, ``indices`` how many dataset indices make a batch: the same number, but for
     datasets of whole batches, where one index gives many rows. Offsets and sizes are in bytes. Where the shape of a
-    leaf varies, that of the batch stands right before its field, as 64 bits an axis. What writes past the last row of
-    the last field meets the failure records first, 4 KiB a cell, which are sealed one by one.
+    leaf varies, that of the batch stands right before its field, as 64 bits an axis; of a leaf with a form, the shape
+    and the place of each row. What writes past the last row of the last field meets the failure records first, 4 KiB a
+    cell, which are sealed one by one.
     """
 
     offsets: tuple[int, ...]
@@ -45,10 +61,9 @@ class Layout:
         """Lay out a slot for ``rows`` rows of ``spec``; every field starts at a multiple of 64 bytes."""
         offsets, end = [], 0
         for leaf in spec.leaves:
-            if leaf.variable:
-                end += _round_up(len(leaf.shape) * SHAPE_SIZE, _ring.FIELD_ALIGN)
+            end += _round_up(_before(leaf, rows), _ring.FIELD_ALIGN)
             offsets.append(end)
-            end = _round_up(end + rows * leaf.nbytes, _ring.FIELD_ALIGN)
+            end = _round_up(end + field_size(leaf, rows), _ring.FIELD_ALIGN)
         indices_at = end + cells * _ring.FAILURE_SIZE
         marks_at = indices_at + indices * INDEX_SIZE
         slot_size = _round_up(marks_at + indices, PAGE)

@@ -54,6 +54,10 @@ def _array_of(shape: tuple[int, ...], dtype: AnyDtype, where: str) -> Array:
 
 
 def _inferred(value: object, where: str) -> Array:
+    if isinstance(value, (str, bytes, bytearray, memoryview)) and not isinstance(value, np.generic):
+        from ringfeed.spec.strings import proposed  # noqa: PLC0415 - which imports the same modules as this one
+
+        return proposed(value)
     found = from_number(value, None, where) if is_number(value) else from_array(value, where)
     if found is None:
         expected = "an array or number, or a tuple, list or dict of them"
@@ -180,7 +184,7 @@ def _restore(structure: Node, arrays: tuple[Array, ...]) -> Spec:
 
 def _leaf(path: str, array: Array) -> Leaf:
     nbytes = math.prod(array.shape) * array.dtype.itemsize
-    return Leaf(path, array.shape, array.dtype, nbytes, array.variable, array.cast, array.casts)
+    return Leaf(path, array.shape, array.dtype, nbytes, array.variable, array.cast, array.casts, array.form)
 
 
 class Spec:
@@ -209,9 +213,16 @@ class Spec:
         self._key = renamed(scan.structure, lambda cls: (cls.__name__, cls._fields)), tuple(scan.arrays)
 
     @classmethod
-    def infer(cls, sample: object, index: int) -> Spec:
-        """Return the spec of one sample, ``dataset[index]``."""
+    def infer(cls, sample: object, index: int, *, strings: bool = False) -> Spec:
+        """Return the spec of one sample, ``dataset[index]``.
+
+        For text and bytes the error says which spec to write; with ``strings`` that spec is returned.
+        """
         scan = _Scan(f"dataset[{index}]: sample", sample, _inferred)
+        if not strings and any(array.form is not None for array in scan.arrays):
+            from ringfeed.spec.strings import refuse_proposed  # noqa: PLC0415 - as above
+
+            refuse_proposed(scan.tree, scan.root, zip(scan.paths, scan.arrays, strict=True))
         if scan.many is not None:
             warn_of_numbers(*scan.many)
         return cls(scan.tree)
@@ -232,7 +243,10 @@ class Spec:
 
     def before_cast(self) -> Spec:
         """Return the spec of what the dataset gives: the same, where no leaf is converted."""
-        given = (Array(leaf.given_shape, leaf.given_dtype, variable=leaf.variable) for leaf in self.leaves)
+        given = (
+            Array(leaf.given_shape, leaf.given_dtype, variable=leaf.variable) if leaf.form is None else array
+            for leaf, array in zip(self.leaves, self._key[1], strict=True)
+        )
         return self if not any(leaf.cast or leaf.casts for leaf in self.leaves) else Spec(self.unflatten(list(given)))
 
     def flatten(self, sample: object, index: int, root: str = "sample") -> list[object]:
