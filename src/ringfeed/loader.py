@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from ringfeed._checks import MOST, check_choice, check_count
@@ -15,7 +14,7 @@ from ringfeed.data.passes import PassOrder
 from ringfeed.data.source import open_source
 from ringfeed.engine.options import Options
 from ringfeed.engine.runner import EpochRunner
-from ringfeed.frameworks.base import LoaderInfo
+from ringfeed.frameworks.base import BatchStream, LoaderInfo
 from ringfeed.frameworks.pinned import DeviceSlots, start_driver
 from ringfeed.monitor.bottleneck import STARTUP_S, verdict
 from ringfeed.monitor.memory import Memory, frameworks_in
@@ -46,13 +45,10 @@ if TYPE_CHECKING:
     from ringfeed.engine.plan import Plan
     from ringfeed.frameworks.base import Epochs
     from ringfeed.frameworks.cast import CastTree
-    from ringfeed.frameworks.device import PendingCopies
-    from ringfeed.frameworks.pinned import Registrar
     from ringfeed.monitor.stats import Stats
     from ringfeed.orders.bucket_order import BucketLists
     from ringfeed.orders.sampler import SeededSampler
     from ringfeed.orders.shard import Uneven
-    from ringfeed.ring._feed import Feed
     from ringfeed.spec.builder import BuildBatch
     from ringfeed.spec.spec import Spec
 
@@ -78,9 +74,14 @@ def loaders_in_use() -> tuple[Loader, ...]:
     return tuple(_in_use)
 
 
-def stream_of(loader: Loader) -> LoaderStream:
+def stream_of(loader: Loader) -> BatchStream:
     """Return a loader as frameworks take it."""
     return loader._stream  # noqa: SLF001 - the one door for what makes loaders of its own
+
+
+def runner_of(loader: Loader) -> EpochRunner:
+    """Return what runs a loader's epochs."""
+    return loader._runner  # noqa: SLF001 - as above
 
 
 class Loader(Generic[Batch_co]):
@@ -556,8 +557,24 @@ class Loader(Generic[Batch_co]):
     # ---- into frameworks, each imported when it is asked for ----
 
     @property
-    def _stream(self) -> LoaderStream:
-        return LoaderStream(self, self._info, self._begin_epoch, self._runner, self._slots)
+    def _stream(self) -> BatchStream:
+        runner = self._runner
+        return BatchStream(
+            loader=self,
+            look=self._info,
+            position=self._position,
+            source=runner.source,
+            slots=self._slots,
+            epoch=self._begin_epoch,
+            give_back=runner.give_back,
+            attach=runner.attach,
+            has_more=runner.has_more,
+            request_stop=runner.request_stop,
+            set_seed=runner.set_seed,
+            seed_is_drawn=self._seed_drawn,
+            state_dict=self.state_dict,
+            load_state_dict=self.load_state_dict,
+        )
 
     def _info(self) -> LoaderInfo:
         plan, settings, is_iterable = self._runner.plan, self._options, self._runner.source.streams > 0
@@ -669,91 +686,3 @@ def _asked_of(runner: EpochRunner, ask: Callable[[Engine], _Answer], otherwise: 
         return otherwise if engine is None else ask(engine)
 
     return answer
-
-
-@dataclass(frozen=True)
-class LoaderStream:
-    """A loader as frameworks take it: a `BatchStream`. Made for each, since a loader must not refer to itself."""
-
-    loader: Loader
-    look: Callable[[], LoaderInfo]
-    epoch: Callable[..., Any]
-    runner: EpochRunner
-    slots: DeviceSlots
-
-    @property
-    def info(self) -> LoaderInfo:
-        """What is known now."""
-        return self.look()
-
-    @property
-    def pending(self) -> PendingCopies:
-        """The copies to devices that still read slots."""
-        return self.slots.pending
-
-    @property
-    def next_epoch(self) -> int:
-        """The number of the next epoch."""
-        return self.loader.epoch
-
-    @property
-    def is_amid(self) -> bool:
-        """Whether the next epoch begins at a position."""
-        return self.runner.position.next.samples > 0
-
-    @property
-    def left(self) -> int | None:
-        """The batches that the next epoch will have, from there on; None where that is not known."""
-        return self.runner.position.left(self.runner.position.next)
-
-    @property
-    def seed(self) -> int:
-        """The seed of its epochs."""
-        return self.runner.source.seed
-
-    def set_epoch(self, epoch: int, seed: int | None = None) -> None:
-        """Make the next epoch the one of this number; of this seed where the loader has drawn its own."""
-        self.loader.set_epoch(epoch)
-        if seed is not None and self.loader._seed_drawn:  # noqa: SLF001 - a part of it
-            self.runner.set_seed(seed)
-
-    def give_back(self, turn: int) -> None:
-        """Let the next epoch be the one of this turn again, from where it began; unless another was asked for since."""
-        self.runner.give_back(turn)
-
-    def begin(self, begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
-        """Return the iterator of an epoch that ``begin`` begins; Ctrl-C leaves the loader where it was."""
-        place = self.runner.position.next
-        try:
-            with UsersErrors():
-                return begin()
-        except KeyboardInterrupt:
-            self.runner.position.next = place
-            raise
-
-    def state_dict(self, *, batches: int | None = None) -> dict[str, Any]:
-        """Return where the user's code is."""
-        return self.loader.state_dict(batches=batches)
-
-    def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> None:
-        """Have the next epoch begin where ``state`` was taken."""
-        self.loader.load_state_dict(state, strict=strict)
-
-    def attach(self, feed: Feed) -> None:
-        """Have C code take the newest iterator's batches from ``feed``."""
-        self.runner.attach(feed)
-
-    def has_more(self) -> bool:
-        """Whether the newest iterator has batches that are not taken, or may have."""
-        return self.runner.has_more()
-
-    def request_stop(self) -> None:
-        """Begin to close: what waits for a batch gives up. At once, from any thread."""
-        self.runner.request_stop()
-
-    def register_slots(self, registrar: Registrar) -> None:
-        """With ``pin=True``, have the slots registered by this framework instead of the CUDA driver."""
-        self.slots.register(registrar)
-
-    def __len__(self) -> int:
-        return len(self.loader)

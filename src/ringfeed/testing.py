@@ -110,7 +110,7 @@ def _cut(make_loader: Callable[[], Loader[Any]], epochs: int, stop: int) -> tupl
 
 def _fed(loader: Loader[Any]) -> PrioritizedSampler | None:
     """Return the sampler that updates are fed to."""
-    order = stream_of(loader).runner.position.sampler
+    order = stream_of(loader).position.sampler
     return order.sampler if isinstance(order, Order) else None
 
 

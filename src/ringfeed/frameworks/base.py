@@ -12,19 +12,20 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ringfeed._checks import check_count
 from ringfeed.orders._repeated import Repeated
+from ringfeed.ring.failure import UsersErrors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sized
 
     from typing_extensions import Self
 
+    from ringfeed.data.base import Source
     from ringfeed.errors import RingfeedError
-    from ringfeed.frameworks.device import PendingCopies
-    from ringfeed.frameworks.pinned import Registrar
+    from ringfeed.frameworks.pinned import DeviceSlots
     from ringfeed.resume.place import Progress
+    from ringfeed.resume.position import Position
     from ringfeed.ring._feed import Feed
     from ringfeed.spec.array import AnyArray
-    from ringfeed.spec.builder import BuildBatch
     from ringfeed.spec.spec import Spec
 
 
@@ -97,69 +98,64 @@ class BatchIterator(Protocol):
         """Whether ``next()`` would not wait; raises what it would, for an iterator that has had its time."""
 
 
-class BatchStream(Protocol):
-    """A loader, as frameworks take it."""
+@dataclass(frozen=True, kw_only=True)
+class BatchStream:
+    """A loader, as frameworks take it. Made for each of them, since a loader must not refer to itself.
+
+    loader: counts the batches of an epoch; it lives as long as its streams.
+    look: returns what is known now: the dataset's hooks may change the length.
+    position: where the loader is in its order. source: what it reads.
+    slots: what devices have to do with its slots.
+    epoch: begins the next epoch, whose batches ``build`` makes: ``epoch(build, wait_for_slots=False)``. Older iterators
+        raise SupersededError. ``wait_for_slots``: where views hold every slot, wait for one up to ``timeout_s``,
+        instead of one second: for frameworks whose views go by themselves.
+    give_back: makes the next epoch the one of this turn again, from where it began; unless another was asked for since.
+    attach: has C code take the newest iterator's batches from a feed.
+    has_more: whether the newest iterator has batches that are not taken, or may have.
+    request_stop: begins to close: what waits for a batch gives up. At once, from any thread.
+    set_seed: has all epochs from the next on be of this seed. seed_is_drawn: whether the loader has drawn its own.
+    state_dict, load_state_dict: those of the loader.
+    """
+
+    loader: Sized
+    look: Callable[[], LoaderInfo]
+    position: Position
+    source: Source
+    slots: DeviceSlots
+    epoch: Callable[..., BatchIterator]
+    give_back: Callable[[int], None]
+    attach: Callable[[Feed], None]
+    has_more: Callable[[], bool]
+    request_stop: Callable[[], None]
+    set_seed: Callable[[int], None]
+    seed_is_drawn: bool
+    state_dict: Callable[..., dict[str, Any]]
+    load_state_dict: Callable[..., None]
 
     @property
     def info(self) -> LoaderInfo:
-        """What is known now: the dataset's hooks may change the length."""
-
-    @property
-    def next_epoch(self) -> int:
-        """The number of the epoch that the next `epoch` begins."""
-
-    @property
-    def pending(self) -> PendingCopies:
-        """The copies to devices that still read slots: the loader closes when they have passed."""
+        """What is known now."""
+        return self.look()
 
     def __len__(self) -> int:
         """Return the batches of an epoch; TypeError, with the reason, where the loader cannot know."""
-
-    @property
-    def seed(self) -> int:
-        """The seed of its epochs."""
+        return len(self.loader)
 
     def set_epoch(self, epoch: int, seed: int | None = None) -> None:
         """Make the next epoch the one of this number; of this seed where the loader has drawn its own."""
-
-    @property
-    def is_amid(self) -> bool:
-        """Whether the next epoch begins at a position, where `load_state_dict` or `skip` has it begin."""
-
-    @property
-    def left(self) -> int | None:
-        """The batches that the next epoch will have, from there on; None where that is not known."""
+        self.position.set_epoch(epoch)
+        if seed is not None and self.seed_is_drawn:
+            self.set_seed(seed)
 
     def begin(self, begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         """Return the iterator of an epoch that ``begin`` begins; Ctrl-C leaves the loader where it was."""
-
-    def give_back(self, turn: int) -> None:
-        """Let the next epoch be the one of this turn again, from where it began; unless another was asked for since."""
-
-    def state_dict(self, *, batches: int | None = None) -> dict[str, Any]:
-        """Return where the user's code is."""
-
-    def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> None:
-        """Have the next epoch begin where ``state`` was taken."""
-
-    def epoch(self, build: BuildBatch, *, wait_for_slots: bool = False) -> BatchIterator:
-        """Begin the next epoch, whose batches ``build`` makes; older iterators raise SupersededError.
-
-        ``wait_for_slots``: where views hold every slot, wait for one up to ``timeout_s``, instead of one second: for
-        frameworks whose views go by themselves.
-        """
-
-    def attach(self, feed: Feed) -> None:
-        """Have C code take the newest iterator's batches from ``feed``."""
-
-    def has_more(self) -> bool:
-        """Whether the newest iterator has batches that are not taken, or may have."""
-
-    def request_stop(self) -> None:
-        """Begin to close: what waits for a batch gives up. At once, from any thread."""
-
-    def register_slots(self, registrar: Registrar) -> None:
-        """With ``pin=True``, have the slots registered by this framework instead of the CUDA driver."""
+        place = self.position.next
+        try:
+            with UsersErrors():  # of a hook
+                return begin()
+        except KeyboardInterrupt:  # perhaps when it had begun: the caller has no iterator
+            self.position.next = place
+            raise
 
 
 @dataclass(frozen=True)

@@ -248,7 +248,7 @@ class Epoch:
         """Begin now, where the first ``next()`` has not."""
         if self._batches is None:
             self._choose()
-            left = self._stream.left
+            left = self._stream.position.left()
             self._batches = self._stream.epoch(self._build, wait_for_slots=True)
             self._note(self._batches.count_alone())
             # An iterable may give more than it says, or raise instead of ending: either is what comes next.

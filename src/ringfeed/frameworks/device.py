@@ -50,7 +50,7 @@ class DevicePrefetcher:
 
     def __init__(self, stream: BatchStream, device: Device, builder: TensorBuilder) -> None:
         """Copy the leaves that ``builder`` makes; it finishes the copies when the step asks for them."""
-        self._pending = stream.pending
+        self._pending = stream.slots.pending
         self._device = device
         self._finish = builder.finish
         self._most = stream.info.slots - 2  # copies in flight when one more begins
@@ -59,7 +59,7 @@ class DevicePrefetcher:
         self._batches = stream.epoch(partial(_copied, self._pending, device, builder), wait_for_slots=True)
         self._progress = self._batches.count_alone()
         if device.registrar is not None:
-            stream.register_slots(device.registrar)
+            stream.slots.register(device.registrar)
 
     def __iter__(self) -> DevicePrefetcher:
         """Return itself."""

@@ -163,14 +163,15 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]  # keras
     def _save(self, epoch: int, step: int) -> None:
         model, validation = self.model, self._validation_place()  # JAX puts variables in their place when asked for it
         pending = self._validation_epoch
+        coming = pending if validation is None or pending is not None else validation.stream.position.next.epoch
         facts = {
             "backend": keras.backend.backend(),
             "epoch": epoch,
             "step": step,
             "first_epoch": self._fit.first_epoch,
             "is_over": self.delete_checkpoint and bool(model.stop_training),
-            "validation_epoch": pending if validation is None or pending is not None else validation.stream.next_epoch,
-            "validation_seed": self._validation_seed if validation is None else validation.stream.seed,
+            "validation_epoch": coming,
+            "validation_seed": self._validation_seed if validation is None else validation.stream.source.seed,
             "random": self._random | {"now": random_states()},
             "variables": describe(model),
             **self._fit.loader_facts(step),

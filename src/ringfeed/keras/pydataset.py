@@ -12,14 +12,14 @@ import random
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from ringfeed.data.batches import batches_in
 from ringfeed.data.passes import Passes, PassOrder
 from ringfeed.errors import RingfeedError, SpecError, WorkerError
-from ringfeed.loader import Loader, stream_of
+from ringfeed.loader import Loader, runner_of, stream_of
 from ringfeed.transport.opened import as_before
 
 if TYPE_CHECKING:
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from ringfeed.frameworks.base import BatchIterator
-    from ringfeed.loader import LoaderStream
+    from ringfeed.frameworks.base import BatchIterator, BatchStream
     from ringfeed.resume.place import Progress
     from ringfeed.spec.builder import BuildBatch
 
@@ -56,15 +55,15 @@ class DatasetFeed:
         self._order = PassOrder(partial(count, dataset), draw, begin, shuffle=settings.get("shuffle", False))
         passes = Passes(dataset, self._order, compares=compares)
         self.loader = Loader(passes, batch_size=None, **settings)
-        self._stream = stream_of(self.loader)
+        self._stream, self._runner = stream_of(self.loader), runner_of(self.loader)
         self._reloads = passes.has_hooks and self.loader.plan.workers > 0
         self._error: RingfeedError | None = None  # of what a hook has changed
         self._failed_at: int | None = None
 
     @property
-    def stream(self) -> LoaderStream:
+    def stream(self) -> BatchStream:
         """The loader as frameworks take it. Made for each, since this must not refer to itself."""
-        return replace(self._stream, epoch=self.begin)
+        return replace(self._stream, epoch=cast("Any", self.begin))  # Keras asks for no more of an iterator
 
     def count(self) -> int | None:
         """Return the batches of a pass over the dataset as it is now; None where it has no end."""
@@ -84,7 +83,7 @@ class DatasetFeed:
     @property
     def position(self) -> int:
         """How many batches of the pass were taken; of a dataset without end, the number of the next one."""
-        return self._order.now.given - self._stream.runner.waiting()
+        return self._order.now.given - self._runner.waiting()
 
     def rest(self) -> Iterator[int] | None:
         """Give the numbers of the batches still to come after an error, the one that failed included.
@@ -101,7 +100,7 @@ class DatasetFeed:
         hook()
         if self._reloads:
             try:
-                self._stream.runner.reload()
+                self._runner.reload()
             except RingfeedError as error:
                 self._error = error  # the next batch says so
 

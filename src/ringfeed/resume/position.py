@@ -50,6 +50,11 @@ class Position:
         return self._under_way
 
     @property
+    def is_amid(self) -> bool:
+        """Whether the next epoch begins at a position, where `load_state_dict` or `skip` has it begin."""
+        return self.next.samples > 0
+
+    @property
     def is_at_a_start(self) -> bool:
         """Whether the next epoch begins at its start, with nothing to restore."""
         return self.next == Place(self.next.epoch)
@@ -89,7 +94,7 @@ class Position:
                 f"by then; take so many batches, and drop them"
             )
             raise ValueError(message)
-        left = self.left(self.next)
+        left = self.left()
         if left is not None and batches > left:
             message = f"skip(batches={batches}), but only {left} batches of epoch {self.next.epoch} are left"
             raise ValueError(message)
@@ -104,9 +109,9 @@ class Position:
 
     # ---- what is left ----
 
-    def left(self, place: Place) -> int | None:
-        """Return how many batches its epoch has from there on; None where only reading shows."""
-        samples = self._samples_from(place)
+    def left(self, place: Place | None = None) -> int | None:
+        """Return how many batches its epoch has from there on; by default the next; None where only reading shows."""
+        samples = self._samples_from(place or self.next)
         return None if samples is None else self.shard.batches(samples)
 
     @property

@@ -104,9 +104,9 @@ class Place:
 
 def done_batches(stream: BatchStream) -> int:
     """The batches of the loader's next epoch that it leaves out; 0 where its length is unknown."""
-    if not stream.is_amid:
+    if not stream.position.is_amid:
         return 0
-    length, left = stream.info.length, stream.left
+    length, left = stream.info.length, stream.position.left()
     return 0 if length is None or left is None else length - left
 
 

@@ -82,7 +82,7 @@ def to_tf_dataset(stream: BatchStream, cast: CastTree = None) -> tf.data.Dataset
     """
     info = stream.info
     casts = casts_of(info.spec, cast, "to_tf_dataset")
-    count, leaves = None if stream.is_amid else info.exact_length, leaf_specs(info)
+    count, leaves = None if stream.position.is_amid else info.exact_length, leaf_specs(info)
 
     def pack(tensors: Sequence[Any]) -> Any:
         return without_lists(info.spec.unflatten(tensors))

@@ -122,7 +122,7 @@ def superseded() -> SupersededError:
 
 def check_whole(stream: BatchStream, count: int | None) -> None:
     """Raise StateError where a dataset of ``count`` batches would be given the rest of an epoch."""
-    if count is not None and stream.is_amid:
+    if count is not None and stream.position.is_amid:
         message = (
             "the loader goes on amid an epoch, and this tf.data.Dataset has whole epochs; make it after "
             "load_state_dict() or skip()"
