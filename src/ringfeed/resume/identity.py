@@ -98,7 +98,7 @@ class Identity:
         if strict:
             message = f"{difference}; or load it with strict=False, which begins epoch {place.epoch} anew"
             raise StateError(message)
-        warnings.warn(f"{difference}; epoch {place.epoch} begins anew", UserWarning, stacklevel=3)
+        warnings.warn(f"{difference}; epoch {place.epoch} begins anew", UserWarning, stacklevel=callers_depth())
         return Place(place.epoch)
 
     def seed(self, state: Mapping[str, Any]) -> int:
