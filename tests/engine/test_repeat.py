@@ -6,6 +6,7 @@ import re
 import signal
 import sys
 import threading
+import time
 from itertools import count, islice
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ import pytest
 import ringfeed
 from datasets import Oracle
 from ringfeed.frameworks.base import Epochs
+from ringfeed.orders._repeated import Repeated
 from ringfeed.orders.rng import installed
 from watching import wait_until
 
@@ -376,6 +378,53 @@ def test_several_threads_share_one() -> None:
         for thread in threads:
             thread.join(60)
     assert sorted(seen) == sorted(epochs(30))
+
+
+class First:
+    """An epoch that is over for one thread, and superseded for the other one, while the next is begun."""
+
+    failure = None
+
+    def __init__(self) -> None:
+        self.both_ask = threading.Barrier(2)
+        self.superseded = threading.Event()
+
+    def __iter__(self) -> Any:
+        return self
+
+    def __next__(self) -> int:
+        if self.both_ask.wait(60):
+            raise StopIteration
+        self.superseded.wait(60)
+        message = "a newer iterator of this loader has taken over"
+        raise ringfeed.SupersededError(message)
+
+
+class Two:
+    """This epoch, and then one of two batches."""
+
+    def __init__(self) -> None:
+        self.first = First()
+        self.begun = 0
+
+    def __iter__(self) -> Any:
+        self.begun += 1
+        if self.begun == 1:
+            return self.first
+        self.first.superseded.set()
+        time.sleep(0.2)  # for the other thread to hear of it: it must wait for what is returned here
+        return iter([1, 2])
+
+
+def test_a_thread_that_asks_while_another_begins_the_next_epoch() -> None:
+    """It has a batch of that epoch, and no error."""
+    batches, seen = Repeated(Two(), 2), []
+    threads = [threading.Thread(target=lambda: seen.append(next(batches)), daemon=True) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(seen) == [1, 2]
 
 
 def test_the_next_epoch_is_ready_at_the_border() -> None:

@@ -48,8 +48,9 @@ cdef class Repeated:
                     self.idle = 0
                     return batch
             except SupersededError:
-                if batches is self.batches:
-                    raise
+                with self.lock:  # which another thread holds until the epoch that it has begun is in place
+                    if batches is self.batches:
+                        raise
             self.begin(batches)
 
     cdef begin(self, ended):
