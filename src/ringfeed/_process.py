@@ -1,9 +1,14 @@
-"""Whether this process is still the one that made a loader, and whether it is about to end."""
+"""Whether this process is still the one that made a loader, whether it is about to end, and what is called at ends."""
 
 from __future__ import annotations
 
 import os
 import threading
+import weakref
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Forks:
@@ -36,3 +41,36 @@ class Exit:
         thread = threading.current_thread()
         if cls.begun and thread.daemon and not isinstance(thread, threading._DummyThread):  # noqa: SLF001 - no other way
             threading.Event().wait()
+
+
+class Finalizer:
+    """Calls something when an object dies, or at the exit; what Ctrl-C keeps it from, a second call does.
+
+    Python ignores Ctrl-C there, on the first line of `weakref.finalize` too, which is then never called again.
+    """
+
+    def __init__(self, obj: object, call: Callable[[], object]) -> None:
+        """Call it when this object dies."""
+        self._is_done = False
+        self._calls = [weakref.finalize(obj, self._run, call) for _ in range(2)]
+
+    def _run(self, call: Callable[[], object]) -> None:
+        if not self._is_done:
+            call()
+            self._is_done = True
+            for other in self._calls:  # that of an object that is dead cannot be detached, and keeps the call
+                other()
+
+    @property
+    def alive(self) -> bool:
+        """Whether a call is still to come."""
+        return any(call.alive for call in self._calls)
+
+    def __call__(self) -> None:
+        """Call it now."""
+        self._calls[0]()
+
+    def detach(self) -> None:
+        """Call it no more."""
+        for call in self._calls:
+            call.detach()

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import weakref
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import interrupts
 import ringfeed
 from datasets import Oracle, check, drain
 from ringfeed.engine.batches import BatchIterator
+from ringfeed.engine.engine import Engine
 from ringfeed.ring.segment import Segment
 from watching import pool_of
 
@@ -162,6 +164,27 @@ def test_an_interrupted_close_is_finished(then: str, workers: int, monkeypatch: 
         assert loader._runner.finalizer is not None
         assert loader._runner.finalizer.alive
         loader._runner.finalizer()
+
+
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize("call", [weakref.finalize.__call__, Engine.stop])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_loader_that_is_dropped_as_ctrl_c_comes(workers: int, call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C on the first line of the finalizer, or of what it calls, keeps nothing, though Python ignores it there."""
+    lost = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda found: lost.append(found.exc_type))
+    loader = ringfeed.Loader(Oracle(20), batch_size=4, workers=workers)
+    check(next(iter(loader)))
+
+    def interrupt(frame: Any, *_: object) -> None:
+        if frame.f_code is call.__code__:
+            sys.settrace(None)
+            raise KeyboardInterrupt
+
+    sys.settrace(interrupt)
+    del loader
+    sys.settrace(None)
+    assert lost == [KeyboardInterrupt]
 
 
 @pytest.mark.usefixtures("nothing_left")

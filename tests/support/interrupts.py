@@ -100,7 +100,12 @@ def live(kind: str, draw: random.Random) -> None:
             pass
     elif end == "closed by a thread":
         thread = threading.Thread(target=loader.close)
-        thread.start()
+        try:
+            thread.start()
+        except KeyboardInterrupt:
+            if not thread._started.wait(1.0):  # type: ignore[attr-defined]
+                threading._limbo.pop(thread, None)  # type: ignore[attr-defined] # else `threading` keeps it for ever
+            raise
         thread.join()
 
 
@@ -109,9 +114,12 @@ class Alarm:
 
     def __init__(self) -> None:
         self.hits = 0
+        self._is_set = False
         signal.signal(signal.SIGALRM, self._ring)
 
     def _ring(self, *_: object) -> None:
+        if not self._is_set:  # Python comes to it late, when the life is over
+            return
         self.hits += 1
         raise KeyboardInterrupt
 
@@ -119,9 +127,11 @@ class Alarm:
         """Interrupt a life after so long."""
         try:
             try:
+                self._is_set = True
                 signal.setitimer(signal.ITIMER_REAL, delay_s)
                 live()
             finally:  # the alarm may ring here, too
+                self._is_set = False
                 signal.setitimer(signal.ITIMER_REAL, 0)
         except KeyboardInterrupt:
             pass

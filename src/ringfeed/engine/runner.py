@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import atexit
 import threading
-import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ringfeed._checks import MOST
-from ringfeed._process import Exit, Forks
+from ringfeed._process import Exit, Finalizer, Forks
 from ringfeed.data.passes import PassOrder
 from ringfeed.engine._iterator import Progress
 from ringfeed.engine.batches import BatchIterator
@@ -72,7 +71,7 @@ class EpochRunner:
         self._ended = 0  # of the newest that came to its end
         self._closed = False
         self._unended: Engine | None = None  # the last there was, until it has ended
-        self.finalizer: weakref.finalize[[Engine], EpochRunner] | None = None
+        self.finalizer: Finalizer | None = None
         self.launcher = self._sending.begin_to_launch()  # until the first epoch
 
     # ---- epochs ----
@@ -180,7 +179,7 @@ class EpochRunner:
         engine = Engine(Parts(self.plan, source, self.options, self.stats, self.tuner, launcher))
         try:
             self._unended = engine
-            self.finalizer = weakref.finalize(self, Engine.stop, engine)
+            self.finalizer = Finalizer(self, engine.stop)
             atexit.unregister(Exit.note)
             atexit.register(Exit.note)  # the last to be registered is the first to run
             for prepare in self.on_start:

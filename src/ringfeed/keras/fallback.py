@@ -24,6 +24,7 @@ from keras.src.trainers.data_adapters import data_adapter_utils
 from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 from keras.src.trainers.epoch_iterator import EpochIterator
 
+from ringfeed._process import Finalizer
 from ringfeed._units import show_bytes
 from ringfeed.data.passes import batch_size_of
 from ringfeed.errors import RingfeedError, SpecError
@@ -90,7 +91,7 @@ class RingAdapter(PyDatasetAdapter):  # type: ignore[misc]  # keras has no types
         else:
             say_fed(self._feed)
             # TensorFlow keeps what it has made a graph of, the loader with it.
-            weakref.finalize(self, self._feed.close)
+            Finalizer(self, self._feed.close)
 
     def _fall_back(self, why: Exception) -> None:
         """Go on as Keras' own adapter."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import inspect
 import threading
-import weakref
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 import tf_keras
 from tf_keras.src.engine.data_adapter import DataHandler, KerasSequenceAdapter
 
+from ringfeed._process import Finalizer
 from ringfeed.errors import ClosedError, RingfeedError
 from ringfeed.frameworks.keras.caller import caller, owner
 from ringfeed.keras.fallback import FallbackIterator, feed_as_keras, look_unseen, say_fed, say_left
@@ -105,7 +105,7 @@ def over_ring(
         say_left(dataset, error)
         return own
     say_fed(feed)
-    weakref.finalize(_call_of(adapter), feed.close)
+    Finalizer(_call_of(adapter), feed.close)
     has_failed = threading.Event()
 
     def go_on(error: RingfeedError) -> Iterator[Any]:
