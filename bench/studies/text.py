@@ -193,7 +193,9 @@ def show(records: list[dict[str, Any]]) -> str:
         speeds = [record["tokens"] / record["runs"][name]["s"] for record in records]
         ratio = median(record["runs"]["max"]["s"] / record["runs"][name]["s"] for record in records)
         accuracy = records[-1]["runs"][name]["accuracy"]
-        lines.append(f"{name:8} {first['padding'][name]:>8.0%} {median(speeds):>16,.0f} {ratio:>8.2f}x {accuracy:>9.0%}")
+        lines.append(
+            f"{name:8} {first['padding'][name]:>8.0%} {median(speeds):>16,.0f} {ratio:>8.2f}x {accuracy:>9.0%}"
+        )
     lines.append(f"promised: {PROMISED} times max with buckets; {first['tokens']:,} tokens")
     return "\n".join(lines)
 

@@ -86,6 +86,7 @@ def test_a_batch_that_does_not_fit_is_made_here(holes: set[int]) -> None:
     expected = [MadeHere(large={3})[index] for index in range(5) if index not in holes]
     assert [plain(batch[0]) for batch in batches] == [plain(batch[0]) for batch in expected]
     makers = [int(batch[1][0]) for batch in batches]
+    assert [bool(batch[1][1]) for batch in batches] == [maker == os.getpid() for maker in makers]
     assert [maker == os.getpid() for maker in makers] == [index == 3 for index in range(5) if index not in holes]
 
 

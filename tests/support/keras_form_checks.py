@@ -44,10 +44,11 @@ def loader_of(leaf: Any, dataset: Any = None, **settings: Any) -> ringfeed.Loade
     return ringfeed.Loader(dataset or Counted(), spec=(leaf, TARGET), **given | settings)
 
 
-def model_of(pooled: Callable[[Any], Any] = keras.layers.GlobalMaxPooling1D(), **settings: Any) -> Any:
+def model_of(pooled: Callable[[Any], Any] | None = None, **settings: Any) -> Any:
     """Return a small model of tokens, with the same weights each time."""
     keras.utils.set_random_seed(1)
     inputs = keras.Input((None,), dtype="int32", **settings)
+    pooled = pooled or keras.layers.GlobalMaxPooling1D()
     outputs = keras.layers.Dense(1)(pooled(keras.layers.Embedding(MOST + 1, 3)(inputs)))
     model = keras.Model(inputs, outputs)
     model.compile("sgd", "mse", jit_compile=BACKEND == "jax")
@@ -99,8 +100,8 @@ def check_ragged_leaves() -> None:
         with loader_of(tokens("ragged")) as loader, pytest.raises(ringfeed.SpecError) as raised:
             loader.to_keras()
         assert str(raised.value) == (
-            f"sample[0] is ragged, of which Keras has no tensors on {BACKEND}, but on TensorFlow alone; give form='pad' "
-            f"in spec="
+            f"sample[0] is ragged, of which Keras has no tensors on {BACKEND}, but on TensorFlow alone; give "
+            f"form='pad' in spec="
         )
         return
     import tensorflow as tf  # noqa: PLC0415 - of this backend alone
@@ -137,8 +138,8 @@ def check_text_leaves() -> None:
         with loader_of(Text(64), dataset) as loader, pytest.raises(ringfeed.SpecError) as raised:
             loader.to_keras()
         assert str(raised.value) == (
-            f"sample[0] is text, of which Keras has no tensors on {BACKEND}, but on TensorFlow alone; make numbers of it "
-            f"in __getitem__"
+            f"sample[0] is text, of which Keras has no tensors on {BACKEND}, but on TensorFlow alone; make numbers "
+            f"of it in __getitem__"
         )
         return
     vectorize = keras.layers.TextVectorization(output_mode="count", vocabulary=["word"])

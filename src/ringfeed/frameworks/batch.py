@@ -102,13 +102,13 @@ class TensorBuilder(BatchBuilder):
         ]
         copiers: list[Callable[[AnyArray], AnyArray]] = [own.get(n, copy_aligned) for n in range(len(leaves))]
         self._copiers = copiers
-        self._unflatten = info.spec.unflatten
+        unflatten, join = info.spec.unflatten, self._join
+        self._unflatten = unflatten if not self._has_forms else lambda flat: unflatten(join(flat))
         wanted = sorted(cast.numbers) if info.copy else range(len(leaves))
         self.over_slot = [n for n in wanted if n not in own and _can_be_over_slot(leaves[n], framework)]
         """The numbers of the leaves that are tensors over the slot, at least until they are cast."""
-        flat = [*leaves, *(leaves[n] for n in self._join.beside)]
-        self.on_host = frozenset(n for n, leaf in enumerate(flat) if framework.on_host(leaf))
-        """The places, in the list of leaves, of those that are not copied to a device."""
+        self.on_host = frozenset(n for n, leaf in enumerate(self._join.owners) if framework.on_host(leaf))
+        """The places, in a flat list, of what is not copied to a device."""
         self._exports = Exports([leaves[n] for n in self.over_slot], [offsets[n] for n in self.over_slot])
         self._is_plain = len(self.over_slot) == len(leaves) and extra is None and not self._join.beside
         self._kept = [number for number in self.over_slot if number not in cast.numbers]
@@ -148,12 +148,12 @@ class TensorBuilder(BatchBuilder):
 
     def finish(self, leaves: list[Any]) -> Any:
         """Return the leaves, cast, in the structure of a sample."""
-        return self._unflatten(self._join(self._cast(leaves)))
+        return self._unflatten(self._cast(leaves))
 
     def _completed(self, lease: Lease, rows: int, tensors: list[Any]) -> list[Any]:
         """Return all leaves: of ``tensors``, which are those over the slot if there are any, or copied."""
         from_numpy = self.framework.from_numpy
-        besides = self._besides(lease, rows)
+        besides = self._besides(lease, rows) if self._has_forms else {}
         views = self._fields.views(lease, rows)
         given = dict(zip(self.over_slot, tensors, strict=False))
         leaves = [

@@ -9,6 +9,7 @@ to a device, casts, and the ways through TensorFlow's graph.
 
 from __future__ import annotations
 
+import ctypes
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -54,6 +55,8 @@ class Joiner:
             if leaf.form is not None and leaf.form.beside is not None and not (strings and is_string(leaf))
         ]
         """The numbers of the leaves that have something beside them in a flat list."""
+        self.owners = [*leaves, *(leaves[number] for number in self.beside)]
+        """The leaf that each place of a flat list belongs to."""
 
     def __call__(self, flat: Sequence[Any]) -> Sequence[Any]:
         """Return one object a leaf, and the extra leaves."""
@@ -97,13 +100,12 @@ def fill_up(lease: Lease, leaf: Leaf, offset: int, capacity: int) -> None:
     if shape[0] == capacity:
         return
     unit = leaf.nbytes // leaf.shape[0] if leaf.shape[0] else 0
-    rest = np.frombuffer(lease, np.uint8, (capacity - shape[0]) * unit, offset + shape[0] * unit)
-    rest[...] = 0
+    ctypes.memset(lease.address + offset + shape[0] * unit, 0, (capacity - shape[0]) * unit)
     lease.finished[offset] = (capacity, *shape[1:]), row_splits
 
 
-def refuse_forms(leaves: Sequence[Leaf], names: frozenset[str], who: str, remedy: str) -> None:
+def refuse_forms(leaves: Sequence[Leaf], names: frozenset[str], lack: str, remedy: str) -> None:
     """Raise SpecError for a leaf of one of these forms."""
     for leaf in leaves:
         if leaf.form is not None and leaf.form.name in names:
-            raise SpecError(f"{leaf.path} is {leaf.form.name}, of which {who}; {remedy}")
+            raise SpecError(f"{leaf.path} is {leaf.form.name}, of which {lack}; {remedy}")

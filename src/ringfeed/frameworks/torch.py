@@ -101,8 +101,8 @@ TORCH = Framework(
 
 def _check_dtypes(leaves: Sequence[Leaf]) -> None:
     if not hasattr(torch.nested, "nested_tensor_from_jagged"):
-        who = f"torch {torch.__version__} has no tensors: they need 2.4"
-        refuse_forms(leaves, frozenset({"ragged"}), who, "update torch, or give form='pad' in spec=")
+        lack = f"torch {torch.__version__} has no tensors: they need 2.4"
+        refuse_forms(leaves, frozenset({"ragged"}), lack, "update torch, or give form='pad' in spec=")
     for leaf in leaves:
         if leaf.dtype.kind in STRINGS:
             continue

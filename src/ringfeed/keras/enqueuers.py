@@ -21,15 +21,15 @@ from ringfeed.data.batches import batches_in
 from ringfeed.errors import ClosedError, SpecError, WorkerError
 from ringfeed.keras.objects import objects_of
 from ringfeed.keras.pydataset import DatasetFeed, draws_kept
+from ringfeed.keras.pydataset import draws_kept, open_feed
 from ringfeed.ring.failure import RemoteError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from typing import Literal, TypeAlias
+    from typing import Literal
 
+    from ringfeed.keras.pydataset import DatasetFeed, MadeOf
     from ringfeed.loader import Loader
-
-    MadeOf: TypeAlias = Callable[[Any], Any]
 
 
 class _OverError(Exception):
@@ -203,7 +203,7 @@ class OrderedEnqueuer(SequenceEnqueuer):
         order = self._order.started()
         options |= {"draw": order.draw, "begin": order.begin, "compares": True}
         with draws_kept(self.py_dataset):
-            feed, made_of = _open_feed(self.py_dataset, options)
+            feed, made_of = open_feed(self.py_dataset, options)
         feed.loader.set_epoch(order.epochs)
         return Running(feed.loader, _Epochs(self.py_dataset, feed, order, made_of).take)
 
@@ -232,22 +232,6 @@ class _Order:
         if self._shuffle:
             random.shuffle(self._numbers)
         return self._numbers
-
-
-def _open_feed(dataset: Any, options: dict[str, Any]) -> tuple[DatasetFeed, MadeOf]:
-    """Return the feed of a dataset, and what makes a batch of what its slot holds."""
-    try:
-        return DatasetFeed(dataset, **options), _as_it_is
-    except SpecError:
-        objects = None if options["spec"] is not None else objects_of(dataset, sends=options["backend"] == "process")
-        if objects is None:
-            raise
-    options |= {"spec": objects.spec, "max_batch_size": 1}
-    return DatasetFeed(objects, **options), objects.take
-
-
-def _as_it_is(batch: Any) -> Any:
-    return batch
 
 
 class _Epochs:

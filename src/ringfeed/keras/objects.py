@@ -5,6 +5,8 @@
 
 How large they will be is not known beforehand. A pickle larger than its place in the slot stays behind, and the
 process that asks for the batch makes it itself: ``dataset[i]`` once more.
+
+Workers import this module: it stays light.
 """
 
 from __future__ import annotations
@@ -16,9 +18,8 @@ from typing import Any
 import numpy as np
 
 from ringfeed._classes import class_names
-from ringfeed.data.batches import MAX_NOTHING, batches_in
+from ringfeed.data.batches import batches_in
 from ringfeed.spec.array import CONTAINERS, Array
-from ringfeed.transport.opened import as_before
 
 OBJECTS = {"tensorflow.SparseTensor", "tensorflow.RaggedTensor", "scipy.spmatrix", "scipy.sparray", "jax.JAXSparse"}
 """What Keras takes beside arrays, and a slot cannot hold."""
@@ -32,18 +33,6 @@ def holds_objects(batch: Any) -> bool:
     if isinstance(batch, CONTAINERS):
         return any(map(holds_objects, batch.values() if isinstance(batch, dict) else batch))
     return not class_names(batch).isdisjoint(OBJECTS)
-
-
-def objects_of(dataset: Any, *, sends: bool) -> ObjectBatches | None:
-    """Return a dataset of such batches as one of arrays; None for any other."""
-    with as_before(dataset):
-        first = next((batch for batch in map(dataset.__getitem__, _first_numbers(dataset)) if batch is not None), None)
-    return ObjectBatches(dataset, first, sends=sends) if holds_objects(first) else None
-
-
-def _first_numbers(dataset: Any) -> range:
-    count = batches_in(dataset)
-    return range(MAX_NOTHING if count is None else min(count, MAX_NOTHING))
 
 
 class KeptBatches:
@@ -110,6 +99,8 @@ class ObjectBatches:
         (index,), (pickled,) = held
         if pickled.size:
             return pickle.loads(pickled)  # noqa: S301 - of our own worker
+        from ringfeed.transport.opened import as_before  # noqa: PLC0415 - not in a worker
+
         with as_before(self.dataset):
             return self.dataset[int(index)]
 

@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-jax = pytest.importorskip("jax")
+pytest.importorskip("jax")
+
+import jax
 
 import ringfeed
 from formed import LENGTHS, MOST, ROWS, Formed, digest, expected, make, plain, told, without
@@ -112,6 +114,6 @@ def test_strings_are_refused(name: str, form: str) -> None:
     with make([name, "number"]) as loader, pytest.raises(SpecError) as raised:
         loader.to_jax()
     assert str(raised.value) == (
-        f"sample[{name!r}] is {form}, of which JAX has no arrays; leave it out of the sample, or take the batches of the "
-        "loader itself, by iter(loader)"
+        f"sample[{name!r}] is {form}, of which JAX has no arrays; leave it out of the sample, or take the batches of "
+        "the loader itself, by iter(loader)"
     )

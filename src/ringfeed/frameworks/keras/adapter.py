@@ -20,13 +20,13 @@ from keras.src.trainers.epoch_iterator import EpochIterator
 from ringfeed.errors import SpecError
 from ringfeed.frameworks.base import Reiterable
 from ringfeed.frameworks.batch import NUMPY, Epoch, Outstanding, TensorBuilder, without_lists
+from ringfeed.frameworks.forms import Joiner
 from ringfeed.frameworks.keras.arguments import (
     check_call,
     check_targets,
     class_weight_of,
     iterator_in_the_making,
 )
-from ringfeed.frameworks.forms import Joiner
 from ringfeed.frameworks.keras.backends import (
     PAIRS,
     KerasCasts,

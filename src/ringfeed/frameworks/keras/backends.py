@@ -79,11 +79,11 @@ PAIRS = {"pad": _pair}
 
 
 def form_joiner(leaves: Sequence[Leaf]) -> Joiner:
-    """What the backend makes of values and of what is beside them; SpecError where Keras has nothing on this backend."""
+    """What the backend makes of values and of what is beside them; SpecError where Keras has nothing there."""
     if keras.backend.backend() != "tensorflow":
-        who = f"Keras has no tensors on {keras.backend.backend()}, but on TensorFlow alone"
-        refuse_forms(leaves, frozenset({"ragged"}), who, "give form='pad' in spec=")
-        refuse_forms(leaves, STRINGS, who, "make numbers of it in __getitem__")
+        lack = f"Keras has no tensors on {keras.backend.backend()}, but on TensorFlow alone"
+        refuse_forms(leaves, frozenset({"ragged"}), lack, "give form='pad' in spec=")
+        refuse_forms(leaves, STRINGS, lack, "make numbers of it in __getitem__")
         return Joiner(leaves, PAIRS, strings=True)
     from ringfeed.frameworks.tensorflow.forms import JOINS  # noqa: PLC0415 - not on other backends
 

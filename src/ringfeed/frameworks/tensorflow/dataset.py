@@ -74,8 +74,8 @@ def to_tf_dataset(stream: BatchStream, cast: CastTree = None) -> tf.data.Dataset
     values in foreign byte order are always copied.
 
     A leaf with ``form="ragged"`` is a `tf.RaggedTensor`, one with ``form="pad"`` a tensor whose axes that differ are
-    None, with lengths or a mask a `Padded` or `Masked` of tensors; `Bytes` and `Text` are tensors of `tf.string`. Batches
-    with one of these, or with axes that vary, are copied once, by Python.
+    None, with lengths or a mask a `Padded` or `Masked` of tensors; `Bytes` and `Text` are tensors of `tf.string`.
+    Batches with one of these, or with axes that vary, are copied once, by Python.
 
     The newest iteration has the loader, whether begun here or by ``iter(loader)``; an older one fails with
     the text of a `SupersededError`. What the loader raises arrives as a `tf.errors.OpError` with its type and
