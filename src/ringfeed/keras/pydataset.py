@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ringfeed.data.batches import MAX_NOTHING, batches_in
+from ringfeed.data.batches import batches_in
 from ringfeed.data.passes import Passes, PassOrder
 from ringfeed.errors import RingfeedError, SpecError, WorkerError
 from ringfeed.keras.objects import ObjectBatches, holds_objects
@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 
 DRAWS = (np.random.Generator, np.random.RandomState, random.Random)
 """What a dataset may have of its own to draw from."""
+
+
+MOST_LOOKED_AT = 1000  # batches, to find one that is not None
 
 
 class DatasetFeed:
@@ -211,7 +214,7 @@ def _objects_of(dataset: Any, *, sends: bool) -> ObjectBatches | None:
 
 def _first_numbers(dataset: Any) -> range:
     count = batches_in(dataset)
-    return range(MAX_NOTHING if count is None else min(count, MAX_NOTHING))
+    return range(MOST_LOOKED_AT if count is None else min(count, MOST_LOOKED_AT))
 
 
 def _count_unseen(dataset: Any) -> int | None:
