@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
 DRAWS = (np.random.Generator, np.random.RandomState, random.Random)
 """What a dataset may have of its own to draw from."""
-
-
 MOST_LOOKED_AT = 1000  # batches, to find one that is not None
 
 
