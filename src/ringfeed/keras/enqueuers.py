@@ -18,9 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringfeed._checks import check_choice, check_count
 from ringfeed.data.batches import batches_in
-from ringfeed.errors import ClosedError, SpecError, WorkerError
-from ringfeed.keras.objects import objects_of
-from ringfeed.keras.pydataset import DatasetFeed, draws_kept
+from ringfeed.errors import ClosedError, WorkerError
 from ringfeed.keras.pydataset import draws_kept, open_feed
 from ringfeed.ring.failure import RemoteError
 
