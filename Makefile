@@ -238,6 +238,7 @@ bench: .venv/with-pictures .venv/with-tensorflow ## time ringfeed against its ri
 bench-frameworks: .venv/with-pictures .venv/with-tensorflow ## time steps and elements of frameworks (QUICK=1: a short run; torch and JAX join if .venv has them)
 	$(PY) bench/studies/fit_step.py $(if $(QUICK),--repetitions 1,--output bench/results/fit_step-$(shell date +%F).jsonl)
 	$(PY) bench/studies/elements.py $(if $(QUICK),--quick --out build/elements.jsonl)
+	$(PY) bench/studies/text.py $(if $(QUICK),--quick --out build/text.jsonl)
 
 bench-insight: .venv/with-pictures ## memory against the kernel, the conversion, kinds of samples, what statistics cost, and tuning (QUICK=1: a short run)
 	$(PY) bench/studies/memory.py $(if $(QUICK),--quick)

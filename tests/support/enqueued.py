@@ -178,3 +178,46 @@ class Unopened:
             raise StopIteration
         self.read += 1
         return batch_of(self.read - 1)
+
+
+class Objects(Batched):
+    """Batches of tensors whose sizes differ; each epoch has others."""
+
+    def __init__(self, epoch: int = 0, length: int = 4) -> None:
+        super().__init__(length)
+        self.epoch = epoch
+
+    def on_epoch_end(self) -> None:
+        super().on_epoch_end()
+        self.epoch += 1
+
+
+class Tensors(Objects):
+    """TensorFlow's sparse and ragged tensors beside arrays."""
+
+    def __getitem__(self, index: int) -> Any:
+        import tensorflow as tf  # noqa: PLC0415 - where the batch is made
+
+        columns = np.arange(2 + index)
+        indices = np.stack([columns // 2, columns], 1)
+        sparse = tf.SparseTensor(indices, columns.astype(np.float32) + 10 * self.epoch, (3, 9))
+        lengths = np.array([1, 2 + index, 3])
+        ragged = tf.RaggedTensor.from_row_lengths(np.arange(lengths.sum()) + 20 * self.epoch, lengths)
+        return {"sparse": sparse, "ragged": ragged, "dense": np.full((3, 2), index)}, np.ones((3, 1), np.float32)
+
+
+class MadeHere(Objects):
+    """SciPy's sparse matrices, the process that has made them, and whether it has imported the loader."""
+
+    def __init__(self, large: Any = (), holes: Any = (), failing: int = -1) -> None:
+        super().__init__(length=5)
+        self.large, self.holes, self.failing = set(large), set(holes), failing
+
+    def __getitem__(self, index: int) -> Any:
+        import scipy.sparse  # noqa: PLC0415 - a package that not everybody has
+
+        if index == self.failing:
+            raise LookupError("two")
+        count = 40_000 if index in self.large else 5 + index
+        x = scipy.sparse.csr_matrix(np.arange(3 * count, dtype=np.float32).reshape(3, count) % 7)
+        return None if index in self.holes else (x, np.array([os.getpid(), "ringfeed.loader" in sys.modules, 0]))

@@ -22,6 +22,7 @@ import keras
 import numpy as np
 import pytest
 
+import keras_form_checks
 import ringfeed
 from training import CLASS_WEIGHT, ROWS, SPARSE, WEIGHTS, Poisoned, Unsized, X, Y, history, make, small_model
 
@@ -366,7 +367,9 @@ def check_after_a_failure() -> None:
 
 
 CHECKS: dict[str, Callable[[], None]] = {
-    name.removeprefix("check_"): check for name, check in list(globals().items()) if name.startswith("check_")
+    name.removeprefix("check_"): check
+    for name, check in [*globals().items(), *vars(keras_form_checks).items()]
+    if name.startswith("check_")
 }
 
 

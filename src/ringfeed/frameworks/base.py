@@ -7,7 +7,7 @@ Nothing in this package knows the loader itself, or the engine.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ringfeed._checks import check_count
@@ -22,11 +22,12 @@ if TYPE_CHECKING:
 
     from ringfeed.data.base import Source
     from ringfeed.errors import RingfeedError
+    from ringfeed.frameworks.forms import Joins
     from ringfeed.frameworks.pinned import DeviceSlots
     from ringfeed.resume.place import Progress
     from ringfeed.resume.position import Position
     from ringfeed.ring._feed import Feed
-    from ringfeed.spec.array import AnyArray
+    from ringfeed.spec.array import AnyArray, Leaf
     from ringfeed.spec.spec import Spec
 
 
@@ -172,6 +173,10 @@ class Framework:
     is_computing: whether the framework owes the program a result, and may let go of slots when it is there; None: it
         lets go of a slot with the program's last tensor.
     in_cycles: whether the tensors that it is done with are left to the garbage collector.
+    joins: how it holds leaves whose samples differ in length, by the name of the form.
+    strings: whether it takes bytes and text as an array of Python's bytes objects.
+    on_host: whether a leaf stays in this process's memory as it is, whatever the device.
+    has_one_shape: whether the values of a ragged leaf are to be as many in all batches: as a slot has room for.
     """
 
     from_dlpack: Callable[[object], Any] | None
@@ -182,6 +187,10 @@ class Framework:
     in_flight_s: float = 0.0
     is_computing: Callable[[], bool] | None = None
     in_cycles: bool = False
+    joins: Joins = field(default_factory=dict)
+    strings: bool = False
+    on_host: Callable[[Leaf], bool] = lambda _leaf: False
+    has_one_shape: bool = False
 
 
 class Reiterable:

@@ -20,6 +20,7 @@ import numpy as np
 from ringfeed.errors import RingfeedError
 from ringfeed.frameworks.base import Framework
 from ringfeed.frameworks.cast import NOTHING
+from ringfeed.frameworks.forms import Joiner, as_objects, capacity_of, fill_up, is_string
 from ringfeed.resume.place import UNKNOWN
 from ringfeed.spec._fields import Fields
 from ringfeed.spec.builder import BatchBuilder
@@ -53,7 +54,7 @@ def copy_aligned(array: Any) -> AnyArray:
     return copy
 
 
-NUMPY = Framework(from_dlpack=None, from_numpy=lambda array: array)
+NUMPY = Framework(from_dlpack=None, from_numpy=lambda array: array, strings=True)
 
 
 def without_lists(tree: Any) -> Any:
@@ -72,7 +73,8 @@ class TensorBuilder(BatchBuilder):
           └────── copy, from_numpy ──────────▲    leaves that cannot be over the slot; all of a private batch
 
     ``cast`` is done by the framework, to leaves over the slot or to copies; ``own`` makes the private arrays of these
-    leaves in the place of a plain copy, and ``extra`` more leaves of the views of a batch, which come last.
+    leaves in the place of a plain copy, and ``extra`` more leaves of the views of a batch, which come last. What comes
+    beside the values of leaves with a form stands before these: see `forms`.
     """
 
     def __init__(
@@ -90,14 +92,25 @@ class TensorBuilder(BatchBuilder):
         self._cast = cast
         self._extra = extra
         self._fields = Fields(info.spec, offsets)
+        self._join = Joiner(leaves, framework.joins, strings=framework.strings)
+        self._has_forms = any(leaf.form is not None for leaf in leaves)
+        self._strings = {n for n, leaf in enumerate(leaves) if framework.strings and is_string(leaf)}
+        self._filled_up = [
+            (number, leaf, offsets[number], capacity_of(leaf, info.max_rows))
+            for number, leaf in enumerate(leaves)
+            if framework.has_one_shape and leaf.form is not None and leaf.form.name == "ragged"
+        ]
         copiers: list[Callable[[AnyArray], AnyArray]] = [own.get(n, copy_aligned) for n in range(len(leaves))]
         self._copiers = copiers
-        self._unflatten = info.spec.unflatten
+        unflatten, join = info.spec.unflatten, self._join
+        self._unflatten = unflatten if not self._has_forms else lambda flat: unflatten(join(flat))
         wanted = sorted(cast.numbers) if info.copy else range(len(leaves))
         self.over_slot = [n for n in wanted if n not in own and _can_be_over_slot(leaves[n], framework)]
         """The numbers of the leaves that are tensors over the slot, at least until they are cast."""
+        self.on_host = frozenset(n for n, leaf in enumerate(self._join.owners) if framework.on_host(leaf))
+        """The places, in a flat list, of what is not copied to a device."""
         self._exports = Exports([leaves[n] for n in self.over_slot], [offsets[n] for n in self.over_slot])
-        self._is_plain = len(self.over_slot) == len(leaves) and extra is None
+        self._is_plain = len(self.over_slot) == len(leaves) and extra is None and not self._join.beside
         self._kept = [number for number in self.over_slot if number not in cast.numbers]
         self._outstanding = Outstanding(info.slots)
 
@@ -124,6 +137,8 @@ class TensorBuilder(BatchBuilder):
         from_dlpack = self.framework.from_dlpack
         if from_dlpack is None:
             return self.private_leaves(lease, rows)
+        if self._has_forms:
+            self._besides(lease, rows)
         tensors = [from_dlpack(capsule) for capsule in self._exports.capsules(lease, rows)]
         return tensors if self._is_plain else self._completed(lease, rows, tensors)
 
@@ -138,16 +153,32 @@ class TensorBuilder(BatchBuilder):
     def _completed(self, lease: Lease, rows: int, tensors: list[Any]) -> list[Any]:
         """Return all leaves: of ``tensors``, which are those over the slot if there are any, or copied."""
         from_numpy = self.framework.from_numpy
+        besides = self._besides(lease, rows) if self._has_forms else {}
         views = self._fields.views(lease, rows)
         given = dict(zip(self.over_slot, tensors, strict=False))
         leaves = [
-            given[number] if number in given else from_numpy(self._copiers[number](view))
+            given[number] if number in given else from_numpy(self._private(number, view, besides.get(number)))
             for number, view in enumerate(views)
         ]
+        leaves += [from_numpy(besides[number]) for number in self._join.beside]
         return leaves if self._extra is None else [*leaves, *map(from_numpy, self._extra(views))]
+
+    def _private(self, number: int, view: AnyArray, beside: AnyArray | None) -> AnyArray:
+        """Return a leaf of a batch as an array of its own."""
+        return as_objects(view, beside) if number in self._strings else self._copiers[number](view)  # type: ignore[arg-type]
+
+    def _besides(self, lease: Lease, rows: int) -> dict[int, AnyArray]:
+        """Return what comes beside values, by the leaf; all leaves are one array each from then on."""
+        besides = self._fields.besides(lease, rows)
+        for number, leaf, offset, capacity in self._filled_up:
+            fill_up(lease, leaf, offset, capacity)
+            besides[number] = np.diff(besides[number])
+        return besides
 
 
 def _can_be_over_slot(leaf: Leaf, framework: Framework) -> bool:
+    if framework.strings and is_string(leaf):
+        return False
     is_taken = framework.from_dlpack is not None and leaf.dtype.name not in framework.leaves_alone
     return is_taken and can_be_exported(leaf)
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from ringfeed.frameworks.forms import is_string
 from ringfeed.spec.array import CONTAINERS, Array, error_of, fields_of, shown
 from ringfeed.spec.conversion import Cast
 from ringfeed.spec.spec import Spec
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from ringfeed.spec.array import AnyArray, Leaf
+    from ringfeed.spec.forms import Form
 
     CastTree: TypeAlias = "str | Cast | Mapping[Any, Any] | Sequence[Any] | None"
     """A dtype's name or a Cast, for every uint8 leaf; or the sample's structure of these and of None."""
@@ -36,6 +38,7 @@ NUMBERS = "biuf"
 TO_CHW = (0, 3, 1, 2)
 """The axes of a batch of (height, width, channels) in the order of layout="CHW"."""
 _STEPS = {"scale": operator.imul, "offset": operator.iadd, "mean": operator.isub, "std": operator.itruediv}
+_CHANNELS = "the same channels in all batches, as mean or std has a number for each"
 _REMEDY = "write it in the structure of the sample, with None for what stays as it is"
 
 
@@ -74,7 +77,7 @@ def _paired(model: Any, asked: Any, path: str, where: str) -> Iterator[Cast | No
 
 
 def _every_uint8(model: Any, cast: Cast, where: str) -> list[Cast | None]:
-    found = [cast if leaf.dtype == np.uint8 else None for leaf in Spec(model).leaves]
+    found = [cast if leaf.dtype == np.uint8 and not is_string(leaf) else None for leaf in Spec(model).leaves]
     if not any(found):
         remedy = "name other leaves one by one, in the structure of the sample, as in ('float32', None)"
         raise error_of(where, "has no leaf of dtype uint8", "one or more to cast", remedy)
@@ -134,6 +137,8 @@ def _checked(cast: Cast, leaf: Leaf, where: str) -> Cast:
     if leaf.dtype.kind not in NUMBERS and leaf.dtype.name != "bfloat16":
         remedy = "put None in its place, or convert it in __getitem__"
         raise error_of(where, f"has dtype {leaf.dtype}", "whole numbers, bools or floating point", remedy)
+    if leaf.form is not None:
+        _check_form(cast, leaf, leaf.form, where)
     if cast.layout not in (None, "CHW"):
         raise error_of(where, f"is cast with layout={cast.layout!r}", "'CHW' or None", "write layout='CHW'")
     if cast.layout is not None and len(leaf.shape) != len(TO_CHW) - 1:
@@ -146,9 +151,21 @@ def _checked(cast: Cast, leaf: Leaf, where: str) -> Cast:
             raise error_of(where, got, "one number, as it has no channels", "give one")
         raise error_of(where, got, f"one number or {channels}, as it has channels (its last axis)", "give as many")
     if cast.channels is not None and len(leaf.shape) - 1 in leaf.variable:
-        expected = "the same channels in all batches, as mean or std has a number for each"
-        raise error_of(where, f"has variable={leaf.variable}", expected, "leave that axis out of variable, or give one")
+        raise error_of(
+            where, f"has variable={leaf.variable}", _CHANNELS, "leave that axis out of variable, or give one"
+        )
     return cast
+
+
+def _check_form(cast: Cast, leaf: Leaf, form: Form, where: str) -> None:
+    """Refuse what cannot be done to samples that differ in length."""
+    if is_string(leaf):
+        raise error_of(where, f"is {form.name}", "numbers to cast", "put None in its place")
+    if cast.layout is not None and not form.is_padded:
+        expected = "samples of one shape for layout='CHW'"
+        raise error_of(where, f"is {form.name}", expected, "leave layout out, or give form='pad' in spec=")
+    if cast.channels is not None and len(leaf.shape) - 1 in form.axes:
+        raise error_of(where, f"has shape {form.shape}", _CHANNELS, "give one number for all")
 
 
 # ---- carrying it out ----

@@ -52,7 +52,7 @@ class DevicePrefetcher:
         """Copy the leaves that ``builder`` makes; it finishes the copies when the step asks for them."""
         self._pending = stream.slots.pending
         self._device = device
-        self._finish = builder.finish
+        self._builder = builder
         self._most = stream.info.slots - 2  # copies in flight when one more begins
         self._queue: deque[tuple[tuple[list[Any], Event] | Exception, int, bool]] = deque()
         # Nothing here may refer to this iterator: it must die, and its epoch with it, when the program drops it.
@@ -79,8 +79,9 @@ class DevicePrefetcher:
                 raise first
             finally:
                 del first  # else it refers to itself, by this frame
-        self._device.hand_over(*first)
-        return self._finish(first[0])
+        tensors, event = first
+        self._device.hand_over([tensor for n, tensor in enumerate(tensors) if n not in self._builder.on_host], event)
+        return self._builder.finish(tensors)
 
     @property
     def failure(self) -> RingfeedError | None:
@@ -106,10 +107,12 @@ class DevicePrefetcher:
 def _copied(
     pending: PendingCopies, device: Device, builder: TensorBuilder, lease: Lease, rows: int
 ) -> tuple[list[Any], Event]:
-    """Begin to copy a batch; its slot is held until the copy has passed."""
-    copies, event = device.copy(builder.leaves(lease, rows))
+    """Begin to copy a batch, but for what stays here; its slot is held until the copy has passed."""
+    leaves = builder.leaves(lease, rows)
+    copies, event = device.copy([leaf for n, leaf in enumerate(leaves) if n not in builder.on_host])
     pending.add(lease, event)
-    return copies, event
+    copied = iter(copies)
+    return [leaf if n in builder.on_host else next(copied) for n, leaf in enumerate(leaves)], event
 
 
 # ---- copies that may not have passed yet: each keeps its slot until then ----

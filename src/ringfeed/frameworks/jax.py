@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
@@ -21,6 +21,7 @@ from ringfeed.frameworks.base import Epochs, Framework
 from ringfeed.frameworks.batch import TensorBuilder
 from ringfeed.frameworks.cast import NUMBERS, Chosen, apart, caster_of, casts_of, in_numpy
 from ringfeed.frameworks.device import DevicePrefetcher
+from ringfeed.frameworks.forms import STRINGS, refuse_forms
 from ringfeed.frameworks.pinned import Refusal
 from ringfeed.spec.dlpack import Exported, check_exportable
 
@@ -45,15 +46,35 @@ def to_jax(stream: BatchStream, device: jax.Device | str | None = None, cast: Ca
     differently from NumPy in the last bits. JAX dispatches it and returns: the slot comes back when it is there, unless
     leaves that are not cast keep it. JAX's run-ahead is then no longer bounded by the slots. What JAX would narrow
     before is cast by NumPy, with the values of NumPy.
+
+    A leaf with ``form="ragged"`` is a `RaggedArrays`: its values, of one shape in all batches, and the lengths. One
+    with ``form="pad"`` is an array, with lengths or a mask a `Padded` or `Masked` of arrays: a jitted function is
+    compiled for each length that comes, and ``pad_to=`` bounds how many do. SpecError for `Bytes` and `Text`, of which
+    JAX has no arrays.
     """
     where = find_device(device)
     info = stream.info
     casts = casts_of(info.spec, cast, "to_jax", check_width)
+    remedy = "leave it out of the sample, or take the batches of the loader itself, by iter(loader)"
+    refuse_forms(info.spec.leaves, STRINGS, "JAX has no arrays", remedy)
     if where is None:
         builder = _builder(info, casts)
         return Epochs(stream, lambda: stream.epoch(builder))
     there, builder = JaxDevice(where), _builder(replace(info, copy=False), casts)
     return Epochs(stream, lambda: DevicePrefetcher(stream, there, builder))
+
+
+class RaggedArrays(NamedTuple):
+    """The samples of a ragged leaf, one after another, for jitted functions: no batch has another shape.
+
+    values: as many as a slot has room for, which is the leaf's ``total``, or rows times the longest; 0 behind the last
+        sample. lengths: of each sample, one for each row of the batch.
+
+    ``jnp.repeat(jnp.arange(rows), lengths, total_repeat_length=len(values))`` says which sample each value is of.
+    """
+
+    values: jax.Array
+    lengths: jax.Array
 
 
 IN_FLIGHT_S = 10.0  # an unseen step may take as long: one whose results are all dropped
@@ -77,6 +98,8 @@ def jax_framework(leaves_alone: frozenset[str] = frozenset()) -> Framework:
         has_memory=lambda array: not array.is_deleted(),  # by a donation
         in_flight_s=IN_FLIGHT_S,
         is_computing=_is_computing,
+        joins={"ragged": RaggedArrays},
+        has_one_shape=True,
     )
 
 
@@ -145,6 +168,7 @@ def cast_in_host(leaves: Sequence[Leaf]) -> frozenset[int]:
         number
         for number, leaf in enumerate(leaves)
         if leaf.variable
+        or (leaf.form is not None and leaf.form.is_padded)
         or (leaf.dtype.kind in NUMBERS and jax.dtypes.canonicalize_dtype(leaf.dtype.name) != leaf.dtype.name)
     )
 

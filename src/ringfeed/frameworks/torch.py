@@ -18,6 +18,7 @@ from ringfeed.frameworks.base import Epochs, Framework
 from ringfeed.frameworks.batch import TensorBuilder
 from ringfeed.frameworks.cast import Chosen, caster_of, casts_of
 from ringfeed.frameworks.device import DevicePrefetcher
+from ringfeed.frameworks.forms import as_text, is_string, refuse_forms
 from ringfeed.spec.dlpack import check_exportable
 
 if TYPE_CHECKING:
@@ -29,14 +30,28 @@ if TYPE_CHECKING:
     from ringfeed.spec.conversion import Cast
 
 
+STRINGS = "SU"
+"""The kinds of NumPy's dtypes of strings."""
+
+
 def to_torch(stream: BatchStream, device: torch.device | str | None = None, cast: CastTree = None) -> Epochs:
     """Epochs of the loader in tensors, in the structure of a sample; nothing is copied, but to a GPU.
 
     What is ``cast`` is a new tensor, made where the batch is: on a GPU it is copied there as the uint8 that it is, and
     cast by the stream of the step. It does not keep the slot; leaves that are not cast do.
 
+    Leaves whose samples differ in length, over the slot as well:
+
+    - ``form="ragged"``: a nested tensor in the jagged layout; ``.values()`` and ``.offsets()`` are its parts.
+    - ``form="pad"``: a tensor; with lengths or a mask a `Padded` or `Masked` of tensors.
+    - `Bytes`: a list of uint8 tensors, one a sample, as `torchvision.io.decode_jpeg` takes them.
+    - `Text`: a list of str.
+
+    Strings of NumPy (dtypes S and U), of which torch has no tensors, stay arrays, and are copies. These, `Bytes` and
+    `Text` stay on the CPU, whatever the device.
+
     Raises ValueError for a device other than the CPU and a GPU that torch sees, SpecError for a leaf of which torch
-    has no tensors.
+    has no tensors, or for ragged ones before torch 2.4.
     """
     where = torch.device("cpu" if device is None else device)
     info = stream.info
@@ -50,17 +65,47 @@ def to_torch(stream: BatchStream, device: torch.device | str | None = None, cast
     return Epochs(stream, lambda: stream.epoch(builder))
 
 
-def _from_numpy(array: AnyArray) -> torch.Tensor:
+def _from_numpy(array: AnyArray) -> Any:
+    if array.dtype.kind in STRINGS:
+        return array
     if array.dtype.name == "bfloat16":  # which torch does not take from NumPy
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
 
 
-TORCH = Framework(torch.from_dlpack, _from_numpy, copied_by="a tensor is copied by .clone()")
+def _nested(values: torch.Tensor, row_splits: torch.Tensor) -> torch.Tensor:
+    return torch.nested.nested_tensor_from_jagged(values, offsets=row_splits)
+
+
+def _samples(values: torch.Tensor, row_splits: torch.Tensor) -> list[torch.Tensor]:
+    """The bytes of each sample, over the memory of all."""
+    return list(values.split(row_splits.diff().tolist()))
+
+
+def _texts(values: torch.Tensor, row_splits: torch.Tensor) -> list[str]:
+    return as_text(values.numpy(), row_splits.numpy())
+
+
+def _stays_on_host(leaf: Leaf) -> bool:
+    return is_string(leaf) or leaf.dtype.kind in STRINGS
+
+
+TORCH = Framework(
+    torch.from_dlpack,
+    _from_numpy,
+    copied_by="a tensor is copied by .clone()",
+    joins={"ragged": _nested, "bytes": _samples, "text": _texts},
+    on_host=_stays_on_host,
+)
 
 
 def _check_dtypes(leaves: Sequence[Leaf]) -> None:
+    if not hasattr(torch.nested, "nested_tensor_from_jagged"):
+        lack = f"torch {torch.__version__} has no tensors: they need 2.4"
+        refuse_forms(leaves, frozenset({"ragged"}), lack, "update torch, or give form='pad' in spec=")
     for leaf in leaves:
+        if leaf.dtype.kind in STRINGS:
+            continue
         if not isinstance(getattr(torch, leaf.dtype.name, None), torch.dtype):
             raise SpecError(
                 f"{leaf.path} has dtype {leaf.dtype}, of which torch {torch.__version__} has no tensors; "

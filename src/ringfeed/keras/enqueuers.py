@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ringfeed._checks import check_choice, check_count
 from ringfeed.data.batches import batches_in
 from ringfeed.errors import ClosedError, WorkerError
-from ringfeed.keras.pydataset import DatasetFeed, draws_kept
+from ringfeed.keras.pydataset import draws_kept, open_feed
 from ringfeed.ring.failure import RemoteError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Literal
 
+    from ringfeed.keras.pydataset import DatasetFeed, MadeOf
     from ringfeed.loader import Loader
 
 
@@ -157,6 +158,11 @@ class OrderedEnqueuer(SequenceEnqueuer):
         batch 0 once more, in this process.
 
     A worker that dies is replaced, and its batch read again: nothing is lost, doubled or reordered.
+
+    Batches may also hold sparse and ragged tensors of TensorFlow, sparse ones of JAX and matrices of SciPy, if batch 0
+    does: threads hand them over as they are, processes as pickles. A slot has room for a pickle of 64 KiB or four times
+    that of batch 0, whichever is more; a batch that is larger is read once more in this process. A process imports
+    TensorFlow where ``__getitem__`` makes a tensor of it.
     """
 
     def __init__(  # noqa: PLR0913 - Keras' parameters, and what a loader needs
@@ -193,10 +199,11 @@ class OrderedEnqueuer(SequenceEnqueuer):
         backend = "process" if self.use_multiprocessing else "thread"
         options = {**self._options, "workers": self.workers, "backend": backend, "slots": slots}
         order = self._order.started()
+        options |= {"draw": order.draw, "begin": order.begin, "compares": True}
         with draws_kept(self.py_dataset):
-            feed = DatasetFeed(self.py_dataset, draw=order.draw, begin=order.begin, compares=True, **options)
+            feed, made_of = open_feed(self.py_dataset, options)
         feed.loader.set_epoch(order.epochs)
-        return Running(feed.loader, _Epochs(feed, order).take)
+        return Running(feed.loader, _Epochs(self.py_dataset, feed, order, made_of).take)
 
 
 class _Order:
@@ -228,14 +235,16 @@ class _Order:
 class _Epochs:
     """The batches of a dataset, one epoch after another."""
 
-    def __init__(self, feed: DatasetFeed, order: _Order) -> None:
+    def __init__(self, dataset: Any, feed: DatasetFeed, order: _Order, made_of: MadeOf) -> None:
+        self._dataset = dataset
         self._feed = feed
         self._order = order
+        self._made_of = made_of
         self._taking = threading.RLock()  # a signal handler may come in again
         self._begin()
 
     def _begin(self) -> None:
-        _check_some(self._feed.dataset)
+        _check_some(self._dataset)
         self._batches = self._feed.begin()
         self._gave_some = False
 
@@ -244,7 +253,7 @@ class _Epochs:
         with self._taking:
             while True:
                 try:
-                    batch = next(self._batches)
+                    batch = self._made_of(next(self._batches))
                 except StopIteration:
                     self._end()
                     continue

@@ -8,6 +8,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from ringfeed.keras.enqueuers import Running, SequenceEnqueuer
+from ringfeed.keras.objects import KeptBatches, holds_objects
 from ringfeed.loader import Loader
 
 if TYPE_CHECKING:
@@ -23,6 +24,9 @@ class GeneratorEnqueuer(SequenceEnqueuer):
 
     The iterator is never read further ahead than ``max_queue_size`` batches; those are lost at `stop`, as with Keras.
     At its end the loop over `get` ends too.
+
+    Where the first batch holds a sparse or ragged tensor, of TensorFlow, JAX or SciPy, batches are handed over as they
+    are, and no slot holds them.
 
     spec, max_batch_size: see `ringfeed.Loader`; otherwise the first batch tells.
     """
@@ -61,8 +65,17 @@ class GeneratorEnqueuer(SequenceEnqueuer):
             if first is None:
                 return Running(None, partial(next, batches))
             batches = chain([first], batches)
+            if holds_objects(first):
+                return self._open_kept(batches, slots)
         loader = Loader(batches, batch_size=None, workers=1, slots=slots, **self._options)
         return Running(loader, partial(next, iter(loader)))
+
+    def _open_kept(self, batches: Iterator[Any], slots: int) -> Running:
+        """Begin to read batches that go past the slots."""
+        kept = KeptBatches()
+        loader = Loader(map(kept.put, batches), batch_size=None, workers=1, slots=slots, **self._options)
+        handed = map(kept.take, iter(loader))
+        return Running(loader, partial(next, handed))
 
 
 class _Pulled:

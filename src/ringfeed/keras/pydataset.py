@@ -19,6 +19,7 @@ import numpy as np
 from ringfeed.data.batches import batches_in
 from ringfeed.data.passes import Passes, PassOrder
 from ringfeed.errors import RingfeedError, SpecError, WorkerError
+from ringfeed.keras.objects import ObjectBatches, holds_objects
 from ringfeed.loader import Loader, runner_of, stream_of
 from ringfeed.transport.opened import as_before
 
@@ -32,9 +33,12 @@ if TYPE_CHECKING:
     from ringfeed.spec.builder import BuildBatch
 
     Draw = Callable[[int, int], Sequence[int]]
+    MadeOf = Callable[[Any], Any]
+    """Makes a batch of what its slot holds."""
 
 DRAWS = (np.random.Generator, np.random.RandomState, random.Random)
 """What a dataset may have of its own to draw from."""
+MOST_LOOKED_AT = 1000  # batches, to find one that is not None
 
 
 class DatasetFeed:
@@ -180,6 +184,34 @@ class RingPass:
     def count_alone(self) -> Progress:
         """Return the progress, which the caller keeps up to date."""
         return self._batches.count_alone()
+
+
+def open_feed(dataset: Any, options: dict[str, Any]) -> tuple[DatasetFeed, MadeOf]:
+    """Return the feed of a dataset, and what makes a batch of what its slot holds."""
+    try:
+        return DatasetFeed(dataset, **options), _as_it_is
+    except SpecError:
+        objects = None if options["spec"] is not None else _objects_of(dataset, sends=options["backend"] == "process")
+        if objects is None:
+            raise
+    options |= {"spec": objects.spec, "max_batch_size": 1}
+    return DatasetFeed(objects, **options), objects.take
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
+def _objects_of(dataset: Any, *, sends: bool) -> ObjectBatches | None:
+    """Return a dataset of such batches as one of arrays; None for any other."""
+    with as_before(dataset):
+        first = next((batch for batch in map(dataset.__getitem__, _first_numbers(dataset)) if batch is not None), None)
+    return ObjectBatches(dataset, first, sends=sends) if holds_objects(first) else None
+
+
+def _first_numbers(dataset: Any) -> range:
+    count = batches_in(dataset)
+    return range(MOST_LOOKED_AT if count is None else min(count, MOST_LOOKED_AT))
 
 
 def _count_unseen(dataset: Any) -> int | None:

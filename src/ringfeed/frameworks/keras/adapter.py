@@ -21,13 +21,21 @@ from ringfeed.errors import SpecError
 from ringfeed.frameworks.base import Reiterable
 from ringfeed.frameworks.batch import NUMPY, Epoch, Outstanding, TensorBuilder, without_lists
 from ringfeed.frameworks.facts import LoaderFacts
+from ringfeed.frameworks.forms import Joiner
 from ringfeed.frameworks.keras.arguments import (
     check_call,
     check_targets,
     class_weight_of,
     iterator_in_the_making,
 )
-from ringfeed.frameworks.keras.backends import KerasCasts, jax_memory, tensorflow_memory, torch_memory
+from ringfeed.frameworks.keras.backends import (
+    PAIRS,
+    KerasCasts,
+    form_joiner,
+    jax_memory,
+    tensorflow_memory,
+    torch_memory,
+)
 from ringfeed.frameworks.keras.caller import caller, owner
 from ringfeed.frameworks.keras.place import KerasEpoch, Place, done_batches, go_on
 from ringfeed.spec.spec import Array, Spec
@@ -40,7 +48,7 @@ if TYPE_CHECKING:
     from ringfeed.frameworks.batch import Extra, Own
     from ringfeed.frameworks.cast import CastTree, Chosen
     from ringfeed.frameworks.keras.arguments import ClassWeight
-    from ringfeed.spec.array import AnyArray
+    from ringfeed.spec.array import AnyArray, Leaf
     from ringfeed.spec.builder import BuildBatch
 
 
@@ -118,7 +126,7 @@ class LoaderAdapter(LoaderFacts, DataAdapter):  # type: ignore[misc]  # keras ha
     def get_numpy_iterator(self) -> Iterator[Any]:
         """One epoch in NumPy arrays of their own."""
         feed = self._feed(caller())
-        return map(feed.pack, feed.arrays(self._casts.in_numpy))
+        return map(feed.pack_numpy, feed.arrays(self._casts.in_numpy))
 
     def get_jax_iterator(self) -> Iterator[Any]:
         """One epoch in JAX's arrays, or in NumPy's where Keras puts them on devices."""
@@ -189,8 +197,11 @@ class Feed:
         if class_weight is not None:
             self.extra["sample_weight"] = np.dtype(keras.config.floatx())
             self._weights = partial(_weights, _target_leaf(info.spec, class_weight), class_weight)
-        self.pack = _packer(info.spec.tree, list(self.extra.values()))
-        """Makes the batch around its leaves, whatever they have become."""
+        pack, leaves = _packer(info.spec.tree, list(self.extra.values())), info.spec.leaves
+        self.pack = _joined(leaves, form_joiner(leaves), pack)
+        """Makes the batch around its leaves, whatever they have become, and what is beside them."""
+        self.pack_numpy = _joined(leaves, Joiner(leaves, PAIRS, strings=True), pack)
+        """The same of private arrays."""
         self._epoch: Epoch | None = None
         self._place = place or Place(stream)
 
@@ -218,9 +229,17 @@ def _weights(target: int, class_weight: ClassWeight, leaves: list[AnyArray]) -> 
     return [data_adapter_utils.class_weight_to_sample_weights(leaves[target], class_weight)]
 
 
+def _joined(leaves: Sequence[Leaf], join: Joiner, pack: Callable[[Sequence[Any]], Any]) -> Callable[[Any], Any]:
+    if not any(leaf.form for leaf in leaves):
+        return pack
+    return lambda flat: pack(join(flat))
+
+
 def _packer(tree: Any, extra: list[np.dtype[Any]]) -> Callable[[Sequence[Any]], Any]:
     """What makes the structure of a batch of its leaves; with extra ones, of a batch of two parts."""
     tree = without_lists(tree)
+    if isinstance(tree, Array) and tree.form is not None and tree.form.is_padded and tree.form.beside is not None:
+        tree = (tree,)  # or Keras would take the lengths for targets
     tree = (*tree, *(Array((), dtype) for dtype in extra)) if extra else tree
     if type(tree) is tuple and all(isinstance(part, Array) for part in tree):
         return tuple
@@ -239,7 +258,12 @@ def _target_leaf(spec: Spec, class_weight: ClassWeight) -> int:
     """The number of the leaf with the targets, or an error where no weights can be made from them."""
     _check_class_weight(class_weight)
     match spec.tree:
-        case (x, Array()):
+        case (x, Array() as y):
+            if y.form is not None:
+                raise ValueError(
+                    f"class_weight needs one target a row, and sample[1] is {y.form.name}; return weights from "
+                    "__getitem__ instead, as in (x, y, sample_weight)"
+                )
             return len(Spec(x).leaves)
         case (_, _):
             raise ValueError(

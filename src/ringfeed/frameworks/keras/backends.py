@@ -11,6 +11,7 @@ import keras
 
 from ringfeed.frameworks.base import Framework
 from ringfeed.frameworks.cast import NOTHING, apart, casts_of, in_numpy
+from ringfeed.frameworks.forms import STRINGS, Joiner, refuse_forms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from ringfeed.frameworks.batch import Own
     from ringfeed.frameworks.cast import Casts, CastTree, Chosen
     from ringfeed.frameworks.tensorflow.cast import TensorFlowCasts
+    from ringfeed.spec.array import Leaf
     from ringfeed.spec.spec import Spec
 
 WIDE = "int64", "uint64", "float64", "complex128"
@@ -28,8 +30,15 @@ def tensorflow_memory() -> Framework:
     """EagerTensors. TensorFlow holds them no longer than Python does, or than it takes to copy them to a GPU."""
     import tensorflow as tf  # noqa: PLC0415 - not on other backends
 
-    # tf.convert_to_tensor copies in any case; Identity does not where the array is aligned.
-    return Framework(tf.experimental.dlpack.from_dlpack, lambda array: tf.raw_ops.Identity(input=array))
+    from ringfeed.frameworks.tensorflow.forms import JOINS  # noqa: PLC0415 - as above
+
+    return Framework(
+        tf.experimental.dlpack.from_dlpack,
+        # tf.convert_to_tensor copies in any case; Identity does not where the array is aligned.
+        lambda array: tf.raw_ops.Identity(input=array),
+        joins=JOINS,
+        strings=True,
+    )
 
 
 def jax_memory() -> Framework | None:
@@ -56,6 +65,29 @@ def torch_memory() -> Framework:
     import torch  # noqa: PLC0415 - not on other backends
 
     return Framework(torch.from_dlpack, lambda array: array, leaves_alone=TORCH_LACKS, in_cycles=True)
+
+
+# ---- what Keras has of leaves whose samples differ in length ----
+
+
+def _pair(values: Any, beside: Any) -> Any:
+    return values if beside is None else (values, beside)
+
+
+PAIRS = {"pad": _pair}
+"""Padded values and what is beside them as two inputs of a model, which Keras does not know in a NamedTuple."""
+
+
+def form_joiner(leaves: Sequence[Leaf]) -> Joiner:
+    """What the backend makes of values and of what is beside them; SpecError where Keras has nothing there."""
+    if keras.backend.backend() != "tensorflow":
+        lack = f"Keras has no tensors on {keras.backend.backend()}, but on TensorFlow alone"
+        refuse_forms(leaves, frozenset({"ragged"}), lack, "give form='pad' in spec=")
+        refuse_forms(leaves, STRINGS, lack, "make numbers of it in __getitem__")
+        return Joiner(leaves, PAIRS, strings=True)
+    from ringfeed.frameworks.tensorflow.forms import JOINS  # noqa: PLC0415 - not on other backends
+
+    return Joiner(leaves, {**JOINS, **PAIRS}, strings=True)
 
 
 # ---- what `to_keras` casts ----

@@ -34,6 +34,11 @@ def to_keras(stream: BatchStream, *, class_weight: ClassWeight | None = None, ca
     unless enabled, unsigned ones above 8 bits in torch), every batch for a distribution strategy, or for JAX on other
     devices than the CPU.
 
+    A leaf with ``form="pad"`` is a tensor as long as its batch, with lengths or a mask a tuple of two: two inputs of a
+    model. JAX compiles the step for each length that comes, TensorFlow and torch do not; ``pad_to=`` bounds how many
+    do. A ragged leaf is a `tf.RaggedTensor`, and `Bytes` and `Text` are tensors of `tf.string`, on TensorFlow
+    alone: on other backends Keras has none of them, and they are refused with a SpecError.
+
     ``class_weight``, here or in ``fit``, gives each row the weight of its class (1 where the class is not in
     the mapping), as Keras does for arrays; one-hot targets count as the class with the largest value.
 

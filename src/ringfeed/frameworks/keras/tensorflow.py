@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from ringfeed.frameworks.tensorflow.forms import RAGGED
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -73,12 +75,25 @@ def packer_of(batches: Batches) -> Callable[[list[tf.Tensor]], Any]:
     """
     specs = batches.leaves if batches.cast is None else batches.cast.specs_after(batches.leaves)
     tracing_types = [lambda _context, spec=spec: spec for spec in specs]
+    has_ragged = any(spec.name == RAGGED for spec in specs)
 
     def packed(leaves: list[tf.Tensor]) -> Any:
         if batches.cast is not None:
             leaves = batches.cast(leaves)
         for tensor, tracing_type in zip(leaves, tracing_types, strict=True):
             tensor.__tf_tracing_type__ = tracing_type  # TensorFlow's own protocol, here for one tensor
-        return batches.pack(leaves)
+        batch = batches.pack(leaves)
+        if has_ragged:
+            _trace_alike(batch)
+        return batch
 
     return packed
+
+
+def _trace_alike(batch: Any) -> None:
+    """Have a tf.function be traced once for the ragged tensors of all batches."""
+    for tensor in tf.nest.flatten(batch):
+        if isinstance(tensor, tf.RaggedTensor):
+            shape = [None, *tensor.shape[1:]]
+            spec = tf.RaggedTensorSpec(shape, tensor.dtype, tensor.ragged_rank, tensor.row_splits.dtype)
+            tensor.__tf_tracing_type__ = lambda _context, spec=spec: spec

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import tensorflow as tf
 
 from ringfeed.frameworks.cast import Chosen, caster_of, shape_after
+from ringfeed.frameworks.tensorflow.forms import RAGGED
 from ringfeed.spec.conversion import Cast
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class TensorFlowCasts(Chosen):
 
 
 def _spec_after(spec: tf.TensorSpec, cast: Cast) -> tf.TensorSpec:
-    return tf.TensorSpec(shape_after(spec.shape, cast), tf.as_dtype(cast.dtype))
+    return tf.TensorSpec(shape_after(spec.shape, cast), tf.as_dtype(cast.dtype), name=spec.name)
 
 
 def _caster(cast: Cast, spec: tf.TensorSpec) -> Callable[[tf.Tensor], tf.Tensor]:
@@ -50,6 +51,7 @@ def _caster(cast: Cast, spec: tf.TensorSpec) -> Callable[[tf.Tensor], tf.Tensor]
 def _compiled(cast: Cast, spec: tf.TensorSpec) -> Callable[[tf.Tensor], tf.Tensor]:
     """One function for all equal casts: TensorFlow never forgets what XLA has compiled."""
     dtype = tf.as_dtype(cast.dtype)
+    same_shapes = spec.name != RAGGED and spec.shape[1:].is_fully_defined()
     found: Callable[[tf.Tensor], tf.Tensor] = tf.function(
         caster_of(
             cast,
@@ -59,6 +61,6 @@ def _compiled(cast: Cast, spec: tf.TensorSpec) -> Callable[[tf.Tensor], tf.Tenso
         ),
         input_signature=[spec],
         autograph=False,
-        jit_compile=spec.shape[1:].is_fully_defined() or None,
+        jit_compile=same_shapes or None,
     )
     return found

@@ -30,6 +30,7 @@ from ringfeed.frameworks.cast import casts_of
 from ringfeed.frameworks.tensorflow import op as tensorflow_op
 from ringfeed.frameworks.tensorflow.cast import TensorFlowCasts
 from ringfeed.frameworks.tensorflow.feed import check_whole, ended_early, superseded
+from ringfeed.frameworks.tensorflow.forms import beside_specs, blank_shape, joiner, values_spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from ringfeed.frameworks.base import BatchStream, LoaderInfo
     from ringfeed.frameworks.cast import CastTree
     from ringfeed.frameworks.tensorflow.op import OpTurns
-    from ringfeed.spec.array import AnyArray, Leaf
+    from ringfeed.spec.array import AnyArray
 
     Leaves: TypeAlias = "list[AnyArray]"
 
@@ -72,6 +73,10 @@ def to_tf_dataset(stream: BatchStream, cast: CastTree = None) -> tf.data.Dataset
     copied out of it, so that two slots are enough; with fewer slots than it holds, more is copied. Byte strings and
     values in foreign byte order are always copied.
 
+    A leaf with ``form="ragged"`` is a `tf.RaggedTensor`, one with ``form="pad"`` a tensor whose axes that differ are
+    None, with lengths or a mask a `Padded` or `Masked` of tensors; `Bytes` and `Text` are tensors of `tf.string`.
+    Batches with one of these, or with axes that vary, are copied once, by Python.
+
     The newest iteration has the loader, whether begun here or by ``iter(loader)``; an older one fails with
     the text of a `SupersededError`. What the loader raises arrives as a `tf.errors.OpError` with its type and
     text. Length and shapes are those of the loader at this call: load a state before it.
@@ -84,8 +89,10 @@ def to_tf_dataset(stream: BatchStream, cast: CastTree = None) -> tf.data.Dataset
     casts = casts_of(info.spec, cast, "to_tf_dataset")
     count, leaves = None if stream.position.is_amid else info.exact_length, leaf_specs(info)
 
+    join = joiner(info.spec.leaves)
+
     def pack(tensors: Sequence[Any]) -> Any:
-        return without_lists(info.spec.unflatten(tensors))
+        return without_lists(info.spec.unflatten(join(tensors)))
 
     finish = TensorFlowCasts(casts, leaves) if casts else None
     batches = Batches(partial(_private_epoch, stream, count), count, leaves, pack, finish)
@@ -103,14 +110,11 @@ def _private_epoch(stream: BatchStream, count: int | None) -> Epoch:
 
 
 def leaf_specs(info: LoaderInfo, extra: Mapping[str, np.dtype[Any]] | None = None) -> list[tf.TensorSpec]:
-    """The form of each leaf of a batch, and of the `extra` leaves that have one number a row."""
-    leaves = [(leaf.path, _static_shape(leaf), leaf.dtype) for leaf in info.spec.leaves]
-    leaves += [(path, (), dtype) for path, dtype in (extra or {}).items()]
-    return [tf.TensorSpec((info.fixed_rows, *shape), _dtype(path, dtype)) for path, shape, dtype in leaves]
-
-
-def _static_shape(leaf: Leaf) -> tuple[int | None, ...]:
-    return tuple(None if axis in leaf.variable else length for axis, length in enumerate(leaf.shape))
+    """The form of each leaf of a batch, what comes beside it, and the `extra` leaves that have one number a row."""
+    rows = info.fixed_rows
+    leaves = [values_spec(leaf, rows, _dtype(leaf.path, leaf.dtype)) for leaf in info.spec.leaves]
+    more = [tf.TensorSpec((rows,), _dtype(path, dtype)) for path, dtype in (extra or {}).items()]
+    return [*leaves, *beside_specs(info), *more]
 
 
 def dataset_of(batches: Batches) -> tf.data.Dataset:
@@ -159,7 +163,8 @@ def _whole(turns: OpTurns, count: int | None) -> tf.data.Dataset:
 def _ops_for(info: LoaderInfo) -> Any:
     """The ops that take batches out of the ring in C; None where Python must copy them."""
     if info.copy or any(
-        tf.as_dtype(leaf.dtype) == tf.string or not leaf.dtype.isnative or leaf.variable for leaf in info.spec.leaves
+        tf.as_dtype(leaf.dtype) == tf.string or not leaf.dtype.isnative or leaf.variable or leaf.form
+        for leaf in info.spec.leaves
     ):
         return None  # a copy is wanted, or TensorFlow has no such memory, or the op does not know its shape
     try:
@@ -235,7 +240,7 @@ class _Turns:
         if leaves is not None:
             return [np.asarray(a=True), *leaves]
         specs = self._batches.leaves
-        blanks = [np.zeros([n or 0 for n in spec.shape], spec.dtype.as_numpy_dtype) for spec in specs]
+        blanks = [np.zeros(blank_shape(spec), spec.dtype.as_numpy_dtype) for spec in specs]
         return [np.asarray(a=False), *blanks]
 
 
