@@ -5,6 +5,7 @@ cdef const char *NAME = "dltensor"
 
 
 @cython.final
+@cython.no_gc  # a batch costs the collector nothing, and `finished` leads nowhere
 cdef class Lease:
     """The consumer's hold on one slot. Each reference to it, above all from arrays by `base`, keeps the slot.
 

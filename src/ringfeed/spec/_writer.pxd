@@ -13,6 +13,7 @@ cdef class FieldWriter:
     cdef object spec
     cdef object owner
     cdef Given *given
+    cdef Py_ssize_t count
     cdef list dtypes  # of what is given
     cdef bint stream  # past the caches
     cdef FormWriter forms  # None: no leaf has a form

@@ -110,7 +110,8 @@ cdef class FieldWriter:
         self.spec = spec
         self.owner = owner
         self.dtypes = [leaf.given_dtype for leaf in spec.leaves]
-        self.given = <Given *>calloc(self.fields.count, sizeof(Given))
+        self.count = self.fields.count
+        self.given = <Given *>calloc(self.count, sizeof(Given))
         if self.given == NULL:
             raise MemoryError
         for number, leaf in enumerate(spec.leaves):
@@ -146,7 +147,7 @@ cdef class FieldWriter:
     def __dealloc__(self):
         cdef Py_ssize_t number
         if self.given != NULL:
-            for number in range(self.fields.count):
+            for number in range(self.count):  # not of `fields`, which the collector may have taken away
                 free(self.given[number].conversion)
             free(self.given)
 
