@@ -5,13 +5,7 @@ A word means what it means there in `ringfeed.torch.DataLoader` and `ringfeed.ke
 
 from __future__ import annotations
 
-from functools import wraps
-from typing import TYPE_CHECKING, Any, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Function = TypeVar("Function", bound=Callable[..., Any])
+from typing import Any
 
 _TORCH = {
     "num_workers": "here that is workers=",
@@ -35,25 +29,14 @@ _DOORS = (
 )
 
 
-def translated(function: Function) -> Function:
-    """Have a loader's ``__init__`` refuse the words of other loaders, and values without a name."""
-
-    @wraps(function)
-    def init(self: Any, *given: Any, **named: Any) -> None:
-        if len(given) > 1:
-            message = (
-                f"{type(self).__name__}() takes the dataset alone without a name, and got {len(given) - 1} more; give "
-                f"them by name, as in batch_size={given[1]!r}"
-            )
-            raise TypeError(message)
-        refuse_foreign(named)
-        function(self, *given, **named)
-
-    return init  # type: ignore[return-value]
-
-
-def refuse_foreign(named: dict[str, Any]) -> None:
-    """Raise TypeError for words of torch's or Keras'."""
+def refuse_foreign(name: str, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+    """Raise TypeError for arguments of a loader that are words of torch's or Keras', and for values without a name."""
+    if len(given) > 1:
+        message = (
+            f"{name}() takes the dataset alone without a name, and got {len(given) - 1} more; give them by name, as in "
+            f"batch_size={given[1]!r}"
+        )
+        raise TypeError(message)
     said = []
     for words, whose, door in _DOORS:
         found = [f"{name}= is {whose}, and {words[name]}" for name in named if name in words]

@@ -7,7 +7,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from ringfeed._checks import MOST, check_choice, check_count
-from ringfeed._foreign import translated
+from ringfeed._foreign import refuse_foreign
 from ringfeed._units import show_bytes
 from ringfeed.data.base import Terms
 from ringfeed.data.draws import DrawSource
@@ -243,7 +243,13 @@ class Loader(Generic[Batch_co]):
         anything was filled are always an error.
     """
 
-    @translated
+    if not TYPE_CHECKING:  # which reads `__init__`
+
+        def __new__(cls, *given: Any, **named: Any) -> Self:
+            """Refuse the words of other loaders here: what wraps `__init__` stands in the traceback of each error."""
+            refuse_foreign(cls.__name__, given, named)
+            return super().__new__(cls)
+
     def __init__(  # noqa: PLR0913 - the public parameters
         self,
         dataset: Any,
@@ -335,6 +341,9 @@ class Loader(Generic[Batch_co]):
         self._slots = DeviceSlots(self._runner.plan.slot_size, pin=pin)
         self._runner.on_start.append(self._slots.prepare)
         self._imports: Sequence[str] = ()  # frameworks that workers were slow to import
+
+    if not TYPE_CHECKING:
+        __new__.__wrapped__ = __init__  # for help() and inspect.signature()
 
     def _lists_of(self, batch_sampler: Any, uneven: Uneven, most: int | None) -> BatchLists | BucketLists:
         """Return what gives the samples of each batch, of at most ``most``."""
