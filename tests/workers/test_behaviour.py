@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -145,14 +146,18 @@ def test_what_is_changed_later_has_arrived_before(kind: Any, how: Any) -> None:
             assert drain(loader) == list(range(20))
 
 
-RETURNED: list[tuple[Any, str]] = [
-    (lambda: None, "None"),
-    (lambda: len, "of type builtin_function_or_method"),
-    (lambda: (number for number in range(3)), "of type generator"),
-    (lambda: Returning([]), "of type Returning"),
-    (lambda: ValueError("returned"), "of type ValueError"),
-    (lambda: NotImplemented, "of type NotImplementedType"),
-    (lambda: [1], "a list of 1"),
+RETURNED: list[tuple[Any, str, str]] = [  # what it is called, and what to do about it
+    (lambda: None, "None", "make it one in __getitem__, or return None there for every index"),
+    (lambda: len, "of type builtin_function_or_method", "make it one in __getitem__"),
+    (
+        lambda: (number for number in range(3)),
+        "of type generator",
+        "make it a list, each of whose items is a leaf, or numpy.asarray() of that list, which is one leaf",
+    ),
+    (lambda: Returning([]), "of type Returning", "make it one in __getitem__"),
+    (lambda: ValueError("returned"), "of type ValueError", "make it one in __getitem__"),
+    (lambda: NotImplemented, "of type NotImplementedType", "make it one in __getitem__"),
+    (lambda: [1], "a list of 1", "make it one in __getitem__"),
 ]
 
 
@@ -160,12 +165,12 @@ RETURNED: list[tuple[Any, str]] = [
 @pytest.mark.parametrize("how", BACKENDS, ids=str)
 def test_what_is_no_sample_is_refused(how: Any) -> None:
     """Whatever else __getitem__ returns is named, in each kind of worker."""
-    functions, shown = zip(*RETURNED, strict=True)
+    functions, shown, remedies = zip(*RETURNED, strict=True)
     with ringfeed.Loader(Returning(list(functions)), batch_size=1, spec=ringfeed.Array((), "int64"), **how) as loader:
         iterator = iter(loader)
         assert [next(iterator).tolist() for _ in range(4)] == [[0], [1], [2], [3]]
-        for index, what in enumerate(shown, start=4):
-            text = f"is {what}, expected an array of shape () and dtype int64; make it one in __getitem__"
+        for index, what, remedy in zip(count(4), shown, remedies, strict=False):
+            text = f"is {what}, expected an array of shape () and dtype int64; {remedy}"
             assert refusal(iterator, ringfeed.SpecError) == f"dataset[{index}]: sample {text}"
         assert next(iterator, "over") == "over"
 
