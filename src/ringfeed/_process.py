@@ -52,7 +52,9 @@ class Finalizer:
     def __init__(self, obj: object, call: Callable[[], object]) -> None:
         """Call it when this object dies."""
         self._is_done = False
-        self._calls = [weakref.finalize(obj, self._run, call) for _ in range(2)]
+        self._calls: list[weakref.finalize[[Callable[[], object]], object]] = []
+        for _ in range(2):  # Ctrl-C here leaves those that there are
+            self._calls.append(weakref.finalize(obj, self._run, call))
 
     def _run(self, call: Callable[[], object]) -> None:
         if not self._is_done:
