@@ -29,6 +29,7 @@ TREES: st.SearchStrategy[Any] = st.recursive(
     LEAVES,
     lambda inner: st.one_of(
         st.lists(inner, min_size=1, max_size=3),
+        st.tuples(inner, st.none()),
         st.lists(inner, min_size=1, max_size=3).map(tuple),
         st.dictionaries(st.sampled_from(["a", "b", 3, None, "k" * 30]), inner, min_size=1, max_size=3),
         st.builds(Pair, inner, inner),
@@ -39,7 +40,9 @@ SEEDS = st.integers(0, 2**32)
 
 
 def flat(tree: Any) -> list[Any]:
-    """Return the leaves of a tree or of a batch, depth first."""
+    """Return the leaves of a tree or of a batch, depth first; None is none."""
+    if tree is None:
+        return []
     if isinstance(tree, dict):
         return [leaf for child in tree.values() for leaf in flat(child)]
     return [leaf for child in tree for leaf in flat(child)] if isinstance(tree, tuple | list) else [tree]

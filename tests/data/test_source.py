@@ -457,8 +457,8 @@ def test_whole_batches_of_any_stride() -> None:
         ),
         (
             (np.zeros(6, np.int32), np.zeros((6, 2))),
-            "dataset[2]: batch[1] has dtype float64, expected float32; convert it in __getitem__, or give this dtype "
-            "in spec=",
+            "dataset[2]: batch[1] has dtype float64, expected float32; convert it in __getitem__, give this dtype in "
+            "spec=, or have it converted by cast=True of its Array",
         ),
     ],
 )

@@ -7,8 +7,12 @@ import datetime as dt
 import decimal
 import enum
 import fractions
+import gc
+import itertools
+import math
 import pathlib
 import pickle
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +21,7 @@ import pytest
 import ringfeed
 from judge import raw
 from ringfeed import Array, SpecError
+from ringfeed.spec._writer import FieldWriter
 from ringfeed.spec.refusals import way_out
 from ringfeed.spec.spec import Spec
 
@@ -208,6 +213,88 @@ BAD_LISTS: list[tuple[Any, str, Any, str]] = [
         "sample has shape (1,), expected (0,); every sample must have the shape of the spec: crop, pad or",
     ),
 ]
+
+
+MIXED_LISTS: list[tuple[str, Any, str]] = [
+    ("U3", ["a", 1], f"sample[1] is the int 1, expected a value for dtype <U3; {INTS}"),
+    ("U3", ["a", np.int64(1)], "sample[1] has dtype int64, expected <U3; convert it in __getitem__, or give this"),
+    ("i8", [np.int64(1), True], "sample[1] is the bool True, expected a value for dtype int64; a Python bool goes"),
+    ("f8", [np.int64(2**53 + 1), 0.5], "sample[0] has dtype int64, expected float64; convert it in __getitem__, give"),
+    (
+        "m8[s]",
+        [np.timedelta64(1, "s"), 2],
+        f"sample[1] is the int 2, expected a value for dtype timedelta64[s]; {INTS}",
+    ),
+    ("U3", ["a", np.array("bcde")], "sample[1] has 4 characters, expected at most 3, as dtype <U3 holds; give a wider"),
+]
+
+
+@pytest.mark.parametrize("way", BOTH)
+@pytest.mark.parametrize(("dtype", "value", "text"), MIXED_LISTS)
+def test_no_item_of_a_list_becomes_another_beside_others(dtype: str, value: Any, text: str, way: str) -> None:
+    """NumPy alone would make a string of a number, a number of a bool, and a rounded float of a large int."""
+    assert refusal(lambda: stored(Array((2,), dtype), value, way)).startswith(f"dataset[7]: {text}")
+
+
+@pytest.mark.parametrize("way", BOTH)
+@pytest.mark.parametrize("casts", [False, True])
+def test_a_mask_in_a_list_is_not_dropped(way: str, casts: bool) -> None:  # noqa: FBT001
+    """A masked array is refused in a list as it is alone."""
+    rows = [np.zeros(2), np.ma.masked_array([1.0, 2.0], [False, True])]
+    text = "dataset[7]: sample[1] is a masked array, expected a plain array; return value.filled(...) in its place"
+    assert refusal(lambda: stored(Array((2, 2), "f8", cast=casts), rows, way)) == text
+
+
+class Endless(list[Any]):
+    """A list whose iteration has no end."""
+
+    def __iter__(self) -> Any:
+        return itertools.cycle(list.__iter__(self))
+
+
+class Itself(list[Any]):
+    """A list that says which array it is."""
+
+    def __array__(self, dtype: object = None, copy: object = None) -> Any:
+        return np.ones(3)
+
+
+@pytest.mark.parametrize("way", BOTH)
+def test_lists_by_other_names_are_taken_for_what_they_hold(way: str) -> None:
+    """Their own __iter__ is not asked, and their __array__ is."""
+    assert stored(Array((2,), "f8"), Endless([1, 2]), way).tolist() == [1, 2]
+    assert stored(Array((2, 1), "f8"), [Endless([1]), (2,)], way).tolist() == [[1], [2]]
+    assert stored(Array((3,), "f8"), Itself([1, 2]), way).tolist() == [1, 1, 1]
+    assert stored(Array((2, 3), "f8"), [Itself([1, 2]), Itself([3])], way).tolist() == [[1, 1, 1]] * 2
+
+
+@pytest.mark.parametrize("way", BOTH)
+@pytest.mark.parametrize("value", [complex(math.inf, 1e39), complex(1e39, math.nan)])
+def test_no_part_of_a_complex_number_becomes_infinite(value: complex, way: str) -> None:
+    """Whatever the other part is."""
+    text = f"dataset[7]: sample is the complex {value!r}, expected a value for dtype complex64; "
+    assert refusal(lambda: stored(Array((), "c8"), value, way)).startswith(text)
+    assert stored(Array((), "c8"), complex(math.inf, 1), way)[()] == complex(math.inf, 1)
+
+
+@pytest.mark.parametrize("way", BOTH)
+@pytest.mark.parametrize("number", [0x110000, 0x61000000, 0xFFFFFFFF])
+def test_arrays_of_what_is_no_text_are_refused(number: int, way: str) -> None:
+    """As one whose bytes were read in the wrong order is."""
+    array = np.full((2, 1), number, "<u4").view("<U1")
+    assert refusal(lambda: stored(Array((2, 1), "U3"), array, way)) == (
+        "dataset[7]: sample has dtype <U1, but holds numbers that are no characters, expected text; repair it in "
+        "__getitem__"
+    )
+
+
+@pytest.mark.parametrize("way", BOTH)
+def test_a_string_of_an_array_that_does_not_fit_is_named(way: str) -> None:
+    """By its place, as an item of a list is."""
+    array = np.array([["ab", "a"], ["a", "abcd"]])
+    assert refusal(lambda: stored(Array((2, 2), "U3"), array, way)).startswith(
+        "dataset[7]: sample[1][1] has 4 characters, expected at most 3, as dtype <U3 holds; "
+    )
 
 
 @pytest.mark.parametrize("way", BOTH)
@@ -642,3 +729,24 @@ def test_the_spec_of_a_whole_batch_has_rows() -> None:
     )
     rows = tensor_spec("TensorSpec", "tensorflow", (None, 3), Dtype(np.uint8))
     assert Spec(rows, has_rows=True) == Spec(Array((3,), "u1"))
+
+
+# ---- what writes them ----
+
+
+class Owner(list[Any]):
+    """A list that one can see go."""
+
+
+def test_a_writer_in_a_cycle_may_be_collected() -> None:
+    """The collector takes its parts away in any order, and what it has described is freed none the less."""
+    longer = Array((None,), "i4", max_shape=(4,), form="pad")
+    spec = Spec((Array((2,), "f4"), Array((3,), "f4", scale=2, mean=(1, 2, 3)), longer))
+    seen = []
+    for _ in range(2000):
+        owner: Any = Owner()
+        owner.append(FieldWriter(spec, (0, 64, 128), owner))
+        seen.append(weakref.ref(owner))
+    del owner
+    gc.collect()
+    assert all(ref() is None for ref in seen)

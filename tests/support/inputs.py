@@ -6,12 +6,14 @@ A sample is a function of a spec's tree and a seed, so that every process makes 
 from __future__ import annotations
 
 import collections
+import dataclasses
 import decimal
 import enum
 import fractions
 import itertools
 import math
 import random
+import types
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
@@ -141,6 +143,21 @@ def _cycle() -> Any:
     return inner
 
 
+def _tuples(nested: Any) -> Any:
+    return tuple(map(_tuples, nested)) if isinstance(nested, list) else nested
+
+
+def _last_changed(nested: Any, last: Any) -> Any:
+    """Return lists of which the very last item is another."""
+    if not isinstance(nested, list) or not nested:
+        return last if not isinstance(nested, list) else nested
+    return [*nested[:-1], _last_changed(nested[-1], last)]
+
+
+def _text_array(leaf: Array, dtype: str) -> Any:
+    return np.array(["a", "b\0c", ""] * 99, dtype)[: math.prod(leaf.shape)].reshape(leaf.shape)
+
+
 NUMBERS: dict[str, Any] = {
     repr(number)[:40]: number
     for number in [
@@ -168,6 +185,25 @@ FOREIGN: dict[str, Callable[[Array, Any], Any]] = {
     "the masked constant": lambda _, __: np.ma.masked,
     "ragged": lambda _, __: [[1, 2], [3]],
     "a list of it": lambda _, array: array.tolist(),
+    "tuples of it": lambda _, array: _tuples(array.tolist()),
+    "a list of its rows": lambda _, array: list(array) if array.ndim else array,
+    "a list with a row of lists": lambda _, array: [array[0].tolist(), *array[1:]] if len(array.shape) > 1 else array,
+    "a list of ints": lambda leaf, _: np.ones(leaf.shape, "i8").tolist(),
+    "a list of floats": lambda leaf, _: np.full(leaf.shape, 0.1).tolist(),
+    "a list of complex": lambda leaf, _: np.full(leaf.shape, 0.1j).tolist(),
+    "a list of bools": lambda leaf, _: np.ones(leaf.shape, "?").tolist(),
+    "a list of strings": lambda leaf, _: np.full(leaf.shape, "ab").tolist(),
+    "a list of bytes": lambda leaf, _: np.full(leaf.shape, b"ab").tolist(),
+    "a list of words": lambda leaf, _: np.full(leaf.shape, "äöü").tolist(),
+    **{
+        f"a list that ends with {str(last)[:20]!r}": lambda _, array, last=last: _last_changed(array.tolist(), last)
+        for last in (True, 1, 2**70, 1e300, "a", b"\0", "\ud800", None, np.float64(1), np.int8(1), [])
+    },
+    "a list of masked rows": lambda _, array: [np.ma.masked_array(row) for row in array] if array.ndim else array,
+    **{
+        f"strings as {dtype}": lambda leaf, _, dtype=dtype: _text_array(leaf, dtype)
+        for dtype in ("S3", "S9", "U3", ">U1", "U9")
+    },
     "in a tuple": lambda _, array: (array,),
     "in a dict": lambda _, array: {"x": array},
     "buffer": lambda _, __: memoryview(b"abcd"),
@@ -251,6 +287,11 @@ DICT_BENDS: dict[str, Callable[[Any], Any]] = {
     "lacks": lambda value: dict(list(value.items())[1:]),
     "has more": lambda value: value | {"k" * 300: 0},
     "values": lambda value: tuple(value.values()),
+    "mapping": types.MappingProxyType,
+    "chained": lambda value: collections.ChainMap({}, value),
+    "dataclass": lambda value: (
+        dataclasses.make_dataclass("Fields", value)(**value) if all(isinstance(key, str) for key in value) else value
+    ),
 }
 WHOLE_BENDS: dict[str, Callable[[Any], Any]] = {"None": lambda _: None, "wrapped": lambda value: (value,)}
 
@@ -268,6 +309,8 @@ def bent(tree: Any, draw: random.Random, leaf: Callable[[Array, random.Random], 
 def _built(tree: Any, draw: random.Random, leaf: Callable[[Array, random.Random], Any], straight: float) -> Any:
     if isinstance(tree, Array):
         return leaf(tree, draw)
+    if tree is None:
+        return None if draw.random() < max(straight, 0.95) else 1
     made: Any
     if isinstance(tree, dict):
         made = {key: _built(child, draw, leaf, straight) for key, child in tree.items()}
@@ -332,6 +375,8 @@ class Written(Samples):
 
     def write(self, sample: Any, out: Any) -> None:
         """Write each leaf where its place is."""
+        if out is None:
+            return
         if isinstance(out, np.ndarray):
             found = np.asarray(sample)
             out[...] = np.ndarray(found.shape, found.dtype, raw(found))  # aligned, as NumPy wants it of bfloat16

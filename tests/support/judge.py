@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import struct
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import ml_dtypes
@@ -58,8 +59,11 @@ def _exact(number: int, info: Any) -> bool:
 
 
 def _packed(number: Any, dtype: Any) -> bytes:
-    """Return the bytes of a Python number, or raise OverflowError or TypeError where it must not go."""
+    """Return the bytes of a Python number, or raise OverflowError or KeyError where it must not go."""
     big = dtype.str[0] == ">"
+    if isinstance(number, complex):
+        part = {"c8": "f", "c16": "d"}[dtype.str[1:]]
+        return struct.pack((">" if big else "<") + 2 * part, number.real, number.imag)
     if isinstance(number, bool):
         return {"b": bytes([number])}[dtype.kind]
     if isinstance(number, float):
@@ -105,21 +109,105 @@ def _covered(dtype: Any) -> Any:
     return found
 
 
+def _text(value: str | bytes, dtype: Any, path: str) -> bytes:
+    """Return the bytes of a string in the width of an S or U dtype."""
+    if dtype.kind == "S":
+        room, unit = dtype.itemsize, 1
+        try:
+            data = value if isinstance(value, bytes) else value.encode()
+        except UnicodeEncodeError:
+            raise Fault(path, ", expected text; repair it") from None
+    elif isinstance(value, bytes):
+        raise Fault(path, f"is of type bytes, expected a str for dtype {dtype}; ")
+    else:
+        room, unit = dtype.itemsize // 4, 4
+        data = value.encode("utf-32-be" if dtype.str[0] == ">" else "utf-32-le", "surrogatepass")
+    if len(data) > dtype.itemsize:
+        raise Fault(path, f"has {len(data) // unit} {'bytes' if unit == 1 else 'characters'}, expected at most {room}")
+    if data and not any(data[-unit:]):
+        raise Fault(path, "ends with a NUL, expected text")
+    return data.ljust(dtype.itemsize, b"\0")
+
+
+def _number(value: Any, dtype: Any, path: str) -> bytes:
+    """Return the bytes of a Python number in a dtype."""
+    try:
+        return _packed(value, dtype)
+    except (KeyError, OverflowError):
+        raise Fault(path, f"expected a value for dtype {dtype}; a Python ") from None
+
+
+def _made(parts: list[bytes], dtype: Any, shape: tuple[int, ...]) -> Any:
+    """Return an array of elements of these bytes."""
+    return np.ndarray(shape, dtype, b"".join(parts))
+
+
 def _judged_leaf(leaf: Array, value: Any, path: str) -> bytes:
     dtype, shape = leaf.dtype, leaf.shape
     if _is_number(value) and not shape:
-        try:
-            return _packed(value, dtype)
-        except (KeyError, OverflowError):
-            raise Fault(path, f"expected a value for dtype {dtype}; a Python ") from None
-    found = _array(value, path)
+        return _number(value, dtype, path)
+    if isinstance(value, str | bytes) and not shape and dtype.kind in "SU":
+        return _text(value, dtype, path)
+    found = _listed(value, leaf, path) if isinstance(value, list | tuple) and shape else _array(value, path)
     if found is None:
         raise Fault(path, f"expected an array of shape {shape} and dtype {dtype}; ")
     return _fitting(found, found.shape, leaf, path)
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, np.generic)
+    return isinstance(value, int | float | complex) and not isinstance(value, np.generic)
+
+
+def _listed(value: Any, leaf: Array, path: str) -> Any:
+    """Return the array of a list, whose items go where each may go alone."""
+    try:
+        found = np.asarray(value)
+    except Exception as error:  # noqa: BLE001 - whatever it is
+        raise Fault(path, f", of which numpy.asarray() raised {type(error).__name__}: ") from None
+    items = _items(value, path, found.ndim)
+    if all(_is_number(item) for _, item in items):
+        return _made([_number(item, leaf.dtype, where) for where, item in items], leaf.dtype, found.shape)
+    if leaf.dtype.kind in "SU" and all(isinstance(item, str | bytes) for _, item in items):
+        return _made([_text(item, leaf.dtype, where) for where, item in items], leaf.dtype, found.shape)
+    goes = _goes(found.dtype, leaf)
+    for where, item in items:
+        array = None if _is_number(item) else _array(item, where)
+        if goes and _is_number(item):
+            _number(item, leaf.dtype, where)
+        if goes and array is not None and not _goes(array.dtype, leaf):
+            raise Fault(where, f"has dtype {array.dtype}, expected {leaf.dtype}; ")
+    return found
+
+
+def _items(value: Any, path: str, depth: int) -> list[tuple[str, Any]]:
+    """Return what lies so deep in lists, with its path."""
+    if not depth or not isinstance(value, list | tuple):
+        return [(path, value)]
+    items: list[tuple[str, Any]] = []
+    for number in range((list if isinstance(value, list) else tuple).__len__(value)):
+        items += _items(value[number], f"{path}[{number}]", depth - 1)
+    return items
+
+
+def _goes(dtype: Any, leaf: Array) -> bool:
+    """Whether arrays of a dtype may go into a leaf: of its own or, of strings, of any width."""
+    return _same_dtype(dtype, leaf.dtype) or (dtype.kind in "SU" and leaf.dtype.kind in "SU")
+
+
+def _in_width(array: Any, dtype: Any, path: str) -> Any:
+    """Return an array of strings in the width, the byte order and the kind of a dtype."""
+    indices = list(np.ndindex(array.shape))
+    found = [raw(array[(*index, ...)]) for index in indices]
+    texts: list[Any] = [data.rstrip(b"\0") for data in found]
+    if array.dtype.kind == "U":
+        order: Any = "big" if array.dtype.str[0] == ">" else "little"
+        wide = [[int.from_bytes(data[at : at + 4], order) for at in range(0, len(data), 4)] for data in found]
+        if any(code > 0x10FFFF for codes in wide for code in codes):
+            raise Fault(path, "but holds numbers that are no characters, expected text")
+        texts = ["".join(map(chr, codes)).rstrip("\0") for codes in wide]
+    places = [path + "".join(f"[{number}]" for number in index) for index in indices]
+    parts = [_text(text, dtype, place) for text, place in zip(texts, places, strict=True)]
+    return _made(parts, dtype, array.shape)
 
 
 def _array(value: Any, path: str) -> Any:
@@ -135,6 +223,8 @@ def _array(value: Any, path: str) -> Any:
 
 
 def _fitting(found: Any, shape: tuple[int, ...], leaf: Array, path: str) -> bytes:
+    if not _same_dtype(found.dtype, leaf.dtype) and _goes(found.dtype, leaf):
+        found = _in_width(found, leaf.dtype, path)
     if not _same_dtype(found.dtype, leaf.dtype):
         raise Fault(path, f"has dtype {found.dtype}, expected {leaf.dtype}; ")
     if shape != leaf.shape:
@@ -147,7 +237,8 @@ def judged_batch(tree: Any, batch: Any, most: int) -> list[bytes]:
     found: list[bytes] = []
     before = None
     for leaf, value, path in list(_leaves(tree, batch, "batch")):
-        array = None if _is_number(value) else _array(value, path)
+        is_list = isinstance(value, list | tuple)
+        array = _listed(value, leaf, path) if is_list else None if _is_number(value) else _array(value, path)
         if array is None or not array.ndim:
             raise Fault(path, "expected an array with a leading row axis; ")
         if len(array) > most:
@@ -169,6 +260,14 @@ def _called(tree: Any) -> str:
     return "a dict" if isinstance(tree, dict) else f"a {type(tree).__name__} of {len(tree)}"
 
 
+def _plain(value: Any) -> Any:
+    """Return the dict that a mapping or a dataclass stands for."""
+    if isinstance(value, Mapping):
+        return {key: value[key] for key in value}
+    fields = getattr(type(value), "__dataclass_fields__", None)
+    return value if fields is None else {name: getattr(value, name) for name in fields}
+
+
 def judged(tree: Any, value: Any, path: str = "sample") -> list[bytes]:
     """Return the bytes of each leaf in order, or raise the first Fault of a structure, then of a leaf."""
     return [_judged_leaf(*found) for found in list(_leaves(tree, value, path))]
@@ -178,7 +277,12 @@ def _leaves(tree: Any, value: Any, path: str) -> Iterator[tuple[Array, Any, str]
     if isinstance(tree, Array):
         yield tree, value, path
         return
+    if tree is None:
+        if value is not None:
+            raise Fault(path, ", expected None as the spec has it there; return None for every index, or for none")
+        return
     kind = next(kind for kind in (tuple, list, dict) if isinstance(tree, kind))
+    value = _plain(value)
     alike = isinstance(value, kind) and _is_named(value) == _is_named(tree)
     if not alike or isinstance(value, Couple) or (kind is not dict and len(value) != len(tree)):
         raise Fault(path, f", expected {_called(tree)}; return the same structure for every index")

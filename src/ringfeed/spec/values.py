@@ -19,7 +19,19 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import numpy as np
 
 from ringfeed._callers import callers_depth
-from ringfeed.spec.array import CONTAINERS, AnyArray, AnyDtype, Array, Leaf, error_of, fields_of, shown
+from ringfeed.spec.array import (
+    CONTAINERS,
+    MAX_AXES,
+    AnyArray,
+    AnyDtype,
+    Array,
+    Leaf,
+    error_of,
+    expected_of,
+    fields_of,
+    for_dtype,
+    shown,
+)
 from ringfeed.spec.conversion import USER_DTYPE, may_cast
 from ringfeed.spec.refusals import way_out
 
@@ -106,7 +118,7 @@ def from_number(value: complex, dtype: AnyDtype | None, where: str) -> AnyArray:
 def _is_kept(value: Any, found: AnyArray, kind: type) -> bool:
     """Whether an array holds a number as well as its dtype can: rounded at most, and finite where it was."""
     if kind in (float, complex):
-        return bool(np.isinf(found) <= np.isinf(value))
+        return all(np.isinf(now) <= np.isinf(was) for now, was in [(found.real, value.real), (found.imag, value.imag)])
     return bool(int(found) == value)
 
 
@@ -168,24 +180,51 @@ def from_list(value: Any, leaf: Leaf, shape: tuple[int, ...], where: str) -> Any
     """
     if not isinstance(value, list | tuple) or not shape:
         return None
+    held = _held(value, ())
     try:
-        found = np.asarray(value)
+        found = np.asarray(held)
     except Exception as error:
         got = f"is {shown(value)}, of which numpy.asarray() raised {type(error).__name__}: {error}"
         raise error_of(where, got, f"an array of shape {shape}", "return lists of one length, or an array") from error
-    items, dtype = [*_items(value, where, found.ndim)], leaf.given_dtype
+    items, dtype = [*_items(held, where, found.ndim)], leaf.given_dtype
     if all(is_number(item) for _, item in items) and not leaf.casts:
         parts = [from_number(item, dtype, place) for place, item in items]
     elif dtype.kind in TEXT and all(isinstance(item, str | bytes) for _, item in items):
         parts = [from_text(item, dtype, place) for place, item in items]
     else:
+        _check_mixed(items, found, leaf)
         return found
     return np.array(parts, dtype).reshape(found.shape)
 
 
+def _held(value: Any, above: tuple[int, ...]) -> Any:
+    """Return plain lists of what lists hold: NumPy would ask their own __iter__, which may have no end."""
+    is_list = isinstance(value, list | tuple) and not has_array(value)
+    if not is_list or id(value) in above or len(above) > MAX_AXES:
+        return value
+    items = list.__iter__(value) if isinstance(value, list) else tuple.__iter__(value)
+    return [_held(item, (*above, id(value))) for item in items]
+
+
+def _check_mixed(items: list[tuple[str, Any]], found: AnyArray, leaf: Leaf) -> None:
+    """Refuse items that only NumPy made fit, by converting them to the dtype of others or by dropping a mask."""
+    judged = not leaf.casts and _takes(leaf, found.dtype)
+    for place, item in items:
+        array = None if is_number(item) else from_array(item, place)
+        if judged and is_number(item):
+            from_number(item, leaf.given_dtype, place)
+        elif judged and array is not None and not _takes(leaf, array.dtype):
+            expected = expected_of(leaf, str(leaf.dtype))
+            raise error_of(place, f"has dtype {array.dtype}", expected, for_dtype(array, leaf))
+
+
+def _takes(leaf: Leaf, dtype: AnyDtype) -> bool:
+    return dtype == leaf.given_dtype or (dtype.kind in TEXT and leaf.dtype.kind in TEXT)
+
+
 def _items(value: Any, where: str, depth: int) -> Iterator[tuple[str, Any]]:
     """Yield what lies so deep in lists, and where."""
-    if not depth or not isinstance(value, list | tuple):
+    if not depth or not isinstance(value, list | tuple) or has_array(value):
         yield where, value
         return
     for number, item in enumerate(value):
@@ -225,7 +264,12 @@ def _in_width(found: AnyArray, leaf: Leaf, where: str) -> AnyArray:
     """Return strings in the width of a leaf."""
     if found.dtype == leaf.dtype:
         return found
-    parts = [from_text(item, leaf.dtype, where) for item in found.ravel().tolist()]
+    try:
+        texts = found.tolist()
+    except (ValueError, SystemError) as error:  # as the number is large or larger, say in the other byte order
+        got = f"has dtype {found.dtype}, but holds numbers that are no characters"
+        raise error_of(where, got, "text", "repair it in __getitem__") from error
+    parts = [from_text(item, leaf.dtype, place) for place, item in _items(texts, where, found.ndim)]
     made: AnyArray = np.array(parts, leaf.dtype).reshape(found.shape)
     return made
 
