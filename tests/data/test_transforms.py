@@ -13,6 +13,7 @@ import pytest
 
 import ringfeed
 from ringfeed import Array, Interleave, Loader, Mix, PrioritizedSampler, ShipError, SpecError, WorkerError
+from watching import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -803,7 +804,7 @@ def test_each_worker_is_prepared_once(method: str, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"workers": 2, "start_method": method, "worker_init_fn": prepare}
     with Loader(dataset, batch_size=1, copy=True, **settings) as loader:
         rows = [tuple(int(part[0]) for part in batch) for _ in range(2) for batch in loader]
-        assert loader.stats().restarts == 1
+        wait_until(lambda: loader.stats().restarts == 1)  # the other worker may have done all that was left
     assert {row[0] for row in rows} == {1}
 
 
