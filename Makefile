@@ -124,7 +124,7 @@ demo: .venv/with-pictures .venv/with-tensorflow ## train a Keras CNN on real pic
 test: ## everything: the C core with sanitizers, and the package on every Python found
 	$(call at-once,test-c test-model test-weak environments)
 	$(say-pythons)
-	$(call at-once,$(FRAMEWORK_PARTS) $(CORE_PARTS))
+	$(call at-once,$(CORE_PARTS) $(FRAMEWORK_PARTS))
 	@$(MAKE) machine
 
 ENVIRONMENTS := $(ALL:%=environment-%)
@@ -176,9 +176,12 @@ $(eval $(call part,project,.venv,project))
 $(eval $(call part,tensorflow,.venv,frameworks/tensorflow))
 $(eval $(call part,keras,.venv,frameworks/keras))
 $(eval $(call part,dropin,.venv,dropin dropin_torch frameworks/torch frameworks/jax))
-CORE_PARTS := once $(ALL:%=core-%)
+CORE_PARTS := once-loaders once-samples $(ALL:%=core-%)
 say-pythons = @echo "== the core on Python $(ALL); not found: $(or $(filter-out $(FOUND),$(VERSIONS)),none)"
-$(eval $(call part,once,.venv,$(CORE),-m once))
+# In two parts, which would else be the longest by far, with one core idle beside it.
+SAMPLES := ring orders spec data transport
+$(eval $(call part,once-samples,.venv,$(SAMPLES),-m once))
+$(eval $(call part,once-loaders,.venv,$(filter-out $(SAMPLES),$(CORE)),-m once))
 $(eval $(call part,core-$(MAIN),.venv,$(CORE),-m "not once"))
 $(foreach v,$(OTHERS),$(eval $(call part,core-$(v),.venv-$(v),$(if $(filter $(v),$(BETWEEN)),$(MOST),$(CORE)),-m "not once")))
 $(eval $(call part,machine,.venv,machine))
