@@ -131,7 +131,8 @@ def test_a_worker_computes_in_one_thread() -> None:
         (
             torch.zeros(2, dtype=torch.bfloat16),
             "dataset[0]: sample is of type Tensor, whose conversion raised TypeError: Got unsupported ScalarType "
-            "BFloat16, expected an array; NumPy has no bfloat16: return its .float(), or its bits as .view(torch.int16)",
+            "BFloat16, expected an array; NumPy has no bfloat16: return its .float(), or its bits as "
+            ".view(torch.int16)",
         ),
     ],
 )
