@@ -1,4 +1,4 @@
-/* The bijection behind the shuffled order: see src/ringfeed/data/permutation.py, which says what it is. */
+/* The bijection behind the shuffled order: see src/ringfeed/orders/permutation.py, which says what it is. */
 #ifndef RF_PERMUTE_H
 #define RF_PERMUTE_H
 

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ringfeed.cli.plan_table import plan
-    from ringfeed.data.frozen import Frozen
-    from ringfeed.data.mix import Mix
-    from ringfeed.data.pack import Pack
     from ringfeed.data.streams import Interleave
     from ringfeed.data.worker_info import worker_info
+    from ringfeed.datasets.frozen import Frozen
+    from ringfeed.datasets.mix import Mix
+    from ringfeed.datasets.pack import Pack
     from ringfeed.engine.plan import Plan
     from ringfeed.errors import (
         ClosedError,
@@ -69,12 +69,12 @@ _HOMES = {
     "Bytes": "spec.strings",
     "Cast": "spec.conversion",
     "ClosedError": "errors",
-    "Frozen": "data.frozen",
+    "Frozen": "datasets.frozen",
     "Interleave": "data.streams",
     "Loader": "loader",
     "Masked": "spec.forms",
-    "Mix": "data.mix",
-    "Pack": "data.pack",
+    "Mix": "datasets.mix",
+    "Pack": "datasets.pack",
     "Padded": "spec.forms",
     "Plan": "engine.plan",
     "PlanError": "errors",

@@ -11,9 +11,7 @@ from ringfeed._foreign import refuse_foreign
 from ringfeed._units import show_bytes
 from ringfeed.data.base import Terms
 from ringfeed.data.draws import DrawSource
-from ringfeed.data.functions import Functions
 from ringfeed.data.passes import PassOrder
-from ringfeed.data.source import open_source
 from ringfeed.engine.options import Options
 from ringfeed.engine.runner import EpochRunner
 from ringfeed.frameworks.base import BatchStream, LoaderInfo
@@ -30,6 +28,8 @@ from ringfeed.orders.shard import Shard
 from ringfeed.resume.identity import Identity
 from ringfeed.ring.failure import UsersErrors
 from ringfeed.ring.machine import usable_cpus
+from ringfeed.sources import open_source
+from ringfeed.transforms.functions import Functions
 
 if TYPE_CHECKING:
     import os

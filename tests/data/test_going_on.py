@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ringfeed.data.passes import PassOrder
-from ringfeed.data.round_robin import RoundRobinSampler
+from ringfeed.iterables.round_robin import RoundRobinSampler
 from ringfeed.orders.custom import Custom
 from ringfeed.orders.sampler import Sequential, Shuffled
 

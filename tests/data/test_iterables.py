@@ -16,8 +16,8 @@ import pytest
 
 import ringfeed
 from ringfeed import Array, Interleave, Loader
-from ringfeed.data.round_robin import RoundRobinEpoch
 from ringfeed.frameworks.batch import NUMPY, Epoch, TensorBuilder
+from ringfeed.iterables.round_robin import RoundRobinEpoch
 from watching import lose_patience, wait_until
 
 if TYPE_CHECKING:

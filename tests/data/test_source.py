@@ -19,7 +19,7 @@ import pytest
 import ringfeed
 from datasets import SAID, Batches, Bulk, Imported, ImportedBatches, Oracle, ReadInto, check, imported_in_turn
 from ringfeed.data.base import Terms
-from ringfeed.data.source import open_source
+from ringfeed.sources import open_source
 from ringfeed.spec.spec import Spec
 
 if TYPE_CHECKING:
@@ -70,7 +70,13 @@ KINDS = {"samples": Imported(), "batches": ImportedBatches(), "streams": importe
 PARTS = {
     "samples": [],
     "batches": [],
-    "streams": ["data.opening", "data.state_taker", "data.stream_reader", "data.stream_states", "orders.replay"],
+    "streams": [
+        "data.stream_reader",
+        "iterables.opening",
+        "iterables.state_taker",
+        "iterables.states",
+        "orders.replay",
+    ],
 }
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import points
-from ringfeed.data.round_robin import RoundRobinEpoch
+from ringfeed.iterables.round_robin import RoundRobinEpoch
 from ringfeed.orders.buckets import Buckets
 from ringfeed.orders.custom import Custom
 from ringfeed.orders.lists import ListOrder

@@ -18,9 +18,10 @@ ROOT = Path(__file__).parents[2] / "src" / "ringfeed"
 LAYERS = (
     "errors _process _units _classes _callers _checks _foreign",
     "ring orders",
-    "spec",
+    "spec iterables",
     "data",
-    "transport",
+    "datasets transforms",
+    "sources transport",
     "workers monitor",
     "resume tuning",
     "engine frameworks",

@@ -242,14 +242,15 @@ SAID = 200  # bytes
 
 
 class Imported:
-    """Says which modules of `ringfeed.data` and `ringfeed.orders` the process that reads it has imported."""
+    """Says which modules that read datasets, or put them in order, the process that reads it has imported."""
 
     def __len__(self) -> int:
         return 2
 
     def __getitem__(self, index: int) -> Any:
-        rooms = ("ringfeed.data.", "ringfeed.orders.")
-        names = [name.removeprefix("ringfeed.") for name in sys.modules if name.startswith(rooms)]
+        rooms = {"data", "datasets", "iterables", "orders", "sources", "transforms"}
+        names = [name.removeprefix("ringfeed.") for name in sys.modules if name.startswith("ringfeed.")]
+        names = [name for name in names if name.partition(".")[0] in rooms and name not in rooms - {"sources"}]
         return np.frombuffer(" ".join(sorted(names)).ljust(SAID).encode(), np.uint8)
 
 

@@ -22,10 +22,10 @@ import ringfeed
 from datasets import Misbehaving, Oracle, check, drain
 from ringfeed.data.base import Port, Reader, Terms
 from ringfeed.data.samples import SampleSource
-from ringfeed.data.source import open_source
 from ringfeed.engine.plan import make_plan
 from ringfeed.ring import _ring
 from ringfeed.ring.segment import Segment
+from ringfeed.sources import open_source
 from ringfeed.transport.shared_dataset import pack, ship
 from ringfeed.workers import channel as channels
 from ringfeed.workers.spawn import Spawner
@@ -595,7 +595,7 @@ def test_an_installed_class_that_brings_a_framework_in_is_named(tmp_path: Path, 
 
 def test_rng_is_the_function_whatever_was_imported_first() -> None:
     """No submodule hides a public name."""
-    modules = "ringfeed.loader, ringfeed.orders.rng, ringfeed.data.source, ringfeed"
+    modules = "ringfeed.loader, ringfeed.orders.rng, ringfeed.sources, ringfeed"
     script = f"import {modules}; print(ringfeed.rng().random() < 1)"
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=240, check=False)
     assert (found.stdout, found.stderr) == ("True\n", "")

@@ -9,7 +9,7 @@ import numpy as np
 
 from ringfeed._units import show_bytes
 from ringfeed.data.base import Terms
-from ringfeed.data.source import open_source
+from ringfeed.sources import open_source
 from ringfeed.spec.form_values import fitting
 from ringfeed.spec.layout import field_size
 

@@ -14,13 +14,13 @@ from ringfeed._checks import MOST, check_count
 from ringfeed._units import parse_memory, show_bytes
 from ringfeed.cli.lengths import usage
 from ringfeed.data.base import Terms
-from ringfeed.data.source import open_source
 from ringfeed.engine.plan import DEFAULT_SLOTS, Plan, make_plan
 from ringfeed.errors import PlanError
 from ringfeed.loader import Loader
 from ringfeed.ring import _ring
 from ringfeed.ring.machine import usable_cpus
 from ringfeed.ring.segment import MIN_SLOTS
+from ringfeed.sources import open_source
 from ringfeed.spec.spec import Array, Spec
 
 if TYPE_CHECKING:

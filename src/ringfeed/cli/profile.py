@@ -15,11 +15,11 @@ import numpy as np
 from ringfeed._checks import check_count, check_seconds
 from ringfeed._units import show_bytes, show_s
 from ringfeed.data.base import Terms
-from ringfeed.data.source import open_source
 from ringfeed.loader import Loader
 from ringfeed.orders.sampler import check_seed
 from ringfeed.ring.machine import usable_cpus
 from ringfeed.ring.segment import MIN_SLOTS
+from ringfeed.sources import open_source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

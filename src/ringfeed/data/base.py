@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from ringfeed.data.worker_info import WorkerInfo, become
 from ringfeed.errors import SpecError
@@ -27,9 +27,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from ringfeed.data.collating import FirstBatch
-    from ringfeed.data.stream_states import StreamStates
-    from ringfeed.data.transforms import AsIs, Trial
+    from ringfeed.iterables.states import StreamStates
     from ringfeed.orders.permutation import Indices
     from ringfeed.orders.sampler import Sampler
     from ringfeed.ring._ring import Lease, Ring, WorkerEnd
@@ -47,6 +45,28 @@ _HOOKS = ("on_epoch_begin", "on_epoch_end")
 _CONSUMERS_OWN = frozenset(("given", "dataset", "terms", "hooks", "order", "iterables", "element_kind", "elements"))
 
 
+class Preview(ABC):
+    """What a user's function makes of a first element, seen before there are workers."""
+
+    in_place: bool | None = None
+    """Whether it changes elements in place; None: it was not called yet."""
+    copies = False
+    """Whether it returns the very element that it is given otherwise, so that it must have a copy."""
+    packages: frozenset[str] = frozenset()
+    """Whose objects are in the elements that it was given."""
+
+    @abstractmethod
+    def __call__(self, element: Any, /) -> Any:
+        """Return what the spec can be learnt from."""
+
+
+class BatchPreview(Protocol):
+    """What a user's function makes of a first batch, seen before there are workers."""
+
+    def learn(self, source: Source) -> None:
+        """Set spec, rows and packages of a source of samples."""
+
+
 class Terms(NamedTuple):
     """What the user says of a dataset: the loader's parameters of these names."""
 
@@ -56,8 +76,8 @@ class Terms(NamedTuple):
     seed: int = 0
     reseed: bool = False
     on_error: str = "raise"
-    trial: Trial | AsIs | None = None
-    collate: FirstBatch | None = None
+    trial: Preview | None = None
+    collate: BatchPreview | None = None
 
     def given_spec(self) -> Spec | None:
         """Return the spec, where the user gives one."""

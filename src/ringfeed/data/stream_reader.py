@@ -10,9 +10,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ringfeed.data import opening
-from ringfeed.data.state_taker import StateTaker
 from ringfeed.errors import StateError
+from ringfeed.iterables import opening
+from ringfeed.iterables.state_taker import StateTaker
 from ringfeed.orders.replay import Replay
 from ringfeed.orders.rng import reseed
 from ringfeed.ring._ring import now_ns
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ringfeed.data.base import Reader
-    from ringfeed.data.stream_states import State
     from ringfeed.data.streams import StreamSource
+    from ringfeed.iterables.states import State
 
 REMEDY = "give the iterable state_dict() and load_state_dict(), whose states are JSON"
 

@@ -10,19 +10,19 @@ from inspect import isgeneratorfunction
 from typing import TYPE_CHECKING, Any
 
 from ringfeed._classes import class_names
-from ringfeed.data import opening
 from ringfeed.data.base import Source
-from ringfeed.data.opening import PeekableIterator, is_iterator
 from ringfeed.data.stream_reader import StreamReader
-from ringfeed.data.stream_states import states_size
 from ringfeed.errors import SpecError
+from ringfeed.iterables import opening
+from ringfeed.iterables.opening import PeekableIterator, is_iterator
+from ringfeed.iterables.states import states_size
 from ringfeed.ring.failure import End, Kind, encode, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from ringfeed.data.base import Bars, Delivery, Fill, Reader, Terms
-    from ringfeed.data.round_robin import RoundRobinEpoch
+    from ringfeed.iterables.round_robin import RoundRobinEpoch
     from ringfeed.orders.permutation import Indices
     from ringfeed.orders.sampler import Sampler
     from ringfeed.ring._ring import Lease
@@ -91,7 +91,7 @@ class StreamSource(Source):
                 f"shuffle inside the iterable, or give a dataset with __len__ and __getitem__"
             )
             raise ValueError(message)
-        from ringfeed.data.round_robin import RoundRobinSampler  # noqa: PLC0415 - no worker needs it
+        from ringfeed.iterables.round_robin import RoundRobinSampler  # noqa: PLC0415 - no worker needs it
 
         return RoundRobinSampler(self.iterables, self.indices)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ringfeed.data.stream_reader import REMEDY
-from ringfeed.data.stream_states import StreamStates
+from ringfeed.iterables.states import StreamStates
 from ringfeed.orders.replay import Replay
 
 if TYPE_CHECKING:

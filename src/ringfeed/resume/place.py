@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 from ringfeed.errors import StateError
 
 if TYPE_CHECKING:
-    from ringfeed.data.round_robin import RoundRobinEpoch
-    from ringfeed.data.stream_states import StreamStates
+    from ringfeed.iterables.round_robin import RoundRobinEpoch
+    from ringfeed.iterables.states import StreamStates
     from ringfeed.orders.sampler import Epoch
     from ringfeed.orders.shard import Shard
 

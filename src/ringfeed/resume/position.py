@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ringfeed.resume.place import Place, UnderWay
 
 if TYPE_CHECKING:
-    from ringfeed.data.stream_states import StreamStates
+    from ringfeed.iterables.states import StreamStates
     from ringfeed.orders.sampler import Sampler
     from ringfeed.orders.shard import Shard
     from ringfeed.resume.hooks import Hooks

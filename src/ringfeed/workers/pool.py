@@ -17,8 +17,8 @@ from ringfeed.ring.machine import start_thread
 
 if TYPE_CHECKING:
     from ringfeed.data.base import Reader, Source
-    from ringfeed.data.stream_states import StreamStates
     from ringfeed.errors import RingfeedError
+    from ringfeed.iterables.states import StreamStates
     from ringfeed.ring.segment import Segment
     from ringfeed.workers.process import Launcher
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from _typeshed import HasFileno
 
     from ringfeed.data.base import Reader, Source
-    from ringfeed.data.stream_states import StreamStates
+    from ringfeed.iterables.states import StreamStates
 
 KEPT_HEAP = 64 * 1024 * 1024
 LARGEST_KEPT_BLOCK = 32 * 1024 * 1024
@@ -67,7 +67,7 @@ class WorkerMain:
         """Map what is kept of streams, whose descriptor is the last."""
         if not size:
             return None
-        from ringfeed.data.stream_states import StreamStates  # noqa: PLC0415 - imports NumPy
+        from ringfeed.iterables.states import StreamStates  # noqa: PLC0415 - imports NumPy
 
         with fds.pop() as memfd:
             return StreamStates.opened(memfd.fileno(), size, self._source.streams)

@@ -17,21 +17,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ringfeed.data.base import packages_in
-from ringfeed.data.functions import of_one
-from ringfeed.data.transforms import Between, TransformSource, failed
 from ringfeed.errors import SpecError
 from ringfeed.orders.rng import SampleContext, installed, reseed
 from ringfeed.ring.failure import End, Kind, kind_of
 from ringfeed.spec.spec import Array, Spec
 from ringfeed.spec.values import plain
+from ringfeed.transforms.functions import of_one
+from ringfeed.transforms.source import Between, TransformSource, failed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ringfeed.data.base import Delivery, Fill, Reader, Source
-    from ringfeed.data.functions import Functions
     from ringfeed.ring._ring import Lease
     from ringfeed.spec._rows import RowWriter
+    from ringfeed.transforms.functions import Functions
 
 NAMED = 8  # samples of a batch
 _NOTHING = np.empty(0, np.uint8)

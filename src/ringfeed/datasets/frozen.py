@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import numpy as np
 
 from ringfeed._units import show_bytes
-from ringfeed.data.frozen_pickles import dump_all, loader_of
+from ringfeed.datasets.frozen_pickles import dump_all, loader_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ringfeed.data.stream_states import ENTRIES, State, UnfitError, encoded
+from ringfeed.iterables.states import ENTRIES, State, UnfitError, encoded
 from ringfeed.ring._ring import now_ns
 
 if TYPE_CHECKING:
-    from ringfeed.data.stream_states import StreamStates
+    from ringfeed.iterables.states import StreamStates
 
 MOST_BATCHES = 64  # from one state to the next
 SHARE = 100  # a state takes at most one part of so many of the time since the last

@@ -19,19 +19,19 @@ from typing import TYPE_CHECKING, Any
 from ringfeed._classes import class_names
 from ringfeed.data.arrays import ArraySource, columns_of, leaf_arrays
 from ringfeed.data.batches import BatchSource
-from ringfeed.data.collating import CollateSource, FirstBatch
-from ringfeed.data.mix import Mix, MixSource
-from ringfeed.data.pack import Pack, PackSource
 from ringfeed.data.passes import Passes
 from ringfeed.data.samples import SampleSource
 from ringfeed.data.streams import StreamSource, is_iterable
-from ringfeed.data.transforms import AsIs, TransformSource, Trial
+from ringfeed.datasets.mix import Mix, MixSource
+from ringfeed.datasets.pack import Pack, PackSource
+from ringfeed.transforms.collating import CollateSource, FirstBatch
+from ringfeed.transforms.source import AsIs, TransformSource, Trial
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ringfeed.data.base import Source, Terms
-    from ringfeed.data.functions import Functions
+    from ringfeed.transforms.functions import Functions
 
 _TABLES = {"pandas.DataFrame": "columns", "polars.DataFrame": "columns", "pyarrow.Table": "column_names"}
 _OF_DATASETS: tuple[tuple[type, Callable[..., Source]], ...] = ((Mix, MixSource), (Pack, PackSource))

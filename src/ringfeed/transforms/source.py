@@ -17,21 +17,21 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from ringfeed.data.base import packages_in
-from ringfeed.data.functions import Composed, of_one
+from ringfeed.data.base import Preview, packages_in
 from ringfeed.data.members import Rows
 from ringfeed.data.worker_info import worker_info
 from ringfeed.data.wrapped import WrappedSource
 from ringfeed.errors import FunctionError, SpecError
 from ringfeed.orders.rng import reseed
 from ringfeed.spec.spec import Spec
+from ringfeed.transforms.functions import Composed, of_one
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from ringfeed.data.base import Fill, Reader, Source
-    from ringfeed.data.functions import Functions
     from ringfeed.spec._rows import RowWriter
+    from ringfeed.transforms.functions import Functions
 
 
 # ---- what they do, seen in the consumer ----
@@ -39,17 +39,11 @@ if TYPE_CHECKING:
 _BOTH = "transform returned None, and a new sample for one that is made of arrays; return a new one always"
 
 
-class Trial:
+class Trial(Preview):
     """Has a transform make a first sample, and keeps how it does it."""
 
     def __init__(self, transform: Any) -> None:
         """Call nothing yet."""
-        self.in_place: bool | None = None
-        """Whether it changes samples in place; None: it was not called yet."""
-        self.copies = False
-        """Whether it returns the very sample that it is given otherwise, so that it must have a copy."""
-        self.packages: frozenset[str] = frozenset()
-        """Whose objects are in the samples that it was given."""
         self._call = of_one(transform)
 
     def __call__(self, sample: Any) -> Any:
@@ -88,14 +82,13 @@ class Trial:
         return None if made is None or made is given else TypeError(_BOTH)
 
 
-class AsIs:
+class AsIs(Preview):
     """Has a function make a first whole batch, of which it never changes one in place."""
 
-    in_place = copies = False
+    in_place = False
 
     def __init__(self, function: Any) -> None:
         """Call nothing yet."""
-        self.packages: frozenset[str] = frozenset()
         self._call = of_one(function)
 
     def __call__(self, batch: Any) -> Any:

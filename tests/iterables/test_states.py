@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from ringfeed.data import opening, state_taker
-from ringfeed.data.round_robin import RoundRobinEpoch
-from ringfeed.data.state_taker import StateTaker
-from ringfeed.data.stream_states import ENTRIES, HEAD, LARGEST, MOST_SIZE, State, StreamStates, encoded, states_size
-from ringfeed.data.stream_states import UnfitError as Unfit
 from ringfeed.data.streams import is_iterable
 from ringfeed.errors import StateError
+from ringfeed.iterables import opening, state_taker
+from ringfeed.iterables.round_robin import RoundRobinEpoch
+from ringfeed.iterables.state_taker import StateTaker
+from ringfeed.iterables.states import ENTRIES, HEAD, LARGEST, MOST_SIZE, State, StreamStates, encoded, states_size
+from ringfeed.iterables.states import UnfitError as Unfit
 from ringfeed.orders.custom import IteratedEpoch
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from ringfeed.data.members import Rows
-from ringfeed.data.packed_rows import BARE, PackedRows
 from ringfeed.data.samples import SampleSource
+from ringfeed.datasets.packed_rows import BARE, PackedRows
 from ringfeed.errors import FunctionError, SpecError
 from ringfeed.spec.spec import Array
 
@@ -128,8 +128,8 @@ class Pack:
 
 def _check_dataset(dataset: Any) -> None:
     """Refuse what has no samples by number."""
-    from ringfeed.data.mix import Mix  # noqa: PLC0415 - no worker needs it
     from ringfeed.data.streams import is_iterable  # noqa: PLC0415 - likewise
+    from ringfeed.datasets.mix import Mix  # noqa: PLC0415 - no worker needs it
 
     if isinstance(dataset, Mix | Pack):
         message = f"the dataset of Pack() is a {type(dataset).__name__}, which has an order of its own; give a dataset"

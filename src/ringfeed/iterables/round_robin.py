@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ringfeed.data.opening import is_iterator
 from ringfeed.errors import StateError
+from ringfeed.iterables.opening import is_iterator
 from ringfeed.orders.checks import check_fields, check_none, refuse
 from ringfeed.orders.custom import MOST_STATES
 

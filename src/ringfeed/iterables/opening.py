@@ -18,7 +18,7 @@ from ringfeed._classes import class_names
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ringfeed.data.stream_states import State
+    from ringfeed.iterables.states import State
 
 
 class PeekableIterator:

@@ -17,7 +17,7 @@ import ringfeed
 from datasets import SAID, Batches, Bulk, Imported, Misbehaving, Oracle, ReadInto, Reshuffling, drain
 from ringfeed import Array, Loader, Mix, SpecError
 from ringfeed.data.base import Terms
-from ringfeed.data.source import open_source
+from ringfeed.sources import open_source
 from watching import lose_patience, wait_until
 
 if TYPE_CHECKING:
@@ -225,8 +225,8 @@ def test_a_worker_imports_only_what_reads_a_mix() -> None:
             assert batch.tobytes().decode().split() == [
                 "data.base",
                 "data.members",
-                "data.mix",
                 "data.worker_info",
+                "datasets.mix",
                 "orders.rng",
             ]
 

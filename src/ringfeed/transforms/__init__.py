@@ -1,0 +1,8 @@
+"""What a user's functions make of samples and batches, in the workers.
+
+    sample ──▶ transform ──▶ row of a slot                 TransformSource (source), around the dataset's own source
+    batch  ──▶ batch_transform ──▶ the same slot
+    samples ──▶ collate_fn ──▶ a whole batch, written      CollateSource (collating)
+
+`functions` are the loader's parameters, checked. Imports only `data`, `spec`, `orders` and `ring`.
+"""
