@@ -156,12 +156,12 @@ test-weak: ## the C core under a weak memory model, where Relacy's headers (Debi
 	else echo "== the weak memory model left out: $(CXX) finds no <relacy/relacy.hpp>; install relacy-dev and g++"; fi
 
 # A folder of tests says what it needs. CORE needs no framework and runs on every Python, but for what is marked `once`.
-# A Python between the oldest and the newest that are found, and not the main one, runs what depends on Python most.
+# The main Python runs it, and the oldest that is found, which lacks most of what a later one has. Any other runs what
+# depends on Python most: the extensions with buffers and finalizers, what is pickled, and processes that start, fork and die.
 # Beside TensorFlow, start_method="fork" warns, and a warning fails a test: frameworks have processes of their own.
-# MACHINE takes most of a processor, limits what a user may have, or looks at it: by itself, at the end.
 CORE := ring orders spec iterables data datasets transforms transport workers resume tuning engine monitor cli frameworks/shared
-BETWEEN := $(filter-out $(MAIN) $(firstword $(FOUND)) $(lastword $(FOUND)),$(FOUND))
-MOST := ring transport workers
+WHOLE := $(MAIN) $(firstword $(FOUND))
+MOST := ring spec transport workers monitor cli
 
 # A part of the tests is one pytest. $(1): its name, $(2): its venv, $(3): its folders, $(4): which tests. Each test has
 # its own limit, in pyproject.toml; the one here is for a process that never ends after them.
@@ -176,14 +176,15 @@ $(eval $(call part,project,.venv,project))
 $(eval $(call part,tensorflow,.venv,frameworks/tensorflow))
 $(eval $(call part,keras,.venv,frameworks/keras))
 $(eval $(call part,dropin,.venv,dropin dropin_torch frameworks/torch frameworks/jax))
-CORE_PARTS := once-loaders once-samples $(ALL:%=core-%)
+CORE_PARTS := once-loaders once-samples $(ALL:%=core-%) deaths
 say-pythons = @echo "== the core on Python $(ALL); not found: $(or $(filter-out $(FOUND),$(VERSIONS)),none)"
 # In two parts, which would else be the longest by far, with one core idle beside it.
 SAMPLES := ring orders spec iterables data datasets transforms transport
 $(eval $(call part,once-samples,.venv,$(SAMPLES),-m once))
 $(eval $(call part,once-loaders,.venv,$(filter-out $(SAMPLES),$(CORE)),-m once))
 $(eval $(call part,core-$(MAIN),.venv,$(CORE),-m "not once"))
-$(foreach v,$(OTHERS),$(eval $(call part,core-$(v),.venv-$(v),$(if $(filter $(v),$(BETWEEN)),$(MOST),$(CORE)),-m "not once")))
+$(foreach v,$(OTHERS),$(eval $(call part,core-$(v),.venv-$(v),$(if $(filter $(v),$(WHOLE)),$(CORE),$(MOST)),-m "not once")))
+$(eval $(call part,deaths,.venv,deaths))
 $(eval $(call part,machine,.venv,machine))
 
 test-frameworks: .venv/with-tensorflow .venv/with-pictures .venv/with-test ## Keras, TensorFlow, the demo and the bench
