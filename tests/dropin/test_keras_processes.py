@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import subprocess
 import sys
 import textwrap
@@ -11,22 +10,17 @@ from pathlib import Path
 
 import pytest
 
+import warm
+
 pytest.importorskip("tensorflow")
 pytest.importorskip("keras", minversion="3.7")
 
 ROOT = Path(__file__).parents[2]
 
 
-def run(script: str, **environment: str) -> str:
+def run(script: str, backend: str = warm.BACKEND) -> str:
     """Return what a script prints, which finds X, Y, CLASS_WEIGHT and `small_model()`."""
-    ended = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(PREAMBLE) + textwrap.dedent(script)],
-        check=False,
-        capture_output=True,
-        env=os.environ | environment,
-        text=True,
-        timeout=240,
-    )
+    ended = warm.run_keras(["-c", textwrap.dedent(PREAMBLE) + textwrap.dedent(script)], backend)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout
 
@@ -70,7 +64,7 @@ def test_other_backends(backend: str) -> None:
     """On JAX and torch `fit` trains on the epochs from `set_epoch` on, with class weights, as by hand."""
     if importlib.util.find_spec(backend) is None:
         pytest.skip(f"{backend} is not installed")
-    assert run(OTHER_BACKEND, KERAS_BACKEND=backend) == f"{backend} trained\n"
+    assert run(OTHER_BACKEND, backend) == f"{backend} trained\n"
 
 
 REPLICAS = """

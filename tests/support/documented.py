@@ -20,12 +20,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import ringfeed
+import warm
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 PAGE = Path(__file__).parents[2] / "docs" / "resume.md"
 SAMPLES = 400
+IN_TENSORFLOW = {"Keras", "tf.data", "Several batches a step"}
 _steps = itertools.count(1)
 _weights = [0]
 
@@ -211,22 +213,20 @@ def names(section: str) -> dict[str, Any]:
 # ---- in the test ----
 
 
-def begin(section: str, folder: Path, *, die_at: int = 0, **environment: str) -> subprocess.Popen[str]:
+def begin(section: str, folder: Path, *, die_at: int = 0, **environment: str) -> subprocess.Popen[str] | warm.Program:
     """Begin a section's program, in a folder of its own."""
     folder.mkdir(exist_ok=True)
     program = folder / "program.py"
     program.write_text(f"import documented\nglobals().update(documented.names({section!r}))\n{blocks()[section]}")
     path = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return subprocess.Popen(
-        [sys.executable, "-W", "ignore", program.name],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": path, "DIE_AT": str(die_at), **environment},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    command = ["-W", "ignore", program.name]
+    env = {**os.environ, "PYTHONPATH": path, "DIE_AT": str(die_at), **environment}
+    if section in IN_TENSORFLOW:
+        return warm.start(command, cwd=folder, env=env)
+    return subprocess.Popen([sys.executable, *command], cwd=folder, env=env, stderr=subprocess.PIPE, text=True)
 
 
-def finish(program: subprocess.Popen[str], folder: Path, *, status: int = 0) -> list[Any]:
+def finish(program: subprocess.Popen[str] | warm.Program, folder: Path, *, status: int = 0) -> list[Any]:
     """Wait for a program; return what its steps were, and forget them there."""
     _, error = program.communicate(timeout=240)
     assert program.returncode == status, error

@@ -14,31 +14,36 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
+
+import warm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+Process: TypeAlias = "subprocess.Popen[str] | warm.Program"
 SCRIPT = Path(__file__).with_name("backed_up.py")
 PATIENCE_S = 200.0  # for one life: most of it is the start of a framework
 MOST_LINES = 12  # of a life, before its kill is due
 MOST_DELAY_S = 0.05  # and then
 
 
-def start(directory: Path, backend: str, way: str, save_freq: str) -> subprocess.Popen[str]:
+def start(directory: Path, backend: str, way: str, save_freq: str) -> Process:
     """Start a training, or start it again."""
-    command = [sys.executable, str(SCRIPT), str(directory), way, save_freq]
+    command = [str(SCRIPT), str(directory), way, save_freq]
     env = os.environ | {"KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    return subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True)
+    if backend == warm.BACKEND:
+        return warm.start(command, env=env)
+    return subprocess.Popen([sys.executable, *command], env=env, stderr=subprocess.PIPE, text=True)
 
 
-def finish(process: subprocess.Popen[str]) -> None:
+def finish(process: Process) -> None:
     """Let a training come to its end."""
     errors = process.communicate(timeout=PATIENCE_S)[1]
     assert process.returncode == 0, errors
 
 
-def kill_after(process: subprocess.Popen[str], curve: Path, lines: int, delay_s: float) -> bool:
+def kill_after(process: Process, curve: Path, lines: int, delay_s: float) -> bool:
     """SIGKILL it when it has written so many lines more, and some time later; False where it has ended before."""
     wanted, deadline_s = count(curve) + lines, time.monotonic() + PATIENCE_S
     while count(curve) < wanted and process.poll() is None:

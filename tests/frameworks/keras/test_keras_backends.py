@@ -16,6 +16,7 @@ pytest.importorskip("tensorflow")  # it stands for Keras' default backend, and f
 pytest.importorskip("keras", minversion="3.7")
 
 import keras_checks
+import warm
 from keras_checks import CHECKS, PATIENCE_S
 
 CHECKS_SCRIPT = Path(keras_checks.__file__)
@@ -28,14 +29,7 @@ QUICK = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}  # compiling is most of JAX's ti
 @functools.cache
 def outcome(backend: str, names: tuple[str, ...]) -> dict[str, str]:
     """Return what became of each check: nothing, or a traceback."""
-    ended = subprocess.run(
-        [sys.executable, CHECKS_SCRIPT, *names],
-        check=False,
-        capture_output=True,
-        env=os.environ | QUICK | {"KERAS_BACKEND": backend},
-        text=True,
-        timeout=PATIENCE_S + 3,
-    )
+    ended = warm.run_keras([CHECKS_SCRIPT, *names], backend, env=QUICK, timeout=PATIENCE_S + 3)
     if ended.returncode:
         return dict.fromkeys(names, f"exit status {ended.returncode}\n{ended.stderr}")
     found: dict[str, str] = json.loads(ended.stdout)

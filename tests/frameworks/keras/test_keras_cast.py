@@ -6,7 +6,6 @@ import functools
 import importlib.util
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import ringfeed
 pytest.importorskip("tensorflow")  # it stands for Keras' default backend, and for an environment with frameworks
 keras = pytest.importorskip("keras", minversion="3.7")
 
+import warm  # noqa: E402 - for one order
 from cast_checks import BYTES, CHECKS  # noqa: E402 - needs Keras
 from ringfeed import Cast  # noqa: E402
 from training import Y, make  # noqa: E402
@@ -29,14 +29,9 @@ QUICK = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}  # compiling is most of JAX's ti
 
 def run(*command: Any, **environment: str) -> str:
     """Return what a Python process prints, which must end well."""
-    ended = subprocess.run(
-        [sys.executable, *command],
-        check=False,
-        capture_output=True,
-        env=os.environ | QUICK | {"PYTHONPATH": os.pathsep.join([str(HERE), *filter(None, sys.path)])} | environment,
-        text=True,
-        timeout=PATIENCE_S,
-    )
+    path = os.pathsep.join([str(HERE), *filter(None, sys.path)])
+    backend = environment.pop("KERAS_BACKEND")
+    ended = warm.run_keras([*command], backend, env=QUICK | {"PYTHONPATH": path} | environment, timeout=PATIENCE_S)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout
 

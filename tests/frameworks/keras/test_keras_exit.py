@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import subprocess
 import sys
 import textwrap
 import time
@@ -12,6 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
+import warm
 from leftovers import runs
 
 pytest.importorskip("tensorflow")
@@ -113,13 +113,10 @@ def test_end(backend: str, end: str) -> None:
     if importlib.util.find_spec(backend) is None:
         pytest.skip(f"{backend} is not installed")
     expected = ENDS[end]
-    ended = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(TRAINING) + textwrap.dedent(expected.script)],
-        check=False,
-        capture_output=True,
-        env=os.environ
-        | {"KERAS_BACKEND": backend, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        text=True,
+    ended = warm.run_keras(
+        ["-c", textwrap.dedent(TRAINING) + textwrap.dedent(expected.script)],
+        backend,
+        env={"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         timeout=PATIENCE_S,
     )
     assert ended.returncode == expected.status, ended.stderr

@@ -18,15 +18,16 @@ pytest.importorskip("keras", minversion="3.7")
 
 import faults
 import soak
+import warm
 
 SEED = 2886  # a short course, over spawned workers
 
 
 def test_faults_do_not_change_what_is_learnt() -> None:
     """Under kills, stops and samples that end their worker, over processes and threads, `fit` gives the same bits."""
-    command = [sys.executable, str(Path(soak.__file__)), "--seed", str(SEED)]
+    command = [Path(soak.__file__), "--seed", SEED]
     # In a process of its own, since enable_op_determinism() is for good.
-    found = subprocess.run(command, check=False, capture_output=True, text=True, timeout=240)
+    found = warm.run(command)
     assert found.returncode == 0, found.stderr
     first, second = found.stdout.splitlines()
     assert first == f"from seed {SEED}"

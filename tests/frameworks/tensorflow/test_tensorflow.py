@@ -444,7 +444,10 @@ LIVE = """
     ids=["process, uncaught error", "in this process"],
 )
 def test_exit_with_a_live_iterator(workers: int, pause_s: int, end: str, status: int) -> None:
-    """The interpreter ends while a thread of TensorFlow waits for the loader, also after an uncaught error."""
+    """The interpreter ends while a thread of TensorFlow waits for the loader, also after an uncaught error.
+
+    Here `ringfeed` is imported before TensorFlow; in the tests of the op, after it.
+    """
     script = textwrap.dedent(LIVE).replace("PAUSE_S", str(pause_s)).replace("WORKERS", str(workers))
     ended = subprocess.run(
         [sys.executable, "-c", script.replace("END", end)],

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 import ringfeed
+import warm
 from frameworks import DTYPES, WIDE, make, of_dtype
 from ringfeed import Cast
 from ringfeed.frameworks.cast import in_numpy
-from watching import run_script, wait_until
+from watching import wait_until
 
 tf = pytest.importorskip("tensorflow")
 op = importlib.import_module("ringfeed.frameworks.tensorflow.op")
@@ -178,6 +179,6 @@ for cast in "float32", Cast(scale=2.0):
 
 def test_on_the_device_where_eager_ops_run() -> None:
     """`to_keras` casts where TensorFlow places its ops, to which the uint8 goes, and the slot is free."""
-    out, err, status = run_script(ELSEWHERE)
+    ended = warm.run(["-c", ELSEWHERE])
     lines = [f"CPU:1 float32 {factor * first}.0 0" for factor in (1, 2) for first in (1, 161, 65)]
-    assert (out.splitlines()[:], status) == (lines, 0), err
+    assert (ended.stdout.splitlines(), ended.returncode) == (lines, 0), ended.stderr

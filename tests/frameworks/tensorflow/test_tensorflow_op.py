@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 import ringfeed
+import warm
 from datasets import Oracle, check
 
 tf = pytest.importorskip("tensorflow")
@@ -586,5 +587,5 @@ def test_exit_with_a_live_iterator(workers: str, end: str) -> None:
     statement, status = ENDS[end]
     pause_s = "2" if workers == "workers=0" else "1000"
     script = textwrap.dedent(SCRIPT.replace("WORKERS", workers).replace("PAUSE_S", pause_s).replace("END", statement))
-    ended = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, timeout=240, text=True)
+    ended = warm.run(["-c", script])
     assert (ended.stdout, ended.returncode) == ("alive\n", status), ended.stderr
