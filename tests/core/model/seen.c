@@ -1,17 +1,35 @@
+#define _DEFAULT_SOURCE /* madvise */
 #include "seen.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+
+/* In large pages where there are any: states lie all over it, and each look would need another small one. */
+static uint64_t *empty_places(uint64_t capacity)
+{
+    size_t size = capacity * sizeof(uint64_t);
+    void *places = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (places == MAP_FAILED) {
+        fprintf(stderr, "model: no memory for %llu states; choose a smaller configuration\n",
+                (unsigned long long)capacity);
+        exit(2);
+    }
+#ifdef MADV_HUGEPAGE
+    (void)madvise(places, size, MADV_HUGEPAGE);
+#endif
+    return places;
+}
 
 void seen_begin(struct seen *seen)
 {
     seen->capacity = 1u << 16;
     seen->count = 0;
-    seen->places = calloc(seen->capacity, sizeof *seen->places);
+    seen->places = empty_places(seen->capacity);
 }
 
-void seen_end(struct seen *seen) { free(seen->places); }
+void seen_end(struct seen *seen) { munmap(seen->places, seen->capacity * sizeof *seen->places); }
 
 static uint64_t mix(uint64_t hash)
 {
@@ -46,16 +64,11 @@ static uint64_t *find(const struct seen *seen, uint64_t print)
 static void grow(struct seen *seen)
 {
     struct seen larger = {.capacity = seen->capacity * 2, .count = seen->count};
-    larger.places = calloc(larger.capacity, sizeof *larger.places);
-    if (!larger.places) {
-        fprintf(stderr, "model: no memory for %llu states; choose a smaller configuration\n",
-                (unsigned long long)larger.capacity);
-        exit(2);
-    }
+    larger.places = empty_places(larger.capacity);
     for (uint64_t at = 0; at < seen->capacity; at++)
         if (seen->places[at])
             *find(&larger, seen->places[at]) = seen->places[at];
-    free(seen->places);
+    seen_end(seen);
     *seen = larger;
 }
 
