@@ -66,6 +66,7 @@ endif
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONPATH # what is tested is what is installed
+unexport PYTHONDONTWRITEBYTECODE # each worker imports the module of its test: compiled once for all
 PY := .venv/bin/python
 SOURCES := setup.py pyproject.toml MANIFEST.in README.md \
     $(wildcard cext/*.[ch] cext/*/*.[ch] src/ringfeed/*.p* src/ringfeed/*/*.p* src/ringfeed/*/*/*.p*)
