@@ -160,6 +160,7 @@ test-weak: ## the C core under a weak memory model, where Relacy's headers (Debi
 # The main Python runs it, and the oldest that is found, which lacks most of what a later one has. Any other runs what
 # depends on Python most: the extensions with buffers and finalizers, what is pickled, and processes that start, fork and die.
 # Beside TensorFlow, start_method="fork" warns, and a warning fails a test: frameworks have processes of their own.
+# `machine` takes most of a processor, limits what a user may have, or looks at it: by itself, at the end.
 CORE := ring orders spec iterables data datasets transforms transport workers resume tuning engine monitor cli frameworks/shared
 WHOLE := $(MAIN) $(firstword $(FOUND))
 MOST := ring spec transport workers monitor cli
