@@ -372,6 +372,7 @@ cdef class RowWriter:
 
     cdef write_made(self, c.rf_claim *claim, tuple indices, make, change, uint32_t most):
         cdef int64_t began_ns = c.rf_now_ns(), made_ns, count = len(indices)
+        c.rf_blame_stage(claim, c.RF_IN_COLLATE_FN)
         batch = make(indices)
         made_ns = c.rf_now_ns()
         self.writer.stream = rf_streams(claim, self.beyond)
@@ -387,6 +388,7 @@ cdef class RowWriter:
         has_gaps = len(rows) < claim.rows_delivered
         out = [view[rows] for view in views] if has_gaps else views
         given = self.spec.unflatten(out)
+        c.rf_blame_stage(claim, c.RF_IN_BATCH_TRANSFORM)
         answer = transform(indices, given)
         if answer is not None:
             self.put_batch_back(answer, out, indices[0])
