@@ -255,8 +255,8 @@ REFUSED: list[tuple[Any, Any, str]] = [
     (
         5,
         Bytes(10),
-        "dataset[0]: sample is of type int, expected bytes, bytearray, memoryview or an array of uint8 with one axis; "
-        "return one of these from __getitem__",
+        "dataset[0]: sample is of type int, expected bytes, bytearray, memoryview or an array of uint8 with one "
+        "axis; return one of these from __getitem__",
     ),
 ]
 
@@ -524,3 +524,45 @@ def test_records_that_are_overwritten(pattern: int | str, tmp_path: Path) -> Non
         assert not dataset.marker.exists()
         for number, batch in enumerate(loader):
             check(batch, [*range(number * ROWS, min(LENGTH, (number + 1) * ROWS))])
+
+
+# ---- what was lost, doubled or refused without need ----
+
+NOT_FITTING: list[tuple[Array, Any, str]] = [
+    (
+        Array((None,), "float32", max_shape=(8,), form="ragged"),
+        np.float32(1),
+        "dataset[0]: sample has shape (), expected (None,); only axes that are None in spec= may differ: crop or "
+        "reshape it in __getitem__",
+    ),
+    (
+        Bytes(8),
+        np.uint8(1),
+        "dataset[0]: sample is of type uint8, expected bytes, bytearray, memoryview or an array of uint8 with one "
+        "axis; return one of these from __getitem__",
+    ),
+]
+
+
+@pytest.mark.parametrize(("array", "sample", "text"), NOT_FITTING, ids=str)
+def test_a_number_is_no_sample_of_a_length(array: Array, sample: Any, text: str) -> None:
+    """It was taken for one that is there already, and the row kept what an earlier batch had there."""
+    with ringfeed.Loader([sample], batch_size=1, spec=array, workers=0) as loader, pytest.raises(SpecError) as caught:
+        next(iter(loader))
+    assert str(caught.value) == text
+
+
+def test_an_empty_list_is_a_sample_without_elements() -> None:
+    """As of a picture without boxes, whose annotation is []."""
+    boxes = Array((None, 4), "float32", max_shape=(8, 4), form="ragged")
+    samples = [[[1.0, 2.0, 3.0, 4.0]], [], ()]
+    with ringfeed.Loader(samples, batch_size=3, spec=boxes, workers=0) as loader:
+        found = next(iter(loader))
+        assert (found.values.shape, found.lengths.tolist()) == ((1, 4), [1, 0, 0])
+
+
+@pytest.mark.parametrize("step", [2, -1])
+def test_a_memoryview_may_be_strided(step: int) -> None:
+    """Its bytes are those that it shows."""
+    with ringfeed.Loader([memoryview(b"abcdef")[::step]], batch_size=1, spec=Bytes(8), workers=0) as loader:
+        assert bytes(next(iter(loader))[0]) == b"abcdef"[::step]

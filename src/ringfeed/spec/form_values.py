@@ -22,6 +22,8 @@ def fitting(leaf: Leaf, value: Any, where: str) -> AnyArray:
     assert leaf.form is not None
     if leaf.form.name in {"bytes", "text"}:
         return _bytes_of(leaf, leaf.form, value, where)
+    if isinstance(value, (list, tuple)) and not value and leaf.form.shape[0] is None:  # no box: NumPy's is of one axis
+        return np.empty([axis or 0 for axis in leaf.form.shape], leaf.dtype)
     found = from_array(value, where)
     expected = f"an array of shape {leaf.form.shape} and dtype {leaf.dtype}"
     if found is None:
@@ -51,8 +53,9 @@ def _bytes_of(leaf: Leaf, form: Form, value: Any, where: str) -> AnyArray:
     if form.name == "text":
         if isinstance(value, str):
             found = np.frombuffer(_encoded(value, where), UINT8)
-    elif isinstance(value, (bytes, bytearray)) or (isinstance(value, memoryview) and value.contiguous):
-        found = np.frombuffer(value, UINT8)
+    elif isinstance(value, (bytes, bytearray, memoryview)):
+        is_strided = isinstance(value, memoryview) and not value.contiguous
+        found = np.frombuffer(value.tobytes() if is_strided else value, UINT8)
     elif (array := from_array(value, where)) is not None and array.dtype == UINT8 and array.ndim == 1:
         found = array
     if found is None:
