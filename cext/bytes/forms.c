@@ -87,6 +87,14 @@ int64_t rf_place_row(uint8_t *field, const struct rf_form *form, const struct rf
     return start;
 }
 
+void rf_place_anew(uint8_t *field, const struct rf_form *form, const struct rf_filled *filled)
+{
+    _Atomic uint64_t *cursor = (_Atomic uint64_t *)(field - RF_FORM_HEADER);
+    for (uint64_t row = 0; form->total && row < filled->rows; row++)
+        atomic_store(&record_of(field, form, row)->batch, ~filled->batch);
+    atomic_store(cursor, filled->batch << CURSOR_BITS);
+}
+
 /* ---- the consumer ---- */
 
 int64_t rf_look_up_row(uint8_t *field, const struct rf_form *form, uint32_t row, int64_t *lengths)

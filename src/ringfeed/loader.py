@@ -147,7 +147,8 @@ class Loader(Generic[Batch_co]):
         else ``__getitem__``. A sample that it fails with is a failed sample.
     batch_transform: a function of each batch of this loader, as a view of the slot that holds it, called in the worker
         when its samples are there, with ``batch_size=None``, too. It changes the batch in place, or returns a batch of
-        the same shapes and dtypes, which is written into the slot; ``transform`` is for other shapes. Its ``rng``, and
+        the same shapes and dtypes, which is written into the slot; ``transform`` is for other shapes. Of leaves with a
+        form it is given a copy, which is written back, and their samples may become longer or shorter. Its ``rng``, and
         `ringfeed.rng` in it, depend on seed, epoch and the indices of the batch's samples (with ``batch_size=None``
         they are those of ``dataset[i]``): the same with any number of workers, others where a run goes on with another
         batch size or world size, since its batches are others. One worker then makes the whole batch, and several

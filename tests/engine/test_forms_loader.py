@@ -341,16 +341,6 @@ def test_a_transform_that_returns_a_longer_sample_now_and_then() -> None:
         assert [set(sample) for sample in batch] == [set(), {1.0}, {2.0}, {7.0}, {4.0}, {5.0}]
 
 
-def test_batch_transforms_are_refused() -> None:
-    """The batch is made in the consumer."""
-    with pytest.raises(SpecError) as raised:
-        ringfeed.Loader(Sized(9), spec=RAGGED, batch_transform=print)
-    assert str(raised.value) == (
-        "sample is ragged, and batch_transform= changes batches whose samples have one shape; change each sample in "
-        "transform=, or the batch where you train"
-    )
-
-
 def test_columns_are_refused() -> None:
     """The rows of an array have one length."""
     with pytest.raises(SpecError) as raised:
@@ -406,12 +396,12 @@ def test_whole_batches_that_do_not_fit() -> None:
 
     class Batches(Sized):
         def __getitem__(self, index: int) -> Any:
-            return [np.zeros((2, 2)), [np.zeros(9), np.zeros(9)], [np.zeros(1)] * 4, [np.zeros(13)]][index]
+            return [5, [np.zeros(9), np.zeros(9)], [np.zeros(1)] * 4, [np.zeros(13)]][index]
 
     _, errors = outcome(Batches(4), TIGHT, batch_size=None, max_batch_size=3)
     assert errors == [
-        "dataset[0]: batch is of type ndarray, expected a list of samples, one a row, or a ringfeed.Ragged; return one "
-        "of these from __getitem__",
+        "dataset[0]: batch is of type int, expected a list of samples, one a row, an array whose rows are samples of one "
+        "shape, or a ringfeed.Ragged; return one of these from __getitem__",
         "dataset[1]: batch needs 18 elements, expected at most total=16 a batch; raise total= in spec=, or return "
         "fewer rows",
         "dataset[2]: batch has 4 rows, expected at most 3; return smaller batches, or raise max_batch_size",
