@@ -129,8 +129,8 @@ class Loader(Generic[Batch_co]):
     spec: what a sample looks like, as in ``{"image": ringfeed.Array((224, 224, 3), "uint8")}``; by default what sample
         0 looks like. An Array with ``scale=``, ``mean=`` and the like converts uint8 samples to float32, one with
         ``cast=True`` numbers of any dtype; one of dtype "S16" or "U16" takes bytes or str up to that length. With
-        ``form=`` samples differ in length, and so do those of `Bytes` and `Text`. Samples may be smaller than an Array
-        with ``variable=`` where ``batch_size=1``. Also taken, in place of an Array: ``tf.TensorSpec`` and
+        ``form=`` samples differ in length, and so do those of `Bytes` and `Text`. An Array with ``variable=`` is the
+        short word for ``form="pad"``. Also taken, in place of an Array: ``tf.TensorSpec`` and
         ``jax.ShapeDtypeStruct``, with ``batch_size=None`` that of a whole batch, such as the ``element_spec`` of a
         ``tf.data.Dataset``.
 

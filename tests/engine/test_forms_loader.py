@@ -400,8 +400,8 @@ def test_whole_batches_that_do_not_fit() -> None:
 
     _, errors = outcome(Batches(4), TIGHT, batch_size=None, max_batch_size=3)
     assert errors == [
-        "dataset[0]: batch is of type int, expected a list of samples, one a row, an array whose rows are samples of one "
-        "shape, or a ringfeed.Ragged; return one of these from __getitem__",
+        "dataset[0]: batch is of type int, expected a list of samples, one a row, an array whose rows are samples of "
+        "one shape, or a ringfeed.Ragged; return one of these from __getitem__",
         "dataset[1]: batch needs 18 elements, expected at most total=16 a batch; raise total= in spec=, or return "
         "fewer rows",
         "dataset[2]: batch has 4 rows, expected at most 3; return smaller batches, or raise max_batch_size",

@@ -54,8 +54,7 @@ def _bytes_of(leaf: Leaf, form: Form, value: Any, where: str) -> AnyArray:
         if isinstance(value, str):
             found = np.frombuffer(_encoded(value, where), UINT8)
     elif isinstance(value, (bytes, bytearray, memoryview)):
-        is_strided = isinstance(value, memoryview) and not value.contiguous
-        found = np.frombuffer(value.tobytes() if is_strided else value, UINT8)
+        found = np.frombuffer(bytes(value) if isinstance(value, memoryview) and not value.contiguous else value, UINT8)
     elif (array := from_array(value, where)) is not None and array.dtype == UINT8 and array.ndim == 1:
         found = array
     if found is None:
