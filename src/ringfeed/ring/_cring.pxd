@@ -50,12 +50,10 @@ cdef extern from "layout.h" nogil:
         uint8_t *marks
         uint32_t rows_delivered
 
-    enum rf_stage:
-        RF_IN_COLLATE_FN
-        RF_IN_BATCH_TRANSFORM
+    uint32_t RF_IN_COLLATE_FN, RF_IN_BATCH_TRANSFORM
 
     void rf_blame(const rf_claim *claim, uint32_t row)
-    void rf_blame_stage(const rf_claim *claim, rf_stage stage)
+    void rf_blame_stage(const rf_claim *claim, uint32_t stage)
     rf_bool rf_cancelled(const rf_claim *claim)
 
 
