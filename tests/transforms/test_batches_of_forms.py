@@ -183,6 +183,32 @@ def test_what_it_returns_and_does_not_fit(spec: Any, sample: Any, function: Any,
         assert loader.stats().skipped == [0, 1]
 
 
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_collate_fn_fills_the_same_slots_again(settings: dict[str, Any]) -> None:
+    """With batches of samples of other lengths, within a total that each of them needs nearly all of."""
+    spec = {
+        "tight": Array((None,), "int64", max_shape=(8,), form="ragged", total=18),
+        "roomy": Array((None,), "int64", max_shape=(8,), form="ragged"),
+        "number": Array((), "int64"),
+    }
+
+    def collated(numbers: list[int]) -> dict[str, Any]:
+        samples = [np.full((7 * number) % 9, number) for number in numbers]
+        return {"tight": samples, "roomy": samples, "number": np.array(numbers)}
+
+    settings = {"batch_size": 3, "spec": spec, "collate_fn": collated, **settings}
+    with ringfeed.Loader(range(60), **settings) as loader:
+        seen = 0
+        for batch in loader:
+            for row, number in enumerate(batch["number"].tolist()):
+                assert number == seen
+                for name in ("tight", "roomy"):
+                    assert batch[name][row].tolist() == [number] * ((7 * number) % 9)
+                seen += 1
+            del batch
+        assert seen == 60
+
+
 class Whole:
     """Batches of three samples, as what it is told."""
 

@@ -375,7 +375,7 @@ cdef class RowWriter:
         c.rf_blame_stage(claim, c.RF_IN_COLLATE_FN)
         batch = make(indices)
         made_ns = c.rf_now_ns()
-        self.writer.stream = rf_streams(claim, self.beyond)
+        self.begin(claim)
         claim.rows_delivered = self.write_batch(batch, claim.base, indices[0], most)
         rf_note_times(claim, 0, (made_ns - began_ns) // count, (c.rf_now_ns() - made_ns) // count)  # one row was timed
         if change is not None:
