@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -514,6 +515,33 @@ def test_records_that_are_overwritten(pattern: int | str, tmp_path: Path) -> Non
         assert not dataset.marker.exists()
         for number, batch in enumerate(loader):
             check(batch, [*range(number * ROWS, min(LENGTH, (number + 1) * ROWS))])
+
+
+class Restless(Sized):
+    """Samples that are longer when they are read again: a worker has died at the last."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__(3)
+        self.file = file
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 2 and not self.file.exists():
+            self.file.touch()
+            os._exit(3)
+        return np.zeros(2 if index == 2 else 7 if self.file.exists() else 6)
+
+
+def test_samples_that_come_in_other_lengths_after_a_death(tmp_path: Path) -> None:
+    """What they had been placed in is lost, and the error says so: they would fit into the total."""
+    spec = Array((None,), "float64", max_shape=(8,), form="ragged", total=16)
+    loader = ringfeed.Loader(Restless(tmp_path / "died"), batch_size=3, spec=spec, workers=1, start_method="fork")
+    with loader, pytest.raises(SpecError) as caught:
+        next(iter(loader))
+    assert str(caught.value) == (
+        "the batch of dataset[0], dataset[1], dataset[2]: sample needs 16 elements of total=16, but samples came in "
+        "other lengths when they were read again after a death, and room was lost; have dataset[i] return the same "
+        "sample each time, as with ringfeed.rng(), or raise total= in spec="
+    )
 
 
 # ---- what was lost, doubled or refused without need ----

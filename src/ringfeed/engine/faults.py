@@ -130,6 +130,12 @@ def _batch_of(indices: Sequence[int], source: Source) -> str:
 def over_total(indices: Sequence[int], leaf: Leaf, need: int, source: Source) -> SpecError:
     """Return the error for a batch whose samples are too long together for the room that its leaf has."""
     assert leaf.form is not None
+    if leaf.form.total is not None and need <= leaf.form.total:
+        return SpecError(
+            f"{_batch_of(indices, source)}: {leaf.path} needs {need} {leaf.form.unit} of total={leaf.form.total}, but "
+            f"samples came in other lengths when they were read again after a death, and room was lost; have "
+            "dataset[i] return the same sample each time, as with ringfeed.rng(), or raise total= in spec="
+        )
     return SpecError(
         f"{_batch_of(indices, source)}: {leaf.path} needs {need} {leaf.form.unit}, expected at most "
         f"total={leaf.form.total} a batch; raise total= in spec=, or make batch_size smaller"
