@@ -28,6 +28,8 @@ static bool is_given_up(struct rf_ring *ring, uint32_t slot, uint32_t row)
     rf_lock(ring->binder);
     const struct rf_death *death = rf_deaths_of(ring->binder, slot, row);
     bool given_up = death && death->count >= ring->binder->max_attempts;
+    death = rf_deaths_of(ring->binder, slot, RF_ALL_ROWS);
+    given_up = given_up || (death && death->count >= ring->binder->max_attempts);
     rf_unlock(ring);
     return given_up;
 }

@@ -26,7 +26,9 @@ struct rf_binding {
     uint64_t sum[RF_MAX_CELLS]; /* of each ticket's indices */
 };
 
-struct rf_death { /* of workers in one row of a bound batch */
+#define RF_ALL_ROWS UINT32_MAX
+
+struct rf_death { /* of workers in one row of a bound batch, or in a stage that has RF_ALL_ROWS */
     uint32_t slot, row, count;
 };
 

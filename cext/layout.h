@@ -97,7 +97,7 @@ enum rf_total { RF_TOTALS(RF_TOTAL_NUMBER) RF_TOTAL_COUNT };
 struct rf_worker {
     _Alignas(RF_LINE) _Atomic uint64_t ticket; /* blame counts only if ticket and attempt equal the cell's */
     _Atomic uint32_t attempt;
-    _Atomic uint32_t row;      /* 1 + the row inside dataset[i] now, counted in the batch; 0: none */
+    _Atomic uint32_t row;      /* 1 + the row inside dataset[i] now, counted in the batch, or a stage; 0: none */
     _Atomic uint64_t since_ns; /* when the ticket was claimed; 0: none */
     _Atomic uint64_t index;    /* the dataset index of that row */
 #define RF_ATOMIC_TOTAL(name) _Atomic uint64_t name;
@@ -293,6 +293,16 @@ static inline void rf_blame(const struct rf_claim *claim, uint32_t row)
 {
     atomic_store_explicit(&claim->line->index, (uint64_t)claim->indices[row], memory_order_relaxed);
     atomic_store_explicit(&claim->line->row, claim->first_row + row + 1, memory_order_relaxed);
+}
+
+/* What a worker does with all rows of a ticket at once, in the place of a row; a batch has fewer rows. */
+#define RF_IN_COLLATE_FN UINT32_C(0xfffffffd)
+#define RF_IN_BATCH_TRANSFORM UINT32_C(0xfffffffe)
+
+/* A death from here to the next call is that function's fault: all rows go together. */
+static inline void rf_blame_stage(const struct rf_claim *claim, uint32_t stage)
+{
+    atomic_store_explicit(&claim->line->row, stage, memory_order_relaxed);
 }
 
 static inline void rf_blame_none(const struct rf_claim *claim)

@@ -3,6 +3,7 @@
 #include "internal.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- deaths: few, so that they are looked for one by one ---- */
 
@@ -44,31 +45,47 @@ static struct rf_death *add_death(struct rf_binder *binder, uint32_t slot, uint3
 
 /* ---- reaping ---- */
 
-/* Find the row that caused a death. The line counts only if its ticket and attempt are the cell's: otherwise the worker
- * died between its claim and its first row. */
+/* Whether a line says, of this ticket, which row or which stage its worker was in. */
+static bool is_in_ticket(const struct rf_binding *binding, uint32_t cell, uint32_t row)
+{
+    if (row == RF_IN_COLLATE_FN || row == RF_IN_BATCH_TRANSFORM)
+        return true;
+    return row != 0 && row <= binding->rows && (row - 1) / binding->rows_per_ticket == cell;
+}
+
+/* Mark a row as given up, or all rows of a ticket; B: visible with AVAIL in take_back(). */
+static void give_up(struct rf_ring *ring, uint32_t slot, uint32_t cell, const struct rf_reaped *reaped)
+{
+    uint8_t *marks = rf_slot_base(ring, slot) + ring->geometry.marks_at + reaped->row;
+    memset(marks, RF_ROW_KILLED, reaped->stage ? rf_rows_of(rf_binding_of(ring, slot), cell) : 1);
+}
+
+/* Find the row, or the stage, that caused a death. The line counts only if its ticket and attempt are the cell's:
+ * otherwise the worker died between its claim and its first row. */
 static void blame_row(struct rf_ring *ring, const struct rf_worker *line, uint32_t slot, uint64_t ticket,
                       uint32_t attempt, struct rf_reaped *reaped)
 {
     const struct rf_binding *binding = rf_binding_of(ring, slot);
-    uint32_t row = atomic_load_explicit(&line->row, memory_order_relaxed);
-    if (row == 0 || row > binding->rows || (row - 1) / binding->rows_per_ticket != ticket % ring->geometry.cells ||
-        atomic_load_explicit(&line->ticket, memory_order_relaxed) != ticket ||
+    uint32_t row = atomic_load_explicit(&line->row, memory_order_relaxed), cell = ticket % ring->geometry.cells;
+    if (!is_in_ticket(binding, cell, row) || atomic_load_explicit(&line->ticket, memory_order_relaxed) != ticket ||
         atomic_load_explicit(&line->attempt, memory_order_relaxed) != attempt)
         return;
     struct rf_binder *binder = ring->binder;
-    struct rf_death *death = add_death(binder, slot, row - 1);
+    bool is_row = row <= binding->rows;
+    struct rf_death *death = add_death(binder, slot, is_row ? row - 1 : RF_ALL_ROWS);
     if (!death)
         return; /* no memory to count it in: it is tried again */
     binder->holds[slot].blamed = true;
     death->count += 1;
     reaped->deaths = death->count;
-    reaped->row = row - 1;
+    reaped->stage = is_row ? 0 : row;
+    reaped->row = is_row ? row - 1 : cell * binding->rows_per_ticket;
     reaped->batch = binding->batch;
     reaped->epoch = binding->epoch;
-    reaped->index = rf_indices_of(ring, slot)[row - 1];
+    reaped->index = rf_indices_of(ring, slot)[reaped->row];
     reaped->given_up = death->count >= binder->max_attempts;
     if (reaped->given_up)
-        rf_slot_base(ring, slot)[ring->geometry.marks_at + row - 1] = RF_ROW_KILLED; /* B: visible with AVAIL below */
+        give_up(ring, slot, cell, reaped);
 }
 
 static void take_back(struct rf_ring *ring, uint32_t slot, uint32_t cell, uint32_t worker, bool blame,

@@ -7,6 +7,7 @@
 struct rf_reaped {
     uint32_t claims; /* tickets taken back */
     uint32_t deaths; /* that the blamed row has cost so far; 0: no row was to blame */
+    uint32_t stage;  /* 0, or the stage that is to blame: then the row is the first of those it had */
     int64_t index;   /* the dataset index of that row, or -1 */
     uint64_t batch;  /* and where it was */
     uint64_t epoch;

@@ -1,9 +1,11 @@
 """Samples that differ in length, in three looks: `python bench/studies/forms.py`, or `--quick` for a short one.
 
     detection    16 samples a batch, each of a picture and six small arrays (boxes, labels, masks, ...): 112 arrays.
-                 They are loaded by ringfeed, ragged, and by torch's DataLoader with a collate_fn that makes lists, both
-                 with one worker process; once whole and once without the small arrays. The difference is the time
-                 outside the pictures
+                 They are loaded by ringfeed, ragged, and by torch's DataLoader, both with one worker process; once
+                 whole and once without the small arrays. The difference is the time outside the pictures. torch has
+                 two ways: "torch" is a collate_fn that makes lists of tensors, as detection models take them, each of
+                 which crosses by a file of its own; "joined" is what is quickest there: one tensor of all pictures
+                 and one of each kind of small array, with the lengths, shared by torch's strategy "file_system"
     encoded      32 encoded pictures a batch as `Bytes`, without workers, against one copy of the same bytes
     memory       rows of up to 1000 vectors, 100 in the mean: ragged by the longest, ragged with a total, padded in the
                  slot, and padded to the longest by the dataset: bytes planned, bytes touched, time
@@ -99,6 +101,25 @@ def listed(samples: list[dict[str, Any]]) -> dict[str, Any]:
     return {name: [torch.from_numpy(sample[name]) for sample in samples] for name in samples[0]}
 
 
+def joined(samples: list[dict[str, Any]]) -> dict[str, Any]:
+    """Make a batch of one tensor for each name, in shared memory, and how long each sample is."""
+    import torch  # noqa: PLC0415 - as above
+    from torch.utils.data import default_collate  # noqa: PLC0415 - as above
+
+    found = {"image": default_collate([sample["image"] for sample in samples])}
+    for name in samples[0].keys() - found.keys():
+        found[name] = torch.from_numpy(np.concatenate([sample[name] for sample in samples]))
+        found["lengths"] = [len(sample[name]) for sample in samples]
+    return found
+
+
+def share_by_name(_worker: int) -> None:
+    """Have a worker's tensors cross by the names of files, of which the consumer opens fewer."""
+    import torch  # noqa: PLC0415 - as above
+
+    torch.multiprocessing.set_sharing_strategy("file_system")
+
+
 def detection(batches: int) -> dict[str, Callable[[], Any]]:
     """Return what loads whole samples, and pictures alone, by ringfeed and by torch where it is there."""
     random = np.random.default_rng(0)
@@ -114,15 +135,17 @@ def detection(batches: int) -> dict[str, Callable[[], Any]]:
         from torch.utils.data import DataLoader  # noqa: PLC0415 - as above
     except ImportError:
         return found
-    for name, dataset in (("whole", whole), ("pictures", alone)):
-        torch_loader = DataLoader(
-            dataset,  # type: ignore[arg-type]
-            PICTURES,
-            num_workers=1,
-            collate_fn=listed,
-            persistent_workers=True,
-        )
-        found[f"torch, {name}"] = lambda loader=torch_loader: drain(loader)  # type: ignore[misc]
+    for way, collate, init in (("torch", listed, None), ("joined", joined, share_by_name)):
+        for name, dataset in (("whole", whole), ("pictures", alone)):
+            torch_loader = DataLoader(
+                dataset,  # type: ignore[arg-type]
+                PICTURES,
+                num_workers=1,
+                collate_fn=collate,
+                persistent_workers=True,
+                worker_init_fn=init,
+            )
+            found[f"{way}, {name}"] = lambda loader=torch_loader: drain(loader)  # type: ignore[misc]
     return found
 
 
@@ -196,12 +219,14 @@ def memory_loaders(batches: int) -> dict[str, ringfeed.Loader]:
 # ---- all ----
 
 
-def measure(*, quick: bool) -> list[dict[str, Any]]:
+def measure(*, quick: bool, detection_only: bool = False) -> list[dict[str, Any]]:
     """Return a line for each repetition and look: seconds a batch by what loads, and bytes where they are looked at."""
     batches = 4 if quick else 60
-    loaders = memory_loaders(batches)
-    looks = {"detection": detection(batches), "encoded": encoded(batches)}
-    looks["memory"] = {name: lambda loader=loader: drain(loader) for name, loader in loaders.items()}  # type: ignore[misc]
+    looks = {"detection": detection(batches)}
+    loaders = {} if detection_only else memory_loaders(batches)
+    if loaders:
+        looks["encoded"] = encoded(batches)
+        looks["memory"] = {name: lambda loader=loader: drain(loader) for name, loader in loaders.items()}  # type: ignore[misc]
     found = []
     for repetition in range(2 if quick else REPETITIONS):
         for look, reads in looks.items():
@@ -236,10 +261,14 @@ def show(records: list[dict[str, Any]]) -> str:
     lines = []
     outside = of("detection", lambda s: s["ringfeed, whole"] - s["ringfeed, pictures"])
     lines.append(f"detection: {1e3 * outside:.3f} ms a batch outside the pictures with ringfeed")
-    if any("torch, whole" in record["s"] for record in records):
-        theirs = of("detection", lambda s: s["torch, whole"] - s["torch, pictures"])
-        ratio = of("detection", lambda s: s["torch, whole"] / s["ringfeed, whole"])
-        lines[-1] += f", {1e3 * theirs:.3f} with torch; whole batches: torch takes {ratio:.1f} times as long"
+    ways = [way for way in ("torch", "joined") if any(f"{way}, whole" in record["s"] for record in records)]
+    for way in ways:
+        theirs = of("detection", lambda s, way=way: s[f"{way}, whole"] - s[f"{way}, pictures"])  # type: ignore[misc]
+        ratio = of("detection", lambda s, way=way: s[f"{way}, whole"] / s["ringfeed, whole"])  # type: ignore[misc]
+        name = {"torch": "torch, lists of tensors", "joined": "torch, joined"}[way]
+        lines[-1] += f"; {name}: {1e3 * theirs:.3f}, and whole batches take {ratio:.1f} times as long"
+    if {record["look"] for record in records} == {"detection"}:
+        return lines[0]
     lines.append(f"encoded: {of('encoded', lambda s: s['Bytes'] / s['copy']):.2f} of one copy")
     last = [record for record in records if record["look"] == "memory"][-1]
     base = "padded by the dataset"
@@ -255,9 +284,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="two repetitions of four batches")
     parser.add_argument("--out", type=Path, default=BENCH / "results" / f"forms-{time.strftime('%Y-%m-%d')}.jsonl")
+    parser.add_argument("--detection", action="store_true", help="that look alone")
     options = parser.parse_args()
     facts = {**conditions(quick=options.quick), "versions": versions((("torch", ""),))}
-    records = [{**facts, **found} for found in measure(quick=options.quick)]
+    records = [{**facts, **found} for found in measure(quick=options.quick, detection_only=options.detection)]
     with options.out.open("a") as lines:
         lines.writelines(json.dumps(record) + "\n" for record in records)
     print(show(records))

@@ -87,6 +87,14 @@ int64_t rf_place_row(uint8_t *field, const struct rf_form *form, const struct rf
     return start;
 }
 
+void rf_place_anew(uint8_t *field, const struct rf_form *form, const struct rf_filled *filled)
+{
+    _Atomic uint64_t *cursor = (_Atomic uint64_t *)(field - RF_FORM_HEADER);
+    for (uint64_t row = 0; form->total && row < filled->rows; row++)
+        atomic_store(&record_of(field, form, row)->batch, ~filled->batch);
+    atomic_store(cursor, filled->batch << CURSOR_BITS);
+}
+
 /* ---- the consumer ---- */
 
 int64_t rf_look_up_row(uint8_t *field, const struct rf_form *form, uint32_t row, int64_t *lengths)
@@ -154,7 +162,7 @@ static bool sort_rows(uint8_t *field, const struct places *places, size_t unit)
 bool rf_close_up(uint8_t *field, const struct rf_form *form, const int64_t *rows, uint32_t count, int64_t *splits)
 {
     const uint64_t all = count == 0 ? 0 : rows == NULL ? count : (uint64_t)rows[count - 1] + 1;
-    const int64_t capacity = capacity_of(form, all);
+    const int64_t most = form->total ? form->total : capacity_of(form, all);
     struct places places = {malloc((count + 1) * sizeof(int64_t)), splits, count};
     if (places.starts == NULL)
         return false;
@@ -162,7 +170,7 @@ bool rf_close_up(uint8_t *field, const struct rf_form *form, const int64_t *rows
     for (uint32_t place = 0; place < count; place++) {
         int64_t length;
         places.starts[place] = rf_look_up_row(field, form, rows == NULL ? place : (uint32_t)rows[place], &length);
-        splits[place + 1] = clamp(splits[place] + length, capacity); /* more only where records were overwritten */
+        splits[place + 1] = clamp(splits[place] + length, most); /* more only where records were overwritten */
     }
     bool done = true;
     if (in_order(&places))

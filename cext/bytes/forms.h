@@ -55,6 +55,8 @@ static inline struct rf_filled rf_filled_by(const struct rf_claim *claim)
  * if it is written again, else where the cursor is. RF_NO_ROOM where the rows of this batch are too long together. */
 int64_t rf_place_row(uint8_t *field, const struct rf_form *form, const struct rf_filled *filled, uint32_t row,
                      int64_t length);
+/* Have all rows of a batch placed anew, by the one worker that fills it: what its records and the cursor say is void. */
+void rf_place_anew(uint8_t *field, const struct rf_form *form, const struct rf_filled *filled);
 /* Note where a row lies, and its length along each axis; for fields without a total. */
 void rf_note_row(uint8_t *field, const struct rf_form *form, uint32_t row, int64_t start, const int64_t *lengths);
 /* Return where a row lies, in units, and its lengths: both within the field. */

@@ -129,8 +129,8 @@ class Loader(Generic[Batch_co]):
     spec: what a sample looks like, as in ``{"image": ringfeed.Array((224, 224, 3), "uint8")}``; by default what sample
         0 looks like. An Array with ``scale=``, ``mean=`` and the like converts uint8 samples to float32, one with
         ``cast=True`` numbers of any dtype; one of dtype "S16" or "U16" takes bytes or str up to that length. With
-        ``form=`` samples differ in length, and so do those of `Bytes` and `Text`. Samples may be smaller than an Array
-        with ``variable=`` where ``batch_size=1``. Also taken, in place of an Array: ``tf.TensorSpec`` and
+        ``form=`` samples differ in length, and so do those of `Bytes` and `Text`. An Array with ``variable=`` is the
+        short word for ``form="pad"``. Also taken, in place of an Array: ``tf.TensorSpec`` and
         ``jax.ShapeDtypeStruct``, with ``batch_size=None`` that of a whole batch, such as the ``element_spec`` of a
         ``tf.data.Dataset``.
 
@@ -147,7 +147,8 @@ class Loader(Generic[Batch_co]):
         else ``__getitem__``. A sample that it fails with is a failed sample.
     batch_transform: a function of each batch of this loader, as a view of the slot that holds it, called in the worker
         when its samples are there, with ``batch_size=None``, too. It changes the batch in place, or returns a batch of
-        the same shapes and dtypes, which is written into the slot; ``transform`` is for other shapes. Its ``rng``, and
+        the same shapes and dtypes, which is written into the slot; ``transform`` is for other shapes. Of leaves with a
+        form it is given a copy, which is written back, and their samples may become longer or shorter. Its ``rng``, and
         `ringfeed.rng` in it, depend on seed, epoch and the indices of the batch's samples (with ``batch_size=None``
         they are those of ``dataset[i]``): the same with any number of workers, others where a run goes on with another
         batch size or world size, since its batches are others. One worker then makes the whole batch, and several

@@ -193,3 +193,22 @@ def test_samples_without_numbers_are_not_read() -> None:
     samples = Encoded()
     spec = Encoded.SPEC
     assert len(plan(lambda: map(samples.__getitem__, range(9)), spec=spec, workers=0).notes) == 1
+
+
+class Broken(Encoded):
+    """Samples of which the first cannot be read, and one is too long."""
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 0:
+            raise ValueError("corrupt")
+        return np.zeros(9 if index == 999 else 2, np.float32)
+
+
+def test_samples_that_fail_end_no_plan() -> None:
+    """The others say what a batch needs; variable= counts as what it is short for."""
+    found = plan(Broken(), spec=ringfeed.Array((8,), "float32", variable=True), batch_size=4, workers=0)
+    assert found.notes[:2] == (
+        "sample is pad: a slot reserves 128 bytes for 4 samples, and 30 that were read have 8 bytes on average, 8 "
+        "bytes at most, so a batch needs about 32 bytes.",
+        "2 of 32 samples failed: dataset[0] raised ValueError: corrupt.",
+    )

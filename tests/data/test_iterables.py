@@ -555,15 +555,11 @@ def test_the_length_is_the_iterables_own() -> None:
         assert loader._stream.info.is_iterable
 
 
-def test_samples_of_many_shapes_are_refused() -> None:
-    """As for a dataset with an index, they make no batch."""
-    with pytest.raises(ringfeed.SpecError) as caught:
-        loader_of(Numbers(8), spec=Array((5,), "int64", variable=True))
-    assert str(caught.value) == (
-        "sample has variable=(0,), but samples of different shapes make no batch of batch_size=4; give form='pad' or "
-        "'ragged' in place of variable=, pad them in __getitem__, give batch_size=1, or have the dataset return whole "
-        "batches with batch_size=None and max_batch_size="
-    )
+def test_samples_of_many_shapes_are_padded() -> None:
+    """As those of a dataset with an index."""
+    samples = [np.ones(length, np.int64) for length in (1, 3, 0, 2, 5)]
+    with loader_of(lambda: iter(samples), spec=Array((5,), "int64", variable=True)) as loader:
+        assert [(batch.shape, int(batch.sum())) for batch in loader] == [((4, 3), 6), ((1, 5), 5)]
 
 
 @pytest.mark.parametrize(("length", "stop"), [(12, 20), (8, 8)])

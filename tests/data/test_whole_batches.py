@@ -308,21 +308,38 @@ def test_a_shape_beyond_the_declared_is_named(change: dict[str, Any], text: str,
 class Samples:
     """Single samples of no fixed shape."""
 
+    trailing: tuple[int, ...] = ()
+
     def __len__(self) -> int:
         return 3
 
     def __getitem__(self, index: int) -> Any:
-        return np.zeros(index, np.int64)
+        return np.zeros((index, *self.trailing), np.int64)
 
 
-def test_samples_of_different_shapes_are_refused() -> None:
-    """With a batch_size there is no batch to be made of them, and the refusal says what to do."""
+def test_samples_of_different_shapes_are_padded() -> None:
+    """With a batch_size variable= says in short what form="pad" says at length; an axis of 0 is as long as any."""
+    array = Array((7, 2, 0), "int64", variable=True)
+    for spec, shape in ((array, (3, 2, 1, 0)), (Array((7,), "int64", variable=True), (3, 2))):
+        samples = Samples()
+        samples.trailing = shape[2:]
+        with ringfeed.Loader(samples, batch_size=8, spec=spec, workers=0) as loader:
+            (batch,) = loader
+            assert batch.shape == shape
+            assert not batch.any()
+    long = Array((None,), "int64", max_shape=(7,), form="pad")
+    with ringfeed.Loader(Samples(), batch_size=8, spec=long, workers=0) as loader:
+        assert loader.plan.slot_size == ringfeed.plan(Samples(), batch_size=8, spec=spec, workers=0).slot_size
+
+
+def test_samples_that_are_converted_are_not_padded() -> None:
+    """The refusal says what to do."""
     with pytest.raises(ringfeed.SpecError) as caught:
-        ringfeed.Loader(Samples(), batch_size=8, spec=Array((7,), "int64", variable=True), workers=0)
+        ringfeed.Loader(Samples(), batch_size=8, spec=Array((7,), "float32", variable=True, scale=0.5), workers=0)
     assert str(caught.value) == (
-        "sample has variable=(0,), but samples of different shapes make no batch of batch_size=8; give form='pad' or "
-        "'ragged' in place of variable=, pad them in __getitem__, give batch_size=1, or have the dataset return whole "
-        "batches with batch_size=None and max_batch_size="
+        "sample has variable=(0,) and converts its samples, expected samples that are not converted, as they are "
+        "padded with zeros to make a batch of several; give batch_size=1, convert them in __getitem__, or leave "
+        "scale=, offset=, mean= and std= out"
     )
 
 
@@ -376,20 +393,17 @@ def test_a_sample_beyond_the_largest_shape_is_refused() -> None:
     )
 
 
-def test_what_a_dataset_writes_itself_has_one_shape() -> None:
-    """read_into is given the whole row of the slot."""
+@pytest.mark.parametrize("batch_size", [1, 2])
+def test_what_a_dataset_could_write_itself(batch_size: int) -> None:
+    """read_into would be given the whole row of the slot, and is not used."""
 
     class Own(AnyShape):
         def read_into(self, index: int, out: Any) -> None:
-            out[0][...] = index
+            raise AssertionError((index, out))
 
-    with pytest.raises(ringfeed.SpecError) as caught:
-        ringfeed.Loader(Own(), batch_size=1, spec=ANY_SHAPE)
-    assert str(caught.value) == (
-        "sample[0] has variable=(0, 1), but read_into writes samples of one shape; take it out of the dataset, or "
-        "leave "
-        "variable= out"
-    )
+    settings: dict[str, Any] = {"batch_size": batch_size, "spec": ANY_SHAPE, "on_error": "skip"}
+    with ringfeed.Loader(Own(), workers=0, **settings) as loader:
+        assert [number for _, numbers in loader for number in numbers] == [0, 1, 2, 3, 5]
 
 
 def test_the_plan_counts_the_shapes() -> None:

@@ -581,3 +581,65 @@ def test_the_examples_work_as_they_stand(code: str) -> None:
     found: dict[str, Any] = {"np": np, "ringfeed": ringfeed, "train_step": lambda *_: None}
     exec(code, found)  # noqa: S102 - our own
     found["loader"].close()
+
+
+# ---- samples of a row, read at once ----
+
+
+class Bulk:
+    """Texts without random numbers, of which many are read at once; ``asked``: for which, each time."""
+
+    def __init__(self, broken: int = -1) -> None:
+        self.asked: list[list[int]] = []
+        self.alone: list[int] = []
+        self.broken = broken
+
+    def __len__(self) -> int:
+        return COUNT
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        self.alone.append(index)
+        if index == self.broken:
+            raise ValueError("corrupt")
+        return self.text(index)
+
+    def text(self, index: int) -> np.ndarray:
+        found: np.ndarray = 1000 * (index + 1) + np.arange(LENGTHS[index])
+        return found
+
+    def __getitems__(self, indices: list[int]) -> Iterator[np.ndarray]:
+        self.asked.append([*indices])
+        for index in indices:
+            if index == self.broken:
+                raise ValueError("corrupt")
+            yield self.text(index)
+
+
+@pytest.mark.parametrize("strategy", ["ffd", "wrap"])
+def test_the_samples_of_a_row_are_read_at_once(strategy: Any) -> None:
+    """By one call of __getitems__ a row, and the rows are those that __getitem__ makes."""
+    dataset, alone = Bulk(), Bulk()
+    alone.__class__ = type("Alone", (Bulk,), {"__getitems__": None})
+    settings: dict[str, Any] = {"batch_size": 4, "workers": 0, "shuffle": True, "copy": True}
+    rows: list[Any] = []
+    for each in (dataset, alone):
+        with Loader(Pack(each, LENGTHS, MOST, strategy=strategy), **settings) as found:
+            rows.append([{name: leaf.tolist() for name, leaf in batch.items()} for batch in found])
+    assert rows[0] == rows[1]
+    assert not alone.asked
+    assert len(dataset.asked) > 1
+    assert all(len(indices) > 1 for indices in dataset.asked)
+    assert len(dataset.alone) < len(alone.alone) / 4
+
+
+def test_a_sample_that_fails_among_many() -> None:
+    """It is found and named; with on_error="skip" its row alone is left out."""
+    broken = int(np.flatnonzero(LENGTHS > 3)[17])
+    settings: dict[str, Any] = {"batch_size": 4, "workers": 0, "timeout_s": 60}
+    with Loader(Pack(Bulk(broken), LENGTHS, MOST), **settings) as found, pytest.raises(WorkerError) as caught:
+        for _ in found:
+            pass
+    assert re.fullmatch(rf"dataset\[{broken}\] \(row \d+ of the Pack\) raised ValueError: corrupt", str(caught.value))
+    pack = Pack(Bulk(broken), LENGTHS, MOST)
+    with Loader(pack, on_error="skip", **settings) as found:
+        assert sum(len(batch["tokens"]) for batch in found) == len(pack) - 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -255,8 +256,8 @@ REFUSED: list[tuple[Any, Any, str]] = [
     (
         5,
         Bytes(10),
-        "dataset[0]: sample is of type int, expected bytes, bytearray, memoryview or an array of uint8 with one axis; "
-        "return one of these from __getitem__",
+        "dataset[0]: sample is of type int, expected bytes, bytearray, memoryview or an array of uint8 with one "
+        "axis; return one of these from __getitem__",
     ),
 ]
 
@@ -341,16 +342,6 @@ def test_a_transform_that_returns_a_longer_sample_now_and_then() -> None:
         assert [set(sample) for sample in batch] == [set(), {1.0}, {2.0}, {7.0}, {4.0}, {5.0}]
 
 
-def test_batch_transforms_are_refused() -> None:
-    """The batch is made in the consumer."""
-    with pytest.raises(SpecError) as raised:
-        ringfeed.Loader(Sized(9), spec=RAGGED, batch_transform=print)
-    assert str(raised.value) == (
-        "sample is ragged, and batch_transform= changes batches whose samples have one shape; change each sample in "
-        "transform=, or the batch where you train"
-    )
-
-
 def test_columns_are_refused() -> None:
     """The rows of an array have one length."""
     with pytest.raises(SpecError) as raised:
@@ -406,12 +397,12 @@ def test_whole_batches_that_do_not_fit() -> None:
 
     class Batches(Sized):
         def __getitem__(self, index: int) -> Any:
-            return [np.zeros((2, 2)), [np.zeros(9), np.zeros(9)], [np.zeros(1)] * 4, [np.zeros(13)]][index]
+            return [5, [np.zeros(9), np.zeros(9)], [np.zeros(1)] * 4, [np.zeros(13)]][index]
 
     _, errors = outcome(Batches(4), TIGHT, batch_size=None, max_batch_size=3)
     assert errors == [
-        "dataset[0]: batch is of type ndarray, expected a list of samples, one a row, or a ringfeed.Ragged; return one "
-        "of these from __getitem__",
+        "dataset[0]: batch is of type int, expected a list of samples, one a row, an array whose rows are samples of "
+        "one shape, or a ringfeed.Ragged; return one of these from __getitem__",
         "dataset[1]: batch needs 18 elements, expected at most total=16 a batch; raise total= in spec=, or return "
         "fewer rows",
         "dataset[2]: batch has 4 rows, expected at most 3; return smaller batches, or raise max_batch_size",
@@ -524,3 +515,72 @@ def test_records_that_are_overwritten(pattern: int | str, tmp_path: Path) -> Non
         assert not dataset.marker.exists()
         for number, batch in enumerate(loader):
             check(batch, [*range(number * ROWS, min(LENGTH, (number + 1) * ROWS))])
+
+
+class Restless(Sized):
+    """Samples that are longer when they are read again: a worker has died at the last."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__(3)
+        self.file = file
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 2 and not self.file.exists():
+            self.file.touch()
+            os._exit(3)
+        return np.zeros(2 if index == 2 else 7 if self.file.exists() else 6)
+
+
+def test_samples_that_come_in_other_lengths_after_a_death(tmp_path: Path) -> None:
+    """What they had been placed in is lost, and the error says so: they would fit into the total."""
+    spec = Array((None,), "float64", max_shape=(8,), form="ragged", total=16)
+    loader = ringfeed.Loader(Restless(tmp_path / "died"), batch_size=3, spec=spec, workers=1, start_method="fork")
+    with loader, pytest.raises(SpecError) as caught:
+        next(iter(loader))
+    assert str(caught.value) == (
+        "the batch of dataset[0], dataset[1], dataset[2]: sample needs 16 elements of total=16, but samples came in "
+        "other lengths when they were read again after a death, and room was lost; have dataset[i] return the same "
+        "sample each time, as with ringfeed.rng(), or raise total= in spec="
+    )
+
+
+# ---- what was lost, doubled or refused without need ----
+
+NOT_FITTING: list[tuple[Array, Any, str]] = [
+    (
+        Array((None,), "float32", max_shape=(8,), form="ragged"),
+        np.float32(1),
+        "dataset[0]: sample has shape (), expected (None,); only axes that are None in spec= may differ: crop or "
+        "reshape it in __getitem__",
+    ),
+    (
+        Bytes(8),
+        np.uint8(1),
+        "dataset[0]: sample is of type uint8, expected bytes, bytearray, memoryview or an array of uint8 with one "
+        "axis; return one of these from __getitem__",
+    ),
+]
+
+
+@pytest.mark.parametrize(("array", "sample", "text"), NOT_FITTING, ids=str)
+def test_a_number_is_no_sample_of_a_length(array: Array, sample: Any, text: str) -> None:
+    """It was taken for one that is there already, and the row kept what an earlier batch had there."""
+    with ringfeed.Loader([sample], batch_size=1, spec=array, workers=0) as loader, pytest.raises(SpecError) as caught:
+        next(iter(loader))
+    assert str(caught.value) == text
+
+
+def test_an_empty_list_is_a_sample_without_elements() -> None:
+    """As of a picture without boxes, whose annotation is []."""
+    boxes = Array((None, 4), "float32", max_shape=(8, 4), form="ragged")
+    samples = [[[1.0, 2.0, 3.0, 4.0]], [], ()]
+    with ringfeed.Loader(samples, batch_size=3, spec=boxes, workers=0) as loader:
+        found = next(iter(loader))
+        assert (found.values.shape, found.lengths.tolist()) == ((1, 4), [1, 0, 0])
+
+
+@pytest.mark.parametrize("step", [2, -1])
+def test_a_memoryview_may_be_strided(step: int) -> None:
+    """Its bytes are those that it shows."""
+    with ringfeed.Loader([memoryview(b"abcdef")[::step]], batch_size=1, spec=Bytes(8), workers=0) as loader:
+        assert bytes(next(iter(loader))[0]) == b"abcdef"[::step]

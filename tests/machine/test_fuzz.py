@@ -78,8 +78,8 @@ class Careless:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ring, name)
 
-    def reap(self, *_: object, **__: object) -> tuple[int, int, int, int, int, int, bool]:
-        return -1, 0, 0, 0, 0, 0, False
+    def reap(self, *_: object, **__: object) -> tuple[int, int, int, int, int, int, bool, str]:
+        return -1, 0, 0, 0, 0, 0, False, ""
 
 
 def test_it_sees_a_ticket_that_is_not_given_back(monkeypatch: pytest.MonkeyPatch) -> None:

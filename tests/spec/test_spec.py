@@ -120,7 +120,7 @@ def refusal(call: Callable[[], object]) -> str:
 
 STRUCTURE = "return the same structure for every index"
 SHAPE = "every sample must have the shape of the spec: crop, pad or resize it in __getitem__"
-MANY_SHAPES = "; or have samples of many shapes by spec= with form='pad' or 'ragged' or, with batch_size=1, variable="
+MANY_SHAPES = "; or have samples of many shapes by spec= with variable=, form='pad' or form='ragged'"
 CONVERT = "convert it in __getitem__, or give another dtype in spec="
 DTYPE = "convert it in __getitem__, or give this dtype in spec="
 CAST = "convert it in __getitem__, give this dtype in spec=, or have it converted by cast=True of its Array"

@@ -24,18 +24,30 @@ SPREAD = (
 
 
 def usage(dataset: Any, spec: Spec, rows: int) -> list[str]:
-    """Return a note for each leaf with a form, from some samples; none for a dataset whose samples have no numbers."""
+    """Return a note for each leaf with a form, from some samples; none for a dataset whose samples have no numbers.
+
+    A sample that fails ends no plan: it is told of.
+    """
+    spec = spec.padded() if rows > 1 else spec
     leaves = {number: leaf for number, leaf in enumerate(spec.leaves) if leaf.form is not None}
     source = open_source(dataset, Terms(1, spec)) if leaves else None
     length = None if source is None or source.streams else source.length()
     if source is None or not length:
         return []
     indices = sorted({*np.linspace(0, length - 1, min(length, READ)).astype(int).tolist()})
-    samples = [spec.flatten(source.read(index), index) for index in indices]
-    return [
-        _note(leaf, rows, np.array([fitting(leaf, sample[number], leaf.path).nbytes for sample in samples]))
-        for number, leaf in leaves.items()
-    ]
+    sizes: list[list[int]] = []  # bytes of each leaf, by the sample
+    failed: list[str] = []
+    for index in indices:
+        try:
+            sample = spec.flatten(source.read(index), index)
+            where = f"dataset[{index}]: "
+            sizes.append([fitting(leaf, sample[number], where + leaf.path).nbytes for number, leaf in leaves.items()])
+        except Exception as error:  # noqa: BLE001 - of the user's dataset
+            failed.append(f"dataset[{index}] raised {type(error).__name__}: {error}".removesuffix(": "))
+    notes = (
+        [_note(leaf, rows, np.array(own)) for leaf, *own in zip(leaves.values(), *sizes, strict=True)] if sizes else []
+    )
+    return [*notes, f"{len(failed)} of {len(indices)} samples failed: {failed[0]}."] if failed else notes
 
 
 def _note(leaf: Leaf, rows: int, sizes: AnyArray) -> str:

@@ -66,8 +66,8 @@ class SampleSource(Source):
             assert learnt is not None
             spec = learnt
         else:
-            _refuse_variable(spec, self.indices, self.method)
-            if any(leaf.form is not None for leaf in spec.leaves) and self.method == "read_into":
+            spec = spec.padded() if self.indices > 1 else spec
+            if any(leaf.form or leaf.variable for leaf in spec.leaves) and self.method == "read_into":
                 self.method = "__getitem__"  # no place in a slot is that of a row before its length is known
             if self.method == "read_into":
                 _refuse_cast(spec)
@@ -78,24 +78,6 @@ class SampleSource(Source):
             return None
         self.packages = packages_in(sample)
         return Spec.infer(sample, index)
-
-
-def _refuse_variable(spec: Spec, batch_size: int, method: str) -> None:
-    """Refuse samples of different shapes, where a batch has several of them or the dataset writes into the slot."""
-    for leaf in spec.leaves:
-        if leaf.variable and batch_size > 1:
-            message = (
-                f"{leaf.path} has variable={leaf.variable}, but samples of different shapes make no batch of "
-                f"batch_size={batch_size}; give form='pad' or 'ragged' in place of variable=, pad them in __getitem__, "
-                f"give batch_size=1, or have the dataset return whole batches with batch_size=None and max_batch_size="
-            )
-            raise SpecError(message)
-        if leaf.variable and method == "read_into":
-            message = (
-                f"{leaf.path} has variable={leaf.variable}, but read_into writes samples of one shape; take it out of "
-                f"the dataset, or leave variable= out"
-            )
-            raise SpecError(message)
 
 
 def _refuse_cast(spec: Spec) -> None:

@@ -72,8 +72,9 @@ class Pack:
     samples. It takes 16 bytes a sample, shared by all workers, and for "wrap" 4 MB a worker.
 
     Each sample has its own random numbers; those of a row, in ``transform``, are those of a batch of its samples. An
-    error names sample and row. With ``on_error="skip"`` the row of a failed sample is left out. ``read_into`` and
-    ``__getitems__`` of the dataset are not used.
+    error names sample and row. With ``on_error="skip"`` the row of a failed sample is left out. ``__getitems__`` of the
+    dataset, if it has it, is asked for all samples of a row at once; where that fails they are read one by one.
+    ``read_into`` is not used.
 
     Raises TypeError for what is no dataset of samples by number, and for lengths that are no integers; ValueError for
     lengths that are negative, all 0, too long for "ffd" or not of one axis, for a max_length or window below 1 and

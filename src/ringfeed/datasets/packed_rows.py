@@ -5,6 +5,7 @@ A row is made of samples, each read with its own random numbers, and of what say
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from ringfeed.spec.array import Array, error_of, shown
 from ringfeed.spec.values import from_array, plain
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from numpy.typing import NDArray
 
     from ringfeed.orders.packing import Packing, Pieces
@@ -59,18 +62,31 @@ class PackedRows:
     def _packed(self, row: int, out: dict[str, Any] | None) -> dict[str, Any]:
         context = installed.context
         assert context is not None
-        samples, begins, ends = (part.tolist() for part in self.pieces(row, context.seed, context.epoch))
+        pieces = self.pieces(row, context.seed, context.epoch)
+        samples = pieces.samples.tolist()
+        many = None if self._reseeds else getattr(self.dataset, "__getitems__", None)
+        if callable(many) and len(samples) > 1:
+            context.index = None  # of no sample: `rng()` says so
+            with suppress(Exception):  # one by one, it is known which sample is at fault
+                return self._put_together(row, out, pieces, many([*samples]))
+        return self._put_together(row, out, pieces, self._one_by_one(samples, row))
+
+    def _put_together(
+        self, row: int, out: dict[str, Any] | None, pieces: Pieces, found: Iterable[Any]
+    ) -> dict[str, Any]:
+        """Make a row of its samples."""
+        samples, begins, ends = (part.tolist() for part in pieces)
         used = 0
-        for sample, begin, end in zip(samples, begins, ends, strict=True):
-            context.index = sample
-            where = f"dataset[{sample}] (row {row} of the Pack)"
-            leaves = self._leaves(sample, where)
+        for sample, begin, end, value in zip(samples, begins, ends, found, strict=True):
+            where = _where(sample, row)
+            leaves = self._leaves(sample, value, where)
             if out is None:
                 out = self._empty(leaves)
             self._put(out, leaves, slice(begin, end), used, where)
             used += end - begin
-        context.index = tuple(samples)
+        assert installed.context is not None
         assert out is not None
+        installed.context.index = tuple(samples)
         for name, leaf in out.items():
             if name not in EXTRAS or not self._has_extras:
                 leaf[used:] = 0
@@ -78,16 +94,24 @@ class PackedRows:
             _write_extras(out, np.array(ends) - begins, used)
         return out
 
-    def _leaves(self, sample: int, where: str) -> dict[str, NDArray[Any]]:
-        """Return the leaves of a sample, all of the length that was said."""
+    def _one_by_one(self, samples: list[int], row: int) -> Iterator[Any]:
+        """Give samples, each read with its own random numbers."""
         context = installed.context
-        try:
-            if self._reseeds and context is not None:
-                reseed(context)
-            found = plain(self.dataset[sample])
-        except Exception as error:
-            text = f"{where} raised {type(error).__qualname__}: {error}".removesuffix(": ")
-            raise FunctionError(text) from error
+        assert context is not None
+        for sample in samples:
+            context.index = sample
+            try:
+                if self._reseeds:
+                    reseed(context)
+                found = self.dataset[sample]
+            except Exception as error:
+                text = f"{_where(sample, row)} raised {type(error).__qualname__}: {error}".removesuffix(": ")
+                raise FunctionError(text) from error
+            yield found
+
+    def _leaves(self, sample: int, value: Any, where: str) -> dict[str, NDArray[Any]]:
+        """Return the leaves of a sample, all of the length that was said."""
+        found = plain(value)
         leaves = found if isinstance(found, dict) else {BARE: found}
         expected = int(self._packing.lengths[sample])
         return {
@@ -119,6 +143,10 @@ class PackedRows:
                 remedy = "return elements of one dtype and shape for every index"
                 raise error_of(f"{where}: sample[{name!r}]", got, f"{place.dtype} of shape {place.shape[1:]}", remedy)
             place[at : at + part.stop - part.start] = leaf[part]
+
+
+def _where(sample: int, row: int) -> str:
+    return f"dataset[{sample}] (row {row} of the Pack)"
 
 
 def _sequence(leaf: Any, where: str, length: int) -> NDArray[Any]:

@@ -101,7 +101,9 @@ def sample_failed(lease: _ring.Lease, failed: Failed, source: Source, pool: Pool
     if mark == _ring.ROW_KILLED:
         death = pool.death_of(lease.batch, row)
         workers = "its worker" if settings.max_attempts == 1 else f"{settings.max_attempts} workers"
-        return WorkerError(f"{place} ended {workers}{more}; the last one {death}; try it with workers=0")
+        if death.stage:
+            place, more = f"{_batch_of([index for _, index, _ in failed], source)}: {death.stage}", ""
+        return WorkerError(f"{place} ended {workers}{more}; the last one {death.reason}; try it with workers=0")
     record = dict(lease.failures()).get(row)
     if record is None:
         return WorkerError(
@@ -120,13 +122,22 @@ def sample_failed(lease: _ring.Lease, failed: Failed, source: Source, pool: Pool
     return error
 
 
+def _batch_of(indices: Sequence[int], source: Source) -> str:
+    named = ", ".join(map(source.describe, indices[:_NAMED]))
+    return f"the batch of {named}" + (f" and {len(indices) - _NAMED} more" if len(indices) > _NAMED else "")
+
+
 def over_total(indices: Sequence[int], leaf: Leaf, need: int, source: Source) -> SpecError:
     """Return the error for a batch whose samples are too long together for the room that its leaf has."""
     assert leaf.form is not None
-    named = ", ".join(map(source.describe, indices[:_NAMED]))
-    more = f" and {len(indices) - _NAMED} more" if len(indices) > _NAMED else ""
+    if leaf.form.total is not None and need <= leaf.form.total:
+        return SpecError(
+            f"{_batch_of(indices, source)}: {leaf.path} needs {need} {leaf.form.unit} of total={leaf.form.total}, but "
+            f"samples came in other lengths when they were read again after a death, and room was lost; have "
+            "dataset[i] return the same sample each time, as with ringfeed.rng(), or raise total= in spec="
+        )
     return SpecError(
-        f"the batch of {named}{more}: {leaf.path} needs {need} {leaf.form.unit}, expected at most "
+        f"{_batch_of(indices, source)}: {leaf.path} needs {need} {leaf.form.unit}, expected at most "
         f"total={leaf.form.total} a batch; raise total= in spec=, or make batch_size smaller"
     )
 

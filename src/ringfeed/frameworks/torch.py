@@ -20,6 +20,7 @@ from ringfeed.frameworks.cast import Chosen, caster_of, casts_of
 from ringfeed.frameworks.device import DevicePrefetcher
 from ringfeed.frameworks.forms import as_text, is_string, refuse_forms
 from ringfeed.spec.dlpack import check_exportable
+from ringfeed.spec.forms import Ragged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -47,8 +48,8 @@ def to_torch(stream: BatchStream, device: torch.device | str | None = None, cast
     - `Bytes`: a list of uint8 tensors, one a sample, as `torchvision.io.decode_jpeg` takes them.
     - `Text`: a list of str.
 
-    Strings of NumPy (dtypes S and U), of which torch has no tensors, stay arrays, and are copies. These, `Bytes` and
-    `Text` stay on the CPU, whatever the device.
+    Strings of NumPy (dtypes S and U), of which torch has no tensors, stay arrays, ragged ones a `Ragged`, and are
+    copies. These, `Bytes` and `Text` stay on the CPU, whatever the device.
 
     Raises ValueError for a device other than the CPU and a GPU that torch sees, SpecError for a leaf of which torch
     has no tensors, or for ragged ones before torch 2.4.
@@ -73,7 +74,9 @@ def _from_numpy(array: AnyArray) -> Any:
     return torch.from_numpy(array)
 
 
-def _nested(values: torch.Tensor, row_splits: torch.Tensor) -> torch.Tensor:
+def _nested(values: Any, row_splits: torch.Tensor) -> torch.Tensor | Ragged:
+    if isinstance(values, np.ndarray):  # strings of NumPy
+        return Ragged(values, row_splits.numpy())
     return torch.nested.nested_tensor_from_jagged(values, offsets=row_splits)
 
 

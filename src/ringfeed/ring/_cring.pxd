@@ -50,7 +50,10 @@ cdef extern from "layout.h" nogil:
         uint8_t *marks
         uint32_t rows_delivered
 
+    uint32_t RF_IN_COLLATE_FN, RF_IN_BATCH_TRANSFORM
+
     void rf_blame(const rf_claim *claim, uint32_t row)
+    void rf_blame_stage(const rf_claim *claim, uint32_t stage)
     rf_bool rf_cancelled(const rf_claim *claim)
 
 
@@ -231,6 +234,7 @@ cdef extern from "reap.h" nogil:
     struct rf_reaped:
         uint32_t claims
         uint32_t deaths
+        uint32_t stage
         int64_t index
         uint64_t batch
         uint64_t epoch

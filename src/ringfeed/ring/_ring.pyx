@@ -40,6 +40,7 @@ CROWDED = c.RF_CROWDED
 ROW_OK = c.RF_ROW_OK
 ROW_RAISED = c.RF_ROW_RAISED
 ROW_KILLED = c.RF_ROW_KILLED
+STAGES = {c.RF_IN_COLLATE_FN: "collate_fn", c.RF_IN_BATCH_TRANSFORM: "batch_transform"}
 
 # However long a wait is, it comes up this often: a signal that arrives just before the sleep is seen then.
 cdef int64_t SLICE_NS = 100_000_000
@@ -345,14 +346,17 @@ cdef class Ring:
         c.rf_alarm(self.ring)
 
     def reap(self, uint32_t worker, bint blame=True):
-        """Take back what a proven-dead worker had claimed: (claims, index, deaths, epoch, batch, row, given_up)."""
+        """Take back what a proven-dead worker had claimed: (claims, index, deaths, epoch, batch, row, given_up, stage).
+
+        `stage`: the name of the user's function that had all rows of the batch, "" for a row of its own.
+        """
         cdef c.rf_reaped reaped
         if worker >= self.ring.geometry.ids:
             raise ValueError(f"worker {worker} of {self.ring.geometry.ids}")
         with nogil:
             reaped = c.rf_reap(self.ring, worker, blame)
         return (reaped.claims, reaped.index, reaped.deaths, reaped.epoch, reaped.batch, reaped.row,
-                reaped.given_up)
+                reaped.given_up, STAGES.get(reaped.stage, ""))
 
     # ---- looking on: see _snapshot.pyx ----
 

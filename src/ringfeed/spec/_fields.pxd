@@ -24,6 +24,7 @@ cdef extern from "bytes/forms.h" nogil:
 
     rf_filled rf_filled_by(const c.rf_claim *claim)
     int64_t rf_place_row(uint8_t *field, const rf_form *form, const rf_filled *filled, uint32_t row, int64_t length)
+    void rf_place_anew(uint8_t *field, const rf_form *form, const rf_filled *filled)
     void rf_note_row(uint8_t *field, const rf_form *form, uint32_t row, int64_t start, const int64_t *lengths)
     int64_t rf_look_up_row(uint8_t *field, const rf_form *form, uint32_t row, int64_t *lengths)
     int64_t rf_needed(uint8_t *field, const rf_form *form, uint64_t batch, uint32_t rows)

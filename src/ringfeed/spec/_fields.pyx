@@ -240,10 +240,9 @@ cdef class Fields:
         cdef int64_t *own = <int64_t *>cnp.PyArray_DATA(lengths)
         cdef int64_t shape[32]
         rf_read_lengths(start, field.form, good, rows, own)
-        longest = lengths.max(0, initial=0).tolist()
+        all_axes = (rows, *form.padded_shape(lengths, tuple([field.shape[axis + 1] for axis in range(field.ndim)])))
         for axis in range(axes):
-            shape[axis] = form.padded_length(longest[axis]) if axis in form.axes else field.shape[axis + 1]
-        all_axes = (rows, *[shape[axis] if axis < axes else field.shape[axis + 1] for axis in range(field.ndim)])
+            shape[axis] = all_axes[axis + 1]
         found = all_axes, form.beside_of(lengths, all_axes)
         with nogil:
             rf_pad(start, field.form, good, rows, own, shape)

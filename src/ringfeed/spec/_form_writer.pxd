@@ -30,6 +30,8 @@ cdef class FormWriter:
 
     cdef void begin(self, const c.rf_claim *claim) noexcept
     cdef cnp.ndarray sample_of(self, Py_ssize_t number, value, int64_t index)
+    cdef list samples_of(self, Py_ssize_t number, value, str where, Py_ssize_t most, int64_t index)
+    cdef write_anew(self, Py_ssize_t number, list samples, uint8_t *base, Py_ssize_t first, rows, int64_t index)
     cdef bint fits(self, Py_ssize_t number, cnp.ndarray array)
     cdef bint write_string(self, Py_ssize_t number, value, uint8_t *base, Py_ssize_t row, int64_t index,
                            bint stream) except -1

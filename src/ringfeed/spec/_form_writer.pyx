@@ -10,7 +10,7 @@ from libc.stdlib cimport calloc, free
 
 from ringfeed.ring cimport _cring as c
 from ringfeed.spec._fields cimport (
-    RF_NO_ROOM, Field, Fields, rf_filled_by, rf_form, rf_note_row, rf_place_row)
+    RF_NO_ROOM, Field, Fields, rf_filled_by, rf_form, rf_note_row, rf_place_anew, rf_place_row)
 from ringfeed.spec._values cimport array_of
 
 cnp.import_array()
@@ -175,19 +175,33 @@ cdef class FormWriter:
         self.fields.clear_gaps(number, target, size)
         return 0
 
-    cdef Py_ssize_t write_batch(self, Py_ssize_t number, value, uint8_t *base, Py_ssize_t rows, Py_ssize_t most,
-                                int64_t index, bint stream) except -1:
-        """Write the samples of a whole batch: a list of them, or a `Ragged`; returns how many."""
-        cdef Py_ssize_t row
+    cdef list samples_of(self, Py_ssize_t number, value, str where, Py_ssize_t most, int64_t index):
+        """Return the samples of a whole batch as arrays that fit, and their total too, or refuse them."""
         leaf = self.leaves[number]
-        where = f"dataset[{index}]: {leaf.path.replace('sample', 'batch', 1)}"
-        samples = self.values.rows_of(value, where, most)
-        if rows >= 0 and len(samples) != rows:
-            self.spec.batch_rows(number, len(samples), rows, index)
-        found = [self.sample_of(number, sample, index) for sample in samples]
+        found = [self.sample_of(number, sample, index) for sample in self.values.rows_of(leaf, value, where, most)]
         if leaf.form.total is not None:
             self.values.check_total(leaf, where, sum([len(sample) for sample in found]))
-        self.filled.rows = <uint32_t>len(found)
+        return found
+
+    cdef write_anew(self, Py_ssize_t number, list samples, uint8_t *base, Py_ssize_t first, rows, int64_t index):
+        """Write samples into these rows, counted from the `first` of a ticket that is all of a batch."""
+        cdef Field *field = &self.fields.fields[number]
+        rf_place_anew(base + field.offset, field.form, &self.filled)
+        self.packed[number].next = first * field.form.most[0]
+        self.packed[number].row = -1
+        for row, sample in zip(rows, samples):
+            self.put(number, sample, base, first + <Py_ssize_t>row, index, False)
+
+    cdef Py_ssize_t write_batch(self, Py_ssize_t number, value, uint8_t *base, Py_ssize_t rows, Py_ssize_t most,
+                                int64_t index, bint stream) except -1:
+        """Write the samples of a whole batch: a list of them, a `Ragged` or an array; returns how many."""
+        cdef Py_ssize_t row
+        cdef Field *field = &self.fields.fields[number]
+        where = f"dataset[{index}]: {self.leaves[number].path.replace('sample', 'batch', 1)}"
+        found = self.samples_of(number, value, where, most, index)
+        if rows >= 0 and len(found) != rows:
+            self.spec.batch_rows(number, len(found), rows, index)
+        rf_place_anew(base + field.offset, field.form, &self.filled)  # a worker that died here may have placed others
         for row in range(len(found)):
             self.put(number, found[row], base, row, index, stream)
         return len(found)

@@ -12,7 +12,7 @@ import numpy as np
 
 from ringfeed.errors import SpecError
 from ringfeed.ring.failure import Nothing
-from ringfeed.spec.forms import sample_of
+from ringfeed.spec.forms import Masked, Padded, joined, sample_of
 
 
 cdef extern from "bytes/copy.h" nogil:
@@ -372,45 +372,98 @@ cdef class RowWriter:
 
     cdef write_made(self, c.rf_claim *claim, tuple indices, make, change, uint32_t most):
         cdef int64_t began_ns = c.rf_now_ns(), made_ns, count = len(indices)
+        c.rf_blame_stage(claim, c.RF_IN_COLLATE_FN)
         batch = make(indices)
         made_ns = c.rf_now_ns()
-        self.writer.stream = rf_streams(claim, self.beyond)
+        self.begin(claim)
         claim.rows_delivered = self.write_batch(batch, claim.base, indices[0], most)
         rf_note_times(claim, 0, (made_ns - began_ns) // count, (c.rf_now_ns() - made_ns) // count)  # one row was timed
         if change is not None:
             self.change_rows(claim, list(range(claim.rows_delivered)), indices, change)
 
     cdef change_rows(self, c.rf_claim *claim, list rows, tuple indices, transform):
+        """Have a batch changed: as views or, where rows are missing or have a form, as copies that are written back."""
         cdef Py_ssize_t number
-        views = [self.writer.fields.wrap(number, claim.base, claim.first_row, claim.rows_delivered, self.owner)
-                 for number in range(self.count)]
         has_gaps = len(rows) < claim.rows_delivered
-        out = [view[rows] for view in views] if has_gaps else views
+        out = [self.field_of(claim, number, rows, has_gaps) for number in range(self.count)]
         given = self.spec.unflatten(out)
+        c.rf_blame_stage(claim, c.RF_IN_BATCH_TRANSFORM)
         answer = transform(indices, given)
+        leaves = out
         if answer is not None:
-            self.put_batch_back(answer, out, indices[0])
+            leaves = self.changed_to(answer, out, indices[0])
         elif not self.structure.is_flat:
             self.check_out(given, out, indices[0], "batch", "batch_transform")
-        for number, view in enumerate(views):
-            if has_gaps:
-                view[rows] = out[number]
-            self.writer.fields.clear_gaps(number, claim.base + self.writer.fields.fields[number].offset, view.nbytes)
+        for number in range(self.count):
+            if has_gaps or leaves[number] is not out[number] or self.writer.fields.has_form(number):
+                self.write_rows(claim, number, leaves[number], rows, indices[0])
+            self.clear_rows(claim, number)
 
-    cdef put_batch_back(self, batch, list out, int64_t index):
-        """Write a batch into the slot that its leaves may be parts of."""
+    cdef field_of(self, c.rf_claim *claim, Py_ssize_t number, list rows, bint has_gaps):
+        """Return the rows of a field as `batch_transform` is given them."""
+        if self.writer.fields.has_form(number):
+            return joined(self.spec.leaves[number], self.samples_at(claim, number, rows))
+        view = self.view_of(claim, number)
+        return view[rows] if has_gaps else view
+
+    cdef list samples_at(self, c.rf_claim *claim, Py_ssize_t number, list rows):
+        """Return these rows of a leaf with a form, as they lie in the slot."""
+        return [self.writer.fields.wrap_row(number, claim.base, claim.first_row + <uint32_t>row, self.owner)
+                for row in rows]
+
+    cdef view_of(self, c.rf_claim *claim, Py_ssize_t number):
+        return self.writer.fields.wrap(number, claim.base, claim.first_row, claim.rows_delivered, self.owner)
+
+    cdef list changed_to(self, batch, list out, int64_t index):
+        """Return copies of the leaves of a batch that fit, or the very leaves of `out`, whose parts they may be."""
         leaves = self.spec.flatten(batch, index, "batch")
-        found = []
-        for number, (leaf, field) in enumerate(zip(leaves, out)):
-            if np.shape(leaf) != field.shape:
-                where = self.spec.leaves[number].path.replace("sample", "batch", 1)
-                raise SpecError(f"dataset[{index}]: {where} has shape {np.shape(leaf)}, expected {field.shape} as "
-                                f"before batch_transform; change shapes in transform=")
-            same = leaf is field
-            found.append(field if same else np.array(self.spec.batch_array(number, leaf, index, len(field))))
-        for array, field in zip(found, out):
-            if array is not field:
-                field[...] = array
+        return [leaf if leaf is field else self.copied(number, leaf, field, index)
+                for number, (leaf, field) in enumerate(zip(leaves, out))]
+
+    cdef copied(self, Py_ssize_t number, leaf, field, int64_t index):
+        path = self.spec.leaves[number].path.replace("sample", "batch", 1)
+        where = f"dataset[{index}]: {path}"
+        if self.writer.fields.has_form(number):
+            found = [np.array(sample) for sample in
+                     self.writer.forms.samples_of(number, leaf, where, self.rows_of(field), index)]
+            if len(found) != self.rows_of(field):
+                raise SpecError(f"{where} has {len(found)} samples, expected {self.rows_of(field)} as before "
+                                f"batch_transform; give as many")
+            return found
+        if np.shape(leaf) != field.shape:
+            raise SpecError(f"{where} has shape {np.shape(leaf)}, expected {field.shape} as before batch_transform; "
+                            f"change shapes in transform=")
+        return np.array(self.spec.batch_array(number, leaf, index, len(field)))
+
+    cdef rows_of(self, field):
+        """Return how many samples a leaf of a batch has that `batch_transform` was given."""
+        return len(field[0]) if isinstance(field, (Padded, Masked)) else len(field)
+
+    cdef write_rows(self, c.rf_claim *claim, Py_ssize_t number, leaf, list rows, int64_t index):
+        """Write rows that are no views of the slot."""
+        if self.writer.fields.has_form(number):
+            if type(leaf) is not list:
+                leaf = self.samples_in(claim, number, leaf, rows, index)
+            self.writer.forms.write_anew(number, leaf, claim.base, claim.first_row, rows, index)
+            return
+        view = self.view_of(claim, number)
+        view[rows if len(rows) < claim.rows_delivered else ...] = leaf
+
+    cdef list samples_in(self, c.rf_claim *claim, Py_ssize_t number, leaf, list rows, int64_t index):
+        """Return the samples of a leaf of a batch that was changed in place, in the lengths that they had."""
+        place = self.spec.leaves[number]
+        if not place.form.is_padded:
+            where = f"dataset[{index}]: {place.path.replace('sample', 'batch', 1)}"
+            return self.writer.forms.samples_of(number, leaf, where, len(rows), index)
+        values = leaf[0] if isinstance(leaf, (Padded, Masked)) else leaf
+        shapes = [np.shape(sample) for sample in self.samples_at(claim, number, rows)]
+        return [value[tuple(map(slice, shape))] for value, shape in zip(values, shapes)]
+
+    cdef clear_rows(self, c.rf_claim *claim, Py_ssize_t number):
+        """Clear the padding of elements that the user's code may have written."""
+        if not self.writer.fields.has_form(number):
+            view = self.view_of(claim, number)
+            self.writer.fields.clear_gaps(number, claim.base + self.writer.fields.fields[number].offset, view.nbytes)
 
     cdef uint32_t write_batch(self, batch, uint8_t *base, int64_t index, uint32_t most) except? 0xffffffff:
         cdef Py_ssize_t number, rows = -1

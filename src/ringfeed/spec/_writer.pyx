@@ -121,7 +121,7 @@ cdef class FieldWriter:
 
     cdef describe(self, Given *given, leaf):
         if leaf.form is not None:
-            given.ndim = -1  # no array is certainly a sample: FormWriter looks at it
+            given.ndim = given.sample_ndim = -1  # no array is certainly a sample: FormWriter looks at it
             return
         given.ndim = len(leaf.given_shape)
         given.sample_ndim = -1 if leaf.variable else given.ndim

@@ -70,9 +70,11 @@ class Array:
     ``dtype`` is anything that ``np.dtype`` takes, byte order included, except None. Refused with SpecError:
     dtypes that hold Python objects or have no width, negative axes, more than 32 axes or 2**62 bytes.
 
-    ``variable`` is for datasets of whole batches, which may be smaller than ``shape`` along all axes (True), or along
-    these, as in ``Array((512, 512, 3), "uint8", variable=(0, 1))``: a slot reserves the whole shape, and each batch
-    is handed out in its own. All rows of one batch have one shape.
+    ``variable`` is for samples that may be smaller than ``shape`` along all axes (True), or along these, as in
+    ``Array((512, 512, 3), "uint8", variable=(0, 1))``: a slot reserves the whole shape, and each batch is handed out in
+    its own. It is ``Array((None, None, 3), "uint8", max_shape=(512, 512, 3), form="pad")`` in short, with zeros behind
+    what is smaller than the largest sample of a batch; the whole batches of a dataset, or of ``collate_fn``, have one
+    shape in all rows as they come.
 
     Any of ``scale``, ``offset``, ``mean``, ``std`` and ``layout`` makes a float32 array of the uint8 that the dataset
     gives, while it is written into the slot; see `Cast`. ``shape`` is that in the slot: with ``layout="CHW"`` the
@@ -274,7 +276,7 @@ def matching(found: AnyArray, shape: tuple[int, ...], leaf: Leaf, where: str) ->
 
 
 _BY_SPEC = {  # whether it is of a whole batch
-    False: "; or have samples of many shapes by spec= with form='pad' or 'ragged' or, with batch_size=1, variable=",
+    False: "; or have samples of many shapes by spec= with variable=, form='pad' or form='ragged'",
     True: "; or have batches of many shapes by spec= with variable= and max_batch_size=",
 }
 

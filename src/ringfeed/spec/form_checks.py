@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ringfeed.spec.array import error_of, shown
+from ringfeed.spec.array import Array, error_of, shown
 from ringfeed.spec.forms import Form
 from ringfeed.spec.values import from_number, is_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ringfeed.spec.array import AnyDtype
+    from ringfeed.spec.array import AnyDtype, Leaf
 
 FORMS = ("ragged", "pad")
 MOST_TOTAL = 2**40 - 1  # the cursor of a field counts in 40 bits
@@ -60,6 +60,21 @@ def form_of(  # noqa: PLR0913 - what an Array says of it
         raise error_of("Array", "has lengths=True and mask=True", "one of them", "a mask says what lengths say")
     beside = "lengths" if lengths else "mask" if mask else None
     return Form(name, most, axes, None, _padding(padding_value, dtype), _pad_to(pad_to, most, axes), beside)
+
+
+def padded(leaf: Leaf, array: Array) -> Array:
+    """Return an Array whose samples are padded in the place of one with variable=; of others, as it is."""
+    if not leaf.variable:
+        return array
+    if leaf.cast is not None:
+        expected = "samples that are not converted, as they are padded with zeros to make a batch of several"
+        remedy = "give batch_size=1, convert them in __getitem__, or leave scale=, offset=, mean= and std= out"
+        raise error_of(leaf.path, f"has variable={leaf.variable} and converts its samples", expected, remedy)
+    axes = [axis for axis in leaf.variable if leaf.shape[axis]]
+    shape = [None if axis in axes else length for axis, length in enumerate(leaf.shape)]
+    if not axes:
+        return Array(shape, leaf.dtype, cast=leaf.casts)
+    return Array(shape, leaf.dtype, form="pad", max_shape=leaf.shape, cast=leaf.casts)
 
 
 def bytes_form(name: str, max_size: Any, total: Any) -> Form:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ringfeed.spec.array import UINT8, error_of, for_dtype, shown
-from ringfeed.spec.forms import Ragged
+from ringfeed.spec.forms import Masked, Padded, Ragged, parted
 from ringfeed.spec.refusals import way_out
 from ringfeed.spec.values import from_array, from_list, in_dtype
 
@@ -22,6 +22,8 @@ def fitting(leaf: Leaf, value: Any, where: str) -> AnyArray:
     assert leaf.form is not None
     if leaf.form.name in {"bytes", "text"}:
         return _bytes_of(leaf, leaf.form, value, where)
+    if isinstance(value, (list, tuple)) and not value and leaf.form.shape[0] is None:  # no box: NumPy's is of one axis
+        return np.empty([axis or 0 for axis in leaf.form.shape], leaf.dtype)
     found = from_array(value, where)
     expected = f"an array of shape {leaf.form.shape} and dtype {leaf.dtype}"
     if found is None:
@@ -51,8 +53,8 @@ def _bytes_of(leaf: Leaf, form: Form, value: Any, where: str) -> AnyArray:
     if form.name == "text":
         if isinstance(value, str):
             found = np.frombuffer(_encoded(value, where), UINT8)
-    elif isinstance(value, (bytes, bytearray)) or (isinstance(value, memoryview) and value.contiguous):
-        found = np.frombuffer(value, UINT8)
+    elif isinstance(value, (bytes, bytearray, memoryview)):
+        found = np.frombuffer(bytes(value) if isinstance(value, memoryview) and not value.contiguous else value, UINT8)
     elif (array := from_array(value, where)) is not None and array.dtype == UINT8 and array.ndim == 1:
         found = array
     if found is None:
@@ -84,15 +86,34 @@ def no_room(leaf: Leaf, where: str, need: int) -> SpecError:
     return error_of(where, got, f"total={leaf.form.total} {leaf.form.unit} a batch", remedy)
 
 
-def rows_of(value: Any, where: str, max_rows: int) -> list[Any] | tuple[Any, ...] | Ragged:
+def rows_of(leaf: Leaf, value: Any, where: str, max_rows: int) -> list[Any]:
     """Return the samples of a leaf of a whole batch, one by one, or refuse what are none."""
-    if not isinstance(value, (list, tuple, Ragged)):
-        expected = "a list of samples, one a row, or a ringfeed.Ragged"
+    assert leaf.form is not None
+    found: list[Any] | None = None
+    if isinstance(value, (Padded, Masked)):
+        found = parted(leaf.form, value) if leaf.form.is_padded else None
+    elif isinstance(value, Ragged):
+        found = _samples_of(value, where)
+    elif isinstance(value, (list, tuple)):
+        found = list(value)
+    elif (array := from_array(value, where)) is not None and array.ndim:
+        found = list(array)
+    if found is None:
+        what = "ringfeed.Padded or Masked" if leaf.form.is_padded else "ringfeed.Ragged"
+        expected = f"a list of samples, one a row, an array whose rows are samples of one shape, or a {what}"
         raise error_of(where, f"is {shown(value)}", expected, "return one of these from __getitem__")
-    if len(value) > max_rows:
+    if len(found) > max_rows:
         remedy = "return smaller batches, or raise max_batch_size"
-        raise error_of(where, f"has {len(value)} rows", f"at most {max_rows}", remedy)
-    return value
+        raise error_of(where, f"has {len(found)} rows", f"at most {max_rows}", remedy)
+    return found
+
+
+def _samples_of(ragged: Ragged, where: str) -> list[Any]:
+    try:
+        return list(ragged)
+    except UnicodeDecodeError as error:
+        got = f"has bytes that are no UTF-8 ({error.reason} at byte {error.start} of a text)"
+        raise error_of(where, got, "text", "decode it with errors='replace', or give ringfeed.Bytes in spec=") from None
 
 
 def check_total(leaf: Leaf, where: str, need: int) -> None:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from ringfeed.spec.array import AnyArray, AnyDtype
+    from ringfeed.spec.array import AnyArray, AnyDtype, Leaf
 
 
 class Ragged:
@@ -93,6 +93,43 @@ def sample_of(name: str, array: AnyArray) -> Any:
     return array.data if name == "bytes" else array
 
 
+def joined(leaf: Leaf, samples: Sequence[AnyArray]) -> Any:
+    """Return what a batch of these samples holds, as a copy; what comes beside the values cannot be written into."""
+    form = leaf.form
+    assert form is not None
+    counted = form.axes[-1] + 1
+    lengths = np.array([sample.shape[:counted] for sample in samples], np.int64).reshape(-1, counted)
+    if not form.is_padded:
+        splits = np.concatenate([[0], np.cumsum(lengths[:, 0])])
+        values = np.empty((int(splits[-1]), *leaf.shape[1:]), leaf.dtype)
+        for sample, begin in zip(samples, splits.tolist(), strict=False):
+            values[begin : begin + len(sample)] = sample
+        splits.flags.writeable = False
+        return form.join(values, splits)
+    values = np.empty((len(samples), *form.padded_shape(lengths, leaf.shape)), leaf.dtype)
+    values[...] = np.frombuffer(form.padding, leaf.dtype)[0]
+    for row, sample in zip(values, samples, strict=True):
+        row[tuple(map(slice, sample.shape))] = sample
+    beside = form.beside_of(lengths, values.shape)
+    if beside is not None:
+        beside.flags.writeable = False
+    return form.join(values, beside)
+
+
+def parted(form: Form, padded: Padded | Masked) -> list[AnyArray]:
+    """Return the samples of padded values, as views, by what is beside them."""
+    beside = np.asarray(padded[1])
+    if isinstance(padded, Masked):
+        others = [tuple(range(1, axis + 1)) + tuple(range(axis + 2, beside.ndim)) for axis in range(beside.ndim - 1)]
+        beside = np.stack([beside.any(axes).sum(1) for axes in others], 1)
+    beside = beside.reshape(len(beside), -1)
+    found = []
+    for row, lengths in zip(padded.values, beside.tolist(), strict=True):
+        ends: dict[int, int] = dict(zip(form.axes, lengths, strict=True))
+        found.append(row[tuple(slice(ends.get(axis)) for axis in range(len(form.most)))])
+    return found
+
+
 @dataclass(frozen=True)
 class Form:
     """How the samples of a leaf, which differ in length, lie in a batch.
@@ -140,6 +177,12 @@ class Form:
     def padded_length(self, longest: int) -> int:
         """Return how long an axis of a batch is whose longest sample is so long."""
         return next((length for length in self.pad_to if length >= longest), longest)
+
+    def padded_shape(self, lengths: AnyArray, room: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of all rows, of samples of these lengths along their first axes; ``room``: of a slot."""
+        longest = lengths.max(0, initial=0).tolist()
+        own = [self.padded_length(longest[axis]) if axis in self.axes else room[axis] for axis in range(len(longest))]
+        return (*own, *room[len(longest) :])
 
     def beside_of(self, lengths: AnyArray, shape: tuple[int, ...]) -> AnyArray | None:
         """Return what comes beside padded values of ``shape`` (rows, ...), from lengths along all axes."""

@@ -249,6 +249,14 @@ class Spec:
         )
         return self if not any(leaf.cast or leaf.casts for leaf in self.leaves) else Spec(self.unflatten(list(given)))
 
+    def padded(self) -> Spec:
+        """Return the spec with form="pad" in the place of variable=: of batches of several samples."""
+        if not any(leaf.variable for leaf in self.leaves):
+            return self
+        from ringfeed.spec.form_checks import padded  # noqa: PLC0415 - as for the forms of an Array
+
+        return Spec(self.unflatten([padded(*pair) for pair in zip(self.leaves, self._key[1], strict=True)]))
+
     def flatten(self, sample: object, index: int, root: str = "sample") -> list[object]:
         """Return the leaves of a sample (``root``: or "batch") in order; only the structure is checked."""
         leaves: list[object] = []

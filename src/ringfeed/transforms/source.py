@@ -136,8 +136,6 @@ class TransformSource(WrappedSource):
         """Set the spec: that of the samples as the transform leaves them."""
         self.learn_inner()
         self.accept(self.inner.spec, self.inner.rows)
-        if self.has_batch_transform:
-            _refuse_forms(self.spec)
         trial = self.terms.trial
         if trial is None or trial.in_place is None:
             return
@@ -234,17 +232,6 @@ def _refuse_cast(spec: Spec) -> None:
             message = (
                 f"{leaf.path} is converted by its Array, but transform changes it in the slot, where it is float32 "
                 f"already; return a new sample, or leave scale=, offset=, mean=, std= and layout= out"
-            )
-            raise SpecError(message)
-
-
-def _refuse_forms(spec: Spec) -> None:
-    """Refuse to change batches of samples that differ in length, which the consumer makes when all rows are there."""
-    for leaf in spec.leaves:
-        if leaf.form is not None:
-            message = (
-                f"{leaf.path} is {leaf.form.name}, and batch_transform= changes batches whose samples have one shape; "
-                f"change each sample in transform=, or the batch where you train"
             )
             raise SpecError(message)
 

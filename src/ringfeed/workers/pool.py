@@ -7,7 +7,7 @@ import threading
 import traceback
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringfeed.data.base import Port
 from ringfeed.errors import WorkerError
@@ -23,6 +23,13 @@ if TYPE_CHECKING:
     from ringfeed.workers.process import Launcher
 
 STOP_S = 1.0
+
+
+class Death(NamedTuple):
+    """How the last worker ended that tried a row, and in which function of the user's that has all rows of a batch."""
+
+    reason: str = "ended"
+    stage: str = ""
 
 
 @dataclass(frozen=True)
@@ -77,9 +84,9 @@ class Pool(ABC):
         """Work in the calling thread; False when there was nothing to do, or others do it."""
         return False
 
-    def death_of(self, batch: int, row: int) -> str:  # noqa: ARG002 - only processes die
+    def death_of(self, batch: int, row: int) -> Death:  # noqa: ARG002 - only processes die
         """Say how the last worker died that tried this row."""
-        return ""
+        return Death()
 
     def stalled(self) -> list[str]:
         """Describe each worker, with its Python stack."""

@@ -14,7 +14,7 @@ from ringfeed.ring.machine import check_processes, start_thread
 from ringfeed.workers.fork import Fork
 from ringfeed.workers.forkserver import DESCRIPTORS, Forkserver
 from ringfeed.workers.handshake import Handshake
-from ringfeed.workers.pool import STOP_S, Pool
+from ringfeed.workers.pool import STOP_S, Death, Pool
 from ringfeed.workers.process import terminate_all
 from ringfeed.workers.restart_policy import RestartPolicy
 from ringfeed.workers.roster import Roster
@@ -143,10 +143,10 @@ class Processes(Pool):
 
     def _on_exit(self, number: int, reaped: tuple[Any, ...]) -> None:
         """Forget a dead worker and count its death; raise WorkerError where it must not be replaced."""
-        _, index, _, epoch, batch, row, given_up = reaped
+        _, index, _, epoch, batch, row, given_up, stage = reaped
         if given_up:
             self._handshake.bars = self._config.source.barred(self._handshake.bars, epoch, index)
-        self._roster.remove(number, (batch, row) if given_up else None)
+        self._roster.remove(number, (batch, row) if given_up else None, stage)
 
     def _replenish(self) -> None:
         """Start workers in the place of those that are gone; where that fails, go on without the optional ones."""
@@ -192,10 +192,10 @@ class Processes(Pool):
         """The highest number of workers that could be reached, and why; None while every request was met."""
         return self._policy.scaled_down
 
-    def death_of(self, batch: int, row: int) -> str:
+    def death_of(self, batch: int, row: int) -> Death:
         """Say how the last worker died that tried this row."""
         with self._lock:
-            return self._roster.deaths.pop((batch, row), "ended")
+            return self._roster.deaths.pop((batch, row), Death())
 
     def stalled(self) -> list[str]:
         """Describe each worker, and those that SIGKILL could not end."""

@@ -6,6 +6,8 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from ringfeed.workers.pool import Death
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
     from collections.abc import Set as AbstractSet
@@ -27,7 +29,7 @@ class Roster:
         self.workers: dict[int, WorkerProcess] = {}
         self.leaving: set[int] = set()  # of the workers: asked to leave, and not replaced
         self.fenced: dict[int, WorkerProcess] = {}  # sent SIGKILL, not dead, and replaced: their ids are theirs still
-        self.deaths: dict[tuple[int, int], str] = {}  # by batch and row: how the last worker died that tried it
+        self.deaths: dict[tuple[int, int], Death] = {}  # by batch and row: how the last worker died that tried it
         self._ids = ids
         self._policy = policy
         self._watchdog = watchdog
@@ -60,10 +62,11 @@ class Roster:
         """Note how many workers have filled samples; before a dead one is removed."""
         self._policy.note_at_work(sum(not self._watchdog.is_fresh(number) for number in self.staying))
 
-    def remove(self, number: int, given_up: tuple[int, int] | None = None) -> None:
+    def remove(self, number: int, given_up: tuple[int, int] | None = None, stage: str = "") -> None:
         """Forget a dead worker and count its death; raise WorkerError where it must not be replaced.
 
-        ``given_up``: the batch and row that are tried no more, because of this death.
+        ``given_up``: the batch and row that are tried no more, because of this death; ``stage``: the function of the
+        user's that it came in, if that has all rows at once.
         """
         if number in self.fenced:
             self.fenced.pop(number).exit_reason()
@@ -73,7 +76,7 @@ class Roster:
         startup_error = worker.startup_error()
         exit_reason = worker.exit_reason()
         if given_up is not None:
-            self.deaths[given_up] = exit_reason
+            self.deaths[given_up] = Death(exit_reason, stage)
         if number in self.leaving:
             self.leaving.discard(number)
             self._watchdog.forget(number)

@@ -155,6 +155,20 @@ static void a_death_between_two_steps(void)
     free(place.memory);
 }
 
+/* Who fills a whole batch again, with rows of other lengths, has all of the room. */
+static void a_batch_that_is_placed_anew(void)
+{
+    struct place place = with_total(2 * MOST);
+    const struct rf_filled filled = {7, ROWS};
+    for (int64_t attempt = 0; attempt < 9; attempt++) {
+        rf_place_anew(place.field, &place.form, &filled);
+        CHECK_EQ(rf_place_row(place.field, &place.form, &filled, 0, MOST - attempt % 2), 0);
+        CHECK_EQ(rf_place_row(place.field, &place.form, &filled, 1, MOST - 1 + attempt % 2), MOST - attempt % 2);
+    }
+    CHECK_EQ(rf_needed(place.field, &place.form, 7, ROWS), -1);
+    free(place.memory);
+}
+
 struct writer {
     struct place *place;
     uint32_t first;
@@ -272,6 +286,7 @@ static void damaged_records(void)
             for (uint32_t row = 0; row < count; row++)
                 CHECK(found[row] <= found[row + 1]);
             CHECK((size_t)found[count] * place.form.unit <= place.size);
+            CHECK(!place.form.total || found[count] <= place.form.total);
         }
         free(place.memory);
     }
@@ -284,6 +299,7 @@ int main(void)
     RUN(any_order_within_a_total);
     RUN(more_than_the_total);
     RUN(a_death_between_two_steps);
+    RUN(a_batch_that_is_placed_anew);
     RUN(two_writers);
     RUN(pictures_are_padded);
     RUN(damaged_records);

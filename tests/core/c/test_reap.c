@@ -98,6 +98,29 @@ static void death_in_a_row_is_blamed_on_it(void)
     rf_unreference(ring);
 }
 
+/* A death in a function that has all rows is blamed on none of them; when it is given up, so are all. */
+static void death_in_a_stage_is_blamed_on_it(void)
+{
+    struct rf_claim claim;
+    struct rf_ring *ring = claimed_ring(4, &claim);
+    rf_blame(&claim, 0);
+    rf_reap(ring, 0, true);
+    for (uint32_t death = 1; death <= PLACE_ATTEMPTS; death++) {
+        CHECK(claim_as(ring, 0, &claim));
+        rf_blame(&claim, 3);
+        rf_blame_stage(&claim, RF_IN_COLLATE_FN);
+        struct rf_reaped reaped = rf_reap(ring, 0, true);
+        CHECK_EQ(reaped.stage, RF_IN_COLLATE_FN);
+        CHECK_EQ(reaped.deaths, death);
+        CHECK_EQ(reaped.row, 0);
+        CHECK_EQ(reaped.index, 0);
+        CHECK_EQ(reaped.given_up, death == PLACE_ATTEMPTS);
+        for (uint32_t row = 0; row < 4; row++)
+            CHECK_EQ(rf_slot_marks(ring, 0)[row], reaped.given_up ? RF_ROW_KILLED : RF_ROW_OK);
+    }
+    rf_unreference(ring);
+}
+
 /* What rf_reap() counts when the line reads so at the death of a worker in ticket 0, attempt 0. */
 static uint32_t deaths_counted(uint64_t ticket, uint32_t attempt, uint32_t row, bool blame)
 {
@@ -207,6 +230,7 @@ int main(void)
     RUN(reap_below_cancel_upto_cancels);
     RUN(reap_tells_everyone);
     RUN(death_in_a_row_is_blamed_on_it);
+    RUN(death_in_a_stage_is_blamed_on_it);
     RUN(blame_counts_only_for_this_ticket_and_attempt);
     RUN(max_attempts_give_up_only_the_row);
     RUN(deaths_end_with_the_batch);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,33 @@ def test_batches_are_those_of_the_loader(settings: dict[str, Any]) -> None:
                 lambda spec, part: spec.is_compatible_with(part) or pytest.fail(str(spec)), dataset.element_spec, batch
             )
     assert digest(found) == digest(expected(**settings))
+
+
+def is_in_a_slot(tensor: Any) -> bool:
+    """Return whether a tensor's memory is shared memory of a ring."""
+    address = np.asarray(memoryview(tensor)).__array_interface__["data"][0]
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        span, *_, name = line.split(maxsplit=5)
+        begin, end = (int(edge, 16) for edge in span.split("-"))
+        if begin <= address < end:
+            return "memfd:" in name
+    return False
+
+
+def test_values_are_not_copied() -> None:
+    """They lie in the slot, one batch after another, until there is no slot left to fill; what is kept stays right."""
+    names = ["boxes", "wide", "tokens", "measured", "masked", "number"]
+    with make(names, slots=4) as loader:
+        kept = list(loader.to_tf_dataset())
+        for batch in kept[:2]:
+            parts = (batch["boxes"].values, batch["wide"].values, batch["tokens"], batch["number"])
+            assert all(map(is_in_a_slot, (*parts, batch["measured"].values, batch["masked"].values)))
+            assert not is_in_a_slot(batch["measured"].lengths)
+            del parts
+        assert digest(map(said, kept)) == digest(expected(names))
+        del batch, kept
+    with make(names, slots=4, copy=True) as loader:
+        assert not any(is_in_a_slot(batch["boxes"].values) for batch in loader.to_tf_dataset())
 
 
 def specs(rows: int | None) -> dict[str, Any]:

@@ -176,6 +176,16 @@ def test_strings_of_numpy_stay_arrays() -> None:
     assert {raw.dtype.str for _, raw in batches} == {"|S3"}
 
 
+def test_ragged_strings_of_numpy_stay_ragged() -> None:
+    """As those of one shape stay arrays."""
+    spec = Array((None,), "S3", max_shape=(4,), form="ragged")
+    samples = [np.full(length, b"b%d" % length) for length in (2, 0, 1)]
+    with ringfeed.Loader(samples, batch_size=3, spec=spec, workers=0) as loader:
+        (batch,) = loader.to_torch()
+    assert type(batch) is ringfeed.Ragged
+    assert [sample.tolist() for sample in batch] == [[b"b2", b"b2"], [], [b"b1"]]
+
+
 class Elsewhere:
     """A device whose copies are there at once, and are told by their dtype."""
 

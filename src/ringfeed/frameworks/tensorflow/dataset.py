@@ -25,12 +25,14 @@ import numpy as np
 import tensorflow as tf
 
 from ringfeed.errors import SpecError
-from ringfeed.frameworks.batch import NUMPY, Epoch, TensorBuilder, without_lists
+from ringfeed.frameworks.base import Framework
+from ringfeed.frameworks.batch import Epoch, Outstanding, TensorBuilder, without_lists
 from ringfeed.frameworks.cast import casts_of
 from ringfeed.frameworks.tensorflow import op as tensorflow_op
 from ringfeed.frameworks.tensorflow.cast import TensorFlowCasts
 from ringfeed.frameworks.tensorflow.feed import check_whole, ended_early, superseded
 from ringfeed.frameworks.tensorflow.forms import beside_specs, blank_shape, joiner, values_spec
+from ringfeed.spec.dlpack import Exported
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,6 +43,14 @@ if TYPE_CHECKING:
     from ringfeed.spec.array import AnyArray
 
     Leaves: TypeAlias = "list[AnyArray]"
+
+OVER_SLOTS = Framework(
+    from_dlpack=lambda capsule: np.from_dlpack(Exported(capsule)),  # type: ignore[arg-type]
+    from_numpy=lambda array: array,
+    leaves_alone=frozenset({"bfloat16"}),
+    strings=True,
+)
+"""How `numpy_function` takes memory."""
 
 ENDLESS = np.iinfo(np.int64).max
 """Steps of a dataset that ends when the loader does."""
@@ -75,7 +85,9 @@ def to_tf_dataset(stream: BatchStream, cast: CastTree = None) -> tf.data.Dataset
 
     A leaf with ``form="ragged"`` is a `tf.RaggedTensor`, one with ``form="pad"`` a tensor whose axes that differ are
     None, with lengths or a mask a `Padded` or `Masked` of tensors; `Bytes` and `Text` are tensors of `tf.string`.
-    Batches with one of these, or with axes that vary, are copied once, by Python.
+    Batches with one of these, or with axes that vary, come by Python, which takes longer than the op, but they are not
+    copied either: TensorFlow keeps the arrays over the slot, and lets go of them at a later call of Python, so that a
+    slot more than two is wanted. Strings are copied.
 
     The newest iteration has the loader, whether begun here or by ``iter(loader)``; an older one fails with
     the text of a `SupersededError`. What the loader raises arrives as a `tf.errors.OpError` with its type and
@@ -105,8 +117,10 @@ def to_tf_dataset(stream: BatchStream, cast: CastTree = None) -> tf.data.Dataset
 
 
 def _private_epoch(stream: BatchStream, count: int | None) -> Epoch:
+    """An epoch of arrays, which `numpy_function` makes tensors of without a copy, since they begin at 64 bytes."""
     check_whole(stream, count)
-    return Epoch(stream, TensorBuilder(stream.info, NUMPY).leaves)
+    builder, outstanding = TensorBuilder(stream.info, OVER_SLOTS), Outstanding(stream.info.slots)
+    return Epoch(stream, lambda lease, rows: outstanding.build(builder, lease, rows))
 
 
 def leaf_specs(info: LoaderInfo, extra: Mapping[str, np.dtype[Any]] | None = None) -> list[tf.TensorSpec]:
