@@ -29,11 +29,15 @@ class Exit:
     """Knows whether the interpreter is on its way out."""
 
     begun = False
+    calls: tuple[Callable[[], object], ...] = ()
+    """Called when it begins, before the loaders are ended."""
 
     @classmethod
     def note(cls) -> None:
         """Be told so, before the loaders are ended."""
         cls.begun = True
+        for call in cls.calls:
+            call()
 
     @classmethod
     def park(cls) -> None:

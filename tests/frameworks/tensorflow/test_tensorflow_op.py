@@ -568,6 +568,41 @@ def test_nobody_is_in_python_when_it_ends() -> None:
     assert (ended.stdout, ended.returncode) == ("0\n", 0), ended.stderr
 
 
+DAEMON = """
+    import threading, numpy as np, ringfeed
+    import tensorflow as tf
+
+    class Numbers:
+        def __len__(self):
+            return 10**6
+        def __getitem__(self, index):
+            return np.float32(index)
+
+    loader = ringfeed.Loader(Numbers(), batch_size=4, workers=1)
+    dataset, reached = loader.to_tf_dataset(), threading.Event()
+    def read():
+        for batch in dataset:
+            reached.set()
+        raise ValueError("it came to the end")
+    def fail():
+        raise KeyError("of the user")
+    threading.Thread(target=read, daemon=True).start()
+    reached.wait(100)
+    other = threading.Thread(target=fail, daemon=True)
+    other.start()
+    other.join()
+"""
+
+
+def test_a_daemon_thread_that_reads_at_the_exit_ends_silently() -> None:
+    """It prints no traceback of the loader that the exit has closed; an error of the user's is printed."""
+    command = [sys.executable, "-c", textwrap.dedent(DAEMON)]
+    ended = subprocess.run(command, check=False, capture_output=True, timeout=240, text=True)
+    assert ended.returncode == 0, ended.stderr
+    lines = [line for line in ended.stderr.splitlines() if "Error: " in line and "rendezvous" not in line]
+    assert lines == ["KeyError: 'of the user'"], ended.stderr
+
+
 ENDS = {
     "end of script": ("pass", 0),
     "uncaught error": ("raise RuntimeError('of the user')", 1),

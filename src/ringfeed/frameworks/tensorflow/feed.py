@@ -12,7 +12,7 @@ import weakref
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ringfeed._process import Forks
+from ringfeed._process import Exit, Forks
 from ringfeed.errors import RingfeedError, StateError, SupersededError
 from ringfeed.resume.place import UNKNOWN
 from ringfeed.ring import _feed
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ringfeed.ring._ring import Lease
 
 EXIT_S = 2.0
+CLOSED = "ClosedError: "  # in TensorFlow's text of one of ours
 
 
 class LoaderFeed:
@@ -143,6 +144,20 @@ def _hand_over(stream: BatchStream, lease: Lease, rows: int) -> tuple[Lease, int
     """Hand a batch to C code as it is; also says whether any comes after it."""
     return lease, rows, stream.has_more()
 
+
+def _end_daemons_silently() -> None:
+    """At the exit: let daemon threads that TensorFlow tells of a closed loader end as all others do, without a word."""
+    show = threading.excepthook
+
+    def show_others(found: threading.ExceptHookArgs) -> None:
+        is_daemon = found.thread is not None and found.thread.daemon
+        if not (is_daemon and CLOSED in str(found.exc_value)):
+            show(found)
+
+    threading.excepthook = show_others
+
+
+Exit.calls = *Exit.calls, _end_daemons_silently
 
 _live: weakref.WeakSet[LoaderFeed] = weakref.WeakSet()
 
