@@ -22,6 +22,10 @@ GOLDEN = (  # two records of tf.train.Example, as TensorFlow 2.21 writes them
     "0a110a0178120c120a0a080000003f000080bf0a1a0a017912151a130a1101ffffffffffffffffff01808080808020319633a2"
 )
 
+LEAVES_FILES_OPEN = pytest.mark.filterwarnings(
+    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
+
 
 def names_of(page: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Run the code of a page here, without its loops, and return its names."""
@@ -73,7 +77,7 @@ def test_tfrecords_of_tensorflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         names["index_of"](str(path))
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")  # its own
+@LEAVES_FILES_OPEN
 def test_the_package_webdataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An iterable of its own for each shard gives what the lines of the page give."""
     webdataset = pytest.importorskip("webdataset")
@@ -200,11 +204,12 @@ def test_a_dataset_prepared_as_tfrecord(tmp_path: Path, monkeypatch: pytest.Monk
         builder.as_data_source("train")
 
 
+@LEAVES_FILES_OPEN
 def test_mosaicml_s_own_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It holds locks, which cannot be sent."""
     names = names_of("mosaicml", tmp_path, monkeypatch)
     from streaming import StreamingDataset  # noqa: PLC0415 - it may be absent
 
-    loader = ringfeed.Loader(StreamingDataset(local=names["folder"], batch_size=8), batch_size=8, workers=1)
+    dataset = StreamingDataset(local=names["folder"], batch_size=8)
     with pytest.raises(ringfeed.ShipError, match="is a lock and cannot be sent"):
-        next(iter(loader))
+        next(iter(ringfeed.Loader(dataset, batch_size=8, workers=1)))
