@@ -43,8 +43,7 @@ def names_of(page: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[s
 def _without_our_own_datasets(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let `import datasets` find Hugging Face's, and not the module of tests/support."""
     ours = {name: sys.modules.pop(name) for name in ("datasets",) if name in sys.modules}
-    path = [one for one in sys.path if one != sourced.SUPPORT]
-    monkeypatch.setattr(sys, "path", path)
+    monkeypatch.setattr(sys, "path", sourced.path_without_tests())
     yield
     for name in [name for name in sys.modules if name.partition(".")[0] == "datasets"]:
         del sys.modules[name]
@@ -175,6 +174,18 @@ def test_a_memmap_travels_as_a_name(tmp_path: Path) -> None:
     assert _travels((array + 1,)) > array.nbytes
 
 
+def test_a_mapped_file_that_is_cut(tmp_path: Path) -> None:
+    """The worker dies, and the one in its place says why it cannot begin."""
+    np.save(tmp_path / "x.npy", np.ones((200_000, 16), np.float32))
+    array = np.load(tmp_path / "x.npy", mmap_mode="r")
+    with ringfeed.Loader((array,), shuffle=True, workers=1, slots=2, prefetch_epochs=False) as loader:
+        batches = iter(loader)
+        next(batches)
+        os.truncate(tmp_path / "x.npy", 100_000)
+        with pytest.raises(ringfeed.WorkerError, match="mmap length is greater than file size"):
+            sum(len(x) for (x,) in batches)
+
+
 def test_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A table, categories and strings are refused, and numbers with gaps are floating point."""
     table = names_of("pandas", tmp_path, monkeypatch)["table"]
@@ -206,10 +217,12 @@ def test_a_dataset_prepared_as_tfrecord(tmp_path: Path, monkeypatch: pytest.Monk
 
 @LEAVES_FILES_OPEN
 def test_mosaicml_s_own_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It holds locks, which cannot be sent."""
+    """Once read, it holds a lock, which cannot be sent."""
     names = names_of("mosaicml", tmp_path, monkeypatch)
     from streaming import StreamingDataset  # noqa: PLC0415 - it may be absent
 
     dataset = StreamingDataset(local=names["folder"], batch_size=8)
+    with ringfeed.Loader(dataset, batch_size=8, workers=0) as loader:
+        assert sum(len(batch["y"]) for batch in loader) == 1000
     with pytest.raises(ringfeed.ShipError, match="is a lock and cannot be sent"):
         next(iter(ringfeed.Loader(dataset, batch_size=8, workers=1)))

@@ -46,8 +46,13 @@ def missing(code: str) -> list[str]:
 
 
 def _found(package: str) -> object:
-    """Find a package anywhere but beside this module, where one has the name of Hugging Face's."""
-    return importlib.machinery.PathFinder.find_spec(package, [path for path in sys.path if path != SUPPORT])
+    """Find a package anywhere but among the tests, where a module and a folder have the name of Hugging Face's."""
+    return importlib.machinery.PathFinder.find_spec(package, path_without_tests())
+
+
+def path_without_tests() -> list[str]:
+    """Return where Python looks for modules, without what pytest has added."""
+    return [path for path in sys.path if not Path(path).is_relative_to(Path(SUPPORT).parent)]
 
 
 def pages() -> list[Any]:
