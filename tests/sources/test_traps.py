@@ -30,7 +30,7 @@ LEAVES_FILES_OPEN = pytest.mark.filterwarnings(
 def names_of(page: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Run the code of a page here, without its loops, and return its names."""
     if absent := sourced.missing(sourced.code_of(page)):
-        pytest.skip(f"{' and '.join(absent)}: not installed")
+        pytest.skip(f"{absent[0]} is not installed")
     monkeypatch.setattr("tempfile.tempdir", str(folder))
     monkeypatch.setattr(ringfeed, "Loader", lambda *_, **__: ())
     names: dict[str, Any] = {}

@@ -60,7 +60,7 @@ def pages() -> list[Any]:
     found = []
     for page in PAGES:
         absent = missing(code_of(page))
-        skip = [pytest.mark.skip(reason=f"{' and '.join(absent)}: not installed")] if absent else []
+        skip = [pytest.mark.skip(reason=f"{absent[0]} is not installed")] if absent else []
         found.append(pytest.param(page, marks=skip))
     return found
 
