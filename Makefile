@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help demo test environments test-c test-model test-weak test-frameworks test-backends test-core lint format \
+.PHONY: help demo test environments test-c test-model test-weak test-frameworks test-backends test-sources test-core lint format \
     bench bench-frameworks bench-insight recovery fuzz many resumes soak develop clean
 
 # One after another, but for what is named here; what each says comes when it has ended, and none stops the others.
@@ -197,6 +197,13 @@ TORCH ?= torch==2.13.0
 test-backends: .venv/with-tensorflow .venv/with-pictures .venv/with-test ## torch and JAX, and Keras on them; installs both
 	$(PY) -m pip install -q "$(TORCH)" jax
 	$(PY) -m pytest tests/frameworks/torch tests/frameworks/jax tests/frameworks/keras tests/dropin tests/dropin_torch tests/project/test_examples.py tests/project/test_docs.py
+
+# `make test` leaves them out, and skips the pages whose packages .venv lacks. mosaicml-streaming wants another release of
+# what datasets uses, and torch with CUDA: for its page, make test-sources SOURCE_PACKAGES=mosaicml-streaming
+SOURCE_PACKAGES ?= datasets pyarrow pandas h5py zarr lmdb webdataset crc32c array_record tensorflow-datasets
+test-sources: .venv/with-pictures .venv/with-test ## the pages of docs/sources on the packages that they are about; installs these
+	$(PY) -m pip install -q $(SOURCE_PACKAGES)
+	$(PY) -m pytest tests/project/test_sources.py tests/sources
 
 test-core: .venv/with-test $(OTHERS:%=.venv-%/with-test) ## the core on every Python found; what takes a machine alone, on the main one
 	$(say-pythons)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
+
+_AS_BUILTINS = ("lmdb",)  # packages whose classes, written in C, say that they are of builtins
 
 
 def module_of(cls: type) -> str:
     """Name the module of a class; "" where Cython's own metaclass has something else there."""
     module: object = cls.__module__
+    if module == "builtins":
+        return next((one for one in _AS_BUILTINS if getattr(sys.modules.get(one), cls.__name__, None) is cls), module)
     return module if isinstance(module, str) else ""
 
 

@@ -168,6 +168,25 @@ def test_a_dataset_that_cannot_be_opened(method: Any, text: str) -> None:
     assert type(caught.value.__cause__) is OSError
 
 
+class SlowToOpen(Oracle):
+    """Unpickling it takes long, as importing a framework may."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        time.sleep(60)
+
+
+def test_workers_that_have_not_begun_are_shown() -> None:
+    """Past timeout_s a StallError says so, and not that they wait for a slot."""
+    loader = ringfeed.Loader(SlowToOpen(20), workers=1, timeout_s=2)
+    with loader, pytest.raises(ringfeed.StallError) as caught:
+        next(iter(loader))
+    first, second, *_ = str(caught.value).splitlines()
+    assert first == "no batch for 2 s: no worker inside dataset[i]; raise timeout_s or look there"
+    assert re.fullmatch(
+        r"worker 0 \(pid \d+\): has taken no work yet: it starts, or imports what the dataset needs", second
+    )
+
+
 @pytest.mark.parametrize("how", BACKENDS[1:4], ids=str)
 def test_a_stuck_worker_is_shown(how: dict[str, Any]) -> None:
     """Past timeout_s a StallError names each worker, its sample, how long, and its Python stack."""

@@ -16,6 +16,7 @@ import socket
 import sqlite3
 import sys
 import tempfile
+import threading
 import zipfile
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -198,6 +199,34 @@ class Stream:
         self.file = reading(self.path)
         while piece := self.file.read(8):
             yield np.frombuffer(piece, np.int64)[0]
+
+
+class Environment:
+    """As LMDB's, whose class says that it is one of Python's own."""
+
+    __module__ = "builtins"
+
+    def __reduce__(self) -> Any:
+        raise TypeError("cannot pickle 'Environment' object")
+
+
+def test_an_environment_of_lmdb_is_not_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is known by its class in the package."""
+    monkeypatch.setitem(sys.modules, "lmdb", ModuleType("lmdb"))
+    monkeypatch.setattr(sys.modules["lmdb"], "Environment", Environment, raising=False)
+    with pytest.raises(ringfeed.ShipError) as caught:
+        refuse_to_share([Environment()])
+    assert str(caught.value) == f"dataset[0] is a lmdb.Environment object, {REMEDY}"
+
+
+def test_a_full_cache_is_emptied() -> None:
+    """Its entries are linked to each other: a cache that got some of them back would crash at the next look."""
+    cached = functools.lru_cache(maxsize=2)(lambda number: [number, threading.Lock()])
+    kept = [cached(0), cached(1)]
+    with as_before([cached]):
+        assert cached(2)[0] == 2
+    assert cached.cache_info().currsize == 0
+    assert kept == [[0, kept[0][1]], [1, kept[1][1]]]
 
 
 @functools.lru_cache(maxsize=4)

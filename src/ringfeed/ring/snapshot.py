@@ -35,6 +35,9 @@ class Slot(NamedTuple):
     held_ns: int
 
 
+_NOT_BEGUN = "has taken no work yet: it starts, or imports what the dataset needs"
+
+
 class Worker(NamedTuple):
     """What a worker is at, and the totals of its id; ``inside`` is the index of the sample it is in.
 
@@ -71,7 +74,8 @@ class Worker(NamedTuple):
     def describe(self, number: int, runs_as: str, now_ns: int, name: Callable[[int], str], stack: str = "") -> str:
         """Return a line about this worker of that number, with its stack indented below; ``name``: of a sample."""
         seconds = (now_ns - self.since_ns) / 1e9
-        doing = "waits for a slot" if not self.since_ns else f"has been at it for {seconds:.1f} s"
+        idle = "waits for a slot" if self.tickets else _NOT_BEGUN
+        doing = f"has been at it for {seconds:.1f} s" if self.since_ns else idle
         where = "" if self.inside is None else f" inside {name(self.inside)},"
         indented = "".join(f"\n    {line}" for line in stack.strip().splitlines())
         return f"worker {number} ({runs_as}):{where} {doing}{indented}"

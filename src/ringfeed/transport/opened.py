@@ -207,10 +207,16 @@ def _in_modules(parts: list[tuple[str, Any]], names: set[str]) -> Iterator[tuple
 
 
 def _results(cached: Any) -> Iterator[Any]:
-    """What a function under lru_cache remembers."""
+    """What a function under lru_cache remembers, and not the table of its entries, which only it may change."""
     held = [part for part in gc.get_referents(cached) if part is not cached.__wrapped__]
-    tables = (part.values() for part in held if type(part) is dict)
-    return chain(held, chain.from_iterable(tables))
+    results = [part for part in held if type(part) is not dict or not all(map(_is_link, part.values()))]
+    tables = (part.values() for part in results if type(part) is dict)
+    return chain(results, chain.from_iterable(tables))
+
+
+def _is_link(value: object) -> bool:
+    """Whether it is an entry of a cache with a maxsize: entries know their neighbours, and an old one crashes."""
+    return type(value).__name__ == "_lru_list_elem"
 
 
 def _is_users(module: object) -> bool:
