@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringfeed.data.worker_info import worker_info
 from ringfeed.orders.rng import installed, reseed, when_torch_is_here
-from ringfeed.torch.marks import look
+from ringfeed.torch.marks import forget, has_drawn, is_settled, settle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -73,27 +73,28 @@ class Samples:
         self.dataset = dataset
         self.start: WorkerStart | None = start
         self.draws = False
-        self.seen: Any = None  # the newest look at the generators
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """Tell torch which worker this is, ahead of the first sample."""
         if self.start is not None:
             self.start.begin(self.dataset)
             self.start = None
+            forget()
 
     def __getitem__(self, index: int) -> Any:
         if self.start is not None:
-            self._begin()
+            self.begin()
         if self.draws:
             return self._seeded(index)
-        before = self.seen or look()
+        if not is_settled():
+            settle()
         try:
             sample = self.dataset[index]
         except Exception:
-            if look() == before:
+            if not has_drawn():
                 raise
         else:
-            self.seen = look()
-            if self.seen == before:
+            if not has_drawn():
                 return sample
         return self._seeded(index)
 
@@ -102,11 +103,14 @@ class Samples:
         context = installed.context
         if context is not None:
             reseed(context)
-        before = look()
-        sample = self.dataset[index]
-        self.seen = look()
-        self.draws = self.draws or self.seen != before
-        return sample
+        if self.draws:
+            return self.dataset[index]
+        settle()
+        try:
+            return self.dataset[index]
+        finally:
+            self.draws = has_drawn()
+            forget()
 
 
 class BulkSamples(Samples):
@@ -114,7 +118,7 @@ class BulkSamples(Samples):
 
     def __getitems__(self, indices: Sequence[int]) -> Any:
         """Return the samples of some indices."""
-        self._begin()
+        self.begin()
         return self.dataset.__getitems__([*indices])
 
 
