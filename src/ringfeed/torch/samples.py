@@ -19,6 +19,8 @@ from ringfeed.torch.marks import forget, has_drawn, is_settled, settle
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+LOOKS = 2  # at a sample: an import of torch or NumPy in the first seems to be a draw
+
 
 class WorkerStart(NamedTuple):
     """What a worker does before its first sample of a dataset."""
@@ -66,7 +68,7 @@ class Samples:
     """The dataset of a DataLoader, sample by sample.
 
     A sample that draws from a global generator is read with that one seeded for it, so that it does not depend on the
-    worker: the first such sample of a worker is read once more, and all that follow are seeded before.
+    worker: the first such sample of a worker is read again, and all that follow are seeded before.
     """
 
     def __init__(self, dataset: Any, start: WorkerStart) -> None:
@@ -84,33 +86,22 @@ class Samples:
     def __getitem__(self, index: int) -> Any:
         if self.start is not None:
             self.begin()
-        if self.draws:
-            return self._seeded(index)
-        if not is_settled():
-            settle()
-        try:
-            sample = self.dataset[index]
-        except Exception:
-            if not has_drawn():
-                raise
-        else:
-            if not has_drawn():
-                return sample
-        return self._seeded(index)
-
-    def _seeded(self, index: int) -> Any:
-        """Read a sample whose numbers are its own."""
-        context = installed.context
-        if context is not None:
-            reseed(context)
-        if self.draws:
-            return self.dataset[index]
-        settle()
-        try:
-            return self.dataset[index]
-        finally:
-            self.draws = has_drawn()
+        for _ in range(0 if self.draws else LOOKS):
+            if not is_settled():
+                settle()
+            try:
+                sample = self.dataset[index]
+            except Exception:
+                if not has_drawn():
+                    raise
+            else:
+                if not has_drawn():
+                    return sample
             forget()
+        self.draws = True
+        if (context := installed.context) is not None:
+            reseed(context)
+        return self.dataset[index]
 
 
 class BulkSamples(Samples):
