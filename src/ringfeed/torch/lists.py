@@ -49,6 +49,7 @@ class IndexLists:
         self._given: deque[Any] = deque()  # to the ring, and not handed out
         self.base_seed = base_seed
         self.before = before
+        self._takes_lists: bool | None = None
         self.most_ahead = 1
         """How many lists the ring may ask for beyond those that were handed out."""
 
@@ -73,13 +74,24 @@ class IndexLists:
     def __next__(self) -> Any:
         given = self._drawn.popleft() if self._drawn else next(self._lists)
         self._given.append(given)
-        return [*map(_index, given)] if isinstance(given, list | tuple) else _one(given)
+        found = [*map(_index, given)] if isinstance(given, list | tuple) else _one(given)
+        if self._takes_lists is None:
+            self._takes_lists = isinstance(found, list)
+        if isinstance(found, list) is not self._takes_lists:
+            message = f"the sampler gives {given!r}, and other kinds of indices before"
+            raise UnfitError(message)
+        return found if isinstance(found, list) else [found]
 
     def handed_out(self) -> int:
         """Note that a batch was handed out, or has failed; returns its samples."""
         given = self._given.popleft()
         self.draw()
-        return len(given) if hasattr(given, "__len__") else 1
+        return len(given) if hasattr(given, "__len__") and getattr(given, "ndim", 1) else 1
+
+    def again(self) -> None:
+        """Have what was not handed out be given again."""
+        self._drawn.extendleft(reversed(self._given))
+        self._given.clear()
 
     def rest(self) -> Iterator[Any]:
         """Give all that was not handed out."""

@@ -121,9 +121,33 @@ class Copy:
         self.number = number
         self.start: WorkerStart | None = start
 
-    def __iter__(self) -> Iterator[Any]:
-        """Begin to read it, in the worker of this number."""
+    def begin(self) -> None:
+        """Tell torch which worker this is, ahead of the first element."""
         if self.start is not None:
             self.start.begin_as(self.number, self.dataset)
             self.start = None
+
+    def __iter__(self) -> Iterator[Any]:
+        """Begin to read it, in the worker of this number."""
+        self.begin()
         return iter(self.dataset)
+
+
+class StatefulCopy(Copy):
+    """One with states of its own, by which a run goes on."""
+
+    def state_dict(self) -> Any:
+        """Return where the dataset is."""
+        return self.dataset.state_dict()
+
+    def load_state_dict(self, state: Any) -> None:
+        """Have the next ``iter()`` go on from a state."""
+        self.begin()
+        self.dataset.load_state_dict(state)
+
+
+class Numbers:
+    """A dataset whose samples are their own numbers: see `pickled.Lists`."""
+
+    def __getitem__(self, index: int) -> int:
+        return index

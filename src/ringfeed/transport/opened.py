@@ -65,8 +65,10 @@ def refuse_to_share(dataset: object, name: str = "dataset") -> None:
 
 
 @contextmanager
-def as_before(dataset: object) -> Iterator[None]:
+def as_before(dataset: object, *, always: bool = False) -> Iterator[None]:
     """Give a dataset back what it held, if something it holds after the body, and not before, cannot be sent.
+
+    ``always``: whatever it is.
 
     So each worker opens for itself the file that ``__getitem__`` opens on first use, though sample 0 was read here.
     All of it comes back, or a flag such as ``self.opened`` would contradict what was undone.
@@ -77,12 +79,12 @@ def as_before(dataset: object) -> Iterator[None]:
     finally:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)  # of a file that nothing refers to any more
-            _give_back(before)
+            _give_back(before, always=always)
 
 
-def _give_back(before: list[tuple[Any, dict[Any, Any] | None]]) -> None:
+def _give_back(before: list[tuple[Any, dict[Any, Any] | None]], *, always: bool = False) -> None:
     changed = [(holder, state, _changes(state, _state(holder))) for holder, state in before if state is not None]
-    if failure([changes for _, _, changes in changed if changes]) is not None:
+    if always or failure([changes for _, _, changes in changed if changes]) is not None:
         for holder, state, changes in changed:
             if changes:
                 _restore(holder, state)
