@@ -19,7 +19,7 @@ from torch.utils.data import default_collate, default_convert
 from torch.utils.data._utils import pin_memory
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from ringfeed.errors import SpecError
+from ringfeed.errors import ShipError, SpecError
 from ringfeed.frameworks.batch import TensorBuilder
 from ringfeed.frameworks.forms import as_objects
 from ringfeed.frameworks.torch import TORCH
@@ -150,7 +150,10 @@ class BatchObjects(TensorBuilder):
         try:
             batch = read(leaves[0].reshape(-1))
         except Exception as error:
-            message = f"a batch cannot be made again in the training process: {error}"
-            raise UnfitError(message) from error
+            message = (
+                f"a batch cannot be made again in the training process: {error}; return objects of classes that a "
+                f"module or the script defines"
+            )
+            raise ShipError(message) from error
         batch = default_convert(batch) if self._converts else batch
         return pin_memory.pin_memory(batch) if self._pinned else batch

@@ -8,10 +8,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ringfeed._callers import callers_depth
-from ringfeed.errors import ClosedError, FunctionError, RingfeedError, StallError, SupersededError, WorkerError
+from ringfeed.errors import (
+    ClosedError,
+    FunctionError,
+    RingfeedError,
+    ShipError,
+    StallError,
+    SupersededError,
+    WorkerError,
+)
 from ringfeed.ring.failure import RemoteError
 from ringfeed.torch.lists import IndexLists
-from ringfeed.torch.pickled import TooLargeError, UnsendableError
+from ringfeed.torch.pickled import DeviceError, TooLargeError, UnsendableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -127,21 +135,22 @@ class Epoch:
             return _timed_out(self._loader.timeout, error)
         reason: Exception = error
         if isinstance(error, WorkerError) and getattr(self._batches, "failure", None) is None:
-            cause = _of_pickling(error)
-            if cause is None:
+            reason = _of_pickling(error) or error
+            if not isinstance(reason, TooLargeError | DeviceError):
                 self._note()  # as torch does, which goes on with the next batch
-                return _users(error)
-            reason = cause
+                return ShipError(str(reason)) if isinstance(reason, UnsendableError) else _users(error)
+        elif isinstance(error, ShipError):
+            self._note()
+            return error
         self._go_on(reason)
         return None
 
     def _go_on(self, error: Exception) -> None:
         """Have another ring, or torch, make this batch and all that follow."""
-        ring, at = self._dropped(), None
+        ring = self._dropped()
         if ring is not None:
-            at = None if isinstance(self._begun, IndexLists) else ring.place()
             ring.close()
-        self._loader._instead(self, self._begun, error, at)  # noqa: SLF001 - a part of it
+        self._loader._instead(self, self._begun, error)  # noqa: SLF001 - a part of it
 
     def _leave(self) -> None:
         """Let the next epoch have the ring."""

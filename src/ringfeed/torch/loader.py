@@ -12,10 +12,10 @@ from torch.utils.data import IterDataPipe, MapDataPipe, default_collate
 
 from ringfeed.data import opening
 from ringfeed.data.stream_states import encoded
-from ringfeed.errors import PlanError, ShipError, SpecError, StateError
+from ringfeed.errors import RingfeedError, SpecError, StateError
 from ringfeed.torch import draws, lists
 from ringfeed.torch.epoch import Epoch, Place
-from ringfeed.torch.pickled import TooLargeError
+from ringfeed.torch.pickled import TooLargeError, UnsendableError
 from ringfeed.torch.ring import Pickling, Ring
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
       come from each in turn.
     - Each iterator has a place and, where two are in use at once, a ring of its own: ``zip(loader, loader)`` works.
     - The first sample is read in this process, too, and collated; what that changes in the dataset is undone.
+    - A batch that cannot be pickled, with which torch's waits for ever, is a ShipError, in its place.
     - What is drawn in ``collate_fn`` depends on the base seed and the batch's samples.
 
     Samples of one shape, numbers and text are written leaf by leaf into the slots. What a ``collate_fn`` returns, what
@@ -127,33 +128,26 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
         self._base_seed = begun.base_seed
         number = begun.base_seed + (epoch.place.epoch if self.persistent_workers else 0)
         try:
-            ring = self._take_ring(begun)
-            over = epoch.over_ring(ring, number, at)
-            for _ in range(0 if at is not None or isinstance(begun, lists.IndexLists) else epoch.place.batches):
-                next(over.batches, None)
+            over = epoch.over_ring(self._take_ring(begun), number, at)
+            if at is None and not isinstance(begun, lists.IndexLists):
+                _without(over.batches, epoch.place.batches)
         except Exception as error:  # noqa: BLE001 - whatever it is, torch may be able to do it
-            if self._pickling is None and not isinstance(error, ShipError | PlanError | lists.UnfitError):
-                self._pickle(error)
-                return self._over_ring(epoch, begun, at=at)
-            self._leave_to_torch(error)
-            return epoch.torchs_own(self._own_rest(begun, epoch.place.batches))
+            return self._instead(epoch, begun, error, at)
         return over
 
-    def _instead(self, epoch: Epoch, begun: Any, why: Exception, at: Mapping[str, Any] | None) -> None:
-        """Have an epoch go on that a ring could not serve any longer: over another, if that helps, or torch's own way.
+    def _instead(self, epoch: Epoch, begun: Any, why: Exception, at: Mapping[str, Any] | None = None) -> Epoch:
+        """Have an epoch go on that a ring cannot serve: over another, if that helps, or torch's own way.
 
-        ``at``: where its iterables were.
+        ``at``: where its iterables go on; None: they are read again, up to what was handed out.
         """
-        if isinstance(begun, lists.IndexLists):
-            begun.again()
-        needed = why.args[0] if isinstance(why, TooLargeError) else 0
-        if epoch.tries < TRIES and (needed or isinstance(why, SpecError)):
+        if begun.again() or self._pickles(why):
             epoch.tries += 1
-            self._pickle(why, needed)
-            self._over_ring(epoch, begun, at=at)
         else:
-            self._leave_to_torch(why)
-            epoch.torchs_own(self._own_rest(begun, epoch.place.batches))
+            epoch.tries = TRIES
+        if epoch.tries < TRIES:
+            return self._over_ring(epoch, begun, at=at)
+        self._leave_to_torch(why)
+        return epoch.torchs_own(self._own_rest(begun, epoch.place.batches))
 
     def _kept_seed(self) -> int | None:
         """Return the base seed of workers that persist."""
@@ -164,12 +158,13 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
     def _take_ring(self, begun: IndexLists | Start) -> Ring:
         """Return a ring that no iterator has, or a new one."""
         rings = self._idle()
-        if rings:
-            return rings.pop()
+        while rings:
+            if (ring := rings.pop()).rows >= begun.longest:
+                return ring
+            ring.close()
         if self._pickling is None and not self._goes_by_leaf:
             self._pickling = Pickling()
-        first = begun.peek() if isinstance(begun, lists.IndexLists) else None
-        ring = Ring(self, first, begun.base_seed, self._pickling)
+        ring = Ring(self, begun, self._pickling)
         _say(self, f"runs over ringfeed: {ring}", logging.INFO)
         return ring
 
@@ -177,12 +172,16 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
     def _goes_by_leaf(self) -> bool:
         return self.batch_sampler is not None and self.collate_fn is default_collate
 
-    def _pickle(self, why: Exception, room: int = 0) -> None:
-        """Have batches go as bytes from now on; ``room``: as many as one has needed."""
+    def _pickles(self, why: Exception) -> bool:
+        """Have batches go as bytes from now on, or as more bytes, where that may help."""
+        room = why.args[0] if isinstance(why, TooLargeError) else 0
+        if not room and (self._pickling is not None or _is_no_remedy(why)):
+            return False
         self._pickling = Pickling(room)
-        _say(self, f"has its batches pickled: {_line(why)}" if room == 0 else "needs larger slots", logging.INFO)
+        _say(self, "needs larger slots" if room else f"has its batches pickled: {_line(why)}", logging.INFO)
         for ring in self.__dict__.pop("_rings", ()):
             ring.close()
+        return True
 
     def _give_back(self, ring: Ring) -> None:
         """Keep a ring for the next epoch; what is more than one is closed."""
@@ -282,15 +281,23 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
 
 
 def _without(batches: Iterator[Any], count: int) -> Iterator[Any]:
-    """Leave out so many batches."""
+    """Leave out so many batches, those too that fail: their errors were raised before."""
     for _ in range(count):
-        next(batches, None)
+        try:
+            next(batches, None)
+        except Exception:  # noqa: BLE001, PERF203 - of the user's; what ends the iterator it raises again
+            continue
     return batches
 
 
 # ---- what is said ----
 
 _said: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
+
+
+def _is_no_remedy(why: Exception) -> bool:
+    """Whether batches that go as bytes raise this, too."""
+    return isinstance(why, UnsendableError) or (isinstance(why, RingfeedError) and not isinstance(why, SpecError))
 
 
 def _line(why: Exception) -> str:

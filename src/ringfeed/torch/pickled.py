@@ -34,7 +34,11 @@ class TooLargeError(Exception):
 
 
 class UnsendableError(Exception):
-    """A batch cannot be pickled; says why."""
+    """A batch cannot be pickled, by torch neither; says why."""
+
+
+class DeviceError(UnsendableError):
+    """A batch has a tensor in the memory of a device, which torch can share."""
 
 
 # ---- in a worker ----
@@ -96,6 +100,8 @@ def parts_of(batch: Any) -> list[AnyArray]:
     stream, parts = io.BytesIO(), [np.empty(0, np.uint8)]
     try:
         _Pickler(stream, parts).dump(batch)
+    except DeviceError:
+        raise
     except Exception as error:
         message = f"a batch cannot be sent to the training process: {error}"
         raise UnsendableError(message) from error
@@ -154,10 +160,11 @@ class _Pickler(pickle.Pickler):
 
     def _tensor(self, torch: Any, tensor: Any) -> Any:
         plain = tensor.layout is torch.strided and not (tensor.requires_grad or tensor.is_quantized)
-        if tensor.device.type != "cpu" or not tensor.is_leaf:
-            what = "that requires a gradient" if tensor.device.type == "cpu" else f"on {tensor.device}"
-            message = f"it has a tensor {what}"
-            raise UnsendableError(message)
+        if tensor.device.type != "cpu":
+            message = f"a batch has a tensor on {tensor.device}"
+            raise DeviceError(message)
+        if not tensor.is_leaf:
+            raise UnsendableError("it has a tensor that was computed of one with requires_grad; detach() it")
         if not plain or tensor.is_conj() or tensor.is_neg():
             return NotImplemented
         order = sorted(range(tensor.ndim), key=lambda axis: -tensor.stride(axis))  # that in which it lies in memory

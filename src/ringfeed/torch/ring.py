@@ -45,9 +45,9 @@ class Pickling:
         """``room``: the bytes that a batch has needed; 0: look at the first sample."""
         self._room = room
 
-    def settings(self, loader: Any, first: Any, start: WorkerStart) -> dict[str, Any]:
-        """Return the settings of a Loader: what makes bytes of a batch, and how many."""
-        alone, rows = is_alone(loader), most_rows(loader, first)
+    def settings(self, loader: Any, first: Any, start: WorkerStart, rows: int) -> dict[str, Any]:
+        """Return the settings of a Loader: what makes bytes of a batch of up to so many samples, and how many."""
+        alone = is_alone(loader)
         collate = None if alone and converts(loader) else loader.collate_fn
         size = self._room or with_first(loader, first, start, lambda sample: _estimate(sample, collate, rows, alone))
         room = -(-int(LEAST + size * MORE) // rows)
@@ -79,20 +79,23 @@ class _Order:
 class Ring:
     """A Loader for the batches of a DataLoader."""
 
-    def __init__(self, loader: Any, first: Any, base_seed: int, pickling: Pickling | None) -> None:
+    def __init__(self, loader: Any, begun: IndexLists | Start, pickling: Pickling | None) -> None:
         """Look at a sample of the first list, and plan the slots; raises what the ring cannot do, in any error.
 
-        ``first`` is None for an IterableDataset. ``pickling``: has batches go as bytes.
+        ``pickling``: has batches go as bytes.
         """
         refuse_own_collation()
+        first, base_seed = begun.peek() if isinstance(begun, IndexLists) else None, begun.base_seed
         self.pickling = pickling
+        self.rows = rows = max(_size_of(loader), begun.longest if isinstance(begun, IndexLists) else 0)
+        """The most samples of a batch."""
         self._order = _Order()
         start, is_stream = WorkerStart(loader.num_workers, base_seed, loader.worker_init_fn), first is None
         if pickling is None:
             form = with_first(loader, first, start, Form.of)
-            spec = {"spec": form.tree} if is_stream else {"spec": form.tree, "max_batch_size": most_rows(loader, first)}
+            spec = {"spec": form.tree} if is_stream else {"spec": form.tree, "max_batch_size": rows}
         else:
-            spec = pickling.settings(loader, first, start)
+            spec = pickling.settings(loader, first, start, rows)
         if is_stream:
             settings = _of_iterable(loader, start)
         else:
@@ -112,7 +115,8 @@ class Ring:
 
         ``place``: what `place` returned, for iterables to go on from there.
         """
-        self._order.now = begun if isinstance(begun, IndexLists) else iter(())
+        if isinstance(begun, IndexLists):
+            self._order.now, begun.room = begun, self.rows
         self.loader.set_epoch(epoch % EPOCHS)
         if place is not None:
             now = self.loader.state_dict()
@@ -154,11 +158,10 @@ def converts(loader: Any) -> bool:
     return loader.collate_fn in (default_collate, torch.utils.data.default_convert)
 
 
-def most_rows(loader: Any, first: Any) -> int:
+def _size_of(loader: Any) -> int:
     """Return the most samples that a batch has, as far as that is known."""
-    size = loader.batch_size or getattr(loader.batch_sampler or loader.sampler, "batch_size", None)
-    known = size if isinstance(size, int) else 1
-    return known if first is None or not hasattr(first, "__len__") else max(len(first), known)
+    size = loader.batch_size or getattr(loader.batch_sampler or loader.sampler, "batch_size", 1)
+    return size if isinstance(size, int) else 1
 
 
 def _settings(loader: Any) -> dict[str, Any]:
