@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch.utils.data
 from torch.utils.data import IterDataPipe, MapDataPipe, default_collate
 
-from ringfeed.data import opening
-from ringfeed.data.stream_states import encoded
+from ringfeed.iterables import opening
+from ringfeed.iterables.states import encoded
 from ringfeed.errors import RingfeedError, SpecError, StateError
 from ringfeed.torch import draws, lists
 from ringfeed.torch.epoch import Epoch, Place

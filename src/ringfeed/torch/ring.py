@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import Subset, TensorDataset, default_collate
 
 from ringfeed._units import show_bytes
-from ringfeed.data.opening import has_state
+from ringfeed.iterables.opening import has_state
 from ringfeed.data.streams import Interleave
 from ringfeed.loader import Loader, stream_of
 from ringfeed.ring._ring import MAX_WORKERS

@@ -12,8 +12,9 @@ import random
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ringfeed.data.torch_info import tell_torch
 from ringfeed.data.worker_info import worker_info
-from ringfeed.orders.rng import installed, reseed, when_torch_is_here
+from ringfeed.orders.rng import installed, reseed
 from ringfeed.torch.marks import forget, has_drawn, is_settled, settle
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class WorkerStart(NamedTuple):
     def begin_as(self, number: int, dataset: Any) -> None:
         """The same, as the worker of this number."""
         seed = self.base_seed + number
-        when_torch_is_here(lambda: _tell_torch(number, self.workers, seed, dataset))
+        tell_torch(number, self.workers, seed, dataset, threads=1)  # also where a fork has brought in another number
         if self.init_fn is not None:
             import torch  # noqa: PLC0415 - such functions ask torch for the seed
 
@@ -47,14 +48,6 @@ class WorkerStart(NamedTuple):
             torch.manual_seed(seed)
             _seed_numpy(self.base_seed, number)
             self.init_fn(number)
-
-
-def _tell_torch(number: int, workers: int, seed: int, dataset: Any) -> None:
-    import torch  # noqa: PLC0415 - it is here
-    from torch.utils.data._utils import worker  # noqa: PLC0415 - likewise
-
-    torch.set_num_threads(1)  # also where a fork has brought in a torch that was told otherwise
-    worker._worker_info = worker.WorkerInfo(id=number, num_workers=workers, seed=seed, dataset=dataset)  # noqa: SLF001 - there is no other way
 
 
 def _seed_numpy(base_seed: int, number: int) -> None:
