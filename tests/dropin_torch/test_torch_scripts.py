@@ -36,4 +36,4 @@ def test_a_script_has_the_same_losses(script: Callable[[Any], list[float]]) -> N
     for one in made:
         close(one)
     assert losses == script(torch.utils.data.DataLoader)
-    assert losses[-1] < losses[0]
+    assert len({*losses}) > 4

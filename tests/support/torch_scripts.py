@@ -5,8 +5,7 @@ Each returns the losses of its steps. What a sample is depends on its number alo
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -14,7 +13,8 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 - as scripts call it
 from torch.utils.data import Dataset, random_split
 
-LOADER = dict[str, Any]
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def numbers(index: int, *shape: int) -> np.ndarray[Any, Any]:
@@ -153,7 +153,9 @@ def detection(loader: Callable[..., Any]) -> list[float]:
 
     def loss_of(batch: Any) -> torch.Tensor:
         pictures, targets = batch
-        found = [(model(picture[None]) - target["boxes"]).square().mean() for picture, target in zip(*batch, strict=True)]
+        found = [
+            (model(picture[None]) - target["boxes"]).square().mean() for picture, target in zip(*batch, strict=True)
+        ]
         assert len(pictures) == len({target["image_id"] for target in targets})
         return torch.stack(found).mean()
 
@@ -185,7 +187,9 @@ def audio(loader: Callable[..., Any]) -> list[float]:
     """Train a network over waveforms that a collate_fn fills up."""
     torch.manual_seed(0)
     batches = loader(Spoken(), batch_size=6, shuffle=True, num_workers=2, collate_fn=in_time, prefetch_factor=3)
-    model = nn.Sequential(nn.Conv1d(1, 8, 80, stride=16), nn.ReLU(), nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(8, 3))
+    model = nn.Sequential(
+        nn.Conv1d(1, 8, 80, stride=16), nn.ReLU(), nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(8, 3)
+    )
     return trained(model, batches, lambda batch: F.cross_entropy(model(batch[0]), batch[1]))
 
 

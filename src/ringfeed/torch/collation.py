@@ -92,7 +92,6 @@ class Form:
         self._count += 1
         return Array(tuple(batch.shape[1:]), dtype), lambda leaves: leaves[number]
 
-
     def _text(self, sample: str | bytes, kind: type) -> tuple[Array, Callable[[Sequence[Any]], Any]]:
         number = self._count
         self._count += 1

@@ -127,7 +127,7 @@ class IndexLists:
 
 
 def _length(given: Any) -> int:
-    return len(given) if hasattr(given, "__len__") and getattr(given, "ndim", 1) else 1
+    return len(given) if hasattr(given, "__len__") and getattr(given, "ndim", 1) != 0 else 1
 
 
 def _one(given: Any) -> Any:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch.utils.data
 from torch.utils.data import IterDataPipe, MapDataPipe, default_collate
 
+from ringfeed.errors import RingfeedError, SpecError, StateError, WorkerError
 from ringfeed.iterables import opening
 from ringfeed.iterables.states import encoded
-from ringfeed.errors import RingfeedError, SpecError, StateError
 from ringfeed.torch import draws, lists
 from ringfeed.torch.epoch import Epoch, Place
 from ringfeed.torch.pickled import TooLargeError, UnsendableError
@@ -285,8 +285,9 @@ def _without(batches: Iterator[Any], count: int) -> Iterator[Any]:
     for _ in range(count):
         try:
             next(batches, None)
-        except Exception:  # noqa: BLE001, PERF203 - of the user's; what ends the iterator it raises again
-            continue
+        except Exception as error:  # of the user's
+            if isinstance(error, RingfeedError) and not isinstance(error, WorkerError):
+                raise
     return batches
 
 

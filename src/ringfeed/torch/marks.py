@@ -3,8 +3,8 @@
     random, numpy.random    each has a twin of the same seed: as long as the two draw the same, nothing else has drawn
     torch                   the state of its default generator, whose copy costs less than a draw
 
-Each is looked at only where it is imported. To look draws from a generator and from its twin, so it is for processes
-whose numbers nobody relies on: a sample that draws is read again, seeded. Imports no torch.
+Each is looked at only where it is imported. To look draws from a generator and from its twin, so it is for worker
+processes alone: a sample that draws is read again, seeded. Imports no torch.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _numpys_twin() -> Any:
 
 def _torchs_state() -> bytes | None:
     torch = sys.modules.get("torch")
-    if not hasattr(torch, "default_generator"):  # it may be in the midst of its import
+    if torch is None or not hasattr(torch, "default_generator"):  # it may be in the midst of its import
         return None
     state: bytes = torch.default_generator.get_state().numpy().tobytes()
     return state

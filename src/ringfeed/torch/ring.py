@@ -15,8 +15,8 @@ import torch
 from torch.utils.data import Subset, TensorDataset, default_collate
 
 from ringfeed._units import show_bytes
-from ringfeed.iterables.opening import has_state
 from ringfeed.data.streams import Interleave
+from ringfeed.iterables.opening import has_state
 from ringfeed.loader import Loader, stream_of
 from ringfeed.ring._ring import MAX_WORKERS
 from ringfeed.ring.segment import MIN_SLOTS
@@ -120,8 +120,8 @@ class Ring:
         self.loader.set_epoch(epoch % EPOCHS)
         if place is not None:
             now = self.loader.state_dict()
-            same = {name: now[name] for name in ("epoch", "spec") if name in now}  # a slot's room may be another
-            self.loader.load_state_dict({**place, **same})
+            same = {name: now[name] for name in ("epoch", "spec")}  # a slot's room may be another
+            self.loader.load_state_dict(dict(place) | same)
         return self._stream.begin(lambda: self._stream.epoch(self._build))  # type: ignore[return-value]
 
     def place(self) -> dict[str, Any]:
