@@ -48,7 +48,7 @@ def test_each_draw_is_seen(kind: str) -> None:
 
 def test_what_a_generator_keeps_of_an_earlier_draw_is_dropped() -> None:
     """A normal deviate comes in two: the second, which advances nothing, would not be seen."""
-    for draw in (lambda: random.gauss(0, 1), np.random.normal):  # noqa: NPY002
+    for draw in (lambda: random.gauss(0, 1), np.random.normal):
         draw()
         marks.settle()
         draw()

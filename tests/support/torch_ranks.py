@@ -1,7 +1,8 @@
 """A training on two processes by accelerate or by Lightning, with torch's DataLoader or ours: run, cut, gone on.
 
-``python torch_ranks.py {accelerate,lightning} {ours,torchs} FOLDER STEPS``: trains up to step STEPS of 12, from what lies
-in FOLDER; each rank writes its losses to FOLDER/losses-RANK.json. Ranks and their addresses come as torchrun's variables.
+``python torch_ranks.py {accelerate,lightning} {ours,torchs} FOLDER STEPS``: trains up to step STEPS of 12, from what
+lies in FOLDER; each rank writes its losses to FOLDER/losses-RANK.json. Ranks and their addresses come as torchrun's
+variables.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def by_accelerate(kind: str, folder: Path, steps: int) -> list[float]:
 
 
 def by_lightning(kind: str, folder: Path, steps: int) -> list[float]:
-    """Fit with a checkpoint at the end; Lightning keeps the loader's state in it."""
+    """Fit with a checkpoint after step ``steps``; Lightning keeps the loader's state in it."""
     import lightning as pl  # noqa: PLC0415
 
     losses: list[float] = []
@@ -96,14 +97,14 @@ def by_lightning(kind: str, folder: Path, steps: int) -> list[float]:
             return torch.optim.SGD(self.parameters(), lr=0.5)
 
     torch.manual_seed(0)
-    quiet = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing"), False)
-    trainer = pl.Trainer(
-        accelerator="cpu", devices=RANKS, strategy="ddp", max_epochs=EPOCHS, max_steps=steps, **quiet
-    )
     saved, before = folder / "saved.ckpt", folder / f"losses-{RANK}.json"
     had = json.loads(before.read_text()) if before.exists() else []
+    quiet = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary"), False)
+    keep = pl.pytorch.callbacks.ModelCheckpoint(dirpath=folder, filename="saved", every_n_train_steps=steps)
+    trainer = pl.Trainer(
+        accelerator="cpu", devices=RANKS, strategy="ddp", max_epochs=EPOCHS, max_steps=steps, callbacks=[keep], **quiet
+    )
     trainer.fit(Module(), made(kind), ckpt_path=str(saved) if saved.exists() else None)
-    trainer.save_checkpoint(saved)
     return had + losses
 
 
