@@ -6,6 +6,7 @@ import copy
 import gc
 import importlib
 import logging
+import os
 import pickle
 import random
 from collections import OrderedDict
@@ -375,6 +376,29 @@ def test_a_dataset_that_cannot_travel_is_left_to_torch(caplog: Any) -> None:
     with caplog.at_level(logging.WARNING, "ringfeed.torch"):
         check_epochs(ours, own)
     assert caplog.messages[0].startswith("DataLoader of Of is left to torch: dataset.lock is a lock and cannot be sent")
+
+
+def test_a_dataset_that_waits_for_other_workers_is_not_read_here(caplog: Any) -> None:
+    """A lock of multiprocessing's shows it: a read in this process might wait without end."""
+    import multiprocessing  # noqa: PLC0415 - for its lock
+
+    here = os.getpid()
+
+    class Meeting(Of):
+        def __init__(self) -> None:
+            super().__init__(None, 2)
+            self.lock = multiprocessing.get_context("fork").Lock()
+
+        def __getitem__(self, index: int) -> int:
+            assert os.getpid() != here
+            return index
+
+    with caplog.at_level(logging.WARNING, "ringfeed.torch"):
+        assert [batch.item() for batch in DataLoader(Meeting(), num_workers=1)] == [0, 1]
+    assert caplog.messages == [
+        "DataLoader of Meeting is left to torch: dataset.lock is of multiprocessing's, which only a fork of this "
+        "process shares"
+    ]
 
 
 def test_no_workers_are_torchs_own_way(caplog: Any) -> None:

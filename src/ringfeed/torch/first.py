@@ -11,7 +11,7 @@ from torch.utils.data._utils import worker
 
 from ringfeed.torch.draws import draws_kept
 from ringfeed.torch.lists import UnfitError
-from ringfeed.transport.opened import as_before
+from ringfeed.transport.opened import as_before, shared_by_fork
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,8 +27,18 @@ def with_first(loader: Any, first: Any, start: WorkerStart, use: Callable[[Any],
     if first is None:
         return _with_element(loader, start, use)
     dataset = loader.dataset
+    _refuse_waiting(loader)
     with draws_kept(), as_before(dataset, always=True), _told(loader, start, dataset):
         return use(_sample(loader, first))
+
+
+def _refuse_waiting(loader: Any) -> None:
+    """UnfitError for a dataset that may wait for other workers: nothing is read of it here."""
+    context = loader.multiprocessing_context
+    where = None if context is not None and context.get_start_method() == "fork" else shared_by_fork(loader.dataset)
+    if where is not None:
+        message = f"{where} is of multiprocessing's, which only a fork of this process shares"
+        raise UnfitError(message)
 
 
 def _sample(loader: Any, first: Any) -> Any:

@@ -1,6 +1,7 @@
 """What a dataset has open: files, sockets and connections, of which each process needs its own.
 
     as_before(dataset)         undoes what reads in this process leave in a dataset, if it cannot be sent to another
+    shared_by_fork(dataset)    names what no other way than a fork takes to another process
     refuse_to_share(dataset)   ShipError for what forked workers would share with this process, positions and all
 
 Both walk along the references of a dataset: attributes, containers, closures, and the globals and class attributes of
@@ -62,6 +63,14 @@ def refuse_to_share(dataset: object, name: str = "dataset") -> None:
                 f"start_method='spawn' with a __getstate__ that leaves it out"
             )
             raise ShipError(message)
+
+
+def shared_by_fork(dataset: object, name: str = "dataset") -> str | None:
+    """Return where a dataset holds what processes share by a fork alone, such as a lock of multiprocessing's."""
+    for steps, held in _walk(dataset):
+        if type(held).__module__ in ("multiprocessing.synchronize", "multiprocessing.sharedctypes"):
+            return name + _culprit.joined(_shown(*step) for step in steps)
+    return None
 
 
 @contextmanager
