@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import weakref
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch.utils.data
@@ -17,13 +16,13 @@ from ringfeed.torch import draws, lists
 from ringfeed.torch.epoch import Epoch, Place
 from ringfeed.torch.pickled import TooLargeError, UnsendableError
 from ringfeed.torch.ring import Pickling, Ring
+from ringfeed.torch.said import first_line, say
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from ringfeed.torch.lists import IndexLists, Start
 
-LOG = logging.getLogger("ringfeed.torch")
 OWN = torch.utils.data.DataLoader
 T_co = TypeVar("T_co", covariant=True)
 VERSION = 1
@@ -165,7 +164,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
         if self._pickling is None and not self._goes_by_leaf:
             self._pickling = Pickling()
         ring = Ring(self, begun, self._pickling)
-        _say(self, f"runs over ringfeed: {ring}", logging.INFO)
+        say(self, f"runs over ringfeed: {ring}", logging.INFO)
         return ring
 
     @property
@@ -178,7 +177,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
         if not room and (self._pickling is not None or _is_no_remedy(why)):
             return False
         self._pickling = Pickling(room)
-        _say(self, "needs larger slots" if room else f"has its batches pickled: {_line(why)}", logging.INFO)
+        say(self, "needs larger slots" if room else f"has its batches pickled: {first_line(why)}", logging.INFO)
         for ring in self.__dict__.pop("_rings", ()):
             ring.close()
         return True
@@ -215,8 +214,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
 
     def _leave_to_torch(self, why: Exception | str) -> None:
         """Have torch make the epochs that follow, too."""
-        self._own_reason = why if isinstance(why, str) else _line(why)
-        _say(self, f"is left to torch: {self._own_reason}", logging.WARNING)
+        self._own_reason = why if isinstance(why, str) else first_line(why)
+        say(self, f"is left to torch: {self._own_reason}", logging.WARNING)
 
     def _own_rest(self, begun: IndexLists | Start, done: int) -> Iterator[Any]:
         """Return torch's own iterator over what was not handed out.
@@ -291,24 +290,6 @@ def _without(batches: Iterator[Any], count: int) -> Iterator[Any]:
     return batches
 
 
-# ---- what is said ----
-
-_said: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
-
-
 def _is_no_remedy(why: Exception) -> bool:
     """Whether batches that go as bytes raise this, too."""
     return isinstance(why, UnsendableError) or (isinstance(why, RingfeedError) and not isinstance(why, SpecError))
-
-
-def _line(why: Exception) -> str:
-    """Return the first line of what an error says."""
-    text = str(why).partition("\n")[0].replace("dataset.dataset", "dataset")
-    return text or type(why).__name__
-
-
-def _say(loader: DataLoader[Any], what: str, level: int) -> None:
-    """Log a line, once for each loader."""
-    if what not in (said := _said.setdefault(loader, set())):
-        said.add(what)
-        LOG.log(level, "DataLoader of %s %s", type(loader.dataset).__name__, what)
