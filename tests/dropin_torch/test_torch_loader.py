@@ -6,6 +6,7 @@ import copy
 import gc
 import importlib
 import logging
+import os
 import pickle
 import random
 from collections import OrderedDict
@@ -76,6 +77,8 @@ KINDS: dict[str, Any] = {
     "complex": lambda i: (np.complex64(i + 1j), torch.full((2,), i, dtype=torch.complex128)),
     "of no elements": lambda i: (torch.zeros(0, 3), i),
     "transposed": lambda i: (np.arange(6).reshape(2, 3).T + i, torch.arange(6).reshape(2, 3).T + i),
+    "text": lambda i: "é" * i,
+    "text in tuples": lambda i: (i, "a" * i, {"b": [b"x" * i, str(i)]}),
     "a nest": lambda i: ((((i,),),), [[{"a": (i, i)}]]),
 }
 
@@ -93,7 +96,6 @@ def test_batches_are_those_of_default_collate(kind: str) -> None:
 
 
 REFUSED: dict[str, Any] = {
-    "a string": (lambda i: (i, "a" * i), "sample[1] is of type str, for which a slot has no place"),
     "None": (lambda i: (i, None), "default_collate: batch must contain tensors"),
     "bfloat16": (
         lambda _: torch.zeros(2, dtype=torch.bfloat16),
@@ -353,33 +355,14 @@ def test_a_samples_own_error_is_raised() -> None:
 # ---- torch's own way ----
 
 
-def ragged(index: int) -> Any:
-    """The samples of the batch of 8 to 11 have another shape."""
-    return np.full(3 if 8 <= index < 12 else 2, index), index
-
-
-LEFT: dict[str, Any] = {
-    "strings": (lambda i: (i, str(i)), {}, "sample[1] is of type str, for which a slot has no place"),
-    "another shape": (ragged, {}, "dataset[8]: sample[0] has shape (3,), expected (2,); every sample must"),
-    "keys": (
-        np.int64,
-        {"sampler": [1, 2, 3, "4", 5]},
-        "the sampler gives '4', and not numbers of 0 or more",
-    ),
-    "a collate_fn": (lambda i: i, {"collate_fn": tuple}, "it has a collate_fn"),
-    "without batch_size": (lambda i: i, {"batch_size": None}, "batch_size is None"),
-}
-
-
-@pytest.mark.parametrize("kind", LEFT)
-def test_torch_makes_what_a_slot_has_no_place_for(kind: str, caplog: Any) -> None:
+def test_torch_makes_what_the_ring_cannot(caplog: Any) -> None:
     """All batches come, of that epoch and of the next, in torch's order; one line says why."""
-    make, settings, reason = LEFT[kind]
-    ours, own = both(Of(make), **{"batch_size": 4, "num_workers": 1, **settings}, seed=6)
+    settings = {"sampler": [1, 2, 3, "4", 5], "batch_size": 4, "num_workers": 1}
+    ours, own = both(Of(np.int64), **settings, seed=6)
     with caplog.at_level(logging.WARNING, "ringfeed.torch"):
         check_epochs(ours, own, 2)
     (line,) = caplog.messages
-    assert line.startswith(f"DataLoader of Of is left to torch: {reason}")
+    assert line == "DataLoader of Of is left to torch: the sampler gives '4', and not numbers of 0 or more"
     assert not ours.__dict__.get("_rings")
 
 
@@ -393,6 +376,29 @@ def test_a_dataset_that_cannot_travel_is_left_to_torch(caplog: Any) -> None:
     with caplog.at_level(logging.WARNING, "ringfeed.torch"):
         check_epochs(ours, own)
     assert caplog.messages[0].startswith("DataLoader of Of is left to torch: dataset.lock is a lock and cannot be sent")
+
+
+def test_a_dataset_that_waits_for_other_workers_is_not_read_here(caplog: Any) -> None:
+    """A lock of multiprocessing's shows it: a read in this process might wait without end."""
+    import multiprocessing  # noqa: PLC0415 - for its lock
+
+    here = os.getpid()
+
+    class Meeting(Of):
+        def __init__(self) -> None:
+            super().__init__(None, 2)
+            self.lock = multiprocessing.get_context("fork").Lock()
+
+        def __getitem__(self, index: int) -> int:
+            assert os.getpid() != here
+            return index
+
+    with caplog.at_level(logging.WARNING, "ringfeed.torch"):
+        assert [batch.item() for batch in DataLoader(Meeting(), num_workers=1)] == [0, 1]
+    assert caplog.messages == [
+        "DataLoader of Meeting is left to torch: dataset.lock is of multiprocessing's, which only a fork of this "
+        "process shares"
+    ]
 
 
 def test_no_workers_are_torchs_own_way(caplog: Any) -> None:

@@ -32,20 +32,40 @@ DRAWS: dict[str, Callable[[], Any]] = {
 }
 
 
-def test_it_is_known_where_the_states_are() -> None:
-    """This Python and this NumPy keep their index where it is looked for."""
-    assert marks._is_known()
-    assert marks._is_numpy_known()
-
-
 @pytest.mark.parametrize("kind", DRAWS)
 def test_each_draw_is_seen(kind: str) -> None:
     """Whatever of it is drawn, a look after it differs, and looks without a draw between them do not."""
     random.seed(3)
     np.random.seed(3)  # noqa: NPY002
     torch.manual_seed(3)
+    marks.settle()
     for _ in range(700):  # past the end of a Mersenne Twister's words
-        before = marks.look()
-        assert marks.look() == before
+        assert not marks.has_drawn()
         DRAWS[kind]()
-        assert marks.look() != before
+        assert marks.has_drawn()
+        marks.settle()
+
+
+def test_what_a_generator_keeps_of_an_earlier_draw_is_dropped() -> None:
+    """A normal deviate comes in two: the second, which advances nothing, would not be seen."""
+    for draw in (lambda: random.gauss(0, 1), np.random.normal):
+        draw()
+        marks.settle()
+        draw()
+        assert marks.has_drawn()
+
+
+def test_another_kind_of_generator_always_seems_to_draw() -> None:
+    """What cannot be told is taken for a draw, and so is a module that has just been imported."""
+    before = np.random.get_bit_generator()
+    np.random.set_bit_generator(np.random.Philox(1))
+    try:
+        marks.settle()
+        assert marks.has_drawn()
+    finally:
+        np.random.set_bit_generator(before)
+    marks.settle()
+    assert not marks.has_drawn()
+    marks.forget()
+    assert marks.has_drawn()
+    assert not marks.is_settled()

@@ -136,6 +136,60 @@ def test_a_stream_goes_on(workers: int) -> None:
     close(other)
 
 
+class Stateful(sets.IterableDataset):  # type: ignore[misc]
+    """Numbers of this worker's part, with a state of its own; counts how many were read."""
+
+    def __init__(self) -> None:
+        self.at = self.start = self.read = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.start = state["at"]
+
+    def __iter__(self) -> Any:
+        info = sets.get_worker_info()
+        first, step = (0, 1) if info is None else (info.id, info.num_workers)
+        begin, self.start, self.read = self.start, 0, 0
+        for position in range(begin, 3000):
+            self.at, self.read = position + 1, self.read + 1
+            yield position * step + first, self.read
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_iterables_own_state_is_gone_on_from(workers: int) -> None:
+    """Few elements are read again; the epoch after that is whole, and the dataset of this process stays as it was."""
+    settings = {"batch_size": 8, "num_workers": workers, "generator": torch.Generator().manual_seed(1)}
+    loader = DataLoader(Stateful(), **settings)
+    batches = iter(loader)
+    had = [next(batches)[0].tolist() for _ in range(200)]
+    state = json.loads(json.dumps(loader.state_dict()))
+    del batches
+    whole = [batch[0].tolist() for batch in loader]
+    close(loader)
+    other = DataLoader(Stateful(), **settings)
+    other.load_state_dict(state)
+    rest = [(numbers.tolist(), read.tolist()) for numbers, read in other]
+    assert had + [numbers for numbers, _ in rest] == whole
+    assert rest[-1][1][-1] < 3000, "it was read from the start"
+    assert [batch[0].tolist() for batch in other] == whole
+    close(other)
+
+
+def test_another_number_of_workers_cannot_go_on_with_a_stream() -> None:
+    """Their copies have other elements."""
+    loader = DataLoader(Streamed(), batch_size=4)
+    next(iter(loader))
+    other = DataLoader(Streamed(), batch_size=4, num_workers=2)
+    with pytest.raises(ringfeed.StateError) as error:
+        other.load_state_dict(loader.state_dict())
+    assert str(error.value) == (
+        "the state was taken amid an epoch of an IterableDataset with num_workers=0, and this DataLoader has 2, with "
+        "other elements in each batch; give it num_workers=0"
+    )
+
+
 def test_a_foreign_state_is_refused() -> None:
     """What is no state of a DataLoader is named."""
     loader = DataLoader(Squares())

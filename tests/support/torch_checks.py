@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader as Own
 
@@ -17,6 +18,9 @@ def check_alike(ours: Any, own: Any) -> None:
     if isinstance(own, torch.Tensor):
         assert (ours.dtype, ours.shape) == (own.dtype, own.shape)
         assert torch.equal(ours, own)
+    elif isinstance(own, np.ndarray):
+        assert ours.dtype == own.dtype
+        assert np.array_equal(ours, own)
     elif isinstance(own, Mapping):
         assert [*ours] == [*own]
         for key in own:

@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
+from ringfeed.data.torch_info import tell_torch
 from ringfeed.data.worker_info import WorkerInfo, become
 from ringfeed.errors import SpecError
 from ringfeed.orders.rng import SampleContext, installed, reseed
@@ -340,6 +341,7 @@ class Reader:
         self.dataset = dataset
         self.context = SampleContext(source.seed)
         self.writer = self.writer_of(source.spec, port.offsets)
+        self._is_told = False
         self._fill = source.open(dataset, self)
 
     def writer_of(self, spec: Spec, offsets: tuple[int, ...]) -> RowWriter:
@@ -366,7 +368,11 @@ class Reader:
         if self.port.worker is not None:
             number, workers, starts = self.port.worker
             dataset = self.source.users_own(self.dataset)
-            if become(WorkerInfo(number, workers, dataset, self.source.seed, starts)):
+            info = WorkerInfo(number, workers, dataset, self.source.seed, starts)
+            if not self._is_told:
+                tell_torch(*((0, 1) if self.source.streams else (number, workers)), info.seed, dataset)
+            self._is_told = True
+            if become(info):
                 self.source.begin_worker(self)
 
     def fill(self) -> bool:

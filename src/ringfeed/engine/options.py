@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from ringfeed._callers import callers_depth
 from ringfeed._checks import AUTO, MOST, check_choice, check_count, check_seconds, is_auto
+from ringfeed._classes import class_names
 from ringfeed.data.passes import PassOrder
 from ringfeed.ring import _ring
 from ringfeed.ring.machine import usable_cpus
@@ -59,6 +62,8 @@ class Options:
         auto = {side for side, value in asked_for.items() if is_auto(side, value)}
         most_workers = _most_workers(workers)
         if source.streams:
+            if isinstance(workers, int) and workers > source.streams:
+                _tell_idle(source, workers)
             most_workers = min(most_workers, source.streams)
             auto.discard("workers")  # one reads each
         count = None if "slots" in auto else check_count("slots", slots, 0)
@@ -109,6 +114,17 @@ def _obstacle(source: Source, sampler: Sampler) -> str | None:
     if source.streams:
         return "an iterable begins anew with each epoch"
     return None if sampler.pure else "its sampler is read as the epoch goes on"
+
+
+def _tell_idle(source: Source, workers: int) -> None:
+    """Say that workers have nothing to do, to users whose iterable is read by all of them elsewhere."""
+    names = class_names(source.given) & {"torch.IterableDataset", "datasets.IterableDataset"}
+    if source.streams == 1 and names:
+        message = (
+            f"workers={workers}, but one worker reads an iterable, and no other is started; have several side by side "
+            f"by ringfeed.Interleave of its parts, or a copy in each worker by ringfeed.torch.DataLoader"
+        )
+        warnings.warn(message, UserWarning, stacklevel=callers_depth())
 
 
 def _most_workers(workers: int | str | None) -> int:

@@ -101,7 +101,7 @@ def opened(iterable: Any) -> Any:
     return found
 
 
-def _copied(iterable: Any) -> Any:
+def copied(iterable: Any) -> Any:
     """Return a copy of an iterable that has states, to be read in its place.
 
     Some begin at the last state they were loaded with for ever, others where they were left. The copy shares the memory
@@ -128,7 +128,7 @@ def begin(iterable: Any, state: State | None = None) -> tuple[Iterator[Any], Any
     found = opened(iterable)
     owner = found if has_state(found) else None
     if owner is not None and (found is iterable or state is not None):  # a function may return it again
-        found = owner = _copied(found)
+        found = owner = copied(found)
     if owner is not None and state is not None:
         owner.load_state_dict(json.loads(state.text))
     iterator = iter(found)

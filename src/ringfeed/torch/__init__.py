@@ -4,7 +4,8 @@
 
     DataLoader ── iter ──▶ IndexLists: the indices of each batch, drawn from torch's samplers as torch draws them
                              │
-                             ├─▶ Ring: a Loader whose workers collate in the slots ──▶ tensors over the slots
+                             ├─▶ Ring: a Loader whose workers collate in the slots ──▶ tensors over the slots,
+                             │   leaf by leaf (collation), or in batches of any structure (pickled)
                              └─▶ torch's own iterator, for what the ring cannot serve, from that batch on
 
 Names are imported on first use: worker processes import `samples` alone, which needs no torch.

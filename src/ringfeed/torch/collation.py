@@ -10,17 +10,23 @@ tuples become lists.
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch.utils.data import default_collate
+from torch.utils.data import default_collate, default_convert
+from torch.utils.data._utils import pin_memory
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from ringfeed.errors import SpecError
+from ringfeed.errors import ShipError, SpecError
 from ringfeed.frameworks.batch import TensorBuilder
+from ringfeed.frameworks.forms import as_objects
 from ringfeed.frameworks.torch import TORCH
 from ringfeed.spec.spec import Array
+from ringfeed.spec.strings import Bytes, Text
+from ringfeed.torch.lists import UnfitError
+from ringfeed.torch.pickled import read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,6 +34,8 @@ if TYPE_CHECKING:
     from ringfeed.frameworks.base import LoaderInfo
 
 _DICTS = (dict, OrderedDict)
+_STRINGS = (str, bytes)
+LEAST, LONGER = 1024, 4  # bytes that each text has room for, and times as many as the first has: else see `pickled`
 _OWN = "torch.utils.data._utils.collate"
 
 
@@ -44,15 +52,14 @@ class Form:
     @classmethod
     def of(cls, sample: Any) -> Form:
         """Have torch collate one sample; raises what that raises."""
-        if any(getattr(function, "__module__", _OWN) != _OWN for function in default_collate_fn_map.values()):
-            message = "torch's default_collate_fn_map has functions of the user's own"
-            raise SpecError(message)
         return cls(sample, default_collate([sample]))
 
     def _walk(self, sample: Any, batch: Any, path: str) -> tuple[Any, Callable[[Sequence[Any]], Any]]:
         if type(batch) is torch.Tensor:
             return self._leaf(sample, batch, path)
         kind = type(sample)
+        if kind in _STRINGS and type(batch) in (list, tuple):
+            return self._text(sample, type(batch))
         if isinstance(sample, tuple) and hasattr(sample, "_fields") and type(batch) is kind:
             trees, parts = self._all(sample, batch, [f"{path}.{name}" for name in sample._fields])
             return kind(*trees), lambda leaves: kind(*[part(leaves) for part in parts])
@@ -85,6 +92,20 @@ class Form:
         self._count += 1
         return Array(tuple(batch.shape[1:]), dtype), lambda leaves: leaves[number]
 
+    def _text(self, sample: str | bytes, kind: type) -> tuple[Array, Callable[[Sequence[Any]], Any]]:
+        number = self._count
+        self._count += 1
+        size = max(LEAST, LONGER * len(sample.encode() if isinstance(sample, str) else sample))
+        leaf = (Text if isinstance(sample, str) else Bytes)(size)
+        return leaf, lambda leaves: kind(leaves[number])
+
+
+def refuse_own_collation() -> None:
+    """UnfitError where the user has taught torch's default_collate more types: workers would not know them."""
+    if any(getattr(function, "__module__", _OWN) != _OWN for function in default_collate_fn_map.values()):
+        message = "torch's default_collate_fn_map has functions of the user's own"
+        raise UnfitError(message)
+
 
 def _refused(path: str, sample: Any) -> SpecError:
     kind = type(sample)
@@ -92,17 +113,46 @@ def _refused(path: str, sample: Any) -> SpecError:
     return SpecError(f"{path} is of type {name}, for which a slot has no place")
 
 
+HINT = "; a DataLoader has prefetch_factor * num_workers + 1 slots"
+FRAMEWORK = replace(TORCH, joins={**TORCH.joins, "bytes": lambda values, splits: [*as_objects(values.numpy(), splits)]})
+
+
 class BatchTensors(TensorBuilder):
     """Makes batches of tensors over the slots, in the containers of torch's; pinned ones are copies."""
 
     def __init__(self, info: LoaderInfo, form: Form, *, pinned: bool) -> None:
-        super().__init__(info, TORCH)
-        self.copied_by += "; a DataLoader has prefetch_factor * num_workers + 1 slots"
+        super().__init__(info, FRAMEWORK)
+        self.copied_by += HINT
         self._rebuild = form.rebuild
         self._pinned = pinned
 
     def finish(self, leaves: list[Any]) -> Any:
         """Return the leaves in the structure of a batch."""
+        joined = self._join(leaves)
         if self._pinned:  # torch's own memory: a copy to a GPU goes on reading it after the tensor is gone
-            leaves = [leaf.pin_memory() for leaf in leaves]
-        return self._rebuild(leaves)
+            joined = [leaf.pin_memory() if isinstance(leaf, torch.Tensor) else leaf for leaf in joined]
+        return self._rebuild(joined)
+
+
+class BatchObjects(TensorBuilder):
+    """Makes batches of any structure, of their bytes: see `pickled`."""
+
+    def __init__(self, info: LoaderInfo, *, converts: bool, pinned: bool) -> None:
+        """``converts``: arrays to tensors, as torch does where it has nothing to collate."""
+        super().__init__(info, TORCH)
+        self.copied_by += HINT
+        self._converts = converts
+        self._pinned = pinned
+
+    def finish(self, leaves: list[Any]) -> Any:
+        """Return a batch, whose tensors are parts of the slot."""
+        try:
+            batch = read(leaves[0].reshape(-1))
+        except Exception as error:
+            message = (
+                f"a batch cannot be made again in the training process: {error}; return objects of classes that a "
+                f"module or the script defines"
+            )
+            raise ShipError(message) from error
+        batch = default_convert(batch) if self._converts else batch
+        return pin_memory.pin_memory(batch) if self._pinned else batch

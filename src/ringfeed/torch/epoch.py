@@ -8,12 +8,21 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ringfeed._callers import callers_depth
-from ringfeed.errors import ClosedError, FunctionError, RingfeedError, StallError, SupersededError, WorkerError
+from ringfeed.errors import (
+    ClosedError,
+    FunctionError,
+    RingfeedError,
+    ShipError,
+    StallError,
+    SupersededError,
+    WorkerError,
+)
 from ringfeed.ring.failure import RemoteError
 from ringfeed.torch.lists import IndexLists
+from ringfeed.torch.pickled import DeviceError, TooLargeError, UnsendableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from typing_extensions import Self
 
@@ -30,6 +39,8 @@ class Place:
     samples: int = 0
     draws: dict[str, str] = field(default_factory=dict)  # where the generators were at its start
     is_over: bool = False
+    ring: Ring | None = None  # that it comes over
+    stream: Any = None  # the IterableDataset that this process reads
 
 
 class Epoch:
@@ -42,20 +53,28 @@ class Epoch:
         self._begun = begun
         self._ring: Ring | None = None
         self._batches: Iterator[Any] = iter(())
+        self.tries = 0
+        """How often another ring has gone on in the place of one."""
 
     @property
     def batches(self) -> Iterator[Any]:
         """What it takes the batches from."""
         return self._batches
 
-    def over_ring(self, ring: Ring, number: int) -> Self:
-        """Take the batches from a ring, which is this epoch's until its end."""
+    @property
+    def place(self) -> Place:
+        """How far the program is in it."""
+        return self._place
+
+    def over_ring(self, ring: Ring, number: int, at: Mapping[str, Any] | None = None) -> Self:
+        """Take the batches from a ring, which is this epoch's until its end; ``at``: see `Ring.begin`."""
+        assert self._begun is not None
         try:
-            self._batches = ring.begin(self._begun, number)
+            self._batches = ring.begin(self._begun, number, at)
         except BaseException:
             ring.close()
             raise
-        self._ring = ring
+        self._ring = self._place.ring = ring
         return self
 
     def torchs_own(self, batches: Iterator[Any]) -> Self:
@@ -114,31 +133,50 @@ class Epoch:
             return error
         if isinstance(error, StallError):
             return _timed_out(self._loader.timeout, error)
+        reason: Exception = error
         if isinstance(error, WorkerError) and getattr(self._batches, "failure", None) is None:
-            self._note()  # as torch does, which goes on with the next batch
-            return _users(error)
-        self._go_on(error)
+            reason = _of_pickling(error) or error
+            if not isinstance(reason, TooLargeError | DeviceError):
+                self._note()  # as torch does, which goes on with the next batch
+                return ShipError(str(reason)) if isinstance(reason, UnsendableError) else _users(error)
+        elif isinstance(error, ShipError):
+            self._note()
+            return error
+        self._go_on(reason)
         return None
 
-    def _go_on(self, error: RingfeedError) -> None:
-        """Have torch make this batch and all that follow."""
-        ring, self._ring = self._ring, None
-        self._batches = iter(())
+    def _go_on(self, error: Exception) -> None:
+        """Have another ring, or torch, make this batch and all that follow."""
+        ring = self._dropped()
         if ring is not None:
             ring.close()
-        self._batches = self._loader._own_rest(self._begun, error, self._place.batches)  # noqa: SLF001 - a part of it
+        self._loader._instead(self, self._begun, error)  # noqa: SLF001 - a part of it
 
     def _leave(self) -> None:
         """Let the next epoch have the ring."""
-        ring, self._ring = self._ring, None
-        self._batches = iter(())
+        ring = self._dropped()
         if ring is not None:
             self._loader._give_back(ring)  # noqa: SLF001 - a part of it
+
+    def _dropped(self) -> Ring | None:
+        """Return the ring, which the iterator of its batches no longer has."""
+        ring, self._ring = self._ring, None
+        self._place.ring = None
+        self._batches = iter(())
+        return ring
 
     def __del__(self, is_exiting: Callable[[], bool] = sys.is_finalizing) -> None:
         """Break the epoch off; at the interpreter's exit all ends anyway."""
         if not is_exiting():
             self._leave()
+
+
+def _of_pickling(error: BaseException) -> Exception | None:
+    """Return why a batch could not be sent as bytes, where that is what an error of a worker says."""
+    found: BaseException | None = error
+    while found is not None and not isinstance(found, TooLargeError | UnsendableError):
+        found = found.__cause__ or found.__context__
+    return found
 
 
 def _users(error: WorkerError) -> BaseException:

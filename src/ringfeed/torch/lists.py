@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
+MOST = 2**62  # indices
+
+
 class UnfitError(RingfeedError, TypeError):
     """A sampler gives what the ring has no place for."""
 
@@ -33,6 +36,11 @@ class Start(NamedTuple):
     base_seed: int
     before: Any
     """Where the generator was of which the base seed was drawn."""
+    longest: int = 0
+
+    def again(self) -> bool:
+        """As of `IndexLists`."""
+        return False
 
 
 class IndexLists:
@@ -49,6 +57,11 @@ class IndexLists:
         self._given: deque[Any] = deque()  # to the ring, and not handed out
         self.base_seed = base_seed
         self.before = before
+        self._takes_lists: bool | None = None
+        self.longest = 0
+        """The most samples of a list that was drawn."""
+        self.room = MOST
+        """The most that the ring takes."""
         self.most_ahead = 1
         """How many lists the ring may ask for beyond those that were handed out."""
 
@@ -59,7 +72,9 @@ class IndexLists:
 
     def draw(self, count: int = 1) -> None:
         """Draw so many lists."""
-        self._drawn.extend(islice(self._lists, count))
+        for given in islice(self._lists, count):
+            self._drawn.append(given)
+            self._note(given)
 
     def peek(self) -> Any:
         """Return the first list, which comes nevertheless; None where there is none."""
@@ -71,21 +86,48 @@ class IndexLists:
         return self
 
     def __next__(self) -> Any:
-        given = self._drawn.popleft() if self._drawn else next(self._lists)
+        if self._drawn:
+            given = self._drawn.popleft()
+        else:
+            given = next(self._lists)
+            self._note(given)
         self._given.append(given)
-        return [*map(_index, given)] if isinstance(given, list | tuple) else _one(given)
+        found = [*map(_index, given)] if isinstance(given, list | tuple) else _one(given)
+        if self._takes_lists is None:
+            self._takes_lists = isinstance(found, list)
+        if isinstance(found, list) is not self._takes_lists:
+            message = f"the sampler gives {given!r}, and other kinds of indices before"
+            raise UnfitError(message)
+        if self._takes_lists and len(found) > self.room:
+            message = f"the sampler gives a list of {len(found)}, and one of at most {self.room} was expected"
+            raise UnfitError(message)
+        return found if isinstance(found, list) else [found]
 
     def handed_out(self) -> int:
         """Note that a batch was handed out, or has failed; returns its samples."""
         given = self._given.popleft()
         self.draw()
-        return len(given) if hasattr(given, "__len__") else 1
+        return _length(given)
+
+    def _note(self, given: Any) -> None:
+        self.longest = max(self.longest, _length(given))
+
+    def again(self) -> bool:
+        """Have what was not handed out be given again; returns whether another ring could have more room for it."""
+        self._drawn.extendleft(reversed(self._given))
+        self._given.clear()
+        room, self.room = self.room, MOST
+        return room < self.longest
 
     def rest(self) -> Iterator[Any]:
         """Give all that was not handed out."""
         drawn = [*self._given, *self._drawn]
         self._given, self._drawn = deque(), deque()
         return chain(drawn, self._lists)
+
+
+def _length(given: Any) -> int:
+    return len(given) if hasattr(given, "__len__") and getattr(given, "ndim", 1) != 0 else 1
 
 
 def _one(given: Any) -> Any:

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import logging
-import weakref
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch.utils.data
 from torch.utils.data import IterDataPipe, MapDataPipe, default_collate
 
-from ringfeed.errors import StateError
+from ringfeed.errors import RingfeedError, SpecError, StateError, WorkerError
+from ringfeed.iterables import opening
+from ringfeed.iterables.states import encoded
 from ringfeed.torch import draws, lists
 from ringfeed.torch.epoch import Epoch, Place
-from ringfeed.torch.ring import Ring
+from ringfeed.torch.pickled import TooLargeError, UnsendableError
+from ringfeed.torch.ring import Pickling, Ring
+from ringfeed.torch.said import first_line, say
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from ringfeed.torch.lists import IndexLists, Start
 
-LOG = logging.getLogger("ringfeed.torch")
 OWN = torch.utils.data.DataLoader
 T_co = TypeVar("T_co", covariant=True)
 VERSION = 1
+TRIES = 8  # of an epoch, with other slots
 
 
 class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # torch is not seen by the type checker
@@ -47,19 +51,27 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
     - Each worker reads a copy of an ``IterableDataset``, with its own ``get_worker_info()``, as with torch; batches
       come from each in turn.
     - Each iterator has a place and, where two are in use at once, a ring of its own: ``zip(loader, loader)`` works.
-    - The first sample of the first epoch is read in this process, too.
+    - The first sample is read in this process, too, and collated; what that changes in the dataset is undone.
+    - A batch that cannot be pickled, with which torch's waits for ever, is a ShipError, in its place.
+    - What is drawn in ``collate_fn`` depends on the base seed and the batch's samples.
 
-    ``num_workers=0`` is torch's own way. So is, from the batch on with which it begins, what a slot has no place for:
-    strings, samples of several shapes, tensors on other devices, a sampler of other things than numbers, a
-    ``collate_fn``, ``batch_size=None``. One line of ``logging.getLogger("ringfeed.torch")`` says why.
+    Samples of one shape, numbers and text are written leaf by leaf into the slots. What a ``collate_fn`` returns, what
+    the dataset gives with ``batch_size=None``, and samples that fit no spec go in the slots as bytes: their tensors lie
+    over the slot, too, and all else is pickled. A batch for which the slots are too small has them made anew.
 
-    With ``pin_memory=True`` and a GPU, batches are copied into torch's pinned memory.
+    ``num_workers=0`` is torch's own way. So is, from the batch on with which it begins, what cannot go so: a dataset or
+    a batch that cannot be pickled, tensors on other devices, a sampler of other things than numbers, datapipes, a
+    ``default_collate_fn_map`` of the user's. One line of ``logging.getLogger("ringfeed.torch")`` says why.
+
+    With ``pin_memory=True`` and a GPU, batches are copied into torch's pinned memory. `state_dict` says where the
+    program is in an epoch, and holds the states of an IterableDataset that has some.
     """
 
     _place: Place | None = None  # of the newest iterator
     _resumed: dict[str, Any] | None = None  # the state that the next iterator goes on from
     _base_seed: int | None = None  # of the newest
     _own_reason: str | None = None  # why torch makes all batches
+    _pickling: Pickling | None = None  # how batches go that do not go leaf by leaf
 
     # ---- epochs ----
 
@@ -78,12 +90,15 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
 
     def _begin(self, place: Place, skipped: dict[str, Any] | None) -> Iterator[Any]:
         own, by_index = self._why_own(), not isinstance(self.dataset, torch.utils.data.IterableDataset)
-        if own is not None and (skipped is None or not by_index):
-            found = Epoch(self, place, None).torchs_own(_without(super().__iter__(), place.batches))
+        if own is not None and not by_index:
+            found = self._begin_own_stream(place, skipped)
+        elif own is not None and skipped is None:
+            found = Epoch(self, place, None).torchs_own(super().__iter__())
         elif by_index:
             found = self._begin_lists(place, skipped, own)
         else:
-            found = self._begin_stream(place)
+            begun = lists.start(self, self._kept_seed())
+            found = self._over_ring(Epoch(self, place, begun), begun, at=(skipped or {}).get("stream"))
         self._place = place
         return found
 
@@ -94,25 +109,44 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
         if first is None:
             return epoch
         if own is not None:
-            return epoch.torchs_own(self._own_rest(indices, None))
-        return self._over_ring(epoch, indices, first, place)
+            return epoch.torchs_own(self._own_rest(indices, place.batches))
+        return self._over_ring(epoch, indices)
 
-    def _begin_stream(self, place: Place) -> Epoch:
-        """Begin an epoch of an IterableDataset."""
-        begun = lists.start(self, self._kept_seed())
-        epoch = self._over_ring(Epoch(self, place, begun), begun, None, place)
-        for _ in range(place.batches):
-            next(epoch.batches, None)
-        return epoch
+    def _begin_own_stream(self, place: Place, skipped: dict[str, Any] | None) -> Epoch:
+        """Begin an epoch of an IterableDataset torch's own way; without workers it goes on by a state of its own."""
+        place.stream, epoch = self.dataset, Epoch(self, place, None)
+        own = None if skipped is None else skipped.get("dataset")
+        if own is None or self.num_workers:
+            return epoch.torchs_own(_without(super().__iter__(), place.batches))
+        place.stream = opening.copied(self.dataset)  # some begin where they were loaded for ever
+        place.stream.load_state_dict(own)
+        return epoch.torchs_own(iter(self._own_loader(place.stream, self._own_sizes(None), self.generator)))
 
-    def _over_ring(self, epoch: Epoch, begun: IndexLists | Start, first: Any, place: Place) -> Epoch:
-        """Have an epoch come over a ring, or else torch's own way."""
+    def _over_ring(self, epoch: Epoch, begun: IndexLists | Start, *, at: Mapping[str, Any] | None = None) -> Epoch:
+        """Have an epoch come over a ring, or else torch's own way; ``at``: where iterables go on."""
         self._base_seed = begun.base_seed
-        number = begun.base_seed + (place.epoch if self.persistent_workers else 0)
+        number = begun.base_seed + (epoch.place.epoch if self.persistent_workers else 0)
         try:
-            return epoch.over_ring(self._take_ring(first, begun.base_seed), number)
+            over = epoch.over_ring(self._take_ring(begun), number, at)
+            if at is None and not isinstance(begun, lists.IndexLists):
+                _without(over.batches, epoch.place.batches)
         except Exception as error:  # noqa: BLE001 - whatever it is, torch may be able to do it
-            return epoch.torchs_own(self._own_rest(begun, error))
+            return self._instead(epoch, begun, error, at)
+        return over
+
+    def _instead(self, epoch: Epoch, begun: Any, why: Exception, at: Mapping[str, Any] | None = None) -> Epoch:
+        """Have an epoch go on that a ring cannot serve: over another, if that helps, or torch's own way.
+
+        ``at``: where its iterables go on; None: they are read again, up to what was handed out.
+        """
+        if begun.again() or self._pickles(why):
+            epoch.tries += 1
+        else:
+            epoch.tries = TRIES
+        if epoch.tries < TRIES:
+            return self._over_ring(epoch, begun, at=at)
+        self._leave_to_torch(why)
+        return epoch.torchs_own(self._own_rest(begun, epoch.place.batches))
 
     def _kept_seed(self) -> int | None:
         """Return the base seed of workers that persist."""
@@ -120,19 +154,38 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
 
     # ---- rings ----
 
-    def _take_ring(self, first: Any, base_seed: int) -> Ring:
+    def _take_ring(self, begun: IndexLists | Start) -> Ring:
         """Return a ring that no iterator has, or a new one."""
         rings = self._idle()
-        if rings:
-            return rings.pop()
-        ring = Ring(self, first, base_seed)
-        _say_fed(self, ring)
+        while rings:
+            if (ring := rings.pop()).rows >= begun.longest:
+                return ring
+            ring.close()
+        if self._pickling is None and not self._goes_by_leaf:
+            self._pickling = Pickling()
+        ring = Ring(self, begun, self._pickling)
+        say(self, f"runs over ringfeed: {ring}", logging.INFO)
         return ring
+
+    @property
+    def _goes_by_leaf(self) -> bool:
+        return self.batch_sampler is not None and self.collate_fn is default_collate
+
+    def _pickles(self, why: Exception) -> bool:
+        """Have batches go as bytes from now on, or as more bytes, where that may help."""
+        room = why.args[0] if isinstance(why, TooLargeError) else 0
+        if not room and (self._pickling is not None or _is_no_remedy(why)):
+            return False
+        self._pickling = Pickling(room)
+        say(self, "needs larger slots" if room else f"has its batches pickled: {first_line(why)}", logging.INFO)
+        for ring in self.__dict__.pop("_rings", ()):
+            ring.close()
+        return True
 
     def _give_back(self, ring: Ring) -> None:
         """Keep a ring for the next epoch; what is more than one is closed."""
         rings = self._idle()
-        if rings or self._own_reason is not None:
+        if rings or self._own_reason is not None or ring.pickling is not self._pickling:
             ring.close()
         else:
             rings.append(ring)
@@ -155,40 +208,34 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
             return self._own_reason
         if self.num_workers == 0:
             return ""
-        reason = None
         if isinstance(self.dataset, IterDataPipe | MapDataPipe):
-            reason = "its dataset is a datapipe"
-        elif self.batch_sampler is None:
-            reason = "batch_size is None"
-        elif self.collate_fn is not default_collate:
-            reason = "it has a collate_fn"
-        if reason is not None:
-            self._leave_to_torch(reason)
-        return reason
+            self._leave_to_torch("its dataset is a datapipe")
+        return self._own_reason
 
-    def _leave_to_torch(self, why: str) -> None:
-        self._own_reason = why
-        _say(self, f"is left to torch: {why}", logging.WARNING)
+    def _leave_to_torch(self, why: Exception | str) -> None:
+        """Have torch make the epochs that follow, too."""
+        self._own_reason = why if isinstance(why, str) else first_line(why)
+        say(self, f"is left to torch: {self._own_reason}", logging.WARNING)
 
-    def _own_rest(self, begun: IndexLists | Start, why: Exception | None, done: int = 0) -> Iterator[Any]:
-        """Return torch's own iterator over what was not handed out, and leave the epochs that follow to it, too.
+    def _own_rest(self, begun: IndexLists | Start, done: int) -> Iterator[Any]:
+        """Return torch's own iterator over what was not handed out.
 
         ``done``: the batches that were handed out, where only reading finds what comes after them.
         """
-        if why is not None:
-            text = str(why).partition("\n")[0].replace("dataset.dataset", "dataset")
-            self._leave_to_torch(text or type(why).__name__)
-        batches: dict[str, Any]
+        own = self._own_loader(self.dataset, self._own_sizes(begun), draws.as_it_was(begun.before))
+        return iter(own) if isinstance(begun, lists.IndexLists) else _without(iter(own), done)
+
+    def _own_sizes(self, begun: IndexLists | Start | None) -> dict[str, Any]:
         if not isinstance(begun, lists.IndexLists):
-            batches = {"batch_size": self.batch_size, "drop_last": self.drop_last}
-        elif self.batch_sampler is not None:
-            batches = {"batch_sampler": begun.rest()}
-        else:
-            batches = {"batch_size": None, "sampler": begun.rest()}
+            return {"batch_size": self.batch_size, "drop_last": self.drop_last}
+        if self.batch_sampler is not None:
+            return {"batch_sampler": begun.rest()}
+        return {"batch_size": None, "sampler": begun.rest()}
+
+    def _own_loader(self, dataset: Any, sizes: dict[str, Any], generator: Any) -> Any:
         same = ("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "prefetch_factor", "in_order")
         settings = {name: getattr(self, name) for name in (*same, "multiprocessing_context") if hasattr(self, name)}
-        own: Any = OWN(self.dataset, **batches, **settings, generator=draws.as_it_was(begun.before))
-        return iter(own) if isinstance(begun, lists.IndexLists) else _without(iter(own), done)
+        return OWN(dataset, **sizes, **settings, generator=generator)
 
     # ---- where it is ----
 
@@ -199,7 +246,18 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
             place = Place(self._next_epoch(), draws=draws.written(self))
         size, length = self.batch_size, getattr(self.sampler, "__len__", lambda: None)()
         counts = {"epoch": place.epoch, "batches": place.batches, "samples": place.samples}
-        return {"version": VERSION, **counts, "batch_size": size, "length": length, "draws": place.draws}
+        found = {"version": VERSION, **counts, "batch_size": size, "length": length, "draws": place.draws}
+        return found | self._streams_state(place)
+
+    def _streams_state(self, place: Place) -> dict[str, Any]:
+        """Return where an IterableDataset is, in the workers or here, amid an epoch."""
+        if not place.batches or not isinstance(self.dataset, torch.utils.data.IterableDataset):
+            return {}
+        if place.ring is not None:
+            return {"num_workers": self.num_workers, "stream": place.ring.place()}
+        if self.num_workers == 0 and opening.has_state(place.stream):
+            return {"num_workers": 0, "dataset": json.loads(encoded(place.stream.state_dict()))}
+        return {"num_workers": self.num_workers}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Have the next ``iter()`` go on where ``state`` was taken: StateError for what is no such state."""
@@ -211,27 +269,27 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
                 f"the state is a {type(state).__name__} {what}, expected what state_dict() of a DataLoader returned"
             )
             raise StateError(message)
+        workers = state.get("num_workers", self.num_workers)
+        if workers != self.num_workers:
+            message = (
+                f"the state was taken amid an epoch of an IterableDataset with num_workers={workers}, and this "
+                f"DataLoader has {self.num_workers}, with other elements in each batch; give it num_workers={workers}"
+            )
+            raise StateError(message)
         self._resumed = dict(state)
 
 
 def _without(batches: Iterator[Any], count: int) -> Iterator[Any]:
-    """Leave out so many batches."""
+    """Leave out so many batches, those too that fail: their errors were raised before."""
     for _ in range(count):
-        next(batches, None)
+        try:
+            next(batches, None)
+        except Exception as error:  # of the user's
+            if isinstance(error, RingfeedError) and not isinstance(error, WorkerError):
+                raise
     return batches
 
 
-# ---- what is said ----
-
-_said: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
-
-
-def _say_fed(loader: DataLoader[Any], ring: Ring) -> None:
-    _say(loader, f"runs over ringfeed: {ring}", logging.INFO)
-
-
-def _say(loader: DataLoader[Any], what: str, level: int) -> None:
-    """Log a line, once for each loader."""
-    if what not in (said := _said.setdefault(loader, set())):
-        said.add(what)
-        LOG.log(level, "DataLoader of %s %s", type(loader.dataset).__name__, what)
+def _is_no_remedy(why: Exception) -> bool:
+    """Whether batches that go as bytes raise this, too."""
+    return isinstance(why, UnsendableError) or (isinstance(why, RingfeedError) and not isinstance(why, SpecError))

@@ -1,71 +1,79 @@
-"""Whether the global random numbers were drawn from, seen in a microsecond or two where seeding them takes twelve.
+"""Whether the global random numbers were drawn from, seen in a microsecond where seeding them takes twelve.
 
-    random          the index into its Mersenne Twister's words, and the first of these, which each round renews
-    numpy.random    the same of its own
-    torch           the same in the head of its default generator's state
+    random, numpy.random    each has a twin of the same seed: as long as the two draw the same, nothing else has drawn
+    torch                   the state of its default generator, whose copy costs less than a draw
 
-Each is looked at only where it is imported. A Python or a NumPy that keeps its index elsewhere than those this was
-written for is noticed with a generator of our own, and then every look differs from the one before. Imports no torch.
+Each is looked at only where it is imported. To look draws from a generator and from its twin, so it is for worker
+processes alone: a sample that draws is read again, seeded. Imports no torch.
 """
 
 from __future__ import annotations
 
-import ctypes
 import random
 import sys
-from functools import cache
-from itertools import count
 from typing import Any
 
-WORDS = 624  # of a Mersenne Twister; so large is the index of one that was just seeded
-HEAD = 40  # bytes of torch's state: its seed, the index and the first words
-_looks = count()
+BITS = 64  # that must be the same: other draws give them once in 2**64
+SEED = 2_718_281_828  # of a twin
 
 
-def look() -> tuple[Any, ...]:
-    """Return what differs from the look before, where numbers were drawn since."""
-    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy.random.mtrand")
-    return (
-        _mark_of(random._inst) if _is_known() else next(_looks),  # noqa: SLF001 - no public one
-        None if numpy is None else _mark_of_numpys(numpy._rand._bit_generator),  # noqa: SLF001 - likewise
-        None if torch is None else torch.default_generator.get_state().numpy()[:HEAD].tobytes(),
-    )
+class _Twins:
+    """The twins, which are as the generators were at the last look."""
+
+    python: random.Random | None = None
+    numpy: Any = None
+    torch: bytes | None = None
 
 
-def _mark_of(generator: random.Random) -> int:
-    return ctypes.c_uint64.from_address(id(generator) + object.__basicsize__).value
+def settle() -> None:
+    """Begin to look; seeds ``random`` and ``numpy.random``, which also drops what they keep of an earlier draw."""
+    _Twins.python = random.Random(SEED)  # noqa: S311 - a twin
+    random.seed(SEED)
+    _Twins.numpy = _numpys_twin()
+    _Twins.torch = _torchs_state()
 
 
-def _mark_of_numpys(bits: Any) -> tuple[int, int]:
-    state = _address_of(bits) if _is_numpy_known() else 0
-    if not state:
-        return next(_looks), 0
-    return ctypes.c_int.from_address(state + 4 * WORDS).value, ctypes.c_uint64.from_address(state).value
+def forget() -> None:
+    """Have the next look see a draw, unless `settle` comes first."""
+    _Twins.python = None
 
 
-@cache
-def _address_of(bits: Any) -> int:
-    return int(bits.ctypes.state_address) if type(bits).__name__ == "MT19937" else 0
+def is_settled() -> bool:
+    """Whether a look tells what was drawn since the one before."""
+    return _Twins.python is not None
 
 
-@cache
-def _is_known() -> bool:
-    own = random.Random(1)  # noqa: S311 - of no use but this
-    before, state = _mark_of(own), own.getstate()[1]
-    own.random()
-    after = own.getstate()[1]
-    known = [state[-1] + (state[0] << 32), after[-1] + (after[0] << 32)]
-    return sys.byteorder == "little" and [before, _mark_of(own)] == known
+def has_drawn() -> bool:
+    """Whether anything was drawn since the last look; then `settle` begins anew."""
+    twin = _Twins.python
+    if twin is None or random.getrandbits(BITS) != twin.getrandbits(BITS) or _numpy_has_drawn():
+        return True
+    if "torch" not in sys.modules:
+        return False
+    before, _Twins.torch = _Twins.torch, _torchs_state()
+    return before != _Twins.torch
 
 
-@cache
-def _is_numpy_known() -> bool:
-    from numpy.random import MT19937, RandomState  # noqa: PLC0415 - NumPy is here
+def _numpy_has_drawn() -> bool:
+    found = sys.modules.get("numpy.random")
+    if found is None:
+        return False
+    twin = _Twins.numpy
+    return twin is None or found.random_sample() != twin.random_sample()
 
-    own = RandomState(MT19937(1))
-    bits = own._bit_generator  # noqa: SLF001 - as above
-    own.seed(1)
-    place = bits.ctypes.state_address + 4 * WORDS
-    before = ctypes.c_int.from_address(place).value
-    own.randint(2**31, dtype="uint32")
-    return (before, ctypes.c_int.from_address(place).value) == (WORDS, 1)
+
+def _numpys_twin() -> Any:
+    """Return a RandomState like the global one; None where that is of another kind, and always seems to draw."""
+    found = sys.modules.get("numpy.random")
+    if found is None or type(found.get_bit_generator()) is not found.MT19937:
+        return None
+    found.seed(SEED)
+    return found.RandomState(SEED)
+
+
+def _torchs_state() -> bytes | None:
+    torch = sys.modules.get("torch")
+    if torch is None or not hasattr(torch, "default_generator"):  # it may be in the midst of its import
+        return None
+    state: bytes = torch.default_generator.get_state().numpy().tobytes()
+    return state

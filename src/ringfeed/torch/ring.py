@@ -2,37 +2,69 @@
 
 One iterator at a time has it. It stays for the next epoch, with its workers; the workers are sent what the program
 changes in the dataset between two epochs, unless ``persistent_workers`` says that they keep theirs.
+
+    default_collate, samples of one shape and text      leaf by leaf: Form
+    collate_fn, batch_size=None, all else               as bytes: Pickling
 """
 
 from __future__ import annotations
 
-import pickle
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import cloudpickle
 import torch
-from torch.utils.data import Subset, TensorDataset
-from torch.utils.data._utils import worker
+from torch.utils.data import Subset, TensorDataset, default_collate
 
 from ringfeed._units import show_bytes
 from ringfeed.data.streams import Interleave
+from ringfeed.iterables.opening import has_state
 from ringfeed.loader import Loader, stream_of
 from ringfeed.ring._ring import MAX_WORKERS
 from ringfeed.ring.segment import MIN_SLOTS
-from ringfeed.torch.collation import BatchTensors, Form
-from ringfeed.torch.draws import draws_kept
+from ringfeed.spec.spec import Array
+from ringfeed.torch.collation import BatchObjects, BatchTensors, Form, refuse_own_collation
+from ringfeed.torch.first import with_first
 from ringfeed.torch.lists import IndexLists, UnfitError
-from ringfeed.torch.samples import BulkSamples, Copy, Samples, WorkerStart
-from ringfeed.transport.opened import as_before
+from ringfeed.torch.pickled import Batches, Lists, parts_of, size_of
+from ringfeed.torch.samples import BulkSamples, Copy, Numbers, Samples, StatefulCopy, WorkerStart
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from ringfeed.frameworks.base import BatchIterator
     from ringfeed.torch.lists import Start
 
 EPOCHS = 2**63 - 1  # numbers of epochs that a loader takes
+LEAST = 2**16  # bytes for a batch whose size is only guessed
+MORE = 1.25  # times the bytes that a batch has needed
+
+
+class Pickling:
+    """Has batches go as bytes, in slots with room for those of one that has come, or of the first sample."""
+
+    def __init__(self, room: int = 0) -> None:
+        """``room``: the bytes that a batch has needed; 0: look at the first sample."""
+        self._room = room
+
+    def settings(self, loader: Any, first: Any, start: WorkerStart, rows: int) -> dict[str, Any]:
+        """Return the settings of a Loader: what makes bytes of a batch of up to so many samples, and how many."""
+        alone = is_alone(loader)
+        collate = None if alone and converts(loader) else loader.collate_fn
+        size = self._room or with_first(loader, first, start, lambda sample: _estimate(sample, collate, rows, alone))
+        room = -(-int(LEAST + size * MORE) // rows)
+        settings: dict[str, Any] = {"spec": Array((room,), "uint8", variable=True), "max_batch_size": rows}
+        if alone and isinstance(first, list):
+            samples = Samples(loader.dataset, start)
+            return settings | {"dataset": Numbers(), "collate_fn": Lists(samples, collate, rows, room)}
+        return settings | {"collate_fn": Batches(collate, rows, room, alone=alone)}
+
+
+def _estimate(sample: Any, collate: Any, rows: int, alone: bool) -> int:  # noqa: FBT001
+    """Return about how many bytes a batch takes that has many samples like this one."""
+    try:
+        made = sample if collate is None else collate(sample if alone else [sample])
+    except Exception:  # noqa: BLE001 - perhaps it needs several; if it fails with these, too, that is told in its place
+        return 2 * rows * size_of(parts_of(sample))
+    return rows * size_of(parts_of(made))
 
 
 class _Order:
@@ -47,32 +79,54 @@ class _Order:
 class Ring:
     """A Loader for the batches of a DataLoader."""
 
-    def __init__(self, loader: Any, first: Any, base_seed: int) -> None:
+    def __init__(self, loader: Any, begun: IndexLists | Start, pickling: Pickling | None) -> None:
         """Look at a sample of the first list, and plan the slots; raises what the ring cannot do, in any error.
 
-        ``first`` is None for an IterableDataset.
+        ``pickling``: has batches go as bytes.
         """
+        refuse_own_collation()
+        first, base_seed = begun.peek() if isinstance(begun, IndexLists) else None, begun.base_seed
+        self.pickling = pickling
+        self.rows = rows = max(_size_of(loader), begun.longest if isinstance(begun, IndexLists) else 0)
+        """The most samples of a batch."""
         self._order = _Order()
-        read = WorkerStart(loader.num_workers, base_seed, loader.worker_init_fn)
-        if first is None:
-            form = Form.of(first_element(loader, read))
-            settings = _of_iterable(loader, read)
+        start, is_stream = WorkerStart(loader.num_workers, base_seed, loader.worker_init_fn), first is None
+        if pickling is None:
+            form = with_first(loader, first, start, Form.of)
+            spec = {"spec": form.tree} if is_stream else {"spec": form.tree, "max_batch_size": rows}
         else:
-            index = first[0] if loader.batch_sampler is not None else first
-            form = Form.of(_sample(loader, index, read))
-            lists = {"batch_sampler": self._order, "max_batch_size": max(len(first), _size_of(loader))}
-            settings = _of_samples(loader, read) | lists
-        self.loader = Loader(spec=form.tree, **settings, **_settings(loader))
+            spec = pickling.settings(loader, first, start, rows)
+        if is_stream:
+            settings = _of_iterable(loader, start)
+        else:
+            settings = {"dataset": _of_samples(loader, start, pickling), "batch_sampler": self._order}
+        self.loader = Loader(**settings | spec, **_settings(loader))
         self._stream = stream_of(self.loader)
         if not loader.persistent_workers:
             self._stream.source.changes = True
-        self._build = BatchTensors(self._stream.info, form, pinned=loader.pin_memory and has_accelerator())
+        info, pinned = self._stream.info, loader.pin_memory and has_accelerator()
+        if pickling is None:
+            self._build: Any = BatchTensors(info, form, pinned=pinned)
+        else:
+            self._build = BatchObjects(info, converts=is_alone(loader) and converts(loader), pinned=pinned)
 
-    def begin(self, begun: IndexLists | Start | None, epoch: int) -> BatchIterator:
-        """Begin an epoch, whose number the samples' random numbers depend on."""
-        self._order.now = begun if isinstance(begun, IndexLists) else iter(())
+    def begin(self, begun: IndexLists | Start, epoch: int, place: Mapping[str, Any] | None = None) -> BatchIterator:
+        """Begin an epoch, whose number the samples' random numbers depend on.
+
+        ``place``: what `place` returned, for iterables to go on from there.
+        """
+        if isinstance(begun, IndexLists):
+            self._order.now, begun.room = begun, self.rows
         self.loader.set_epoch(epoch % EPOCHS)
+        if place is not None:
+            now = self.loader.state_dict()
+            same = {name: now[name] for name in ("epoch", "spec")}  # a slot's room may be another
+            self.loader.load_state_dict(dict(place) | same)
         return self._stream.begin(lambda: self._stream.epoch(self._build))  # type: ignore[return-value]
+
+    def place(self) -> dict[str, Any]:
+        """Return where the program is in its iterables, as JSON has it."""
+        return self.loader.state_dict()
 
     def close(self) -> None:
         """End the workers and give the memory back."""
@@ -91,47 +145,22 @@ def has_accelerator() -> bool:
     return bool(accelerator.is_available())
 
 
-def _sample(loader: Any, index: Any, start: WorkerStart) -> Any:
-    """Read a sample here, as worker 0 would, and leave no trace of it."""
-    dataset = loader.dataset
-    with draws_kept(), as_before(dataset), worker_told(loader.num_workers, start.base_seed, dataset):
-        getitems = getattr(dataset, "__getitems__", None)
-        return getitems([index])[0] if getitems else dataset[index]
+# ---- the settings of the Loader ----
 
 
-def first_element(loader: Any, start: WorkerStart) -> Any:
-    """Read the first element of an IterableDataset, as worker 0 has it, of a copy that is dropped.
-
-    UnfitError where it cannot be copied, as a generator cannot: then the element would be lost.
-    """
-    buffers: list[pickle.PickleBuffer] = []
-    try:
-        pickled = cloudpickle.dumps(loader.dataset, 5, buffer_callback=buffers.append)
-        copied = pickle.loads(pickled, buffers=buffers)  # noqa: S301 - of this process
-    except Exception as error:
-        message = f"its IterableDataset cannot be copied to another process: {error}"
-        raise UnfitError(message) from error
-    with draws_kept(), worker_told(loader.num_workers, start.base_seed, copied):
-        for element in copied:
-            return element
-    message = "its IterableDataset is empty in worker 0"
-    raise UnfitError(message)
+def is_alone(loader: Any) -> bool:
+    """Whether what the dataset gives is no part of a batch: ``batch_size=None``."""
+    return loader.batch_sampler is None and loader.batch_size is None
 
 
-@contextmanager
-def worker_told(workers: int, seed: int, dataset: Any) -> Iterator[None]:
-    """Have torch's ``get_worker_info()`` say here that this is worker 0."""
-    before = worker._worker_info  # noqa: SLF001 - there is no other way
-    worker._worker_info = worker.WorkerInfo(id=0, num_workers=workers, seed=seed, dataset=dataset)  # noqa: SLF001
-    try:
-        yield
-    finally:
-        worker._worker_info = before  # noqa: SLF001
+def converts(loader: Any) -> bool:
+    """Whether the user gave no collate_fn."""
+    return loader.collate_fn in (default_collate, torch.utils.data.default_convert)
 
 
 def _size_of(loader: Any) -> int:
     """Return the most samples that a batch has, as far as that is known."""
-    size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", 1)
+    size = loader.batch_size or getattr(loader.batch_sampler or loader.sampler, "batch_size", 1)
     return size if isinstance(size, int) else 1
 
 
@@ -151,24 +180,24 @@ def _of_iterable(loader: Any, start: WorkerStart) -> dict[str, Any]:
     """Return the settings for a copy of an IterableDataset in each worker, whose batches come in turn."""
     if loader.num_workers > MAX_WORKERS:
         message = f"num_workers={loader.num_workers} copies of an IterableDataset, and {MAX_WORKERS} is the most"
-        raise ValueError(message)
-    copies = Interleave(Copy(loader.dataset, number, start) for number in range(loader.num_workers))
+        raise UnfitError(message)
+    kind = StatefulCopy if has_state(loader.dataset) else Copy
     return {
-        "dataset": copies,
-        "batch_size": loader.batch_size,
+        "dataset": Interleave(kind(loader.dataset, number, start) for number in range(loader.num_workers)),
+        "batch_size": loader.batch_size or 1,
         "drop_remainder": loader.drop_last,
         "reseed": True,
     }
 
 
-def _of_samples(loader: Any, start: WorkerStart) -> dict[str, Any]:
+def _of_samples(loader: Any, start: WorkerStart, pickling: Pickling | None) -> Any:
     """Return what workers read of a map-style dataset."""
     dataset = loader.dataset
-    if start.init_fn is None and (columns := _columns(dataset)) is not None:
-        return {"dataset": columns}
-    if getattr(dataset, "__getitems__", None) and not _is_plain(dataset):
-        return {"dataset": BulkSamples(dataset, start)}
-    return {"dataset": Samples(dataset, start)}
+    if pickling is None and start.init_fn is None and (columns := _columns(dataset)) is not None:
+        return columns
+    if not is_alone(loader) and getattr(dataset, "__getitems__", None) and not _is_plain(dataset):
+        return BulkSamples(dataset, start)
+    return Samples(dataset, start)
 
 
 def _is_plain(dataset: Any) -> bool:

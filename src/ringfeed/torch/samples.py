@@ -12,12 +12,15 @@ import random
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ringfeed.data.torch_info import tell_torch
 from ringfeed.data.worker_info import worker_info
-from ringfeed.orders.rng import installed, reseed, when_torch_is_here
-from ringfeed.torch.marks import look
+from ringfeed.orders.rng import installed, reseed
+from ringfeed.torch.marks import forget, has_drawn, is_settled, settle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+LOOKS = 2  # at a sample: an import of torch or NumPy in the first seems to be a draw
 
 
 class WorkerStart(NamedTuple):
@@ -37,7 +40,7 @@ class WorkerStart(NamedTuple):
     def begin_as(self, number: int, dataset: Any) -> None:
         """The same, as the worker of this number."""
         seed = self.base_seed + number
-        when_torch_is_here(lambda: _tell_torch(number, self.workers, seed, dataset))
+        tell_torch(number, self.workers, seed, dataset, threads=1)  # also where a fork has brought in another number
         if self.init_fn is not None:
             import torch  # noqa: PLC0415 - such functions ask torch for the seed
 
@@ -45,14 +48,6 @@ class WorkerStart(NamedTuple):
             torch.manual_seed(seed)
             _seed_numpy(self.base_seed, number)
             self.init_fn(number)
-
-
-def _tell_torch(number: int, workers: int, seed: int, dataset: Any) -> None:
-    import torch  # noqa: PLC0415 - it is here
-    from torch.utils.data._utils import worker  # noqa: PLC0415 - likewise
-
-    torch.set_num_threads(1)  # also where a fork has brought in a torch that was told otherwise
-    worker._worker_info = worker.WorkerInfo(id=number, num_workers=workers, seed=seed, dataset=dataset)  # noqa: SLF001 - there is no other way
 
 
 def _seed_numpy(base_seed: int, number: int) -> None:
@@ -66,47 +61,40 @@ class Samples:
     """The dataset of a DataLoader, sample by sample.
 
     A sample that draws from a global generator is read with that one seeded for it, so that it does not depend on the
-    worker: the first such sample of a worker is read once more, and all that follow are seeded before.
+    worker: the first such sample of a worker is read again, and all that follow are seeded before.
     """
 
     def __init__(self, dataset: Any, start: WorkerStart) -> None:
         self.dataset = dataset
         self.start: WorkerStart | None = start
         self.draws = False
-        self.seen: Any = None  # the newest look at the generators
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """Tell torch which worker this is, ahead of the first sample."""
         if self.start is not None:
             self.start.begin(self.dataset)
             self.start = None
+            forget()
 
     def __getitem__(self, index: int) -> Any:
         if self.start is not None:
-            self._begin()
-        if self.draws:
-            return self._seeded(index)
-        before = self.seen or look()
-        try:
-            sample = self.dataset[index]
-        except Exception:
-            if look() == before:
-                raise
-        else:
-            self.seen = look()
-            if self.seen == before:
-                return sample
-        return self._seeded(index)
-
-    def _seeded(self, index: int) -> Any:
-        """Read a sample whose numbers are its own."""
-        context = installed.context
-        if context is not None:
+            self.begin()
+        for _ in range(0 if self.draws else LOOKS):
+            if not is_settled():
+                settle()
+            try:
+                sample = self.dataset[index]
+            except Exception:
+                if not has_drawn():
+                    raise
+            else:
+                if not has_drawn():
+                    return sample
+            forget()
+        self.draws = True
+        if (context := installed.context) is not None:
             reseed(context)
-        before = look()
-        sample = self.dataset[index]
-        self.seen = look()
-        self.draws = self.draws or self.seen != before
-        return sample
+        return self.dataset[index]
 
 
 class BulkSamples(Samples):
@@ -114,7 +102,7 @@ class BulkSamples(Samples):
 
     def __getitems__(self, indices: Sequence[int]) -> Any:
         """Return the samples of some indices."""
-        self._begin()
+        self.begin()
         return self.dataset.__getitems__([*indices])
 
 
@@ -126,9 +114,33 @@ class Copy:
         self.number = number
         self.start: WorkerStart | None = start
 
-    def __iter__(self) -> Iterator[Any]:
-        """Begin to read it, in the worker of this number."""
+    def begin(self) -> None:
+        """Tell torch which worker this is, ahead of the first element."""
         if self.start is not None:
             self.start.begin_as(self.number, self.dataset)
             self.start = None
+
+    def __iter__(self) -> Iterator[Any]:
+        """Begin to read it, in the worker of this number."""
+        self.begin()
         return iter(self.dataset)
+
+
+class StatefulCopy(Copy):
+    """One with states of its own, by which a run goes on."""
+
+    def state_dict(self) -> Any:
+        """Return where the dataset is."""
+        return self.dataset.state_dict()
+
+    def load_state_dict(self, state: Any) -> None:
+        """Have the next ``iter()`` go on from a state."""
+        self.begin()
+        self.dataset.load_state_dict(state)
+
+
+class Numbers:
+    """A dataset whose samples are their own numbers: see `pickled.Lists`."""
+
+    def __getitem__(self, index: int) -> int:
+        return index

@@ -1,6 +1,7 @@
 """What a dataset has open: files, sockets and connections, of which each process needs its own.
 
     as_before(dataset)         undoes what reads in this process leave in a dataset, if it cannot be sent to another
+    shared_by_fork(dataset)    names what no other way than a fork takes to another process
     refuse_to_share(dataset)   ShipError for what forked workers would share with this process, positions and all
 
 Both walk along the references of a dataset: attributes, containers, closures, and the globals and class attributes of
@@ -64,9 +65,19 @@ def refuse_to_share(dataset: object, name: str = "dataset") -> None:
             raise ShipError(message)
 
 
+def shared_by_fork(dataset: object, name: str = "dataset") -> str | None:
+    """Return where a dataset holds what processes share by a fork alone, such as a lock of multiprocessing's."""
+    for steps, held in _walk(dataset):
+        if type(held).__module__ in ("multiprocessing.synchronize", "multiprocessing.sharedctypes"):
+            return name + _culprit.joined(_shown(*step) for step in steps)
+    return None
+
+
 @contextmanager
-def as_before(dataset: object) -> Iterator[None]:
+def as_before(dataset: object, *, always: bool = False) -> Iterator[None]:
     """Give a dataset back what it held, if something it holds after the body, and not before, cannot be sent.
+
+    ``always``: whatever it is.
 
     So each worker opens for itself the file that ``__getitem__`` opens on first use, though sample 0 was read here.
     All of it comes back, or a flag such as ``self.opened`` would contradict what was undone.
@@ -77,12 +88,12 @@ def as_before(dataset: object) -> Iterator[None]:
     finally:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)  # of a file that nothing refers to any more
-            _give_back(before)
+            _give_back(before, always=always)
 
 
-def _give_back(before: list[tuple[Any, dict[Any, Any] | None]]) -> None:
+def _give_back(before: list[tuple[Any, dict[Any, Any] | None]], *, always: bool = False) -> None:
     changed = [(holder, state, _changes(state, _state(holder))) for holder, state in before if state is not None]
-    if failure([changes for _, _, changes in changed if changes]) is not None:
+    if always or failure([changes for _, _, changes in changed if changes]) is not None:
         for holder, state, changes in changed:
             if changes:
                 _restore(holder, state)

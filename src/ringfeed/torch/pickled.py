@@ -1,0 +1,238 @@
+"""A batch of any structure in one array of bytes, for what has no place in a slot leaf by leaf.
+
+    head │ pickle │ tensor 0 │ array 1 │ ...       each from a multiple of 64 bytes on
+
+A worker writes it (`Batches`), the consumer reads it where it lies (`read`): tensors and arrays are parts of the slot,
+and all else comes out of the pickle. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import pickle
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ringfeed.orders.rng import installed, reseed
+from ringfeed.torch.marks import forget
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ringfeed.spec.array import AnyArray
+    from ringfeed.torch.samples import Samples
+
+ALIGNMENT = 64
+WORD = 8  # bytes of a number in the head
+
+
+class TooLargeError(Exception):
+    """A batch needs more bytes than a slot has; its argument says how many."""
+
+
+class UnsendableError(Exception):
+    """A batch cannot be pickled, by torch neither; says why."""
+
+
+class DeviceError(UnsendableError):
+    """A batch has a tensor in the memory of a device, which torch can share."""
+
+
+# ---- in a worker ----
+
+
+class Batches:
+    """Has ``collate_fn`` make batches, with their own random numbers, and makes bytes of them."""
+
+    def __init__(self, collate_fn: Callable[[Any], Any] | None, rows: int, room: int, *, alone: bool) -> None:
+        """Make arrays of ``rows`` rows of up to ``room`` bytes; ``alone``: of one sample that is no batch."""
+        self.collate_fn = collate_fn
+        self.rows = rows
+        self.room = room
+        self.alone = alone
+        self._memory = np.empty(0, np.uint8)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_memory": np.empty(0, np.uint8)}
+
+    def __call__(self, samples: list[Any]) -> AnyArray:
+        """Return the bytes of a batch."""
+        found = samples[0] if self.alone else samples
+        if self.collate_fn is not None:
+            if (context := installed.context) is not None:
+                reseed(context)
+                forget()
+            found = self.collate_fn(found)
+        return self._in_rows(parts_of(found))
+
+    def _in_rows(self, parts: Sequence[AnyArray]) -> AnyArray:
+        size = size_of(parts)
+        each = -(-size // self.rows)
+        if each > self.room:
+            raise TooLargeError(size)
+        if len(self._memory) < each * self.rows:
+            self._memory = np.empty(each * self.rows, np.uint8)  # stays: fresh pages cost more than the copy
+        write(parts, self._memory)
+        return self._memory[: each * self.rows].reshape(self.rows, each)
+
+
+class Lists(Batches):
+    """The same of a dataset that is asked for a list of indices at once; its samples are their numbers alone."""
+
+    def __init__(self, dataset: Samples, collate_fn: Callable[[Any], Any] | None, rows: int, room: int) -> None:
+        super().__init__(collate_fn, rows, room, alone=False)
+        self.dataset = dataset
+
+    def __call__(self, samples: list[Any]) -> AnyArray:
+        """Return the bytes of what ``dataset[indices]`` is."""
+        self.dataset.begin()
+        if (context := installed.context) is not None:
+            reseed(context)
+        found = self.dataset.dataset[samples]
+        return self._in_rows(parts_of(found if self.collate_fn is None else self.collate_fn(found)))
+
+
+def parts_of(batch: Any) -> list[AnyArray]:
+    """Return the pickle of a batch, and the bytes of each tensor and array in it; UnsendableError says why not."""
+    stream, parts = io.BytesIO(), [np.empty(0, np.uint8)]
+    try:
+        _Pickler(stream, parts).dump(batch)
+    except DeviceError:
+        raise
+    except Exception as error:
+        message = f"a batch cannot be sent to the training process: {error}"
+        raise UnsendableError(message) from error
+    parts[0] = np.frombuffer(stream.getbuffer(), np.uint8)
+    return parts
+
+
+def size_of(parts: Sequence[AnyArray]) -> int:
+    """Return how many bytes `write` needs."""
+    head = _up((len(parts) + 1) * WORD)
+    return head + sum(_up(part.nbytes) for part in parts)
+
+
+def write(parts: Sequence[AnyArray], memory: AnyArray) -> None:
+    """Write the parts, and ahead of them how many they are and how long each is."""
+    head = np.array([len(parts), *(part.nbytes for part in parts)], np.int64).view(np.uint8)
+    at = 0
+    for part in (head, *parts):
+        memory[at : at + part.nbytes] = part
+        at += _up(part.nbytes)
+
+
+def _up(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+class _Pickler(pickle.Pickler):
+    """Takes tensors and arrays out of the pickle, and names classes that only the training process knows."""
+
+    def __init__(self, stream: io.BytesIO, parts: list[AnyArray]) -> None:
+        super().__init__(stream, pickle.HIGHEST_PROTOCOL)
+        self._parts = parts
+
+    def reducer_override(self, obj: Any) -> Any:
+        kind = type(obj)
+        if kind is np.ndarray:
+            return self._array(obj)
+        torch = sys.modules.get("torch")
+        if torch is not None and kind is torch.Tensor:
+            return self._tensor(torch, obj)
+        return _named(obj) if isinstance(obj, type) else NotImplemented
+
+    def persistent_id(self, obj: Any) -> int | None:
+        """Return the number of what was taken out."""
+        return obj.number if type(obj) is _Part else None
+
+    def _part(self, flat: AnyArray) -> _Part:
+        self._parts.append(flat)
+        return _Part(len(self._parts) - 1)
+
+    def _array(self, array: AnyArray) -> Any:
+        if array.dtype.hasobject or not array.itemsize:
+            return NotImplemented
+        flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        return _as_array, (self._part(flat), array.dtype, array.shape)
+
+    def _tensor(self, torch: Any, tensor: Any) -> Any:
+        plain = tensor.layout is torch.strided and not (tensor.requires_grad or tensor.is_quantized)
+        if tensor.device.type != "cpu":
+            message = f"a batch has a tensor on {tensor.device}"
+            raise DeviceError(message)
+        if not tensor.is_leaf:
+            raise UnsendableError("it has a tensor that was computed of one with requires_grad; detach() it")
+        if not plain or tensor.is_conj() or tensor.is_neg():
+            return NotImplemented
+        order = sorted(range(tensor.ndim), key=lambda axis: -tensor.stride(axis))  # that in which it lies in memory
+        lain = tensor.permute(order).contiguous()
+        flat = lain.reshape(-1).view(torch.uint8).numpy()
+        back = None if order == [*range(tensor.ndim)] else tuple(map(order.index, range(tensor.ndim)))
+        return _as_tensor, (self._part(flat), str(tensor.dtype).partition(".")[2], tuple(lain.shape), back)
+
+
+class _Part:
+    """Stands in a pickle for what was taken out of it."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+def _named(kind: type) -> Any:
+    """Return a class by its name alone where that means another one here: here it was made of the user's script."""
+    found: Any = sys.modules.get(kind.__module__)
+    for name in kind.__qualname__.split("."):
+        found = getattr(found, name, None)
+    if found is kind or kind.__module__ == "builtins":
+        return NotImplemented
+    if "<locals>" in kind.__qualname__:
+        message = f"it has an object of {kind.__qualname__}, a class that no other process can find"
+        raise UnsendableError(message)
+    return _class_of, (kind.__module__, kind.__qualname__)
+
+
+# ---- in the consumer ----
+
+
+class _Unpickler(pickle.Unpickler):
+    """Gives the tensors of uint8 that were taken out."""
+
+    def __init__(self, stream: io.BytesIO, parts: list[Any]) -> None:
+        super().__init__(stream)
+        self._parts = parts
+
+    def persistent_load(self, pid: Any) -> Any:
+        return self._parts[pid]
+
+
+def read(flat: Any) -> Any:
+    """Return the batch that lies in a tensor of uint8 with one axis; its tensors and arrays are parts of that one."""
+    words = flat[: len(flat) // WORD * WORD].numpy().view(np.int64)
+    sizes = words[1 : int(words[0]) + 1].tolist()
+    at, parts = _up((len(sizes) + 1) * WORD), []
+    for size in sizes:
+        parts.append(flat[at : at + size])
+        at += _up(size)
+    return _Unpickler(io.BytesIO(parts[0].numpy().tobytes()), parts).load()
+
+
+def _as_array(flat: Any, dtype: Any, shape: tuple[int, ...]) -> AnyArray:
+    found: AnyArray = flat.numpy().view(dtype).reshape(shape)
+    return found
+
+
+def _as_tensor(flat: Any, dtype: str, shape: tuple[int, ...], back: tuple[int, ...] | None) -> Any:
+    import torch  # noqa: PLC0415 - it is here, and in no worker
+
+    found = flat.view(getattr(torch, dtype)).view(shape)
+    return found if back is None else found.permute(back)
+
+
+def _class_of(module: str, name: str) -> Any:
+    found: Any = sys.modules.get(module) or importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found

@@ -1,0 +1,77 @@
+"""torch's own get_worker_info() in the datasets of a plain `Loader`."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import pytest
+
+import ringfeed
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+sets = torch.utils.data
+torch_info = importlib.import_module("ringfeed.data.torch_info")
+rng = importlib.import_module("ringfeed.orders.rng")
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
+
+def asked() -> tuple[int, int, bool]:
+    """Return what torch says of this worker, and whether it makes batches in memory of its own."""
+    info = sets.get_worker_info()
+    assert type(info.dataset).__name__ in ("Asking", "Streaming")
+    shared = sets.default_collate([torch.ones(2), torch.ones(2)]).is_shared()
+    assert sets.get_worker_info() is info
+    return info.id, info.num_workers, shared
+
+
+class Asking(sets.Dataset):  # type: ignore[misc]  # torch is not seen by the type checker
+    """Samples that say which worker made them."""
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> tuple[int, int, bool]:
+        return asked()
+
+
+class Streaming(sets.IterableDataset):  # type: ignore[misc]
+    """The same of an iterable."""
+
+    def __iter__(self) -> Any:
+        return (asked() for _ in range(8))
+
+
+def test_samples_know_their_worker() -> None:
+    """Of several; with a batch collated in plain memory, since it is copied into a slot next."""
+    spec = (ringfeed.Array((), "int64"), ringfeed.Array((), "int64"), ringfeed.Array((), "bool"))
+    with ringfeed.Loader(Asking(), batch_size=4, spec=spec, workers=2) as loader:
+        batches = [[leaf.tolist() for leaf in batch] for batch in loader]
+    assert {number for numbers, _, _ in batches for number in numbers} <= {0, 1}
+    assert all(counts == [2] * 4 and shared == [False] * 4 for _, counts, shared in batches)
+
+
+def test_one_worker_reads_all_of_an_iterable() -> None:
+    """It must not leave out what other workers would read; those that were asked for and idle are told of."""
+    spec = (ringfeed.Array((), "int64"), ringfeed.Array((), "int64"), ringfeed.Array((), "bool"))
+    with pytest.warns(UserWarning, match="one worker reads an iterable") as told:
+        loader = ringfeed.Loader(Streaming(), batch_size=4, spec=spec, workers=3)
+    assert str(told[0].message) == (
+        "workers=3, but one worker reads an iterable, and no other is started; have several side by side by "
+        "ringfeed.Interleave of its parts, or a copy in each worker by ringfeed.torch.DataLoader"
+    )
+    with loader:
+        assert [[leaf.tolist() for leaf in batch] for batch in loader] == [[[0] * 4, [1] * 4, [False] * 4]] * 2
+
+
+def test_a_dataset_that_is_sent_again_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a worker that never imports torch, only the newest waits for it."""
+    waiting: list[Any] = []
+    monkeypatch.setattr(torch_info, "when_torch_is_here", waiting.append)
+    monkeypatch.setattr(torch_info._Newest, "told", None)
+    monkeypatch.setattr(torch_info._Newest, "is_waited_for", False)
+    for number in range(5):
+        torch_info.tell_torch(number, 9, 1, object())
+    assert waiting == [torch_info._tell]
+    assert torch_info._Newest.told.id == 4
