@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ringfeed.iterables.states import StreamStates
     from ringfeed.orders.permutation import Indices
     from ringfeed.orders.sampler import Sampler
+    from ringfeed.orders.shard import Shard
     from ringfeed.ring._ring import Lease, Ring, WorkerEnd
 
 NEVER = 2**64 - 1  # bytes: more than any slots have
@@ -78,6 +79,7 @@ class Terms(NamedTuple):
     on_error: str = "raise"
     trial: Preview | None = None
     collate: BatchPreview | None = None
+    part: Shard | None = None  # of several ranks; None: there is one
 
     def given_spec(self) -> Spec | None:
         """Return the spec, where the user gives one."""

@@ -134,6 +134,8 @@ def over_total(indices: Sequence[int], leaf: Leaf, need: int, source: Source) ->
 def source_ended(stream: str, record: bytes) -> WorkerError:
     """Return the error that ended an iterable, from the record of its end."""
     failure = decode(bytes([Kind.ERROR]) + record[1:])
+    if isinstance(failure.error, FunctionError):  # whose text says all
+        return WorkerError(str(failure.error))
     error = WorkerError(f"{stream} was ended by {failure.summary}")
     error.__cause__ = failure.error
     return error
