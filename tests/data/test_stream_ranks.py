@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -307,6 +309,54 @@ def test_a_killed_reader_is_replaced(kind: Any, at: int, tmp_path: Path) -> None
     found = [numbers(loader) for loader in made]
     assert [*chain(*(found[rank][batch] for batch in range(5) for rank in range(2)))] == [*range(40)]
     assert [loader.stats().restarts for loader in made] == [1, 1]
+
+
+def die() -> None:
+    """End this process."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("kind", "at", "rank", "given", "where"),
+    [
+        (Rows, 21, 0, 2, "one of elements 16 to 23 of the iterable"),
+        (Rows, 17, 1, 2, "one of elements 16 to 23 of the iterable"),
+        (Measured, 21, 0, 3, "one of elements 20 to 24 of the iterable"),
+        (Measured, 21, 1, 2, "element 21 of the iterable"),
+    ],
+)
+def test_an_element_that_ends_every_reader(
+    kind: Any, at: int, rank: int, given: int, where: str
+) -> None:
+    """Whichever rank it is of; where other ranks' elements are read it is one of these, and that is said."""
+    loader = loaders(2, kind(43, at=at, deed=die), "fork", uneven="drop")[rank]
+    found, errors = until_it_fails(loader)
+    assert len(found) == given
+    assert errors == [f"{where} ended 3 workers; the last one was killed by SIGKILL; try it with workers=0"]
+
+
+@pytest.mark.parametrize("kind", [Measured, Rows])
+def test_a_transform_that_ends_every_worker_is_in_its_place(kind: Any) -> None:
+    """The element was read, and so is named."""
+
+    def deadly(sample: Any) -> Any:
+        if sample[0] == 22:
+            die()
+        return sample
+
+    given, errors = until_it_fails(loaders(2, kind(43), "fork", uneven="drop", transform=deadly)[1])
+    assert [batch[0] for batch in given[:2]] == [4, 12]
+    assert errors[0] == (
+        "element 22 of the iterable ended 3 workers; the last one was killed by SIGKILL; try it with workers=0"
+    )
+
+
+def test_a_stuck_reader_is_shown() -> None:
+    """With the element of its row, and that it may read those of other ranks."""
+    loader = loaders(2, Measured(43, at=17, deed=partial(time.sleep, PATIENCE_S)), "fork", timeout_s=1.0)[1]
+    text = "no batch for 1 s: 1 of 1 workers inside element 20 of the iterable, or those of other ranks around; raise"
+    with pytest.raises(ringfeed.StallError, match=text):
+        numbers(loader)
 
 
 # ---- going on ----

@@ -267,7 +267,7 @@ class Source(ABC):
         """Say what has become of a batch of ``rows`` rows of which something is missing."""
         return Delivery(lease.failed_rows(rows))
 
-    def barred(self, bars: Bars, epoch: int, index: int) -> Bars:  # noqa: ARG002 - see streams
+    def barred(self, bars: Bars, epoch: int, row: int, index: int) -> Bars:  # noqa: ARG002 - see streams
         """Return ``bars`` with an element that was given up, where later ones cannot be read without it."""
         return bars
 
@@ -280,6 +280,10 @@ class Source(ABC):
     def describe(self, index: int) -> str:
         """Say which sample an index means."""
         return f"dataset[{index}]"
+
+    def describe_read(self, row: int, index: int) -> str:  # noqa: ARG002 - see streams
+        """Say which samples may be read while a worker is at a row of its batch."""
+        return self.describe(index)
 
     def describe_stream(self, index: int) -> str:
         """Say which iterable an index means, where the dataset has some."""

@@ -54,8 +54,16 @@ class _Kept(NamedTuple):
     error: Exception | None = None
 
 
+def suspects(part: Shard, row: int, number: int, *, reads_on: bool) -> range:
+    """Return the elements that are read while a worker is at a row: at the first row, those of other ranks, too."""
+    if row:
+        return range(number, number if reads_on else number + 1)
+    first = number - part.rank * part.rows
+    return range(first, first + part.step) if reads_on else range(max(number - part.step + part.rows, 0), number + 1)
+
+
 class StreamPart:
-    """Reads what lies around a batch of this rank, ahead of its rows: there no element of another rank is to blame."""
+    """Reads what lies around a batch of this rank, when the first of its rows is asked for."""
 
     def __init__(self, shard: Shard, context: SampleContext, *, reads_on: bool, reseeds: bool) -> None:
         """``reads_on``: to the end of each global batch, before the batch is handed out; it is kept meanwhile."""
@@ -67,9 +75,13 @@ class StreamPart:
     def begin(self, stream: Stream, numbers: list[int]) -> None:
         """Begin a batch of these elements, of which the last may be one that comes twice (see ``uneven``)."""
         self._stream = stream
+        self._numbers = numbers
         self._is_short = False
         self._twice = numbers[-1] if len(numbers) > 1 and numbers[-1] <= numbers[-2] else None
         self._kept: dict[int, _Kept] = {}
+
+    def _read_around(self, numbers: list[int]) -> None:
+        stream = self._stream
         if stream.is_near(numbers[0], self._shard.step):
             for position, element in stream.passed(numbers[0]):
                 if position == self._twice:
@@ -93,6 +105,9 @@ class StreamPart:
 
     def element(self, number: int) -> Any:
         """Return an element of the batch."""
+        numbers, self._numbers = self._numbers, []
+        if numbers:
+            self._read_around(numbers)
         if self._is_short:
             self._stream.raise_end()
         if (kept := self._kept.pop(number, None)) is not None:

@@ -38,8 +38,8 @@ class StreamReader:
         if states is not None and states.run != self._run:
             self._epoch, self._run = None, states.run  # this epoch was begun anew, perhaps from a state
         if (row := self._reader.end.killed) is not None:
-            number = self._reader.end.indices[row]
-            self._stream(number).bar = number // len(self._iterables)  # before an element that ends each process
+            for _, number in self._source.barred([], self._epoch or 0, row, self._reader.end.indices[row]):
+                self._stream(number).bar = number // len(self._iterables)  # before an element that ends each process
         try:
             if self._part is not None:
                 numbers = self._reader.end.indices

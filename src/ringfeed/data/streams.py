@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ringfeed._classes import class_names
 from ringfeed.data.base import Source
-from ringfeed.data.stream_part import check_part
+from ringfeed.data.stream_part import check_part, suspects
 from ringfeed.data.stream_reader import StreamReader
 from ringfeed.errors import SpecError
 from ringfeed.iterables import opening
@@ -142,9 +142,10 @@ class StreamSource(Source):
         is_over = epoch is None or epoch.is_over
         return found._replace(ended=(self.describe_stream(index), record) if by_error else None, is_over=is_over)
 
-    def barred(self, bars: Bars, epoch: int, index: int) -> Bars:
-        """Return the elements of this epoch that no worker can read, this one included."""
-        return [*(bar for bar in bars if bar[0] == epoch), (epoch, index)]
+    def barred(self, bars: Bars, epoch: int, row: int, index: int) -> Bars:
+        """Return the elements of this epoch that no worker can read, the first included that may have ended some."""
+        first = self._suspects(row, index)[:1]  # none, where the element was read and what is made of it is to blame
+        return [*(bar for bar in bars if bar[0] == epoch), *((epoch, number) for number in first)]
 
     def open(self, dataset: Any, reader: Reader) -> Fill:
         """Read all streams by the numbers of their elements."""
@@ -160,13 +161,26 @@ class StreamSource(Source):
             cause = error.__cause__
             reader.end.fail(row, encode(End()) + (reader.encoded(cause)[1:] if cause is not None else b""))
 
+    def _suspects(self, row: int, index: int) -> range:
+        """Return the numbers of the elements that may be read while a worker is at a row."""
+        if self.part is None:
+            return range(index, index + 1)
+        return suspects(self.part, row, index, reads_on=not self.is_planned)
+
+    def describe_read(self, row: int, index: int) -> str:
+        """Say which elements may be read while a worker is at a row of its batch."""
+        found = self._suspects(row, index)
+        several = f"one of elements {found[0]} to {found[-1]} of the iterable" if len(found) > 1 else ""
+        return several or self.describe(index)
+
     def describe(self, index: int) -> str:
         """Say which element an index means."""
         return f"element {index // self.streams} of {self.describe_stream(index)}"
 
     def describe_all(self, indices: list[int]) -> str:
         """Say at which elements some workers are."""
-        return ", ".join(map(self.describe, indices)) or "the iterable"
+        more = "" if self.part is None or not indices else ", or those of other ranks around"
+        return (", ".join(map(self.describe, indices)) or "the iterable") + more
 
     def describe_stream(self, index: int) -> str:
         """Say which iterable an index means."""

@@ -101,6 +101,7 @@ def sample_failed(lease: _ring.Lease, failed: Failed, source: Source, pool: Pool
     if mark == _ring.ROW_KILLED:
         death = pool.death_of(lease.batch, row)
         workers = "its worker" if settings.max_attempts == 1 else f"{settings.max_attempts} workers"
+        place = source.describe_read(row, index)
         return WorkerError(f"{place} ended {workers}{more}; the last one {death}; try it with workers=0")
     record = dict(lease.failures()).get(row)
     if record is None:
