@@ -325,9 +325,7 @@ def die() -> None:
         (Measured, 21, 1, 2, "element 21 of the iterable"),
     ],
 )
-def test_an_element_that_ends_every_reader(
-    kind: Any, at: int, rank: int, given: int, where: str
-) -> None:
+def test_an_element_that_ends_every_reader(kind: Any, at: int, rank: int, given: int, where: str) -> None:
     """Whichever rank it is of; where other ranks' elements are read it is one of these, and that is said."""
     loader = loaders(2, kind(43, at=at, deed=die), "fork", uneven="drop")[rank]
     found, errors = until_it_fails(loader)
