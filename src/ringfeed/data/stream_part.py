@@ -26,10 +26,8 @@ if TYPE_CHECKING:
 _OUT = "leave rank=, world_size= and shard= out"
 
 
-def check_part(part: Shard | None, iterables: tuple[Any, ...]) -> None:
+def check_part(part: Shard, iterables: tuple[Any, ...]) -> None:
     """Raise ValueError where the batches of all ranks cannot be as many."""
-    if part is None:
-        return
     rank = f"rank {part.rank} of {part.world_size}"
     if len(iterables) > 1:
         message = (

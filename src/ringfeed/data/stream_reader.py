@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ringfeed.data.stream import Stream
-from ringfeed.data.stream_part import StreamPart
 from ringfeed.iterables import opening
 from ringfeed.iterables.state_taker import StateTaker
 from ringfeed.orders.rng import reseed
@@ -13,6 +12,7 @@ from ringfeed.ring.failure import End
 
 if TYPE_CHECKING:
     from ringfeed.data.base import Reader
+    from ringfeed.data.stream_part import StreamPart
     from ringfeed.data.streams import StreamSource
 
 
@@ -26,9 +26,7 @@ class StreamReader:
         self._run = 0  # likewise
         self._streams: list[Stream] = []
         self._step = source.indices if source.part is None else source.part.step
-        self._part = source.part and StreamPart(
-            source.part, reader.context, reads_on=not source.is_planned, reseeds=source.reseed
-        )
+        self._part = _part_of(source, reader)
         whole = reader.by(reader.writer.batch, self._element, source.rows, failed=self._failed)
         self._fill = whole if source.whole else reader.by(reader.writer.samples, self._element, failed=self._failed)
 
@@ -92,6 +90,15 @@ class StreamReader:
         stream = Stream(iterable, taker, prepare, name, is_here=port.is_consumer)
         stream.length = opening.length_of(iterable) if self._source.is_planned else None
         return stream
+
+
+def _part_of(source: StreamSource, reader: Reader) -> StreamPart | None:
+    """Return what reads the part of one of several ranks."""
+    if source.part is None:
+        return None
+    from ringfeed.data.stream_part import StreamPart  # noqa: PLC0415 - where there are several ranks
+
+    return StreamPart(source.part, reader.context, reads_on=not source.is_planned, reseeds=source.reseed)
 
 
 def _end_by(error: BaseException) -> End:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from ringfeed._classes import class_names
 from ringfeed.data.base import Source
-from ringfeed.data.stream_part import check_part, suspects
 from ringfeed.data.stream_reader import StreamReader
 from ringfeed.errors import SpecError
 from ringfeed.iterables import opening
@@ -82,7 +81,10 @@ class StreamSource(Source):
         super().__init__(given, _peekable(given), terms)
         self.iterables = _iterables_of(given)
         self.part = terms.part
-        check_part(self.part, self.iterables)
+        if self.part is not None:
+            from ringfeed.data.stream_part import check_part  # noqa: PLC0415 - where there are several ranks
+
+            check_part(self.part, self.iterables)
         self.is_planned = self.part is not None and opening.length_of(self.iterables[0]) is not None
         self.shows_end = self.is_planned and terms.on_error == "skip"  # what ends it is no sample that is left out
         self.at_once = self.part is not None  # a batch of one rank may have an element twice
@@ -165,6 +167,8 @@ class StreamSource(Source):
         """Return the numbers of the elements that may be read while a worker is at a row."""
         if self.part is None:
             return range(index, index + 1)
+        from ringfeed.data.stream_part import suspects  # noqa: PLC0415 - as above
+
         return suspects(self.part, row, index, reads_on=not self.is_planned)
 
     def describe_read(self, row: int, index: int) -> str:
