@@ -279,6 +279,33 @@ def test_what_has_no_plan_is_refused() -> None:
     )
 
 
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+@pytest.mark.parametrize("at", [17, 21])
+@pytest.mark.parametrize("kind", [Measured, Rows])
+def test_after_ctrl_c_nothing_is_lost(kind: Any, at: int, on_error: str) -> None:
+    """It comes out where this process reads, and the batch is read again, whichever rank the element is of."""
+    presses = iter([KeyboardInterrupt])
+
+    def press() -> None:
+        for error in presses:
+            raise error
+
+    for rank in range(2):
+        loader = loaders(2, kind(43, at=at, deed=press), uneven="drop", on_error=on_error)[rank]
+        given, batches, presses = list[int](), iter(loader), iter([KeyboardInterrupt])
+        while (batch := _next(batches)) is not None:
+            given += batch[0].tolist() if batch else []
+        assert given == [n for n in range(40) if n // 4 % 2 == rank]
+
+
+def _next(batches: Iterator[Any]) -> Any:
+    """Return a batch; nothing in it where Ctrl-C came, None at the end."""
+    try:
+        return next(batches, None)
+    except KeyboardInterrupt:
+        return ()
+
+
 class DyingOnce(Rows):
     """Ends the first process that reads the element called ``at``."""
 

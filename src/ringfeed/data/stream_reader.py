@@ -70,7 +70,7 @@ class StreamReader:
         """Record why an element is not there; raise what no element has raised."""
         if any(stream.has_warned(error) for stream in self._streams):
             raise error
-        if self._source.shows_end and self._streams[0].is_over and not isinstance(error, End):
+        if self._source.shows_end and self._streams[0].is_over and not isinstance(error, End | KeyboardInterrupt):
             error = _end_by(error)
         self._reader.failed(row, index, error)
 
