@@ -259,6 +259,7 @@ bench-insight: .venv/with-pictures ## memory against the kernel, the conversion,
 	$(PY) bench/studies/leaves.py $(if $(QUICK),--quick --out build/leaves.jsonl)
 	$(PY) bench/studies/counting.py $(if $(QUICK),--repetitions 3)
 	$(PY) bench/studies/auto.py $(if $(QUICK),--quick)
+	$(PY) bench/studies/streams.py $(if $(QUICK),--quick --out build/streams.jsonl)
 
 recovery: .venv/with-pictures ## time the gap that a killed worker leaves (QUICK=1: a short look)
 	$(PY) bench/studies/recovery.py $(if $(QUICK),--quick)

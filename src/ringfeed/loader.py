@@ -188,8 +188,9 @@ class Loader(Generic[Batch_co]):
     rank, world_size: of several processes that train together, which one this is, from 0 on, and how many there are.
         Rank r gets rows ``r * batch_size`` to below ``(r + 1) * batch_size`` of each global batch of
         ``world_size * batch_size`` samples of the order (``batch_size=None``: one of ``world_size`` batches). All ranks
-        need the same dataset, order and seed: a sampler of yours must give the same order on each. An iterable cannot
-        be shared out so.
+        need the same dataset, order and seed: a sampler of yours must give the same order on each. Of an iterable,
+        which must be the same on each, every rank reads all elements and keeps its own. Its ``len()`` plans the batches
+        then, and one that ends earlier is an error; one without needs ``uneven="drop"``. Not with `Interleave`.
     uneven: what becomes of a last global batch that is not full. "pad" cuts it into equal parts; where these come out
         one row short, the last row of a part repeats a sample of this global batch (see `padding`), so that all ranks
         have as many batches, of as many rows. "keep" leaves out that row, and ranks that have no row left have one
@@ -304,7 +305,10 @@ class Loader(Generic[Batch_co]):
             lists.check_ranks(self._rank.world_size)
             self._batch_size, rows = None, lists.most
             most_rows = None if collate_fn is None else most_rows
-        terms = Terms(rows, spec, most_rows, number, reseed, on_error)
+        of_each = 1 if batch_sampler is not None or rows is None else rows  # positions of the order that a batch takes
+        part = Shard(self._rank.rank, self._rank.world_size, of_each, uneven)
+        shared = part if part.world_size > 1 else None
+        terms = Terms(rows, spec, most_rows, number, reseed, on_error, part=shared)
         source = open_source(dataset, terms, Functions.of(transform, collate_fn, batch_transform, worker_init_fn))
         if getattr(sampler, "carries_weights", False):
             source = DrawSource(source)
@@ -332,9 +336,7 @@ class Loader(Generic[Batch_co]):
             raise ValueError(message)
         self._dataset = source.given
         self._shuffle = shuffle
-        self._rank.check(sampler, seed, is_iterable=source.streams > 0)
-        step = source.indices if batch_sampler is None else 1  # positions of the order that a batch takes
-        part = Shard(self._rank.rank, self._rank.world_size, step, uneven)
+        self._rank.check(sampler, seed)
         with UsersErrors():  # of a first sample
             self._runner = EpochRunner(source, options, part, shuffle=shuffle, sampler=sampler)
         self._position = self._runner.position

@@ -71,6 +71,7 @@ PARTS = {
     "samples": [],
     "batches": [],
     "streams": [
+        "data.stream",
         "data.stream_reader",
         "iterables.opening",
         "iterables.state_taker",

@@ -189,9 +189,9 @@ class Ours(DistributedSampler):
             lambda: iter(ROWS),
             {"rank": 1, "world_size": 2},
             ValueError,
-            "rank 1 of 2 of an iterable, which has no global batches; have the iterable give the part of this process "
-            "only, as itertools.islice(elements, 1, None, 2) does, and leave rank=, world_size= and shard= out, or "
-            "give a dataset with __len__ and __getitem__",
+            "rank 1 of 2 of an iterable without len(): where it ends is only seen when the batches before were handed "
+            "out, too late for uneven='pad'; give uneven='drop', which leaves out a last global batch that is not "
+            "full, or give the iterable __len__",
         ),
         (
             (ROWS,),

@@ -103,10 +103,10 @@ def test_what_is_no_rank_is_refused(given: tuple[Any, Any, Any], kind: type[Exce
 
 def test_a_seed_that_is_drawn_is_refused_for_several_ranks() -> None:
     """Each rank would draw another."""
-    Rank(0, 1, "").check(None, None, is_iterable=False)
-    Rank(0, 2, "").check(None, 0, is_iterable=False)
+    Rank(0, 1, "").check(None, None)
+    Rank(0, 2, "").check(None, 0)
     with pytest.raises(ValueError, match="seed") as raised:
-        Rank(0, 2, "").check(None, None, is_iterable=False)
+        Rank(0, 2, "").check(None, None)
     assert str(raised.value) == "seed=None draws a seed, and each rank of 2 another; give all of them one number"
 
 

@@ -10,14 +10,13 @@ ROOT = Path(__file__).parents[2]
 OF_PEOPLE = re.compile(r"\b(who|whom|whoever|nobody|somebody|anybody)\b", re.IGNORECASE)
 WRITTEN = {".py", ".pyi", ".pyx", ".pxd", ".pxi", ".h", ".c"}
 FOLDERS = ("src", "cext", "bench", "examples")
-PAGES = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "bench/README.md", "docs/resume.md", "docs/packing.md")
-SOURCES = "docs/sources"
+PAGES = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "bench/README.md")
 
 
 def found() -> list[str]:
     """Return each line of the sources and pages with such a word, with its place."""
     files = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.suffix in WRITTEN]
-    files += [ROOT / page for page in PAGES] + [*(ROOT / SOURCES).glob("*.md")]
+    files += [ROOT / page for page in PAGES] + [*(ROOT / "docs").rglob("*.md")]
     made = [path.with_suffix(".c") for path in files if path.suffix == ".pyx"]  # by Cython
     return [
         f"{path.relative_to(ROOT)}:{number}: say what it is, a thread or a process: {line.strip()}"

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ringfeed.iterables.states import StreamStates
     from ringfeed.orders.permutation import Indices
     from ringfeed.orders.sampler import Sampler
+    from ringfeed.orders.shard import Shard
     from ringfeed.ring._ring import Lease, Ring, WorkerEnd
 
 NEVER = 2**64 - 1  # bytes: more than any slots have
@@ -79,6 +80,7 @@ class Terms(NamedTuple):
     on_error: str = "raise"
     trial: Preview | None = None
     collate: BatchPreview | None = None
+    part: Shard | None = None  # of several ranks; None: there is one
 
     def given_spec(self) -> Spec | None:
         """Return the spec, where the user gives one."""
@@ -266,7 +268,7 @@ class Source(ABC):
         """Say what has become of a batch of ``rows`` rows of which something is missing."""
         return Delivery(lease.failed_rows(rows))
 
-    def barred(self, bars: Bars, epoch: int, index: int) -> Bars:  # noqa: ARG002 - see streams
+    def barred(self, bars: Bars, epoch: int, row: int, index: int) -> Bars:  # noqa: ARG002 - see streams
         """Return ``bars`` with an element that was given up, where later ones cannot be read without it."""
         return bars
 
@@ -279,6 +281,10 @@ class Source(ABC):
     def describe(self, index: int) -> str:
         """Say which sample an index means."""
         return f"dataset[{index}]"
+
+    def describe_read(self, row: int, index: int) -> str:  # noqa: ARG002 - see streams
+        """Say which samples may be read while a worker is at a row of its batch."""
+        return self.describe(index)
 
     def describe_stream(self, index: int) -> str:
         """Say which iterable an index means, where the dataset has some."""

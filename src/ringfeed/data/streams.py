@@ -1,7 +1,8 @@
 """Iterables as datasets: each is a stream, which one worker reads in order, by the numbers of its elements.
 
 An element's number is its place in its iterable; with k of them, interleaved, element p of number r is p * k + r.
-`stream_reader` reads them in a worker, `opening` begins them, `stream_states` keeps the states that they have.
+`stream_reader` reads them in a worker, `stream_part` for one of several ranks; `iterables` has how they are begun, and
+the states that they have.
 """
 
 from __future__ import annotations
@@ -31,9 +32,10 @@ if TYPE_CHECKING:
 class Interleave:
     """Several iterables as one dataset: each is read by one worker, all of them side by side.
 
-    Batch 0 comes from the first, batch 1 from the second, and so on in turn, whatever the number of workers. One that
-    has ended leaves the rotation, after a last batch that may be shorter; the epoch is over when all have. Each may
-    be whatever `Loader` takes as an iterable.
+    Whole batches come in turn: batch 0 from the first, batch 1 from the second, and so on, whatever the number of
+    workers. One that has ended leaves the rotation, after a last batch that may be shorter; the epoch is over when all
+    have. Each may be whatever `Loader` takes as an iterable. For elements in turn make one iterable of several, or use
+    `Mix` where samples have numbers: docs/streams.md has both.
     """
 
     def __init__(self, iterables: Iterable[Any]) -> None:
@@ -78,6 +80,14 @@ class StreamSource(Source):
         """Keep what is read of iterators to learn the spec; ``element_kind``: what knows a dataset of such elements."""
         super().__init__(given, _peekable(given), terms)
         self.iterables = _iterables_of(given)
+        self.part = terms.part
+        if self.part is not None:
+            from ringfeed.data.stream_part import check_part  # noqa: PLC0415 - where there are several ranks
+
+            check_part(self.part, self.iterables)
+        self.is_planned = self.part is not None and opening.length_of(self.iterables[0]) is not None
+        self.shows_end = self.is_planned and terms.on_error == "skip"  # what ends it is no sample that is left out
+        self.at_once = self.part is not None  # a batch of one rank may have an element twice
         self.element_kind = element_kind
         self.streams = len(self.iterables)
         self.local_only = any(map(is_iterator, self.iterables))
@@ -93,7 +103,7 @@ class StreamSource(Source):
             raise ValueError(message)
         from ringfeed.iterables.round_robin import RoundRobinSampler  # noqa: PLC0415 - no worker needs it
 
-        return RoundRobinSampler(self.iterables, self.indices)
+        return RoundRobinSampler(self.iterables, self.indices, is_planned=self.is_planned)
 
     def check_sendable(self) -> None:
         """Refuse a dataset of TensorFlow."""
@@ -125,15 +135,19 @@ class StreamSource(Source):
         """Say what has become of the elements; take a stream that has ended in this batch out of the rotation."""
         found = self.elements.settle(lease, rows, epoch)._replace(is_short=rows < self.indices)
         record = next((record for _, record in lease.failures() if kind_of(record) is Kind.END), None)
-        if record is None or epoch is None:
+        if record is None:
             return found
+        epoch = getattr(epoch, "whole", epoch)  # of all ranks
         index = lease.failed_rows(self.indices)[-1][1]
-        by_error = epoch.end(index) and len(record) > 1
-        return found._replace(ended=(self.describe_stream(index), record) if by_error else None, is_over=epoch.is_over)
+        is_first = epoch is None or epoch.end(index)  # None: the only one is planned to the end that len() says
+        by_error = is_first and len(record) > 1
+        is_over = epoch is None or epoch.is_over
+        return found._replace(ended=(self.describe_stream(index), record) if by_error else None, is_over=is_over)
 
-    def barred(self, bars: Bars, epoch: int, index: int) -> Bars:
-        """Return the elements of this epoch that no worker can read, this one included."""
-        return [*(bar for bar in bars if bar[0] == epoch), (epoch, index)]
+    def barred(self, bars: Bars, epoch: int, row: int, index: int) -> Bars:
+        """Return the elements of this epoch that no worker can read, the first included that may have ended some."""
+        first = self._suspects(row, index)[:1]  # none, where the element was read and what is made of it is to blame
+        return [*(bar for bar in bars if bar[0] == epoch), *((epoch, number) for number in first)]
 
     def open(self, dataset: Any, reader: Reader) -> Fill:
         """Read all streams by the numbers of their elements."""
@@ -149,13 +163,28 @@ class StreamSource(Source):
             cause = error.__cause__
             reader.end.fail(row, encode(End()) + (reader.encoded(cause)[1:] if cause is not None else b""))
 
+    def _suspects(self, row: int, index: int) -> range:
+        """Return the numbers of the elements that may be read while a worker is at a row."""
+        if self.part is None:
+            return range(index, index + 1)
+        from ringfeed.data.stream_part import suspects  # noqa: PLC0415 - as above
+
+        return suspects(self.part, row, index, reads_on=not self.is_planned)
+
+    def describe_read(self, row: int, index: int) -> str:
+        """Say which elements may be read while a worker is at a row of its batch."""
+        found = self._suspects(row, index)
+        several = f"one of elements {found[0]} to {found[-1]} of the iterable" if len(found) > 1 else ""
+        return several or self.describe(index)
+
     def describe(self, index: int) -> str:
         """Say which element an index means."""
         return f"element {index // self.streams} of {self.describe_stream(index)}"
 
     def describe_all(self, indices: list[int]) -> str:
         """Say at which elements some workers are."""
-        return ", ".join(map(self.describe, indices)) or "the iterable"
+        more = "" if self.part is None or not indices else ", or those of other ranks around"
+        return (", ".join(map(self.describe, indices)) or "the iterable") + more
 
     def describe_stream(self, index: int) -> str:
         """Say which iterable an index means."""

@@ -71,13 +71,17 @@ class WrappedSource(Source):
         """Say what has become of a batch."""
         return self.inner.settle(lease, rows, epoch)
 
-    def barred(self, bars: Bars, epoch: int, index: int) -> Bars:
+    def barred(self, bars: Bars, epoch: int, row: int, index: int) -> Bars:
         """Return ``bars`` with an element that was given up."""
-        return self.inner.barred(bars, epoch, index)
+        return self.inner.barred(bars, epoch, row, index)
 
     def describe(self, index: int) -> str:
         """Say which sample an index means."""
         return self.inner.describe(index)
+
+    def describe_read(self, row: int, index: int) -> str:
+        """Say which samples may be read while a worker is at a row of its batch."""
+        return self.inner.describe_read(row, index)
 
     def describe_stream(self, index: int) -> str:
         """Say which iterable an index means."""

@@ -101,6 +101,7 @@ def sample_failed(lease: _ring.Lease, failed: Failed, source: Source, pool: Pool
     if mark == _ring.ROW_KILLED:
         death = pool.death_of(lease.batch, row)
         workers = "its worker" if settings.max_attempts == 1 else f"{settings.max_attempts} workers"
+        place = source.describe_read(row, index)
         if death.stage:
             place, more = f"{_batch_of([index for _, index, _ in failed], source)}: {death.stage}", ""
         return WorkerError(f"{place} ended {workers}{more}; the last one {death.reason}; try it with workers=0")
@@ -145,6 +146,8 @@ def over_total(indices: Sequence[int], leaf: Leaf, need: int, source: Source) ->
 def source_ended(stream: str, record: bytes) -> WorkerError:
     """Return the error that ended an iterable, from the record of its end."""
     failure = decode(bytes([Kind.ERROR]) + record[1:])
+    if isinstance(failure.error, FunctionError):  # whose text says all
+        return WorkerError(str(failure.error))
     error = WorkerError(f"{stream} was ended by {failure.summary}")
     error.__cause__ = failure.error
     return error

@@ -65,6 +65,14 @@ def is_iterator(iterable: Any) -> bool:
     return callable(getattr(type(iterable), "__next__", None)) and callable(getattr(type(iterable), "__iter__", None))
 
 
+def length_of(iterable: Any) -> int | None:
+    """Return what ``len`` says of it; None where it says nothing."""
+    try:
+        return len(iterable)
+    except (TypeError, NotImplementedError):
+        return None
+
+
 def has_state(found: Any) -> bool:
     """Whether it has states of its own: ``state_dict`` is callable without arguments."""
     if isinstance(found, PeekableIterator):

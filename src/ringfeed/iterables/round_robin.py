@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ringfeed.errors import StateError
-from ringfeed.iterables.opening import is_iterator
+from ringfeed.iterables.opening import is_iterator, length_of
 from ringfeed.orders.checks import check_fields, check_none, refuse
 from ringfeed.orders.custom import MOST_STATES
 
@@ -21,20 +21,18 @@ class RoundRobinSampler:
 
     order = "streams"
 
-    def __init__(self, iterables: tuple[Any, ...], rows: int) -> None:
-        """Give each of the iterables ``rows`` numbers a batch."""
+    def __init__(self, iterables: tuple[Any, ...], rows: int, *, is_planned: bool = False) -> None:
+        """Give each of the iterables ``rows`` numbers a batch; ``is_planned``: of one, as many as its ``len`` says."""
         self._iterables = iterables
         self._rows = rows
+        self._is_planned = is_planned
         self._read_by: int | None = None  # the epoch that has read what can be read once
         self.pure = len(iterables) == 1  # the more is planned, the more is in vain when one ends
 
     @property
     def length(self) -> int | None:
         """What ``len`` says of a single iterable; None where it says nothing."""
-        try:
-            return len(self._iterables[0]) if len(self._iterables) == 1 else None
-        except (TypeError, NotImplementedError):
-            return None
+        return length_of(self._iterables[0]) if len(self._iterables) == 1 else None
 
     def check_state(self, start: int, state: Any) -> None:
         """Raise StateError for what is no state of so many iterables at this position."""
@@ -60,15 +58,20 @@ class RoundRobinSampler:
             )
             raise ValueError(message)
         self._read_by = number
-        return RoundRobinEpoch(len(self._iterables), self._rows, start, state)
+        end = self.length if self._is_planned else None
+        return RoundRobinEpoch(len(self._iterables), self._rows, start, state, end)
 
 
 class RoundRobinEpoch:
     """One pass over all streams, from which those that have ended are taken out."""
 
-    def __init__(self, streams: int, rows: int, start: int = 0, state: Any = None) -> None:
-        """Begin with the first batch of the first; or after ``start`` elements, with several where ``state`` says."""
+    def __init__(self, streams: int, rows: int, start: int = 0, state: Any = None, end: int | None = None) -> None:
+        """Begin with the first batch of the first; or after ``start`` elements, with several where ``state`` says.
+
+        ``end``: how many numbers a single one has; None: only reading shows that.
+        """
         self._rows = rows
+        self._end = end
         self._read = [start] if state is None else [*state["read"]]  # elements of each
         self._read += [0] * (streams - len(self._read))
         self._turn = [*range(streams)] if state is None else [*state["turn"]]
@@ -83,11 +86,12 @@ class RoundRobinEpoch:
         """Return the numbers of the next batches; ``count`` is a multiple of a batch's rows."""
         if not self._turn:
             return np.empty(0, np.int64)
-        given, read, turn = self._given, [*self._read], [*self._turn]
-        rows = count if len(read) == 1 else self._rows
-        self._kept = max(self._kept, 2 * count // self._rows)  # what is planned at once is behind what the user has
+        if len(self._read) == 1:
+            return self._take_of_one(count)
+        given, read, turn, rows = self._given, [*self._read], [*self._turn], self._rows
+        self._kept = max(self._kept, 2 * count // rows)  # what is planned at once is behind what the user has
         found = [np.empty(0, np.int64)]
-        for _ in range(count // rows if rows else 0):
+        for _ in range(count // rows):
             stream = turn.pop(0)
             turn.append(stream)
             found.append(np.arange(read[stream], read[stream] + rows, dtype=np.int64) * len(read) + stream)
@@ -96,6 +100,13 @@ class RoundRobinEpoch:
             self._note(given, read, turn)
         taken = np.concatenate(found)
         self._given, self._read, self._turn = given, read, turn  # last: see `Epoch.take`
+        return taken
+
+    def _take_of_one(self, count: int) -> Indices:
+        first = self._read[0]
+        last = first + count if self._end is None else max(first, min(first + count, self._end))
+        taken = np.arange(first, last, dtype=np.int64)
+        self._read = [last]
         return taken
 
     def _note(self, given: int, read: list[int], turn: list[int]) -> None:

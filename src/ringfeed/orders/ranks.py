@@ -81,19 +81,12 @@ class Rank(NamedTuple):
             raise ValueError(message)
         return next(iter(found.values()))._replace(found=", ".join(found))
 
-    def check(self, sampler: object, seed: object, *, is_iterable: bool) -> None:
+    def check(self, sampler: object, seed: object) -> None:
         """Refuse what has no global batches, or others on each rank, by ValueError; the loader's own parameters."""
         if self.world_size == 1:
             return
         if seed is None:
             message = f"seed=None draws a seed, and each rank of {self.world_size} another; give all of them one number"
-            raise ValueError(message)
-        if is_iterable:
-            message = (
-                f"{self} of an iterable, which has no global batches; have the iterable give the part of this process "
-                f"only, as itertools.islice(elements, {self.rank}, None, {self.world_size}) does, and leave rank=, "
-                f"world_size= and shard= out, or give a dataset with __len__ and __getitem__"
-            )
             raise ValueError(message)
         if isinstance(sampler, SeededSampler):
             sampler.check_ranks(self.world_size)

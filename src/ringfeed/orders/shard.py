@@ -91,7 +91,8 @@ class _Part:
 
     def __init__(self, shard: Shard, epoch: Epoch) -> None:
         self._shard = shard
-        self._epoch = epoch
+        self.whole = epoch
+        """The epoch of all ranks."""
         self._own: list[Indices] = []  # of this rank, and not given yet
         self._found: list[tuple[int, Indices]] = []  # of the global order, not in ``_own`` yet: how many were asked for
         self._is_over = False
@@ -109,11 +110,11 @@ class _Part:
     def _read(self, count: int) -> None:
         """Read some global batches; what Ctrl-C has kept from this rank's part of them, the next call shares out."""
         if not self._found:
-            self._found.extend(zip((count,), map(self._epoch.take, (count,)), strict=True))
+            self._found.extend(zip((count,), map(self.whole.take, (count,)), strict=True))
         asked, samples = self._found[0]
         own, is_over = self._shard.select(samples), len(samples) < asked
         self._own, self._found, self._is_over = [*self._own, own], [], is_over
 
     def state(self, position: int) -> Any:
         """Return what the global order needs, besides this position of it, to go on there."""
-        return self._epoch.state(position)
+        return self.whole.state(position)

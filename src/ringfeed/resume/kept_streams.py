@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ringfeed.data.stream_reader import REMEDY
+from ringfeed.data.stream import REMEDY
 from ringfeed.iterables.states import StreamStates
 from ringfeed.orders.replay import Replay
 

@@ -128,7 +128,8 @@ class TransformSource(WrappedSource):
         self.in_place = self.copies = False
         self.each = "collate_fn" if self.whole else "transform"  # is called with each of what the dataset gives
         self.has_transform = getattr(functions, self.each) is not None
-        self.has_batch_transform = self.at_once = functions.batch_transform is not None
+        self.has_batch_transform = functions.batch_transform is not None
+        self.at_once |= self.has_batch_transform
         self.skips = self.terms.on_error == "skip"
         self.runs_code = inner.runs_code or self.has_transform
 

@@ -145,7 +145,7 @@ class Processes(Pool):
         """Forget a dead worker and count its death; raise WorkerError where it must not be replaced."""
         _, index, _, epoch, batch, row, given_up, stage = reaped
         if given_up:
-            self._handshake.bars = self._config.source.barred(self._handshake.bars, epoch, index)
+            self._handshake.bars = self._config.source.barred(self._handshake.bars, epoch, row, index)
         self._roster.remove(number, (batch, row) if given_up else None, stage)
 
     def _replenish(self) -> None:
