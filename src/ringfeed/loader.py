@@ -30,6 +30,8 @@ from ringfeed.ring.failure import UsersErrors
 from ringfeed.ring.machine import usable_cpus
 from ringfeed.sources import open_source
 from ringfeed.transforms.functions import Functions
+from ringfeed.waiting.event_loop import end_loop
+from ringfeed.waiting.reader import open_waiting
 
 if TYPE_CHECKING:
     import os
@@ -269,6 +271,7 @@ class Loader(Generic[Batch_co]):
         collate_fn: Callable[..., Any] | None = None,
         worker_init_fn: Callable[[int], object] | None = None,
         workers: int | Literal["auto"] | None = None,
+        concurrency: int | None = None,
         backend: Literal["process", "thread"] = "process",
         start_method: Literal["spawn", "fork", "forkserver"] = "spawn",
         slots: int | Literal["auto"] | None = None,
@@ -303,13 +306,14 @@ class Loader(Generic[Batch_co]):
             lists.check_ranks(self._rank.world_size)
             self._batch_size, rows = None, lists.most
             most_rows = None if collate_fn is None else most_rows
-        terms = Terms(rows, spec, most_rows, number, reseed, on_error)
+        terms = Terms(rows, spec, most_rows, number, reseed, on_error, waits=concurrency is not None)
         source = open_source(dataset, terms, Functions.of(transform, collate_fn, batch_transform, worker_init_fn))
         if getattr(sampler, "carries_weights", False):
             source = DrawSource(source)
         self._options = options = Options.of(
             source,
             workers=workers,
+            concurrency=concurrency,
             slots=slots,
             memory=memory,
             backend="thread" if source.local_only else backend,
@@ -324,6 +328,7 @@ class Loader(Generic[Batch_co]):
             pin=pin,
             prefetch_epochs=prefetch_epochs,
         )
+        open_waiting(source, options.concurrency)
         if pin:
             start_driver()  # refused now, where it cannot be had
         if reseed and options.backend == "thread":
@@ -336,6 +341,8 @@ class Loader(Generic[Batch_co]):
         part = Shard(self._rank.rank, self._rank.world_size, step, uneven)
         with UsersErrors():  # of a first sample
             self._runner = EpochRunner(source, options, part, shuffle=shuffle, sampler=sampler)
+        if options.sends:
+            end_loop(source.given)  # which sample 0 was read in
         self._position = self._runner.position
         self._identity = Identity(source, self._position, self._batch_size, fingerprint, seed_is_drawn=self._seed_drawn)
         self._slots = DeviceSlots(self._runner.plan.slot_size, pin=pin)

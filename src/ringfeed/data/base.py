@@ -76,6 +76,7 @@ class Terms(NamedTuple):
     seed: int = 0
     reseed: bool = False
     on_error: str = "raise"
+    waits: bool = False  # samples are read many at a time, by __getitem__
     trial: Preview | None = None
     collate: BatchPreview | None = None
 
@@ -131,6 +132,8 @@ class Source(ABC):
     has_columns = False  # whether a sample is a row of each of its arrays
     at_once = False  # whether one worker fills all of a batch
     collates = False  # whether collate_fn makes a batch of its samples, of any number of rows
+    is_async = False  # whether dataset[i] is awaited
+    open_reader: Callable[[Source, Any, Port], Reader] | None = None  # where it is no `Reader` that fills claims
 
     def __init__(self, given: Any, dataset: Any, terms: Terms) -> None:
         """Read nothing yet; ``given``: the dataset as the user gave it, ``dataset``: as it is read."""
@@ -302,7 +305,7 @@ class Source(ABC):
 
     def reader(self, dataset: Any, port: Port) -> Reader:
         """Return what fills claims from one version of the dataset; one for each worker thread."""
-        return Reader(self, dataset, port)
+        return (self.open_reader or Reader)(self, dataset, port)
 
     @abstractmethod
     def open(self, dataset: Any, reader: Reader) -> Fill:
@@ -378,6 +381,9 @@ class Reader:
             return self._fill()
         finally:
             installed.context = before
+
+    def close(self) -> None:
+        """End what reads beside the thread that fills, if anything does."""
 
     def _fail(self, error: BaseException) -> None:
         for row in range(len(self.end.indices)):
