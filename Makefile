@@ -159,7 +159,7 @@ test-weak: ## the C core under a weak memory model, where Relacy's headers (Debi
 # A Python between the oldest and the newest that are found, and not the main one, runs what depends on Python most.
 # Beside TensorFlow, start_method="fork" warns, and a warning fails a test: frameworks have processes of their own.
 # MACHINE takes most of a processor, limits what a user may have, or looks at it: by itself, at the end.
-CORE := ring orders spec iterables data datasets transforms transport workers resume tuning engine monitor cli frameworks/shared
+CORE := ring orders spec iterables data datasets transforms waiting transport workers resume tuning engine monitor cli frameworks/shared
 BETWEEN := $(filter-out $(MAIN) $(firstword $(FOUND)) $(lastword $(FOUND)),$(FOUND))
 MOST := ring transport workers
 
@@ -179,7 +179,7 @@ $(eval $(call part,dropin,.venv,dropin dropin_torch frameworks/torch frameworks/
 CORE_PARTS := once-loaders once-samples $(ALL:%=core-%)
 say-pythons = @echo "== the core on Python $(ALL); not found: $(or $(filter-out $(FOUND),$(VERSIONS)),none)"
 # In two parts, which would else be the longest by far, with one core idle beside it.
-SAMPLES := ring orders spec iterables data datasets transforms transport
+SAMPLES := ring orders spec iterables data datasets transforms waiting transport
 $(eval $(call part,once-samples,.venv,$(SAMPLES),-m once))
 $(eval $(call part,once-loaders,.venv,$(filter-out $(SAMPLES),$(CORE)),-m once))
 $(eval $(call part,core-$(MAIN),.venv,$(CORE),-m "not once"))

@@ -26,7 +26,7 @@ from ringfeed.datasets.mix import Mix, MixSource
 from ringfeed.datasets.pack import Pack, PackSource
 from ringfeed.transforms.collating import CollateSource, FirstBatch
 from ringfeed.transforms.source import AsIs, TransformSource, Trial
-from ringfeed.waiting.sources import AWAITED, is_async, refuse_async_methods
+from ringfeed.waiting.sources import of_elements
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,16 +68,13 @@ def open_source(dataset: Any, terms: Terms, functions: Functions | None = None) 
     columns = columns_of(dataset, terms)
     if leaf_arrays(columns) is not None:
         return ArraySource(dataset, columns, terms)
-    elements: type[Source] = BatchSource if batch_size is None else SampleSource
+    elements = BatchSource if batch_size is None else SampleSource
     if is_iterable(dataset):
         return StreamSource(dataset, terms, elements)
     _check_indexable(dataset)
-    refuse_async_methods(dataset)
-    if is_async(dataset):
-        elements, terms = AWAITED[elements], terms._replace(waits=True)
     if batch_size is not None:
         _refuse_keras_batches(dataset, batch_size)
-    return elements(dataset, dataset, terms)
+    return of_elements(elements, dataset, terms)
 
 
 def _with_functions(dataset: Any, terms: Terms, functions: Functions) -> Source:

@@ -133,7 +133,7 @@ class Source(ABC):
     at_once = False  # whether one worker fills all of a batch
     collates = False  # whether collate_fn makes a batch of its samples, of any number of rows
     is_async = False  # whether dataset[i] is awaited
-    open_reader: Callable[[Source, Any, Port], Reader] | None = None  # where it is no `Reader` that fills claims
+    open_reader: Any = None  # of source, dataset and port: what fills claims, where it is no `Reader`
 
     def __init__(self, given: Any, dataset: Any, terms: Terms) -> None:
         """Read nothing yet; ``given``: the dataset as the user gave it, ``dataset``: as it is read."""
@@ -305,7 +305,8 @@ class Source(ABC):
 
     def reader(self, dataset: Any, port: Port) -> Reader:
         """Return what fills claims from one version of the dataset; one for each worker thread."""
-        return (self.open_reader or Reader)(self, dataset, port)
+        made: Reader = (self.open_reader or Reader)(self, dataset, port)
+        return made
 
     @abstractmethod
     def open(self, dataset: Any, reader: Reader) -> Fill:

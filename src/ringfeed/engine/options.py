@@ -78,7 +78,9 @@ class Options:
                 count = most_workers + SPARE_SLOTS
         if in_flight and slots is None and memory is None:
             count = max(count or DEFAULT_SLOTS, ceil(in_flight / source.indices) + SPARE_SLOTS)
-        return cls(workers=most_workers, concurrency=in_flight, slots=count, memory=memory, auto=frozenset(auto), **others)
+        return cls(
+            workers=most_workers, concurrency=in_flight, slots=count, memory=memory, auto=frozenset(auto), **others
+        )
 
     @property
     def sends(self) -> bool:

@@ -63,13 +63,17 @@ class Fetcher(ABC):
         """Read these samples; returns at once."""
 
     def drop(self, fetches: Sequence[Fetch]) -> None:
-        """Give these samples up: what has not begun does not begin."""
+        """Give these samples up: what has not begun does not begin, and what goes on keeps nothing of the ring."""
         for fetch in fetches:
-            fetch.is_unwanted = True
+            fetch.is_unwanted, fetch.owner = True, None
 
-    @abstractmethod
     def close(self) -> None:
-        """Begin nothing more, and wait a little for what can be ended."""
+        """Begin nothing more, and wait a little for what can be ended; what goes on keeps nothing of the ring."""
+        self._on_done = _forget
+
+
+def _forget(_: Fetch) -> None:
+    """Do nothing with a sample that comes after the end."""
 
 
 class Tasks(Fetcher):
@@ -94,6 +98,7 @@ class Tasks(Fetcher):
 
     def close(self) -> None:
         """Cancel all, and give the tasks a little time to come to an end."""
+        super().close()
         with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._close)
             self._is_over.wait(LAST_S)
@@ -172,6 +177,7 @@ class Threads(Fetcher):
 
     def close(self) -> None:
         """Have the threads end after the sample that each is in."""
+        super().close()
         for _ in self._threads:
             self._asked.put(None)
 

@@ -16,15 +16,10 @@ from ringfeed.data.wrapped import WrappedSource
 from ringfeed.waiting.event_loop import completed
 
 if TYPE_CHECKING:
-    from ringfeed.data.base import Source
+    from ringfeed.data.base import Source, Terms
 
 DEFAULT_MOST = 100  # in flight for an async dataset whose user says nothing, and no more than two batches
 MOST = 10_000
-
-
-def is_async(dataset: Any) -> bool:
-    """Whether dataset[i] is to be awaited."""
-    return inspect.iscoroutinefunction(getattr(type(dataset), "__getitem__", None))
 
 
 class AwaitedSamples(SampleSource):
@@ -50,8 +45,15 @@ class AwaitedBatches(BatchSource):
 AWAITED: dict[type[Source], type[Source]] = {SampleSource: AwaitedSamples, BatchSource: AwaitedBatches}
 
 
-def refuse_async_methods(dataset: Any) -> None:
-    """Raise TypeError for methods that read samples and would have to be awaited."""
+def of_elements(kind: type[Source], dataset: Any, terms: Terms) -> Source:
+    """Return the source of a dataset with an index; TypeError where the wrong method is async."""
+    _refuse_async_methods(dataset)
+    if inspect.iscoroutinefunction(getattr(type(dataset), "__getitem__", None)):
+        kind, terms = AWAITED[kind], terms._replace(waits=True)
+    return kind(dataset, dataset, terms)
+
+
+def _refuse_async_methods(dataset: Any) -> None:
     for name in ("read_into", "__getitems__"):
         if inspect.iscoroutinefunction(getattr(type(dataset), name, None)):
             message = (
@@ -95,8 +97,8 @@ def _misfit(source: Source, asked: object, concurrency: int, workers: int, *, is
         return f"{given} with workers='auto': each worker has its part of the samples in flight; give a number"
     if source.reseed:
         return (
-            f"reseed=True with {given}: it seeds states that all samples in flight share; draw from ringfeed.rng(), and "
-            f"leave reseed= out"
+            f"reseed=True with {given}: it seeds states that all samples in flight share; draw from ringfeed.rng(), "
+            f"and leave reseed= out"
         )
     if concurrency < workers:
         return (

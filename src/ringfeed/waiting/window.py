@@ -117,9 +117,11 @@ class Window:
         with self._lock:
             fetch.is_done = True
             self._asked -= 1
-            ticket.missing -= 1
-            is_last = ticket.missing == 0 and not ticket.is_over
             self._changed.notify_all()
+            if ticket is None or ticket.is_over:
+                return
+            ticket.missing -= 1
+            is_last = ticket.missing == 0
         if is_last:
             self._complete_one(ticket)
 
