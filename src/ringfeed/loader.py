@@ -110,7 +110,8 @@ class Loader(Generic[Batch_co]):
           torch tensor, a number, or nested tuples, lists, dicts or NamedTuples of them. Of a mapping or a dataclass
           batches have a dict, which every framework knows; None in a sample stays None. Each number in a list is a
           leaf, unless the spec has an Array in the place of the list. Its methods ``read_into(index, out)`` and
-          ``__getitems__(indices)`` are used where it has them.
+          ``__getitems__(indices)`` are used where it has them. ``__getitem__`` may be ``async def``: see
+          ``concurrency``.
         - a tuple or dict of equally long arrays, tensors or Series: columns. A list holds samples, and a list of up to
           8 arrays that are longer than the list is refused, as they may be columns.
         - with ``batch_size=None``, an object whose ``dataset[i]`` is a whole batch, such as a Keras ``PyDataset``.
@@ -209,6 +210,14 @@ class Loader(Generic[Batch_co]):
     workers: None for as many as this process may use CPUs; 0 to fill in this process, when a batch is asked for;
         "auto" to begin with one and then follow what the measured waits ask for, up to four a CPU (`stats` gives the
         number).
+    concurrency: samples in flight in all workers together, for a ``__getitem__`` that waits, as for a network. One that
+        is ``async def`` is awaited, in the dataset's own event loop; then the default is two batches, at most 100. A
+        plain one is called in as many threads, which share the worker's dataset. None: one sample a worker, in its own
+        thread. Batches are the same, and their memory is bounded by the slots, of which there are by default as many as
+        hold the samples in flight and two more. A slow sample delays its own batch alone; later slots fill meanwhile.
+        Samples are read by ``__getitem__`` alone; with ``batch_size=None`` batches are counted. A death of a worker
+        blames no sample, but those that were lost so twice are read alone, until one has cost ``max_attempts`` workers.
+        Not for arrays, iterables, `Mix`, `Pack`, ``workers="auto"`` and ``reseed=True``. See docs/waiting.md.
     backend: "process", or "thread" for datasets that release the GIL or cannot be pickled. Threads share what the
         dataset has open: with one file and its position, rows come out wrong unless the dataset has a lock.
     start_method: "spawn" (a fresh interpreter, which never imports the user's main module), "fork", "forkserver": a

@@ -10,7 +10,10 @@ ROOT = Path(__file__).parents[2]
 OF_PEOPLE = re.compile(r"\b(who|whom|whoever|nobody|somebody|anybody)\b", re.IGNORECASE)
 WRITTEN = {".py", ".pyi", ".pyx", ".pxd", ".pxi", ".h", ".c"}
 FOLDERS = ("src", "cext", "bench", "examples")
-PAGES = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "bench/README.md", "docs/resume.md", "docs/packing.md")
+PAGES = (
+    *("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "bench/README.md"),
+    *("docs/resume.md", "docs/packing.md", "docs/waiting.md"),
+)
 
 
 def found() -> list[str]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     import ringfeed
 
-PATIENCE_S = 8.0
+PATIENCE_S = 120.0
 
 
 def pool_of(loader: ringfeed.Loader) -> Any:

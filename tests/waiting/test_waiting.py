@@ -7,7 +7,6 @@ import itertools
 import os
 import re
 import signal
-import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,10 +15,11 @@ import pytest
 import ringfeed
 import slow_sources as slow
 from datasets import drain
-from ringfeed import Array, Interleave, Loader, Mix, Pack, SpecError, StallError, WorkerError
+from ringfeed import Array, Loader, Mix, Pack, SpecError, StallError, WorkerError
 from watching import lose_patience, pids, wait_until
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
@@ -140,10 +140,10 @@ def test_slots_follow() -> None:
     """There are slots for the samples in flight, unless the user says how many, or how much memory."""
     found = [
         Loader(slow.Waits(), batch_size=16, workers=2, concurrency=concurrency, **settings).plan.slots
-        for concurrency, settings in [(2, {}), (32, {}), (100, {}), (100, {"slots": 3}), (100, {"memory": "64 kB"})]
+        for concurrency, settings in [(2, {}), (32, {}), (100, {}), (100, {"slots": 3}), (100, {"memory": "1MB"})]
     ]
     assert found[:4] == [4, 4, 9, 3]
-    assert Loader(slow.Waits(), batch_size=16, workers=2, memory="64 kB").plan.slots == found[4]
+    assert Loader(slow.Waits(), batch_size=16, workers=2, memory="1MB").plan.slots == found[4]
 
 
 def test_workers_follow() -> None:
@@ -373,6 +373,10 @@ async def awaited(sample: Any) -> Any:
     return sample
 
 
+def _three() -> Iterable[int]:
+    return range(3)
+
+
 X = np.zeros((8, 2), np.float32)
 REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], type[Exception], str]] = {
     "a float": (slow.Awaits, {"concurrency": 2.5}, TypeError, "concurrency=2.5 must be an int"),
@@ -406,7 +410,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], type[Exception], str
         "concurrency=8 is for a dataset whose __getitem__ waits, and of arrays no code runs; leave concurrency= out",
     ),
     "an iterable": (
-        lambda: Interleave([range(3)]),
+        lambda: _three,
         {"concurrency": 8},
         ValueError,
         "concurrency=8 is for a dataset whose __getitem__ waits, and an iterable is read one element after another "

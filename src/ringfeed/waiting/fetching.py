@@ -131,7 +131,7 @@ class Tasks(Fetcher):
         del self._running[fetch]
         self._begin()
         self._on_done(fetch)
-        if not self._running:
+        if not self._running and not self._most:
             self._is_over.set()
 
     def _cancel(self, fetches: Sequence[Fetch]) -> None:
