@@ -6,10 +6,11 @@
     asyncio          200 tasks in one thread, and nothing else: what the source itself gives on this machine
     tasks, threads   ringfeed with 2 workers and concurrency=200: `async def __getitem__`, and one that blocks
     more slots       tasks with three times the slots
-    torch            its DataLoader with as many workers, and as many batches ahead as ringfeed has slots
+    torch            its DataLoader with as many workers, and as many batches ahead as there are slots
     torch 16, any    the same with 16 workers; with in_order=False
 
-A repetition is a fresh process; all take turns. Each leaves one JSON line. Where torch is not installed, it is left out.
+A repetition is a fresh process; all take turns. Each leaves one JSON line. Torch is left out where it is
+not installed.
 """
 
 from __future__ import annotations

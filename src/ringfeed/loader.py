@@ -586,6 +586,7 @@ class Loader(Generic[Batch_co]):
             slots=plan.slots if tuner is None else tuner.setting.slots,
             slot_size=plan.slot_size,
             cpus=usable_cpus(),
+            concurrency=self._options.concurrency,
             tuned="" if tuner is None else tuner.why,
             imported=self._imported(stats),
         )

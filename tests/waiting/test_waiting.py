@@ -16,6 +16,8 @@ import ringfeed
 import slow_sources as slow
 from datasets import drain
 from ringfeed import Array, Loader, Mix, Pack, SpecError, StallError, WorkerError
+from ringfeed.monitor.bottleneck import verdict
+from ringfeed.monitor.stats import Stats
 from watching import lose_patience, pids, wait_until
 
 if TYPE_CHECKING:
@@ -144,6 +146,14 @@ def test_slots_follow() -> None:
     ]
     assert found[:4] == [4, 4, 9, 3]
     assert Loader(slow.Waits(), batch_size=16, workers=2, memory="1MB").plan.slots == found[4]
+
+
+def test_the_verdict() -> None:
+    """It says what there is to turn: a worker that waits for samples is not busy."""
+    stats = Stats(batches=10, samples=100, stall_s=5.0, busy_s=9.0, elapsed_s=10.0)
+    told = verdict(stats, workers=2, slots=9, slot_size=64, cpus=2, concurrency=200)
+    flight = "concurrency=200 and slots=9 say how many samples are in flight"
+    assert told == f"input-bound: training waited 50% of the time; {flight}"
 
 
 def test_workers_follow() -> None:
@@ -318,7 +328,8 @@ def test_a_break_waits_for_no_request(kind: type, way: str, tmp_path: Path) -> N
 def test_closing_waits_for_no_request(kind: type, way: str, tmp_path: Path) -> None:
     """Tasks are cancelled, and may clean up; threads are left to themselves."""
     with Loader(kind(tmp_path), batch_size=2, concurrency=8, spec=Array((), "int64"), **WAYS[way]) as loader:
-        next(iter(loader))
+        batches = iter(loader)
+        next(batches)
         wait_until((tmp_path / "hangs-3").exists)
     assert (tmp_path / "cancelled-3").exists() == (kind is slow.HangingAwaits)
 
