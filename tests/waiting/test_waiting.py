@@ -148,6 +148,17 @@ def test_slots_follow() -> None:
     assert Loader(slow.Waits(), batch_size=16, workers=2, memory="1MB").plan.slots == found[4]
 
 
+@pytest.mark.parametrize("kind", [slow.Awaits, slow.Waits])
+def test_times(kind: type) -> None:
+    """A sample's time is that of its wait; a worker is busy no longer than there is time."""
+    with Loader(kind(), batch_size=16, concurrency=40, workers=1, backend="thread") as loader:
+        assert len([len(batch["index"]) for batch in loader]) == 13
+        stats = loader.stats()
+        assert stats.read_s >= slow.WAIT_S
+        assert 0 < stats.busy_s <= stats.elapsed_s
+        assert stats.samples == 203
+
+
 def test_the_verdict() -> None:
     """It says what there is to turn: a worker that waits for samples is not busy."""
     stats = Stats(batches=10, samples=100, stall_s=5.0, busy_s=9.0, elapsed_s=10.0)
