@@ -175,6 +175,27 @@ class FailingAwaits(Failing):
         raise asyncio.CancelledError
 
 
+class Interrupts(Plain):
+    """Sample 20 is Ctrl-C for this process, once."""
+
+    sent = False
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 20 and not self.sent:
+            self.sent = True
+            os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(WAIT_S)
+        return super().__getitem__(index)
+
+
+class InterruptsAwaits(Interrupts):
+    """The same, awaited."""
+
+    async def __getitem__(self, index: int) -> Any:  # type: ignore[override]
+        await asyncio.sleep(WAIT_S)
+        return super().__getitem__(index)
+
+
 class Hanging:
     """Hangs at some indices until there is a file; says in other files what has become of that."""
 

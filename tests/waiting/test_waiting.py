@@ -309,6 +309,19 @@ def test_no_room_for_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "dataset[0] raised WorkerError: no thread can be started: RLIMIT_NPROC" in str(caught.value)
 
 
+@pytest.mark.parametrize("kind", [slow.Interrupts, slow.InterruptsAwaits])
+def test_ctrl_c_in_the_consumer(kind: type) -> None:
+    """With workers=0 what is in flight is given up, and asked for again by the next call."""
+    expected = content(Loader(slow.Plain(), workers=0), 1)[0]
+    found: list[Any] = []
+    with Loader(kind(), concurrency=40, workers=0) as loader:
+        batches = iter(loader)
+        with pytest.raises(KeyboardInterrupt):
+            found.extend([(key, batch[key].tobytes()) for key in batch] for batch in batches)
+        found.extend([(key, batch[key].tobytes()) for key in batch] for batch in batches)
+    assert found == expected
+
+
 # ---- the end ----
 
 

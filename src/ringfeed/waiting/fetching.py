@@ -165,14 +165,15 @@ class Threads(Fetcher):
     def _start(self) -> bool:
         """Start a thread; False where there is room for no more, and those that run go on."""
         thread = threading.Thread(target=self._work, name=f"ringfeed-read-{len(self._threads)}", daemon=True)
+        self._threads.append(thread)  # first: after Ctrl-C it may run all the same
         try:
             start_thread(thread)
         except WorkerError:
+            self._threads.pop()
             if not self._threads:
                 raise
             self._most = len(self._threads)
             return False
-        self._threads.append(thread)
         return True
 
     def close(self) -> None:

@@ -93,14 +93,14 @@ class Window:
 
     def _read_alone(self, ticket: Ticket) -> None:
         """Read a ticket's samples one by one with nothing else in flight."""
-        self._wait(lambda: self._open.keys() == {ticket} and not self._asked)
+        self._wait(lambda: self._open.keys() <= {ticket})
         for fetch in ticket.fetches:
             with self._lock:
                 if ticket.is_over:
                     return
                 _claims.blame(ticket.address, fetch.row)
             self._ask([fetch])
-            self._wait(lambda: not self._asked)
+            self._wait(lambda: fetch.is_done or ticket.is_over)  # noqa: B023 - it is waited for here
         self._wait(lambda: not self._open)
 
     def _show(self) -> None:
