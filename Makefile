@@ -161,7 +161,7 @@ test-weak: ## the C core under a weak memory model, where Relacy's headers (Debi
 # depends on Python most: the extensions with buffers and finalizers, what is pickled, and processes that start, fork and die.
 # Beside TensorFlow, start_method="fork" warns, and a warning fails a test: frameworks have processes of their own.
 # `machine` takes most of a processor, limits what a user may have, or looks at it: by itself, at the end.
-CORE := ring orders spec iterables data datasets transforms transport workers resume tuning engine monitor cli frameworks/shared
+CORE := ring orders spec iterables data datasets transforms waiting transport workers resume tuning engine monitor cli frameworks/shared
 WHOLE := $(MAIN) $(firstword $(FOUND))
 MOST := ring spec transport workers monitor cli
 
@@ -181,7 +181,7 @@ $(eval $(call part,dropin,.venv,dropin dropin_torch frameworks/torch frameworks/
 CORE_PARTS := once-loaders once-samples $(ALL:%=core-%) deaths
 say-pythons = @echo "== the core on Python $(ALL); not found: $(or $(filter-out $(FOUND),$(VERSIONS)),none)"
 # In two parts, which would else be the longest by far, with one core idle beside it.
-SAMPLES := ring orders spec iterables data datasets transforms transport
+SAMPLES := ring orders spec iterables data datasets transforms waiting transport
 $(eval $(call part,once-samples,.venv,$(SAMPLES),-m once))
 $(eval $(call part,once-loaders,.venv,$(filter-out $(SAMPLES),$(CORE)),-m once))
 $(eval $(call part,core-$(MAIN),.venv,$(CORE),-m "not once"))

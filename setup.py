@@ -23,6 +23,7 @@ SOURCES = {
     "spec._form_writer": "bytes/forms bytes/copy",
     "spec._writer": "bytes/copy bytes/gather bytes/convert",
     "spec._rows": "os/wait",
+    "waiting._claims": "",
     "orders._permute": "bytes/permute",
     "orders._repeated": "",
     "orders._strata": "",

@@ -30,6 +30,8 @@ from ringfeed.ring.failure import UsersErrors
 from ringfeed.ring.machine import usable_cpus
 from ringfeed.sources import open_source
 from ringfeed.transforms.functions import Functions
+from ringfeed.waiting.event_loop import end_loop
+from ringfeed.waiting.reader import open_waiting
 
 if TYPE_CHECKING:
     import os
@@ -108,7 +110,8 @@ class Loader(Generic[Batch_co]):
           torch tensor, a number, or nested tuples, lists, dicts or NamedTuples of them. Of a mapping or a dataclass
           batches have a dict, which every framework knows; None in a sample stays None. Each number in a list is a
           leaf, unless the spec has an Array in the place of the list. Its methods ``read_into(index, out)`` and
-          ``__getitems__(indices)`` are used where it has them.
+          ``__getitems__(indices)`` are used where it has them. ``__getitem__`` may be ``async def``: see
+          ``concurrency``.
         - a tuple or dict of equally long arrays, tensors or Series: columns. A list holds samples, and a list of up to
           8 arrays that are longer than the list is refused, as they may be columns.
         - with ``batch_size=None``, an object whose ``dataset[i]`` is a whole batch, such as a Keras ``PyDataset``.
@@ -209,6 +212,14 @@ class Loader(Generic[Batch_co]):
     workers: None for as many as this process may use CPUs; 0 to fill in this process, when a batch is asked for;
         "auto" to begin with one and then follow what the measured waits ask for, up to four a CPU (`stats` gives the
         number).
+    concurrency: samples in flight in all workers together, for a ``__getitem__`` that waits, as for a network. One that
+        is ``async def`` is awaited, in the dataset's own event loop; then the default is two batches, at most 100. A
+        plain one is called in as many threads, which share the worker's dataset. None: one sample a worker, in its own
+        thread. Batches are the same, and their memory is bounded by the slots, of which there are by default as many as
+        hold the samples in flight and two more. A slow sample delays its own batch alone; later slots fill meanwhile.
+        Samples are read by ``__getitem__`` alone; with ``batch_size=None`` batches are counted. A death of a worker
+        blames no sample, but those that were lost so twice are read alone, until one has cost ``max_attempts`` workers.
+        Not for arrays, iterables, `Mix`, `Pack`, ``workers="auto"`` and ``reseed=True``. See docs/waiting.md.
     backend: "process", or "thread" for datasets that release the GIL or cannot be pickled. Threads share what the
         dataset has open: with one file and its position, rows come out wrong unless the dataset has a lock.
     start_method: "spawn" (a fresh interpreter, which never imports the user's main module), "fork", "forkserver": a
@@ -271,6 +282,7 @@ class Loader(Generic[Batch_co]):
         collate_fn: Callable[..., Any] | None = None,
         worker_init_fn: Callable[[int], object] | None = None,
         workers: int | Literal["auto"] | None = None,
+        concurrency: int | None = None,
         backend: Literal["process", "thread"] = "process",
         start_method: Literal["spawn", "fork", "forkserver"] = "spawn",
         slots: int | Literal["auto"] | None = None,
@@ -308,13 +320,14 @@ class Loader(Generic[Batch_co]):
         of_each = 1 if batch_sampler is not None or rows is None else rows  # positions of the order that a batch takes
         part = Shard(self._rank.rank, self._rank.world_size, of_each, uneven)
         shared = part if part.world_size > 1 else None
-        terms = Terms(rows, spec, most_rows, number, reseed, on_error, part=shared)
+        terms = Terms(rows, spec, most_rows, number, reseed, on_error, part=shared, waits=concurrency is not None)
         source = open_source(dataset, terms, Functions.of(transform, collate_fn, batch_transform, worker_init_fn))
         if getattr(sampler, "carries_weights", False):
             source = DrawSource(source)
         self._options = options = Options.of(
             source,
             workers=workers,
+            concurrency=concurrency,
             slots=slots,
             memory=memory,
             backend="thread" if source.local_only else backend,
@@ -329,6 +342,7 @@ class Loader(Generic[Batch_co]):
             pin=pin,
             prefetch_epochs=prefetch_epochs,
         )
+        open_waiting(source, options.concurrency)
         if pin:
             start_driver()  # refused now, where it cannot be had
         if reseed and options.backend == "thread":
@@ -339,6 +353,8 @@ class Loader(Generic[Batch_co]):
         self._rank.check(sampler, seed)
         with UsersErrors():  # of a first sample
             self._runner = EpochRunner(source, options, part, shuffle=shuffle, sampler=sampler)
+        if options.sends:
+            end_loop(source.given)  # which sample 0 was read in
         self._position = self._runner.position
         self._identity = Identity(source, self._position, self._batch_size, fingerprint, seed_is_drawn=self._seed_drawn)
         self._slots = DeviceSlots(self._runner.plan.slot_size, pin=pin)
@@ -573,6 +589,7 @@ class Loader(Generic[Batch_co]):
             slots=plan.slots if tuner is None else tuner.setting.slots,
             slot_size=plan.slot_size,
             cpus=usable_cpus(),
+            concurrency=self._options.concurrency,
             tuned="" if tuner is None else tuner.why,
             imported=self._imported(stats),
         )

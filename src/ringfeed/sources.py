@@ -26,6 +26,7 @@ from ringfeed.datasets.mix import Mix, MixSource
 from ringfeed.datasets.pack import Pack, PackSource
 from ringfeed.transforms.collating import CollateSource, FirstBatch
 from ringfeed.transforms.source import AsIs, TransformSource, Trial
+from ringfeed.waiting.sources import of_elements
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,7 +74,7 @@ def open_source(dataset: Any, terms: Terms, functions: Functions | None = None) 
     _check_indexable(dataset)
     if batch_size is not None:
         _refuse_keras_batches(dataset, batch_size)
-    return elements(dataset, dataset, terms)
+    return of_elements(elements, dataset, terms)
 
 
 def _with_functions(dataset: Any, terms: Terms, functions: Functions) -> Source:

@@ -93,7 +93,10 @@ def test_the_report_as_a_user_reads_it() -> None:
 def test_a_dataset_that_waits() -> None:
     """What waits rather than computes is better off with more workers than CPUs."""
     text = str(Profile("rows", 2, 2, 8, (Timed(0, 0.01, 0.001, 0.0),), ()))
-    assert "much of it is waiting, so more workers than CPUs help, and so may backend='thread'" in text.splitlines()
+    assert (
+        "much of it is waiting: concurrency= has many samples in flight, and more workers than CPUs help"
+        in text.splitlines()
+    )
 
 
 @pytest.mark.parametrize(

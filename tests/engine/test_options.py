@@ -46,7 +46,7 @@ def _three_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
 def understood(**parameters: Any) -> tuple[int, int | None, int | str | None, list[str]]:
     """Return what options came to; ``whole`` and ``streams`` say what the dataset is."""
     source: Any = SimpleNamespace(
-        whole=parameters.pop("whole", False), at_once=False, streams=parameters.pop("streams", 0)
+        whole=parameters.pop("whole", False), at_once=False, is_async=False, streams=parameters.pop("streams", 0)
     )
     found = Options.of(source, **{**DEFAULTS, **parameters})
     return found.workers, found.slots, found.memory, sorted(found.auto)

@@ -21,6 +21,7 @@ LAYERS = (
     "spec iterables",
     "data",
     "datasets transforms",
+    "waiting",
     "sources transport",
     "workers monitor",
     "resume tuning",

@@ -22,7 +22,7 @@ from ringfeed.ring.segment import MIN_SLOTS
 from ringfeed.sources import open_source
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 MOST_SAMPLES = 100_000
 LEAST_SAMPLES = 3
@@ -89,7 +89,7 @@ class Profile:
             f"{show_s(rows * each_s / workers)} with {many} ({workers / each_s:,.0f} a second)"
         )
         if self._sum("cpu_s") < (1 - WAITING) * self._sum("read_s"):
-            yield "much of it is waiting, so more workers than CPUs help, and so may backend='thread'"
+            yield "much of it is waiting: concurrency= has many samples in flight, and more workers than CPUs help"
 
     def _slowest(self) -> Iterator[str]:
         ordered = sorted(self.samples, key=lambda sample: -sample.read_s)[:SLOWEST_SHOWN]
@@ -131,7 +131,7 @@ def profile(  # noqa: PLR0913 - what a user may set
     if found.length() is None:
         message = f"{name} has no length, so there are no indices to try"
         raise ValueError(message)
-    watched = _Watched(found.dataset, found.length() or 0)
+    watched = _Watched(found.element, found.length() or 0)
     rows = None if batch_size is None else 1  # one by one: the times are of samples
     with Loader(watched, batch_size=rows, shuffle=True, seed=seed, workers=0, slots=MIN_SLOTS, copy=True) as loader:
         samples = watched.timed(loader, seconds / 2)
@@ -145,9 +145,9 @@ def profile(  # noqa: PLR0913 - what a user may set
 class _Watched:
     """A dataset that takes the time of each of its samples, or shows them to a profiler."""
 
-    def __init__(self, dataset: Any, length: int) -> None:
+    def __init__(self, get: Callable[[int], Any], length: int) -> None:
         self.profiler: cProfile.Profile | None = None
-        self._get = dataset.__getitem__
+        self._get = get
         self._length = length
         self._read: list[Timed] = []
 

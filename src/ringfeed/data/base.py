@@ -78,6 +78,7 @@ class Terms(NamedTuple):
     seed: int = 0
     reseed: bool = False
     on_error: str = "raise"
+    waits: bool = False  # samples are read many at a time, by __getitem__
     trial: Preview | None = None
     collate: BatchPreview | None = None
     part: Shard | None = None  # of several ranks; None: there is one
@@ -134,6 +135,8 @@ class Source(ABC):
     has_columns = False  # whether a sample is a row of each of its arrays
     at_once = False  # whether one worker fills all of a batch
     collates = False  # whether collate_fn makes a batch of its samples, of any number of rows
+    is_async = False  # whether dataset[i] is awaited
+    open_reader: Any = None  # of source, dataset and port: what fills claims, where it is no `Reader`
 
     def __init__(self, given: Any, dataset: Any, terms: Terms) -> None:
         """Read nothing yet; ``given``: the dataset as the user gave it, ``dataset``: as it is read."""
@@ -309,7 +312,8 @@ class Source(ABC):
 
     def reader(self, dataset: Any, port: Port) -> Reader:
         """Return what fills claims from one version of the dataset; one for each worker thread."""
-        return Reader(self, dataset, port)
+        made: Reader = (self.open_reader or Reader)(self, dataset, port)
+        return made
 
     @abstractmethod
     def open(self, dataset: Any, reader: Reader) -> Fill:
@@ -390,6 +394,9 @@ class Reader:
             return self._fill()
         finally:
             installed.context = before
+
+    def close(self) -> None:
+        """End what reads beside the thread that fills, if anything does."""
 
     def _fail(self, error: BaseException) -> None:
         for row in range(len(self.end.indices)):

@@ -25,6 +25,8 @@ class SampleSource(Source):
         """Choose the quickest way to read."""
         super().__init__(given, dataset, terms)
         self.method = "__getitem__"
+        if terms.waits:
+            return
         # A class may take what it inherits back by setting it to None.
         if callable(getattr(dataset, "read_into", None)) and terms.collate is None:
             self.method = "read_into"

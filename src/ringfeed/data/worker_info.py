@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from contextvars import ContextVar
 from typing import Any
 
 from ringfeed.orders.rng import derive
@@ -48,6 +49,8 @@ class _Here(threading.local):
 
 
 _here = _Here()
+being: ContextVar[WorkerInfo | None] = ContextVar("being", default=None)
+"""Which worker a task belongs to, or a thread that reads for one."""
 
 
 def worker_info() -> WorkerInfo | None:
@@ -56,7 +59,7 @@ def worker_info() -> WorkerInfo | None:
     It is also None with ``workers=0``, and in threads that the dataset starts itself. What it says is for files that
     each worker opens and packages that each worker seeds: samples that depend on it depend on the number of workers.
     """
-    return _here.info
+    return _here.info or being.get()
 
 
 def become(info: WorkerInfo) -> bool:

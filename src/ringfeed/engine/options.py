@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from math import ceil
 from typing import TYPE_CHECKING, Any, Literal
 
 from ringfeed._callers import callers_depth
 from ringfeed._checks import AUTO, MOST, check_choice, check_count, check_seconds, is_auto
 from ringfeed._classes import class_names
 from ringfeed.data.passes import PassOrder
+from ringfeed.engine.plan import DEFAULT_SLOTS
 from ringfeed.ring import _ring
 from ringfeed.ring.machine import usable_cpus
+from ringfeed.waiting.sources import concurrency_of
 from ringfeed.workers.backends import POOLS
 
 if TYPE_CHECKING:
@@ -20,18 +23,20 @@ if TYPE_CHECKING:
     from ringfeed.orders.sampler import Sampler
 
 AUTO_WORKERS = 4  # a CPU, at most: more than one helps while they wait for a disk or a network
-SPARE_SLOTS = 2  # of whole batches: one in use and one ready, besides one for each worker
+SPARE_SLOTS = 2  # one in use and one ready, besides those of whole batches that each worker fills, or in flight
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """The loader's parameters of the same names. ``workers`` and ``slots`` that are "auto" are named in ``auto``.
 
-    ``workers``: where that is "auto", the most there may be; ``slots``: None where ``auto``, ``memory`` or the default
+    ``workers``: where that is "auto", the most there may be; ``concurrency``: 0 where a worker reads one sample at a
+    time; ``slots``: None where ``auto``, ``memory`` or the default
     decides.
     """
 
     workers: int
+    concurrency: int
     slots: int | None
     memory: int | str | None
     auto: frozenset[Side]
@@ -53,6 +58,7 @@ class Options:
         source: Source,
         *,
         workers: int | Literal["auto"] | None,
+        concurrency: int | None = None,
         slots: int | Literal["auto"] | None,
         memory: int | str | None,
         **others: Any,
@@ -66,13 +72,20 @@ class Options:
                 _tell_idle(source, workers)
             most_workers = min(most_workers, source.streams)
             auto.discard("workers")  # one reads each
+        if workers is None and isinstance(concurrency, int):
+            most_workers = max(1, min(most_workers, concurrency))
+        in_flight = concurrency_of(source, concurrency, most_workers, is_auto="workers" in auto)
         count = None if "slots" in auto else check_count("slots", slots, 0)
         if (source.whole or source.at_once) and slots is None and memory is None:
             if "workers" in auto:
                 auto.add("slots")
             else:
                 count = most_workers + SPARE_SLOTS
-        return cls(workers=most_workers, slots=count, memory=memory, auto=frozenset(auto), **others)
+        if in_flight and slots is None and memory is None:
+            count = max(count or DEFAULT_SLOTS, ceil(in_flight / source.indices) + SPARE_SLOTS)
+        return cls(
+            workers=most_workers, concurrency=in_flight, slots=count, memory=memory, auto=frozenset(auto), **others
+        )
 
     @property
     def sends(self) -> bool:

@@ -29,24 +29,27 @@ def verdict(  # noqa: PLR0913 - what a loader is
     slots: int,
     slot_size: int,
     cpus: int,
+    concurrency: int = 0,
     tuned: str = "",
     imported: Sequence[str] = (),
 ) -> str:
     """Say what waits for what, and what to change.
 
     ``workers`` of 0 fill in the consumer, so that all of the filling is waiting. Shares are of the time
-    since the first batch. ``tuned``: why what is "auto" is as it is; ``imported``: frameworks that workers import.
+    since the first batch. ``concurrency``: of samples that wait, how many are in flight; ``tuned``: why what is "auto"
+    is as it is; ``imported``: frameworks that workers import.
     """
     why = f"workers import {', '.join(imported)}" if imported else STARTS
     if workers and not stats.batches and stats.elapsed_s >= STARTUP_S:
         return f"no batch in {show_s(stats.elapsed_s)}: {why}"
-    told = _since_first_batch(stats, workers, slots, slot_size, cpus, tuned)
+    advice = _in_flight(concurrency, slots) if concurrency else tuned and f"auto: {tuned}"
+    told = _since_first_batch(stats, workers, slots, slot_size, cpus, advice)
     took_s = stats.launch_s + stats.startup_s
     return told + f"; start-up took {show_s(took_s)} before the first batch: {why}" * (took_s >= STARTUP_S)
 
 
 def _since_first_batch(  # noqa: PLR0913, PLR0917 - as above
-    stats: Stats, workers: int, slots: int, slot_size: int, cpus: int, tuned: str
+    stats: Stats, workers: int, slots: int, slot_size: int, cpus: int, advice: str
 ) -> str:
     elapsed_s = stats.elapsed_s - stats.startup_s
     if not stats.batches or elapsed_s < EARLY_S:
@@ -59,10 +62,15 @@ def _since_first_batch(  # noqa: PLR0913, PLR0917 - as above
         )
     busy = (stats.busy_s - stats.startup_busy_s) / (workers * elapsed_s)
     if waited >= WAITED:
-        advice = f"auto: {tuned}" if tuned else _shortage(busy, cost, workers, slots, cpus)
+        advice = advice or _shortage(busy, cost, workers, slots, cpus)
         return f"input-bound: training waited {waited:.0%} of the time; {advice}"
-    advice = f"auto: {tuned}" if tuned else _surplus(busy, workers, slots, slot_size)
+    advice = advice or _surplus(busy, workers, slots, slot_size)
     return f"compute-bound: training waited {waited:.1%} of the time; {advice}"
+
+
+def _in_flight(concurrency: int, slots: int) -> str:
+    """Say how many samples are waited for at a time."""
+    return f"concurrency={concurrency} and slots={slots} say how many samples are in flight"
 
 
 def _cost(stats: Stats) -> str:

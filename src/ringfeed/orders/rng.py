@@ -1,7 +1,7 @@
 """Random numbers that belong to a sample, whichever worker makes it.
 
     rng          the Generator of the sample being made: a function of (seed, epoch, sample index)
-    enter        installs a SampleContext for this thread; the worker keeps it up to date
+    installed    the SampleContext of this thread; the worker keeps it up to date. making: that of a task
     reseed       the legacy global states, set anew for one sample
     scatter      the legacy global states, made to differ between workers
                  (torch's too, in either case, where it is imported: its own seed is the same in every process)
@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from contextvars import ContextVar
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +75,8 @@ class _Installed(threading.local):
 
 installed = _Installed()
 """What this thread is making. Stored without a call, so that Ctrl-C leaves nothing of a sample behind."""
+making: ContextVar[SampleContext | None] = ContextVar("making", default=None)
+"""What a task is making, or a thread that reads one sample of many at a time; its own tasks inherit it."""
 
 
 def rng() -> np.random.Generator:
@@ -84,10 +87,11 @@ def rng() -> np.random.Generator:
     object, so that draws go on. Call it for each sample instead of keeping it. Inside ``batch_transform``
     it depends on the seed, the epoch and the indices of the batch's samples in their order.
 
-    Elsewhere, and in threads that ``dataset[i]`` starts itself, it is a new ``numpy.random.default_rng()``,
+    Tasks that an ``async def __getitem__`` starts have it, too, and so has ``asyncio.to_thread``. Elsewhere, and in
+    threads that ``dataset[i]`` starts itself, it is a new ``numpy.random.default_rng()``,
     seeded by the operating system: different in every call.
     """
-    context = installed.context
+    context = installed.context or making.get()
     if context is None:
         import numpy as np  # noqa: PLC0415  (see the module's docstring)
 

@@ -3,7 +3,7 @@
 
 @cython.final
 cdef class WorkerEnd:
-    """The worker's end of the ring: claims one ticket at a time. Used by one thread."""
+    """The worker's end of the ring: claims one ticket at a time. Used by one thread; see also `another`."""
 
     cdef Ring owner
     cdef c.rf_cursor cursor
@@ -16,6 +16,10 @@ cdef class WorkerEnd:
         self.owner = owner
         self.worker = worker
         self.cursor.lane = lane
+
+    def another(self):
+        """Return one more end of this worker, for another claim. One thread claims, for all of them."""
+        return WorkerEnd(self.owner, self.worker, self.cursor.lane)
 
     def claim(self, int64_t timeout_ns):
         """Claim the next ticket: TAKEABLE, PENDING after `timeout_ns` or a signal, or STOPPED."""

@@ -49,6 +49,12 @@ def _check_function(name: str, function: Any) -> None:
     if not callable(function):
         message = f"{name} is of type {type(function).__name__}, expected a function of {_ARGUMENTS[name]}"
         raise TypeError(message)
+    if inspect.iscoroutinefunction(function):
+        message = (
+            f"{name}={_name(function)} is async def, and is called once a sample has come; await in an async def "
+            f"__getitem__ of the dataset"
+        )
+        raise TypeError(message)
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # of some builtins

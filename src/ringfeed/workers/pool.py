@@ -124,7 +124,7 @@ class InProcess(Pool):
         """Fill on demand."""
         super().__init__(config)
         self._end = _ring.WorkerEnd(config.ring, 0)
-        self._reader: Reader
+        self._reader: Reader | None = None
 
     def start(self, dataset: Any) -> None:
         """Keep the dataset."""
@@ -137,12 +137,19 @@ class InProcess(Pool):
         try:
             if self._end.claim(0) != _ring.TAKEABLE:
                 return False
+            assert self._reader is not None
             filled = self._reader.fill()
             self._end.publish(cancelled=not filled)
         except BaseException:  # Ctrl-C, perhaps right after the claim: no worker is to blame, and the ticket runs again
             self._config.ring.reap(0, blame=False)
             raise
         return True
+
+    def stop(self) -> None:
+        """End what reads for the consumer."""
+        super().stop()
+        if self._reader is not None:
+            self._reader.close()
 
 
 class Threads(Pool):

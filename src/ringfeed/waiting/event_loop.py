@@ -1,0 +1,109 @@
+"""The event loop of a dataset: one a process, in a thread of its own, for as long as the dataset lives.
+
+What the dataset opens in a sample, such as a session, belongs to the loop in which it was opened. So all of its samples
+are read in one: the first one, for the spec, and those of all loaders and threads of this process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import weakref
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from ringfeed.orders.rng import installed, making
+from ringfeed.ring.machine import start_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+LAST_S = 0.2  # that cancelled tasks have to come to an end
+
+_loops: dict[tuple[int, int], EventLoop] = {}  # by process and dataset: after a fork the parent's are not ours
+
+
+class EventLoop:
+    """An event loop and its thread."""
+
+    def __init__(self) -> None:
+        """Make the loop; it does not run yet."""
+        self.loop = asyncio.new_event_loop()
+        self.loop.set_exception_handler(_be_silent)
+        self._thread = threading.Thread(target=self._run, name="ringfeed-loop", daemon=True)
+
+    def start(self) -> None:
+        """Run it until `end`; WorkerError where there is no room for a thread."""
+        try:
+            start_thread(self._thread)
+        except BaseException:
+            self.loop.close()
+            raise
+
+    def _run(self) -> None:
+        try:
+            self.loop.run_forever()
+            self.loop.run_until_complete(_finish())
+        finally:
+            self.loop.close()
+
+    def end(self) -> None:
+        """End it soon, and cancel what it is at; from any thread."""
+        with suppress(RuntimeError):  # it is closed
+            self.loop.call_soon_threadsafe(self.loop.stop)
+
+
+def _be_silent(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Say what goes wrong in tasks of the dataset's own, but not what it has left open: it ends with its process."""
+    if not str(context.get("message", "")).startswith("Unclosed"):
+        loop.default_exception_handler(context)
+
+
+async def _finish() -> None:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=LAST_S)
+
+
+def loop_of(dataset: Any) -> asyncio.AbstractEventLoop:
+    """Return the event loop of a dataset in this process, which runs."""
+    key = os.getpid(), id(dataset)
+    if key not in _loops:
+        made = EventLoop()
+        if _loops.setdefault(key, made) is made:
+            with suppress(TypeError):  # it has __slots__: its loop stays until `end_loop`
+                weakref.finalize(dataset, _end, key).atexit = False
+            made.start()
+        else:
+            made.loop.close()
+    return _loops[key].loop
+
+
+def _end(key: tuple[int, int]) -> None:
+    found = _loops.pop(key, None)
+    if found is not None and key[0] == os.getpid():
+        found.end()
+
+
+def end_loop(dataset: Any) -> None:
+    """End the event loop that a dataset has in this process, if it has one."""
+    _end((os.getpid(), id(dataset)))
+
+
+def completed(dataset: Any, sample: Awaitable[Any]) -> Any:
+    """Return a sample that is awaited in the dataset's event loop, with the random numbers of this thread's sample."""
+    context = installed.context
+
+    async def read() -> Any:
+        making.set(context)
+        return await sample
+
+    future = asyncio.run_coroutine_threadsafe(read(), loop_of(dataset))
+    try:
+        return future.result()
+    except BaseException:  # also Ctrl-C
+        future.cancel()
+        raise
