@@ -13,8 +13,7 @@ from abc import ABC, abstractmethod
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from ringfeed.data.torch_info import tell_torch
-from ringfeed.data.worker_info import WorkerInfo, become
+from ringfeed.data.worker_info import WorkerInfo, become, tell_torch
 from ringfeed.errors import SpecError
 from ringfeed.orders.rng import SampleContext, installed, reseed
 from ringfeed.ring.failure import encode

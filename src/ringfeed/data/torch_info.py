@@ -6,12 +6,9 @@ pages of a /dev/shm that may be small. Here a batch is written into a slot next,
 
 from __future__ import annotations
 
-import threading
 from contextlib import suppress
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-from ringfeed.orders.rng import when_torch_is_here
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,43 +16,14 @@ if TYPE_CHECKING:
 _WORKER = "torch.utils.data._utils.worker"
 
 
-class _Told(NamedTuple):
-    id: int
-    num_workers: int
-    seed: int
-    dataset: Any
-
-
-class _Newest:
-    told: _Told | None = None
-    is_waited_for = False  # that torch is imported
-    threads: int | None = None
-
-
-def tell_torch(number: int, workers: int, seed: int, dataset: Any, *, threads: int | None = None) -> None:
-    """Have ``get_worker_info()`` say this, now or when torch is imported; ``threads``: as many as torch computes with.
-
-    Only in the main thread of a worker process: what it says holds for the whole process.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        return
-    _Newest.told = _Told(number, workers, seed, dataset)
-    _Newest.threads = threads or _Newest.threads
-    if not _Newest.is_waited_for:  # else the newest is told
-        _Newest.is_waited_for = True
-        when_torch_is_here(_tell)
-
-
-def _tell() -> None:
-    _Newest.is_waited_for = False
-    if _Newest.told is None:
-        return
+def tell(worker: Any, threads: int | None) -> None:
+    """Have torch say this of this process, which it computes in with so many threads."""
     with suppress(ImportError, AttributeError):  # a torch that keeps it elsewhere
-        worker: Any = import_module(_WORKER)
-        worker._worker_info = worker.WorkerInfo(**_Newest.told._asdict())  # noqa: SLF001 - there is no other way
-        _stack_in_plain_memory(worker)
-        if _Newest.threads is not None:
-            import_module("torch").set_num_threads(_Newest.threads)
+        module: Any = import_module(_WORKER)
+        module._worker_info = module.WorkerInfo(**worker._asdict())  # noqa: SLF001 - there is no other way
+        _stack_in_plain_memory(module)
+        if threads is not None:
+            import_module("torch").set_num_threads(threads)
 
 
 def _stack_in_plain_memory(worker: Any) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import threading
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, NamedTuple
 
-from ringfeed.orders.rng import derive
+from ringfeed.orders.rng import derive, when_torch_is_here
 
 
 class WorkerInfo:
@@ -67,3 +67,37 @@ def become(info: WorkerInfo) -> bool:
     was_none = _here.process != os.getpid()
     _here.info, _here.process = info, os.getpid()
     return was_none
+
+
+class _Told(NamedTuple):
+    id: int
+    num_workers: int
+    seed: int
+    dataset: Any
+
+
+class _Newest:
+    told: _Told | None = None
+    is_waited_for = False  # that torch is imported
+    threads: int | None = None
+
+
+def tell_torch(number: int, workers: int, seed: int, dataset: Any, *, threads: int | None = None) -> None:
+    """Have torch's ``get_worker_info()`` say this, now or when torch is imported; ``threads``: of torch.
+
+    Only in the main thread of a worker process: what it says holds for the whole process.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+    _Newest.told = _Told(number, workers, seed, dataset)
+    _Newest.threads = threads or _Newest.threads
+    if not _Newest.is_waited_for:  # else the newest is told
+        _Newest.is_waited_for = True
+        when_torch_is_here(_tell)
+
+
+def _tell() -> None:
+    from ringfeed.data.torch_info import tell  # noqa: PLC0415 - where there is no torch, it is not imported
+
+    _Newest.is_waited_for = False
+    tell(_Newest.told, _Newest.threads)

@@ -96,12 +96,11 @@ def overwritten(damage: tuple[str, int, int, int, list[int]], source: Source) ->
 def sample_failed(lease: _ring.Lease, failed: Failed, source: Source, pool: Pool, settings: Options) -> RingfeedError:
     """Return the first failure of a batch as an error."""
     row, index, mark = failed[0]
-    place = source.describe(index)
+    place = source.describe_read(row, index) if mark == _ring.ROW_KILLED else source.describe(index)
     more = f" ({len(failed) - 1} more of this batch failed)" if len(failed) > 1 else ""
     if mark == _ring.ROW_KILLED:
         death = pool.death_of(lease.batch, row)
         workers = "its worker" if settings.max_attempts == 1 else f"{settings.max_attempts} workers"
-        place = source.describe_read(row, index)
         if death.stage:
             place, more = f"{_batch_of([index for _, index, _ in failed], source)}: {death.stage}", ""
         return WorkerError(f"{place} ended {workers}{more}; the last one {death.reason}; try it with workers=0")

@@ -12,8 +12,7 @@ import random
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ringfeed.data.torch_info import tell_torch
-from ringfeed.data.worker_info import worker_info
+from ringfeed.data.worker_info import tell_torch, worker_info
 from ringfeed.orders.rng import installed, reseed
 from ringfeed.torch.marks import forget, has_drawn, is_settled, settle
 

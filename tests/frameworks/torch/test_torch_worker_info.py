@@ -11,7 +11,7 @@ import ringfeed
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 sets = torch.utils.data
-torch_info = importlib.import_module("ringfeed.data.torch_info")
+worker_info = importlib.import_module("ringfeed.data.worker_info")
 rng = importlib.import_module("ringfeed.orders.rng")
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -68,10 +68,10 @@ def test_one_worker_reads_all_of_an_iterable() -> None:
 def test_a_dataset_that_is_sent_again_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a worker that never imports torch, only the newest waits for it."""
     waiting: list[Any] = []
-    monkeypatch.setattr(torch_info, "when_torch_is_here", waiting.append)
-    monkeypatch.setattr(torch_info._Newest, "told", None)
-    monkeypatch.setattr(torch_info._Newest, "is_waited_for", False)
+    monkeypatch.setattr(worker_info, "when_torch_is_here", waiting.append)
+    monkeypatch.setattr(worker_info._Newest, "told", None)
+    monkeypatch.setattr(worker_info._Newest, "is_waited_for", False)
     for number in range(5):
-        torch_info.tell_torch(number, 9, 1, object())
-    assert waiting == [torch_info._tell]
-    assert torch_info._Newest.told.id == 4
+        worker_info.tell_torch(number, 9, 1, object())
+    assert waiting == [worker_info._tell]
+    assert worker_info._Newest.told.id == 4
