@@ -7,16 +7,19 @@ MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help demo test environments test-c test-model test-weak test-frameworks test-backends test-sources test-core lint format \
+.PHONY: help demo test environments test-c test-model test-weak test-frameworks test-backends test-sources test-core lint docs format \
     bench bench-frameworks bench-insight recovery fuzz many resumes soak develop clean
 
 # One after another, but for what is named here; what each says comes when it has ended, and none stops the others.
+# $(1): what to make, as many at once as $(2) says, or all; $(3): variables. Tests wait for each other and for time to
+# pass, so a processor has several of them.
 ifndef AT_ONCE
 .NOTPARALLEL:
 endif
+A_FEW = $(shell echo $$((3 * $$(nproc 2>/dev/null || echo 1))))
 define at-once
 @echo "== at once: $(1)"
-+@$(MAKE) AT_ONCE=yes --keep-going --output-sync=recurse $(if $(AT_ONCE),,--jobs=$(words $(1))) $(1)
++@$(MAKE) AT_ONCE=yes $(3) --keep-going --output-sync=recurse $(if $(AT_ONCE),,--jobs=$(or $(2),$(words $(1)))) $(1)
 endef
 
 # ---- what there is ----
@@ -71,46 +74,88 @@ PY := .venv/bin/python
 SOURCES := setup.py pyproject.toml MANIFEST.in README.md \
     $(wildcard cext/*.[ch] cext/*/*.[ch] src/ringfeed/*.p* src/ringfeed/*/*.p* src/ringfeed/*/*/*.p*)
 
-# One for all: environments are made at once, and this writes beside the sources.
-build/sdist/made: $(SOURCES) | .venv/python-$(MAIN)
+# The main Python's pip serves all environments, and compiles no module: a test imports a small part of what is installed.
+PIP := $(PY) -m pip
+pip-of = $(PIP) --python $(1)/bin/python install -q --no-compile
+.venv/python-$(MAIN):
+	$(need-python)$(need-compiler)@echo "== Python $(MAIN): new environment .venv"
+	@rm -rf .venv
+	@$(PYTHON) -m venv .venv
+	@$(PIP) install -q --upgrade pip
+	@touch $@
+
+# What a wheel is built with: what pyproject.toml requires, and nothing else, as where pip builds one for a stranger.
+# The folder setuptools is that package alone, which any Python runs.
+TOOLS := build/tools-$(MAIN)
+COMMA := ,
+REQUIRED := $(subst $(COMMA),,$(shell sed -n 's/^requires = \[\(.*\)\]$$/\1/p' pyproject.toml))
+$(TOOLS)/made: pyproject.toml | .venv/python-$(MAIN)
+	@echo "== what a wheel is built with"
+	@rm -rf $(@D)
+	@$(PYTHON) -m venv --without-pip $(@D)
+	@$(call pip-of,$(@D)) $(REQUIRED)
+	@mkdir $(@D)/setuptools
+	@ln -s $(addprefix $(CURDIR)/$(@D)/lib/python*/site-packages/,setuptools setuptools-*.dist-info _distutils_hack) $(@D)/setuptools
+	@touch $@
+
+# One for all: this writes beside the sources. A hook of setuptools' is what pip would call.
+hook = -c 'import sys; from setuptools import build_meta; getattr(build_meta, sys.argv[1])(sys.argv[2])'
+say-log = { tail -n 40 $(@D)/log; exit 1; }
+build/sdist/made: $(SOURCES) $(TOOLS)/made
 	$(need-compiler)@echo "== the sdist"
 	@rm -rf $(@D)
 	@mkdir -p $(@D)
-	@$(PY) -m pip install -q build
-	@$(PY) -m build --sdist --outdir $(@D) . >$(@D)/log 2>&1 || { tail -n 40 $(@D)/log; exit 1; }
+	@$(TOOLS)/bin/python -I $(hook) build_sdist $(@D) >$(@D)/log 2>&1 || $(say-log)
+	@touch $@
+
+build/$(MAIN)/wheel: build/sdist/made
+	@echo "== Python $(MAIN): a wheel from the sdist"
+	@rm -rf $(@D)
+	@mkdir -p $(@D)/tree
+	@tar -xzf build/sdist/*.gz -C $(@D)/tree --strip-components=1
+	@cd $(@D)/tree && $(CURDIR)/$(TOOLS)/bin/python -I $(hook) build_wheel .. >../log 2>&1 || { cd $(CURDIR); $(say-log); }
 	@touch $@
 
 # $(1): the version, $(2): its venv. The version is in the name, so that another PYTHON makes a fresh .venv.
+define install
+$(2)/with-%: $(2)/python-$(1) build/$(1)/wheel
+	@echo "== Python $(1): installing ringfeed[$$*]"
+	@$$(if $$(wildcard $(2)/lib/*/site-packages/ringfeed-*),$(call pip-of,$(2)) --force-reinstall --no-deps build/$(1)/*.whl)
+	@$(call pip-of,$(2)) "$$$$(echo build/$(1)/*.whl)[$$*]"
+	@touch $$@
+endef
+
+# Another Python than the main one. Cython's C is the same for all, so it is taken from there: without Cython, setuptools
+# looks for it in the place of a .pyx.
 define rules
-$(2)/python-$(1):
-	$$(need-python)$$(need-compiler)@echo "== Python $(1): new environment $(2)"
+$(2)/python-$(1): | .venv/python-$(MAIN)
+	@echo "== Python $(1): new environment $(2)"
 	@rm -rf $(2)
-	@$(PYTHON_$(1)) -m venv $(2)
-	@$(2)/bin/python -m pip install -q --upgrade pip
+	@$(PYTHON_$(1)) -m venv --without-pip $(2)
+	@$(call pip-of,$(2)) $(filter "numpy%,$(REQUIRED))
 	@touch $$@
 
-build/$(1)/wheel: build/sdist/made | $(2)/python-$(1)
+build/$(1)/wheel: build/$(MAIN)/wheel | $(2)/python-$(1)
 	@echo "== Python $(1): a wheel from the sdist"
 	@rm -rf $$(@D)
 	@mkdir -p $$(@D)
-	@$(2)/bin/python -m pip wheel --no-deps -w $$(@D) build/sdist/*.gz >$$(@D)/log 2>&1 || { tail -n 40 $$(@D)/log; exit 1; }
+	@cp -a build/$(MAIN)/tree $$(@D)/tree
+	@rm -rf $$(@D)/tree/build
+	@cd $$(@D)/tree && PYTHONPATH=$(CURDIR)/$(TOOLS)/setuptools $(CURDIR)/$(2)/bin/python -s $$(hook) build_wheel .. >../log 2>&1 \
+	    || { cd $(CURDIR); $$(say-log); }
 	@touch $$@
-
-$(2)/with-%: $(2)/python-$(1) build/$(1)/wheel
-	@echo "== Python $(1): installing ringfeed[$$*]"
-	@$(2)/bin/python -m pip install -q --force-reinstall --no-deps build/$(1)/*.whl
-	@$(2)/bin/python -m pip install -q "$$$$(echo build/$(1)/*.whl)[$$*]"
-	@touch $$@
+$(call install,$(1),$(2))
 endef
-$(eval $(call rules,$(MAIN),.venv))
+$(eval $(call install,$(MAIN),.venv))
 $(foreach v,$(OTHERS),$(eval $(call rules,$(v),.venv-$(v))))
 
 # Keras 2 without its dependencies: one of them is the large TensorFlow.
 .venv/with-tensorflow: .venv/python-$(MAIN)
 	@echo "== Python $(MAIN): installing $(TENSORFLOW)"
-	@$(PY) -m pip install -q "$(TENSORFLOW)>=2.16" || { echo "make: pip found no $(TENSORFLOW) for Python $(MAIN);\
+	@$(call pip-of,.venv) "$(TENSORFLOW)>=2.16" || { echo "make: pip found no $(TENSORFLOW) for Python $(MAIN);\
 	 name another: make PYTHON=/path/to/python (one of $(VERSIONS)) or TENSORFLOW=package" >&2; exit 1; }
-	@$(PY) -m pip install -q --no-deps --retries 1 --timeout 30 tf_keras || echo "== without Keras 2 (tf_keras): its tests are skipped"
+	@$(call pip-of,.venv) --no-deps --retries 1 --timeout 30 tf_keras || echo "== without Keras 2 (tf_keras): its tests are skipped"
+	@KERAS_BACKEND=tensorflow $(PY) -c "import keras" >/dev/null 2>&1 || true # compiles it: its tests begin all at once
 	@touch $@
 
 # ---- targets ----
@@ -121,18 +166,18 @@ help: ## this list
 demo: .venv/with-pictures .venv/with-tensorflow ## train a Keras CNN on real pictures through the ring, and show it working
 	$(PY) examples/demo.py
 
-# First what one processor does, or the network. The tests of Python wait for each other, and for time to pass.
+# The tests of a Python begin once its environment is there; the C core's, which need none, come first.
 test: ## everything: the C core with sanitizers, and the package on every Python found
-	$(call at-once,test-c test-model test-weak environments)
 	$(say-pythons)
-	$(call at-once,$(CORE_PARTS) $(FRAMEWORK_PARTS))
+	$(call at-once,test-model test-c test-weak $(FRAMEWORK_PARTS) $(CORE_PARTS),$(A_FEW),FIRST=environment-)
 	@$(MAKE) machine
 
 ENVIRONMENTS := $(ALL:%=environment-%)
 .PHONY: $(ENVIRONMENTS)
-environments: build/sdist/made
-	$(call at-once,$(ENVIRONMENTS))
-$(ENVIRONMENTS): environment-%:
+environments:
+	$(call at-once,$(ENVIRONMENTS),$(A_FEW))
+environment-$(MAIN): .venv/with-tensorflow
+$(ENVIRONMENTS): environment-%: build/$(MAIN)/wheel
 	@$(MAKE) AT_ONCE= $(if $(filter $*,$(MAIN)),$(addprefix .venv/with-,tensorflow pictures test),.venv-$*/with-test)
 
 # Each sanitizer that $(CC) has; a probe tells, since headers, libraries or a kernel setting may be missing.
@@ -157,40 +202,44 @@ test-weak: ## the C core under a weak memory model, where Relacy's headers (Debi
 	else echo "== the weak memory model left out: $(CXX) finds no <relacy/relacy.hpp>; install relacy-dev and g++"; fi
 
 # A folder of tests says what it needs. CORE needs no framework and runs on every Python, but for what is marked `once`.
-# The main Python runs it, and the oldest that is found, which lacks most of what a later one has. Any other runs what
-# depends on Python most: the extensions with buffers and finalizers, what is pickled, and processes that start, fork and die.
+# The main Python runs it. The oldest that is found lacks most of what a later one has, so each test of CORE runs there,
+# but outside of MOST with the first of its parameters alone. MOST is what depends on Python most, and what any other
+# runs: the extensions with buffers and finalizers, what is pickled, and processes that start, fork and die.
 # Beside TensorFlow, start_method="fork" warns, and a warning fails a test: frameworks have processes of their own.
-# `machine` takes most of a processor, limits what a user may have, or looks at it: by itself, at the end.
-CORE := ring orders spec iterables data datasets transforms waiting transport workers resume tuning engine monitor cli frameworks/shared
-WHOLE := $(MAIN) $(firstword $(FOUND))
+# `machine` takes most of a processor: by itself, at the end.
+CORE := ring orders spec iterables data datasets transforms waiting relay transport workers resume tuning engine monitor cli frameworks/shared sharing
 MOST := ring spec transport workers monitor cli
+OLDEST := $(firstword $(OTHERS))
 
-# A part of the tests is one pytest. $(1): its name, $(2): its venv, $(3): its folders, $(4): which tests. Each test has
+# A part of the tests is one pytest. $(1): its name, $(2): its Python, $(3): its folders, $(4): which tests. Each test has
 # its own limit, in pyproject.toml; the one here is for a process that never ends after them.
 define part
 .PHONY: $(1)
-$(1):
+$(1): $(FIRST:%=%$(2))
 	@echo "== $(1)"
-	@timeout --foreground --kill-after=60 3600 $(2)/bin/python -m pytest -q $(4) $(3:%=tests/%)
+	@timeout --foreground --kill-after=60 3600 $(if $(filter $(2),$(MAIN)),.venv,.venv-$(2))/bin/python -m pytest -q $(4) $(3:%=tests/%)
 endef
-FRAMEWORK_PARTS := project tensorflow keras dropin
-$(eval $(call part,project,.venv,project))
-$(eval $(call part,tensorflow,.venv,frameworks/tensorflow))
-$(eval $(call part,keras,.venv,frameworks/keras))
-$(eval $(call part,dropin,.venv,dropin dropin_torch frameworks/torch frameworks/jax))
-CORE_PARTS := once-loaders once-samples $(ALL:%=core-%) deaths
+# Those that take longest come first.
+FRAMEWORK_PARTS := project keras tensorflow dropin
+$(eval $(call part,project,$(MAIN),project))
+$(eval $(call part,tensorflow,$(MAIN),frameworks/tensorflow))
+$(eval $(call part,keras,$(MAIN),frameworks/keras))
+$(eval $(call part,dropin,$(MAIN),dropin dropin_torch frameworks/torch frameworks/jax))
+CORE_PARTS := deaths once-samples once-loaders limits $(ALL:%=core-%) $(OLDEST:%=rest-%)
 say-pythons = @echo "== the core on Python $(ALL); not found: $(or $(filter-out $(FOUND),$(VERSIONS)),none)"
 # In two parts, which would else be the longest by far, with one core idle beside it.
-SAMPLES := ring orders spec iterables data datasets transforms waiting transport
-$(eval $(call part,once-samples,.venv,$(SAMPLES),-m once))
-$(eval $(call part,once-loaders,.venv,$(filter-out $(SAMPLES),$(CORE)),-m once))
-$(eval $(call part,core-$(MAIN),.venv,$(CORE),-m "not once"))
-$(foreach v,$(OTHERS),$(eval $(call part,core-$(v),.venv-$(v),$(if $(filter $(v),$(WHOLE)),$(CORE),$(MOST)),-m "not once")))
-$(eval $(call part,deaths,.venv,deaths))
-$(eval $(call part,machine,.venv,machine))
+SAMPLES := ring orders spec iterables data datasets transforms waiting relay transport
+$(eval $(call part,once-samples,$(MAIN),$(SAMPLES),-m once))
+$(eval $(call part,once-loaders,$(MAIN),$(filter-out $(SAMPLES),$(CORE)),-m once))
+$(eval $(call part,core-$(MAIN),$(MAIN),$(CORE),-m "not once"))
+$(foreach v,$(OTHERS),$(eval $(call part,core-$(v),$(v),$(MOST),-m "not once")))
+$(foreach v,$(OLDEST),$(eval $(call part,rest-$(v),$(v),$(filter-out $(MOST),$(CORE)),-m "not once" --first-parameters)))
+$(eval $(call part,deaths,$(MAIN),deaths))
+$(eval $(call part,limits,$(MAIN),limits))
+$(eval $(call part,machine,$(MAIN),machine))
 
 test-frameworks: .venv/with-tensorflow .venv/with-pictures .venv/with-test ## Keras, TensorFlow, the demo and the bench
-	$(call at-once,$(FRAMEWORK_PARTS))
+	$(call at-once,$(FRAMEWORK_PARTS),$(A_FEW))
 
 # They are large (1.2 GB), so `make test` leaves them out unless .venv has them: their tests say so and are skipped.
 TORCH ?= torch==2.13.0
@@ -207,10 +256,15 @@ test-sources: .venv/with-pictures .venv/with-test ## the pages of docs/sources o
 
 test-core: .venv/with-test $(OTHERS:%=.venv-%/with-test) ## the core on every Python found; what takes a machine alone, on the main one
 	$(say-pythons)
-	$(call at-once,$(CORE_PARTS))
+	$(call at-once,$(CORE_PARTS),$(A_FEW))
 	@$(MAKE) machine
 
-EXTENSIONS = $(subst /,.,$(patsubst src/%.pyx,%,$(wildcard src/ringfeed/*/_*.pyx)))
+# A warning is an error: a link within the pages that leads nowhere is one.
+docs: .venv/with-docs ## the pages of docs/ and the reference, as a site in build/docs
+	$(PY) -m sphinx -q -W --keep-going -E -b html -d build/docs-trees docs build/docs
+	@echo "== build/docs/index.html"
+
+EXTENSIONS = $(subst /,.,$(patsubst src/%.pyx,%,$(wildcard src/ringfeed/*/_*.pyx src/ringfeed/*/*/_*.pyx)))
 lint: .venv/with-lint ## style, spelling, types, and the stubs against the built extensions
 	$(PY) -m ruff check
 	$(PY) -m ruff format --check
@@ -241,6 +295,10 @@ many: .venv/with-test ## open, use and end LOADERS=1000 loaders in one process: 
 resumes: .venv/with-test ## cut runs of each order at every tenth batch, and go on with all workers, ranks and batch sizes: one hash
 	$(PY) tests/support/resumes.py
 
+KILLS ?= 200
+shares: .venv/with-test ## kill trainings of one share at random, KILLS=200 times: the others' batches are right, and nothing is left
+	$(PY) tests/support/shared_kills.py --kills $(KILLS)
+
 soak: .venv/with-tensorflow .venv/with-test ## a Keras fit under random faults for SECONDS_LONG learns the same, bit for bit
 	$(PY) tests/support/soak.py --seconds $(SECONDS_LONG)
 
@@ -258,6 +316,7 @@ bench-insight: .venv/with-pictures ## memory against the kernel, the conversion,
 	$(PY) bench/studies/convert.py $(if $(QUICK),--quick --out build/convert.jsonl)
 	$(PY) bench/studies/leaves.py $(if $(QUICK),--quick --out build/leaves.jsonl)
 	$(PY) bench/studies/counting.py $(if $(QUICK),--repetitions 3)
+	$(PY) bench/studies/first_batch.py $(if $(QUICK),--quick)
 	$(PY) bench/studies/auto.py $(if $(QUICK),--quick)
 	$(PY) bench/studies/streams.py $(if $(QUICK),--quick --out build/streams.jsonl)
 

@@ -14,20 +14,25 @@ from setuptools import Extension, setup
 SOURCES = {
     "ring._ring": "segment slots plan bind take await cancel wake claim reap damage fork snapshot "
     "os/wait os/pages os/descriptors export/dlpack export/feed export/feed_registry",
-    "ring._feed": "",
     "ring._pages": "os/pages os/wait",
     "ring._snapshot": "snapshot os/pages os/wait",
-    "spec._fields": "bytes/forms",
+    "spec._fields": "",
     "spec._values": "",
     "spec._structure": "",
-    "spec._form_writer": "bytes/forms bytes/copy",
     "spec._writer": "bytes/copy bytes/gather bytes/convert",
     "spec._rows": "os/wait",
+    "given._otherwise": "",
+    "forms._fields": "bytes/forms",
+    "forms._writer": "bytes/forms bytes/copy",
+    "transforms._batches": "os/wait",
     "waiting._claims": "",
+    "relay._words": "os/wait",
     "orders._permute": "bytes/permute",
     "orders._repeated": "",
     "orders._strata": "",
     "engine._iterator": "",
+    "torch._watched": "",
+    "frameworks.tensorflow._feed": "",
     "frameworks.tensorflow._tf_op": "export/tf_op",
 }
 # c11: the ring is written in its atomics. No -march=native: a wheel runs on other machines than its builder. -g0: what

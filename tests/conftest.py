@@ -33,6 +33,22 @@ hypothesis.settings.register_profile("new", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("house")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add what the Makefile asks for."""
+    parser.addoption("--first-parameters", action="store_true", help="run each test with its first parameters alone")
+
+
+@pytest.hookimpl(trylast=True)  # behind -m
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what differs from another test by its parameters alone."""
+    if not config.getoption("first_parameters"):
+        return
+    first = {item.nodeid.partition("[")[0]: item for item in reversed(items) if not item.get_closest_marker("skip")}
+    chosen = {*first.values()}
+    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+    items[:] = [item for item in items if item in chosen]
+
+
 def pytest_collection_finish() -> None:
     """Spare later collections of garbage what imports have made: beside a framework it takes a quarter of a second."""
     gc.collect()

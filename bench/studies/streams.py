@@ -1,11 +1,13 @@
 """Pictures in 3 files, decoded by `transform=`: `python bench/studies/streams.py`, or `--quick` for a short look.
 
     by number     samples with numbers, which all workers read and decode: what there is to reach
-    iterable      one iterable of all files: one worker reads and decodes
+    iterable      one iterable of all files: one more process reads, and all workers decode
+    alone         the same with one worker, which reads and decodes
     interleaved   `Interleave` of the files: a worker for each, as far as there are workers
     torch         torch's DataLoader, an iterable that gives each worker its part of the files, where torch is installed
 
-All in one process, taking turns, another one first in each repetition; ratios are taken within a repetition. `balance`
+All in one process, taking turns, another one first in each repetition; ratios are taken within a repetition, each of
+which has workers of its own: where their memory lies makes some of them a tenth faster than others. `balance`
 is what the processes' CPU seconds allow at best, as a share of `by number`: the steadier figure on a busy machine.
 Each repetition leaves one JSON line.
 """
@@ -39,7 +41,7 @@ FILES = 3
 ROWS = 32
 EACH, QUICK_EACH = 640, 64  # pictures of a file
 WORKERS = 2
-REPETITIONS = 7
+REPETITIONS = 11
 PROMISED = 0.97
 TICKS = os.sysconf("SC_CLK_TCK")
 HEAD, HEAD_SIZE = "<I", 4  # the size of the picture that follows
@@ -140,11 +142,16 @@ def measured(batches: Any, pids: Callable[[], list[int]]) -> Epoch:
 def contenders(paths: list[Path], workers: int) -> dict[str, tuple[Any, Callable[[], list[int]]]]:
     """What gives an epoch of batches for each `for`, and its processes, by name."""
     files = ringfeed.Interleave([Pictures([path]) for path in paths])
-    kinds = {"by number": ByNumber(paths), "iterable": Pictures(paths), "interleaved": files}
+    kinds = {
+        "by number": (ByNumber(paths), workers),
+        "iterable": (Pictures(paths), workers),
+        "alone": (Pictures(paths), 1),
+        "interleaved": (files, workers),
+    }
     made: dict[str, tuple[Any, Callable[[], list[int]]]] = {}
-    for name, dataset in kinds.items():
+    for name, (dataset, count) in kinds.items():
         loader = ringfeed.Loader(
-            dataset, batch_size=ROWS, transform=decode, workers=workers, slots=4, prefetch_epochs=False
+            dataset, batch_size=ROWS, transform=decode, workers=count, slots=4, prefetch_epochs=False
         )
         runner = loader._runner  # noqa: SLF001 - its processes
         made[name] = loader, lambda runner=runner: runner.engine.pool.pids() if runner.engine else []
@@ -172,20 +179,20 @@ def torch_loader(paths: list[Path], workers: int) -> tuple[Any, Callable[[], lis
 def take_turns(options: argparse.Namespace, folder: Path) -> Iterator[dict[str, Epoch]]:
     """Give the epochs of each repetition, by contender."""
     paths = write_files(folder, QUICK_EACH if options.quick else EACH)
-    made = contenders(paths, options.workers)
-    try:
-        for batches, pids in made.values():
-            measured(batches, pids)  # its workers start
-        names = [*made]
-        for number in range(2 if options.quick else options.repetitions):
+    for number in range(2 if options.quick else options.repetitions):
+        made = contenders(paths, options.workers)
+        try:
+            for batches, pids in made.values():
+                measured(batches, pids)  # its workers start
+            names = [*made]
             order = names[number % len(names) :] + names[: number % len(names)]
             found = {name: measured(*made[name]) for name in order}
-            assert len({epoch.pixels for epoch in found.values()}) == 1, "not the same pictures"
-            yield found
-    finally:
-        for batches, _ in made.values():
-            if isinstance(batches, ringfeed.Loader):
-                batches.close()
+        finally:
+            for batches, _ in made.values():
+                if isinstance(batches, ringfeed.Loader):
+                    batches.close()
+        assert len({epoch.pixels for epoch in found.values()}) == 1, "not the same pictures"
+        yield found
 
 
 def table(runs: list[dict[str, Epoch]], workers: int) -> Iterator[str]:

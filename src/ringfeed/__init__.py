@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ringfeed.cli.plan_table import plan
-    from ringfeed.data.streams import Interleave
     from ringfeed.data.worker_info import worker_info
     from ringfeed.datasets.frozen import Frozen
     from ringfeed.datasets.mix import Mix
@@ -35,6 +34,9 @@ if TYPE_CHECKING:
         SupersededError,
         WorkerError,
     )
+    from ringfeed.forms.forms import Masked, Padded, Ragged
+    from ringfeed.forms.strings import Bytes, Text
+    from ringfeed.iterables.streams import Interleave
     from ringfeed.loader import Loader
     from ringfeed.monitor.lease_tracker import debug
     from ringfeed.orders.buckets import Buckets
@@ -43,10 +45,9 @@ if TYPE_CHECKING:
     from ringfeed.orders.subsets import StratifiedSampler, SubsetSampler
     from ringfeed.orders.weighted import WeightedSampler
     from ringfeed.orders.windows import WindowShuffle
+    from ringfeed.sharing.door import share
     from ringfeed.spec.conversion import Cast
-    from ringfeed.spec.forms import Masked, Padded, Ragged
     from ringfeed.spec.spec import Array, Spec
-    from ringfeed.spec.strings import Bytes, Text
 
 if sys.platform != "linux":
     message = f"ringfeed needs Linux (memfd, futex, pidfd); this is {sys.platform}"
@@ -66,20 +67,20 @@ __version__ = "0.1.0"
 _HOMES = {
     "Array": "spec.spec",
     "Buckets": "orders.buckets",
-    "Bytes": "spec.strings",
+    "Bytes": "forms.strings",
     "Cast": "spec.conversion",
     "ClosedError": "errors",
     "Frozen": "datasets.frozen",
-    "Interleave": "data.streams",
+    "Interleave": "iterables.streams",
     "Loader": "loader",
-    "Masked": "spec.forms",
+    "Masked": "forms.forms",
     "Mix": "datasets.mix",
     "Pack": "datasets.pack",
-    "Padded": "spec.forms",
+    "Padded": "forms.forms",
     "Plan": "engine.plan",
     "PlanError": "errors",
     "PrioritizedSampler": "orders.prioritized",
-    "Ragged": "spec.forms",
+    "Ragged": "forms.forms",
     "RingfeedError": "errors",
     "ShipError": "errors",
     "SlotsHeldError": "errors",
@@ -91,13 +92,14 @@ _HOMES = {
     "StratifiedSampler": "orders.subsets",
     "SubsetSampler": "orders.subsets",
     "SupersededError": "errors",
-    "Text": "spec.strings",
+    "Text": "forms.strings",
     "WeightedSampler": "orders.weighted",
     "WindowShuffle": "orders.windows",
     "WorkerError": "errors",
     "debug": "monitor.lease_tracker",
     "plan": "cli.plan_table",
     "rng": "orders.rng",
+    "share": "sharing.door",
     "worker_info": "data.worker_info",
 }
 
@@ -138,6 +140,7 @@ __all__ = [
     "debug",
     "plan",
     "rng",
+    "share",
     "worker_info",
 ]
 

@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 _AS_BUILTINS = ("lmdb",)  # packages whose classes, written in C, say that they are of builtins
+_ITERABLES = {"ringfeed.Interleave", "torch.IterableDataset", "datasets.IterableDataset"}
 
 
 def module_of(cls: type) -> str:
@@ -24,3 +25,13 @@ def root_of(cls: type) -> str:
 def class_names(obj: Any) -> set[str]:
     """Name the classes of an object, each with its root package: "torch.Tensor"."""
     return {f"{root_of(base)}.{base.__name__}" for base in type(obj).__mro__}
+
+
+def is_iterable(dataset: Any) -> bool:
+    """Whether a dataset has no elements by number, but some in order; or is a function that returns such."""
+    # Torch's inherits a __getitem__ that only raises; that of Hugging Face's gives a column.
+    if class_names(dataset) & _ITERABLES:
+        return True
+    if callable(getattr(type(dataset), "__getitem__", None)):
+        return False
+    return callable(getattr(type(dataset), "__iter__", None)) or callable(dataset)

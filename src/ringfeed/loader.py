@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 from ringfeed._checks import MOST, check_choice, check_count
 from ringfeed._foreign import refuse_foreign
 from ringfeed._units import show_bytes
-from ringfeed.data.base import Terms
-from ringfeed.data.draws import DrawSource
-from ringfeed.data.passes import PassOrder
+from ringfeed.data.terms import Terms
 from ringfeed.engine.options import Options
 from ringfeed.engine.runner import EpochRunner
 from ringfeed.frameworks.base import BatchStream, LoaderInfo
@@ -23,15 +21,12 @@ from ringfeed.orders._repeated import Repeated
 from ringfeed.orders.buckets import Buckets
 from ringfeed.orders.lists import BatchLists, refuse_beside_lists
 from ringfeed.orders.ranks import Rank
-from ringfeed.orders.sampler import Sequential, check_seed, draw_seed
+from ringfeed.orders.sampler import check_seed, draw_seed
 from ringfeed.orders.shard import Shard
 from ringfeed.resume.identity import Identity
 from ringfeed.ring.failure import UsersErrors
 from ringfeed.ring.machine import usable_cpus
-from ringfeed.sources import open_source
-from ringfeed.transforms.functions import Functions
-from ringfeed.waiting.event_loop import end_loop
-from ringfeed.waiting.reader import open_waiting
+from ringfeed.sources import end_loop, open_readers, open_source, with_weights
 
 if TYPE_CHECKING:
     import os
@@ -118,7 +113,9 @@ class Loader(Generic[Batch_co]):
         - an iterable: an object with ``__iter__`` and no ``__getitem__``, or a function without arguments that returns
           an iterable. One worker reads it in order, from its start in each epoch, up to ``slots`` batches ahead; the
           replacement of a dead worker goes on from a state of the iterable's own (see `state_dict`), else starts anew
-          and skips what was read. `Interleave` makes one of several.
+          and skips what was read. With ``transform`` or another function of yours, and ``workers`` given as more than
+          one, one more process reads it, and all workers run the function on its elements, which are pickled:
+          docs/streams.md. `Interleave` makes one of several.
         - `Mix`: several of these but iterables, by weight.
         - an iterator, such as a generator or a file. A thread of this process reads it, for one epoch.
 
@@ -224,8 +221,9 @@ class Loader(Generic[Batch_co]):
         dataset has open: with one file and its position, rows come out wrong unless the dataset has a lock.
     start_method: "spawn" (a fresh interpreter, which never imports the user's main module), "fork", "forkserver": a
         process that starts with the loader, imports what the dataset needs, and forks workers in the first epoch. A
-        fork shares open files: where they are seen in the dataset, it is refused. Where unpickling the dataset opens
-        something, a np.memmap too, each worker of a forkserver unpickles it for itself.
+        fork shares open files: where they are seen in the dataset, it is refused. Where unpickling or an import opens
+        something (a np.memmap too), starts a thread, makes a generator of random numbers or takes longer than
+        ``timeout_s``, each worker of a forkserver does it for itself.
     prefetch_epochs: whether the workers go on with the next epoch while the last batches of this one are used, so that
         its first batch does not wait. Batches and their order are the same, and breaking off, `set_epoch`, `skip` and
         `load_state_dict` stay exact: what was read for another epoch is thrown away. "auto": yes with worker processes,
@@ -321,9 +319,9 @@ class Loader(Generic[Batch_co]):
         part = Shard(self._rank.rank, self._rank.world_size, of_each, uneven)
         shared = part if part.world_size > 1 else None
         terms = Terms(rows, spec, most_rows, number, reseed, on_error, part=shared, waits=concurrency is not None)
-        source = open_source(dataset, terms, Functions.of(transform, collate_fn, batch_transform, worker_init_fn))
+        source = open_source(dataset, terms, transform, collate_fn, batch_transform, worker_init_fn)
         if getattr(sampler, "carries_weights", False):
-            source = DrawSource(source)
+            source = with_weights(source)
         self._options = options = Options.of(
             source,
             workers=workers,
@@ -342,7 +340,7 @@ class Loader(Generic[Batch_co]):
             pin=pin,
             prefetch_epochs=prefetch_epochs,
         )
-        open_waiting(source, options.concurrency)
+        open_readers(source, options.concurrency, options.readers, max_attempts)
         if pin:
             start_driver()  # refused now, where it cannot be had
         if reseed and options.backend == "thread":
@@ -354,7 +352,7 @@ class Loader(Generic[Batch_co]):
         with UsersErrors():  # of a first sample
             self._runner = EpochRunner(source, options, part, shuffle=shuffle, sampler=sampler)
         if options.sends:
-            end_loop(source.given)  # which sample 0 was read in
+            end_loop(source)  # which sample 0 was read in
         self._position = self._runner.position
         self._identity = Identity(source, self._position, self._batch_size, fingerprint, seed_is_drawn=self._seed_drawn)
         self._slots = DeviceSlots(self._runner.plan.slot_size, pin=pin)
@@ -415,7 +413,7 @@ class Loader(Generic[Batch_co]):
     @property
     def is_in_order(self) -> bool:
         """Whether every epoch is 0, 1, 2, ..., though the dataset could be read in another order."""
-        in_order = isinstance(self._position.sampler, (Sequential, PassOrder)) and not self._shuffle
+        in_order = getattr(self._position.sampler, "counts_up", False) and not self._shuffle
         return in_order and self._position.sampler.length is not None
 
     @property
@@ -437,7 +435,7 @@ class Loader(Generic[Batch_co]):
         """Return the batches of an epoch; TypeError where the sampler does not know."""
         length = self._position.sampler.length
         if length is None:
-            endless = isinstance(self._position.sampler, (Sequential, PassOrder))
+            endless = getattr(self._position.sampler, "counts_up", False)
             order = getattr(self._position.sampler, "parameter", "sampler")
             whose = "dataset has no len(), and goes on without end" if endless else f"{order} has no len()"
             whose = getattr(self._position.sampler, "why_no_length", whose)
@@ -456,7 +454,8 @@ class Loader(Generic[Batch_co]):
             batches = f"batches of up to {plan.layout.rows}"
         kind = f"by {settings.start_method}" if settings.backend == "process" else "in threads"
         most = "" if self._runner.tuner is None else "up to "
-        workers = f"workers {kind}: {most}{plan.workers}" if plan.workers else "no workers"
+        workers = f"workers {kind}: {most}{plan.workers - settings.readers}" if plan.workers else "no workers"
+        workers += " and a reader" if settings.readers else ""
         memory = f"slots: {most}{plan.slots}, {show_bytes(plan.total)}"
         rank = f"{self._rank}, " if self._rank.found or self._rank.world_size > 1 else ""
         seed = f"seed: {self._runner.source.seed}, " if self._seed_drawn else ""
@@ -590,6 +589,7 @@ class Loader(Generic[Batch_co]):
             slot_size=plan.slot_size,
             cpus=usable_cpus(),
             concurrency=self._options.concurrency,
+            readers=self._options.readers,
             tuned="" if tuner is None else tuner.why,
             imported=self._imported(stats),
         )
@@ -687,8 +687,7 @@ class Loader(Generic[Batch_co]):
         Raises SpecError for what cannot be cast so, and ValueError with a `PrioritizedSampler`, for whose batches
         ``fit`` has no place.
         """
-        carries_weights = isinstance(self._runner.source, DrawSource)
-        if carries_weights:
+        if getattr(self._order, "carries_weights", False):
             raise ValueError(
                 "to_keras() with a PrioritizedSampler: fit reads a batch of three as (x, y, sample_weight), and these "
                 "are (sample, index, weight); write the loop: for (x, y), index, weight in loader: "

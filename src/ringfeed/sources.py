@@ -1,11 +1,13 @@
 """What a dataset is, decided once.
 
-    mix         several of those below, in `Mix`                MixSource
-    pack        rows of samples of one of them, in `Pack`       PackSource
+    own         of ringfeed's own classes, such as `Mix`        what its __ringfeed_source__(terms, open_source) returns
     arrays      a tuple or dict of equally long arrays          ArraySource
-    streams     an iterable, or several in `Interleave`         StreamSource
-    batches     batch_size=None: dataset[i] is a whole batch    BatchSource, also of `Passes`
+    streams     an iterable, or several in `Interleave`         StreamSource, in the room `iterables`
+    batches     batch_size=None: dataset[i] is a whole batch    BatchSource
     samples     any other object with __getitem__               SampleSource
+
+Around them stand the sources of rooms: of what the user's functions make of samples (`transforms`), and of datasets
+that wait (`waiting`). A room is imported where a loader needs it.
 
 No worker imports this module: it unpickles the one source that it reads from.
 """
@@ -16,47 +18,38 @@ import inspect
 import os
 from typing import TYPE_CHECKING, Any
 
-from ringfeed._classes import class_names
+from ringfeed._classes import class_names, is_iterable
 from ringfeed.data.arrays import ArraySource, columns_of, leaf_arrays
 from ringfeed.data.batches import BatchSource
-from ringfeed.data.passes import Passes
 from ringfeed.data.samples import SampleSource
-from ringfeed.data.streams import StreamSource, is_iterable
-from ringfeed.datasets.mix import Mix, MixSource
-from ringfeed.datasets.pack import Pack, PackSource
-from ringfeed.transforms.collating import CollateSource, FirstBatch
-from ringfeed.transforms.source import AsIs, TransformSource, Trial
-from ringfeed.waiting.sources import of_elements
+from ringfeed.data.wrapped import innermost
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from ringfeed.data.base import Source
+    from ringfeed.data.terms import Terms
 
-    from ringfeed.data.base import Source, Terms
-    from ringfeed.transforms.functions import Functions
-
+_MAY_BE_ASYNC = ("__getitem__", "__getitems__", "read_into")
 _TABLES = {"pandas.DataFrame": "columns", "polars.DataFrame": "columns", "pyarrow.Table": "column_names"}
-_OF_DATASETS: tuple[tuple[type, Callable[..., Source]], ...] = ((Mix, MixSource), (Pack, PackSource))
 _MAKES_BATCHES = {"torch.DataLoader", "ringfeed.Loader"}
 _GIVES_BATCHES = {"ringfeed.Reiterable", "ringfeed.LoaderAdapter", "ringfeed.BatchIterator", "ringfeed.Repeated"}
 
 
-def open_source(dataset: Any, terms: Terms, functions: Functions | None = None) -> Source:
+def open_source(dataset: Any, terms: Terms, *functions: Any) -> Source:
     """Decide once what a dataset is, or say what is wrong with it; nothing is read before `Source.learn`.
 
-    ``functions``: what the workers do with its samples.
+    ``functions``: what the workers do with its samples, in the order of `Functions`; None: nothing.
 
     Raises TypeError for what is no dataset, ValueError for settings that do not fit it, SpecError for columns that are
     none.
     """
-    if functions is not None:
-        functions.check(terms.batch_size)
-        return _with_functions(dataset, terms, functions)
+    if any(one is not None for one in functions):
+        from ringfeed.transforms.opening import open_changed  # noqa: PLC0415 - its room
+
+        return open_changed(dataset, terms, functions, open_source)
     batch_size = terms.batch_size
-    if isinstance(dataset, Passes):
-        return dataset.take_over(BatchSource(dataset.dataset, dataset.dataset, terms))
-    for kind, of_kind in _OF_DATASETS:
-        if isinstance(dataset, kind):
-            return of_kind(dataset, terms, open_source)
+    if (of_own := getattr(type(dataset), "__ringfeed_source__", None)) is not None:
+        own: Source = of_own(dataset, terms, open_source)
+        return own
     if refusal := _refusal(dataset, batch_size):
         raise TypeError(refusal)
     if terms.max_batch_size is not None and batch_size is not None and terms.collate is None:
@@ -70,23 +63,44 @@ def open_source(dataset: Any, terms: Terms, functions: Functions | None = None) 
         return ArraySource(dataset, columns, terms)
     elements = BatchSource if batch_size is None else SampleSource
     if is_iterable(dataset):
+        from ringfeed.iterables.streams import StreamSource  # noqa: PLC0415 - its room
+
         return StreamSource(dataset, terms, elements)
     _check_indexable(dataset)
     if batch_size is not None:
         _refuse_keras_batches(dataset, batch_size)
-    return of_elements(elements, dataset, terms)
+    if any(inspect.iscoroutinefunction(getattr(type(dataset), name, None)) for name in _MAY_BE_ASYNC):
+        from ringfeed.waiting.sources import of_elements  # noqa: PLC0415 - its room
+
+        return of_elements(elements, dataset, terms)
+    return elements(dataset, dataset, terms)
 
 
-def _with_functions(dataset: Any, terms: Terms, functions: Functions) -> Source:
-    """Return the source of a dataset whose samples the functions change."""
-    collate = functions.collate_fn
-    if collate is None:
-        trial = None if functions.transform is None else Trial(functions.transform)
-        return TransformSource(open_source(dataset, terms._replace(trial=trial)), functions)
-    if terms.batch_size is None:
-        return TransformSource(open_source(dataset, terms._replace(trial=AsIs(collate))), functions)
-    trial = None if functions.transform is None else Trial(functions.transform)
-    return CollateSource(open_source(dataset, terms._replace(trial=trial, collate=FirstBatch(collate))), functions)
+def with_weights(source: Source) -> Source:
+    """Have samples come with their numbers and weights."""
+    from ringfeed.transforms.draws import DrawSource  # noqa: PLC0415 - its room
+
+    return DrawSource(source)
+
+
+def open_readers(source: Source, concurrency: int, readers: int, max_attempts: int) -> None:
+    """Have a worker read so many samples at a time, or some workers read for the others; 0: neither."""
+    if concurrency:
+        from ringfeed.waiting.reader import open_waiting  # noqa: PLC0415 - its room
+
+        open_waiting(source, concurrency)
+    if readers:
+        from ringfeed.relay.choice import open_relay  # noqa: PLC0415 - its room
+
+        open_relay(source, max_attempts)
+
+
+def end_loop(source: Source) -> None:
+    """End the event loop of an async dataset in this process."""
+    if innermost(source).is_async:
+        from ringfeed.waiting import event_loop  # noqa: PLC0415 - its room
+
+        event_loop.end_loop(source.given)
 
 
 def _refusal(dataset: Any, batch_size: int | None) -> str | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from ringfeed.data.passes import PassOrder
+from ringfeed.datasets.passes import PassOrder
 from ringfeed.iterables.round_robin import RoundRobinSampler
 from ringfeed.orders.custom import Custom
 from ringfeed.orders.sampler import Sequential, Shuffled

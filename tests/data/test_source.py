@@ -18,7 +18,7 @@ import pytest
 
 import ringfeed
 from datasets import SAID, Batches, Bulk, Imported, ImportedBatches, Oracle, ReadInto, check, imported_in_turn
-from ringfeed.data.base import Terms
+from ringfeed.data.terms import Terms
 from ringfeed.sources import open_source
 from ringfeed.spec.spec import Spec
 
@@ -68,14 +68,15 @@ def test_reseed_reads_one_by_one() -> None:
 
 KINDS = {"samples": Imported(), "batches": ImportedBatches(), "streams": imported_in_turn}
 PARTS = {
-    "samples": [],
-    "batches": [],
+    "samples": ["data.samples"],
+    "batches": ["data.batches"],
     "streams": [
-        "data.stream",
-        "data.stream_reader",
         "iterables.opening",
         "iterables.state_taker",
         "iterables.states",
+        "iterables.stream",
+        "iterables.stream_reader",
+        "iterables.streams",
         "orders.replay",
     ],
 }
@@ -89,8 +90,8 @@ def test_a_worker_imports_the_kind_that_it_reads(kind: str, start_method: Any) -
     most = 1 if kind == "batches" else None
     with ringfeed.Loader(KINDS[kind], workers=1, start_method=start_method, max_batch_size=most, **settings) as loader:
         for batch in loader:
-            always = ["data.base", "data.worker_info", "orders.rng"]
-            assert batch.tobytes().decode().split() == sorted([*always, f"data.{kind}", *PARTS[kind]])
+            always = ["data.base", "data.reader", "data.terms", "data.worker_info", "orders.rng"]
+            assert batch.tobytes().decode().split() == sorted([*always, *PARTS[kind]])
 
 
 @pytest.mark.parametrize("dataset", [Oracle(5), np.zeros((5, 10**6)), *KINDS.values()], ids=str)

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import ringfeed
+from ringfeed.frameworks.dlpack import Exported, Exports
 from ringfeed.spec.array import Array
-from ringfeed.spec.dlpack import Exported, Exports
 
 if TYPE_CHECKING:
     from collections.abc import Callable

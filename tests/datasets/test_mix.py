@@ -16,7 +16,7 @@ import pytest
 import ringfeed
 from datasets import SAID, Batches, Bulk, Imported, Misbehaving, Oracle, ReadInto, Reshuffling, drain
 from ringfeed import Array, Loader, Mix, SpecError
-from ringfeed.data.base import Terms
+from ringfeed.data.terms import Terms
 from ringfeed.sources import open_source
 from watching import lose_patience, wait_until
 
@@ -224,8 +224,11 @@ def test_a_worker_imports_only_what_reads_a_mix() -> None:
         for batch in loader:
             assert batch.tobytes().decode().split() == [
                 "data.base",
-                "data.members",
+                "data.reader",
+                "data.rows",
+                "data.terms",
                 "data.worker_info",
+                "datasets.members",
                 "datasets.mix",
                 "orders.rng",
             ]

@@ -15,7 +15,7 @@ import pytest
 
 import ringfeed
 import ringfeed.keras
-from ringfeed.data.passes import PassOrder
+from ringfeed.datasets.passes import PassOrder
 from ringfeed.keras.pydataset import DatasetFeed
 from training import X, Y, small_model
 

@@ -32,7 +32,18 @@ DRAWS: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.fixture(params=["in memory", "by twins"])
+def seen(request: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """See draws where the states lie, or, as where they are not found, by twins."""
+    monkeypatch.setattr(marks._Now, "places", {})
+    if request.param == "by twins":
+        monkeypatch.setattr(marks, "_sees", lambda *_: None)
+    marks.settle()
+    assert (marks.quick_watch() is None) == (request.param == "by twins")
+
+
 @pytest.mark.parametrize("kind", DRAWS)
+@pytest.mark.usefixtures("seen")
 def test_each_draw_is_seen(kind: str) -> None:
     """Whatever of it is drawn, a look after it differs, and looks without a draw between them do not."""
     random.seed(3)
@@ -46,6 +57,7 @@ def test_each_draw_is_seen(kind: str) -> None:
         marks.settle()
 
 
+@pytest.mark.usefixtures("seen")
 def test_what_a_generator_keeps_of_an_earlier_draw_is_dropped() -> None:
     """A normal deviate comes in two: the second, which advances nothing, would not be seen."""
     for draw in (lambda: random.gauss(0, 1), np.random.normal):
@@ -53,6 +65,52 @@ def test_what_a_generator_keeps_of_an_earlier_draw_is_dropped() -> None:
         marks.settle()
         draw()
         assert marks.has_drawn()
+
+
+@pytest.mark.usefixtures("seen")
+def test_the_second_of_two_normal_deviates_of_torchs_is_seen() -> None:
+    """It advances nothing but what the generator keeps."""
+    torch.manual_seed(3)
+    marks.settle()
+    for _ in range(4):
+        torch.randn(1)
+        assert marks.has_drawn()
+        assert not marks.has_drawn()
+
+
+def test_looking_for_torchs_state_leaves_it_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The generator is seeded and drawn from on the way, and put back."""
+    monkeypatch.setattr(marks._Now, "places", {})
+    torch.manual_seed(5)
+    torch.randn(1)
+    expected = torch.get_rng_state().tolist()
+    marks.settle()
+    assert torch.get_rng_state().tolist() == expected
+    assert torch.initial_seed() == 5
+
+
+def test_seeds_after_which_nothing_is_drawn_are_no_draw() -> None:
+    """`renew` takes them for the beginning; what is drawn after it is seen."""
+    marks.settle()
+    for draws in (False, True):
+        random.seed(4)
+        np.random.seed(4)  # noqa: NPY002
+        torch.manual_seed(4)
+        marks.renew()
+        if draws:
+            random.random()  # noqa: S311
+        assert marks.has_drawn() is draws
+
+
+def test_an_import_is_a_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a module whose generator was not looked at."""
+    import sys  # noqa: PLC0415 - for its modules
+
+    monkeypatch.delitem(sys.modules, "torch")
+    marks.settle()
+    assert not marks.has_drawn()
+    monkeypatch.undo()
+    assert marks.has_drawn()
 
 
 def test_another_kind_of_generator_always_seems_to_draw() -> None:

@@ -198,3 +198,15 @@ def test_a_foreign_state_is_refused() -> None:
     assert str(error.value) == (
         "the state is a dict without 'batches', expected what state_dict() of a DataLoader returned"
     )
+
+
+def test_a_state_that_was_loaded_is_the_state() -> None:
+    """Until an iterator has begun: a trainer may save before its first step."""
+    loader = DataLoader(Squares(), batch_size=4)
+    next(iter(loader))
+    state = loader.state_dict()
+    other = DataLoader(Squares(), batch_size=4)
+    other.load_state_dict(state)
+    assert other.state_dict() == state
+    assert len([*other]) == 5
+    assert other.state_dict()["epoch"] == 1

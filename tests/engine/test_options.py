@@ -15,7 +15,7 @@ from ringfeed.engine import options
 from ringfeed.engine import plan as budget
 from ringfeed.engine.options import Options
 from ringfeed.engine.plan import MOST_AUTO_SLOTS
-from ringfeed.ring import _ring, machine
+from ringfeed.ring import _ring, free_memory
 from ringfeed.ring.segment import MIN_SLOTS
 from ringfeed.tuning.autotune import Setting
 
@@ -125,7 +125,7 @@ def loader_of(dataset: Any, **parameters: Any) -> ringfeed.Loader:
 
 def test_a_budget_bounds_workers_and_slots_together() -> None:
     """The plan of the most of both is within it."""
-    loader = loader_of(Heavy(100), workers="auto", slots="auto", memory="5MB")
+    loader = loader_of(Heavy(100), workers="auto", slots="auto", memory="5MB", start_method="spawn")
     assert loader.memory <= 5 * 10**6
     assert loader.plan.workers == 3  # halved until the slots fit beside them
     assert loader.plan.slots == MOST_AUTO_SLOTS
@@ -149,7 +149,7 @@ def test_the_least_is_allowed_where_a_quarter_is_less(monkeypatch: pytest.Monkey
     """Two slots there must be, if the machine has them; else it is refused as any plan is."""
     least = loader_of(Oracle(8), workers=1, slots=2).plan
     free = least.total + 1000
-    for asked in (budget, machine):
+    for asked in (budget, free_memory):
         monkeypatch.setattr(asked, "free_memory", lambda: iter([(free, "the machine has")]))
     assert loader_of(Oracle(8), workers=1, slots="auto").plan.slots == MIN_SLOTS
     free = least.total // 2

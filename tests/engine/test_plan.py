@@ -12,7 +12,7 @@ import ringfeed
 from datasets import Oracle
 from ringfeed._units import parse_memory, show_bytes
 from ringfeed.engine.plan import make_plan
-from ringfeed.ring import _ring, machine
+from ringfeed.ring import _ring, free_memory
 from ringfeed.spec.layout import Layout
 from ringfeed.spec.spec import Array, Spec
 
@@ -113,7 +113,7 @@ def test_many_slots_shrink_the_cells() -> None:
 
 def test_more_than_the_machine_has_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan above available memory is refused by the loader, before anything is reserved."""
-    monkeypatch.setattr(machine, "free_memory", lambda: iter([(10**6, "the machine has")]))
+    monkeypatch.setattr(free_memory, "free_memory", lambda: iter([(10**6, "the machine has")]))
     with pytest.raises(ringfeed.PlanError) as caught:
         ringfeed.Loader(np.zeros((64, 1000, 1000), np.uint8), batch_size=64, workers=0)
     assert str(caught.value) == (
@@ -141,7 +141,7 @@ def test_what_the_kernel_reserves_is_the_plan(workers: int) -> None:
     with ringfeed.Loader(dataset, batch_size=8, workers=workers, slots=3) as loader:
         next(iter(loader))
         reserved = sum(size for inode, size in _memfds().items() if inode not in others)
-        assert reserved == loader.memory - workers * loader.plan.dataset_per_worker
+        assert reserved == loader.memory - loader.plan.copies * loader.plan.dataset_per_worker
 
 
 def _memfds() -> dict[int, int]:

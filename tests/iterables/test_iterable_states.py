@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from ringfeed.data.streams import is_iterable
+from ringfeed._classes import is_iterable
 from ringfeed.errors import StateError
 from ringfeed.iterables import opening, state_taker
 from ringfeed.iterables.round_robin import RoundRobinEpoch

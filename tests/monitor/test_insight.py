@@ -93,9 +93,11 @@ def test_start_up_ends_with_the_first_batch() -> None:
 
 
 @pytest.mark.usefixtures("nothing_left")
-def test_before_the_first_batch() -> None:
+@pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
+def test_before_the_first_batch(start_method: Any) -> None:
     """Another thread that asks meanwhile is told that there is no batch yet, and what workers do."""
-    with ringfeed.Loader(Slow(8), batch_size=8, workers=1) as loader, ThreadPoolExecutor(1) as pool:
+    how: Any = {"workers": 1, "start_method": start_method, "spec": Oracle.SPEC}
+    with ringfeed.Loader(Slow(8), batch_size=8, **how) as loader, ThreadPoolExecutor(1) as pool:
         asked = pool.submit(lambda: (time.sleep(1.5), loader.stats().verdict)[1])
         next(iter(loader))
     assert re.fullmatch(r"no batch in [\d.]+ s: workers start and read the dataset", asked.result(60))

@@ -60,6 +60,13 @@ FORM = {"workers": 4, "slots": 4, "slot_size": 38_500_000, "cpus": 4}
             "wait for slots: raise slots= (now 4), and let go of batches sooner",
         ),
         (
+            {"stall_s": 1.0, "busy_s": 20.0},
+            {"readers": 1},
+            "input-bound: training waited 10% of the time; workers are only 50% busy, and one process reads the "
+            "iterable for all of them: make what it does cheaper, leave more of it to transform=, or read parts side "
+            "by side with Interleave",
+        ),
+        (
             {"stall_s": 0.04, "busy_s": 6.0},
             {},
             "compute-bound: training waited 0.4% of the time; workers are 15% busy: 1 worker would do, 2 slots would "

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ringfeed
-from ringfeed.data.passes import PassOrder
+from ringfeed.datasets.passes import PassOrder
 from ringfeed.iterables.round_robin import RoundRobinSampler
 from ringfeed.orders._permute import MAX_LENGTH
 from ringfeed.orders.custom import Custom

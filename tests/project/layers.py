@@ -1,5 +1,8 @@
 """The import contract: each package imports only from the layers below its own, also where only types are meant.
 
+A room is what a loader can do without. A package below one may open its door, within a function, so that the room is
+imported where it is wanted: `DOORS`. Packages of `CORE` import no room in any other way, but for types.
+
 Run by `make lint`.
 """
 
@@ -9,7 +12,7 @@ import ast
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,49 +21,104 @@ ROOT = Path(__file__).parents[2] / "src" / "ringfeed"
 LAYERS = (
     "errors _process _units _classes _callers _checks _foreign",
     "ring orders",
-    "spec iterables",
+    "spec",
+    "given",
+    "forms",
     "data",
+    "iterables",
     "datasets transforms",
     "waiting",
-    "sources transport",
+    "transport",
+    "relay",
     "workers monitor",
-    "resume tuning",
+    "forkserver resume tuning sources",
+    "profiling",
     "engine frameworks",
     "loader",
-    "keras torch cli testing",
+    "keras torch testing sharing",
+    "cli",
     "__main__ __init__",
 )
+CORE = {"ring", "spec", "data", "workers", "engine", "loader", "sources"}
+ROOMS = {
+    "given",
+    "forms",
+    "iterables",
+    "datasets",
+    "transforms",
+    "waiting",
+    "relay",
+    "forkserver",
+    "tuning",
+    "profiling",
+}
+DOORS = {("spec", "given"), ("spec", "forms"), ("workers", "forkserver")}
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer.split()}
 
 
-def imported(path: Path) -> Iterator[str]:
-    """Yield the dotted name of each module of ringfeed that a file imports."""
-    text = path.read_text()
-    if path.suffix in {".pyx", ".pxd", ".pxi"}:
-        yield from re.findall(r"^\s*from (ringfeed\.[\w.]+) c?import", text, re.MULTILINE)
-        return
-    for node in ast.walk(ast.parse(text)):
+class Import(NamedTuple):
+    """One import of a module of ringfeed."""
+
+    file: Path
+    there: str
+    """The package that it is of."""
+    is_lazy: bool
+    """Whether it stands in a function."""
+    is_typed: bool
+    """Whether only the type checker sees it."""
+
+    @property
+    def room(self) -> str:
+        """The package that imports."""
+        return self.file.parts[0].split(".")[0]
+
+    @property
+    def goes_down(self) -> bool:
+        """Whether it keeps to the layers."""
+        return self.there == self.room or RANK[self.there] < RANK[self.room]
+
+    @property
+    def fault(self) -> str | None:
+        """Say what is wrong with it."""
+        if not self.goes_down and not (self.is_lazy and (self.room, self.there) in DOORS):
+            return f"{self.file} imports ringfeed.{self.there}, which does not lie below it"
+        if self.room in CORE and self.there in ROOMS and not (self.is_lazy or self.is_typed):
+            return f"{self.file} imports ringfeed.{self.there} in any case; a room is imported within a function"
+        return None
+
+
+def in_python(path: Path) -> Iterator[tuple[str, bool, bool]]:
+    """Yield the dotted name of each module of ringfeed that a file imports; whether lazily, and whether for types."""
+
+    def walk(node: ast.AST, *, is_lazy: bool, is_typed: bool) -> Iterator[tuple[str, bool, bool]]:
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "ringfeed":
-            yield from (f"{node.module}.{name.name}" for name in node.names)
+            yield from ((f"{node.module}.{name.name}", is_lazy, is_typed) for name in node.names)
         elif isinstance(node, ast.Import):
-            yield from (name.name for name in node.names if name.name.startswith("ringfeed."))
+            yield from ((name.name, is_lazy, is_typed) for name in node.names if name.name.startswith("ringfeed."))
+        is_lazy |= isinstance(node, ast.FunctionDef)
+        is_typed |= isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for child in ast.iter_child_nodes(node):
+            yield from walk(child, is_lazy=is_lazy, is_typed=is_typed)
+
+    yield from walk(ast.parse(path.read_text()), is_lazy=False, is_typed=path.suffix == ".pyi")
 
 
-def arrows() -> set[tuple[str, str]]:
-    """Return the imports that do not go down: (file, package)."""
-    found = set()
+def in_cython(path: Path) -> Iterator[tuple[str, bool, bool]]:
+    """Yield the same of a file of Cython."""
+    for indent, module in re.findall(r"^(\s*)from (ringfeed\.[\w.]+) c?import", path.read_text(), re.MULTILINE):
+        yield module, bool(indent.strip("\n")), False
+
+
+def imports() -> Iterator[Import]:
+    """Yield all imports of ringfeed's modules."""
     for path in sorted(ROOT.rglob("*.p*")):
         here = path.relative_to(ROOT)
         if path.suffix not in {".py", ".pyi", ".pyx", ".pxd", ".pxi"} or here.name == "__init__.py":
             continue
-        room = here.parts[0].split(".")[0]
-        for name in imported(path):
-            there = name.split(".")[1]
-            if there in RANK and there != room and RANK[there] >= RANK[room]:
-                found.add((str(here), there))
-    return found
+        for name, is_lazy, is_typed in (in_python if path.suffix in {".py", ".pyi"} else in_cython)(path):
+            if (there := name.split(".")[1]) in RANK:
+                yield Import(here, there, is_lazy, is_typed)
 
 
 if __name__ == "__main__":
-    lines = [f"{file} imports ringfeed.{package}, which does not lie below it" for file, package in sorted(arrows())]
-    sys.exit("\n".join(lines) or 0)
+    sys.exit("\n".join(sorted({one.fault for one in imports() if one.fault is not None})) or 0)

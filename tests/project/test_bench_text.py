@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+import warm
 
 pytest.importorskip("tensorflow")
 BENCH = Path(__file__).parents[2] / "bench"
@@ -16,8 +16,8 @@ BENCH = Path(__file__).parents[2] / "bench"
 def test_a_short_look_times_every_contender(tmp_path: Path) -> None:
     """Each reads the same tokens; the fewer of its numbers are padding, the nearer its batches are in length."""
     lines = tmp_path / "lines.jsonl"
-    command = [sys.executable, str(BENCH / "studies" / "text.py"), "--quick", "--out", str(lines)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
+    done = warm.run([BENCH / "studies" / "text.py", "--quick", "--out", lines])
+    assert done.returncode == 0, done.stderr
     (record,) = [json.loads(line) for line in lines.read_text().splitlines()]
     assert [*record["runs"]] == ["max", "pad", "buckets", "budget"]
     assert all(run["s"] > 0 for run in record["runs"].values())

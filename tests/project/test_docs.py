@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import documented
+import paged
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -120,9 +121,6 @@ def texts() -> list[str]:
 
 def test_the_texts_of_errors_are_those_of_the_source() -> None:
     """Each is there, but for the words that differ from error to error."""
-    source = documented.PAGE.parents[1] / "src" / "ringfeed"
-    code = "".join(path.read_text() for path in sorted(source.rglob("*.py")))
-    code = re.sub(r'"\n\s+f?"', "", code)
-    code = re.sub(r"…+", "…", re.sub(r"\{[^{}]*\}", "…", code))
+    code = paged.source()
     assert len(texts()) > 10
     assert [text for text in texts() if text not in code] == []

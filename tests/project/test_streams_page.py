@@ -31,7 +31,7 @@ def told(code: str) -> Iterator[str]:
 
 def test_all_are_found() -> None:
     """Each block of code follows its heading."""
-    assert len(BLOCKS) == PAGE.count("```python") == 5
+    assert len(BLOCKS) == PAGE.count("```python") == 6
 
 
 @pytest.mark.parametrize("section", BLOCKS)
@@ -49,6 +49,6 @@ def test_an_example(section: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", re.findall(r"^\| `(.*?)` \|", PAGE.partition("## Errors")[2], re.MULTILINE))
 def test_a_text(text: str) -> None:
     """It is what a test expects."""
-    names = ("tests/data/test_stream_ranks.py", "tests/engine/test_shards.py")
+    names = ("tests/data/test_stream_ranks.py", "tests/engine/test_shards.py", "tests/relay/test_relay.py")
     tests = "".join(re.sub(r'"\n\s*f?"', "", (ROOT / name).read_text()) for name in names)
     assert re.search(".{1,20}".join(map(re.escape, text.split("…"))), tests)

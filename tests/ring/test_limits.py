@@ -12,6 +12,7 @@ import pytest
 
 import ringfeed
 from ringfeed.ring import machine as limits
+from ringfeed.ring.free_memory import free_memory
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,7 +53,7 @@ class Machine:
 
     def free(self) -> list[tuple[int, str]]:
         """Return what is free, with the folders as this machine has them; the machine itself comes first."""
-        found = [(size, whose.replace(str(self.root), "")) for size, whose in limits.free_memory(self.root)]
+        found = [(size, whose.replace(str(self.root), "")) for size, whose in free_memory(self.root)]
         assert found[0] == (5_120_000, "the machine has")
         return found[1:]
 
@@ -121,12 +122,12 @@ def test_in_a_container(machine: Machine, version: int, cgroup: str, outermost: 
 def test_without_proc(tmp_path: Path) -> None:
     """Where nothing says what is free, a plan must at least be smaller than the machine."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    assert list(limits.free_memory(tmp_path)) == [(total, "the machine has at most")]
+    assert list(free_memory(tmp_path)) == [(total, "the machine has at most")]
 
 
 def test_this_machine_answers() -> None:
     """What is free on this very machine is a positive number of bytes."""
-    free = list(limits.free_memory())
+    free = list(free_memory())
     assert free[0][1] == "the machine has"
     assert all(size > 0 for size, _ in free)
 
@@ -204,11 +205,11 @@ def test_a_python_without_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_descriptors_that_cannot_be_counted(monkeypatch: pytest.MonkeyPatch, code: int, opened: int | None) -> None:
     """Not one free is enough to refuse; no /proc is not."""
 
-    def refuse(_: Path) -> None:
+    def refuse(_: str) -> None:
         raise OSError(code, "no")
 
     monkeypatch.setattr(limits.resource, "getrlimit", lambda _: (64, 64))
-    monkeypatch.setattr(limits.Path, "iterdir", refuse)
+    monkeypatch.setattr(limits.os, "listdir", refuse)
     if opened is None:
         limits._check_descriptors(1)
         return

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ringfeed
-from ringfeed.spec.dlpack import CPU, Exported, Exports
+from ringfeed.frameworks.dlpack import CPU, Exported, Exports
 
 DTYPES = ("uint8", "int8", "uint16", "int32", "int64", "uint64", "float16", "float32", "float64", "complex64", "bool")
 

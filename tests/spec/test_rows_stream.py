@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ringfeed
-from ringfeed.data import base
+from ringfeed.data import reader
 from ringfeed.ring.machine import beyond_caches
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Whole:
 @pytest.mark.parametrize("dataset", [Samples(), Bulk(), Whole(), (LARGE, SMALL)], ids=lambda it: type(it).__name__)
 def test_what_is_streamed_arrives_whole(dataset: Any, way: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Every kind of dataset, by every kind of worker, gives the same bytes where all slots go past the caches."""
-    monkeypatch.setattr(base, "beyond_caches", lambda: 0)
+    monkeypatch.setattr(reader, "beyond_caches", lambda: 0)
     size = None if isinstance(dataset, Whole) else 4
     with ringfeed.Loader(dataset, batch_size=size, **way) as loader:
         for _ in range(3):  # each slot more than once

@@ -248,7 +248,7 @@ class Imported:
         return 2
 
     def __getitem__(self, index: int) -> Any:
-        rooms = {"data", "datasets", "iterables", "orders", "sources", "transforms"}
+        rooms = {"data", "datasets", "forms", "given", "iterables", "orders", "sources", "transforms"}
         names = [name.removeprefix("ringfeed.") for name in sys.modules if name.startswith("ringfeed.")]
         names = [name for name in names if name.partition(".")[0] in rooms and name not in rooms - {"sources"}]
         return np.frombuffer(" ".join(sorted(names)).ljust(SAID).encode(), np.uint8)

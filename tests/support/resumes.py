@@ -72,6 +72,50 @@ class Sequences(Augmented):
         return {"index": np.full(SPANS[index], index), "noise": noise}
 
 
+def formed(size: int, rng: Any) -> dict[str, Any]:
+    """Return leaves of each form, of a length that is drawn."""
+    return {
+        "ragged": rng.random((size, 2)),
+        "padded": rng.random(size),
+        "masked": rng.random((size, 1)),
+        "text": "é" * size,
+        "bytes": rng.bytes(size),
+    }
+
+
+FORMED = {
+    "index": ringfeed.Array((), "int64"),
+    "ragged": ringfeed.Array((None, 2), "float64", max_shape=(9, 2), form="ragged"),
+    "padded": ringfeed.Array((None,), "float64", max_shape=(9,), form="pad", lengths=True),
+    "masked": ringfeed.Array((None, 1), "float64", max_shape=(9, 1), form="pad", mask=True),
+    "text": ringfeed.Text(18),
+    "bytes": ringfeed.Bytes(9),
+}
+
+
+class Formed(Augmented):
+    """Samples that differ in length, in each epoch anew."""
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        rng = ringfeed.rng()
+        return {"index": index, **formed(int(rng.integers(1, 10)), rng)}
+
+
+def noised(sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    """Add a number of its own to each sample."""
+    return {**sample, "noise": sample["noise"] + rng.random(3)}
+
+
+def columns(samples: list[dict[str, Any]]) -> dict[str, Any]:
+    """Make a batch of samples, which draw nothing here: a batch of another size has other numbers."""
+    return {name: np.stack([np.asarray(sample[name]) for sample in samples]) for name in samples[0]}
+
+
+def halve(batch: dict[str, Any]) -> None:
+    """Change a batch in place."""
+    batch["noise"] *= 0.5
+
+
 def elements(first: int = 0, end: int = LENGTH) -> Iterator[dict[str, Any]]:
     """Give such samples in order."""
     for index in range(first, end):
@@ -135,6 +179,9 @@ ORDERS = {
     ),
     "packed": Order({"shuffle": True}, lambda: ringfeed.Pack(Sequences(), SPANS, 30, window=50)),
     "wrapped": Order({"shuffle": True}, lambda: ringfeed.Pack(Sequences(), SPANS, 30, strategy="wrap", window=50)),
+    "formed": Order({"shuffle": True, "spec": FORMED}, Formed),
+    "transformed": Order({"shuffle": True, "transform": noised, "batch_transform": halve}),
+    "collated": Order({"shuffle": True, "transform": noised, "collate_fn": columns}),
     "sampler": Order({"sampler": Strided()}),
     "batch_sampler": Order({"batch_sampler": lists, "max_batch_size": ROWS}, has_ranks=False, has_sizes=False),
     "buckets": Order(
@@ -167,15 +214,24 @@ class DifferentError(Exception):
 # ---- reading ----
 
 
+def bytes_of(leaf: Any, row: int) -> bytes:
+    """Return a row, without what pads it in a batch of this size."""
+    if isinstance(leaf, ringfeed.Padded):
+        return leaf.values[row, : leaf.lengths[row]].tobytes()
+    if isinstance(leaf, ringfeed.Masked):
+        return leaf.values[row][leaf.mask[row]].tobytes()
+    value = leaf[row]
+    return value.encode() if isinstance(value, str) else bytes(value)
+
+
 def batches(loader: ringfeed.Loader) -> Iterator[Rows]:
     """Give the rows of each batch to the end of the last epoch, without those of padding."""
     is_rank = loader.state_dict()["world_size"] > 1
     while loader.epoch < EPOCHS:
         left = loader.remaining if is_rank else 0
         for batch in loader:
-            leaves = batch["index"], batch["noise"]
-            rows = [b"".join(leaf[row].tobytes() for leaf in leaves) for row in range(len(leaves[0]))]
-            del batch, leaves  # else they hold the slot
+            rows = [b"".join(bytes_of(leaf, row) for leaf in batch.values()) for row in range(len(batch["index"]))]
+            del batch  # else it holds the slot
             left -= 1
             yield rows[: len(rows) - loader.padding] if is_rank and not left else rows
 

@@ -14,7 +14,7 @@ import pytest
 
 import ringfeed
 from datasets import Oracle, check, drain, flat
-from ringfeed.data import base
+from ringfeed.data import reader
 from ringfeed.errors import PlanError, WorkerError
 from ringfeed.tuning import resizer as sizing
 from ringfeed.tuning.autotune import Setting
@@ -328,7 +328,7 @@ def test_memory_that_the_kernel_does_not_take_back_stays(monkeypatch: pytest.Mon
 
 def test_the_first_worker_is_woken_though_others_may_come(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that sleeps is all there are, however many are allowed: what is to be filled does not wait for them."""
-    monkeypatch.setattr(base, "IDLE_NS", 10**12)  # or it would look round by itself
+    monkeypatch.setattr(reader, "IDLE_NS", 10**12)  # or it would look round by itself
     loader, _ = scripted((np.arange(8000),), (1, 4), start_method="fork")
     with loader:
         iterator = iter(loader)

@@ -20,10 +20,11 @@ import pytest
 import leftovers
 import ringfeed
 from datasets import Oracle, Reshuffling, Witness, check, drain, told
+from ringfeed.forkserver import fork
+from ringfeed.forkserver import main as forkserver_main
 from ringfeed.ring._snapshot import Observer
 from ringfeed.ring.machine import show_limit
 from ringfeed.workers import channel as channels
-from ringfeed.workers import fork, forkserver_main
 from watching import pids, pool_of, run_script, start_script, wait_until
 
 if TYPE_CHECKING:
@@ -469,7 +470,7 @@ def test_orphans_of_a_forkserver_are_buried() -> None:
 SLOW_NURSERY = """
 import os, ringfeed, sys, threading, time
 from datasets import Oracle, Unhurried
-from ringfeed.workers import forkserver
+from ringfeed.forkserver import launchers as forkserver
 spawn = forkserver.spawn
 def told(*a):
     worker = spawn(*a); print(worker.pid, flush=True); return worker

@@ -10,6 +10,9 @@ import select
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,8 +22,9 @@ import leftovers
 import ringfeed
 from datasets import FOREVER_S, Misbehaving, Oracle, Unhurried, check, drain
 from ringfeed.engine.runner import EpochRunner
+from ringfeed.forkserver import launchers as forkserver
 from ringfeed.workers import channel as channels
-from ringfeed.workers import forkserver, processes
+from ringfeed.workers import processes
 from ringfeed.workers.roster import Roster
 from ringfeed.workers.spawn import Spawner
 from watching import pids, pool_of, run_script, wait_until, while_it_waits
@@ -139,7 +143,7 @@ def test_statistics_go_on_over_a_failure() -> None:
 
 def test_a_worker_that_cannot_be_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     """An error of the watcher reaches the consumer, with its cause."""
-    with ringfeed.Loader(Oracle(4000), batch_size=4, workers=1) as loader:
+    with ringfeed.Loader(Oracle(4000), batch_size=4, workers=1, start_method="spawn") as loader:
         iterator = iter(loader)
         check(next(iterator))
 
@@ -400,6 +404,15 @@ def epoch_of(loader: ringfeed.Loader) -> list[int]:
     return np.concatenate([batch.copy() for batch in loader]).tolist()  # type: ignore[no-any-return]
 
 
+def has_killed(loader: ringfeed.Loader, number: int) -> bool:
+    """Kill a worker; False where it is one that was killed before and has been reaped meanwhile."""
+    there = pids(loader)
+    with suppress(ProcessLookupError, IndexError):
+        os.kill(there[number % 2 if len(there) == 2 else 0], signal.SIGKILL)
+        return True
+    return False
+
+
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("method", METHODS)
 def test_versions_while_workers_die(method: Any) -> None:
@@ -408,7 +421,7 @@ def test_versions_while_workers_die(method: Any) -> None:
     with ringfeed.Loader(Growing(), batch_size=4, workers=2, **settings) as loader:
         for epoch in range(6):
             iterator = iter(loader)
-            os.kill(pids(loader)[epoch % 2 if len(pids(loader)) == 2 else 0], signal.SIGKILL)
+            wait_until(partial(has_killed, loader, epoch))
             seen = np.concatenate([batch.copy() for batch in iterator]).tolist()
             assert seen == list(range(1000 * epoch, 1000 * epoch + 24))
 
@@ -487,12 +500,52 @@ def test_a_worker_stuck_in_its_start_is_replaced(tmp_path: Path) -> None:
     """With on_stall="restart", one that hangs before its first sample is killed too, and its replacement works."""
     flag = tmp_path / "hang"
     flag.touch()
-    with ringfeed.Loader(Reluctant(flag), batch_size=4, workers=1, on_stall="restart") as loader:
+    how: Any = {"on_stall": "restart", "start_method": "spawn"}
+    with ringfeed.Loader(Reluctant(flag), batch_size=4, workers=1, **how) as loader:
         batches = iter(loader)
         wait_until(lambda: not flag.exists())
         assert pool_of(loader).kill_stuck(1) == 1
         assert drain(batches) == list(range(20))
         assert loader.stats().restarts == 1
+
+
+class TwiceReluctant(Reluctant):
+    """Takes for ever to unpickle the first two times."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        times = len(self.flag.read_text())
+        self.flag.write_text("x" * (times + 1))
+        if times < 2:
+            time.sleep(FOREVER_S)
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_a_forkserver_stuck_in_the_dataset_is_done_without(tmp_path: Path) -> None:
+    """Where it hangs in unpickling, each worker unpickles, and is watched: with on_stall="restart" it is replaced."""
+    flag = tmp_path / "times"
+    flag.touch()
+    how: Any = {"on_stall": "restart", "start_method": "forkserver", "timeout_s": 2, "spec": Oracle.SPEC}
+    with ringfeed.Loader(TwiceReluctant(flag), batch_size=4, workers=1, **how) as loader:
+        assert drain(loader) == list(range(20))
+        assert loader.stats().restarts >= 1
+    assert len(flag.read_text()) >= 3  # once in the forkserver
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_close_ends_a_start(tmp_path: Path) -> None:
+    """Another thread that closes a loader while it waits for the forkserver is not kept waiting."""
+    flag = tmp_path / "hang"
+    flag.touch()
+    loader = ringfeed.Loader(Reluctant(flag), batch_size=4, workers=1, start_method="forkserver", spec=Oracle.SPEC)
+    with ThreadPoolExecutor(1) as threads:
+        asked = threads.submit(lambda: iter(loader))
+        wait_until(lambda: not flag.exists())
+        loader.close()
+        error = asked.exception(120)
+    assert type(error) is ringfeed.ClosedError
+    assert str(error) == "this loader is closed; make a new one"
+    del asked, error
 
 
 @pytest.mark.usefixtures("nothing_left")

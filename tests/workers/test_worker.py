@@ -20,8 +20,9 @@ import pytest
 import leftovers
 import ringfeed
 from datasets import Misbehaving, Oracle, check, drain
-from ringfeed.data.base import Port, Reader, Terms
+from ringfeed.data.reader import Port, Reader
 from ringfeed.data.samples import SampleSource
+from ringfeed.data.terms import Terms
 from ringfeed.engine.plan import make_plan
 from ringfeed.ring import _ring
 from ringfeed.ring.segment import Segment

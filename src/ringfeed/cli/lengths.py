@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ringfeed._units import show_bytes
-from ringfeed.data.base import Terms
+from ringfeed.data.terms import Terms
+from ringfeed.forms.values import fitting
 from ringfeed.sources import open_source
-from ringfeed.spec.form_values import fitting
 from ringfeed.spec.layout import field_size
 
 if TYPE_CHECKING:

@@ -3,6 +3,7 @@
 ringfeed plan --shape 256,256,3 --dtype uint8,float32 --batch-size 64,128 --slots 2,4
 ringfeed plan mymodule:dataset --batch-size 128 --memory 2GB
 ringfeed profile mymodule:dataset --batch-size 128
+ringfeed profile --script train.py --epochs 1
 ringfeed top 4242
 """
 
@@ -77,18 +78,45 @@ def _plan(chosen: argparse.Namespace) -> None:
 
 
 def _add_profile(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Reads samples in this process for some seconds, half of them under cProfile."
-    parser.add_argument("dataset", help="module:name of a dataset, or of a function that returns it")
+    parser.description = (
+        "Reads samples of a dataset in this process for some seconds, half of them under cProfile. A torch DataLoader "
+        "or a Keras PyDataset is read as it is, and by ringfeed in its place; with --script, the first that a script "
+        "reads."
+    )
+    place = "module:name of a dataset, a DataLoader or a PyDataset, or of a function that returns it"
+    parser.add_argument("dataset", nargs="?", help=place)
     parser.add_argument("--batch-size", type=_count, default=32, help="samples a batch; none for whole batches")
     parser.add_argument("--workers", type=int, help="for the forecast; default: the CPUs that this process may use")
-    parser.add_argument("--seconds", type=float, default=10.0, help="how long to measure (default: 10)")
+    seconds = "how long to measure, or to read a loader, which is read three or four times (default: 10)"
+    parser.add_argument("--seconds", type=float, default=10.0, help=seconds)
+    parser.add_argument(
+        "--samples", type=_above_zero, default=300, help="that end a reading of a loader (default: 300)"
+    )
+    parser.add_argument(
+        "--loader", type=_above_zero, help="which that the script reads, from 1 on (default: the first)"
+    )
+    parser.add_argument("--go-on", action="store_true", help="let the script run on, and profile every loader it reads")
+    script = "a training script and its own arguments; comes last"
+    parser.add_argument("--script", nargs=argparse.REMAINDER, metavar="FILE ...", help=script)
     parser.set_defaults(run=_profile)
 
 
 def _profile(chosen: argparse.Namespace) -> None:
-    from ringfeed.cli.profile import profile  # noqa: PLC0415 - see _plan()
+    from ringfeed.cli.loaders import is_loader, limits_of, profile_loader  # noqa: PLC0415 - see _plan()
 
-    _say(profile(load(chosen.dataset), chosen.dataset, **_options(chosen, "batch_size", "workers", "seconds")))
+    if (chosen.dataset is None) == (not chosen.script):
+        raise ValueError("give either module:name of a dataset or a loader, or --script FILE")
+    if chosen.script:
+        from ringfeed.cli.script import profile_script  # noqa: PLC0415
+
+        limits = limits_of(chosen.samples, chosen.seconds)
+        profile_script(chosen.script, limits, number=chosen.loader, goes_on=chosen.go_on)
+    elif is_loader(dataset := load(chosen.dataset)):
+        _say(profile_loader(dataset, **_options(chosen, "samples", "seconds")))
+    else:
+        from ringfeed.cli.profile import profile  # noqa: PLC0415
+
+        _say(profile(dataset, chosen.dataset, **_options(chosen, "batch_size", "workers", "seconds")))
 
 
 # ---- top ----

@@ -13,7 +13,7 @@ import numpy as np
 from ringfeed._checks import MOST, check_count
 from ringfeed._units import parse_memory, show_bytes
 from ringfeed.cli.lengths import usage
-from ringfeed.data.base import Terms
+from ringfeed.data.terms import Terms
 from ringfeed.engine.plan import DEFAULT_SLOTS, Plan, make_plan
 from ringfeed.errors import PlanError
 from ringfeed.loader import Loader
@@ -86,6 +86,7 @@ class _Subject(NamedTuple):
     workers: int
     shared: int = 0
     per_worker: int = 0
+    forkserver: bool = False
     rows: int | None = None  # of a dataset of whole batches, which decides itself
     advice: str = ""  # about the dataset
 
@@ -100,6 +101,7 @@ class _Subject(NamedTuple):
             memory=memory,
             dataset_shared=self.shared,
             dataset_per_worker=self.per_worker,
+            forkserver=self.forkserver,
         )
 
     def row(self, rows: int, slots: int | None, budget: int | None) -> PlannedRow:
@@ -196,7 +198,7 @@ def _subject(dataset: Any, spec: object, workers: int, *, whole: bool) -> _Subje
     found = Loader(dataset, batch_size=None if whole else 1, slots=MIN_SLOTS, workers=workers, spec=spec)
     leaves = [_show_leaf(leaf) for leaf in found.spec.leaves]
     rows = found.plan.layout.rows if whole else None
-    sizes = found.plan.dataset_shared, found.plan.dataset_per_worker
+    sizes = found.plan.dataset_shared, found.plan.dataset_per_worker, found.plan.forkserver
     return _Subject(" + ".join(leaves), found.spec, workers, *sizes, rows, found.plan.advice)
 
 

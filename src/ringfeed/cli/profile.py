@@ -14,7 +14,7 @@ import numpy as np
 
 from ringfeed._checks import check_count, check_seconds
 from ringfeed._units import show_bytes, show_s
-from ringfeed.data.base import Terms
+from ringfeed.data.terms import Terms
 from ringfeed.loader import Loader
 from ringfeed.orders.sampler import check_seed
 from ringfeed.ring.machine import usable_cpus

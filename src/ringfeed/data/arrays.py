@@ -16,7 +16,7 @@ import numpy as np
 
 from ringfeed._classes import class_names
 from ringfeed.data.base import Source
-from ringfeed.data.members import Rows
+from ringfeed.data.rows import Rows
 from ringfeed.errors import SpecError
 from ringfeed.spec.spec import Spec
 from ringfeed.spec.values import adopted
@@ -24,7 +24,8 @@ from ringfeed.spec.values import adopted
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ringfeed.data.base import Fill, Reader, Terms
+    from ringfeed.data.reader import Fill, Reader
+    from ringfeed.data.terms import Terms
 
 FEW = 8  # arrays in a list, which may be columns; more are samples
 _LAZY = {"h5py", "zarr", "dask", "netCDF4", "tables", "tensorstore"}  # packages whose arrays lie elsewhere

@@ -10,113 +10,34 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from ringfeed.data.worker_info import WorkerInfo, become, tell_torch
+from ringfeed.data.reader import Reader
+from ringfeed.data.terms import Delivery, Kept
 from ringfeed.errors import SpecError
-from ringfeed.orders.rng import SampleContext, installed, reseed
-from ringfeed.ring.failure import encode
-from ringfeed.ring.machine import beyond_caches
-from ringfeed.spec._rows import RowWriter
-from ringfeed.spec.spec import Spec
+from ringfeed.orders.rng import SampleContext, installed
 from ringfeed.spec.values import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from typing_extensions import Self
 
-    from ringfeed.iterables.states import StreamStates
+    from ringfeed.data.reader import Fill, Port
+    from ringfeed.data.terms import Terms
     from ringfeed.orders.permutation import Indices
     from ringfeed.orders.sampler import Sampler
-    from ringfeed.orders.shard import Shard
-    from ringfeed.ring._ring import Lease, Ring, WorkerEnd
+    from ringfeed.ring._ring import Descriptor, Lease
+    from ringfeed.spec.spec import Spec
 
-NEVER = 2**64 - 1  # bytes: more than any slots have
-IDLE_NS = 10**10  # a sleeping worker looks round this often; waking it does not depend on it
 MAX_NOTHING = 1000  # batches of None that are read to find one that is none
 MAX_FAILED = 32  # elements that fail before one does not
 MAX_ROWS = 2**32 - 1  # of a batch: the shared memory counts them in 32 bits
 
 _T = TypeVar("_T")
-Fill: TypeAlias = "Callable[[], bool]"  # fills the claim; returns False when it was cancelled
 Bars = list[tuple[int, int]]  # epoch and index of each element that ended all workers that read it
 _HOOKS = ("on_epoch_begin", "on_epoch_end")
 _CONSUMERS_OWN = frozenset(("given", "dataset", "terms", "hooks", "order", "iterables", "element_kind", "elements"))
-
-
-class Preview(ABC):
-    """What a user's function makes of a first element, seen before there are workers."""
-
-    in_place: bool | None = None
-    """Whether it changes elements in place; None: it was not called yet."""
-    copies = False
-    """Whether it returns the very element that it is given otherwise, so that it must have a copy."""
-    packages: frozenset[str] = frozenset()
-    """Whose objects are in the elements that it was given."""
-
-    @abstractmethod
-    def __call__(self, element: Any, /) -> Any:
-        """Return what the spec can be learnt from."""
-
-
-class BatchPreview(Protocol):
-    """What a user's function makes of a first batch, seen before there are workers."""
-
-    def learn(self, source: Source) -> None:
-        """Set spec, rows and packages of a source of samples."""
-
-
-class Terms(NamedTuple):
-    """What the user says of a dataset: the loader's parameters of these names."""
-
-    batch_size: int | None
-    spec: object = None
-    max_batch_size: int | None = None
-    seed: int = 0
-    reseed: bool = False
-    on_error: str = "raise"
-    waits: bool = False  # samples are read many at a time, by __getitem__
-    trial: Preview | None = None
-    collate: BatchPreview | None = None
-    part: Shard | None = None  # of several ranks; None: there is one
-
-    def given_spec(self) -> Spec | None:
-        """Return the spec, where the user gives one."""
-        return (
-            self.spec
-            if self.spec is None or isinstance(self.spec, Spec)
-            else Spec(self.spec, has_rows=self.batch_size is None)
-        )
-
-    def reads_first(self, length: int | None) -> bool:
-        """Whether element 0 is to be read: to learn the spec, or what the user's functions make of it."""
-        return self.spec is None or (self.trial is not None and length != 0)
-
-
-class Delivery(NamedTuple):
-    """What has become of a batch of which something is missing."""
-
-    failed: list[tuple[int, int, int]]  # row, index and mark of each sample that failed
-    is_none: bool = False  # whether the dataset has None in the place of this batch
-    keeps_others: bool = True  # whether the rows that did not fail are delivered
-    is_short: bool = False  # whether an iterable has ended within it
-    is_whole: bool = False  # whether what is delivered has no rows of samples that failed
-    ended: tuple[str, bytes] | None = None  # the stream that an error has ended, in words, and that error's record
-    is_over: bool = False  # whether no stream has any more elements
-
-
-class Port(NamedTuple):
-    """A worker's access to the ring."""
-
-    end: WorkerEnd
-    ring: Ring
-    offsets: tuple[int, ...]  # of the fields of a slot, in bytes
-    is_consumer: bool = False  # the consumer fills its own batches: then Ctrl-C comes out of `Reader.fill`
-    bars: Sequence[tuple[int, int]] = ()  # elements that replaced workers must not read again (see `Source.barred`)
-    states: StreamStates | None = None
-    worker: tuple[int, int, int] | None = None  # its number, how many there are, how often it was started again
 
 
 class Source(ABC):
@@ -126,6 +47,7 @@ class Source(ABC):
     rows: int  # the most of a batch: what a slot holds
     streams = 0  # read in order, each by one worker; 0: the dataset has an index
     states_size = 0  # bytes for what is kept of the streams
+    element_size = 0  # of the largest element that was read, where these are sent from process to process
     local_only = False  # whether the dataset cannot leave this process
     runs_code = True  # whether reading a sample runs code of the dataset
     has_gaps = False  # whether a batch was found to be None
@@ -135,6 +57,7 @@ class Source(ABC):
     at_once = False  # whether one worker fills all of a batch
     collates = False  # whether collate_fn makes a batch of its samples, of any number of rows
     is_async = False  # whether dataset[i] is awaited
+    has_passes = False  # whether it is read pass by pass, each of the dataset as it is then
     open_reader: Any = None  # of source, dataset and port: what fills claims, where it is no `Reader`
 
     def __init__(self, given: Any, dataset: Any, terms: Terms) -> None:
@@ -262,6 +185,14 @@ class Source(ABC):
 
     # ---- its batches ----
 
+    def keep(self, store: Any, *, shared: bool) -> Kept:  # noqa: ARG002 - see streams
+        """Reserve what is kept beside the slots, ``shared`` with worker processes; ``store``: as in the `Plan`."""
+        return Kept()
+
+    def kept(self, memfd: Descriptor, size: int) -> Any:
+        """Map, in a worker, what readers write of it."""
+        raise NotImplementedError
+
     def cut(self, indices: Indices, workers: int) -> Iterable[tuple[Indices, int]]:  # noqa: ARG002 - see streams
         """Cut indices into what may be planned together: each part, and the lane whose worker fills it (0: any)."""
         return [(indices, 0)] if len(indices) else []
@@ -337,89 +268,3 @@ def packages_in(sample: object) -> frozenset[str]:
         return frozenset([type(sample).__module__.partition(".")[0]])
     children = sample.values() if isinstance(sample, dict) else sample
     return frozenset[str]().union(*map(packages_in, children))
-
-
-class Reader:
-    """A dataset, ready to fill claims. One for each worker thread."""
-
-    def __init__(self, source: Source, dataset: Any, port: Port) -> None:
-        """Prepare to fill what the port's end claims."""
-        self.source = source
-        self.port = port
-        self.end = port.end
-        self.dataset = dataset
-        self.context = SampleContext(source.seed)
-        self.writer = self.writer_of(source.spec, port.offsets)
-        self._is_told = False
-        self._fill = source.open(dataset, self)
-
-    def writer_of(self, spec: Spec, offsets: tuple[int, ...]) -> RowWriter:
-        """Return what writes samples into these fields of a slot."""
-        # What the consumer fills itself, it takes at once: it finds the batch in a cache, whatever lies in other slots.
-        beyond = NEVER if self.port.is_consumer else beyond_caches()
-        return RowWriter(spec, offsets, self.port.ring, beyond)
-
-    def serve(self, version: int, *, claimed: bool = False) -> bool:
-        """Fill tickets of one version of the dataset until the ring stops: see `WorkerEnd.serve`.
-
-        What is raised outside the samples of a ticket fails all of them.
-        """
-        self._begin()
-        before = installed.context
-        try:
-            installed.context = self.context
-            return self.end.serve(self._fill, self.context, self._fail, version, IDLE_NS, claimed)
-        finally:
-            installed.context = before
-
-    def _begin(self) -> None:
-        """Say which worker this thread is; its first reader begins it."""
-        if self.port.worker is not None:
-            number, workers, starts = self.port.worker
-            dataset = self.source.users_own(self.dataset)
-            info = WorkerInfo(number, workers, dataset, self.source.seed, starts)
-            if not self._is_told:
-                tell_torch(*((0, 1) if self.source.streams else (number, workers)), info.seed, dataset)
-            self._is_told = True
-            if become(info):
-                self.source.begin_worker(self)
-
-    def fill(self) -> bool:
-        """Fill the claim, recording what fails in its failure record; False when it was cancelled."""
-        self.context.epoch = self.end.epoch
-        before = installed.context
-        try:
-            installed.context = self.context
-            return self._fill()
-        finally:
-            installed.context = before
-
-    def close(self) -> None:
-        """End what reads beside the thread that fills, if anything does."""
-
-    def _fail(self, error: BaseException) -> None:
-        for row in range(len(self.end.indices)):
-            self.end.fail(row, encode(error))
-
-    def by(self, write: Callable[..., bool], *given: Any, failed: Callable[..., None] | None = None) -> Fill:
-        """Fill the claim by a method of the writer, which is told of ``given``; ``failed``: instead of `failed`."""
-        return partial(write, self.end.claim_address, *given, self.context, failed or self.failed)
-
-    def encoded(self, error: BaseException) -> bytes:
-        """Return why a row is not there; Ctrl-C comes out where it may come."""
-        return encode(error, interruptible=self.port.is_consumer)
-
-    def failed(self, row: int, index: int, error: BaseException) -> None:
-        """Record why a row of the claim is not there."""
-        self.source.note_failure(self, row, index, error)
-
-    def reseeded(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Have the legacy states seeded ahead of each call, where ``reseed=True`` asks for it."""
-        if not self.source.reseed:
-            return function
-
-        def call(*arguments: Any) -> Any:
-            reseed(self.context)
-            return function(*arguments)
-
-        return call

@@ -5,13 +5,13 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Any
 
-from ringfeed.data.base import Delivery, Source, packages_in
+from ringfeed.data.base import Source, packages_in
+from ringfeed.data.terms import Delivery
 from ringfeed.ring.failure import Kind, kind_of
 from ringfeed.spec.spec import Spec
 
 if TYPE_CHECKING:
-    from ringfeed.data.base import Fill, Reader
-    from ringfeed.data.passes import PassOrder
+    from ringfeed.data.reader import Fill, Reader
     from ringfeed.orders.sampler import Sampler
     from ringfeed.ring._ring import Lease
 
@@ -34,7 +34,7 @@ def batches_in(dataset: Any) -> int | None:
 class BatchSource(Source):
     """A dataset whose ``dataset[i]`` is a whole batch, such as a Keras PyDataset."""
 
-    order: PassOrder | None = None  # in the place of what the loader's parameters ask for; see `passes`
+    order: Any = None  # in the place of what the loader's parameters ask for: a `PassOrder`
     least_rows = 1  # that a slot has room for, unless the user says how many
 
     def length(self) -> int | None:
@@ -46,7 +46,8 @@ class BatchSource(Source):
         if self.order is None:
             return super().sampler(shuffle=shuffle, sampler=sampler)
         self.order.seed = self.seed
-        return self.order
+        order: Sampler = self.order
+        return order
 
     def learn(self) -> None:
         """Set the spec and the rows, from the first batch that is not None unless they are given."""

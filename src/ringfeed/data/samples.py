@@ -14,7 +14,8 @@ from ringfeed.errors import SpecError
 from ringfeed.spec.spec import Spec
 
 if TYPE_CHECKING:
-    from ringfeed.data.base import Fill, Reader, Terms
+    from ringfeed.data.reader import Fill, Reader
+    from ringfeed.data.terms import Terms
     from ringfeed.orders.sampler import Sampler
 
 

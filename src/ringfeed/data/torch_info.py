@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 _WORKER = "torch.utils.data._utils.worker"
 
 
-def tell(worker: Any, threads: int | None) -> None:
-    """Have torch say this of this process, which it computes in with so many threads."""
+def tell(worker: Any, *, as_torch: bool) -> None:
+    """Have torch say this of this process; ``as_torch``: it computes with one thread, as a worker of torch's does."""
     with suppress(ImportError, AttributeError):  # a torch that keeps it elsewhere
         module: Any = import_module(_WORKER)
         module._worker_info = module.WorkerInfo(**worker._asdict())  # noqa: SLF001 - there is no other way
         _stack_in_plain_memory(module)
-        if threads is not None:
-            import_module("torch").set_num_threads(threads)
+        if as_torch:
+            import_module("torch").set_num_threads(1)
 
 
 def _stack_in_plain_memory(worker: Any) -> None:

@@ -7,7 +7,7 @@ import threading
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
-from ringfeed.orders.rng import derive, when_torch_is_here
+from ringfeed.orders.rng import derive, seed_torch, when_torch_is_here
 
 
 class WorkerInfo:
@@ -79,25 +79,34 @@ class _Told(NamedTuple):
 class _Newest:
     told: _Told | None = None
     is_waited_for = False  # that torch is imported
-    threads: int | None = None
+    as_torch = False
 
 
-def tell_torch(number: int, workers: int, seed: int, dataset: Any, *, threads: int | None = None) -> None:
-    """Have torch's ``get_worker_info()`` say this, now or when torch is imported; ``threads``: of torch.
+def tell_torch(number: int, workers: int, seed: int, dataset: Any, *, as_torch: bool = False) -> None:
+    """Have torch's ``get_worker_info()`` say this, now or when torch is imported.
 
-    Only in the main thread of a worker process: what it says holds for the whole process.
+    ``as_torch``: also compute with one thread, and begin with this seed, as a worker of torch's does. Only in the main
+    thread of a worker process: what it says holds for the whole process.
     """
     if threading.current_thread() is not threading.main_thread():
         return
     _Newest.told = _Told(number, workers, seed, dataset)
-    _Newest.threads = threads or _Newest.threads
+    _Newest.as_torch = as_torch
+    if as_torch:
+        seed_torch(seed)
     if not _Newest.is_waited_for:  # else the newest is told
         _Newest.is_waited_for = True
         when_torch_is_here(_tell)
+
+
+def seed_as_told() -> None:
+    """Seed torch once more as `tell_torch` has, after what was made with a seed of its own."""
+    if _Newest.told is not None and _Newest.as_torch:
+        seed_torch(_Newest.told.seed)
 
 
 def _tell() -> None:
     from ringfeed.data.torch_info import tell  # noqa: PLC0415 - where there is no torch, it is not imported
 
     _Newest.is_waited_for = False
-    tell(_Newest.told, _Newest.threads)
+    tell(_Newest.told, as_torch=_Newest.as_torch)

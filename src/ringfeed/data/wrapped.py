@@ -1,7 +1,7 @@
 """A source around another: it says what that one says, but for what its class says itself.
 
-DrawSource         samples with their number and weight
 TransformSource    what the user's functions make of samples and batches
+DrawSource         samples with their number and weight
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from ringfeed.data.base import Bars, Delivery, Reader
+    from ringfeed.data.base import Bars
+    from ringfeed.data.reader import Reader
+    from ringfeed.data.terms import Delivery, Kept
     from ringfeed.orders.permutation import Indices
     from ringfeed.orders.sampler import Sampler
-    from ringfeed.ring._ring import Lease
+    from ringfeed.ring._ring import Descriptor, Lease
 
 
 class WrappedSource(Source):
@@ -63,6 +65,14 @@ class WrappedSource(Source):
         """Raise TypeError for a dataset that cannot be sent to worker processes."""
         self.inner.check_sendable()
 
+    def keep(self, store: Any, *, shared: bool) -> Kept:
+        """Reserve what is kept beside the slots."""
+        return self.inner.keep(store, shared=shared)
+
+    def kept(self, memfd: Descriptor, size: int) -> Any:
+        """Map what readers write of it."""
+        return self.inner.kept(memfd, size)
+
     def cut(self, indices: Indices, workers: int) -> Iterable[tuple[Indices, int]]:
         """Cut indices into what may be planned together."""
         return self.inner.cut(indices, workers)
@@ -102,3 +112,10 @@ class WrappedSource(Source):
     def note_failure(self, reader: Reader, row: int, index: int, error: BaseException) -> None:
         """Record what a row has raised."""
         self.inner.note_failure(reader, row, index, error)
+
+
+def innermost(source: Source) -> Source:
+    """Return the source that reads the dataset of the user's."""
+    while isinstance(source, WrappedSource):
+        source = source.inner
+    return source

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from ringfeed._classes import is_iterable
 from ringfeed.data.base import Source
-from ringfeed.data.members import Members, Places, Rows
+from ringfeed.data.rows import Rows
+from ringfeed.datasets.members import Members, Places
 from ringfeed.errors import SpecError
 from ringfeed.spec.array import Array, error_of, shown
 
@@ -21,7 +23,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from ringfeed.data.base import Delivery, Fill, Reader, Terms
+    from ringfeed.data.reader import Fill, Reader
+    from ringfeed.data.terms import Delivery, Terms
     from ringfeed.orders.sampler import Sampler
     from ringfeed.ring._ring import Lease
     from ringfeed.spec.spec import Spec
@@ -88,6 +91,10 @@ class Mix:
         self.stop = stop
         self.per_batch = per_batch
 
+    def __ringfeed_source__(self, terms: Terms, open_source: Callable[[Any, Terms], Source]) -> Source:
+        """Return the source of all datasets."""
+        return MixSource(self, terms, open_source)
+
     @property
     def _fingerprint(self) -> str | None:
         """Those of Hugging Face's datasets, together, where all are such: see `Loader.state_dict`."""
@@ -110,8 +117,6 @@ class Mix:
 
 def _refuse(dataset: Any, number: int) -> None:
     """Refuse a dataset that has no samples by number."""
-    from ringfeed.data.streams import is_iterable  # noqa: PLC0415 - as above
-
     if isinstance(dataset, Mix):
         message = (
             f"dataset {number} of Mix() is a Mix; give its datasets to the outer one, each with its share of the "
@@ -148,6 +153,7 @@ class MixSource(Source):
         self.hooks = frozenset[str]().union(*(member.hooks for member in self.members))
         self.changes = bool(self.hooks)
         self.runs_code = any(member.runs_code for member in self.members)
+        self.is_async = any(member.is_async for member in self.members)  # which is refused: see `waiting.sources`
         self._choose_method()
 
     def _choose_method(self) -> None:

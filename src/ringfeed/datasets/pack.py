@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from ringfeed.data.members import Rows
+from ringfeed._classes import is_iterable
+from ringfeed.data.rows import Rows
 from ringfeed.data.samples import SampleSource
 from ringfeed.datasets.packed_rows import BARE, PackedRows
 from ringfeed.errors import FunctionError, SpecError
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike
 
-    from ringfeed.data.base import Delivery, Reader, Source, Terms
+    from ringfeed.data.base import Source
+    from ringfeed.data.reader import Reader
+    from ringfeed.data.terms import Delivery, Terms
     from ringfeed.orders.packing import Packing
     from ringfeed.orders.permutation import Indices
     from ringfeed.orders.sampler import Sampler
@@ -115,6 +118,10 @@ class Pack:
         self.packing: Packing = STRATEGIES[strategy](given, self.max_length, window)
         self.name = f"pack:{strategy}:{digest(given, repr((self.max_length, window)))}"
 
+    def __ringfeed_source__(self, terms: Terms, open_source: Callable[[Any, Terms], Source]) -> Source:
+        """Return the source of the rows."""
+        return PackSource(self, terms, open_source)
+
     def __len__(self) -> int:
         """Return the rows of an epoch."""
         return self.packing.rows
@@ -129,7 +136,6 @@ class Pack:
 
 def _check_dataset(dataset: Any) -> None:
     """Refuse what has no samples by number."""
-    from ringfeed.data.streams import is_iterable  # noqa: PLC0415 - likewise
     from ringfeed.datasets.mix import Mix  # noqa: PLC0415 - no worker needs it
 
     if isinstance(dataset, Mix | Pack):
@@ -180,7 +186,7 @@ class PackSource(SampleSource):
         extras, reseeds = pack.segment_ids, terms.reseed
         rows = PackedRows(dataset, pack.packing, pack.max_length, has_extras=extras, reseeds=reseeds)
         super().__init__(pack, rows, terms)
-        self.hooks, self.changes = inner.hooks, inner.changes
+        self.hooks, self.changes, self.is_async = inner.hooks, inner.changes, inner.is_async
         self.rows_now: PackedRows | None = self.dataset  # in the consumer
         self._epoch: int | None = None  # of the batch that was settled, until one of its rows is described
 

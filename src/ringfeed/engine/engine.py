@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ringfeed._process import Forks
 from ringfeed.engine.lookahead import Lookahead
@@ -22,8 +22,17 @@ if TYPE_CHECKING:
     from ringfeed.engine.parts import Parts
     from ringfeed.orders.sampler import Epoch
     from ringfeed.resume.place import Progress
-    from ringfeed.ring._feed import Feed
     from ringfeed.spec.builder import BuildBatch
+
+
+class Feed(Protocol):
+    """C code that takes batches."""
+
+    def attach(self, ring: _ring.Ring, timeout_ns: int) -> None:
+        """Take them of this ring."""
+
+    def detach(self) -> None:
+        """Take no more."""
 
 
 class Engine:
@@ -46,9 +55,8 @@ class Engine:
 
     def start(self, dataset: Any) -> None:
         """Start the workers; a forkserver imports and unpickles before it forks them, which is a wait for the start."""
-        began_ns = _ring.now_ns()
-        self.pool.start(dataset)
-        self.parts.stats.launch_s += (_ring.now_ns() - began_ns) / 1e9
+        with self.parts.ledger.launching():
+            self.pool.start(dataset)
 
     def update(self, dataset: Any) -> None:
         """Have the coming batches read from the dataset as it is now."""

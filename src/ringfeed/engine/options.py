@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from ringfeed._callers import callers_depth
 from ringfeed._checks import AUTO, MOST, check_choice, check_count, check_seconds, is_auto
 from ringfeed._classes import class_names
-from ringfeed.data.passes import PassOrder
+from ringfeed.data.wrapped import innermost
 from ringfeed.engine.plan import DEFAULT_SLOTS
 from ringfeed.ring import _ring
 from ringfeed.ring.machine import usable_cpus
-from ringfeed.waiting.sources import concurrency_of
 from ringfeed.workers.backends import POOLS
 
 if TYPE_CHECKING:
@@ -30,12 +29,13 @@ SPARE_SLOTS = 2  # one in use and one ready, besides those of whole batches that
 class Options:
     """The loader's parameters of the same names. ``workers`` and ``slots`` that are "auto" are named in ``auto``.
 
-    ``workers``: where that is "auto", the most there may be; ``concurrency``: 0 where a worker reads one sample at a
-    time; ``slots``: None where ``auto``, ``memory`` or the default
-    decides.
+    ``workers``: where that is "auto", the most there may be; ``readers``: those that read a stream for them;
+    ``concurrency``: 0 where a worker reads one sample at a time; ``slots``: None where ``auto``, ``memory`` or the
+    default decides.
     """
 
     workers: int
+    readers: int
     concurrency: int
     slots: int | None
     memory: int | str | None
@@ -67,14 +67,18 @@ class Options:
         asked_for: dict[Side, object] = {"workers": workers, "slots": slots}
         auto = {side for side, value in asked_for.items() if is_auto(side, value)}
         most_workers = _most_workers(workers)
-        if source.streams:
+        readers = int(workers is not None and _reads_apart(source, most_workers, others["backend"]))
+        if readers:
+            most_workers = usable_cpus() if "workers" in auto else most_workers
+            auto.discard("workers")
+        elif source.streams:
             if isinstance(workers, int) and workers > source.streams:
                 _tell_idle(source, workers)
             most_workers = min(most_workers, source.streams)
             auto.discard("workers")  # one reads each
         if workers is None and isinstance(concurrency, int):
             most_workers = max(1, min(most_workers, concurrency))
-        in_flight = concurrency_of(source, concurrency, most_workers, is_auto="workers" in auto)
+        in_flight = _in_flight(source, concurrency, most_workers, is_auto="workers" in auto)
         count = None if "slots" in auto else check_count("slots", slots, 0)
         if (source.whole or source.at_once) and slots is None and memory is None:
             if "workers" in auto:
@@ -84,7 +88,13 @@ class Options:
         if in_flight and slots is None and memory is None:
             count = max(count or DEFAULT_SLOTS, ceil(in_flight / source.indices) + SPARE_SLOTS)
         return cls(
-            workers=most_workers, concurrency=in_flight, slots=count, memory=memory, auto=frozenset(auto), **others
+            workers=most_workers,
+            readers=readers,
+            concurrency=in_flight,
+            slots=count,
+            memory=memory,
+            auto=frozenset(auto),
+            **others,
         )
 
     @property
@@ -118,11 +128,29 @@ class Options:
             raise ValueError(message)
 
 
+def _reads_apart(source: Source, workers: int, backend: str) -> bool:
+    """Whether a process of its own reads an iterable for so many workers."""
+    if source.streams != 1:
+        return False
+    from ringfeed.relay.choice import reads_apart  # noqa: PLC0415 - its room
+
+    return reads_apart(source, workers, backend)
+
+
+def _in_flight(source: Source, concurrency: int | None, workers: int, *, is_auto: bool) -> int:
+    """Return how many samples are in flight in all workers together; 0 where each worker reads one at a time."""
+    if concurrency is None and not innermost(source).is_async:
+        return 0
+    from ringfeed.waiting.sources import concurrency_of  # noqa: PLC0415 - its room
+
+    return concurrency_of(source, concurrency, workers, is_auto=is_auto)
+
+
 def _obstacle(source: Source, sampler: Sampler) -> str | None:
     """Say why an epoch cannot be read before it begins."""
     if source.hooks:
         return f"{' and '.join(sorted(source.hooks))}() of the dataset run between its epochs"
-    if source.changes or isinstance(sampler, PassOrder):
+    if source.changes or innermost(source).has_passes:
         return "the dataset may be another in each epoch"
     if source.streams:
         return "an iterable begins anew with each epoch"

@@ -9,13 +9,11 @@ from ringfeed.engine.room import Room
 from ringfeed.monitor.lease_tracker import Origins
 from ringfeed.monitor.memory import Held, Memory, look
 from ringfeed.monitor.stats import Ledger, Setting
-from ringfeed.resume.kept_streams import KeptStreams
 from ringfeed.ring import _ring
 from ringfeed.ring._snapshot import Observer
 from ringfeed.ring.machine import usable_cpus
 from ringfeed.ring.segment import Segment
 from ringfeed.spec._fields import Fields
-from ringfeed.tuning.resizer import Sizing
 from ringfeed.workers.backends import make_pool
 from ringfeed.workers.pool import PoolConfig
 
@@ -25,6 +23,7 @@ if TYPE_CHECKING:
     from ringfeed.engine.plan import Plan
     from ringfeed.monitor.stats import Stats
     from ringfeed.tuning.autotune import Tuner
+    from ringfeed.tuning.resizer import Sizing
     from ringfeed.workers.pool import Pool
     from ringfeed.workers.process import Launcher
 
@@ -53,7 +52,7 @@ class Parts:
         try:
             self.ring = self.segment.open()
             self.ring.become_consumer(plan.lookahead, options.max_attempts)
-            self.streams = KeptStreams(source, shared=shared)
+            self.streams = source.keep(plan.store, shared=shared)
         except BaseException:
             self.segment.close()
             raise
@@ -67,8 +66,13 @@ class Parts:
         self.observer = Observer(self.ring)
         self.origins = Origins()
         self.ledger = Ledger(stats, self.observer)
-        self.sizing = Sizing(tuner, self.segment, self.ring, self.pool, self.count) if tuner else None
+        self.sizing = None if tuner is None else self._sizing(tuner)
         self.room = Room(self.ring, self.origins, self.sizing, self.timeout_ns)
+
+    def _sizing(self, tuner: Tuner) -> Sizing:
+        from ringfeed.tuning.resizer import Sizing  # noqa: PLC0415 - its room
+
+        return Sizing(tuner, self.segment, self.ring, self.pool, self.count)
 
     def _make_pool(self, at_first: int, launcher: Launcher | None) -> Pool:
         options = self.options

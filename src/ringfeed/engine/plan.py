@@ -11,9 +11,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ringfeed._units import parse_memory, show_bytes
+from ringfeed.data.wrapped import innermost
 from ringfeed.errors import PlanError
+from ringfeed.monitor.stats import Setting
 from ringfeed.ring import _ring
-from ringfeed.ring.machine import check_free, free_memory
+from ringfeed.ring.free_memory import check_free, free_memory
 from ringfeed.ring.segment import MIN_SLOTS, Sizes, worker_ids
 from ringfeed.spec.layout import Layout
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
     from ringfeed.data.base import Source
     from ringfeed.engine.options import Options
+    from ringfeed.relay.sizes import StoreSizes
     from ringfeed.spec.spec import Spec
     from ringfeed.transport.shared_dataset import Parcel
     from ringfeed.tuning.autotune import Tuner
@@ -44,8 +47,13 @@ class Plan:
     dataset_shared: int = 0
     dataset_per_worker: int = 0
     states_size: int = 0  # of what is kept of iterables
+    store: StoreSizes | None = None  # of the elements that one of the workers reads for the others
+    element_size: int = 0  # of the first of them
     advice: str = ""
     """What would make it smaller, in words."""
+    forkserver: bool = False
+    """Whether the process that forks the workers has a copy of what they copy of the dataset; they share its pages
+    until they use them, as a count of references is written with each use."""
 
     @property
     def slot_size(self) -> int:
@@ -74,20 +82,34 @@ class Plan:
         return 2 * _ring.window_size(self.lookahead, self.layout.indices)
 
     @property
+    def copies(self) -> int:
+        """How many processes may have a copy of what does not lie in shared memory of the dataset."""
+        return self.workers + self.forkserver
+
+    @property
+    def elements_size(self) -> int:
+        """Bytes of the elements that are read ahead of the workers, if all are as large as the first."""
+        return 0 if self.store is None else self.store.words + self.store.entries * self.element_size
+
+    @property
     def total(self) -> int:
         """Bytes of slots, control block, what is kept of iterables, and the dataset's copies for the workers."""
-        dataset = self.dataset_shared + self.workers * self.dataset_per_worker
-        return self.slots * self.slot_size + self.control_size + self.states_size + dataset
+        dataset = self.dataset_shared + self.copies * self.dataset_per_worker
+        streams = self.states_size + self.elements_size
+        return self.slots * self.slot_size + self.control_size + streams + dataset
 
     def __str__(self) -> str:
         """Return the total, and what it is for."""
         parts = [f"{self.slots} slots of {show_bytes(self.slot_size)}", f"{show_bytes(self.control_size)} of control"]
         if self.states_size:
             parts.append(f"{show_bytes(self.states_size)} for the iterables")
+        if self.store is not None:
+            parts.append(f"{show_bytes(self.elements_size)} for {self.store.entries} elements as large as the first")
         if self.dataset_shared:
             parts.append(f"{show_bytes(self.dataset_shared)} of the dataset")
         if self.dataset_per_worker:
-            parts.append(f"{show_bytes(self.dataset_per_worker)} more in each of {self.workers} workers")
+            holders = f"{self.workers} workers" + " and the forkserver" * self.forkserver
+            parts.append(f"{show_bytes(self.dataset_per_worker)} more in each of {holders}")
         indices = f"and {show_bytes(self.planned_size)} of indices in this process"
         advice = self.advice and f"; {self.advice}"
         return f"{show_bytes(self.total)}: {', '.join(parts)}; {indices}{advice}"
@@ -124,9 +146,13 @@ def make_plan(  # noqa: PLR0913 - every figure of the plan
     dataset_shared: int = 0,
     dataset_per_worker: int = 0,
     states_size: int = 0,
+    element_size: int | None = None,
     at_once: bool = False,
+    forkserver: bool = False,
 ) -> Plan:
     """Return the plan for ``slots``, or for as many slots as ``memory`` holds; ``at_once``: a worker fills a batch.
+
+    ``element_size``: one of the workers reads elements of so many bytes for the others.
 
     Raises PlanError when the budget is under two slots, ValueError when both or nonsense are given.
     """
@@ -138,7 +164,13 @@ def make_plan(  # noqa: PLR0913 - every figure of the plan
         cells = _cells(1 if at_once else indices, count, workers)
         layout = Layout.of(spec, rows, indices, cells)
         control_size = _control_size(count, cells, workers)
-        return Plan(layout, count, workers, control_size, dataset_shared, dataset_per_worker, states_size)
+        sizes = control_size, dataset_shared, dataset_per_worker, states_size
+        plan = Plan(layout, count, workers, *sizes, forkserver=forkserver)
+        if element_size is None:
+            return plan
+        from ringfeed.relay.sizes import StoreSizes  # noqa: PLC0415 - its room
+
+        return replace(plan, store=StoreSizes(count, indices, workers - 1), element_size=element_size)
 
     if memory is not None:
         return _most_within(memory, with_slots)
@@ -177,11 +209,13 @@ def plan_for(options: Options, source: Source, parcel: Parcel | None) -> Plan:
         source.rows,
         source.indices,
         dataset_shared=parcel.shared if parcel else 0,
-        dataset_per_worker=parcel.unpickled if parcel and options.start_method == "spawn" else 0,
+        dataset_per_worker=parcel.unpickled if parcel else 0,
+        forkserver=parcel is not None and options.start_method == "forkserver",
         states_size=source.states_size,
+        element_size=innermost(source).element_size if options.readers else None,
         at_once=source.at_once,
     )
-    workers, memory = options.workers, options.memory
+    workers, memory = options.workers + options.readers, options.memory
     if "slots" in options.auto and memory is None:
         least = make(workers=workers, slots=MIN_SLOTS).total
         memory = max(least, min(free for free, _ in free_memory()) // FREE_SHARE)
@@ -196,6 +230,15 @@ def plan_for(options: Options, source: Source, parcel: Parcel | None) -> Plan:
     if "slots" in options.auto and plan.slots > MOST_AUTO_SLOTS:
         plan = make(workers=workers, slots=MOST_AUTO_SLOTS)
     return plan
+
+
+def tuner_for(options: Options, plan: Plan) -> Tuner | None:
+    """Return the tuner of what is "auto", up to the plan; None where nothing is."""
+    if not options.auto:
+        return None
+    from ringfeed.tuning.autotune import make_tuner  # noqa: PLC0415 - its room
+
+    return make_tuner(options.auto, Setting(plan.workers, plan.slots))
 
 
 def check_available(plan: Plan, tuner: Tuner | None) -> None:

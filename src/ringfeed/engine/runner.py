@@ -15,28 +15,26 @@ from typing import TYPE_CHECKING, Any
 
 from ringfeed._checks import MOST
 from ringfeed._process import Exit, Finalizer, Forks
-from ringfeed.data.passes import PassOrder
 from ringfeed.engine._iterator import Progress
 from ringfeed.engine.batches import BatchIterator
 from ringfeed.engine.engine import Engine
 from ringfeed.engine.parts import Parts
-from ringfeed.engine.plan import check_available
+from ringfeed.engine.plan import check_available, tuner_for
 from ringfeed.engine.sending import Sending
 from ringfeed.errors import ClosedError, RingfeedError, SupersededError
-from ringfeed.monitor.stats import Setting, Stats
+from ringfeed.monitor.stats import Stats
 from ringfeed.resume.hooks import Hooks
 from ringfeed.resume.position import Position
 from ringfeed.ring import _ring
-from ringfeed.tuning.autotune import make_tuner
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ringfeed.data.base import Source
+    from ringfeed.engine.engine import Feed
     from ringfeed.engine.options import Options
     from ringfeed.orders.sampler import Sampler
     from ringfeed.orders.shard import Shard
-    from ringfeed.ring._feed import Feed
     from ringfeed.spec.builder import BuildBatch
 
 
@@ -58,7 +56,7 @@ class EpochRunner:
         self._sent_seed = source.seed  # that the engine's workers have
         self._goes_on = options.prefetches_epochs(source, order)
         self.plan = self._sending.plan()
-        self.tuner = make_tuner(options.auto, Setting(self.plan.workers, self.plan.slots))
+        self.tuner = tuner_for(options, self.plan)
         check_available(self.plan, self.tuner)
         self.engine: Engine | None = None
         self.on_start: list[Callable[[Engine], None]] = []
@@ -116,8 +114,9 @@ class EpochRunner:
         assert engine is not None
         progress, streams = Progress(), engine.parts.streams
         epoch = position.start(hooks, progress, streams.states)
-        streams.go_on_from(epoch.begun, is_ahead=engine.is_ahead(epoch.begun.epoch))
-        number, shard, sampler = epoch.begun.epoch, position.shard, position.sampler
+        begun, shard, sampler = epoch.begun, position.shard, position.sampler
+        number = begun.epoch
+        streams.go_on_from(number, begun.samples, begun.streams, is_ahead=engine.is_ahead(number))
         # Not by a method: the engine must not keep this.
         following = partial(shard.epoch_of, sampler) if self._goes_on and number < MOST else None
         part = shard.part_of(epoch.order)
@@ -158,10 +157,10 @@ class EpochRunner:
     def reload(self) -> None:
         """Have what the newest iterator has not taken yet read from the dataset as it is now."""
         with self.lock:
-            engine, order, now = self.engine, self.position.sampler, self.position.under_way
+            order: Any = self.position.sampler  # a `PassOrder`
+            engine, now = self.engine, self.position.under_way
             if engine is None or engine.pool.failure is not None or not (self.waiting() or self._rest_at is not None):
                 return
-            assert isinstance(order, PassOrder)
             assert now is not None
             engine.update(self.source.dataset)
             if self._rest_at is None:
@@ -259,8 +258,8 @@ class EpochRunner:
 
     def count(self) -> Stats:
         """Return the statistics, brought up to date."""
-        if self.engine is not None:
-            self.engine.parts.count()
+        if engine := self.engine or self._unended:  # which may still start
+            engine.parts.count()
         return self.stats
 
     # ---- the end ----
@@ -285,7 +284,7 @@ class EpochRunner:
     def request_stop(self) -> None:
         """Begin to close: what waits for a batch gives up. At once, from any thread."""
         self._closed = True
-        engine = self.engine
+        engine = self.engine or self._unended  # which may still start
         if engine is not None and self._forks == Forks.count:
             engine.pool.dismiss()
 

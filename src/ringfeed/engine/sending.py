@@ -55,7 +55,7 @@ class Sending:
 
             refuse_to_share(dataset)
         sent = options.sends and options.start_method != "fork"
-        parcel = pack(dataset, weigh=options.start_method == "spawn") if sent else None
+        parcel = pack(dataset, weigh=True) if sent else None
         self._modules = () if parcel is None else parcel.modules
         plan = plan_for(options, self._source, parcel)
         return replace(plan, advice=self._source.in_users_words(_advice(dataset))) if options.sends else plan
@@ -64,7 +64,7 @@ class Sending:
         """Have a forkserver import what the workers need while the user's program goes on."""
         if not self._options.sends or self._options.start_method != "forkserver":
             return None
-        from ringfeed.workers.forkserver import Forkserver  # noqa: PLC0415 - for one start method
+        from ringfeed.forkserver.launchers import Forkserver  # noqa: PLC0415 - its room
 
         with suppress(RingfeedError, OSError):  # what keeps it from starting is raised by the first epoch
             check_futex()

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from ringfeed.errors import RingfeedError
     from ringfeed.frameworks.forms import Joins
     from ringfeed.frameworks.pinned import DeviceSlots
+    from ringfeed.frameworks.tensorflow._feed import Feed
     from ringfeed.resume.place import Progress
     from ringfeed.resume.position import Position
-    from ringfeed.ring._feed import Feed
     from ringfeed.spec.array import AnyArray, Leaf
     from ringfeed.spec.spec import Spec
 

@@ -20,11 +20,11 @@ import numpy as np
 from ringfeed.errors import RingfeedError
 from ringfeed.frameworks.base import Framework
 from ringfeed.frameworks.cast import NOTHING
+from ringfeed.frameworks.dlpack import Exports, can_be_exported
 from ringfeed.frameworks.forms import Joiner, as_objects, capacity_of, fill_up, is_string
 from ringfeed.resume.place import UNKNOWN
 from ringfeed.spec._fields import Fields
 from ringfeed.spec.builder import BatchBuilder
-from ringfeed.spec.dlpack import Exports, can_be_exported
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

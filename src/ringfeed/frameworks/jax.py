@@ -21,9 +21,9 @@ from ringfeed.frameworks.base import Epochs, Framework
 from ringfeed.frameworks.batch import TensorBuilder
 from ringfeed.frameworks.cast import NUMBERS, Chosen, apart, caster_of, casts_of, in_numpy
 from ringfeed.frameworks.device import DevicePrefetcher
+from ringfeed.frameworks.dlpack import Exported, check_exportable
 from ringfeed.frameworks.forms import STRINGS, refuse_forms
 from ringfeed.frameworks.pinned import Refusal
-from ringfeed.spec.dlpack import Exported, check_exportable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -14,13 +14,13 @@ import numpy as np
 import torch
 
 from ringfeed.errors import SpecError
+from ringfeed.forms.forms import Ragged
 from ringfeed.frameworks.base import Epochs, Framework
 from ringfeed.frameworks.batch import TensorBuilder
 from ringfeed.frameworks.cast import Chosen, caster_of, casts_of
 from ringfeed.frameworks.device import DevicePrefetcher
+from ringfeed.frameworks.dlpack import check_exportable
 from ringfeed.frameworks.forms import as_text, is_string, refuse_forms
-from ringfeed.spec.dlpack import check_exportable
-from ringfeed.spec.forms import Ragged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

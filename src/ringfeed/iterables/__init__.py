@@ -1,9 +1,13 @@
-"""An iterable as something with places: opened, looked into, begun again where it was.
+"""Iterables as datasets: each is a stream, read in order by one worker, and begun again where it was.
+
+    iterable ──▶ StreamSource (streams) ──▶ StreamReader, in a worker (stream_reader) ──▶ Stream (stream), by element
+                 stream_part: one rank's part
 
     opening      an iterator whose next element is known before it is taken; what kind of iterable there is
     state_taker  its own states, taken while it is read
     states       where they are kept, in memory that a replaced worker finds
+    kept         the same in the consumer: seeded, looked at, given back
     round_robin  in which order the elements of several become batches
 
-Imports only `orders` and `ring`; what reads elements into slots is `data.streams`.
+Imports only `data`, `orders`, `spec` and `ring`.
 """

@@ -83,6 +83,7 @@ class StreamStates:
     """The states of some streams, in memory of `states_size` bytes."""
 
     memfd: Descriptor | None = None
+    """What it lies in, if that is shared; it is `end` bytes of it."""
 
     def __init__(self, memory: Memory, streams: int) -> None:
         """Keep them in this memory, which was zeroed ahead of its first use."""
@@ -93,15 +94,19 @@ class StreamStates:
         self._streams = streams
 
     @classmethod
-    def of(cls, size: int, streams: int, *, shared: bool) -> StreamStates | None:
-        """Reserve the memory, ``shared`` with worker processes; None where none are kept."""
+    def of(cls, size: int, streams: int, *, shared: bool, behind: tuple[int, int] = (0, 0)) -> StreamStates | None:
+        """Reserve the memory, ``shared`` with worker processes; None where none are kept.
+
+        ``behind``: bytes of the same file for another use, of which so many are reserved.
+        """
         if not size:
             return None
         if not shared:
             return cls(bytearray(size), streams)
-        memfd = reserve("ringfeed-states", size)
+        total, at_first = (_end(size) + more for more in behind) if any(behind) else (size, None)
+        memfd = reserve("ringfeed-states", total, at_first)
         try:
-            made = cls.opened(memfd.fileno(), size, streams)
+            return cls.opened(memfd, size, streams)
         except OSError as error:
             memfd.close()
             message = (
@@ -109,13 +114,18 @@ class StreamStates:
                 f"or RLIMIT_AS (ulimit -v)"
             )
             raise PlanError(message) from error
+
+    @classmethod
+    def opened(cls, memfd: Descriptor, size: int, streams: int) -> StreamStates:
+        """Map what was reserved, here or by another process, and keep its descriptor."""
+        made = cls(mmap.mmap(memfd.fileno(), size), streams)
         made.memfd = memfd
         return made
 
-    @classmethod
-    def opened(cls, fd: int, size: int, streams: int) -> StreamStates:
-        """Map what another process has reserved."""
-        return cls(mmap.mmap(fd, size), streams)
+    @property
+    def end(self) -> int:
+        """Where in the file something else may begin."""
+        return _end(self.size)
 
     def close(self) -> None:
         """Give shared memory back; what was kept can be read nevertheless."""
@@ -228,6 +238,10 @@ class StreamStates:
         """Have nothing be skipped."""
         for stream in range(self._streams):
             self.note_skipped(stream, 0, 0, 0)
+
+
+def _end(size: int) -> int:
+    return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
 def _checksum(run: int, number: int, epoch: int, state: State) -> int:

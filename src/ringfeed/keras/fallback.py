@@ -26,7 +26,7 @@ from keras.src.trainers.epoch_iterator import EpochIterator
 
 from ringfeed._process import Finalizer
 from ringfeed._units import show_bytes
-from ringfeed.data.passes import batch_size_of
+from ringfeed.datasets.passes import batch_size_of
 from ringfeed.errors import RingfeedError, SpecError
 from ringfeed.frameworks.base import Reiterable
 from ringfeed.frameworks.keras.adapter import LoaderAdapter

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from ringfeed.data.batches import batches_in
-from ringfeed.data.passes import Passes, PassOrder
+from ringfeed.datasets.passes import Passes, PassOrder
 from ringfeed.errors import RingfeedError, SpecError, WorkerError
 from ringfeed.keras.objects import ObjectBatches, holds_objects
 from ringfeed.loader import Loader, runner_of, stream_of

@@ -30,26 +30,28 @@ def verdict(  # noqa: PLR0913 - what a loader is
     slot_size: int,
     cpus: int,
     concurrency: int = 0,
+    readers: int = 0,
     tuned: str = "",
     imported: Sequence[str] = (),
 ) -> str:
     """Say what waits for what, and what to change.
 
     ``workers`` of 0 fill in the consumer, so that all of the filling is waiting. Shares are of the time
-    since the first batch. ``concurrency``: of samples that wait, how many are in flight; ``tuned``: why what is "auto"
-    is as it is; ``imported``: frameworks that workers import.
+    since the first batch. ``concurrency``: of samples that wait, how many are in flight; ``readers``: processes that
+    read an iterable for the workers; ``tuned``: why what is "auto" is as it is; ``imported``: frameworks that workers
+    import.
     """
     why = f"workers import {', '.join(imported)}" if imported else STARTS
-    if workers and not stats.batches and stats.elapsed_s >= STARTUP_S:
-        return f"no batch in {show_s(stats.elapsed_s)}: {why}"
+    if workers and not stats.batches and (since_s := stats.launch_s + stats.elapsed_s) >= STARTUP_S:
+        return f"no batch in {show_s(since_s)}: {why}"
     advice = _in_flight(concurrency, slots) if concurrency else tuned and f"auto: {tuned}"
-    told = _since_first_batch(stats, workers, slots, slot_size, cpus, advice)
+    told = _since_first_batch(stats, workers, slots, slot_size, cpus, advice, is_read_apart=readers > 0)
     took_s = stats.launch_s + stats.startup_s
     return told + f"; start-up took {show_s(took_s)} before the first batch: {why}" * (took_s >= STARTUP_S)
 
 
 def _since_first_batch(  # noqa: PLR0913, PLR0917 - as above
-    stats: Stats, workers: int, slots: int, slot_size: int, cpus: int, advice: str
+    stats: Stats, workers: int, slots: int, slot_size: int, cpus: int, advice: str, *, is_read_apart: bool
 ) -> str:
     elapsed_s = stats.elapsed_s - stats.startup_s
     if not stats.batches or elapsed_s < EARLY_S:
@@ -62,6 +64,8 @@ def _since_first_batch(  # noqa: PLR0913, PLR0917 - as above
         )
     busy = (stats.busy_s - stats.startup_busy_s) / (workers * elapsed_s)
     if waited >= WAITED:
+        if is_read_apart and busy < BUSY:
+            advice = advice or _of_reader(busy)
         advice = advice or _shortage(busy, cost, workers, slots, cpus)
         return f"input-bound: training waited {waited:.0%} of the time; {advice}"
     advice = advice or _surplus(busy, workers, slots, slot_size)
@@ -71,6 +75,14 @@ def _since_first_batch(  # noqa: PLR0913, PLR0917 - as above
 def _in_flight(concurrency: int, slots: int) -> str:
     """Say how many samples are waited for at a time."""
     return f"concurrency={concurrency} and slots={slots} say how many samples are in flight"
+
+
+def _of_reader(busy: float) -> str:
+    """Say that the process which reads for the workers has no more to give."""
+    return (
+        f"workers are only {busy:.0%} busy, and one process reads the iterable for all of them: make what it does "
+        f"cheaper, leave more of it to transform=, or read parts side by side with Interleave"
+    )
 
 
 def _cost(stats: Stats) -> str:

@@ -174,7 +174,7 @@ def _sizes(descriptors: Callable[[], list[int]]) -> dict[int, int]:
 
 def _worker(pid: int, files: Collection[int]) -> WorkerMemory | None:
     """Return what a worker has; None for one that has ended."""
-    pages, totals = _pages(pid, files), _totals(pid)
+    pages, totals = _pages(pid, files), memory_of(pid)
     if (pages is None or totals is None) and not _lives(pid):
         return None
     pss, private = totals or (None, None)
@@ -212,7 +212,7 @@ def _pages(process: int | str, files: Collection[int]) -> Pages | None:
     return Pages(_bytes(rss for _, rss, _ in found), _bytes(pss for *_, pss in found))
 
 
-def _totals(pid: int) -> tuple[int, int] | None:
+def memory_of(pid: int) -> tuple[int, int] | None:
     """Return Pss and private bytes of a whole process."""
     fields = _FIELD.findall(_read(pid, "smaps_rollup"))
     if not fields:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,7 +12,7 @@ from ringfeed._process import Forks
 from ringfeed.ring import _ring
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from ringfeed.monitor.memory import Memory
     from ringfeed.ring._snapshot import Observer
@@ -118,6 +119,17 @@ class Ledger:
         self._forks = Forks.count
         self._counting = threading.RLock()  # held for a few steps: statistics are asked for by any thread
         self._since_ns = 0  # when time was last counted in the epoch under way; 0: there is none
+        self._launching_ns = 0  # likewise of a launch
+
+    @contextmanager
+    def launching(self) -> Iterator[None]:
+        """Count the time inside as that of a launch."""
+        self._launching_ns = _ring.now_ns()
+        try:
+            yield
+        finally:
+            self._count_time(over=False)
+            self._launching_ns = 0
 
     def begin_epoch(self) -> None:
         """Count the time from now on."""
@@ -136,6 +148,9 @@ class Ledger:
             if self._since_ns:
                 self._stats.elapsed_s += (now_ns - self._since_ns) / 1e9
                 self._since_ns = 0 if over else now_ns
+            if self._launching_ns:
+                self._stats.launch_s += (now_ns - self._launching_ns) / 1e9
+                self._launching_ns = now_ns
 
     def count(self, restarts: int, waiting_rows: int | None) -> None:
         """Take over what the control block says; ``restarts`` is what the pool has counted.

@@ -153,12 +153,23 @@ class _Torch:
     """
 
     numbers: tuple[int, ...] = ()  # the newest to seed with
+    seed: int | None = None  # in their place
     waiting: tuple[Callable[[], object], ...] = ()  # called when it is here
 
     @classmethod
     def seed_with(cls, *numbers: int) -> None:
         """Seed torch, now or when it comes."""
-        cls.numbers = numbers
+        cls.numbers, cls.seed = numbers, None
+        cls._now_or_later()
+
+    @classmethod
+    def seed_as(cls, seed: int) -> None:
+        """Seed torch with this very number, now or when it comes."""
+        cls.seed = seed
+        cls._now_or_later()
+
+    @classmethod
+    def _now_or_later(cls) -> None:
         if "torch" in sys.modules:
             cls._seed()
         else:
@@ -172,11 +183,12 @@ class _Torch:
 
     @classmethod
     def _seed(cls) -> None:
-        if not cls.numbers:
+        if not cls.numbers and cls.seed is None:
             return
         generator = getattr(sys.modules.get("torch"), "default_generator", None)
         if generator is not None:
-            generator.manual_seed(int.from_bytes(derive("torch", cls.numbers, 7), "little"))
+            seed = int.from_bytes(derive("torch", cls.numbers, 7), "little") if cls.seed is None else cls.seed
+            generator.manual_seed(seed)
 
     @classmethod
     def find_spec(cls, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:  # noqa: ARG003
@@ -197,6 +209,11 @@ class _Torch:
 
             found.loader.exec_module = execute_and_seed  # type: ignore[method-assign]
         return found
+
+
+def seed_torch(seed: int) -> None:
+    """Seed torch's generator for the CPU with this number, now or when torch is imported."""
+    _Torch.seed_as(seed)
 
 
 def when_torch_is_here(call: Callable[[], object]) -> None:

@@ -88,6 +88,7 @@ class Sequential(ByPosition):
 
     pure = True
     order = "sequential"
+    counts_up = True  # but for `shuffle`
 
     def __init__(self, length: int | None) -> None:
         self.length = length

@@ -4,8 +4,7 @@
         ▲                                    │ is it of this dataset, order and seed?
         └────────────── place ◀──────────────┴─────── load_state_dict()
 
-    hooks         what the dataset's hooks have done to it, and how that is done again
-    kept_streams  the states that iterables have of their own
+    hooks  what the dataset's hooks have done to it, and how that is done again
 
 Imports `data`, `orders` and what lies below them.
 """

@@ -4,7 +4,6 @@
        │           └── Lease       holds a slot until the last view of it dies
        └──────▶ _ring.WorkerEnd    claim, publish       (a worker)
                 _snapshot          reads the control block of any loader; snapshot: what it says, in types and words
-                _feed              batches for C code that has neither Python nor the GIL
 
 `machine` knows what this system allows, `failure` why a row is missing. No module here imports NumPy, so a worker's
 guard starts before NumPy does. Imports only `errors` and `_units`.

@@ -17,6 +17,11 @@ cdef class WorkerEnd:
         self.worker = worker
         self.cursor.lane = lane
 
+    @property
+    def number(self):
+        """The worker's id."""
+        return self.worker
+
     def another(self):
         """Return one more end of this worker, for another claim. One thread claims, for all of them."""
         return WorkerEnd(self.owner, self.worker, self.cursor.lane)

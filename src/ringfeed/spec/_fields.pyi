@@ -2,15 +2,18 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias, final
 
 import numpy as np
-from typing_extensions import Self
+from typing_extensions import Self, disjoint_base
 
 from ringfeed.ring._ring import Lease
-from ringfeed.spec.forms import Form
+from ringfeed.spec.form import Form
 from ringfeed.spec.spec import Spec
 
 _Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 def shape_of(lease: Lease, offset: int, most: tuple[int, ...]) -> tuple[int, ...]: ...
+
+@disjoint_base
+class FormFields: ...
 
 @final
 class Fields:

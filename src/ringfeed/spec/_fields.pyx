@@ -72,6 +72,26 @@ cdef is_meant(dtype):
     return found
 
 
+@cython.auto_pickle(False)
+cdef class FormFields:
+    """The fields of leaves whose samples differ in length, as their room has them."""
+
+    cdef cnp.ndarray wrap_all(self, Py_ssize_t number, uint8_t *base, Lease owner):
+        raise NotImplementedError
+
+    cdef cnp.ndarray wrap_row(self, Py_ssize_t number, uint8_t *base, cnp.npy_intp row, owner):
+        raise NotImplementedError
+
+    cdef finish(self, Lease lease, uint32_t rows, cnp.ndarray good):
+        raise NotImplementedError
+
+    cdef dict besides(self, Lease lease, uint32_t rows):
+        raise NotImplementedError
+
+    cdef tuple needed(self, Lease lease, uint32_t rows):
+        raise NotImplementedError
+
+
 @cython.final
 cdef class Fields:
     """The fields of a slot: where each leaf of the spec lies, and as what."""
@@ -85,6 +105,8 @@ cdef class Fields:
         self.forms = tuple([(number, leaf.form) for number, leaf in enumerate(spec.leaves) if leaf.form is not None])
         for number, leaf in enumerate(spec.leaves):
             self.describe(number, leaf, offsets[number])
+        if self.forms:
+            self.formed = self.forms[0][1].open_fields(spec, offsets)
 
     cdef describe(self, Py_ssize_t number, leaf, uint64_t offset):
         cdef Field *field = &self.fields[number]
@@ -98,30 +120,8 @@ cdef class Fields:
         for axis in leaf.variable:
             field.varies = True
             field.may_be_less[axis] = True
-        if leaf.form is not None:
-            self.describe_form(field, leaf)
+        field.has_form = leaf.form is not None
         self.note_gaps(field, leaf.dtype)
-
-    cdef describe_form(self, Field *field, leaf):
-        form = leaf.form
-        cdef int axes = form.axes[len(form.axes) - 1] + 1, axis
-        cdef bytes padding = form.padding  # which the spec keeps, by the form
-        field.varies = True
-        field.form = <rf_form *>calloc(1, sizeof(rf_form))
-        if field.form == NULL:
-            raise MemoryError
-        field.form.axes = axes
-        field.form.padded = form.is_padded
-        field.form.itemsize = field.form.unit = leaf.dtype.itemsize
-        for axis in range(field.ndim):
-            field.limits[axis] = form.most[axis]
-            field.may_be_less[axis] = axis in form.axes
-            if axis < axes:
-                field.form.most[axis] = field.shape[axis + 1]
-            else:
-                field.form.unit *= <size_t>field.shape[axis + 1]
-        field.form.total = form.total or 0
-        field.form.padding = <const uint8_t *><char *>padding
 
     cdef note_gaps(self, Field *field, dtype):
         gaps = gaps_in(dtype)
@@ -139,7 +139,6 @@ cdef class Fields:
         if self.fields != NULL:
             for number in range(self.count):
                 free(self.fields[number].gaps)
-                free(self.fields[number].form)
         free(self.fields)
 
     cdef void clear_gaps(self, Py_ssize_t number, uint8_t *target, size_t size) noexcept nogil:
@@ -168,8 +167,9 @@ cdef class Fields:
         cdef uint8_t *start = base + field.offset + first * field.row_size
         cdef cnp.npy_intp shape[33]
         memcpy(shape, field.shape, sizeof(shape))
-        if field.form != NULL:
-            return self.wrap_row(number, base, first, owner) if rows < 0 else self.wrap_all(number, base, owner)
+        if field.has_form:
+            return (self.formed.wrap_row(number, base, first, owner) if rows < 0
+                    else self.formed.wrap_all(number, base, owner))
         if field.varies:
             read_shape(base + field.offset, field.ndim, field.shape + 1, shape + 1)
         shape[0] = rows
@@ -179,113 +179,23 @@ cdef class Fields:
         cnp.set_array_base(array, owner)
         return array
 
-    # ---- rows that differ in shape ----
+    # ---- rows that differ in length ----
 
     cdef bint has_form(self, Py_ssize_t number) noexcept:
-        return self.fields[number].form != NULL
-
-    cdef cnp.ndarray wrap_all(self, Py_ssize_t number, uint8_t *base, Lease owner):
-        """The values of a leaf, as `finish` has made them."""
-        cdef Field *field = &self.fields[number]
-        cdef cnp.dtype dtype = <cnp.dtype>self.dtypes[number]
-        cdef tuple found = owner.finished[field.offset][0]
-        cdef cnp.npy_intp shape[33]
-        for axis, length in enumerate(found):
-            shape[<int>axis] = length
-        Py_INCREF(dtype)
-        array = PyArray_NewFromDescr(&PyArray_Type, dtype, <int>len(found), shape, NULL, base + field.offset,
-                                     cnp.NPY_ARRAY_CARRAY, <object>NULL)
-        cnp.set_array_base(array, owner)
-        return array
-
-    cdef cnp.ndarray wrap_row(self, Py_ssize_t number, uint8_t *base, cnp.npy_intp row, owner):
-        """One row that was just written, as an array that keeps `owner`."""
-        cdef Field *field = &self.fields[number]
-        cdef cnp.dtype dtype = <cnp.dtype>self.dtypes[number]
-        cdef int64_t lengths[32]
-        cdef cnp.npy_intp shape[33]
-        cdef cnp.npy_intp strides[33]
-        cdef cnp.npy_intp step = dtype.itemsize
-        cdef int64_t start = rf_look_up_row(base + field.offset, field.form, <uint32_t>row, lengths)
-        cdef int axis
-        for axis in range(field.ndim - 1, -1, -1):
-            strides[axis] = step
-            shape[axis] = lengths[axis] if axis < field.form.axes else field.shape[axis + 1]
-            step *= field.shape[axis + 1]
-            if axis == 0:
-                start *= strides[0]
-        Py_INCREF(dtype)
-        array = PyArray_NewFromDescr(&PyArray_Type, dtype, field.ndim, shape, strides, base + field.offset + start,
-                                     cnp.NPY_ARRAY_WRITEABLE | cnp.NPY_ARRAY_ALIGNED, <object>NULL)
-        cnp.set_array_base(array, owner)
-        return array
-
-    cdef tuple close_up(self, Field *field, uint8_t *start, uint32_t rows, const int64_t *good):
-        """Close the gaps between rows; returns the shape of all, and where each begins."""
-        cdef cnp.ndarray splits = np.empty(rows + 1, np.int64)
-        cdef int64_t *places = <int64_t *>cnp.PyArray_DATA(splits)
-        cdef list shape = [0, *[field.shape[axis + 1] for axis in range(1, field.ndim)]]
-        cdef bint done
-        with nogil:
-            done = rf_close_up(start, field.form, good, rows, places)
-        if not done:
-            raise MemoryError(f"no memory to put {rows} rows in their order")
-        shape[0] = places[rows]
-        return tuple(shape), splits
-
-    cdef tuple pad(self, Field *field, form, uint8_t *start, uint32_t rows, const int64_t *good):
-        """Fill up what is short; returns the shape of all, and what comes beside them."""
-        cdef int axes = field.form.axes, axis
-        cdef cnp.ndarray lengths = np.empty((rows, axes), np.int64)
-        cdef int64_t *own = <int64_t *>cnp.PyArray_DATA(lengths)
-        cdef int64_t shape[32]
-        rf_read_lengths(start, field.form, good, rows, own)
-        all_axes = (rows, *form.padded_shape(lengths, tuple([field.shape[axis + 1] for axis in range(field.ndim)])))
-        for axis in range(axes):
-            shape[axis] = all_axes[axis + 1]
-        found = all_axes, form.beside_of(lengths, all_axes)
-        with nogil:
-            rf_pad(start, field.form, good, rows, own, shape)
-        return found
+        return self.fields[number].has_form
 
     cdef finish(self, Lease lease, uint32_t rows, cnp.ndarray good):
         """Make one array of the rows of each leaf with a form, of the `good` ones only; once a lease."""
-        cdef const int64_t *numbers = NULL
-        cdef Field *field
-        cdef Py_ssize_t number
-        if good is not None:
-            numbers = <const int64_t *>cnp.PyArray_DATA(good)
-        if lease.finished is None:
-            lease.finished = {}
-        for number, form in self.forms:
-            field = &self.fields[number]
-            if field.offset in lease.finished:
-                continue
-            # Rows are moved last, and no Python code runs until that is noted: Ctrl-C comes before, or after.
-            if form.is_padded:
-                lease.finished[field.offset] = self.pad(field, form, lease.base() + field.offset, rows, numbers)
-            else:
-                lease.finished[field.offset] = self.close_up(field, lease.base() + field.offset, rows, numbers)
+        if self.formed is not None:
+            self.formed.finish(lease, rows, good)
 
     def besides(self, Lease lease not None, uint32_t rows):
         """Return what comes beside the values of leaves with a form, by the leaf's number."""
-        if not self.forms:
-            return {}
-        self.finish(lease, rows, None)
-        return {number: lease.finished[self.fields[number].offset][1]
-                for number, form in self.forms if form.beside is not None}
+        return {} if self.formed is None else self.formed.besides(lease, rows)
 
     def needed(self, Lease lease not None, uint32_t rows):
         """Return the number of the first leaf whose rows did not fit into its total, and what they need; or None."""
-        cdef Field *field
-        cdef Py_ssize_t number
-        cdef int64_t need
-        for number, _ in self.forms:
-            field = &self.fields[number]
-            need = rf_needed(lease.base() + field.offset, field.form, lease.taken.batch, rows)
-            if need >= 0:
-                return number, need
-        return None
+        return None if self.formed is None else self.formed.needed(lease, rows)
 
     def views(self, lease, cnp.npy_intp rows):
         """Return an array a field over the first `rows` rows of the lease's slot; each keeps the lease.
@@ -293,6 +203,6 @@ cdef class Fields:
         Of a leaf with a form, its values: see `besides`.
         """
         cdef uint8_t *base = <uint8_t *><uintptr_t>lease.address
-        if self.forms:
-            self.finish(lease, rows, None)
+        if self.formed is not None:
+            self.formed.finish(lease, rows, None)
         return [self.wrap(number, base, 0, rows, lease) for number in range(self.count)]

@@ -35,24 +35,3 @@ class RowWriter:
         context: _Context,
         on_error: _OnError,
     ) -> bool: ...
-    def change_batch(
-        self,
-        claim_address: int,
-        fill: Callable[[], bool],
-        transform: Callable[[tuple[int, ...], Any], Any],
-        whole: bool,
-        skips: bool,
-        on_error: _OnError,
-    ) -> bool: ...
-    def collate(
-        self,
-        claim_address: int,
-        fill: Callable[[], bool],
-        make: Callable[[tuple[int, ...]], Any],
-        change: Callable[[tuple[int, ...], Any], Any] | None,
-        most: int,
-        skips: bool,
-        on_error: _OnError,
-    ) -> bool: ...
-
-def fill_draws(claim_address: int, index_at: int, weight_at: int, fill: Callable[[], bool]) -> bool: ...

@@ -31,7 +31,15 @@ cdef struct Given:  # what the dataset gives for a leaf
 
 
 cdef bint store_number(value, const Given *given, uint8_t *target) except -1
-cdef bint store_text(value, const Given *given, uint8_t *target) except -1
-cdef bint store_list(value, const Given *given, uint8_t *target) except -1
 cdef cnp.ndarray array_of(value)
-cdef const void *memory_of_tensor(value, const Given *given) except? NULL
+
+
+cdef inline bint same_shape(cnp.ndarray array, int skipped, const Given *given) noexcept:
+    """Whether an array has the shape of a sample, behind `skipped` axes."""
+    cdef int axis
+    if cnp.PyArray_NDIM(array) != given.sample_ndim + skipped:
+        return False
+    for axis in range(given.ndim):
+        if cnp.PyArray_DIM(array, axis + skipped) != given.shape[axis]:
+            return False
+    return True

@@ -3,9 +3,27 @@
 cimport numpy as cnp
 from libc.stdint cimport int64_t, uint8_t
 
+from ringfeed.ring cimport _cring as c
 from ringfeed.spec._fields cimport Fields
-from ringfeed.spec._form_writer cimport FormWriter
 from ringfeed.spec._values cimport Given
+
+
+cdef class OtherValues:  # see `given`
+    cdef const void *memory_of(self, value, const Given *given) except? NULL
+    cdef bint write(self, value, cnp.ndarray array, const Given *given, uint8_t *target) except -1
+
+
+cdef class FormWriter:  # of leaves with a form; see `forms`
+    cdef void begin(self, const c.rf_claim *claim) noexcept
+    cdef int write(self, Py_ssize_t number, value, uint8_t *base, Py_ssize_t row, int64_t index,
+                   bint stream) except -1
+    cdef Py_ssize_t write_batch(self, Py_ssize_t number, value, uint8_t *base, Py_ssize_t rows, Py_ssize_t most,
+                                int64_t index, bint stream) except -1
+    cdef int put(self, Py_ssize_t number, cnp.ndarray array, uint8_t *base, Py_ssize_t row, int64_t index,
+                 bint stream) except -1
+    cdef write_anew(self, Py_ssize_t number, list samples, uint8_t *base, Py_ssize_t first, rows, int64_t index)
+    cdef cnp.ndarray sample_of(self, Py_ssize_t number, value, int64_t index)
+    cdef list samples_of(self, Py_ssize_t number, value, str where, Py_ssize_t most, int64_t index)
 
 
 cdef class FieldWriter:
@@ -17,6 +35,7 @@ cdef class FieldWriter:
     cdef list dtypes  # of what is given
     cdef bint stream  # past the caches
     cdef FormWriter forms  # None: no leaf has a form
+    cdef OtherValues others  # None: none was given yet
 
     cdef describe(self, Given *given, leaf)
     cdef describe_native(self, Given *given, leaf, char kind, int itemsize)
@@ -28,7 +47,6 @@ cdef class FieldWriter:
                      cnp.npy_intp rows) except -1
     cdef int write(self, Py_ssize_t number, value, uint8_t *base, Py_ssize_t row, int64_t index) except -1
     cdef bint write_otherwise(self, value, cnp.ndarray array, const Given *given, uint8_t *target) except -1
-    cdef bint cast(self, cnp.ndarray array, const Given *given, uint8_t *target) except -1
     cdef Py_ssize_t write_batch(self, Py_ssize_t number, value, uint8_t *base, Py_ssize_t rows, Py_ssize_t most,
                                 int64_t index) except -1
     cdef gather(self, Py_ssize_t number, cnp.ndarray array, uint8_t *base, Py_ssize_t first, const int64_t *indices,

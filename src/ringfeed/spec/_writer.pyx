@@ -8,10 +8,9 @@ from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
+from ringfeed.ring cimport _cring as c
 from ringfeed.spec._fields cimport Field, Fields
-from ringfeed.spec._form_writer cimport FormWriter
-from ringfeed.spec._values cimport (
-    Given, array_of, memory_of_tensor, rf_conversion, rf_dlpack_type, store_list, store_number, store_text)
+from ringfeed.spec._values cimport Given, array_of, rf_conversion, rf_dlpack_type, same_shape, store_number
 
 import numpy as np
 
@@ -47,10 +46,6 @@ cdef extern from "bytes/numbers.h":
     int RF_NUMBER(int kind, int size)
 
 
-cdef extern from "bytes/cast.h" nogil:
-    bint rf_cast(int from_, int to, const void *source, void *target, size_t count)
-
-
 cdef rf_conversion *conversion_of(leaf) except NULL:
     """Return what makes float32 of the uint8 of a leaf."""
     cast, shape = leaf.cast, leaf.given_shape
@@ -68,19 +63,14 @@ cdef rf_conversion *conversion_of(leaf) except NULL:
     return made
 
 
+cdef bint is_number(cnp.dtype dtype):
+    """Whether a dtype is one of NumPy's own numbers; of one that was unpickled, `isbuiltin` does not say so."""
+    return 0 <= dtype.type_num <= cnp.NPY_FLOAT16 and dtype.kind in b"biufc"
+
+
 cdef bint same_type(cnp.ndarray array, cnp.dtype dtype):
     cdef cnp.dtype got = <cnp.dtype>cnp.PyArray_DESCR(array)
     return got is dtype or cnp.PyArray_EquivTypes(got, dtype)
-
-
-cdef bint same_shape(cnp.ndarray array, int skipped, const Given *given):
-    cdef int axis
-    if cnp.PyArray_NDIM(array) != given.sample_ndim + skipped:
-        return False
-    for axis in range(given.ndim):
-        if cnp.PyArray_DIM(array, axis + skipped) != given.shape[axis]:
-            return False
-    return True
 
 
 cdef bint fits(cnp.ndarray array, const Given *given, const Field *field):
@@ -96,6 +86,54 @@ cdef bint fits(cnp.ndarray array, const Given *given, const Field *field):
         if length > given.shape[axis] or (length < given.shape[axis] and not field.may_be_less[axis]):
             return False
     return True
+
+
+@cython.auto_pickle(False)
+cdef class OtherValues:
+    """Writes values that are no arrays of a leaf's own, as their room does it."""
+
+    cdef const void *memory_of(self, value, const Given *given) except? NULL:
+        """Return where the bytes of a leaf lie in a value that is no array; NULL where that is not certain."""
+        raise NotImplementedError
+
+    cdef bint write(self, value, cnp.ndarray array, const Given *given, uint8_t *target) except -1:
+        """Write a value that certainly fits; `array`: what it is, or None. False leaves it to the spec."""
+        raise NotImplementedError
+
+
+@cython.auto_pickle(False)
+cdef class FormWriter:
+    """Writes the samples of leaves that differ in length, as their room does it."""
+
+    cdef void begin(self, const c.rf_claim *claim) noexcept:
+        """Begin to fill a ticket, or begin it again."""
+
+    cdef int write(self, Py_ssize_t number, value, uint8_t *base, Py_ssize_t row, int64_t index,
+                   bint stream) except -1:
+        """Write the value of a leaf of one sample."""
+        raise NotImplementedError
+
+    cdef Py_ssize_t write_batch(self, Py_ssize_t number, value, uint8_t *base, Py_ssize_t rows, Py_ssize_t most,
+                                int64_t index, bint stream) except -1:
+        """Write the samples of a whole batch; returns how many."""
+        raise NotImplementedError
+
+    cdef int put(self, Py_ssize_t number, cnp.ndarray array, uint8_t *base, Py_ssize_t row, int64_t index,
+                 bint stream) except -1:
+        """Write a sample that fits."""
+        raise NotImplementedError
+
+    cdef write_anew(self, Py_ssize_t number, list samples, uint8_t *base, Py_ssize_t first, rows, int64_t index):
+        """Write samples into these rows, counted from the `first` of a ticket that is all of a batch."""
+        raise NotImplementedError
+
+    cdef cnp.ndarray sample_of(self, Py_ssize_t number, value, int64_t index):
+        """Return a sample as an array that fits, or refuse it."""
+        raise NotImplementedError
+
+    cdef list samples_of(self, Py_ssize_t number, value, str where, Py_ssize_t most, int64_t index):
+        """Return the samples of a whole batch as arrays that fit, and their total too, or refuse them."""
+        raise NotImplementedError
 
 
 @cython.final
@@ -117,18 +155,18 @@ cdef class FieldWriter:
         for number, leaf in enumerate(spec.leaves):
             self.describe(&self.given[number], leaf)
         if self.fields.forms:
-            self.forms = FormWriter(spec, self.fields, owner)
+            self.forms = self.fields.forms[0][1].open_writer(spec, self.fields, owner)
 
     cdef describe(self, Given *given, leaf):
         if leaf.form is not None:
-            given.ndim = given.sample_ndim = -1  # no array is certainly a sample: FormWriter looks at it
+            given.ndim = given.sample_ndim = -1  # no array is certainly a sample: `forms` looks at it
             return
         given.ndim = len(leaf.given_shape)
         given.sample_ndim = -1 if leaf.variable else given.ndim
         for axis, length in enumerate(leaf.given_shape):
             given.shape[axis] = length
         given.nbytes = leaf.nbytes // (<cnp.dtype>leaf.dtype).itemsize * (<cnp.dtype>leaf.given_dtype).itemsize
-        if leaf.cast is None and leaf.dtype.isbuiltin == 1 and leaf.dtype.isnative:
+        if leaf.cast is None and leaf.dtype.isnative and is_number(leaf.dtype):
             self.describe_native(given, leaf, ord(leaf.dtype.kind), leaf.dtype.itemsize)
         given.conversion = NULL if leaf.cast is None else conversion_of(leaf)
 
@@ -184,7 +222,7 @@ cdef class FieldWriter:
     cdef void clear_row(self, Py_ssize_t number, uint8_t *base, Py_ssize_t row) noexcept:
         """Clear the padding of what a dataset has written into a row itself."""
         cdef Field *field = &self.fields.fields[number]
-        if field.form == NULL:
+        if not field.has_form:
             self.fields.clear_gaps(number, base + field.offset + row * field.row_size, field.row_size)
 
     cdef int convert(self, cnp.ndarray array, float *target, size_t size, Py_ssize_t number,
@@ -211,13 +249,9 @@ cdef class FieldWriter:
             if field.gap_count:
                 self.fields.clear_gaps(number, target, field.row_size)
             return 0
-        cdef const void *memory = memory_of_tensor(value, given)
-        if memory != NULL:
-            self.copy(target, memory, given.nbytes)
-            return 0
         array = array_of(value)
         if array is None or not (same_type(array, <cnp.dtype>self.dtypes[number]) and same_shape(array, 0, given)):
-            if field.form != NULL:
+            if field.has_form:
                 return self.forms.write(number, value, base, row, index, self.stream)
             if field.varies:
                 self.write_batch(number, self.spec.batch_of_one(number, value, index), base, 1, 1, index)
@@ -229,34 +263,24 @@ cdef class FieldWriter:
 
     cdef bint write_otherwise(self, value, cnp.ndarray array, const Given *given, uint8_t *target) except -1:
         """Write a value that is no array of the leaf's own, where it certainly fits; False leaves it to the spec."""
-        if given.text:
-            return store_text(value, given, target)
-        if array is None:
-            return given.element and store_list(value, given, target)
-        return given.casts_to and same_shape(array, 0, given) and self.cast(array, given, target)
+        if self.others is None:
+            from ringfeed.given._otherwise import Otherwise  # its room
 
-    cdef bint cast(self, cnp.ndarray array, const Given *given, uint8_t *target) except -1:
-        """Write an array of numbers of another type; False where one does not certainly arrive."""
-        cdef cnp.dtype dtype = <cnp.dtype>cnp.PyArray_DESCR(array)
-        cdef size_t count = cnp.PyArray_SIZE(array)
-        cdef int of = RF_NUMBER(dtype.kind, cnp.PyArray_ITEMSIZE(array))
-        cdef bint done
-        if not (cnp.PyArray_ISNOTSWAPPED(array) and cnp.PyArray_ISALIGNED(array)):
-            return False
-        array = cnp.PyArray_GETCONTIGUOUS(array)
-        cdef const void *source = cnp.PyArray_DATA(array)
-        if count < NOGIL_BYTES // sizeof(double):
-            return rf_cast(of, given.casts_to, source, target, count)
-        with nogil:
-            done = rf_cast(of, given.casts_to, source, target, count)
-        return done
+            self.others = Otherwise()
+        cdef const void *memory = NULL
+        if array is None:
+            memory = self.others.memory_of(value, given)
+        if memory != NULL:
+            self.copy(target, memory, given.nbytes)
+            return True
+        return self.others.write(value, array, given, target)
 
     cdef Py_ssize_t write_batch(self, Py_ssize_t number, value, uint8_t *base, Py_ssize_t rows, Py_ssize_t most,
                                 int64_t index) except -1:
         """Write a leaf of a whole batch, of `rows` rows or, if negative, of up to `most`; returns how many."""
         cdef Field *field = &self.fields.fields[number]
         cdef cnp.ndarray array
-        if field.form != NULL:
+        if field.has_form:
             return self.forms.write_batch(number, value, base, rows, most, index, self.stream)
         array = array_of(value)
         if array is None or not (same_type(array, <cnp.dtype>self.dtypes[number])

@@ -30,10 +30,8 @@ def _before(leaf: Leaf, rows: int) -> int:
 
 
 def field_size(leaf: Leaf, rows: int) -> int:
-    """Return the bytes of a leaf's field; with a total, there is room for a row more (see cext/bytes/forms.c)."""
-    if leaf.form is None or leaf.form.total is None:
-        return rows * leaf.nbytes
-    return leaf.nbytes // leaf.shape[0] * (leaf.form.total + leaf.shape[0])
+    """Return the bytes of a leaf's field."""
+    return rows * leaf.nbytes if leaf.form is None else leaf.form.field_size(leaf, rows)
 
 
 @dataclass(frozen=True)

@@ -13,31 +13,19 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from ringfeed.spec.array import (
-    CONTAINERS,
-    AnyArray,
-    AnyDtype,
-    Array,
-    Leaf,
-    check_array,
-    error_of,
-    fields_of,
-    matching,
-    shown,
-)
-from ringfeed.spec.foreign import array_of_foreign, is_none
-from ringfeed.spec.nodes import Node, rebuilder, renamed, wrapper
-from ringfeed.spec.refusals import way_out
+from ringfeed._classes import class_names
+from ringfeed.spec.array import CONTAINERS, AnyArray, AnyDtype, Array, Leaf, check_array, error_of, fields_of, shown
+from ringfeed.spec.matching import matching
+from ringfeed.spec.nodes import Node, gather, parts_of, rebuilder, renamed, wrapper
 from ringfeed.spec.values import (
-    as_array,
+    as_given,
     from_array,
-    from_list,
     from_number,
-    in_dtype,
     is_many_numbers,
     is_number,
     plain,
     warn_of_numbers,
+    way_out,
 )
 
 if TYPE_CHECKING:
@@ -46,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["AnyArray", "AnyDtype", "Array", "Leaf", "Spec"]
 
 MAX_LEAVES, MAX_DEPTH = 1000, 64
+_NONE = "tensorflow.NoneTensorSpec"
 
 
 def _array_of(shape: tuple[int, ...], dtype: AnyDtype, where: str) -> Array:
@@ -55,7 +44,7 @@ def _array_of(shape: tuple[int, ...], dtype: AnyDtype, where: str) -> Array:
 
 def _inferred(value: object, where: str) -> Array:
     if isinstance(value, (str, bytes, bytearray, memoryview)) and not isinstance(value, np.generic):
-        from ringfeed.spec.strings import proposed  # noqa: PLC0415 - which imports the same modules as this one
+        from ringfeed.forms.strings import proposed  # noqa: PLC0415 - their room
 
         return proposed(value)
     found = from_number(value, None, where) if is_number(value) else from_array(value, where)
@@ -79,6 +68,15 @@ def _with_rows(value: object, where: str, found: AnyArray | None = None) -> AnyA
     return found
 
 
+def _from_list(value: object, leaf: Leaf, max_rows: int, where: str) -> AnyArray | None:
+    """Return a list of rows as one array; None for anything else."""
+    if not isinstance(value, list | tuple):
+        return None
+    from ringfeed.given.judging import from_list  # noqa: PLC0415 - its room
+
+    return from_list(value, leaf, (max_rows, *leaf.given_shape), where)
+
+
 def _refuse_rows(rows: int, expected: int, where: str) -> NoReturn:
     """Refuse a leaf that has not as many rows as those before it."""
     remedy = "give all leaves of a batch the same number of rows"
@@ -86,7 +84,10 @@ def _refuse_rows(rows: int, expected: int, where: str) -> NoReturn:
 
 
 def _given(value: object, where: str, *, has_rows: bool = False) -> Array:
-    value = array_of_foreign(value, where, has_rows=has_rows)
+    if not isinstance(value, Array):
+        from ringfeed.given.foreign import array_of_foreign  # noqa: PLC0415 - its room
+
+        value = array_of_foreign(value, where, has_rows=has_rows)
     if not isinstance(value, Array):
         expected = "a ringfeed.Array or a tuple, list or dict of them"
         raise error_of(where, f"is {shown(value)}", expected, "write it as in Array((224, 224, 3), 'uint8')")
@@ -96,13 +97,9 @@ def _given(value: object, where: str, *, has_rows: bool = False) -> Array:
 # --- Structure: from nested containers to nodes, and back ---
 
 
-def _parts(value: Any, where: str) -> list[tuple[str, object]]:
-    """Return the children of a container, each with where it stands; of an endless __iter__, one too many."""
-    if isinstance(value, dict):
-        return [(f"{where}[{key!r}]", child) for key, child in value.items()]
-    if (fields := fields_of(value)) is not None:
-        return [(f"{where}.{name}", child) for name, child in zip(fields, value, strict=True)]
-    return [(f"{where}[{number}]", child) for number, child in zip(range(len(value) + 1), value, strict=False)]
+def _is_none(value: object) -> bool:
+    """Whether a value stands for None in a sample or a spec: tf.data has an object of its own."""
+    return value is None or (type(value).__name__ == "NoneTensorSpec" and _NONE in class_names(value))
 
 
 class _Scan:
@@ -120,7 +117,7 @@ class _Scan:
 
     def walk(self, value: Any, where: str, above: tuple[int, ...]) -> Node:
         value = plain(value)
-        if above and is_none(value):
+        if above and _is_none(value):
             return ("none",)
         leaf = not isinstance(value, CONTAINERS)
         leaves = len(self.arrays) + (1 if leaf else len(value))
@@ -135,7 +132,7 @@ class _Scan:
             return self.leaf(value, where)
         if self.many is None and is_many_numbers(value):
             self.many = value, where
-        children = [self.walk(child, path, (*above, id(value))) for path, child in _parts(value, where)]
+        children = [self.walk(child, path, (*above, id(value))) for path, child in parts_of(value, where)]
         if isinstance(value, (dict, list)):
             return ("dict", list(value), children) if isinstance(value, dict) else ("list", children)
         return ("tuple", None if fields_of(value) is None else type(value), children)
@@ -144,36 +141,6 @@ class _Scan:
         self.arrays.append(self.look(value, where))
         self.paths.append(where.removeprefix(self.root))
         return ("leaf", len(self.arrays) - 1)
-
-
-def _gather(model: Any, value: Any, where: str, leaves: list[object]) -> None:
-    """Append the leaves of a value to ``leaves``, in the order of the tree of Arrays ``model``."""
-    if isinstance(model, Array):
-        leaves.append(value)
-        return
-    value = plain(value)
-    if shown(value) != (expected := shown(model)):
-        remedy = "return the same structure for every index"
-        if model is None:
-            expected, remedy = "None as the spec has it there", "return None for every index, or for none"
-        raise error_of(where, f"is {shown(value)}", expected, remedy)
-    if model is None:
-        return
-    if isinstance(model, dict):
-        _check_keys(model, value, where)
-        value = {key: value[key] for key in model}
-    if len(below := _parts(model, "")) != len(parts := _parts(value, where)):
-        raise error_of(
-            where, f"is {expected}, but its __iter__ gives others", "as many", "return a plain list or tuple"
-        )
-    for (_, inner), (path, child) in zip(below, parts, strict=True):
-        _gather(inner, child, path, leaves)
-
-
-def _check_keys(model: dict[Any, object], value: dict[Any, object], where: str) -> None:
-    lacks, also = [key for key in model if key not in value], [key for key in value if key not in model]
-    if got := " and ".join([f"lacks {lacks}"] * bool(lacks) + [f"has also {also}"] * bool(also)):
-        raise error_of(where, got, f"the keys {list(model)}", "return the same keys for every index")
 
 
 def _restore(structure: Node, arrays: tuple[Array, ...]) -> Spec:
@@ -220,7 +187,7 @@ class Spec:
         """
         scan = _Scan(f"dataset[{index}]: sample", sample, _inferred)
         if not strings and any(array.form is not None for array in scan.arrays):
-            from ringfeed.spec.strings import refuse_proposed  # noqa: PLC0415 - as above
+            from ringfeed.forms.strings import refuse_proposed  # noqa: PLC0415 - as above
 
             refuse_proposed(scan.tree, scan.root, zip(scan.paths, scan.arrays, strict=True))
         if scan.many is not None:
@@ -253,14 +220,14 @@ class Spec:
         """Return the spec with form="pad" in the place of variable=: of batches of several samples."""
         if not any(leaf.variable for leaf in self.leaves):
             return self
-        from ringfeed.spec.form_checks import padded  # noqa: PLC0415 - as for the forms of an Array
+        from ringfeed.forms.checks import padded  # noqa: PLC0415 - as for the forms of an Array
 
         return Spec(self.unflatten([padded(*pair) for pair in zip(self.leaves, self._key[1], strict=True)]))
 
     def flatten(self, sample: object, index: int, root: str = "sample") -> list[object]:
         """Return the leaves of a sample (``root``: or "batch") in order; only the structure is checked."""
         leaves: list[object] = []
-        _gather(self.tree, sample, f"dataset[{index}]: {root}", leaves)
+        gather(self.tree, sample, f"dataset[{index}]: {root}", leaves)
         return leaves
 
     def unflatten(self, leaves: Sequence[object]) -> Any:
@@ -271,25 +238,25 @@ class Spec:
         """Return a value for leaf ``number`` as an array of its very dtype and shape, of any strides."""
         leaf = self.leaves[number]
         where = f"dataset[{index}]: {leaf.path}"
-        found = in_dtype(as_array(value, leaf, where), leaf, where)
+        found = as_given(value, leaf, where)
         return matching(found, found.shape, leaf._replace(variable=()) if leaf.variable else leaf, where)
 
     def batch_of_one(self, number: int, value: object, index: int) -> AnyArray:
         """Return a sample that may be smaller than its leaf as a batch of one row."""
         leaf = self.leaves[number]
         where = f"dataset[{index}]: {leaf.path}"
-        found = in_dtype(as_array(value, leaf, where), leaf, where)
+        found = as_given(value, leaf, where)
         return matching(found, found.shape, leaf, where)[np.newaxis]
 
     def batch_array(self, number: int, value: object, index: int, max_rows: int) -> AnyArray:
         """Return the same of a whole batch: with a row axis of 0 to ``max_rows``, and smaller where it may be."""
         leaf = self.leaves[number]
         where = f"dataset[{index}]: {leaf.path.replace('sample', 'batch', 1)}"
-        found = _with_rows(value, where, from_list(value, leaf, (max_rows, *leaf.given_shape), where))
+        found = _with_rows(value, where, _from_list(value, leaf, max_rows, where))
         if len(found) > max_rows:
             remedy = "return smaller batches, or raise max_batch_size"
             raise error_of(where, f"has {len(found)} rows", f"at most {max_rows}", remedy)
-        found = in_dtype(found, leaf, where)
+        found = as_given(found, leaf, where)
         return matching(found, found.shape[1:], leaf, where)
 
     def batch_rows(self, number: int, rows: int, expected: int, index: int) -> NoReturn:

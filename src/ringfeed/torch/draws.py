@@ -51,7 +51,7 @@ def draws_kept() -> Iterator[None]:
 # ---- as JSON ----
 
 
-def _generators(loader: Any) -> dict[str, Any]:
+def generators(loader: Any) -> dict[str, Any]:
     """Return the generators of the user's that an epoch may draw from, each once."""
     places = {"generator": loader, "sampler": loader.sampler, "batch_sampler": loader.batch_sampler}
     found: dict[str, Any] = {}
@@ -64,14 +64,14 @@ def _generators(loader: Any) -> dict[str, Any]:
 
 def written(loader: Any) -> dict[str, str]:
     """Return where all generators are that the next epoch of a DataLoader may draw from."""
-    states = {name: generator.get_state() for name, generator in _generators(loader).items()}
+    states = {name: generator.get_state() for name, generator in generators(loader).items()}
     return {name: _text(state) for name, state in ({"global": torch.get_rng_state()} | states).items()}
 
 
 @contextmanager
 def put_back(loader: Any, states: dict[str, str]) -> Iterator[None]:
     """Have the generators be where `written` says; the global one is given back at the end."""
-    for name, generator in _generators(loader).items():
+    for name, generator in generators(loader).items():
         if name in states:
             generator.set_state(_state(states[name]))
     before = torch.get_rng_state()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from ringfeed._callers import callers_depth
@@ -40,6 +41,7 @@ class Place:
     draws: dict[str, str] = field(default_factory=dict)  # where the generators were at its start
     is_over: bool = False
     ring: Ring | None = None  # that it comes over
+    taken: int = 0  # of the batches that the ring has given since it began
     stream: Any = None  # the IterableDataset that this process reads
 
 
@@ -53,6 +55,8 @@ class Epoch:
         self._begun = begun
         self._ring: Ring | None = None
         self._batches: Iterator[Any] = iter(())
+        self._made: list[Any] = []  # the batch that was taken, until it is handed out
+        self._has_warned = False
         self.tries = 0
         """How often another ring has gone on in the place of one."""
 
@@ -75,6 +79,7 @@ class Epoch:
             ring.close()
             raise
         self._ring = self._place.ring = ring
+        self._place.taken = 0
         return self
 
     def torchs_own(self, batches: Iterator[Any]) -> Self:
@@ -90,36 +95,66 @@ class Epoch:
         return len(self._loader._index_sampler)  # noqa: SLF001 - a subclass's
 
     def __next__(self) -> Any:
-        try:
-            batch = next(self._batches)
-        except StopIteration:
-            self._place.is_over = True
-            self._leave()
-            raise
-        except RingfeedError as error:
-            failure = self._failure(error)
-        else:
-            self._note()
-            return batch
-        if failure is not None:
-            try:
-                raise failure from failure.__cause__
-            finally:
-                del failure  # its traceback has this frame
-        return next(self)
-
-    def _note(self) -> None:
-        """Note that a batch is done with."""
-        place, loader = self._place, self._loader
+        place = self._place
+        if not self._made:  # else Ctrl-C has kept it from the program
+            self._take()
+        lists = self._lists()
+        samples = self._make_up(lists)
+        batch = self._made[0]
+        # No call from here on: Ctrl-C comes in after calls, and the batch, its list and the counts go together.
         place.batches += 1
-        if self._ring is not None and isinstance(self._begun, IndexLists):
-            place.samples += self._begun.handed_out()
-            return
-        place.samples += loader.batch_size or 1  # or fewer, in the last
-        said = loader._IterableDataset_len_called  # noqa: SLF001 - torch's own, which its iterators look at
-        if self._ring is not None and said is not None and place.batches == said + 1:
+        place.taken += 1
+        place.samples += samples
+        if lists is not None:
+            del lists.given[0]
+        self._made = []
+        return batch
+
+    def _take(self) -> None:
+        """Take the next batch; raises what ends the epoch, or what the program is to see of a batch that failed."""
+        while not self._made:
+            failure: BaseException | None = None
+            try:
+                self._made = [*islice(self._batches, 1)]  # one step, for Ctrl-C
+                if not self._made:
+                    self._place.is_over = True
+                    self._leave()
+                    raise StopIteration
+            except RingfeedError as error:
+                failure = self._failure(error)
+            if failure is not None:
+                try:
+                    raise failure from failure.__cause__
+                finally:
+                    del failure  # its traceback has this frame
+
+    def _lists(self) -> IndexLists | None:
+        """Return what says the samples of a batch, where the ring has it of lists."""
+        return self._begun if self._ring is not None and isinstance(self._begun, IndexLists) else None
+
+    def _make_up(self, lists: IndexLists | None) -> int:
+        """Draw for a batch that is done with, and return its samples; a second time does only what is missing."""
+        if lists is not None:
+            return lists.make_up()
+        self._look_at_length()
+        size: int = self._loader.batch_size or 1  # or fewer, in the last
+        return size
+
+    def _pass_over(self) -> None:
+        """Count a batch that has failed."""
+        lists = self._lists()
+        self._place.samples += self._make_up(lists)
+        self._place.batches += 1
+        self._place.taken += 1
+        if lists is not None:
+            del lists.given[0]
+
+    def _look_at_length(self) -> None:
+        said, batches = self._loader._IterableDataset_len_called, self._place.batches + 1  # noqa: SLF001 - torch's own
+        if self._ring is not None and said is not None and batches == said + 1 and not self._has_warned:
+            self._has_warned = True
             message = (
-                f"len() of this DataLoader counted on an IterableDataset of length {said}, and batch {place.batches} "
+                f"len() of this DataLoader counted on an IterableDataset of length {said}, and batch {batches} "
                 f"has come; have each worker's copy give its own part of the data, by "
                 f"torch.utils.data.get_worker_info()"
             )
@@ -137,10 +172,10 @@ class Epoch:
         if isinstance(error, WorkerError) and getattr(self._batches, "failure", None) is None:
             reason = _of_pickling(error) or error
             if not isinstance(reason, TooLargeError | DeviceError):
-                self._note()  # as torch does, which goes on with the next batch
+                self._pass_over()  # as torch does, which goes on with the next batch
                 return ShipError(str(reason)) if isinstance(reason, UnsendableError) else _users(error)
         elif isinstance(error, ShipError):
-            self._note()
+            self._pass_over()
             return error
         self._go_on(reason)
         return None

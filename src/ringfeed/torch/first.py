@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
+import torch
 from torch.utils.data._utils import worker
 
 from ringfeed.torch.draws import draws_kept
@@ -28,7 +29,7 @@ def with_first(loader: Any, first: Any, start: WorkerStart, use: Callable[[Any],
         return _with_element(loader, start, use)
     dataset = loader.dataset
     _refuse_waiting(loader)
-    with draws_kept(), as_before(dataset, always=True), _told(loader, start, dataset):
+    with draws_kept(), as_before(dataset, always=True), told(loader, start, dataset):
         return use(_sample(loader, first))
 
 
@@ -61,7 +62,7 @@ def _with_element(loader: Any, start: WorkerStart, use: Callable[[Any], Any]) ->
     except Exception as error:
         message = f"its IterableDataset cannot be copied to another process: {error}"
         raise UnfitError(message) from error
-    with draws_kept(), _told(loader, start, copied):
+    with draws_kept(), told(loader, start, copied):
         for element in copied:
             return use(element)
     message = "its IterableDataset is empty in worker 0"
@@ -69,11 +70,12 @@ def _with_element(loader: Any, start: WorkerStart, use: Callable[[Any], Any]) ->
 
 
 @contextmanager
-def _told(loader: Any, start: WorkerStart, dataset: Any) -> Iterator[None]:
-    """Have torch's ``get_worker_info()`` say here that this is worker 0."""
+def told(loader: Any, start: WorkerStart, dataset: Any) -> Iterator[None]:
+    """Have torch say here that this is worker 0, and its generator begin with the seed of that one."""
     before = worker._worker_info  # noqa: SLF001 - there is no other way
     info = worker.WorkerInfo(id=0, num_workers=loader.num_workers, seed=start.base_seed, dataset=dataset)
-    worker._worker_info = info  # noqa: SLF001
+    torch.default_generator.manual_seed(start.base_seed)
+    worker._worker_info = info  # noqa: SLF001 - and no line ahead of `try`, for Ctrl-C
     try:
         yield
     finally:

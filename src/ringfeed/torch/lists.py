@@ -12,6 +12,7 @@ from collections import deque
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 from torch.utils.data import BatchSampler
 
 from ringfeed.errors import RingfeedError
@@ -54,12 +55,11 @@ class IndexLists:
         """``before``: where the generator was of which the base seed was drawn."""
         self._lists = lists
         self._drawn: deque[Any] = deque()  # and not given to the ring
-        self._given: deque[Any] = deque()  # to the ring, and not handed out
+        self.given: deque[Any] = deque()
+        """To the ring; the first is taken out when its batch is handed out."""
         self.base_seed = base_seed
         self.before = before
         self._takes_lists: bool | None = None
-        self.longest = 0
-        """The most samples of a list that was drawn."""
         self.room = MOST
         """The most that the ring takes."""
         self.most_ahead = 1
@@ -72,9 +72,7 @@ class IndexLists:
 
     def draw(self, count: int = 1) -> None:
         """Draw so many lists."""
-        for given in islice(self._lists, count):
-            self._drawn.append(given)
-            self._note(given)
+        self._drawn.extend(islice(self._lists, count))  # one step, for Ctrl-C
 
     def peek(self) -> Any:
         """Return the first list, which comes nevertheless; None where there is none."""
@@ -86,43 +84,49 @@ class IndexLists:
         return self
 
     def __next__(self) -> Any:
-        if self._drawn:
-            given = self._drawn.popleft()
-        else:
-            given = next(self._lists)
-            self._note(given)
-        self._given.append(given)
-        found = [*map(_index, given)] if isinstance(given, list | tuple) else _one(given)
+        given = self.peek()
+        if not self._drawn:
+            raise StopIteration
+        found = _many(given) if isinstance(given, list | tuple) else _one(given)
+        is_list = not isinstance(found, int)
         if self._takes_lists is None:
-            self._takes_lists = isinstance(found, list)
-        if isinstance(found, list) is not self._takes_lists:
+            self._takes_lists = is_list
+        if is_list is not self._takes_lists:
             message = f"the sampler gives {given!r}, and other kinds of indices before"
             raise UnfitError(message)
-        if self._takes_lists and len(found) > self.room:
+        if is_list and len(found) > self.room:
             message = f"the sampler gives a list of {len(found)}, and one of at most {self.room} was expected"
             raise UnfitError(message)
-        return found if isinstance(found, list) else [found]
+        # No call from here on: Ctrl-C comes in after calls, and a list is in the one place or in the other.
+        self.given += (given,)
+        del self._drawn[0]
+        return found if is_list else [found]
 
-    def handed_out(self) -> int:
-        """Note that a batch was handed out, or has failed; returns its samples."""
-        given = self._given.popleft()
-        self.draw()
-        return _length(given)
+    def make_up(self) -> int:
+        """Draw as torch does when a batch is handed out, or has failed: the first that was given. Returns its samples.
 
-    def _note(self, given: Any) -> None:
-        self.longest = max(self.longest, _length(given))
+        What Ctrl-C has kept a call from, the next one does.
+        """
+        if len(self.given) + len(self._drawn) <= self.most_ahead:
+            self.draw()
+        return _length(self.given[0])
+
+    @property
+    def longest(self) -> int:
+        """The most samples of a list that was drawn, and whose batch was not handed out."""
+        return max(map(_length, chain(self.given, self._drawn)), default=0)
 
     def again(self) -> bool:
         """Have what was not handed out be given again; returns whether another ring could have more room for it."""
-        self._drawn.extendleft(reversed(self._given))
-        self._given.clear()
+        self._drawn.extendleft(reversed(self.given))
+        self.given.clear()
         room, self.room = self.room, MOST
         return room < self.longest
 
     def rest(self) -> Iterator[Any]:
         """Give all that was not handed out."""
-        drawn = [*self._given, *self._drawn]
-        self._given, self._drawn = deque(), deque()
+        drawn = [*self.given, *self._drawn]
+        self.given, self._drawn = deque(), deque()
         return chain(drawn, self._lists)
 
 
@@ -133,8 +137,15 @@ def _length(given: Any) -> int:
 def _one(given: Any) -> Any:
     """Return a list in another form, or a single index."""
     if not isinstance(given, str) and hasattr(given, "__iter__") and getattr(given, "ndim", 1) != 0:
-        return [*map(_index, given)]
+        return _many([*given])
     return _index(given)
+
+
+def _many(given: list[Any] | tuple[Any, ...]) -> Any:
+    """Return the numbers of a list, as an array where that is quicker."""
+    if {*map(type, given)} == {int} and max(given) < MOST and min(given) >= 0:
+        return np.array(given, np.int64)
+    return [*map(_index, given)]
 
 
 def _index(given: Any) -> int:

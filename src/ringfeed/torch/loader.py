@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from copy import copy
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch.utils.data
@@ -27,6 +28,7 @@ OWN = torch.utils.data.DataLoader
 T_co = TypeVar("T_co", covariant=True)
 VERSION = 1
 TRIES = 8  # of an epoch, with other slots
+_RUNNING = ("_rings", "_base_seed")  # of which a copy has its own
 
 
 class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # torch is not seen by the type checker
@@ -41,7 +43,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
     - Workers fill batches together, straight into ``prefetch_factor * num_workers + 1`` slots; a tensor keeps its slot.
       Where kept tensors hold every slot but one, batches are private copies, with one `SlotsHeldWarning`.
     - Workers stay from epoch to epoch, also without ``persistent_workers``; what the program changes in the dataset
-      between two epochs is sent to them then. With ``persistent_workers=True`` it is not, as with torch.
+      between two epochs is sent to them then, with the base seed of the epoch, and a fresh copy of an
+      ``IterableDataset``. With ``persistent_workers=True`` it is not, as with torch.
     - The numbers that a sample draws from torch, ``numpy.random`` and ``random`` depend on the epoch's base seed and
       the sample's index: with ``num_workers`` above 0 they do not depend on the workers. A dataset with
       ``__getitems__`` is asked for many samples at once, and is not seeded so.
@@ -130,6 +133,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
             over = epoch.over_ring(self._take_ring(begun), number, at)
             if at is None and not isinstance(begun, lists.IndexLists):
                 _without(over.batches, epoch.place.batches)
+                epoch.place.taken = epoch.place.batches
         except Exception as error:  # noqa: BLE001 - whatever it is, torch may be able to do it
             return self._instead(epoch, begun, error, at)
         return over
@@ -192,12 +196,16 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
 
     def _idle(self) -> list[Ring]:
         found: list[Ring] = self.__dict__.setdefault("_rings", [])
+        if not all(ring.is_here for ring in found):
+            found.clear()
         return found
 
     def __getstate__(self) -> dict[str, Any]:
-        """Travel without what runs."""
-        kept: dict[str, Any] = {name: value for name, value in self.__dict__.items() if name != "_rings"}
+        """Travel without what runs: a copy begins an epoch of its own."""
+        kept: dict[str, Any] = {name: value for name, value in self.__dict__.items() if name not in _RUNNING}
         kept["_iterator"] = None
+        if self._place is not None:
+            kept["_place"] = Place(self._place.epoch, is_over=True)
         return kept
 
     # ---- torch's own way ----
@@ -241,6 +249,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the program is in this loader's epochs, as JSON has it."""
+        if self._resumed is not None:
+            return copy(self._resumed)  # nothing of it has been handed out
         place = self._place
         if place is None or place.is_over:
             place = Place(self._next_epoch(), draws=draws.written(self))
@@ -254,7 +264,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
         if not place.batches or not isinstance(self.dataset, torch.utils.data.IterableDataset):
             return {}
         if place.ring is not None:
-            return {"num_workers": self.num_workers, "stream": place.ring.place()}
+            return {"num_workers": self.num_workers, "stream": place.ring.place(place.taken)}
         if self.num_workers == 0 and opening.has_state(place.stream):
             return {"num_workers": 0, "dataset": json.loads(encoded(place.stream.state_dict()))}
         return {"num_workers": self.num_workers}

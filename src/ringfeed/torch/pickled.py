@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ringfeed.data.worker_info import seed_as_told
 from ringfeed.orders.rng import installed, reseed
-from ringfeed.torch.marks import forget
+from ringfeed.torch.marks import forget, has_drawn, renew
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -62,11 +63,22 @@ class Batches:
         """Return the bytes of a batch."""
         found = samples[0] if self.alone else samples
         if self.collate_fn is not None:
-            if (context := installed.context) is not None:
-                reseed(context)
-                forget()
-            found = self.collate_fn(found)
+            found = self._collated(self.collate_fn, found)
         return self._in_rows(parts_of(found))
+
+    def _collated(self, collate_fn: Callable[[Any], Any], samples: Any) -> Any:
+        """Call the function with random numbers that are the batch's own."""
+        context = installed.context
+        if context is None:
+            return collate_fn(samples)
+        reseed(context)
+        renew()
+        found = collate_fn(samples)
+        if has_drawn():
+            forget()
+        seed_as_told()  # the next sample, which may ask for it
+        renew()
+        return found
 
     def _in_rows(self, parts: Sequence[AnyArray]) -> AnyArray:
         size = size_of(parts)

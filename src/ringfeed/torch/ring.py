@@ -1,7 +1,8 @@
 """The ring under a DataLoader: a Loader whose order the DataLoader's own samplers give, epoch after epoch.
 
-One iterator at a time has it. It stays for the next epoch, with its workers; the workers are sent what the program
-changes in the dataset between two epochs, unless ``persistent_workers`` says that they keep theirs.
+One iterator at a time has it. It stays for the next epoch, with its workers. Unless ``persistent_workers`` says that
+they keep what they have, they are told the base seed of the epoch, and sent what the program has changed in the
+dataset, or another copy of an iterable, of which nothing is read yet.
 
     default_collate, samples of one shape and text      leaf by leaf: Form
     collate_fn, batch_size=None, all else               as bytes: Pickling
@@ -14,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import Subset, TensorDataset, default_collate
 
+from ringfeed._process import Forks
 from ringfeed._units import show_bytes
-from ringfeed.data.streams import Interleave
 from ringfeed.iterables.opening import has_state
+from ringfeed.iterables.streams import Interleave
 from ringfeed.loader import Loader, stream_of
 from ringfeed.ring._ring import MAX_WORKERS
 from ringfeed.ring.segment import MIN_SLOTS
@@ -85,12 +87,13 @@ class Ring:
         ``pickling``: has batches go as bytes.
         """
         refuse_own_collation()
-        first, base_seed = begun.peek() if isinstance(begun, IndexLists) else None, begun.base_seed
+        self._forks = Forks.count
+        first = begun.peek() if isinstance(begun, IndexLists) else None
         self.pickling = pickling
         self.rows = rows = max(_size_of(loader), begun.longest if isinstance(begun, IndexLists) else 0)
         """The most samples of a batch."""
         self._order = _Order()
-        start, is_stream = WorkerStart(loader.num_workers, base_seed, loader.worker_init_fn), first is None
+        start, is_stream = _start_of(loader, begun), first is None
         if pickling is None:
             form = with_first(loader, first, start, Form.of)
             spec = {"spec": form.tree} if is_stream else {"spec": form.tree, "max_batch_size": rows}
@@ -100,6 +103,7 @@ class Ring:
             settings = _of_iterable(loader, start)
         else:
             settings = {"dataset": _of_samples(loader, start, pickling), "batch_sampler": self._order}
+        self._read = settings["dataset"]
         self.loader = Loader(**settings | spec, **_settings(loader))
         self._stream = stream_of(self.loader)
         if not loader.persistent_workers:
@@ -117,6 +121,9 @@ class Ring:
         """
         if isinstance(begun, IndexLists):
             self._order.now, begun.room = begun, self.rows
+        elif self._stream.source.changes:
+            for copy in self._read.iterables:
+                copy.start = copy.start._replace(base_seed=begun.base_seed)
         self.loader.set_epoch(epoch % EPOCHS)
         if place is not None:
             now = self.loader.state_dict()
@@ -124,9 +131,14 @@ class Ring:
             self.loader.load_state_dict(dict(place) | same)
         return self._stream.begin(lambda: self._stream.epoch(self._build))  # type: ignore[return-value]
 
-    def place(self) -> dict[str, Any]:
-        """Return where the program is in its iterables, as JSON has it."""
-        return self.loader.state_dict()
+    @property
+    def is_here(self) -> bool:
+        """Whether this process has made it, and not one that this one was forked from."""
+        return self._forks == Forks.count
+
+    def place(self, taken: int) -> dict[str, Any]:
+        """Return where the program is in its iterables, as JSON has it; ``taken``: batches since `begin`."""
+        return self.loader.state_dict(batches=taken)
 
     def close(self) -> None:
         """End the workers and give the memory back."""
@@ -137,6 +149,11 @@ class Ring:
         plan = self.loader.plan
         workers = "1 worker process" if plan.workers == 1 else f"{plan.workers} worker processes"
         return f"{workers}, {plan.slots} slots, {show_bytes(plan.total)} of shared memory"
+
+
+def _start_of(loader: Any, begun: IndexLists | Start) -> WorkerStart:
+    is_told = not loader.persistent_workers and isinstance(begun, IndexLists)
+    return WorkerStart(loader.num_workers, begun.base_seed, loader.worker_init_fn, epoch_is_seed=is_told)
 
 
 def has_accelerator() -> bool:

@@ -21,3 +21,8 @@ def say(loader: Any, what: str, level: int) -> None:
     if what not in (said := _said.setdefault(loader, set())):
         said.add(what)
         LOG.log(level, "DataLoader of %s %s", type(loader.dataset).__name__, what)
+
+
+def said_of(loader: Any) -> set[str]:
+    """Return the lines that were logged of a DataLoader, without its name."""
+    return {*_said.get(loader, ())}

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringfeed.data.worker_info import tell_torch, worker_info
 from ringfeed.orders.rng import installed, reseed
-from ringfeed.torch.marks import forget, has_drawn, is_settled, settle
+from ringfeed.torch._watched import WatchedSamples
+from ringfeed.torch.marks import absent, forget, has_drawn, is_settled, quick_watch, settle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-
-LOOKS = 2  # at a sample: an import of torch or NumPy in the first seems to be a draw
 
 
 class WorkerStart(NamedTuple):
@@ -28,19 +27,20 @@ class WorkerStart(NamedTuple):
     workers: int
     base_seed: int
     init_fn: Callable[[int], object] | None
+    epoch_is_seed: bool
+    """Whether each epoch has a base seed of its own, which is its number."""
 
-    def begin(self, dataset: Any) -> None:
-        """Have torch's ``get_worker_info()`` say which worker this is, and call the user's function."""
+    def begin(self, dataset: Any, epoch: int, *, is_first: bool) -> None:
+        """Have torch's ``get_worker_info()`` say which worker this is; in its first epoch call the user's function."""
         here = worker_info()
-        if here is None:
-            return
-        self.begin_as(here.id, dataset)
+        if here is not None:
+            self.begin_as(here.id, dataset, epoch if self.epoch_is_seed else None, is_first=is_first)
 
-    def begin_as(self, number: int, dataset: Any) -> None:
-        """The same, as the worker of this number."""
-        seed = self.base_seed + number
-        tell_torch(number, self.workers, seed, dataset, threads=1)  # also where a fork has brought in another number
-        if self.init_fn is not None:
+    def begin_as(self, number: int, dataset: Any, base_seed: int | None = None, *, is_first: bool = True) -> None:
+        """The same, as the worker of this number; ``base_seed``: in the place of that of the first epoch."""
+        seed = (self.base_seed if base_seed is None else base_seed) + number
+        tell_torch(number, self.workers, seed, dataset, as_torch=True)
+        if self.init_fn is not None and is_first:
             import torch  # noqa: PLC0415 - such functions ask torch for the seed
 
             random.seed(seed)
@@ -56,7 +56,7 @@ def _seed_numpy(base_seed: int, number: int) -> None:
         sys.modules["numpy.random"].seed(worker._generate_state(base_seed, number))  # noqa: SLF001 - torch's own seed
 
 
-class Samples:
+class Samples(WatchedSamples):
     """The dataset of a DataLoader, sample by sample.
 
     A sample that draws from a global generator is read with that one seeded for it, so that it does not depend on the
@@ -65,20 +65,28 @@ class Samples:
 
     def __init__(self, dataset: Any, start: WorkerStart) -> None:
         self.dataset = dataset
-        self.start: WorkerStart | None = start
+        self.start = start
         self.draws = False
+        self._epoch: int | None = None  # that this worker was told of
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__}  # and nothing of what is watched
 
     def begin(self) -> None:
-        """Tell torch which worker this is, ahead of the first sample."""
-        if self.start is not None:
-            self.start.begin(self.dataset)
-            self.start = None
-            forget()
+        """Tell torch which worker this is, ahead of the first sample of an epoch."""
+        context = installed.context
+        if context is None or context.epoch == self._epoch:
+            return
+        is_first, self._epoch = self._epoch is None, context.epoch
+        self.start.begin(self.dataset, context.epoch, is_first=is_first)
+        forget()
 
-    def __getitem__(self, index: int) -> Any:
-        if self.start is not None:
-            self.begin()
-        for _ in range(0 if self.draws else LOOKS):
+    def read(self, index: int, looks: int) -> Any:
+        """Return a sample, of which ``looks`` readings may be in vain; those after it may be read at once."""
+        self.begin()
+        left = 0 if self.draws else looks
+        while left:
+            before = absent()
             if not is_settled():
                 settle()
             try:
@@ -88,12 +96,19 @@ class Samples:
                     raise
             else:
                 if not has_drawn():
+                    self._watch()
                     return sample
             forget()
+            left -= absent() == before  # else what it imported may have been all that it seemed to draw
         self.draws = True
         if (context := installed.context) is not None:
             reseed(context)
         return self.dataset[index]
+
+    def _watch(self) -> None:
+        watch, context = quick_watch(), installed.context
+        if watch is not None and context is not None:
+            self.watch_over(self.dataset, watch, context)
 
 
 class BulkSamples(Samples):

@@ -22,13 +22,16 @@ from ringfeed.orders.rng import SampleContext, installed, reseed
 from ringfeed.ring.failure import End, Kind, kind_of
 from ringfeed.spec.spec import Array, Spec
 from ringfeed.spec.values import plain
+from ringfeed.transforms._batches import BatchWriter
 from ringfeed.transforms.functions import of_one
 from ringfeed.transforms.source import Between, TransformSource, failed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ringfeed.data.base import Delivery, Fill, Reader, Source
+    from ringfeed.data.base import Source
+    from ringfeed.data.reader import Fill, Reader
+    from ringfeed.data.terms import Delivery
     from ringfeed.ring._ring import Lease
     from ringfeed.spec._rows import RowWriter
     from ringfeed.transforms.functions import Functions
@@ -160,7 +163,14 @@ class CollateSource(TransformSource):
             change = partial(self._apply_to_batch, of_one(functions.batch_transform), reader)
         on_error = partial(self._batch_failed, reader)
         return partial(
-            writer.collate, address, partial(collector.begin, fill), make, change, self.rows, self.skips, on_error
+            BatchWriter(writer).collate,
+            address,
+            partial(collector.begin, fill),
+            make,
+            change,
+            self.rows,
+            self.skips,
+            on_error,
         )
 
     def _taken(self, transform: Any) -> Callable[[int, Any], Any]:

@@ -19,11 +19,6 @@ class Functions(NamedTuple):
     batch_transform: Any = None
     worker_init_fn: Any = None
 
-    @classmethod
-    def of(cls, *functions: Any) -> Functions | None:
-        """Return the functions in this order; None where there are none."""
-        return None if all(one is None for one in functions) else cls(*functions)
-
     def check(self, batch_size: int | None) -> None:
         """Raise TypeError for what cannot be called so, ValueError for what does not fit the dataset."""
         for name, function in self._asdict().items():

@@ -17,19 +17,22 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from ringfeed.data.base import Preview, packages_in
-from ringfeed.data.members import Rows
+from ringfeed.data.base import packages_in
+from ringfeed.data.rows import Rows
+from ringfeed.data.terms import Preview
 from ringfeed.data.worker_info import worker_info
 from ringfeed.data.wrapped import WrappedSource
 from ringfeed.errors import FunctionError, SpecError
 from ringfeed.orders.rng import reseed
 from ringfeed.spec.spec import Spec
+from ringfeed.transforms._batches import BatchWriter
 from ringfeed.transforms.functions import Composed, of_one
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from ringfeed.data.base import Fill, Reader, Source
+    from ringfeed.data.base import Source
+    from ringfeed.data.reader import Fill, Reader
     from ringfeed.spec._rows import RowWriter
     from ringfeed.transforms.functions import Functions
 
@@ -173,7 +176,7 @@ class TransformSource(WrappedSource):
             return fill
         apply = partial(self._apply_to_batch, of_one(dataset.functions.batch_transform), reader)
         address = reader.end.claim_address
-        return partial(writer.change_batch, address, fill, apply, self.whole, self.skips, reader.failed)
+        return partial(BatchWriter(writer).change, address, fill, apply, self.whole, self.skips, reader.failed)
 
     def _open_samples(self, dataset: Any, reader: Reader) -> Fill:
         if not self.has_transform:

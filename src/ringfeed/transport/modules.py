@@ -8,7 +8,6 @@ that leads there. All other modules are imported in a worker by their names.
 from __future__ import annotations
 
 import sys
-import sysconfig
 import weakref
 from pathlib import PurePath
 from types import BuiltinFunctionType, FunctionType, ModuleType
@@ -20,9 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _INSTALLED = frozenset(("site-packages", "dist-packages"))
-_LIBRARIES = tuple(
-    {PurePath(path) for key in ("stdlib", "platstdlib") if (path := sysconfig.get_path(key))}
-    | {PurePath(sys.base_prefix, "lib", f"python{sys.version_info[0]}.{sys.version_info[1]}")}
+_LIBRARIES = tuple(  # where sysconfig finds them, too, which takes milliseconds to be asked
+    {
+        PurePath(prefix, folder, f"python{sys.version_info[0]}.{sys.version_info[1]}")
+        for prefix in (sys.base_prefix, sys.exec_prefix)
+        for folder in ("lib", sys.platlibdir)
+    }
 )
 _MAIN = ("__main__", "__mp_main__")
 # Decided once: a later version of a dataset must not find another answer.

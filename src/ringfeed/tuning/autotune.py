@@ -247,10 +247,8 @@ class Tuner:
         return self.history[-1]
 
 
-def make_tuner(auto: Collection[Side], most: Setting) -> Tuner | None:
-    """Return the tuner of what is "auto", from little to no more than ``most``; None where nothing is."""
-    if not auto:
-        return None
+def make_tuner(auto: Collection[Side], most: Setting) -> Tuner:
+    """Return the tuner of what is "auto", from little to no more than ``most``."""
     workers = min(1, most.workers) if "workers" in auto else most.workers
     return Tuner(Setting(workers, MIN_SLOTS if "slots" in auto else most.slots), most, auto)
 

@@ -10,7 +10,7 @@ from ringfeed._units import show_bytes
 from ringfeed.errors import RingfeedError
 from ringfeed.ring import _ring
 from ringfeed.ring._snapshot import Observer
-from ringfeed.ring.machine import check_free
+from ringfeed.ring.free_memory import check_free
 from ringfeed.tuning.autotune import Window
 
 if TYPE_CHECKING:

@@ -2,11 +2,12 @@
 
 What the dataset opens in a sample, such as a session, belongs to the loop in which it was opened. So all of its samples
 are read in one: the first one, for the spec, and those of all loaders and threads of this process.
+
+asyncio, whose import takes as long as a third of all others here, is imported for such a dataset alone.
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
 import weakref
@@ -17,6 +18,7 @@ from ringfeed.orders.rng import installed, making
 from ringfeed.ring.machine import start_thread
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Awaitable
 
 LAST_S = 0.2  # that cancelled tasks have to come to an end
@@ -29,6 +31,8 @@ class EventLoop:
 
     def __init__(self) -> None:
         """Make the loop; it does not run yet."""
+        import asyncio  # noqa: PLC0415 - see above
+
         self.loop = asyncio.new_event_loop()
         self.loop.set_exception_handler(_be_silent)
         self._thread = threading.Thread(target=self._run, name="ringfeed-loop", daemon=True)
@@ -61,6 +65,8 @@ def _be_silent(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None
 
 
 async def _finish() -> None:
+    import asyncio  # noqa: PLC0415 - see above
+
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()
@@ -95,6 +101,8 @@ def end_loop(dataset: Any) -> None:
 
 def completed(dataset: Any, sample: Awaitable[Any]) -> Any:
     """Return a sample that is awaited in the dataset's event loop, with the random numbers of this thread's sample."""
+    import asyncio  # noqa: PLC0415 - see above
+
     context = installed.context
 
     async def read() -> Any:

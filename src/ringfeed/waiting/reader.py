@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ringfeed.data.base import IDLE_NS, Reader
+from ringfeed.data.reader import IDLE_NS, Reader
 from ringfeed.data.worker_info import worker_info
+from ringfeed.data.wrapped import innermost
 from ringfeed.ring import _ring
 from ringfeed.waiting import _claims
 from ringfeed.waiting.fetching import Tasks, Threads
-from ringfeed.waiting.sources import innermost
 from ringfeed.waiting.window import LOOK_S, Window
 
 if TYPE_CHECKING:
-    from ringfeed.data.base import Port, Source
+    from ringfeed.data.base import Source
+    from ringfeed.data.reader import Port
     from ringfeed.waiting.ticket import Ticket
 
 LOOK_NS = int(LOOK_S * 1e9)
@@ -39,9 +40,8 @@ class Waiting(NamedTuple):
 
 
 def open_waiting(source: Source, concurrency: int) -> None:
-    """Have the readers of a source have so many samples in flight; 0: one each."""
-    if concurrency:
-        source.open_reader = Waiting(concurrency, innermost(source).is_async)
+    """Have the readers of a source have so many samples in flight."""
+    source.open_reader = Waiting(concurrency, innermost(source).is_async)
 
 
 class WaitingReader(Reader):

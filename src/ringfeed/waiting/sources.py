@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 from ringfeed._checks import check_count
 from ringfeed.data.batches import BatchSource
 from ringfeed.data.samples import SampleSource
-from ringfeed.data.wrapped import WrappedSource
+from ringfeed.data.wrapped import innermost
 from ringfeed.waiting.event_loop import completed
 
 if TYPE_CHECKING:
-    from ringfeed.data.base import Source, Terms
+    from ringfeed.data.base import Source
+    from ringfeed.data.terms import Terms
 
 DEFAULT_MOST = 100  # in flight for an async dataset whose user says nothing, and no more than two batches
 MOST = 10_000
@@ -61,13 +62,6 @@ def _refuse_async_methods(dataset: Any) -> None:
                 f"give concurrency= samples that are awaited at a time"
             )
             raise TypeError(message)
-
-
-def innermost(source: Source) -> Source:
-    """Return the source that reads the dataset of the user's."""
-    while isinstance(source, WrappedSource):
-        source = source.inner
-    return source
 
 
 def concurrency_of(source: Source, asked: object, workers: int, *, is_auto: bool) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ringfeed.data.base import Reader
+from ringfeed.data.reader import Reader
 from ringfeed.orders.rng import SampleContext
 from ringfeed.transforms.functions import Composed
 from ringfeed.waiting import _claims

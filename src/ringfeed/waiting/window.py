@@ -19,7 +19,7 @@ from ringfeed.waiting.ticket import Ticket
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ringfeed.data.base import Reader
+    from ringfeed.data.reader import Reader
     from ringfeed.waiting.fetching import Fetch, Fetcher
 
 LOOK_S = 0.05  # a worker with samples in flight looks so often whether their epoch was broken off

@@ -9,6 +9,7 @@ import errno
 import os
 import pickle
 import select
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ringfeed.ring import _ring
@@ -63,7 +64,5 @@ def _next_packet(end: HasFileno, timeout_s: float | None) -> tuple[bytes, list[D
     while True:
         if not poller.poll(None if timeout_s is None else timeout_s * 1000):
             raise TimeoutError
-        try:
+        with suppress(ConnectionResetError):  # said once, before what it had sent, of a peer that left messages unread
             return _ring.receive(end.fileno())
-        except ConnectionResetError:  # said once of a peer that has left messages unread, before what it had sent
-            continue

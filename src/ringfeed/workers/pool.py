@@ -9,16 +9,16 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ringfeed.data.base import Port
+from ringfeed.data.reader import Port
 from ringfeed.errors import WorkerError
 from ringfeed.ring import _ring
 from ringfeed.ring._snapshot import Observer
 from ringfeed.ring.machine import start_thread
 
 if TYPE_CHECKING:
-    from ringfeed.data.base import Reader, Source
+    from ringfeed.data.base import Source
+    from ringfeed.data.reader import Reader
     from ringfeed.errors import RingfeedError
-    from ringfeed.iterables.states import StreamStates
     from ringfeed.ring.segment import Segment
     from ringfeed.workers.process import Launcher
 
@@ -47,7 +47,7 @@ class PoolConfig:
     initial_workers: int = 0  # of the workers; the others come when they are wanted
     timeout_s: float | None = None
     launcher: Launcher | None = None  # what has begun to start workers already
-    states: StreamStates | None = None
+    states: Any = None  # what is kept of an iterable: see `Source.keep`
 
 
 class Pool(ABC):

@@ -132,6 +132,7 @@ class Launcher(ABC):
 
     ships = True  # whether the dataset is sent in shared memory
     holds_dataset = False  # whether a worker that is started has the dataset already
+    descriptors = 0  # that it has when it has begun
 
     def __init__(self) -> None:
         """Start nothing yet."""

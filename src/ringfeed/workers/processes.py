@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 from ringfeed.errors import RingfeedError, WorkerError
 from ringfeed.ring._ring import Descriptor
 from ringfeed.ring.machine import check_processes, start_thread
-from ringfeed.workers.fork import Fork
-from ringfeed.workers.forkserver import DESCRIPTORS, Forkserver
 from ringfeed.workers.handshake import Handshake
 from ringfeed.workers.pool import STOP_S, Death, Pool
 from ringfeed.workers.process import terminate_all
@@ -42,7 +40,7 @@ class Processes(Pool):
         self._stacks = Stacks()
         self._stopping = False
         self._lock = threading.RLock()  # roster, versions and starts change together
-        check_processes(config.initial_workers, 0 if config.launcher is None else DESCRIPTORS)
+        check_processes(config.initial_workers, 0 if config.launcher is None else config.launcher.descriptors)
         self._launcher = config.launcher or _launcher(config)
         self._handshake = Handshake(config, self._launcher)
         self._wake_fd: Descriptor | None = Descriptor(os.eventfd, 0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -285,5 +283,9 @@ def _launcher(config: PoolConfig) -> Launcher:
     if config.start_method == "spawn":
         return Spawner()
     if config.start_method == "fork":
+        from ringfeed.forkserver.fork import Fork  # noqa: PLC0415 - its room
+
         return Fork(config.timeout_s)
+    from ringfeed.forkserver.launchers import Forkserver  # noqa: PLC0415 - its room
+
     return Forkserver(config.timeout_s, config.source.packages)

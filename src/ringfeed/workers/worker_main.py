@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ringfeed.ring import _ring
-from ringfeed.ring._ring import Descriptor
+from ringfeed.ring._ring import Child, Descriptor
 from ringfeed.transport import imports as _imports
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from _typeshed import HasFileno
 
-    from ringfeed.data.base import Reader, Source
-    from ringfeed.iterables.states import StreamStates
+    from ringfeed.data.base import Source
+    from ringfeed.data.reader import Reader
 
 KEPT_HEAP = 64 * 1024 * 1024
 LARGEST_KEPT_BLOCK = 32 * 1024 * 1024
@@ -46,7 +46,7 @@ class WorkerMain:
         self._number: int = hello["number"]
         self._worker = hello["lane"] - 1, hello["workers"], hello["start"]
         control, slots, self._stack = fds[:3]
-        self._states = self._open_states(hello["states"], fds)
+        self._states = self._source.kept(fds.pop(), hello["states"]) if hello["states"] else None  # the last
         self._ring = open_ring(control.fileno(), slots.fileno(), hello["sizes"])
         self._end = _ring.WorkerEnd(self._ring, self._number, hello["lane"])
         self._register_stack_dump(self._stack.fileno())
@@ -58,19 +58,10 @@ class WorkerMain:
         self._reader = self._open()
 
     def _open(self) -> Reader:
-        from ringfeed.data.base import Port  # noqa: PLC0415 - imports NumPy
+        from ringfeed.data.reader import Port  # noqa: PLC0415 - imports NumPy
 
         port = Port(self._end, self._ring, self._offsets, bars=self._bars, states=self._states, worker=self._worker)
         return self._source.reader(self._dataset, port)
-
-    def _open_states(self, size: int, fds: list[Descriptor]) -> StreamStates | None:
-        """Map what is kept of streams, whose descriptor is the last."""
-        if not size:
-            return None
-        from ringfeed.iterables.states import StreamStates  # noqa: PLC0415 - imports NumPy
-
-        with fds.pop() as memfd:
-            return StreamStates.opened(memfd.fileno(), size, self._source.streams)
 
     @staticmethod
     def _unpack(manifest: bytes, fds: list[Descriptor]) -> Any:
@@ -128,6 +119,19 @@ def flush_output() -> None:
             stream.flush()
 
 
+def fork(live: Callable[[], NoReturn]) -> Child:
+    """Fork a process that becomes a worker or a forkserver in ``live()``; until then no signal runs our handlers in it.
+
+    Python's warning about threads is given by `forkserver.fork`, in better words.
+    """
+    import warnings  # noqa: PLC0415 - see above
+
+    flush_output()  # or the child would write it again
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return Child(_ring.fork, live)
+
+
 def become_worker(parent_fd: int, lifeline_fd: int) -> None:
     """Lead a process group that dies with the consumer, and leave Ctrl-C to the consumer."""
     if os.getpgrp() != os.getpid():
@@ -160,8 +164,6 @@ def _execute(
     """Put another program in this one's place. No thread survives that: another process guards it in the same way."""
     if os.getpid() != home:  # a child of the dataset's: it is in the guarded group
         execute(*arguments)
-    from ringfeed.workers.forkserver_main import fork  # noqa: PLC0415 - it imports this module
-
     myself = os.pidfd_open(home)
     guard = fork(partial(_guard_program, parent_fd, lifeline_fd, myself))
     try:

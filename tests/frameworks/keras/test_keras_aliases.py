@@ -16,7 +16,7 @@ import pytest
 import ringfeed
 from ringfeed.frameworks.base import Framework
 from ringfeed.frameworks.batch import Epoch, Outstanding, TensorBuilder
-from ringfeed.spec.dlpack import Exported
+from ringfeed.frameworks.dlpack import Exported
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

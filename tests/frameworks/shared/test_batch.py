@@ -12,7 +12,7 @@ import ringfeed
 from ringfeed.frameworks.base import Framework
 from ringfeed.frameworks.batch import Outstanding, TensorBuilder
 from ringfeed.frameworks.cast import Chosen
-from ringfeed.spec.dlpack import Exported
+from ringfeed.frameworks.dlpack import Exported
 
 
 class Asked:

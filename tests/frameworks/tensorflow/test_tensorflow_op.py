@@ -536,7 +536,7 @@ SCRIPT = """
 LEAVE = """
     import threading, time
     import ringfeed, ringfeed.frameworks.tensorflow.feed
-    from ringfeed.ring import _feed
+    from ringfeed.frameworks.tensorflow import _feed
 
     class Numbers:
         def __iter__(self):

@@ -28,11 +28,11 @@ from ringfeed.errors import SpecError
 from ringfeed.frameworks.base import Framework
 from ringfeed.frameworks.batch import Epoch, Outstanding, TensorBuilder, without_lists
 from ringfeed.frameworks.cast import casts_of
+from ringfeed.frameworks.dlpack import Exported
 from ringfeed.frameworks.tensorflow import op as tensorflow_op
 from ringfeed.frameworks.tensorflow.cast import TensorFlowCasts
 from ringfeed.frameworks.tensorflow.feed import check_whole, ended_early, superseded
 from ringfeed.frameworks.tensorflow.forms import beside_specs, blank_shape, joiner, values_spec
-from ringfeed.spec.dlpack import Exported
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

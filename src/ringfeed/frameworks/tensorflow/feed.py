@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from ringfeed._process import Exit, Forks
 from ringfeed.errors import RingfeedError, StateError, SupersededError
+from ringfeed.frameworks.tensorflow import _feed
 from ringfeed.resume.place import UNKNOWN
-from ringfeed.ring import _feed
 
 if TYPE_CHECKING:
     from ringfeed.frameworks.base import BatchIterator, BatchStream

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
+from ringfeed.frameworks.tensorflow import _feed
 from ringfeed.frameworks.tensorflow.feed import LoaderFeed
-from ringfeed.ring import _feed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

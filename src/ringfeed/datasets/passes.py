@@ -1,0 +1,133 @@
+"""A Keras dataset as a loader reads it: pass by pass, in Keras' order; Keras says when its hooks run.
+
+    numbers      0 1 2 3 4 5 6 7      the batches of one pass, in its order
+    given        0 1 2 3 4            to the ring, as far as it plans ahead
+    taken        0 1                  the rest can be planned anew, from the dataset as it is now
+
+No worker imports this module.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ringfeed.data.batches import BatchSource
+from ringfeed.orders.sampler import ByPosition, Stateless, make_sampler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from ringfeed.data.terms import Terms
+    from ringfeed.orders.permutation import Indices
+
+
+class Pass(Stateless):
+    """The numbers of the batches of one pass; without end where there are none to say."""
+
+    def __init__(self, numbers: Sequence[int] | Indices | None, begin: int = 0) -> None:
+        """Begin with the first number, or for a dataset without end with ``begin``."""
+        self._numbers = None if numbers is None else np.asarray(numbers, np.int64)
+        self.given = begin
+
+    def take(self, count: int) -> Indices:
+        """Return the next numbers."""
+        begin, end = self.given, self.given + count
+        taken = np.arange(begin, end, dtype=np.int64) if self._numbers is None else self._numbers[begin:end]
+        self.given += len(taken)
+        return taken
+
+    def rest(self, begin: int) -> Iterator[int]:
+        """Give all numbers from position ``begin`` on."""
+        return itertools.count(begin) if self._numbers is None else iter(self._numbers[begin:].tolist())
+
+
+class PassOrder(ByPosition):
+    """A sampler whose every epoch is one pass over the dataset as it is when the pass begins.
+
+    ``count()`` says how many batches there are then, None: without end, from number ``begin`` on.
+    ``draw(count, epoch)`` gives their order; without it, ``shuffle`` and `seed` say it, as a loader's do. It is drawn
+    as a whole, so that the ring may plan ahead.
+    """
+
+    pure = True
+    order = "passes"
+    counts_up = True
+
+    def __init__(
+        self,
+        count: Callable[[], int | None],
+        draw: Callable[[int, int], Sequence[int]] | None = None,
+        begin: int = 0,
+        *,
+        shuffle: bool | int = False,
+    ) -> None:
+        """Draw nothing yet; ValueError or TypeError for what is no ``shuffle``."""
+        make_sampler(1, shuffle=shuffle, seed=0, sampler=None)
+        self._shuffle = shuffle
+        self.seed = 0
+        """That of the loader."""
+        self._count = count
+        self._draw = draw
+        self._begin = begin
+        self.now = Pass(())
+        """The newest pass."""
+
+    @property
+    def length(self) -> int | None:
+        """The batches of a pass over the dataset as it is now."""
+        return self._count()
+
+    def epoch(self, number: int, start: int = 0, state: Any = None) -> Pass:  # noqa: ARG002 - its position says all
+        """Begin a pass, at position ``start``."""
+        count = self._count()
+        if count is None:
+            self.now = Pass(None, self._begin)
+        else:
+            self.now = Pass(self._drawn(count, number))
+        self.now.given += start
+        return self.now
+
+    def _drawn(self, count: int, number: int) -> Sequence[int] | Indices:
+        if self._draw is not None:
+            return self._draw(count, number)
+        order = make_sampler(count, shuffle=self._shuffle, seed=self.seed, sampler=None)
+        return order.epoch(number).take(count)
+
+    def go_to(self, position: int) -> None:
+        """Give the numbers from this position on, once more."""
+        self.now.given = position
+
+
+class Passes:
+    """A dataset of whole batches for `ringfeed.Loader`, with the order that its passes have.
+
+    The loader runs no hooks of it. ``compares``: at each pass the loader compares the dataset with what the workers
+    have; it does so for a dataset that has hooks, too.
+    """
+
+    def __init__(self, dataset: Any, order: PassOrder, *, compares: bool = False) -> None:
+        """Look at nothing yet."""
+        self.dataset = dataset
+        self.order = order
+        self.compares = compares
+        self.has_hooks = False
+        """Whether the dataset has hooks of its own; known when a loader has been made."""
+
+    def __ringfeed_source__(self, terms: Terms, open_source: object) -> BatchSource:
+        """Return the source of the dataset, as one of passes."""
+        source = BatchSource(self.dataset, self.dataset, terms)
+        source.has_passes = True
+        self.has_hooks = bool(source.hooks)
+        source.changes = self.compares or self.has_hooks
+        source.hooks, source.order = frozenset(), self.order
+        source.least_rows = batch_size_of(self.dataset)
+        return source
+
+
+def batch_size_of(dataset: Any) -> int:
+    """Return what a dataset's own attribute ``batch_size`` says; 1 where it says nothing."""
+    said = getattr(dataset, "batch_size", None)
+    return max(said, 1) if isinstance(said, int) and not isinstance(said, bool) else 1

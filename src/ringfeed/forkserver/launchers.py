@@ -1,0 +1,219 @@
+"""Launchers that order their workers from a forkserver, a process that forks them from itself (`main`).
+
+Forker        the orders and the answers; a forkserver that has died is replaced
+  Forkserver  it is spawned, early: it imports while the user's program goes on, and is sent the dataset later
+  Fork        it is forked from this process, which holds the dataset (see `fork`)
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from abc import abstractmethod
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ringfeed.errors import ClosedError, WorkerError
+from ringfeed.ring._ring import wait_for
+from ringfeed.ring.failure import decode
+from ringfeed.ring.machine import is_shortage, reason
+from ringfeed.workers import channel as channels
+from ringfeed.workers.process import Launcher, WorkerProcess
+from ringfeed.workers.spawn import spawn, surroundings
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from ringfeed.ring._ring import Descriptor
+    from ringfeed.transport.shared_dataset import Shipment
+
+LOOK_S = 0.1  # between two looks at whether the caller still waits
+BURIAL_S = 1.0
+CLOSED = "this loader is closed; make a new one"
+
+
+class NoAnswerError(WorkerError):
+    """A process that is to fork does not answer in time."""
+
+    def __init__(self, at: str, timeout_s: float) -> None:
+        super().__init__(
+            f"the process that is to {at}fork workers has not answered for {timeout_s:g} s; raise timeout_s"
+        )
+
+
+class Forker(Launcher):
+    """Starts workers by order to a forkserver, which is made anew when it has died."""
+
+    holds_dataset = True
+    _at = ""  # what the forkserver does before it forks, in the words of an error
+
+    def __init__(self, timeout_s: float | None = None) -> None:
+        """Wait so long for an answer of the forkserver."""
+        super().__init__()
+        self._timeout_s = math.inf if timeout_s is None else timeout_s
+        self._statuses: dict[int, int] = {}
+        self._forkserver: WorkerProcess | None = None
+        self._abandoned = False
+
+    @abstractmethod
+    def _open(self) -> WorkerProcess:
+        """Make a forkserver that has what its workers need."""
+
+    def start(self) -> WorkerProcess:
+        """Start a worker; a forkserver that was killed is replaced."""
+        held = self.holds_dataset
+        for last_try in (False, True):
+            try:
+                return self._order()
+            except (OSError, EOFError) as error:
+                end = self._bury()
+                if held and not self.holds_dataset:
+                    return self.start()  # by one that does not unpickle the dataset: see `ForkserverMain._unpack`
+                # A BlockingIOError is a forkserver that does not read.
+                if isinstance(error, OSError) and is_shortage(error) and not isinstance(error, BlockingIOError):
+                    raise WorkerError(f"no worker can be started: {reason(error)}") from error
+                if last_try or self._abandoned:
+                    message = f"the process that forks workers {end} twice; use start_method='spawn'"
+                    raise WorkerError(message) from error
+        raise AssertionError  # the loop returns or raises
+
+    def _order(self) -> WorkerProcess:
+        """Have a worker forked. A forkserver that dies meanwhile may have forked one, which ends with its channel."""
+        if self._forkserver is None:
+            self._forkserver = self._open()
+        ours, theirs = channels.pair()
+        with theirs:
+            try:
+                channels.send(self._forkserver.channel, {}, (theirs.fileno(),))
+                pid, pidfd = self._answer(self._forkserver)
+            except BaseException as error:
+                if not isinstance(error, (OSError, EOFError, WorkerError)):
+                    self._bury()  # Ctrl-C: its answer would pass for that to the next order
+                raise
+        return WorkerProcess(pid, pidfd, ours, partial(self._status_of, pid, self._forkserver))
+
+    def _answer(self, forkserver: WorkerProcess) -> tuple[int, Descriptor]:
+        """Return the pid and the pidfd of the forked worker."""
+        deadline = time.monotonic() + self._timeout_s
+        while time.monotonic() < deadline and not self._abandoned:
+            with suppress(TimeoutError):
+                message, fds = channels.receive(forkserver.channel, LOOK_S)
+                if "pid" in message:
+                    return message["pid"], fds[0]
+                self._note(message)
+        if self._abandoned:
+            raise ClosedError(CLOSED)
+        self._bury()
+        raise NoAnswerError(self._at, self._timeout_s)
+
+    def _note(self, message: dict[str, Any]) -> None:
+        if "apart" in message:
+            self.holds_dataset = False
+        elif "ended" in message:
+            self._statuses[message["ended"]] = message["status"]
+        elif "broken" in message:
+            failure = decode(message["broken"])
+            if isinstance(failure.error, WorkerError):
+                raise failure.error
+            text = f"the dataset could not be unpickled for the workers: {failure.summary}"
+            raise WorkerError(text) from failure.error
+        elif "refused" in message:
+            text = f"no worker can be started: {message['refused']}"
+            raise WorkerError(text)
+
+    def _status_of(self, pid: int, forkserver: WorkerProcess) -> int | None:
+        """Return a dead worker's exit code; None when its forkserver died before it could tell."""
+        deadline = time.monotonic() + BURIAL_S
+        while pid not in self._statuses and self._forkserver is forkserver and time.monotonic() < deadline:
+            try:
+                message, _ = channels.receive(forkserver.channel, LOOK_S)
+            except TimeoutError:
+                continue
+            except (OSError, EOFError):
+                self._bury()
+                break
+            with suppress(WorkerError):  # the forkserver's own end: the next order will find it
+                self._note(message)
+        # Not told: an orphan of a forkserver that was killed. It may be ours to wait for, as PID 1 or a subreaper.
+        return self._statuses.pop(pid) if pid in self._statuses else wait_for(pid)
+
+    def _bury(self) -> str:
+        forkserver, self._forkserver = self._forkserver, None
+        if forkserver is None:
+            return "ended"
+        forkserver.kill()
+        forkserver.is_dead(BURIAL_S)
+        return forkserver.exit_reason()
+
+    def abandon(self) -> None:
+        """Stop waiting for the forkserver; from any thread."""
+        self._abandoned = True
+
+    def close(self) -> None:
+        """End the forkserver; its children end by the ring."""
+        self._bury()
+        super().close()
+
+
+class Forkserver(Forker):
+    """Has workers forked by a forkserver that is spawned."""
+
+    descriptors = 5  # three of the lifeline, a channel and a pidfd
+    _at = "unpickle the dataset and "
+
+    def __init__(
+        self,
+        timeout_s: float | None = None,
+        packages: frozenset[str] | None = None,
+        modules: Collection[str] = (),
+    ) -> None:
+        """Have the forkserver import ``modules``, and the frameworks among ``packages``, whose objects samples hold."""
+        super().__init__(timeout_s)
+        self._preload = {"packages": packages, "modules": sorted(modules)}
+        self._shipment: Shipment | None = None
+        self._begun: WorkerProcess | None = None  # a forkserver that has no dataset yet
+
+    def begin(self, workers: int = 0) -> None:  # noqa: ARG002 - it forks as many as are asked for
+        """Start the forkserver, unless it has begun: it imports while this process does something else."""
+        if self._begun is None:
+            self._begun = spawn("ringfeed.forkserver.main", self.lifeline)
+            # Where something opens a file, each worker imports for itself: see `ForkserverMain._unpack`.
+            imports = {} if self.holds_dataset else {"modules": ()}
+            with suppress(OSError):  # it is dead: `start` will find out
+                channels.send(self._begun.channel, {"preload": {**self._preload, **imports}})
+
+    def hold(self, dataset: Any, shipment: Shipment | None) -> None:  # noqa: ARG002 - it is sent
+        """Have the dataset unpickled in the forkserver, once for all workers."""
+        self._shipment = shipment
+
+    def start(self) -> WorkerProcess:
+        """Start a worker. Where the forkserver hangs in an import or in the dataset, each worker does both for itself.
+
+        There it is watched: see `Watchdog`.
+        """
+        try:
+            return super().start()
+        except NoAnswerError:
+            if not self.holds_dataset:
+                raise
+            self.holds_dataset = False
+            return super().start()
+
+    def _open(self) -> WorkerProcess:
+        self.begin()  # again, where one has died
+        forkserver, self._begun = self._begun, None
+        assert forkserver is not None
+        assert self._shipment is not None
+        order: dict[str, Any] = {"surroundings": surroundings(), "manifest": None}
+        fds: tuple[int, ...] = ()
+        if self.holds_dataset:
+            order["manifest"], fds = self._shipment.manifest(), self._shipment.fds
+        channels.send(forkserver.channel, order, fds)
+        return forkserver
+
+    def close(self) -> None:
+        """End the forkserver; its children end by the ring."""
+        if self._begun is not None:
+            self._forkserver, self._begun = self._begun, None
+        super().close()

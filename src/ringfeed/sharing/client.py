@@ -1,0 +1,173 @@
+"""What a training holds of a share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ringfeed._checks import MOST, check_count
+from ringfeed.ring.failure import UsersErrors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from typing_extensions import Self
+
+    from ringfeed.frameworks.cast import CastTree
+    from ringfeed.sharing.epoch import BuildLeaves, Joined, SharedStats
+    from ringfeed.sharing.terms import Terms
+    from ringfeed.spec.spec import Spec
+
+
+class SharedLoader:
+    """One training's part of a loader that several share; `share` returns it.
+
+    Each ``for`` is one epoch, which begins when all trainings have begun theirs. A batch has the structure of a sample,
+    in arrays over the slot, which can be written to: that is seen by this training alone. An array is valid as long as
+    it is referenced, also after `close` and after the host's end. Where arrays of the trainings hold all slots but one
+    for more than a second, batches are private copies, with one `SlotsHeldWarning`. For one thread of one process: a
+    forked child gets ClosedError, and joins by itself.
+
+    It is not a `Loader`: it has no ``to_keras``, ``to_tf_dataset``, ``skip``, ``remaining``, ``repeat``, ``trace``,
+    ``plan``, and `stats` has this training's own numbers alone.
+    """
+
+    def __init__(self, joined: Joined, terms: Terms, build: BuildLeaves | None = None) -> None:
+        """Hold a place in a share; ``build`` makes a batch of the arrays of its leaves."""
+        self._joined, self._terms = joined, terms
+        self._build = self.spec.unflatten if build is None else build
+
+    @property
+    def spec(self) -> Spec:
+        """The spec of one sample."""
+        return self._joined.facts.spec
+
+    @property
+    def name(self) -> str:
+        """The name of the share."""
+        return self._terms.name
+
+    @property
+    def mode(self) -> str:
+        """What each training gets: "broadcast" or "split"."""
+        return self._terms.mode
+
+    @property
+    def rank(self) -> int | None:
+        """Which part of each batch this training gets; None in mode "broadcast"."""
+        return self._joined.cut.rank
+
+    @property
+    def ranks(self) -> int:
+        """How many trainings share the loader."""
+        return self._terms.ranks
+
+    @property
+    def batch_size(self) -> int | None:
+        """Rows of a full batch of this training; None where batches are made whole."""
+        size = self._joined.facts.batch_size
+        return size if size is None or self.rank is None else size // self.ranks
+
+    @property
+    def host_pid(self) -> int:
+        """The process that runs the loader."""
+        return self._joined.facts.host
+
+    def __len__(self) -> int:
+        """Return the batches of an epoch, as the loader had them when this training joined; TypeError as there.
+
+        With ``uneven="keep"`` a rank may have one less.
+        """
+        length = self._joined.facts.length
+        if length is None:
+            raise TypeError(self._joined.facts.why_no_length)
+        return length
+
+    def __bool__(self) -> bool:
+        """Whether it is there, which its length does not say: that may be unknown."""
+        return True
+
+    def __repr__(self) -> str:
+        """Return whose part of what it is, in a line."""
+        rank = "" if self.rank is None else f"rank {self.rank}, "
+        ranks = f"{self.mode} to {self.ranks} trainings"
+        return f"<SharedLoader {self.name!r}: {rank}{ranks}, of {self._joined.facts.shown}>"
+
+    # ---- epochs ----
+
+    def __iter__(self) -> Iterator[Any]:
+        """Ask for the next epoch; an older iterator raises SupersededError at its next ``next()``."""
+        wish = self._joined.wish
+        try:
+            with UsersErrors():
+                return self._joined.begin(self._build)
+        except KeyboardInterrupt:  # perhaps when it had begun: the caller has no iterator
+            self._joined.wish = wish
+            raise
+
+    def set_epoch(self, epoch: int) -> None:
+        """Have the next ``iter()`` begin the epoch of this number; all trainings must ask for the same."""
+        self._joined.check_open()
+        self._joined.wish = "epoch", check_count("epoch", epoch, 0, MOST, none=False) or 0
+
+    @property
+    def padding(self) -> int:
+        """Rows, 0 or 1, at the end of the batch handed out last that repeat another of its global batch."""
+        return self._joined.padding
+
+    # ---- where it is ----
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where this training is, as `Loader.state_dict` does: in mode "split", the same on all ranks.
+
+        A `Loader` goes on from it, too.
+        """
+        return dict(self._joined.inbox.done.state)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Have the next ``iter()`` go on where ``state`` was taken; all trainings must load the same.
+
+        StateError, at the first ``next()``, where it is of another dataset, order or seed.
+        """
+        self._joined.check_open()
+        self._joined.wish = "state", dict(state)
+        self._joined.inbox.done.state = dict(state)  # where it is, until the first batch
+
+    # ---- into frameworks, each imported when it is asked for ----
+
+    def to_torch(self, *, cast: CastTree = None) -> SharedLoader:
+        """Return the same place in the share, whose batches are torch tensors over the slots; strings stay arrays.
+
+        On the CPU: move each batch yourself, as in ``x.to(device)``. ``cast``: see `Loader.to_keras`. SpecError for a
+        dtype of which torch has no tensors, and for what cannot be cast so.
+        """
+        from ringfeed.sharing.tensors import in_torch  # noqa: PLC0415 - imports torch
+
+        return SharedLoader(self._joined, self._terms, in_torch(self.spec, cast))
+
+    def to_jax(self, *, cast: CastTree = None) -> SharedLoader:
+        """Return the same place in the share, whose batches are jax arrays of the training's own, on the first CPU.
+
+        JAX runs tens of steps behind the program, and would hold the slots of all trainings. ``cast`` and errors as of
+        `Loader.to_jax`.
+        """
+        from ringfeed.sharing.tensors import in_jax  # noqa: PLC0415 - imports JAX
+
+        return SharedLoader(self._joined, self._terms, in_jax(self.spec, cast))
+
+    # ---- the end ----
+
+    def stats(self) -> SharedStats:
+        """Return what this training has had."""
+        return self._joined.stats
+
+    def close(self) -> None:
+        """Leave the share; arrays that are still referenced stay valid. The others go on."""
+        self._joined.close()
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        """Leave the share."""
+        self.close()

@@ -1,0 +1,162 @@
+"""`share`: the first process of a name starts the host, the others join it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Literal
+
+from ringfeed.errors import StallError, WorkerError
+from ringfeed.ring.failure import decode
+from ringfeed.ring.segment import keep_standard_descriptors
+from ringfeed.sharing.client import SharedLoader
+from ringfeed.sharing.epoch import Joined
+from ringfeed.sharing.line import HOST_S, Line
+from ringfeed.sharing.names import bind, check_name, connect
+from ringfeed.sharing.terms import Cut, Terms, rank_of
+from ringfeed.spec.spec import Spec
+from ringfeed.transport.shared_dataset import pack, ship
+from ringfeed.workers import channel as channels
+from ringfeed.workers import spawn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ringfeed.loader import Loader
+    from ringfeed.ring._ring import Descriptor
+    from ringfeed.sharing.made import Facts
+
+SOON_S = 0.02  # between two looks for a host that another process starts, or that is about to end
+
+
+def share(  # noqa: PLR0913 - the public parameters
+    make_loader: Callable[[], Loader[Any]],
+    *,
+    name: str,
+    ranks: int,
+    mode: Literal["split", "broadcast"],
+    rank: int | None = None,
+    on_slow: Literal["wait", "drop", "raise"] = "wait",
+    patience_s: float = 10.0,
+    timeout_s: float = 300.0,
+    spec: object = None,
+) -> SharedLoader:
+    """Join the trainings of this host that share one loader, by its name; the first to come has it made.
+
+        with ringfeed.share(make_loader, name="run1", ranks=4, mode="split") as loader:
+            for images, labels in loader:
+                train_step(images, labels)
+
+    One loader, one dataset and one pool of workers serve all of them, in a process of their own that no training is the
+    parent of. It ends, with its workers, when the last training has left or died. Abstract sockets of this user carry a
+    message of a few hundred bytes a batch; arrays lie over the loader's slots. So it works under torchrun, mpirun and
+    from several shells, in one network namespace.
+
+    make_loader: a function without arguments that returns a `Loader` of at least 3 slots. It is sent to the host
+        process as a dataset is sent to workers, and called there once, by the first training alone.
+    name: of letters, digits, ".", "_" and "-". Names belong to a user; no file is made.
+    ranks: how many trainings share it. No epoch begins before all of them have come.
+    mode: "broadcast": each training gets each batch whole. A batch that is written to is the writer's own: the others
+        do not see it. "split": each gets the rows of its rank, of what is the global batch: the loader's ``batch_size``
+        is that of all ranks together. Rows are those of a `Loader` with ``rank=`` and ``world_size=ranks``, and its
+        ``uneven`` says what becomes of a last batch that cannot be shared equally. On several hosts, give that loader
+        ``rank=`` and ``world_size=`` of the host.
+    rank: with "split", from 0 on; by default what the launcher says (LOCAL_RANK and its like).
+    on_slow: what becomes of a training for which others have waited ``patience_s``: "wait" goes on waiting, with one
+        UserWarning in the others; "drop" goes on without it: it loses the batches that come meanwhile, and hears of
+        their number by a UserWarning; "raise" goes on without it for good: it gets a StallError. A training that dies
+        is not waited for.
+    timeout_s: how long a training waits for a batch, for the host, or for the others to come, before StallError. The
+        next ``next()`` waits again.
+    spec: what this training expects of a sample; SpecError where the loader's samples are otherwise. NamedTuples are
+        then of the classes in it, and else of classes of the same names and fields.
+
+    An epoch begins when all trainings have asked for it by ``iter()``. One that joins amid an epoch, in the place of
+    one that left, begins with the next (with "drop": at once). Batches come to all in one order; a slot is filled again
+    when the last training has let go of it. Errors of samples are raised in each training, in their place.
+
+    ValueError for a join with other parameters than the first, and for one more than ``ranks``; PermissionError for
+    another user's socket; ShipError where make_loader cannot be sent. What make_loader raises is raised in each.
+    WorkerError where the host process was killed: batches that are held stay valid.
+    """
+    from ringfeed import __version__  # noqa: PLC0415 - as the package may be half imported
+
+    terms = Terms(__version__, check_name(name), ranks, mode, on_slow, patience_s, timeout_s)
+    rank = rank_of(mode, rank, ranks)
+    expected = None if spec is None else Spec(spec)
+    if not callable(make_loader):
+        message = f"make_loader={make_loader!r} must be a function without arguments that returns a Loader"
+        raise TypeError(message)
+    line, facts = _join(make_loader, terms, rank, expected)
+    facts = facts if expected is None else facts._replace(spec=expected)  # with this training's own NamedTuples
+    return SharedLoader(Joined(line, facts, Cut(rank, ranks, facts.uneven)), terms)
+
+
+def _join(make_loader: Callable[[], Any], terms: Terms, rank: int | None, spec: Spec | None) -> tuple[Line, Facts]:
+    """Return the connection and what the host has said; a host that is about to end is waited for."""
+    keep_standard_descriptors()
+    deadline = time.monotonic() + terms.timeout_s
+    while True:
+        channel, has_made = _find_host(make_loader, terms)
+        answer = None if channel is None else _greet(channel, ("join", terms, rank, spec), deadline, has_made=has_made)
+        if channel is not None and answer is not None:
+            return _admitted(channel, answer, terms)
+        if time.monotonic() > deadline:
+            message = f"share(name={terms.name!r}): no host process has answered within {terms.timeout_s:.0f} s"
+            raise StallError(message)
+        time.sleep(SOON_S)
+
+
+def _find_host(make_loader: Callable[[], Any], terms: Terms) -> tuple[Descriptor | None, bool]:
+    """Return a connection, and whether this process has started the host."""
+    listener = bind(terms.name)
+    if listener is None:
+        return connect(terms.name), False
+    with listener:
+        channel = connect(terms.name)
+        assert channel is not None  # it listens here
+        shipment = ship(pack(make_loader, "make_loader"))
+        assert shipment is not None  # there was none before it
+        try:
+            channels.send(channel, ("make", terms, shipment.manifest()), shipment.fds)
+        finally:
+            shipment.close()
+        _start(listener)
+    return channel, True
+
+
+@spawn.explained()
+def _start(listener: Descriptor) -> None:
+    """Start the host, whose parent ends at once."""
+    spawn._popen("ringfeed.sharing.start", (listener.fileno(),)).wait()  # noqa: SLF001 - as each worker is started
+
+
+def _greet(
+    channel: Descriptor, join: tuple[str, Terms, Any, Any], deadline: float, *, has_made: bool
+) -> tuple[str, Any] | None:
+    """Ask to join; returns the answer, or None where the host has ended meanwhile, which this one has not started."""
+    terms = join[1]
+    try:
+        channels.send(channel, join)
+        answer, _ = channels.receive(channel, max(deadline - time.monotonic(), 0))
+    except TimeoutError:
+        channel.close()
+        message = f"share(name={terms.name!r}): make_loader has not returned within {terms.timeout_s:.0f} s"
+        raise StallError(message) from None
+    except (EOFError, OSError) as error:
+        channel.close()
+        if not has_made:
+            return None
+        message = f"share(name={terms.name!r}): its host process has ended before it had a loader"
+        raise WorkerError(message + "; what it wrote on standard error says why, if it was not killed") from error
+    return answer  # type: ignore[no-any-return]
+
+
+def _admitted(channel: Descriptor, answer: tuple[str, Any], terms: Terms) -> tuple[Line, Facts]:
+    kind, content = answer
+    if kind == "welcome":
+        share = f"share(name={terms.name!r})"
+        return Line(channel, share, content.host, terms.timeout_s + HOST_S), content
+    channel.close()
+    error = content if kind == "refused" else decode(content).error
+    assert error is not None
+    raise error

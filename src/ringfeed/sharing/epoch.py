@@ -1,0 +1,202 @@
+"""What a training has joined, and the iterator over one of its epochs."""
+
+from __future__ import annotations
+
+import sys
+import time
+import warnings
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ringfeed._callers import callers_depth
+from ringfeed.errors import ClosedError, SlotsHeldWarning, SupersededError
+from ringfeed.ring.failure import decode, users_frames
+from ringfeed.sharing.inbox import Inbox
+from ringfeed.spec._fields import Fields
+from ringfeed.spec.array import copy_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeAlias
+
+    from ringfeed.sharing.inbox import Message
+    from ringfeed.sharing.line import Line
+    from ringfeed.sharing.made import Facts
+    from ringfeed.sharing.terms import Cut
+
+    BuildLeaves: TypeAlias = Callable[[list[Any]], Any]
+    """Makes what is handed out of the arrays of a batch, one a leaf."""
+
+
+class SharedStats(NamedTuple):
+    """What one training has had of its share.
+
+    batches, samples: those that it was handed. wait_s: seconds that it waited for them. copies: batches that were
+    handed out as private copies, since the arrays of the trainings held the slots. lost: batches that it did not get
+    with ``on_slow="drop"``.
+    """
+
+    batches: int = 0
+    samples: int = 0
+    wait_s: float = 0.0
+    copies: int = 0
+    lost: int = 0
+
+    def plus(self, **more: float) -> SharedStats:
+        """Return the statistics with so much more of these."""
+        return self._replace(**{name: getattr(self, name) + value for name, value in more.items()})
+
+
+class Joined:
+    """One training's place in a share: its connection, what it knows of the loader, and how far it is.
+
+    It leaves the share when its loaders and iterators are gone, also where arrays are still held.
+    """
+
+    _is_closed = True  # until it has begun
+
+    def __init__(self, line: Line, facts: Facts, cut: Cut) -> None:
+        """Know what the host has said of its loader."""
+        self.line, self.facts, self.cut = line, facts, cut
+        self.inbox = Inbox(line, facts.slot_size, facts.state)
+        self.fields = Fields(facts.spec, facts.offsets)
+        self.stats = SharedStats()
+        self.padding = 0
+        self.turn = 0  # of the newest iterator
+        self.is_told_of_copies = False
+        self.wish: tuple[str, Any] | None = None
+        """Where the next epoch is to begin, if not after the last."""
+        self._is_closed = False
+
+    def check_open(self) -> None:
+        """Raise ClosedError where nothing can be asked for any more."""
+        self.line.check()
+        if self._is_closed:
+            message = f"{self.line.share}: this training has left it; join it again"
+            raise ClosedError(message)
+
+    def begin(self, build: BuildLeaves) -> SharedEpoch:
+        """Ask for the next epoch."""
+        self.check_open()
+        self.break_off(self.turn)
+        self.turn += 1
+        wish, self.wish = self.wish, None
+        self.line.tell("ask", self.turn, wish)
+        return SharedEpoch(self, self.turn, build)
+
+    def break_off(self, turn: int) -> None:
+        """Leave the epoch of this turn, if it is the newest."""
+        if turn and turn == self.turn and not self._is_closed:
+            self.line.tell("break_off", turn)
+
+    def close(self) -> None:
+        """Leave the share; arrays stay valid, and their slots held."""
+        if not self._is_closed:
+            self.line.tell("retire")
+            self._is_closed = True
+            self.line = self.line.without_channel()  # leases have the other, as long as they live
+            self.inbox = Inbox(self.line, self.facts.slot_size, self.inbox.done.state)
+
+    def __del__(self, is_exiting: Callable[[], bool] = sys.is_finalizing) -> None:
+        """Leave the share."""
+        if not is_exiting():
+            self.close()
+
+
+class SharedEpoch:
+    """The batches of one epoch of a training; the newest iterator wins."""
+
+    def __init__(self, joined: Joined, turn: int, build: BuildLeaves) -> None:
+        """Iterate over the epoch of this turn; ``build`` makes what is returned of the leaves of a batch."""
+        self._joined, self._turn, self._build = joined, turn, build
+        self._is_over = False
+
+    def __iter__(self) -> SharedEpoch:
+        """Return itself."""
+        return self
+
+    def __next__(self) -> Any:
+        """Return the next batch; the loader's errors are raised in their place."""
+        joined = self._joined
+        joined.check_open()
+        if self._is_over:
+            raise StopIteration
+        if joined.turn != self._turn:
+            text = "a newer iterator of this loader has taken over; finish one before you make the next"
+            raise SupersededError(text)
+        began_s = time.monotonic()
+        while True:
+            message = joined.inbox.open()
+            if message.turn not in {0, self._turn}:
+                joined.inbox.finish(message)  # of an epoch that was broken off
+            elif message.kind != "batch":
+                self._look_at(message)
+            elif (batch := self._batch(message, began_s)) is not None:
+                return batch[0]
+
+    def _batch(self, message: Message, began_s: float) -> tuple[Any] | None:
+        """Return the batch, in a tuple; None where no row of it is this training's."""
+        joined, content = self._joined, message.content
+        wait_s = time.monotonic() - began_s
+        self._tell_of_lost(content)
+        if content["private"]:
+            self._tell_of_copy()
+        padding = joined.cut.padding(content["rows"])
+        leaves = self._leaves(message)
+        rows = len(leaves[0])
+        batch = self._build(leaves)
+        stats = joined.stats.plus(batches=1, samples=rows - padding, wait_s=wait_s, copies=int(content["private"]))
+        joined.inbox.finish(message)  # no more calls: Ctrl-C would lose the batch
+        if not rows:
+            return None
+        joined.padding, joined.stats = padding, stats
+        return (batch,)
+
+    def _leaves(self, message: Message) -> list[Any]:
+        """Return this training's rows: over the slot, or as copies."""
+        joined, content = self._joined, message.content
+        rows = joined.cut.rows(content["rows"])
+        lease: Any = joined.inbox.lease(message)  # of which it needs the address, as of the ring's
+        views = joined.fields.views(lease, content["rows"])
+        leaves = [view[rows] for view in views]
+        return [copy_of(leaf) for leaf in leaves] if content["private"] or joined.facts.copy else leaves
+
+    def _look_at(self, message: Message) -> None:
+        """Do what a message says that is no batch."""
+        content, finish = message.content, self._joined.inbox.finish
+        if message.kind == "warning":
+            finish(message)
+            warnings.warn(content["text"], UserWarning, stacklevel=callers_depth())
+        elif message.kind == "end":
+            self._is_over = True
+            finish(message)
+            self._tell_of_lost(content)
+            raise StopIteration
+        else:
+            error = decode(content["error"]).error
+            assert error is not None
+            finish(message)
+            raise error.with_traceback(users_frames(error, error.__traceback__))
+
+    def _tell_of_lost(self, content: dict[str, Any]) -> None:
+        lost, content["lost"] = content["lost"], 0  # told once, also where warnings are errors
+        if lost:
+            self._joined.stats = self._joined.stats.plus(lost=lost)
+            share = self._joined.line.share
+            text = f"{share}: this training was slower than the others and has lost {lost} batches (on_slow='drop')"
+            warnings.warn(text, UserWarning, stacklevel=callers_depth())
+
+    def _tell_of_copy(self) -> None:
+        joined = self._joined
+        if joined.is_told_of_copies:
+            return
+        joined.is_told_of_copies = True
+        text = (
+            f"{joined.line.share}: the trainings' arrays hold all slots but one, so that batches are handed out as "
+            "private copies; let go of each batch when you have the next, copy what you keep, or give more slots="
+        )
+        warnings.warn(text, SlotsHeldWarning, stacklevel=callers_depth())
+
+    def __del__(self, is_exiting: Callable[[], bool] = sys.is_finalizing) -> None:
+        """Break the epoch off, unless it is over."""
+        if not is_exiting() and not self._is_over:
+            self._joined.break_off(self._turn)

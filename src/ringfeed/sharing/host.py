@@ -1,0 +1,297 @@
+"""The host process: the main thread talks to the trainings, another one takes batches from the loader.
+
+It ends when the last training has left. A training's end is noticed by its connection or by its pidfd, whichever comes
+first: a process that it has forked may hold a copy of the connection.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import threading
+import time
+import traceback
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from ringfeed.errors import ClosedError, SlotsHeldWarning, SpecError
+from ringfeed.loader import stream_of
+from ringfeed.ring._ring import Descriptor
+from ringfeed.ring.failure import encode
+from ringfeed.sharing.flow import Flow
+from ringfeed.sharing.guest import Guest
+from ringfeed.sharing.made import Made
+from ringfeed.sharing.names import accept
+from ringfeed.transport.shared_dataset import unpack
+from ringfeed.workers import channel as channels
+
+if TYPE_CHECKING:
+    from ringfeed.sharing.terms import Terms
+    from ringfeed.sharing.trainings import Sent, Training
+    from ringfeed.spec.spec import Spec
+
+TICK_MS = 100
+FIRST_S = 30.0  # for the training that has started this process to say what to do
+END_S = 10.0  # for the loader to close; its workers end with this process anyway
+
+
+class Host:
+    """Runs one loader for several trainings."""
+
+    def __init__(self, listener: int) -> None:
+        """Take the socket over."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the trainings' Ctrl-C ends them, and they end this
+        warnings.simplefilter("ignore", SlotsHeldWarning)  # the trainings give their own
+        self._listener = Descriptor(lambda: listener)
+        self._guests: list[Guest] = []
+        self._changed = threading.Condition()
+        self._terms: Terms | None = None
+        self._made: Made | None = None
+        self._failed: bytes | None = None  # why there is no loader
+        self._flow: Flow | None = None
+        self._has_begun = False  # a training was let in
+        self._is_over = False
+        self._pump: threading.Thread | None = None
+
+    # ---- the main thread ----
+
+    def run(self) -> None:
+        """Serve until the last training has gone; then end this process."""
+        try:
+            began_s = time.monotonic()
+            while not self._is_deserted and (
+                self._guests or (self._pump is None and time.monotonic() - began_s < FIRST_S)
+            ):
+                self._serve()
+            self._listener.close()  # what still waits there finds the end, and makes a share anew
+            self._stop()
+        except BaseException:  # noqa: BLE001 - a defect of ours: the trainings are told by the end of this process
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(0)
+
+    @property
+    def _is_deserted(self) -> bool:
+        """Whether all trainings that were let in have left: one that comes now makes a share anew."""
+        return self._has_begun and all(guest.has_left for guest in self._guests if guest.has_joined)
+
+    def _serve(self) -> None:
+        poller = select.poll()
+        poller.register(self._listener.fileno(), select.POLLIN)
+        for guest in self._guests:
+            poller.register(guest.channel.fileno(), select.POLLIN)
+            if guest.pidfd is not None:
+                poller.register(guest.pidfd.fileno(), select.POLLIN)
+        ready = {fd for fd, _ in poller.poll(TICK_MS)}
+        with self._changed:
+            if self._listener.fileno() in ready:
+                self._accept()
+            for guest in [*self._guests]:
+                if guest.channel.fileno() in ready:
+                    self._listen(guest)
+                is_dead = guest.pidfd is not None and guest.pidfd.fileno() in ready
+                if is_dead or guest.is_broken:
+                    self._drop(guest)
+            if self._flow is not None:
+                self._flow.tick()
+            if self._flow is None or self._flow.may_take or self._flow.due():
+                self._changed.notify_all()
+
+    def _accept(self) -> None:
+        while (channel := accept(self._listener)) is not None:
+            guest = Guest(channel)
+            if guest.peer.uid == os.getuid():
+                self._guests.append(guest)
+            else:
+                guest.send(("refused", PermissionError(f"this share belongs to uid {os.getuid()}")))
+
+    def _listen(self, guest: Guest) -> None:
+        """Handle what a training has sent."""
+        try:
+            while True:
+                (verb, *content), fds = channels.receive(guest.channel, 0)
+                self._handle(guest, verb, content, fds)
+        except TimeoutError:
+            return
+        except (EOFError, OSError):
+            self._drop(guest)
+        except Exception as error:  # noqa: BLE001 - of another release, perhaps: it ends this training alone
+            guest.send(("failed", encode(error)))
+            self._drop(guest)
+
+    def _handle(self, guest: Guest, verb: str, content: list[Any], fds: list[Descriptor]) -> None:
+        flow, training = self._flow, guest.training
+        if verb == "make":
+            self._terms = content[0]
+            self._welcome()
+            self._pump = threading.Thread(target=self._run_loader, args=(content[1], fds), daemon=True)
+            self._pump.start()
+        elif verb == "join":
+            self._join(guest, *content)
+        elif verb == "retire" and flow is not None:
+            guest.has_left = True
+            flow.retire(training)
+        elif flow is not None:
+            getattr(flow, verb)(training, *content)
+
+    def _join(self, guest: Guest, terms: Terms, rank: int | None, spec: Spec | None) -> None:
+        guest.training.rank, guest.asks, guest.expects = rank, terms, spec
+        self._welcome()
+
+    def _welcome(self) -> None:
+        """Let in what has come, once there is a loader; or say why it cannot be."""
+        for guest in self._guests:
+            answer = None if guest.asks is None or self._terms is None else self._answer(guest, guest.asks)
+            if answer is not None:
+                guest.asks = None
+                guest.has_joined = answer[0] == "welcome"
+                self._has_begun = self._has_begun or guest.has_joined
+                guest.send(answer)
+
+    def _answer(self, guest: Guest, asks: Terms) -> tuple[str, Any] | None:
+        assert self._terms is not None
+        if (difference := self._terms.differs(asks)) is not None:
+            return "refused", ValueError(difference)
+        if self._failed is not None:
+            return "failed", self._failed
+        if self._flow is None or self._is_deserted:
+            return None
+        if guest.expects not in {None, self._facts.spec}:
+            return "refused", SpecError(
+                f"share(name={asks.name!r}) hands out samples of {self._facts.spec!r}, and this training expects "
+                f"{guest.expects!r}; give the others' make_loader, or another name"
+            )
+        refusal = self._flow.join(guest.training)
+        return ("welcome", self._facts) if refusal is None else ("refused", ValueError(refusal))
+
+    def _drop(self, guest: Guest) -> None:
+        """Forget a connection."""
+        if guest in self._guests:
+            self._guests.remove(guest)
+            if self._flow is not None:
+                self._flow.leave(guest.training)
+            guest.channel.close()
+
+    def _send(self, training: Training, sent: Sent) -> None:
+        for guest in self._guests:
+            if guest.training is training:
+                guest.send_entry(sent)
+
+    def _stop(self) -> None:
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+        if self._made is None:
+            return
+        stream_of(self._made.loader).request_stop()
+        if self._pump is not None:
+            self._pump.join(END_S)
+        closing = threading.Thread(target=self._made.loader.close, daemon=True)
+        closing.start()
+        closing.join(END_S)
+
+    # ---- the thread that takes batches ----
+
+    def _run_loader(self, manifest: bytes, fds: list[Descriptor]) -> None:
+        try:
+            self._make(manifest, fds)
+            while self._run_epoch():
+                pass
+        except ClosedError:
+            pass  # the last training has gone
+        except BaseException as error:  # noqa: BLE001 - a defect of ours
+            traceback.print_exc()
+            with self._changed:
+                self._failed = encode(error)
+            os._exit(1)
+
+    def _make(self, manifest: bytes, fds: list[Descriptor]) -> None:
+        terms = self._terms
+        assert terms is not None
+        try:
+            make_loader = unpack(manifest, [fd.fileno() for fd in fds])
+            self._made = Made(make_loader, terms)
+            self._facts = self._made.facts(os.getpid())
+        except Exception as error:  # noqa: BLE001 - the user's, for the trainings
+            with self._changed:
+                self._failed = encode(error)
+                self._welcome()
+            raise ClosedError from None
+        with self._changed:
+            self._flow = Flow(terms, self._facts.slots, self._send)
+            self._welcome()
+
+    def _run_epoch(self) -> bool:
+        """Run the next epoch when it is asked for; False at the end of all."""
+        flow, made = self._flow, self._made
+        assert flow is not None
+        assert made is not None
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_over or flow.due())
+            if self._is_over:
+                return False
+            asked = flow.due()
+            wish = self._wish_of(asked)
+        try:
+            batches = made.begin(wish)
+        except Exception as error:  # noqa: BLE001 - a hook's, or a state that does not fit: for the trainings
+            with self._changed:
+                flow.refuse(asked, encode(error))
+            return True
+        with self._changed:
+            flow.begin(asked)
+        self._take(batches)
+        return True
+
+    def _wish_of(self, asked: list[Training]) -> Any:
+        """Return where the epoch is to begin; trainings that ask for another place get an error."""
+        assert self._made is not None
+        wishes = [None if training.asked is None else training.asked.wish for training in asked]
+        # One that has come in the place of another, and begins anew, does not decide for those that go on.
+        decide = [wish for training, wish in zip(asked, wishes, strict=True) if training.epoch] or wishes
+        first = next((wish for wish in decide if not self._made.is_next(wish)), None)
+        for training, wish in zip(asked, wishes, strict=True):
+            if wish != first and not (first is None and self._made.is_next(wish)):
+                assert self._flow is not None
+                text = f"this training asks for {_shown(wish)}, and {asked[wishes.index(first)]} for {_shown(first)}"
+                self._flow.refuse([training], encode(ValueError(f"{text}; have all trainings ask for the same")))
+        return first
+
+    def _take(self, batches: Any) -> None:
+        """Take the batches of an epoch, as the trainings have room for them."""
+        flow, made = self._flow, self._made
+        assert flow is not None
+        assert made is not None
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_over or not flow.is_on or flow.may_take)
+                if self._is_over or not flow.is_on:
+                    return
+            try:
+                lease, rows = next(batches)
+            except StopIteration:
+                with self._changed:
+                    flow.end(made.loader.state_dict())
+                return
+            except ClosedError:
+                raise
+            except Exception as error:  # noqa: BLE001 - the loader's, for the trainings, in its place
+                with self._changed:
+                    flow.fail(encode(error), made.loader.state_dict())
+                continue
+            with self._changed:
+                flow.add(made.hold(lease), made.content(lease, rows))
+            del lease
+
+
+def _shown(wish: Any) -> str:
+    if wish is None:
+        return "the next epoch"
+    kind, value = wish
+    return (
+        f"epoch {value}" if kind == "epoch" else f"a state of epoch {value.get('epoch')}, sample {value.get('samples')}"
+    )

@@ -1,0 +1,69 @@
+"""The slots of the host's ring as a training sees them: mapped privately, so that it writes for itself alone.
+
+A page that the training writes to becomes a copy of its own, and no longer shows what workers write later. So these
+pages are thrown away when the training lets go of the slot, or at the latest when it is lent the slot again:
+/proc/self/pagemap says which there are (Documentation/admin-guide/mm/pagemap.rst of the kernel). Where it cannot be
+read, all pages of the slot are mapped anew.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from contextlib import suppress
+
+import numpy as np
+
+from ringfeed.ring._ring import Descriptor
+
+_ENTRY = 8  # bytes of pagemap for a page
+_FLAGS = 61  # bit 61: a page of the file; bit 62: swapped out; bit 63: present
+_OWN, _SWAPPED = 4, 2  # of these three bits: present, and not of the file; swapped out
+
+
+class Mapping:
+    """All slots, mapped for one training. Its leases refer to it, and it stays as long as they do."""
+
+    def __init__(self, fd: int, slot_size: int) -> None:
+        """Map the file."""
+        size = os.fstat(fd).st_size
+        self._memory = mmap.mmap(fd, size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+        self._start = ctypes.c_char.from_buffer(self._memory)
+        self._base = ctypes.addressof(self._start)
+        self._slot_size = slot_size
+        self._users: dict[int, int] = {}  # by slot: the batch that was lent it last, 0 once its pages are thrown away
+        self._pagemap: Descriptor | None = None
+        with suppress(OSError):
+            self._pagemap = Descriptor(os.open, "/proc/self/pagemap", os.O_RDONLY | os.O_CLOEXEC)
+
+    def lend(self, slot: int, number: int) -> int:
+        """Return where a slot begins, which shows the batch of this number."""
+        if self._users.get(slot) != 0:  # its last user was kept from saying that it is done, perhaps
+            self._forget_writes(slot)
+        self._users[slot] = number
+        return self._address(slot)
+
+    def give_back(self, slot: int, number: int) -> None:
+        """Have a slot show what the workers write again, unless it is another batch's already."""
+        if self._users.get(slot) == number:
+            self._forget_writes(slot)
+            self._users[slot] = 0
+
+    def _address(self, slot: int) -> int:
+        return self._base + slot * self._slot_size
+
+    def _forget_writes(self, slot: int) -> None:
+        if self._was_written(slot):
+            self._memory.madvise(mmap.MADV_DONTNEED, slot * self._slot_size, self._slot_size)
+
+    def _was_written(self, slot: int) -> bool:
+        pages = self._slot_size // mmap.PAGESIZE
+        if self._pagemap is None:
+            return True
+        try:
+            entries = os.pread(self._pagemap.fileno(), pages * _ENTRY, self._address(slot) // mmap.PAGESIZE * _ENTRY)
+        except OSError:
+            return True
+        flags = np.frombuffer(entries, np.uint64) >> np.uint64(_FLAGS)
+        return len(flags) < pages or bool(((flags == _OWN) | (flags & np.uint64(_SWAPPED) > 0)).any())

@@ -1,0 +1,44 @@
+"""The arrays of a shared batch in tensors of torch or JAX, as a loader's `to_torch` and `to_jax` have them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ringfeed.frameworks.batch import copy_aligned
+from ringfeed.frameworks.cast import apart, casts_of, in_numpy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ringfeed.frameworks.cast import CastTree
+    from ringfeed.sharing.epoch import BuildLeaves
+    from ringfeed.spec.array import AnyArray
+    from ringfeed.spec.spec import Spec
+
+
+def in_torch(spec: Spec, cast: CastTree) -> BuildLeaves:
+    """Return what makes tensors over the arrays."""
+    from ringfeed.frameworks import torch as framework  # noqa: PLC0415 - imports torch
+
+    framework._check_dtypes(spec.leaves)  # noqa: SLF001 - of a loader's own `to_torch`
+    casts, tensor_of = framework.torch_casts(casts_of(spec, cast, "to_torch")), framework.TORCH.from_numpy
+    return lambda leaves: spec.unflatten(casts([*map(tensor_of, leaves)]))
+
+
+def in_jax(spec: Spec, cast: CastTree) -> BuildLeaves:
+    """Return what makes arrays of copies."""
+    from ringfeed.frameworks import jax as framework  # noqa: PLC0415 - imports JAX
+
+    asked = casts_of(spec, cast, "to_jax", framework.check_width)
+    in_host, on_device = apart(asked, framework.cast_in_host(spec.leaves))
+    own = framework._narrowed(spec.leaves) | in_numpy(in_host)  # noqa: SLF001 - of a loader's own `to_jax`
+    copiers: list[Callable[[AnyArray], AnyArray]] = [
+        own.get(number, copy_aligned) for number in range(len(spec.leaves))
+    ]
+    casts = framework.jax_casts(on_device)
+    tensor_of: Callable[[Any], Any] = framework.jax_framework().from_numpy
+
+    def build(leaves: list[Any]) -> Any:
+        return spec.unflatten(casts([tensor_of(copy(leaf)) for copy, leaf in zip(copiers, leaves, strict=True)]))
+
+    return build

@@ -1,0 +1,36 @@
+"""What other extensions of ringfeed see of the writer of rows."""
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+
+from ringfeed.ring cimport _cring as c
+from ringfeed.spec._structure cimport Structure
+from ringfeed.spec._writer cimport FieldWriter
+
+
+cdef extern from "times.h" nogil:
+    void rf_note_times(const c.rf_claim *claim, uint64_t rows, int64_t read_ns, int64_t write_ns)
+
+
+cdef class RowWriter:
+    cdef FieldWriter writer
+    cdef object spec, owner
+    cdef public object transform  # of an index and views of its row, which is written; or None
+    cdef uint64_t beyond   # caches: bytes of slots
+    cdef Py_ssize_t count  # of leaves
+    cdef Structure structure
+
+    cdef void begin(self, c.rf_claim *claim) noexcept
+    cdef int write(self, sample, uint8_t *base, Py_ssize_t row, int64_t index) except -1
+    cdef int fill_row(self, c.rf_claim *claim, uint32_t row, function, bint in_place, bint timed) except -1
+    cdef list views_of(self, c.rf_claim *claim, uint32_t row)
+    cdef change(self, c.rf_claim *claim, uint32_t row, int64_t index)
+    cdef put_back(self, c.rf_claim *claim, uint32_t row, sample, list out)
+    cdef judge(self, Py_ssize_t number, value, int64_t index)
+    cdef int change_alone(self, c.rf_claim *claim, uint32_t row, context) except -1
+    cdef fill_in_place(self, c.rf_claim *claim, uint32_t row, function, index)
+    cdef check_out(self, given, list out, int64_t index, str name, str function)
+    cdef bint fill_rows(self, c.rf_claim *claim, function, bint in_place, context, on_error) except -1
+    cdef bint many(self, c.rf_claim *claim, list rows, getitems, context, on_error, bint last_try) except -1
+    cdef bint lie_within(self, c.rf_claim *claim, int64_t length)
+    cdef gather_rows(self, c.rf_claim *claim, list arrays, uint32_t first, uint32_t rows)
+    cdef uint32_t write_batch(self, batch, uint8_t *base, int64_t index, uint32_t most) except? 0xffffffff

@@ -1,0 +1,39 @@
+"""`bench/studies/first_batch.py`: a short repetition, and the table of what was measured."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+BENCH = Path(__file__).parents[2] / "bench"
+sys.path.insert(0, str(BENCH))
+
+from studies import first_batch  # noqa: E402
+
+
+def test_a_short_run(tmp_path: Path) -> None:
+    """One line a repetition, in the file too, with the figures of a process of its own."""
+    out = tmp_path / "lines.jsonl"
+    command = [sys.executable, str(BENCH / "studies" / "first_batch.py"), "--quick", "--output", str(out)]
+    command += ["--contenders", "forkserver", "fork", "--workers", "1"]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert found.returncode == 0, found.stderr
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [(row["case"], row["contender"]) for row in rows] == [("script", "forkserver"), ("script", "fork")]
+    assert found.stdout.startswith(out.read_text())
+    for row in rows:
+        assert min(row["import_s"], row["first_s"], row["second_s"], row["cpu_s"], row["memory_bytes"]) > 0
+
+
+def test_the_table_gives_medians_and_leaves_errors_out() -> None:
+    """The first batch stands over torch's of the same dataset."""
+    figures = {"import_s": 0.08, "second_s": 0.01, "cpu_s": 0.5, "memory_bytes": 30e6}
+    rows = [{"case": "script", "contender": "spawn", "first_s": first_s, **figures} for first_s in (0.2, 0.4, 0.9)]
+    rows += [{"case": "script", "contender": "torch fork", "first_s": 0.1, **figures}]
+    rows += [{"case": "array", "contender": "spawn", "error": "ImportError: no"}]
+    assert first_batch.table(rows).splitlines()[2:] == [
+        "| script | spawn | 80 ms | 400 ms | 4.0x | 10 ms | 500 ms | 30 MB |",
+        "| script | torch fork | 80 ms | 100 ms | 1.0x | 10 ms | 500 ms | 30 MB |",
+    ]

@@ -1,0 +1,50 @@
+"""The pages of docs/: their code runs, in order; their links lead somewhere; the messages that they quote exist."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING
+
+import pytest
+
+import paged
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.once
+
+
+@pytest.mark.parametrize("page", [page for page in paged.pages() if paged.codes(page)])
+def test_a_page(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its blocks run one after another, as one program in an empty folder, and print what their comments say."""
+    for package in paged.packages(page):
+        pytest.importorskip(package, reason=f"{package} is not installed")
+    monkeypatch.chdir(tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        paged.run(page, lambda: capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("path", sorted(paged.FOLDER.rglob("*.md")), ids=lambda path: path.stem)
+def test_the_links_of_a_page(path: Path) -> None:
+    """Each leads to a file, or to a heading of one."""
+    assert [*paged.broken_links(path)] == []
+
+
+def test_the_links_of_the_readme() -> None:
+    """As those of a page."""
+    assert [*paged.broken_links(paged.ROOT / "README.md")] == []
+
+
+@pytest.mark.parametrize("page", [page for page in paged.pages() if paged.messages(page)])
+def test_the_messages_of_a_page(page: str) -> None:
+    """Each is in the sources, but for the words that differ from case to case."""
+    code = paged.source()
+    assert [text for text in paged.messages(page) if text not in code] == []
+
+
+def test_every_page_is_found_from_the_first_one() -> None:
+    """The first page links to each."""
+    index = paged.text_of("index")
+    assert [page for page in [*paged.pages(), *paged.ELSEWHERE] if page != "index" and f"{page}" not in index] == []
