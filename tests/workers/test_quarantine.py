@@ -293,12 +293,14 @@ def test_workers_that_are_stopped_while_they_sleep(tmp_path: Path) -> None:
     settings: Any = {"workers": 2, "slots": 2, "on_stall": "restart"}
     with ringfeed.Loader(Stuck(tmp_path, at=()), batch_size=4, **settings) as loader:
         batches = iter(loader)
-        held = [next(batches), next(batches)]
-        before = pids(loader)
+        held = [next(batches), next(batches)]  # the second is a copy, so that its slot is filled again
+        before, observer = pids(loader), pool_of(loader)._observer
+        # A worker that is stopped inside a ticket, or claims what is freed now, would be the only one suspected.
+        wait_until(lambda: observer.states() == ["held", "ready"])
         for pid in before:
             os.kill(pid, signal.SIGSTOP)
         for pid in before:
-            wait_until_stopped(pid)  # one that claims what is freed now would be the only one suspected
+            wait_until_stopped(pid)
         held.clear()
         assert pool_of(loader).kill_stuck(1) == 1
         for number in range(2, 10):
