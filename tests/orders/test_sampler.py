@@ -19,6 +19,7 @@ from ringfeed.datasets.passes import PassOrder
 from ringfeed.iterables.round_robin import RoundRobinSampler
 from ringfeed.orders._permute import MAX_LENGTH
 from ringfeed.orders.custom import Custom
+from ringfeed.orders.making import make_sampler
 from ringfeed.orders.permutation import permute
 from ringfeed.orders.sampler import (
     CHUNK,
@@ -26,7 +27,6 @@ from ringfeed.orders.sampler import (
     Sampler,
     Sequential,
     Shuffled,
-    make_sampler,
 )
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ringfeed
-from ringfeed.orders.sampler import CHUNK, Positional, make_sampler
+from ringfeed.orders.making import make_sampler
+from ringfeed.orders.sampler import CHUNK, Positional
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,7 +14,8 @@ from ringfeed._checks import MOST, check_count
 from ringfeed._units import parse_memory, show_bytes
 from ringfeed.cli.lengths import usage
 from ringfeed.data.terms import Terms
-from ringfeed.engine.plan import DEFAULT_SLOTS, Plan, make_plan
+from ringfeed.engine.options import DEFAULT_SLOTS
+from ringfeed.engine.plan import Plan, make_plan
 from ringfeed.errors import PlanError
 from ringfeed.loader import Loader
 from ringfeed.ring import _ring

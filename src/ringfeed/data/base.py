@@ -97,7 +97,7 @@ class Source(ABC):
 
     def sampler(self, *, shuffle: bool | int, sampler: Any) -> Sampler:
         """Return the order that the loader's parameters ask for, over the dataset's length now."""
-        from ringfeed.orders.sampler import make_sampler  # noqa: PLC0415 - no worker needs it
+        from ringfeed.orders.making import make_sampler  # noqa: PLC0415 - no worker needs it
 
         length = self.length()
         self.is_sized = length is not None

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ringfeed.data.batches import BatchSource
-from ringfeed.orders.sampler import ByPosition, Stateless, make_sampler
+from ringfeed.orders.making import make_sampler
+from ringfeed.orders.sampler import ByPosition, Stateless
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -11,7 +11,6 @@ from ringfeed._callers import callers_depth
 from ringfeed._checks import AUTO, MOST, check_choice, check_count, check_seconds, is_auto
 from ringfeed._classes import class_names
 from ringfeed.data.wrapped import innermost
-from ringfeed.engine.plan import DEFAULT_SLOTS
 from ringfeed.ring import _ring
 from ringfeed.ring.machine import usable_cpus
 from ringfeed.workers.backends import POOLS
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from ringfeed.orders.sampler import Sampler
 
 AUTO_WORKERS = 4  # a CPU, at most: more than one helps while they wait for a disk or a network
+DEFAULT_SLOTS = 4
 SPARE_SLOTS = 2  # one in use and one ready, besides those of whole batches that each worker fills, or in flight
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ringfeed._units import parse_memory, show_bytes
 from ringfeed.data.wrapped import innermost
+from ringfeed.engine.options import DEFAULT_SLOTS
 from ringfeed.errors import PlanError
 from ringfeed.monitor.stats import Setting
 from ringfeed.ring import _ring
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from ringfeed.tuning.autotune import Tuner
 
 PLANNED_INDICES = 16384  # as many are planned ahead, or two batches a slot
-DEFAULT_SLOTS = 4
 MOST_AUTO_SLOTS = 32  # several workers fill one slot together, so that far fewer keep many of them busy
 FREE_SHARE = 4  # the part of free memory that slots may take by themselves is one in so many
 MOST_SLOTS_BY_MEMORY = 256  # a budget for more is better left to the page cache

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ringfeed._process import Forks
 from ringfeed._units import show_bytes
 from ringfeed.errors import PlanError
-from ringfeed.frameworks.device import PendingCopies
+from ringfeed.frameworks.pending import PendingCopies
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

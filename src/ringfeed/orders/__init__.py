@@ -4,6 +4,7 @@
                                                  └─▶ shard: the part of one rank (ranks: which one this is)
 
     sampler       in order, shuffled, and what every order has; permutation: a shuffle in constant memory
+    making        which one the loader's arguments ask for
     custom lists  of the user's: numbers, or whole batches of them
     buckets       batches of samples of like length (bucket_order)
     weighted subsets windows     ringfeed's own, given as sampler= or shuffle=

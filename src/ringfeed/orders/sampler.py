@@ -5,7 +5,6 @@
     Positional         any order that is a function of (epoch, position)
     SeededSampler      what users give as sampler=, and a loader binds to its dataset and seed: see `weighted`,
                        `subsets`, `windows` and `prioritized`
-    make_sampler       one of these, or of the user's (see `custom`), from the arguments of the loader
 
 A sampler makes epochs, an epoch is read by ``take(count)``: ``Shuffled(10**9, seed=0).epoch(3).take(128)``. One that
 goes on where it was left begins at a position: ``.epoch(3, 5 * 10**8)``. What a position alone does not say, the epoch
@@ -29,7 +28,7 @@ from ringfeed.orders.checks import check_none
 from ringfeed.orders.permutation import permute
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     from ringfeed.orders.permutation import Indices
 
@@ -222,45 +221,3 @@ def check_seed(seed: object) -> int:
 def draw_seed() -> int:
     """Return a seed of the operating system's, of 53 bits: any reader of JSON keeps them."""
     return int.from_bytes(os.urandom(7), "little") >> 3
-
-
-def _window_of(shuffle: object) -> int | None:
-    """Return how many samples ``shuffle`` mixes, where it is a number; TypeError or ValueError for no such."""
-    if isinstance(shuffle, bool | np.bool_):
-        return None
-    try:
-        window = operator.index(shuffle)  # type: ignore[arg-type]
-    except TypeError:
-        window = None
-    if window is None or window < 2:  # noqa: PLR2004  (a window of one sample would leave its order as it is)
-        message = f"shuffle is {shuffle!r}, expected True, False, or the samples of a window, an integer of 2 or more"
-        raise TypeError(message) if window is None else ValueError(message)
-    return window
-
-
-def make_sampler(
-    length: int | None,
-    *,
-    shuffle: bool | int,
-    seed: int,
-    sampler: SeededSampler | Iterable[int] | Callable[[int], Iterable[int]] | None,
-) -> Sampler:
-    """Return the order that a loader's arguments ask for; ``length`` is the dataset's, None where unknown."""
-    seed, window = check_seed(seed), _window_of(shuffle)
-    if sampler is not None and shuffle:
-        raise ValueError(f"shuffle={shuffle!r} and sampler= exclude each other: give the one or the other")
-    if isinstance(sampler, SeededSampler):
-        return sampler.bind(length, seed)
-    if sampler is not None:
-        from ringfeed.orders.custom import Custom  # noqa: PLC0415  (it builds on this module)
-
-        return Custom(sampler, length)
-    if not shuffle:
-        return Sequential(length)
-    if length is None:
-        raise ValueError(f"shuffle={shuffle!r} needs a dataset with a length; shuffle inside the dataset instead")
-    if window is not None:
-        from ringfeed.orders.windows import WindowShuffle  # noqa: PLC0415  (as above)
-
-        return WindowShuffle(window).bind(length, seed)
-    return Shuffled(length, seed)

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from ringfeed.frameworks.device import PendingCopies
+from ringfeed.frameworks.pending import PendingCopies
 
 
 class Stuck:
