@@ -5,6 +5,7 @@ Every test is bounded: see `timeout` and `faulthandler_timeout` in pyproject.tom
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import os
 import signal
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
+from _pytest.faulthandler import fault_handler_stderr_fd_key
 
 import leftovers
 
@@ -53,6 +55,14 @@ def pytest_collection_finish() -> None:
     """Spare later collections of garbage what imports have made: beside a framework it takes a quarter of a second."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def no_crash_report(pytestconfig: pytest.Config) -> Iterator[None]:
+    """Have forked workers that die of a signal say nothing: they would report all of pytest's stack."""
+    faulthandler.disable()
+    yield
+    faulthandler.enable(pytestconfig.stash[fault_handler_stderr_fd_key])
 
 
 @pytest.fixture

@@ -708,6 +708,7 @@ def test_counts_that_overflow(shape: tuple[int, ...], settings: dict[str, Any], 
     assert str(caught.value) == text
 
 
+@pytest.mark.usefixtures("no_crash_report")
 def test_a_file_that_is_cut_short_costs_its_rows_alone(tmp_path: Path) -> None:
     """Rows of a mapped array whose file has shrunk end their workers, and are errors; the rows beside them arrive."""
     np.repeat(np.arange(24, dtype=np.int64), 1024).tofile(tmp_path / "rows")  # two pages a row

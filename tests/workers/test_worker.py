@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import faulthandler
 import gc
 import os
 import signal
@@ -246,6 +247,7 @@ class Guest:
     def returns_twice(self) -> None:
         """Fork, and go on in the child too: it has no part in the segment, and dies of it."""
         if os.fork() == 0:
+            faulthandler.disable()  # of a forked worker, pytest's
             time.sleep(0.05)
 
     def takes_signals(self) -> None:
