@@ -205,7 +205,8 @@ test-weak: ## the C core under a weak memory model, where Relacy's headers (Debi
 # The main Python runs it. The oldest that is found lacks most of what a later one has, so each test of CORE runs there,
 # but outside of MOST with the first of its parameters alone. MOST is what depends on Python most, and what any other
 # runs: the extensions with buffers and finalizers, what is pickled, and processes that start, fork and die.
-# Beside TensorFlow, start_method="fork" warns, and a warning fails a test: frameworks have processes of their own.
+# Beside TensorFlow, and where JAX is loaded, a fork warns, and a warning fails a test: frameworks have processes of
+# their own, and torch, whose tests fork, another.
 # `machine` takes most of a processor: by itself, at the end.
 CORE := ring orders spec iterables data datasets transforms waiting relay transport workers resume tuning engine monitor cli frameworks/shared sharing
 MOST := ring spec transport workers monitor cli
@@ -220,11 +221,12 @@ $(1): $(FIRST:%=%$(2))
 	@timeout --foreground --kill-after=60 3600 $(if $(filter $(2),$(MAIN)),.venv,.venv-$(2))/bin/python -m pytest -q $(4) $(3:%=tests/%)
 endef
 # Those that take longest come first.
-FRAMEWORK_PARTS := project keras tensorflow dropin
+FRAMEWORK_PARTS := project keras tensorflow dropin torch
 $(eval $(call part,project,$(MAIN),project))
-$(eval $(call part,tensorflow,$(MAIN),frameworks/tensorflow))
+$(eval $(call part,tensorflow,$(MAIN),frameworks/tensorflow frameworks/jax))
 $(eval $(call part,keras,$(MAIN),frameworks/keras))
-$(eval $(call part,dropin,$(MAIN),dropin dropin_torch frameworks/torch frameworks/jax))
+$(eval $(call part,dropin,$(MAIN),dropin))
+$(eval $(call part,torch,$(MAIN),dropin_torch frameworks/torch))
 CORE_PARTS := deaths once-samples once-loaders limits $(ALL:%=core-%) $(OLDEST:%=rest-%)
 say-pythons = @echo "== the core on Python $(ALL); not found: $(or $(filter-out $(FOUND),$(VERSIONS)),none)"
 # In two parts, which would else be the longest by far, with one core idle beside it.
@@ -245,7 +247,8 @@ test-frameworks: .venv/with-tensorflow .venv/with-pictures .venv/with-test ## Ke
 TORCH ?= torch==2.13.0
 test-backends: .venv/with-tensorflow .venv/with-pictures .venv/with-test ## torch and JAX, and Keras on them; installs both
 	$(PY) -m pip install -q "$(TORCH)" jax
-	$(PY) -m pytest tests/frameworks/torch tests/frameworks/jax tests/frameworks/keras tests/dropin tests/dropin_torch tests/project/test_examples.py tests/project/test_docs.py
+	$(call at-once,keras tensorflow dropin torch,$(A_FEW))
+	$(PY) -m pytest -q tests/project/test_examples.py tests/project/test_docs.py
 
 # `make test` leaves them out, and skips the pages whose packages .venv lacks. mosaicml-streaming wants another release of
 # what datasets uses, and torch with CUDA: for its page, make test-sources SOURCE_PACKAGES=mosaicml-streaming
