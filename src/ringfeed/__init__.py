@@ -62,7 +62,7 @@ if archive is not None:
     raise ImportError(message)
 del archive
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "Array": "spec.spec",
