@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help demo test environments test-c test-model test-weak test-frameworks test-backends test-sources test-core lint docs format \
+.PHONY: help demo test environments test-c test-model test-weak test-frameworks test-backends test-sources test-remote test-core lint docs format \
     bench bench-frameworks bench-insight recovery fuzz many resumes soak develop clean
 
 # One after another, but for what is named here; what each says comes when it has ended, and none stops the others.
@@ -208,7 +208,7 @@ test-weak: ## the C core under a weak memory model, where Relacy's headers (Debi
 # Beside TensorFlow, and where JAX is loaded, a fork warns, and a warning fails a test: frameworks have processes of
 # their own, and torch, whose tests fork, another.
 # `machine` takes most of a processor: by itself, at the end.
-CORE := ring orders spec iterables data datasets transforms waiting relay transport workers resume tuning engine monitor cli frameworks/shared sharing
+CORE := ring orders spec iterables data datasets transforms waiting relay transport workers resume tuning engine monitor cli frameworks/shared sharing remote
 MOST := ring spec transport workers monitor cli
 OLDEST := $(firstword $(OTHERS))
 
@@ -256,6 +256,12 @@ SOURCE_PACKAGES ?= datasets pyarrow pandas h5py zarr lmdb webdataset crc32c arra
 test-sources: .venv/with-pictures .venv/with-test ## the pages of docs/sources on the packages that they are about; installs these
 	$(PY) -m pip install -q $(SOURCE_PACKAGES)
 	$(PY) -m pytest tests/project/test_sources.py tests/sources
+
+# `make test` has the tests of remote workers with a fleet of threads; those on a Ray cluster are skipped without Ray.
+RAY ?= ray
+test-remote: .venv/with-test ## remote workers on a Ray cluster on this machine; installs Ray
+	$(PY) -m pip install -q "$(RAY)"
+	$(PY) -m pytest tests/remote
 
 test-core: .venv/with-test $(OTHERS:%=.venv-%/with-test) ## the core on every Python found; what takes a machine alone, on the main one
 	$(say-pythons)

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from ringfeed.orders.subsets import StratifiedSampler, SubsetSampler
     from ringfeed.orders.weighted import WeightedSampler
     from ringfeed.orders.windows import WindowShuffle
+    from ringfeed.remote.options import Ray
     from ringfeed.sharing.door import share
     from ringfeed.spec.conversion import Cast
     from ringfeed.spec.spec import Array, Spec
@@ -81,6 +82,7 @@ _HOMES = {
     "PlanError": "errors",
     "PrioritizedSampler": "orders.prioritized",
     "Ragged": "forms.forms",
+    "Ray": "remote.options",
     "RingfeedError": "errors",
     "ShipError": "errors",
     "SlotsHeldError": "errors",
@@ -122,6 +124,7 @@ __all__ = [
     "PlanError",
     "PrioritizedSampler",
     "Ragged",
+    "Ray",
     "RingfeedError",
     "ShipError",
     "SlotsHeldError",

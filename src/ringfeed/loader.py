@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from ringfeed.orders.bucket_order import BucketLists
     from ringfeed.orders.sampler import SeededSampler
     from ringfeed.orders.shard import Uneven
+    from ringfeed.remote.options import Ray
     from ringfeed.spec.builder import BuildBatch
     from ringfeed.spec.spec import Spec
 
@@ -218,7 +219,8 @@ class Loader(Generic[Batch_co]):
         blames no sample, but those that were lost so twice are read alone, until one has cost ``max_attempts`` workers.
         Not for arrays, iterables, `Mix`, `Pack`, ``workers="auto"`` and ``reseed=True``. See docs/waiting.md.
     backend: "process", or "thread" for datasets that release the GIL or cannot be pickled. Threads share what the
-        dataset has open: with one file and its position, rows come out wrong unless the dataset has a lock.
+        dataset has open: with one file and its position, rows come out wrong unless the dataset has a lock. A
+        `ringfeed.Ray` has workers on the nodes of a cluster besides those here: docs/remote.md.
     start_method: "spawn" (a fresh interpreter, which never imports the user's main module), "fork", "forkserver": a
         process that starts with the loader, imports what the dataset needs, and forks workers in the first epoch. A
         fork shares open files: where they are seen in the dataset, it is refused. Where unpickling or an import opens
@@ -281,7 +283,7 @@ class Loader(Generic[Batch_co]):
         worker_init_fn: Callable[[int], object] | None = None,
         workers: int | Literal["auto"] | None = None,
         concurrency: int | None = None,
-        backend: Literal["process", "thread"] = "process",
+        backend: Literal["process", "thread"] | Ray = "process",
         start_method: Literal["spawn", "fork", "forkserver"] = "spawn",
         slots: int | Literal["auto"] | None = None,
         memory: int | str | None = None,
@@ -322,13 +324,15 @@ class Loader(Generic[Batch_co]):
         source = open_source(dataset, terms, transform, collate_fn, batch_transform, worker_init_fn)
         if getattr(sampler, "carries_weights", False):
             source = with_weights(source)
+        remote = None if isinstance(backend, str) else _checked(backend, source, start_method)
         self._options = options = Options.of(
             source,
             workers=workers,
             concurrency=concurrency,
             slots=slots,
             memory=memory,
-            backend="thread" if source.local_only else backend,
+            backend="process" if remote else "thread" if source.local_only else backend,
+            remote=remote,
             start_method=start_method,
             copy=copy,
             drop_remainder=uneven == "drop",
@@ -745,6 +749,13 @@ class Loader(Generic[Batch_co]):
     def __exit__(self, *unused: object) -> None:
         """Close the loader."""
         self.close()
+
+
+def _checked(backend: Any, source: Any, start_method: str) -> Any:
+    """Return the terms of workers elsewhere, which must fit the dataset."""
+    from ringfeed.remote.options import checked  # noqa: PLC0415 - its room
+
+    return checked(backend, source, start_method)
 
 
 def _asked_of(runner: EpochRunner, ask: Callable[[Engine], _Answer], otherwise: _Answer) -> Callable[[], _Answer]:

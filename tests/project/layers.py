@@ -31,7 +31,7 @@ LAYERS = (
     "transport",
     "relay",
     "workers monitor",
-    "forkserver resume tuning sources",
+    "forkserver remote resume tuning sources",
     "profiling",
     "engine frameworks",
     "loader",
@@ -49,10 +49,11 @@ ROOMS = {
     "waiting",
     "relay",
     "forkserver",
+    "remote",
     "tuning",
     "profiling",
 }
-DOORS = {("spec", "given"), ("spec", "forms"), ("workers", "forkserver")}
+DOORS = {("spec", "given"), ("spec", "forms"), ("workers", "forkserver"), ("workers", "remote")}
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer.split()}
 
 

@@ -41,6 +41,7 @@ class Options:
     memory: int | str | None
     auto: frozenset[Side]
     backend: str
+    remote: Any = None  # a `ringfeed.Ray`, whose bridges are processes beside the workers
     start_method: str
     copy: bool
     drop_remainder: bool
@@ -100,7 +101,12 @@ class Options:
     @property
     def sends(self) -> bool:
         """Whether other processes read the dataset."""
-        return self.workers > 0 and self.backend == "process"
+        return (self.workers > 0 or self.remote is not None) and self.backend == "process"
+
+    @property
+    def bridges(self) -> int:
+        """How many processes connect to a cluster."""
+        return 0 if self.remote is None else int(self.remote.bridges)
 
     def prefetches_epochs(self, source: Source, sampler: Sampler) -> bool:
         """Whether an epoch's end need not hold up the workers; ValueError where that is asked for and cannot be."""

@@ -89,6 +89,7 @@ class Parts:
             options.timeout_s,
             launcher,
             self.streams.states,
+            options.remote,
         )
         return make_pool(options.backend, config)
 

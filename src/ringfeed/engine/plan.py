@@ -215,7 +215,7 @@ def plan_for(options: Options, source: Source, parcel: Parcel | None) -> Plan:
         element_size=innermost(source).element_size if options.readers else None,
         at_once=source.at_once,
     )
-    workers, memory = options.workers + options.readers, options.memory
+    workers, memory = options.workers + options.readers + options.bridges, options.memory
     if "slots" in options.auto and memory is None:
         least = make(workers=workers, slots=MIN_SLOTS).total
         memory = max(least, min(free for free, _ in free_memory()) // FREE_SHARE)

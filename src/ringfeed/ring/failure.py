@@ -87,6 +87,8 @@ class _Raised(NamedTuple):
     from_origin: bool = False
     members: list[_Raised] = []  # noqa: RUF012 - see above
     """Of an exception group."""
+    note: str = ""
+    """What is told of it besides, as by ``add_note``."""
 
 
 class Failure(NamedTuple):
@@ -165,6 +167,15 @@ def decode(record: bytes) -> Failure:
     return Failure(_remade(raised), raised.type_name, raised.text)
 
 
+def with_note(record: bytes, note: str) -> bytes:
+    """Return the record of an error with a note, which Python 3.11 prints below it; as it was where it does not fit."""
+    if kind_of(record) is not Kind.ERROR:
+        return record
+    raised: _Raised = pickle.loads(record[1:])  # noqa: S301 - from our own worker
+    noted = record[:1] + pickle.dumps(raised._replace(note=note))
+    return noted if len(noted) <= LIMIT else record
+
+
 def _remade(raised: _Raised) -> BaseException:
     error = None
     if raised.pickled is not None:
@@ -182,6 +193,8 @@ def _dress(error: BaseException, raised: _Raised) -> None:
     own(error, "__traceback__", _traceback_of(raised.frames))
     if raised.origin is not None:
         own(error, "__cause__" if raised.from_origin else "__context__", _remade(raised.origin))
+    if raised.note:
+        own(error, "__notes__", [*getattr(error, "__notes__", ()), raised.note])
     for member, its in zip(_members(error), raised.members, strict=False):
         _dress(member, its)
 

@@ -2,7 +2,7 @@
 
     pack(dataset)           -> Parcel    cloudpickle, protocol 5; large buffers by reference, nothing reserved
     ship(parcel, previous)  -> Shipment  sealed memfds; what did not change stays in those of the last version
-    unpack(manifest, fds)   -> dataset   in the worker: maps the memfds privately, unpickles
+    unpack(manifest, fds)   -> dataset   in the worker: maps the memfds privately (`pieces_of`), unpickles (`opened`)
 
 A shipment is a list of pieces, each at an offset of one of its memfds: piece 0 is the pickle stream, the
 others are its buffers in order. The table of pieces lies in the newest memfd, since a datagram to a worker
@@ -150,12 +150,23 @@ def unpack(manifest: bytes, fds: Sequence[int]) -> Any:
     Its buffers are shared with all other workers until this one writes to them: then a page is copied, 4 KiB also where
     the kernel has huge ones.
     """
+    part_count, _, views = pieces_of(manifest, fds)
+    return opened(part_count, views)
+
+
+def pieces_of(manifest: bytes, fds: Sequence[int]) -> tuple[int, list[Piece], list[memoryview]]:
+    """How many of a shipment's buffers are parts of modules; where its pieces lie; and the pieces, stream first."""
     *table_fields, part_count = array("Q", manifest)
     table = Piece(*table_fields)
     numbers = array("Q", bytes(_mapped(fds, [table])[0]))
     pieces = [Piece(*numbers[at : at + 3]) for at in range(0, len(numbers), 3)]
-    stream = _mapped(fds, pieces[:1])[0]  # apart, so that a forkserver, which reads no more, keeps no page mapped
-    buffers = _mapped(fds, pieces[1:])
+    stream = _mapped(fds, pieces[:1])  # apart, so that a forkserver, which reads no more, keeps no page mapped
+    return part_count, pieces, [*stream, *_mapped(fds, pieces[1:])]
+
+
+def opened(part_count: int, views: Sequence[memoryview]) -> Any:
+    """The dataset of these pieces, wherever they lie; so many of the buffers, the first, are parts of modules."""
+    stream, *buffers = views
     with watched():
         if part_count:
             from ringfeed.transport import parts as _parts  # noqa: PLC0415 - for some datasets only

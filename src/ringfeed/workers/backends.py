@@ -15,4 +15,8 @@ POOLS: dict[str, type[Pool]] = {"process": Processes, "thread": Threads}
 
 def make_pool(backend: str, config: PoolConfig) -> Pool:
     """Return a pool that runs nothing yet; without workers the consumer fills its batches itself."""
+    if config.remote is not None:
+        from ringfeed.remote.pool import Mixed  # noqa: PLC0415 - its room
+
+        return Mixed(config)
     return POOLS[backend](config) if config.workers else InProcess(config)

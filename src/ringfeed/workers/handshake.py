@@ -55,6 +55,21 @@ class Handshake:
         its_fds = () if states is None or states.memfd is None else (states.memfd.fileno(),)
         worker.tell(hello, (segment.control_fd, segment.slots_fd, stack_fd, *fds, *its_fds))
 
+    def greet_bridge(self, number: int, worker: WorkerProcess, stack_fd: int, terms: Any, board_fd: int) -> None:
+        """Send a bridge to a cluster the same, with the terms of its own."""
+        segment, shipment = self._config.segment, self._shipment
+        assert shipment is not None
+        hello = {
+            "source": self._config.source,
+            "offsets": self._config.offsets,
+            "number": number,
+            "sizes": segment.sizes,
+            "version": self.version,
+            "manifest": shipment.manifest(),
+            "remote": terms,
+        }
+        worker.tell(hello, (segment.control_fd, segment.slots_fd, stack_fd, *shipment.fds, board_fd))
+
     def _free_lane(self, others: Collection[int]) -> int:
         taken = {self._lanes.get(other) for other in others}
         return next(lane for lane in range(1, self._config.workers + 1) if lane not in taken)

@@ -48,6 +48,7 @@ class PoolConfig:
     timeout_s: float | None = None
     launcher: Launcher | None = None  # what has begun to start workers already
     states: Any = None  # what is kept of an iterable: see `Source.keep`
+    remote: Any = None  # a `ringfeed.Ray`: the last of the workers are bridges to it
 
 
 class Pool(ABC):

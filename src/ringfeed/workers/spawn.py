@@ -56,6 +56,11 @@ class Spawner(Launcher):
 
     _begun: Sequence[WorkerProcess] = ()
 
+    def __init__(self, module: str = "ringfeed.workers.worker_main") -> None:
+        """Start none yet; ``module``: whose ``main`` they run."""
+        super().__init__()
+        self._module = module
+
     def begin(self, workers: int) -> None:
         """Start the first workers now, so that their interpreters come up while the dataset is packed."""
         self._begun = [self._spawn() for _ in range(workers)]
@@ -73,7 +78,7 @@ class Spawner(Launcher):
         super().close()
 
     def _spawn(self) -> WorkerProcess:
-        return spawn("ringfeed.workers.worker_main", self.lifeline)
+        return spawn(self._module, self.lifeline)
 
 
 @contextmanager

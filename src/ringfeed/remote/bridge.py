@@ -1,0 +1,273 @@
+"""The bridge: a worker process whose rows are made by the actors of a cluster.
+
+    claimer (a thread)   claims tickets while the actors have room, and has them made
+    lander (a thread)    takes what comes of calls: lands answers, has the rest made again
+    main thread          listens to the training process, hires and ends actors, hedges what is late
+
+They share one lock, which is held for a few steps, and for the calls of a `Fleet`, which wait for no actor.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import select
+import threading
+import time
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ringfeed.workers.worker_main import become_worker, channel_of, flush_output, report_and_leave
+
+if TYPE_CHECKING:
+    from ringfeed.remote.claims import Claim
+    from ringfeed.remote.dispatch import Job
+    from ringfeed.remote.fleet import Event, Fleet
+    from ringfeed.ring._ring import Descriptor
+
+LOOK_S = 0.05  # between two looks of the main thread
+LOOK_NS = 50_000_000
+NODES_S = 1.0  # between two questions which nodes there are
+
+
+class Bridge:
+    """One bridge's state."""
+
+    def __init__(self, channel: Descriptor) -> None:
+        """Wait for the hello message, open the segment, and connect to the cluster."""
+        from ringfeed.remote.board import Board  # noqa: PLC0415 - after the guard, like all that is slow
+        from ringfeed.remote.crew import Crew  # noqa: PLC0415
+        from ringfeed.remote.dispatch import Dispatch  # noqa: PLC0415
+        from ringfeed.remote.first import Claims, Lander  # noqa: PLC0415
+        from ringfeed.remote.sent import Sent  # noqa: PLC0415
+        from ringfeed.ring import _ring  # noqa: PLC0415
+        from ringfeed.ring.segment import open_ring  # noqa: PLC0415
+        from ringfeed.workers import channel as channels  # noqa: PLC0415
+
+        self._channels, self._channel = channels, channel
+        hello, fds = channels.receive(channel)
+        terms = hello["remote"]
+        source = hello["source"]
+        control, slots, stack, *dataset_fds = fds
+        self._board = Board(dataset_fds.pop())
+        register_stack_dump(stack.fileno())
+        ring = open_ring(control.fileno(), slots.fileno(), hello["sizes"])
+        end = _ring.WorkerEnd(ring, hello["number"])
+        self._claims = Claims(end, Lander(source.spec, hello["offsets"], ring, source.whole))
+        self._dispatch = Dispatch(terms.max_attempts, splits=not (source.whole or source.at_once))
+        self._changed = threading.Condition(threading.RLock())
+        self._fleet: Fleet = _open_fleet(terms)
+        self._sent = Sent(self._fleet)
+        self._sent.put(hello["version"], hello["manifest"], [fd.fileno() for fd in dataset_fds])
+        self._crew = Crew(self._fleet, self._sent, self._dispatch, terms, source)
+        self._source, self._terms = source, terms
+        self._versions: dict[int, int] = {}  # that each actor has
+        self._order = 0  # of claims
+        self._failure: BaseException | None = None  # of a thread
+
+    # ---- the threads ----
+
+    def run(self) -> None:
+        """Serve until the ring stops, or this worker is to leave."""
+        watch = partial(self._claims.watch, self._broken_off)
+        for body in (self._claim_all, self._land_all, watch, self._watch_nodes):
+            threading.Thread(target=self._guarded, args=(body,), daemon=True).start()
+        poller = select.poll()
+        poller.register(self._channel.fileno(), select.POLLIN)
+        while not self._is_over():
+            if poller.poll(LOOK_S * 1000):
+                self._obey()
+            with self._changed:
+                if self._failure is not None:
+                    raise self._failure
+                self._look()
+        self._fleet.close()
+
+    def _guarded(self, body: Any) -> None:
+        try:
+            body()
+        except BaseException as error:  # noqa: BLE001 - the main thread says it
+            with self._changed:
+                self._failure = error
+                self._changed.notify_all()
+
+    def _watch_nodes(self) -> None:
+        """Ask which nodes there are; in a thread of its own, since the answer may be a long time in coming."""
+        while not self._is_over():
+            nodes = self._fleet.nodes()
+            with self._changed:
+                self._crew.note_nodes(nodes)
+            time.sleep(NODES_S)
+
+    def _is_over(self) -> bool:
+        return self._claims.is_over and not len(self._claims)
+
+    def _look(self) -> None:
+        """Do what time brings."""
+        now_s = time.monotonic()
+        self._dispatch.tick(now_s)
+        for actor in self._dispatch.overdue(now_s, self._terms.timeout_s):
+            self._end_actor(actor, "was silent")
+        self._crew.look(now_s)
+        self._send_all()
+        self._board.write(self._crew.said(now_s, self._claims))
+
+    def _obey(self) -> None:
+        """Do what the training process asks for; EOFError where it is gone."""
+        message, fds = self._channels.receive(self._channel)
+        with self._changed:
+            if "version" in message:
+                self._sent.put(message["version"], message["manifest"], [fd.fileno() for fd in fds])
+            elif "actors" in message:
+                self._crew.resize(message["actors"])
+            self._changed.notify_all()
+
+    # ---- claims ----
+
+    def _claim_all(self) -> None:
+        while not self._claims.is_over:
+            with self._changed:
+                self._changed.wait_for(lambda: self._dispatch.room > 0 or self._claims.is_over, LOOK_S)
+                if self._dispatch.room <= 0:
+                    continue
+            claim = self._claims.next(LOOK_NS)
+            if claim is not None:
+                self._begin(claim)
+
+    def _begin(self, claim: Claim) -> None:
+        """Have the rows of a claim made; its version of the dataset was sent before it was bound."""
+        from ringfeed.remote.dispatch import Job  # noqa: PLC0415
+
+        if not claim.rows:
+            self._claims.fail(claim, b"")
+            return
+        with self._changed:
+            self._changed.wait_for(lambda: self._sent.version >= claim.version or self._claims.is_over)
+            self._order += 1
+            lane = claim.indices[0] % self._source.streams if self._source.streams else None
+            self._dispatch.add(Job(claim, self._order, (*claim.rows,), lane))
+            self._send_all()
+
+    def _broken_off(self, claims: list[Claim]) -> None:
+        with self._changed:
+            for claim in claims:
+                self._dispatch.drop(claim)
+            self._changed.notify_all()
+
+    # ---- calls ----
+
+    def _send_all(self) -> None:
+        """Make the calls that can be made now."""
+        for actor, flight, job in self._dispatch.sends(time.monotonic()):
+            claim = job.ticket
+            version = self._sent.version
+            if self._versions.get(actor) != version:
+                self._fleet.send(actor, version, self._sent.pieces)
+                self._versions[actor] = version
+            self._fleet.call(actor, flight, (claim.epoch, claim.version, [claim.indices[row] for row in job.rows]))
+
+    # ---- what comes of calls ----
+
+    def _land_all(self) -> None:
+        while not self._is_over():
+            event = self._fleet.next(LOOK_S)
+            if event is not None:
+                self._take(event)
+
+    def _take(self, event: Event) -> None:
+        from ringfeed.remote import fleet  # noqa: PLC0415
+
+        if isinstance(event, fleet.Answer):
+            self._land(event)
+            return
+        with self._changed:
+            now_s = time.monotonic()
+            if isinstance(event, fleet.Hired):
+                self._versions[event.actor] = self._crew.version_of(event.actor)
+                self._crew.started(event)
+            elif isinstance(event, fleet.Refused):
+                self._crew.refused(event)
+            elif isinstance(event, fleet.Died):
+                self._lost(event.actor, event.why)
+            elif isinstance(event, fleet.Unreached):
+                self._dispatch.unreached(event.flight, now_s)
+            elif (job := self._dispatch.broken(event.flight)) is not None:
+                self._give_up(job, f"could not be made remotely: {event.error}")
+            self._send_all()
+            self._changed.notify_all()
+
+    def _land(self, event: Any) -> None:
+        filled, idle = event.reply
+        with self._changed:
+            node = self._crew.address_of(self._dispatch.actor_of(event.flight))
+            job = self._dispatch.answered(event.flight, time.monotonic(), idle)
+            self._send_all()  # first: the actor goes on meanwhile
+            self._changed.notify_all()
+        if job is None:
+            return
+        self._crew.count(filled, node)
+        if filled.failures:
+            filled = filled._replace(failures=tuple((row, noted(record, node)) for row, record in filled.failures))
+        claim = job.ticket
+        self._claims.land(claim, filled, None if len(job.rows) == len(claim.rows) else [*job.rows])
+
+    def _lost(self, actor: int, why: str) -> None:
+        """Have the jobs of a dead actor made by others, and another hired in its place."""
+        node = self._crew.address_of(actor)
+        for job in self._dispatch.lost(actor):
+            often = "an actor" if self._terms.max_attempts == 1 else f"{self._terms.max_attempts} actors"
+            self._give_up(
+                job, f"ended {often}; the last one, on node {node}, {why}; try it with workers=0 and no backend="
+            )
+        self._crew.lost(actor)
+
+    def _end_actor(self, actor: int, why: str) -> None:
+        self._fleet.dismiss(actor)
+        self._lost(actor, why)
+
+    def _give_up(self, job: Job, why: str) -> None:
+        """Have rows fail that no actor can make."""
+        from ringfeed.errors import FunctionError  # noqa: PLC0415
+        from ringfeed.remote.filled import failed  # noqa: PLC0415
+        from ringfeed.ring.failure import encode  # noqa: PLC0415
+
+        claim = job.ticket
+        text = f"{self._source.describe_read(job.rows[0], claim.indices[job.rows[0]])} {why}"
+        filled = failed(len(job.rows), encode(FunctionError(text)))
+        self._claims.land(claim, filled, None if len(job.rows) == len(claim.rows) else [*job.rows])
+
+
+def noted(record: bytes, node: str) -> bytes:
+    """Have an error say on which node it was raised."""
+    from ringfeed.ring.failure import with_note  # noqa: PLC0415
+
+    return with_note(record, f"on node {node}") if record else record
+
+
+def register_stack_dump(fd: int) -> None:
+    """Write this process's Python stacks into ``fd`` on SIGUSR1."""
+    import faulthandler  # noqa: PLC0415
+    import signal  # noqa: PLC0415
+
+    faulthandler.register(signal.SIGUSR1, file=fd)
+
+
+def _open_fleet(terms: Any) -> Fleet:
+    module, name = terms.fleet
+    fleet: Fleet = getattr(importlib.import_module(module), name)(terms)
+    return fleet
+
+
+def main(channel_fd: int, parent_fd: int, lifeline_fd: int) -> None:
+    """Run a bridge."""
+    channel = None
+    try:
+        become_worker(parent_fd, lifeline_fd)
+        channel = channel_of(channel_fd)
+        Bridge(channel).run()
+    except BaseException:  # noqa: BLE001 - reported, whatever it is
+        report_and_leave(channel or channel_of(channel_fd))
+    with suppress(Exception):
+        flush_output()
+    os._exit(0)  # Ray's threads must not keep it

@@ -1,0 +1,219 @@
+"""The actors of one bridge: hired, counted, replaced. The owner holds a lock."""
+
+from __future__ import annotations
+
+import sys
+import time
+import warnings
+from collections import Counter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ringfeed.errors import WorkerError
+from ringfeed.remote.desk import Facts, Papers
+from ringfeed.remote.placing import Placing
+
+if TYPE_CHECKING:
+    from ringfeed.data.base import Source
+    from ringfeed.remote.dispatch import Dispatch
+    from ringfeed.remote.filled import Filled
+    from ringfeed.remote.fleet import Fleet, Hired, Node, Refused
+    from ringfeed.remote.options import BridgeTerms
+    from ringfeed.remote.sent import Sent
+
+PENDING_S = 30.0  # that an actor may take to be placed and to start; then training goes on without it
+EXACT = ("python", "abi", "byte_order")  # of `Facts`: the others may differ a little
+
+
+class Post(NamedTuple):
+    """What an actor is: its seat gives its number, which the actor in its place has, too."""
+
+    node: str
+    seat: int
+    since_s: float
+    version: int  # of the dataset, that it was hired with
+
+
+class Crew:
+    """The actors that a bridge has, and those that it waits for."""
+
+    def __init__(self, fleet: Fleet, sent: Sent, dispatch: Dispatch, terms: BridgeTerms, source: Source) -> None:
+        """Hire nothing yet."""
+        self._fleet, self._sent, self._dispatch = fleet, sent, dispatch
+        self._terms, self._source = terms, source
+        self._placing = Placing(terms.need)
+        self._nodes: dict[str, Node] = {}
+        self._addresses: dict[str, str] = {}  # of all nodes that were ever there
+        self.wanted = terms.actors
+        self.declined: tuple[int, str] | None = None  # how many actors there are at most, and why
+        self._posts: dict[int, Post] = {}
+        self._there: set[int] = set()  # of them, those that have said hello
+        self._starts: Counter[int] = Counter()  # by seat
+        self._next = 1
+        self.deaths = 0
+
+    # ---- nodes ----
+
+    def note_nodes(self, nodes: list[Node]) -> None:
+        """Take over which nodes there are."""
+        self._nodes = {node.name: node for node in nodes}
+        self._addresses.update((node.name, node.address) for node in nodes)
+
+    def address_of(self, actor: int | None) -> str:
+        """Return the address of an actor's node."""
+        post = None if actor is None else self._posts.get(actor)
+        return "" if post is None else self._addresses.get(post.node, post.node)
+
+    def version_of(self, actor: int) -> int:
+        """Return the version of the dataset that an actor was hired with; -1 where it has left."""
+        post = self._posts.get(actor)
+        return -1 if post is None else post.version
+
+    # ---- hiring ----
+
+    def resize(self, actors: int) -> None:
+        """Have so many actors; those that leave have little to do."""
+        self.wanted = actors if self.declined is None else min(actors, self.declined[0])
+
+    def look(self, now_s: float) -> None:
+        """Hire what is missing, and end what is too many or does not start; WorkerError where none can start."""
+        if not self._nodes:
+            return
+        for actor, post in [*self._posts.items()]:
+            if actor not in self._there and now_s - post.since_s > PENDING_S:
+                self._decline(f"an actor has not started within {PENDING_S:g} s")
+                self._leave(actor)
+        there = Counter(post.node for post in self._posts.values())
+        missing = self.wanted - len(self._posts)
+        nodes = self._nodes.values()
+        if missing > 0:
+            for node in self._placing.place(nodes, there, self._dispatch.suspect_nodes, missing):
+                self._hire(node, now_s)
+            room = sum(self._placing.rooms(nodes).values())
+            if room < self.wanted:
+                self._decline(f"the cluster has room for {room}: {self._placing.shown(nodes)}", room)
+        for actor in self._dispatch.idlest(len(self._there) - self.wanted):
+            self._dispatch.lost(actor, blame=False)
+            self._leave(actor)
+        if not self._posts:
+            self._refuse()
+
+    def _hire(self, node: str, now_s: float) -> None:
+        terms = self._terms
+        taken = {post.seat for post in self._posts.values()}
+        seat = next(seat for seat in range(len(taken) + 1) if seat not in taken)
+        number = terms.first + seat * terms.bridges + terms.number
+        papers = Papers(self._source, (number, terms.workers, self._starts[seat]), sys.path, terms.private)
+        actor, self._next = self._next, self._next + 1
+        self._starts[seat] += 1
+        self._posts[actor] = Post(node, seat, now_s, self._sent.version)
+        self._fleet.hire(actor, node, papers.pickled(), self._sent.version, self._sent.pieces)
+
+    def _decline(self, why: str, most: int | None = None) -> None:
+        """Go on with fewer actors than were asked for."""
+        most = max(len(self._there), 1) if most is None else most
+        if most and (self.declined is None or most < self.declined[0]):
+            self.declined = most, why
+            self.wanted = min(self.wanted, most)
+
+    def _refuse(self) -> None:
+        """Raise why no actor can start at all, if none can."""
+        rooms = self._placing.rooms(self._nodes.values())
+        if any(rooms.values()) or self.wanted == 0:
+            return
+        if not self._placing.why:
+            message = (
+                f"no actor has room in the cluster: {self._placing.shown(self._nodes.values())}; ask for less by "
+                f"num_cpus= and resources= of ringfeed.Ray, or add nodes"
+            )
+            raise WorkerError(message)
+        node, error = next(iter(self._placing.why.items()))
+        message = (
+            f"no actor starts on any node; on {self._addresses.get(node, node)}: {type(error).__name__}: {error}; "
+            f"install what is missing there, or give runtime_env= of ringfeed.Ray"
+        )
+        raise WorkerError(message) from error
+
+    # ---- what becomes of them ----
+
+    def started(self, hired: Hired) -> None:
+        """Have an actor be sent jobs, if its process is what it must be."""
+        post = self._posts.get(hired.actor)
+        if post is None:
+            self._fleet.dismiss(hired.actor)  # it was given up
+            return
+        if objection := self._objection(hired.facts):
+            self._strike(hired.actor, post, WorkerError(objection), at_once=True)
+            return
+        self._placing.note_start(post.node)
+        self._there.add(hired.actor)
+        self._dispatch.join(hired.actor, post.node)
+
+    @staticmethod
+    def _objection(facts: Facts) -> str:
+        """Say how a node differs so that its rows might be others; "" where it does not."""
+        here = Facts.here()
+        minor = [version.rpartition(".")[0] for version in (facts.numpy, here.numpy)]
+        names = [name for name in EXACT if getattr(facts, name) != getattr(here, name)]
+        names += ["numpy"] * (minor[0] != minor[1])
+        got = ", ".join(f"{name} {getattr(facts, name)}" for name in names)
+        expected = ", ".join(f"{name} {getattr(here, name)}" for name in names)
+        return f"has {got}, expected {expected} as here" if names else ""
+
+    def refused(self, refused: Refused) -> None:
+        """Take note that an actor has not started."""
+        post = self._posts.get(refused.actor)
+        if post is not None:
+            self._strike(refused.actor, post, refused.error)
+
+    def _strike(self, actor: int, post: Post, error: BaseException, *, at_once: bool = False) -> None:
+        self._leave(actor)
+        is_out = self._placing.note_refusal(post.node, error)
+        while at_once and not is_out:
+            is_out = self._placing.note_refusal(post.node, error)
+        if is_out:
+            where = self._addresses.get(post.node, post.node)
+            warnings.warn(
+                f"no actor of ringfeed starts on node {where}, and none is tried there any more: "
+                f"{type(error).__name__}: {error}",
+                UserWarning,
+                stacklevel=2,
+            )
+
+    def lost(self, actor: int) -> None:
+        """Forget an actor that has died."""
+        self.deaths += actor in self._there
+        self._forget(actor)
+
+    def _leave(self, actor: int) -> None:
+        self._fleet.dismiss(actor)
+        self._forget(actor)
+
+    def _forget(self, actor: int) -> None:
+        self._posts.pop(actor, None)
+        self._there.discard(actor)
+
+    # ---- what is told of them ----
+
+    def count(self, filled: Filled, node: str) -> None:
+        """Count an answer."""
+
+    def said(self, now_s: float, claims: Any) -> dict[str, Any]:
+        """Return what the board says."""
+        dispatch = self._dispatch
+        return {
+            "wanted": self.wanted,
+            "there": len(self._there),
+            "suspects": len(dispatch.suspects),
+            "declined": self.declined,
+            "deaths": self.deaths,
+            "hedged": dispatch.hedged,
+            "rerun": dispatch.rerun,
+            "dropped": dispatch.dropped,
+            "window": dispatch.window,
+            "tickets": len(claims),
+            "cpu_s": time.process_time(),
+            "actors": [
+                (actor, self._addresses.get(node, node), now_s - sent_s, job.ticket.indices[job.rows[0]])
+                for actor, node, sent_s, job in dispatch.under_way()
+            ],
+        }

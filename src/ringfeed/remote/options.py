@@ -1,0 +1,186 @@
+"""The loader's ``backend=ringfeed.Ray(...)``: its parameters, checked. Nothing here imports Ray."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+
+from ringfeed._checks import AUTO, check_count, is_auto
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ringfeed.data.base import Source
+
+MOST_ACTORS = 10_000
+MOST_BRIDGES = 16
+AUTO_ACTORS = 64  # "auto": at most
+LOCAL = "local"
+
+
+@dataclass(frozen=True)
+class Ray:
+    """Workers on the nodes of a Ray cluster: ``Loader(..., backend=ringfeed.Ray(workers=64))``.
+
+    A process beside the training, the bridge, connects to the cluster; Ray never runs in the training process. Order,
+    content, states, errors and hooks are those of local workers, whatever dies. The loader's ``workers=`` stays the
+    number of workers here, which come first; ``workers=0`` has all rows made remotely. See docs/remote.md.
+
+    workers: how many actors; "auto": as many as training waits for.
+    num_cpus, resources: what each actor asks of its node, as in ``ray.remote``.
+    address: of the cluster; None: RAY_ADDRESS, or one that runs on this machine; "local" starts one with the loader,
+        and ends it with the loader.
+    runtime_env: of the actors, as in ``ray.init``: packages and modules that their nodes lack.
+    bridges: how many processes connect; more than one where one is a limit (`stats` says so).
+    private: whether each actor has its own writable copy of the dataset's large arrays, which are else read-only.
+    """
+
+    workers: int | Literal["auto"] = AUTO  # type: ignore[assignment]
+    num_cpus: float = 1
+    resources: Mapping[str, float] | None = None
+    address: str | None = None
+    runtime_env: Mapping[str, Any] | None = None
+    bridges: int = 1
+    private: bool = False
+
+    fleet: ClassVar[tuple[str, str]] = "ringfeed.remote.ray_fleet", "RayFleet"
+    """The module and the class that a bridge hires actors with."""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError or TypeError for what does not fit; names the parameter and what it takes."""
+        if not is_auto("Ray(workers)", self.workers):
+            check_count("Ray(workers)", self.workers, 1, MOST_ACTORS, none=False)
+        check_count("Ray(bridges)", self.bridges, 1, MOST_BRIDGES, none=False)
+        _check_amount("Ray(num_cpus)", self.num_cpus)
+        for name, amount in (self.resources or {}).items():
+            _check_amount(f"Ray(resources)[{name!r}]", amount)
+        for name, value, kind in (("address", self.address, str), ("private", self.private, bool)):
+            if value is not None and not isinstance(value, kind):
+                message = f"Ray({name})={value!r} must be a {kind.__name__}"
+                raise TypeError(message)
+        if self.address == LOCAL and self.bridges > 1:
+            message = (
+                f"Ray(bridges)={self.bridges} with address='local': each bridge would start a cluster of its own; "
+                f"start one (`ray start --head`) and leave address= out, or have one bridge"
+            )
+            raise ValueError(message)
+        if not self.is_auto and self.bridges > self.most:
+            message = f"Ray(bridges)={self.bridges} for {self.most} actors; give no more bridges than actors"
+            raise ValueError(message)
+
+    @property
+    def is_auto(self) -> bool:
+        """Whether the number of actors is found out."""
+        return self.workers == AUTO
+
+    @property
+    def most(self) -> int:
+        """The most actors there may be."""
+        return AUTO_ACTORS if isinstance(self.workers, str) else self.workers
+
+    def check_ready(self) -> None:
+        """Raise ImportError without Ray, ValueError where no address says which cluster."""
+        if importlib.util.find_spec("ray") is None:
+            message = 'backend=ringfeed.Ray(...) needs ray; pip install "ringfeed[ray]"'
+            raise ImportError(message)
+        if not self.found_address():
+            message = (
+                "backend=ringfeed.Ray(...) without address=, and no Ray cluster runs on this machine, nor does "
+                "RAY_ADDRESS name one; give the address= of a cluster's head, or address='local', which starts a "
+                "cluster with the loader and ends it with the loader"
+            )
+            raise ValueError(message)
+
+    def found_address(self) -> str:
+        """Return the address of the cluster; empty where there is none."""
+        if self.address is not None:
+            return self.address
+        return os.environ.get("RAY_ADDRESS", "") or _address_here() or _newest_here()
+
+
+def _check_amount(name: str, amount: object) -> None:
+    if isinstance(amount, bool) or not isinstance(amount, int | float):
+        message = f"{name}={amount!r} must be a number"
+        raise TypeError(message)
+    if amount < 0:
+        message = f"{name}={amount!r} must be at least 0"
+        raise ValueError(message)
+
+
+def _address_here() -> str:
+    """Return the address of the cluster that this process is connected to, as a worker of Ray Train is."""
+    ray = sys.modules.get("ray")
+    if ray is None or not ray.is_initialized():
+        return ""
+    return str(ray.get_runtime_context().gcs_address)
+
+
+def _newest_here() -> str:
+    """Return the address of the cluster that was started last on this machine, where Ray keeps it."""
+    try:
+        return (Path(os.environ.get("RAY_TMPDIR", "/tmp")) / "ray" / "ray_current_cluster").read_text().strip()  # noqa: S108 - Ray's own place
+    except OSError:
+        return ""
+
+
+def checked(backend: object, source: Source, start_method: str) -> Ray:
+    """Return the loader's ``backend`` that is no word, or raise what says how it does not fit."""
+    if not isinstance(backend, Ray):
+        message = f"backend={backend!r}; choose one of 'process', 'thread', or a ringfeed.Ray"
+        raise TypeError(message)
+    backend.check_ready()
+    if start_method == "fork":
+        message = (
+            "start_method='fork' with backend=ringfeed.Ray(...): forked workers have the dataset by their parent, and "
+            "actors are sent it; use 'spawn' or 'forkserver'"
+        )
+        raise ValueError(message)
+    if source.local_only:
+        message = (
+            f"backend=ringfeed.Ray(...) with a {type(source.given).__name__}, an iterator that a thread of this "
+            f"process reads; give an iterable that makes a new iterator each time, or leave backend= out"
+        )
+        raise ValueError(message)
+    return backend
+
+
+class BridgeTerms(NamedTuple):
+    """What a bridge is told of the loader's parameters."""
+
+    fleet: tuple[str, str]  # module and class
+    address: str
+    need: Mapping[str, float]  # of an actor
+    runtime_env: Mapping[str, Any] | None
+    actors: int  # at first
+    number: int  # of this bridge
+    bridges: int
+    first: int  # the number of the first actor of all; workers here have those before
+    workers: int  # all there may be
+    leaves: bool  # whether workers here come first
+    private: bool
+    max_attempts: int
+    timeout_s: float | None
+
+    @classmethod
+    def of(cls, ray: Ray, number: int, local: int, max_attempts: int, timeout_s: float | None) -> BridgeTerms:
+        """Return those of a bridge beside so many workers here."""
+        share = ray.most // ray.bridges + (number < ray.most % ray.bridges)
+        return cls(
+            fleet=ray.fleet,
+            address=ray.found_address(),
+            need={"CPU": ray.num_cpus, **(ray.resources or {})},
+            runtime_env=ray.runtime_env,
+            actors=share,
+            number=number,
+            bridges=ray.bridges,
+            first=local,
+            workers=local + ray.most,
+            leaves=local > 0,
+            private=ray.private,
+            max_attempts=max_attempts,
+            timeout_s=timeout_s,
+        )

@@ -1,0 +1,184 @@
+"""The loader's pool with a cluster: worker processes here, and bridges, which are supervised as worker processes are.
+
+A bridge has an id beyond those of the workers here. Its death is a worker's death: the watcher reaps what it held, and
+starts another. But it says nothing of a sample, so the rule for when to stop is its own (`BridgePolicy`).
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ringfeed.errors import WorkerError
+from ringfeed.remote.board import Board
+from ringfeed.remote.options import BridgeTerms
+from ringfeed.ring.segment import worker_ids
+from ringfeed.workers.processes import Processes
+from ringfeed.workers.roster import Roster
+from ringfeed.workers.spawn import Spawner
+
+if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
+
+    from ringfeed.workers.pool import PoolConfig
+    from ringfeed.workers.restart_policy import RestartPolicy
+    from ringfeed.workers.watchdog import Watchdog
+
+EARLY_DEATHS = 3
+
+
+class BridgePolicy:
+    """How many bridges may die in a row that have landed nothing."""
+
+    def __init__(self, max_restarts: int | None) -> None:
+        """None has died."""
+        self.restarts = 0
+        self._early_deaths = 0
+        self._max_restarts = max_restarts
+
+    def objection(self, exit_reason: str, *, fresh: bool) -> str:
+        """Count a death; returns why the bridge is not replaced, or nothing. ``fresh``: it had landed nothing."""
+        self.restarts += 1
+        self._early_deaths = self._early_deaths + 1 if fresh else 0
+        if self._early_deaths >= EARLY_DEATHS:
+            return (
+                f"{EARLY_DEATHS} bridges to the cluster in a row ended before any row came through them; the last "
+                f"{exit_reason}; look at its output above, and at `ray status`"
+            )
+        if self._max_restarts is not None and self.restarts > self._max_restarts:
+            most = self._max_restarts
+            return f"a bridge to the cluster {exit_reason}, and max_restarts={most} are used up; raise it"
+        return ""
+
+
+class MixedRoster(Roster):
+    """Workers here and bridges; those of the base class are the workers here."""
+
+    def __init__(
+        self, local: int, bridges: range, policy: RestartPolicy, watchdog: Watchdog, own: BridgePolicy
+    ) -> None:
+        """Begin with none; ``local``: ids of workers here."""
+        super().__init__(local, policy, watchdog)
+        self.bridges = bridges
+        self.failure: WorkerError | None = None
+        """Why there are no bridges any more."""
+        self._own = own
+
+    @property
+    def staying(self) -> AbstractSet[int]:
+        """The workers here that were not asked to leave."""
+        return super().staying - {*self.bridges}
+
+    @property
+    def missing_bridges(self) -> list[int]:
+        """Return the ids of bridges that are to be started."""
+        return [] if self.failure else [number for number in self.bridges if number not in self.workers]
+
+    def remove(self, number: int, given_up: tuple[int, int] | None = None, stage: str = "") -> None:
+        """Forget a dead worker and count its death; of a bridge, keep why it is not replaced."""
+        if number not in self.bridges:
+            super().remove(number, given_up, stage)
+            return
+        worker = self.workers.pop(number)
+        said = worker.startup_error()
+        exit_reason = worker.exit_reason()
+        fresh = self._watchdog.is_fresh(number)
+        self._watchdog.timed_out.discard(number)
+        if said is not None and isinstance(said.__cause__, WorkerError):
+            self.failure = said.__cause__
+        elif objection := self._own.objection(exit_reason, fresh=fresh):
+            self.failure = WorkerError(objection)
+            self.failure.__cause__ = said
+
+
+class Mixed(Processes):
+    """Worker processes here, and bridges to a cluster."""
+
+    _roster: MixedRoster
+
+    def __init__(self, config: PoolConfig) -> None:
+        """Prepare ``config.workers`` processes, the last of which are bridges."""
+        ray, self._local = config.remote, config.workers - config.remote.bridges
+        super().__init__(replace(config, initial_workers=config.initial_workers - ray.bridges))
+        first = worker_ids(self._local) if self._local else 0
+        bridges = range(first, first + ray.bridges)
+        self._own_policy = BridgePolicy(config.max_restarts)
+        self._roster = MixedRoster(first, bridges, self._policy, self._watchdog, self._own_policy)
+        self._bridge_launcher = Spawner("ringfeed.remote.bridge")
+        self._boards = {number: Board() for number in bridges}
+        self._told = False  # that training goes on without bridges
+
+    # ---- starting ----
+
+    def start(self, dataset: Any) -> None:
+        """Start bridges first, whose interpreters take longest; then the workers here."""
+        self._bridge_launcher.begin(len(self._roster.bridges))
+        super().start(dataset)
+        with self._lock:
+            try:
+                self._fill_up_bridges()
+            except BaseException:
+                self.stop()
+                raise
+        self._wake()
+
+    def _fill_up(self) -> None:
+        super()._fill_up()
+        self._fill_up_bridges()
+
+    def _fill_up_bridges(self) -> None:
+        for number in self._roster.missing_bridges:
+            if not self._stopping:
+                worker = self._roster.workers[number] = self._bridge_launcher.start()
+                try:
+                    self._introduce(number)
+                except BaseException:  # Ctrl-C: it would wait for its first message for ever
+                    worker.kill()
+                    raise
+
+    def _introduce(self, number: int) -> None:
+        """Send a bridge its first message."""
+        config, worker = self._config, self._roster.workers[number]
+        place = number - self._roster.bridges.start
+        terms = BridgeTerms.of(config.remote, place, self._local, config.max_attempts, config.timeout_s)
+        self._watchdog.begin(number)
+        config.ring.note_pid(number, worker.pid)
+        board = self._boards[number].memfd.fileno()
+        self._handshake.greet_bridge(number, worker, self._stacks.fd_of(number), terms, board)
+
+    # ---- deaths ----
+
+    def _on_exit(self, number: int, reaped: tuple[Any, ...]) -> None:
+        super()._on_exit(number, reaped)
+        failure = self._roster.failure
+        if failure is None:
+            return
+        if not self._local:
+            raise failure
+        if not self._told:
+            self._told = True
+            warnings.warn(f"training goes on with the workers here alone: {failure}", UserWarning, stacklevel=2)
+
+    @property
+    def restarts(self) -> int:
+        """How many workers and bridges were started in the place of dead ones."""
+        return super().restarts + self._own_policy.restarts
+
+    # ---- looking on ----
+
+    def said(self) -> list[dict[str, Any]]:
+        """Return what each bridge says of itself and its actors."""
+        return [board.read() for board in self._boards.values()]
+
+    # ---- stopping ----
+
+    def dismiss(self) -> None:
+        """Have all leave."""
+        super().dismiss()
+        self._bridge_launcher.abandon()
+
+    def _close(self) -> None:
+        super()._close()
+        with self._lock:
+            self._bridge_launcher.close()

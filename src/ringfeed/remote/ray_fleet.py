@@ -1,0 +1,269 @@
+"""A fleet on a Ray cluster: the only module that imports Ray. It runs in bridges and actors.
+
+Ray's own retries are off, since a bridge has rows made again elsewhere at once, and chooses the node of each actor.
+Rows come back within the answer up to `INLINE` bytes, which takes no round trips to the nodes' object stores and cannot
+be lost with one; larger ones come through the stores.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import sys
+import time
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+import ray
+from ray.exceptions import (
+    ActorDiedError,
+    ActorUnavailableError,
+    RayActorError,
+    RayError,
+    RayTaskError,
+)
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from ringfeed.errors import WorkerError
+from ringfeed.remote.desk import Desk, Facts, guard
+from ringfeed.remote.fleet import Answer, Broken, Died, Hired, Node, Refused, Unreached
+from ringfeed.remote.options import LOCAL
+from ringfeed.ring.failure import decode, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from concurrent.futures import Future
+
+    from ringfeed.remote.desk import Reply
+    from ringfeed.remote.fleet import Event
+    from ringfeed.remote.options import BridgeTerms
+
+INLINE = 8 << 20  # bytes of an answer
+CONNECT_S = 10.0
+_ENVIRONMENT = {
+    "RAY_max_direct_call_object_size": str(INLINE),
+    "RAY_task_rpc_inlined_bytes_limit": str(2 * INLINE),
+}
+
+
+class Actor:
+    """What Ray runs on a node."""
+
+    def __init__(self) -> None:
+        """Start with nothing: what fails here would be told as text alone."""
+        self._desk: Desk
+
+    def begin(self, papers: bytes, version: int, *pieces: Any) -> Facts | bytes:
+        """Open the dataset; returns what this process is, or the record of what was raised."""
+        try:
+            guard()
+            self._desk = Desk(papers)
+            self._desk.open(version, pieces)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the bridge decides
+            return encode(error)
+        return Facts.here()
+
+    def open(self, version: int, *pieces: Any) -> None:
+        """Open another version of the dataset."""
+        self._desk.open(version, pieces)
+
+    def fill(self, epoch: int, version: int, indices: list[int]) -> Reply:
+        """Make rows."""
+        return self._desk.fill(epoch, version, indices)
+
+
+class RayFleet:
+    """Actors of one connection to a Ray cluster."""
+
+    def __init__(self, terms: BridgeTerms) -> None:
+        """Connect, or start a cluster where that is asked for; WorkerError where it cannot be done."""
+        self._terms = terms
+        self._done: SimpleQueue[tuple[Any, int, Future[Any]]] = SimpleQueue()
+        self._handles: dict[int, Any] = {}
+        self._own = terms.address == LOCAL
+        _connect(terms.address)
+        need = dict(terms.need)
+        cpus, gpus = need.pop("CPU", 0), need.pop("GPU", 0)
+        self._class = ray.remote(
+            num_cpus=cpus,
+            num_gpus=gpus,
+            resources=need,
+            max_restarts=0,
+            max_task_retries=0,
+            runtime_env=_environment(terms.runtime_env),
+        )(Actor)
+
+    # ---- the cluster ----
+
+    def nodes(self) -> list[Node]:
+        """Return the nodes that Ray takes for alive."""
+        return [
+            Node(
+                one["NodeID"],
+                one["NodeManagerAddress"],
+                one["Resources"],
+                int(one["Resources"].get("object_store_memory", 0)),
+            )
+            for one in ray.nodes()  # type: ignore[no-untyped-call]
+            if one["Alive"]
+        ]
+
+    def put(self, piece: Any) -> Any:
+        """Put a piece into the object store of this node; others fetch it once each."""
+        return ray.put(piece)
+
+    # ---- actors ----
+
+    def hire(self, actor: int, node: str, papers: bytes, version: int, pieces: Sequence[Any]) -> None:
+        """Start an actor on a node, and have it open the dataset."""
+        placed = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
+        handle: Any = self._class.options(scheduling_strategy=placed).remote()
+        self._handles[actor] = handle
+        self._watch(partial(self._begun, actor), actor, handle.begin.remote(papers, version, *pieces))
+
+    def send(self, actor: int, version: int, pieces: Sequence[Any]) -> None:
+        """Have an actor open another version of the dataset."""
+        if (handle := self._handles.get(actor)) is not None:
+            self._watch(self._opened, actor, handle.open.remote(version, *pieces))
+
+    def call(self, actor: int, flight: int, order: tuple[int, int, list[int]]) -> None:
+        """Have an actor make rows."""
+        if (handle := self._handles.get(actor)) is not None:
+            self._watch(partial(self._answered, flight), actor, handle.fill.remote(*order))
+
+    def _watch(self, event_of: Any, actor: int, ref: Any) -> None:
+        # The future keeps the reference: Ray aborts the process where one is dropped before its answer. Its callback
+        # runs on Ray's only thread for all answers.
+        ref.future().add_done_callback(lambda future: self._done.put((event_of, actor, future)))
+
+    def dismiss(self, actor: int) -> None:
+        """Kill an actor."""
+        if (handle := self._handles.pop(actor, None)) is not None:
+            with contextlib.suppress(RayError, ValueError):
+                ray.kill(handle)
+
+    # ---- what comes of calls ----
+
+    def next(self, timeout_s: float) -> Event | None:
+        """Return what has become of the next call that is over."""
+        try:
+            event_of, actor, future = self._done.get(timeout=timeout_s)
+        except Empty:
+            return None
+        event: Event | None = event_of(actor, future)
+        return event
+
+    def _begun(self, actor: int, _: int, future: Future[Any]) -> Event | None:
+        try:
+            found = future.result()
+        except Exception as error:  # noqa: BLE001 - of Ray's
+            return Refused(actor, error) if actor in self._handles else None
+        if isinstance(found, bytes):
+            why = decode(found).error
+            assert why is not None
+            return Refused(actor, why)
+        return Hired(actor, found)
+
+    def _opened(self, actor: int, future: Future[Any]) -> Event | None:
+        """Tell of an actor that could not open a version; of one that has died its calls tell."""
+        error = future.exception()
+        return Died(actor, f"could not open the dataset: {error}") if isinstance(error, RayTaskError) else None
+
+    def _answered(self, flight: int, actor: int, future: Future[Any]) -> Event | None:
+        try:
+            return Answer(flight, future.result())
+        except ActorUnavailableError:
+            return Unreached(flight)
+        except (ActorDiedError, RayActorError) as error:
+            if self._handles.pop(actor, None) is None:
+                return None  # that was told with another of its calls
+            return Died(actor, _why(error))
+        except Exception as error:  # noqa: BLE001 - of Ray's, or an environment that cannot be unpickled here
+            return Broken(flight, error)
+
+    def close(self) -> None:
+        """Kill the actors, and disconnect; a cluster that was started here ends with that."""
+        for actor in [*self._handles]:
+            self.dismiss(actor)
+        ray.shutdown()
+
+
+def _why(error: BaseException) -> str:
+    """Say how an actor has died, in Ray's words, in a line."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    told = [line for line in lines if "exit" in line.lower() or "killed" in line.lower() or "died" in line.lower()]
+    return f"died ({(told or lines or ['no reason given'])[-1][:200]})"
+
+
+def _environment(given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the environment of actors: the user's, and Ray's limits for answers."""
+    environment = dict(given or {})
+    environment["env_vars"] = {**_ENVIRONMENT, **environment.get("env_vars", {})}
+    return environment
+
+
+def _connect(address: str) -> None:
+    """Connect this process to a cluster."""
+    quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": True, "namespace": None}
+    if address == LOCAL:
+        ray.init(address=LOCAL, include_dashboard=False, **quiet)
+        return
+    if address != "auto":
+        _wait_for(address)
+    try:
+        ray.init(address=address, **quiet)
+    except RuntimeError as error:
+        raise WorkerError(_differs(address, error)) from error
+    except OSError as error:  # ConnectionError, too
+        text = _asks_for_token(address) if _is_about_token(error) else _nothing_at(address, str(error))
+        raise WorkerError(text) from error
+
+
+def _wait_for(address: str) -> None:
+    """Wait until a head answers at an address; WorkerError where none does."""
+    host, _, port = address.rpartition(":")
+    deadline_s = time.monotonic() + CONNECT_S
+    while True:
+        try:
+            with socket.create_connection((host.strip("[]"), int(port)), timeout=1.0):
+                return
+        except (OSError, ValueError) as error:
+            if time.monotonic() > deadline_s or isinstance(error, ValueError):
+                raise WorkerError(_nothing_at(address, str(error))) from error
+            time.sleep(0.2)
+
+
+def _nothing_at(address: str, why: str) -> str:
+    return (
+        f"no Ray cluster answers at {address!r} within {CONNECT_S:g} s ({why}); `ray status --address {address}` says "
+        f"whether one runs there; start one by `ray start --head`, or give address='local'"
+    )
+
+
+def _is_about_token(error: BaseException | None) -> bool:
+    """Whether a cluster has refused what led to this for want of its token."""
+    while error is not None:
+        if "AuthToken" in str(error) or type(error).__name__ == "AuthenticationError":
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _asks_for_token(address: str) -> str:
+    mode = os.environ.get("RAY_AUTH_MODE", "disabled")
+    return (
+        f"the Ray cluster at {address!r} asks for a token, and RAY_AUTH_MODE is {mode!r} here; have training run with "
+        f"RAY_AUTH_MODE=token and the token of that cluster, as Ray's page on token authentication says"
+    )
+
+
+def _differs(address: str, error: RuntimeError) -> str:
+    here = f"Ray {ray.__version__}, Python {sys.version.split()[0]}"
+    told = " ".join(str(error).split())
+    return f"the Ray cluster at {address!r} cannot be joined: here is {here}; {told}"
+
+
+os.environ.setdefault("RAY_DEDUP_LOGS", "0")

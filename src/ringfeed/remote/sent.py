@@ -1,0 +1,54 @@
+"""The versions of a dataset as a bridge has sent them: pieces that lie where all actors find them, each put once."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ringfeed.remote.desk import SMALL
+from ringfeed.transport.shared_dataset import pieces_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ringfeed.remote.fleet import Fleet
+
+
+class Sent:
+    """The newest version of the dataset, as actors are sent it."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        """Nothing is sent yet."""
+        self.version = -1
+        self.size = 0  # bytes of what each node has a copy of
+        self._fleet = fleet
+        self._pieces: list[Any] = []
+        self._large: dict[tuple[int, int, int], Any] = {}  # by file, offset and length
+
+    @property
+    def pieces(self) -> Sequence[Any]:
+        """What `Desk.open` takes: how many are parts of modules, the small pieces, and what names each large one.
+
+        A large piece is None among the small.
+        """
+        return self._pieces
+
+    def put(self, version: int, manifest: bytes, fds: Sequence[int]) -> None:
+        """Have actors be sent this version from now on; what did not change is not put again."""
+        part_count, places, views = pieces_of(manifest, fds)
+        inodes = [os.fstat(fd).st_ino for fd in fds]
+        small: list[bytes | None] = []
+        large: dict[tuple[int, int, int], Any] = {}
+        named: list[Any] = []
+        for place, view in zip(places, views, strict=True):
+            small.append(bytes(view) if view.nbytes < SMALL else None)
+            if view.nbytes >= SMALL:
+                key = inodes[place.file], place.offset, place.length
+                large[key] = self._large.get(key) or self._fleet.put(np.frombuffer(view, np.uint8))
+                named.append(large[key])
+        self._large = large
+        self._pieces = [part_count, small, *named]
+        self.size = sum(view.nbytes for view in views)
+        self.version = version

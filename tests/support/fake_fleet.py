@@ -1,0 +1,188 @@
+"""A fleet whose actors are threads of the bridge: with deaths, delays, doubled and late answers as a script says.
+
+The script travels as the ``runtime_env`` of a `FakeRay`. Calls are counted from 1 over all actors of a bridge:
+
+nodes       how many actors each has room for; default: "a" and "b" with 8 each
+kills       calls in which an actor dies
+answered    calls after whose answer it dies
+hangs       calls that are never answered
+late        calls that are answered after so many seconds, by number
+doubles     calls that are answered twice
+unreached   calls that do not come through
+broken      calls that are not carried out
+poison      indices of the dataset that kill each actor
+refuses     nodes whose actors do not start
+differs     nodes whose actors run another NumPy
+bridge_dies the number of the call in which the bridge itself is killed, in its first life
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ringfeed.remote.desk import Desk, Facts
+from ringfeed.remote.fleet import Answer, Broken, Died, Hired, Node, Refused, Unreached
+from ringfeed.remote.options import Ray
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ringfeed.remote.fleet import Event
+
+
+@dataclass(frozen=True)
+class FakeRay(Ray):
+    """Workers that are threads of the bridge."""
+
+    fleet: ClassVar[tuple[str, str]] = "fake_fleet", "FakeFleet"
+
+    def check_ready(self) -> None:
+        """Need nothing."""
+
+    def found_address(self) -> str:
+        """Return the address of no cluster."""
+        return "nowhere"
+
+
+class FakeActor:
+    """A thread with a desk; a dead one answers no more."""
+
+    def __init__(self, fleet: FakeFleet, number: int, node: str, papers: bytes) -> None:
+        self.fleet, self.number, self.node = fleet, number, node
+        self.is_dead = False
+        self.orders: SimpleQueue[Any] = SimpleQueue()
+        self._papers = papers
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def tell(self, event: Event) -> None:
+        """Have the bridge see an event, unless this actor is dead."""
+        if not self.is_dead:
+            self.fleet.events.put(event)
+
+    def die(self, why: str) -> None:
+        """Answer no more."""
+        self.tell(Died(self.number, why))
+        self.is_dead = True
+
+    def _run(self) -> None:
+        script = self.fleet.script
+        if self.node in script.get("refuses", ()):
+            self.tell(Refused(self.number, ModuleNotFoundError("No module named 'pictures'")))
+            return
+        desk = Desk(self._papers)
+        while not self.is_dead:
+            order = self.orders.get()
+            if order[0] == "open":
+                desk.open(*order[1:])
+                facts = Facts.here()
+                if self.node in script.get("differs", ()):
+                    facts = facts._replace(numpy="0.9.1")
+                if order is self.fleet.first.get(self.number):
+                    self.tell(Hired(self.number, facts))
+            elif order[0] == "fill":
+                self._fill(desk, *order[1:])
+        desk.close()
+
+    def _fill(self, desk: Desk, flight: int, order: tuple[int, int, list[int]]) -> None:
+        script, call = self.fleet.script, self.fleet.count()
+        if script.get("bridge_dies") == call and self.fleet.is_first_life():
+            os.kill(os.getpid(), signal.SIGKILL)
+        if call in script.get("kills", ()) or set(order[2]) & {*script.get("poison", ())}:
+            self.die("was killed")
+        elif call in script.get("hangs", ()):
+            while not self.is_dead:
+                time.sleep(0.01)
+        elif call in script.get("unreached", ()):
+            self.tell(Unreached(flight))
+        elif call in script.get("broken", ()):
+            self.tell(Broken(flight, RuntimeError("no such thing")))
+        else:
+            reply = desk.fill(*order)
+            filled = reply.filled._replace(leaves=tuple(map(copied, reply.filled.leaves)))
+            time.sleep(script.get("late", {}).get(call, 0))
+            self.tell(Answer(flight, reply._replace(filled=filled)))
+            if call in script.get("doubles", ()):
+                self.tell(Answer(flight, reply._replace(filled=filled)))
+            if call in script.get("answered", ()):
+                self.die("was killed")
+
+
+def copied(leaf: Any) -> Any:
+    """Return what would have travelled: no view of the actor's slot."""
+    return leaf.copy() if hasattr(leaf, "copy") else leaf._replace(values=leaf.values.copy(), shapes=leaf.shapes.copy())
+
+
+class FakeFleet:
+    """Actors that are threads of this process."""
+
+    def __init__(self, terms: Any) -> None:
+        self.script: dict[str, Any] = dict(terms.runtime_env or {})
+        self.events: SimpleQueue[Event] = SimpleQueue()
+        self.first: dict[int, Any] = {}
+        self._actors: dict[int, FakeActor] = {}
+        self._calls = 0
+        self._lock = threading.Lock()
+
+    def count(self) -> int:
+        """Return the number of a call that begins."""
+        with self._lock:
+            self._calls += 1
+            return self._calls
+
+    def is_first_life(self) -> bool:
+        """Whether no bridge of this script has been killed before."""
+        try:
+            Path(self.script["lives"]).touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
+
+    def nodes(self) -> list[Node]:
+        """Return the nodes of the script."""
+        rooms = self.script.get("nodes", {"a": 8, "b": 8})
+        return [Node(name, f"10.0.0.{place}", {"CPU": room}, 10**9) for place, (name, room) in enumerate(rooms.items())]
+
+    def put(self, piece: Any) -> Any:
+        """Keep a piece, read-only as in an object store."""
+        kept = piece.copy()
+        kept.flags.writeable = False
+        return kept
+
+    def hire(self, actor: int, node: str, papers: bytes, version: int, pieces: Sequence[Any]) -> None:
+        """Start a thread."""
+        hired = self._actors[actor] = FakeActor(self, actor, node, papers)
+        self.first[actor] = order = ("open", version, pieces)
+        hired.orders.put(order)
+
+    def send(self, actor: int, version: int, pieces: Sequence[Any]) -> None:
+        """Tell it of a version."""
+        self._actors[actor].orders.put(("open", version, pieces))
+
+    def call(self, actor: int, flight: int, order: tuple[int, int, list[int]]) -> None:
+        """Have it fill rows."""
+        self._actors[actor].orders.put(("fill", flight, order))
+
+    def dismiss(self, actor: int) -> None:
+        """Have it answer no more."""
+        if (gone := self._actors.pop(actor, None)) is not None:
+            gone.is_dead = True
+            gone.orders.put(("leave",))
+
+    def next(self, timeout_s: float) -> Event | None:
+        """Return the next event."""
+        try:
+            return self.events.get(timeout=timeout_s)
+        except Empty:
+            return None
+
+    def close(self) -> None:
+        """End all."""
+        for actor in [*self._actors]:
+            self.dismiss(actor)
