@@ -171,6 +171,7 @@ test: ## everything: the C core with sanitizers, and the package on every Python
 	$(say-pythons)
 	$(call at-once,test-model test-c test-weak $(FRAMEWORK_PARTS) $(CORE_PARTS),$(A_FEW),FIRST=environment-)
 	@$(MAKE) machine
+	@$(MAKE) nodes
 
 ENVIRONMENTS := $(ALL:%=environment-%)
 .PHONY: $(ENVIRONMENTS)
@@ -207,7 +208,8 @@ test-weak: ## the C core under a weak memory model, where Relacy's headers (Debi
 # runs: the extensions with buffers and finalizers, what is pickled, and processes that start, fork and die.
 # Beside TensorFlow, and where JAX is loaded, a fork warns, and a warning fails a test: frameworks have processes of
 # their own, and torch, whose tests fork, another.
-# `machine` takes most of a processor: by itself, at the end.
+# `machine` takes most of a processor: by itself, at the end. So do `nodes`, clusters of Ray on this machine, whose tests
+# say that they are skipped where .venv has no Ray.
 CORE := ring orders spec iterables data datasets transforms waiting relay transport workers resume tuning engine monitor cli frameworks/shared sharing remote
 MOST := ring spec transport workers monitor cli
 OLDEST := $(firstword $(OTHERS))
@@ -239,6 +241,7 @@ $(foreach v,$(OLDEST),$(eval $(call part,rest-$(v),$(v),$(filter-out $(MOST),$(C
 $(eval $(call part,deaths,$(MAIN),deaths))
 $(eval $(call part,limits,$(MAIN),limits))
 $(eval $(call part,machine,$(MAIN),machine))
+$(eval $(call part,nodes,$(MAIN),nodes))
 
 test-frameworks: .venv/with-tensorflow .venv/with-pictures .venv/with-test ## Keras, TensorFlow, the demo and the bench
 	$(call at-once,$(FRAMEWORK_PARTS),$(A_FEW))
@@ -261,7 +264,7 @@ test-sources: .venv/with-pictures .venv/with-test ## the pages of docs/sources o
 RAY ?= ray
 test-remote: .venv/with-test ## remote workers on a Ray cluster on this machine; installs Ray
 	$(PY) -m pip install -q "$(RAY)"
-	$(PY) -m pytest tests/remote
+	$(PY) -m pytest tests/remote tests/nodes
 
 test-core: .venv/with-test $(OTHERS:%=.venv-%/with-test) ## the core on every Python found; what takes a machine alone, on the main one
 	$(say-pythons)

@@ -32,16 +32,21 @@ def children(pid: int) -> set[int]:
     return {number for number, parent, _ in _processes() if parent == pid}
 
 
-def _descendants() -> Iterator[str]:
-    """Yield each process below this one, children of children too."""
-    processes = list(_processes())
-    below = {os.getpid()}
+def below(pid: int) -> set[int]:
+    """Return the processes below this one: its children, theirs, and so on."""
+    parents = [(number, parent) for number, parent, _ in _processes()]
+    found = {pid}
     size = 0
-    while size < len(below):
-        size = len(below)
-        below |= {number for number, parent, _ in processes if parent in below}
-    below.remove(os.getpid())
-    yield from (f"process {number} ({name})" for number, _, name in processes if number in below)
+    while size < len(found):
+        size = len(found)
+        found |= {number for number, parent in parents if parent in found}
+    return found - {pid}
+
+
+def _descendants() -> Iterator[str]:
+    """Yield each process below this one."""
+    found = below(os.getpid())
+    yield from (f"process {number} ({name})" for number, _, name in _processes() if number in found)
 
 
 def _descriptors() -> Iterator[str]:
