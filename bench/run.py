@@ -2,7 +2,7 @@
 
 Each repetition of each contender on each workload is a process of its own; contenders take turns, so that a
 machine that slows down slows all of them. Every run leaves one JSON line; `--render` puts tables of them
-into the READMEs.
+into the pages.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from harness.job import Job
 from harness.measuring import add_options, carry_out, repetitions_of
 from report.page import insert
 from report.plot import missing, plot
-from report.report import render, small_table
+from report.report import figures, render, small_table
 from report.results import Results, read
 from workloads.cases import CASES, chosen_cases, contenders_of, names_of
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).resolve().parent
 MARK = "bench"
-RENDER = "measure nothing: put the tables of a results file, the newest full one, into the READMEs"
+RENDER = "measure nothing: put the tables of a results file, the newest full one, into the pages"
 REPETITIONS, QUICK_SHARE = 5, 1 / 3  # of each workload's seconds
 
 
@@ -83,7 +83,7 @@ def left_out(options: argparse.Namespace) -> Iterator[str]:
 
 
 def publish(file: str) -> int:
-    """Put the tables of a results file into both READMEs."""
+    """Put the tables of a results file into the bench's page, the project's first page, and that of figures."""
     full = sorted((HERE / "results").glob("run-*.jsonl"))
     if not file and not full:
         print(f"no run-*.jsonl in {HERE / 'results'}: run bench/run.py first, or name a file", file=sys.stderr)
@@ -93,10 +93,13 @@ def publish(file: str) -> int:
     drawn = plot(source)
     if missing():
         print(missing())
-    for folder, text in ((HERE, render(results)), (HERE.parent, small_table(results))):
-        page = folder / "README.md"
-        shown = f"\n\n![time per batch, by workload]({drawn.relative_to(folder)})" if drawn else ""
-        done = f"rendered from {source.name}" if insert(page, MARK, text + shown) else "no markers, left as it is"
+    seen = f"\n\n![time per batch, by workload]({{}}plots/{drawn.name})" if drawn else ""
+    for page, text in (
+        (HERE / "README.md", render(results) + seen.format("")),
+        (HERE.parent / "README.md", small_table(results)),
+        (HERE.parent / "docs" / "figures.md", figures(results) + seen.format("../bench/")),
+    ):
+        done = f"rendered from {source.name}" if insert(page, MARK, text) else "no markers, left as it is"
         print(f"{page}: {done}")
     return 0
 

@@ -17,6 +17,8 @@ release = version = ringfeed.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 html_theme = "furo"
 html_title = f"ringfeed {release}"
+html_static_path = ["_static"]
+html_css_files = ["wide.css"]
 exclude_patterns = ["build"]
 nitpicky = False
 

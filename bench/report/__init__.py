@@ -1,1 +1,1 @@
-"""Results read back, and what is made of them: tables, plots, the two READMEs."""
+"""Results read back, and what is made of them: tables, plots, and pages that show them."""

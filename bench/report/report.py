@@ -1,4 +1,4 @@
-"""Results as markdown: tables for the screen and for the two READMEs, nothing in them typed by hand."""
+"""Results as markdown: tables for the screen and for three pages, nothing in them typed by hand."""
 
 from __future__ import annotations
 
@@ -244,16 +244,24 @@ def render(results: Results) -> str:
 
 
 def small_table(results: Results) -> str:
-    """The table for the first page: time per batch, and how many times ringfeed's that is."""
+    """The table for the first page: time per batch, and how many times ringfeed's that is; and where it was had."""
+    return f"{_per_batch(results)}\n\n{conditions(results)}"
+
+
+def figures(results: Results) -> str:
+    """What the page of figures has: that table, epochs of `fit`, and where they were had."""
+    return "\n\n".join(filter(None, [_per_batch(results), small_fit_table(results), conditions(results)]))
+
+
+def _per_batch(results: Results) -> str:
     cases = [case for case in SMALL if results.contenders(case)]
     names = [name for name in CONTENDERS if any(name in results.contenders(case) for case in cases)]
     rows = [[CONTENDERS[name].title, *(_small_cell(results, case, name) for case in cases)] for name in names]
-    text = table(["time per batch (over ringfeed)", *(CASES[case].short for case in cases)], rows)
-    return "\n\n".join(filter(None, [text, small_fit_table(results), conditions(results)]))
+    return table(["time per batch (over ringfeed)", *(CASES[case].short for case in cases)], rows)
 
 
 def small_fit_table(results: Results) -> str:
-    """Epochs of `fit` for the first page: ringfeed beside the largest of its bounds, and Keras' processes."""
+    """Epochs of `fit`, in short: ringfeed beside the largest of its bounds, and Keras' processes."""
     heads, rows = ["an epoch, per batch", "ringfeed", "over its largest bound", FED_TITLES["keras-processes"]], []
     for case in FIT:
         if found := bounds(results, case, "ringfeed"):

@@ -1,0 +1,90 @@
+"""The matrix of versions: real installs of each framework, and its adapter's own tests on a wheel of dist/.
+
+    make wheels && make versions               # all of it: hours
+    nox -s "tensorflow(version='2.16.2')"      # one cell; nox --list names them
+
+Each cell is an environment of its own, which goes when the cell has run: together they would be 40 GB. What ran is one
+line of release/versions.jsonl, of which docs/versions.md is made: python release/versions.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import nox
+
+ROOT = Path(__file__).parent
+sys.path.insert(0, str(ROOT / "release"))
+import versions  # noqa: E402 - a neighbour of this file, in no package
+
+nox.options.default_venv_backend = "uv|virtualenv"
+nox.options.error_on_missing_interpreters = True
+# Where pyenv has an interpreter, its shims on PATH run only after `pyenv local`.
+PYENV = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+os.environ["PATH"] = os.pathsep.join([os.environ["PATH"], *map(str, PYENV.glob("3.1*/bin"))])
+
+TENSORFLOW = "tests/frameworks/tensorflow"
+KERAS = "tests/frameworks/keras", "tests/dropin"
+TORCH = "tests/frameworks/torch", "tests/dropin_torch"
+JAX = "tests/frameworks/jax"
+CPU = "tensorflow-cpu" if os.uname().machine == "x86_64" else "tensorflow"
+
+
+def cell(session: nox.Session, framework: str, packages: list[str], folders: tuple[str, ...]) -> None:
+    """Install a wheel with these packages, run the folders' tests on it, note what came of it, and tidy up."""
+    python = str(session.python)
+    environment = Path(session.virtualenv.location)
+    try:
+        wheel = versions.wheel_of(ROOT / "dist", python)
+        session.install(f"{wheel}[test]", "setuptools", *packages)
+        report = ROOT / "build" / "versions" / f"{framework}.xml"
+        began = time.time()
+        command = "python", "-m", "pytest", "-q", "--first-parameters", "-p", "no:cacheprovider", f"--junitxml={report}"
+        session.run(*command, *folders, *session.posargs, success_codes=[0, 1], env={"PYTHONPATH": ""})
+        found = session.run("python", "release/versions.py", "--installed", silent=True)
+        versions.note(framework, python, json.loads(str(found)), report, time.time() - began)
+    finally:
+        shutil.rmtree(environment, ignore_errors=True)
+
+
+@nox.session(python="3.11")
+@nox.parametrize("version", ["2.16.2", "2.17.1", "2.18.1", "2.19.1", "2.20.0", "2.21.0"])
+def tensorflow(session: nox.Session, version: str) -> None:
+    """tf.data, on each TensorFlow, with the Keras that it brings."""
+    cell(session, "tensorflow", [f"{CPU}=={version}"], (TENSORFLOW,))
+
+
+@nox.session(python="3.11")
+@nox.parametrize("version", ["3.7.0", "3.8.0", "3.9.2", "3.10.0", "3.11.3", "3.12.4", "3.13.2", "3.14.1", "3.15.1"])
+def keras(session: nox.Session, version: str) -> None:
+    """`fit` and what takes the place of Keras' loading, on each Keras, with a TensorFlow of its time."""
+    tensorflow = "2.18.1" if versions.number(version) < (3, 10) else "2.21.0"
+    cell(session, "keras", [f"keras=={version}", f"{CPU}=={tensorflow}"], KERAS)
+
+
+@nox.session(python="3.11")
+@nox.parametrize("version", ["0.4.30", "0.6.2", "0.8.1", "0.10.2"])
+def jax(session: nox.Session, version: str) -> None:
+    """`to_jax`, on the oldest JAX, that of a year ago, one between, and the newest."""
+    cell(session, "jax", [f"jax=={version}"], (JAX,))
+
+
+@nox.session(python="3.11")
+@nox.parametrize("version", ["2.9.1", "2.13.0", "2.15.0"])
+def torch(session: nox.Session, version: str) -> None:
+    """`to_torch` and torch's DataLoader, on the torch of a year ago, and newer ones."""
+    cell(session, "torch", [f"torch=={version}"], TORCH)
+
+
+@nox.session(python=["3.10", "3.12", "3.13"])
+@nox.parametrize("framework", ["tensorflow", "keras", "jax"])
+def python(session: nox.Session, framework: str) -> None:
+    """The newest of each framework that a Python has, on the Pythons beside 3.11."""
+    packages = {"tensorflow": [CPU], "keras": [CPU], "jax": ["jax"]}[framework]
+    folders = {"tensorflow": (TENSORFLOW,), "keras": KERAS, "jax": (JAX,)}[framework]
+    cell(session, framework, packages, folders)

@@ -1,0 +1,123 @@
+"""What makes two builds the same, and what is said of a release in several files."""
+
+from __future__ import annotations
+
+import calendar
+import io
+import re
+import sys
+import tarfile
+import time
+from pathlib import Path
+
+import pytest
+
+import ringfeed
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "release"))
+import archives  # noqa: E402 - scripts, in no package
+import versions  # noqa: E402
+
+pytestmark = pytest.mark.once
+CHANGELOG = (ROOT / "CHANGELOG.md").read_text()
+CELL = {
+    "framework": "jax",
+    "version": "0.8.1",
+    "python": "3.11",
+    "versions": {"jax": "0.8.1", "numpy": "2.4.6", "ringfeed": "0.2.0", "keras": "3.15.1"},
+    "passed": 46,
+    "failed": 1,
+    "skipped": 2,
+    "date": "2026-11-25",
+}
+
+
+def packed(path: Path, names: list[str], *, mtime: int, mode: int) -> Path:
+    """Return an sdist of these files, as one builder would leave it."""
+    with tarfile.open(path, "w:gz") as archive:
+        for name in names:
+            member = tarfile.TarInfo(f"ringfeed-1/{name}")
+            member.size, member.mtime, member.mode, member.uname = 3, mtime, mode, f"builder {mtime}"
+            archive.addfile(member, io.BytesIO(name.encode()))
+    return path
+
+
+def test_two_sdists_are_the_same(tmp_path: Path) -> None:
+    """Whatever the order, the time, the owner and the umask were; contents, and what may be executed, are kept."""
+    first = packed(tmp_path / "a.tar.gz", ["one", "two"], mtime=5, mode=0o664)
+    second = packed(tmp_path / "b.tar.gz", ["two", "one"], mtime=1_000_000, mode=0o600)
+    assert archives.digest(first) != archives.digest(second)
+    for sdist in (first, second):
+        archives.normalise(sdist, 1_700_000_000)
+    assert archives.digest(first) == archives.digest(second)
+    third = packed(tmp_path / "c.tar.gz", ["one", "two"], mtime=5, mode=0o775)
+    archives.normalise(third, 1_700_000_000)
+    assert archives.digest(first) != archives.digest(third)
+    assert archives.names(first) == {"one", "two"}
+    with tarfile.open(first) as archive:
+        assert [(archive.extractfile(member) or io.BytesIO()).read() for member in archive] == [b"one", b"two"]
+
+
+def test_the_time_of_a_release() -> None:
+    """It is the day of the newest version of the changelog, and cibuildwheel is told the same."""
+    seconds = archives.seconds_of(CHANGELOG)
+    assert seconds == int(re.findall(r'SOURCE_DATE_EPOCH = "(\d+)"', (ROOT / "pyproject.toml").read_text())[0])
+    day = re.findall(r"^## \S+ \((.*)\)$", CHANGELOG, re.MULTILINE)[0]
+    assert seconds == calendar.timegm(time.strptime(day, "%Y-%m-%d"))
+
+
+def test_a_changelog_without_a_date() -> None:
+    """It is refused, with what to write."""
+    with pytest.raises(ValueError, match="has no heading") as caught:
+        archives.seconds_of("## 0.2.0 (unreleased)\n")
+    assert str(caught.value) == (
+        "CHANGELOG.md has no heading such as '## 0.2.0 (2026-11-25)': give the newest version its date"
+    )
+
+
+def test_one_version_everywhere() -> None:
+    """The package, the newest heading of the changelog and the citation say the same."""
+    (heading, *_) = re.findall(r"^## (\S+)", CHANGELOG, re.MULTILINE)
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert [heading, *re.findall(r"^version: (\S+)", citation, re.MULTILINE)] == [ringfeed.__version__] * 2
+    assert f"({re.findall(r'date-released: .(.{10}).', citation)[0]})" in CHANGELOG
+
+
+def test_the_wheels_of_cibuildwheel_are_for_the_pythons_of_the_classifiers() -> None:
+    """Neither list has a Python that the other one lacks."""
+    text = (ROOT / "pyproject.toml").read_text()
+    (built,) = re.findall(r'^build = "(.*)"$', text, re.MULTILINE)
+    assert re.findall(r"cp3(\d+)-\*", built) == re.findall(r"Python :: 3\.(\d+)\"", text)
+
+
+def test_a_cell_of_the_matrix() -> None:
+    """It has what was installed, and the counts; what was not run has its reason; the last run of a cell counts."""
+    reason = {"framework": "torch", "version": "2.15.0", "python": "3.11", "reason": "3 GB of CUDA"}
+    again = {**CELL, "passed": 47, "failed": 0}
+    assert versions.render([reason, CELL, again]) == (
+        f"### torch\n\n{versions.HEAD}\n"
+        "| 2.15.0 | 3.11 | | | not run: 3 GB of CUDA | | | |\n\n"
+        f"### JAX\n\n{versions.HEAD}\n"
+        "| 0.8.1 | 3.11 | 2.4.6 | Keras 3.15.1 | 47 | 0 | 2 | 2026-11-25 |"
+    )
+
+
+def test_the_published_matrix() -> None:
+    """It is what the lines say."""
+    assert versions.render(versions.read()) in versions.PAGE.read_text()
+
+
+def test_a_wheel_that_is_missing(tmp_path: Path) -> None:
+    """The error says how it is made."""
+    with pytest.raises(FileNotFoundError, match="make wheels") as caught:
+        versions.wheel_of(tmp_path, "3.12")
+    assert str(caught.value) == f"{tmp_path} has 0 wheels for Python 3.12, not one: run make wheels"
+
+
+def test_counts_of_a_report(tmp_path: Path) -> None:
+    """Errors count as failures, and what is left out is neither."""
+    (tmp_path / "report.xml").write_text(
+        '<testsuites><testsuite tests="9" failures="1" errors="2" skipped="3"></testsuite></testsuites>'
+    )
+    assert versions.counted(tmp_path / "report.xml") == {"passed": 3, "failed": 3, "skipped": 3}
