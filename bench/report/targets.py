@@ -130,7 +130,7 @@ def _none(case: str, figure: str, what: str) -> Target:
 
 
 def _fit(case: str) -> Target:
-    """An epoch over the largest of what it cannot be shorter than."""
+    """An epoch over its largest lower bound."""
 
     def look(results: Results) -> Seen:
         return Seen([of_one["over_largest"] for of_one in bounds(results, case, "ringfeed").values()])

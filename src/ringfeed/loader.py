@@ -207,9 +207,9 @@ class Loader(Generic[Batch_co]):
 
     **How fast**
 
-    workers: None for as many as this process may use CPUs; 0 to fill in this process, when a batch is asked for;
-        "auto" to begin with one and then follow what the measured waits ask for, up to four a CPU (`stats` gives the
-        number).
+    workers: None for the number of CPUs that this process may use; 0 to fill in this process, when a batch is asked
+        for; "auto" to begin with one and then follow what the measured waits ask for, up to four a CPU (`stats` gives
+        the number).
     concurrency: samples in flight in all workers together, for a ``__getitem__`` that waits, as for a network. One that
         is ``async def`` is awaited, in the dataset's own event loop; then the default is two batches, at most 100. A
         plain one is called in as many threads, which share the worker's dataset. None: one sample a worker, in its own

@@ -11,7 +11,11 @@ import sourced
 if TYPE_CHECKING:
     from pathlib import Path
 
-REFUSE_A_FORK = {"hdf5": "dataset.file is an h5py object (File)", "lmdb": "dataset.environment is a lmdb.Environment"}
+REFUSE_A_FORK = {
+    "hdf5": "dataset.file is an h5py object (File)",
+    "lmdb": "dataset.environment is a lmdb.Environment",
+    "sqlite": "dataset.rows: global 'connected (cached)' is a database connection",
+}
 
 
 @pytest.mark.parametrize("page", sourced.pages())

@@ -136,7 +136,8 @@ def plan(  # noqa: PLR0913 - the loader's own parameters
     batch_size, slots: one, or a list. Default: 32 samples, and 4 slots. ``batch_size=None`` for a dataset of whole
         batches.
     memory: instead of ``slots``, the bytes that all may take ("2GB"): the slots that fit, and the largest batch.
-    workers: as for `Loader`. Their interpreters come on top, and so does what they hold in their hands.
+    workers: as for `Loader`. The table has the shared memory alone: each worker's Python, and the sample that it has in
+        work, need memory of their own.
 
     The figures are those of `Loader.plan`. Raises ValueError for both or neither of dataset and shape, or of slots and
     memory; SpecError for what is no sample.

@@ -38,7 +38,7 @@ MOST_SLOTS_BY_MEMORY = 256  # a budget for more is better left to the page cache
 
 @dataclass(frozen=True)
 class Plan:
-    """What a loader reserves, in bytes. ``total`` is all of it; interpreters come on top."""
+    """What a loader reserves, in bytes. ``total`` is all of it; each worker's Python needs its own memory."""
 
     layout: Layout
     slots: int

@@ -110,7 +110,7 @@ class BatchStream:
     slots: what devices have to do with its slots.
     epoch: begins the next epoch, whose batches ``build`` makes: ``epoch(build, wait_for_slots=False)``. Older iterators
         raise SupersededError. ``wait_for_slots``: where views hold every slot, wait for one up to ``timeout_s``,
-        instead of one second: for frameworks whose views go by themselves.
+        instead of one second: for frameworks that let go of their views by themselves.
     give_back: makes the next epoch the one of this turn again, from where it began; unless another was asked for since.
     attach: has C code take the newest iterator's batches from a feed.
     has_more: whether the newest iterator has batches that are not taken, or may have.

@@ -79,8 +79,8 @@ def feed(  # noqa: PLR0913 - the public parameters
     ``dataset[i]`` is a whole batch: ``x``, ``(x,)``, ``(x, y)`` or ``(x, y, sample_weight)``, each an array or a
     structure of arrays. It is a `keras.utils.PyDataset`, or anything that has ``__getitem__`` and ``num_batches``
     (None: without end) or ``__len__``. ``on_epoch_begin`` and ``on_epoch_end`` run in this process, when and as often
-    as Keras calls them; what they change, the length included, reaches all workers. Batches of None are left out, and
-    Keras says of an epoch that they made shorter that its data ran out.
+    as Keras calls them; what they change, the length included, reaches all workers. Batches that are None are left out;
+    of an epoch that is shorter by them Keras says that its data ran out.
 
     workers: None for the dataset's own ``workers`` if that is above 1, else for as many as this process may use CPUs.
     shuffle, seed: as of `ringfeed.Loader`: a new order of batches each epoch, a pure function of (seed, epoch).

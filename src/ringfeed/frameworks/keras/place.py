@@ -51,7 +51,7 @@ class Place:
     _restored_batches: int = 0
     _around: AbstractContextManager[None] | None = None
     _progress: Progress | None = None  # the loader's
-    # Whole batches of None are left out, so that Keras has fewer than the loader's order: since which batch, how many.
+    # Batches that are None are left out, so Keras has fewer than the loader's order: since which batch, how many.
     _left_out: list[tuple[int, int]] = field(default_factory=list)
 
     def begin(self) -> None:
