@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from ringfeed._checks import MOST, check_choice, check_count
 from ringfeed._foreign import refuse_foreign
+from ringfeed._html import table
 from ringfeed._units import show_bytes
 from ringfeed.data.terms import Terms
 from ringfeed.engine.options import Options
@@ -16,7 +17,6 @@ from ringfeed.frameworks.base import BatchStream, LoaderInfo
 from ringfeed.frameworks.pinned import DeviceSlots, start_driver
 from ringfeed.monitor.bottleneck import STARTUP_S, verdict
 from ringfeed.monitor.memory import Memory, frameworks_in
-from ringfeed.monitor.trace import Trace
 from ringfeed.orders._repeated import Repeated
 from ringfeed.orders.buckets import Buckets
 from ringfeed.orders.lists import BatchLists, refuse_beside_lists
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from ringfeed.frameworks.base import Epochs
     from ringfeed.frameworks.cast import CastTree
     from ringfeed.monitor.stats import Stats
+    from ringfeed.monitor.trace import Trace
     from ringfeed.orders.bucket_order import BucketLists
     from ringfeed.orders.sampler import SeededSampler
     from ringfeed.orders.shard import Uneven
@@ -465,6 +466,14 @@ class Loader(Generic[Batch_co]):
         seed = f"seed: {self._runner.source.seed}, " if self._seed_drawn else ""
         return f"<Loader of {type(self._dataset).__name__}: {batches}, {seed}{rank}{workers}, {memory}>"
 
+    def _repr_html_(self) -> str | None:
+        """Return the same for a notebook, with what has been done so far."""
+        if not hasattr(self, "_runner"):
+            return None
+        count = self._count()
+        epoch = f"number {self.epoch} is next, {'of unknown length' if count is None else f'{count:,} batches each'}"
+        return table(repr(self).strip("<>"), [("epochs", epoch), ("memory", str(self.plan)), *self.stats().lines()])
+
     def __str__(self) -> str:
         """Return the same; in Keras' error for data that it does not know, with what Keras takes."""
         asked_by = str(sys._getframe(1).f_globals.get("__name__"))  # noqa: SLF001 - there is no other way
@@ -586,7 +595,13 @@ class Loader(Generic[Batch_co]):
         stats = self._runner.count()
         stats.look_with(_asked_of(self._runner, lambda engine: engine.parts.memory(plan), Memory(plan)))
         stats.tuning = [] if tuner is None else list(tuner.history)
-        stats.verdict = verdict(
+        stats.verdict = self._verdict(stats)
+        return stats
+
+    def _verdict(self, stats: Stats) -> str:
+        """Say in words what some statistics of this loader mean."""
+        plan, tuner = self.plan, self._runner.tuner
+        return verdict(
             stats,
             workers=self._options.workers if tuner is None else tuner.setting.workers,
             slots=plan.slots if tuner is None else tuner.setting.slots,
@@ -597,7 +612,6 @@ class Loader(Generic[Batch_co]):
             tuned="" if tuner is None else tuner.why,
             imported=self._imported(stats),
         )
-        return stats
 
     def _imported(self, stats: Stats) -> Sequence[str]:
         """Return the frameworks that workers import, where their start takes long."""
@@ -616,13 +630,18 @@ class Loader(Generic[Batch_co]):
     def trace(self, path: str | os.PathLike[str]) -> Trace:
         """Begin a timeline of the workers, the slots and the consumer, written to ``path`` when it is stopped.
 
-            with loader.trace("run.json"):
+            with loader.trace("run.html"):
                 model.fit(loader.to_keras())
 
-        Open the file in https://ui.perfetto.dev or chrome://tracing. A thread looks at the ring every millisecond,
-        which takes about one percent of a CPU; nothing else becomes slower. OSError where there can be no such file.
+        A name that ends in ``.html`` makes one page for any browser, which needs no network: the timeline, the stalls,
+        the memory, what limits the run and what to change. It needs ``pip install 'ringfeed[report]'``, or else raises
+        ModuleNotFoundError here. Any other name gets a trace for https://ui.perfetto.dev and chrome://tracing, of which
+        ``ringfeed report run.json`` makes the page later. A thread looks at the ring every millisecond, which takes
+        about one percent of a CPU; nothing else becomes slower. OSError where there can be no such file.
         """
-        return Trace(_asked_of(self._runner, lambda engine: engine.observer, None), path)
+        from ringfeed.report.traced import begin_trace  # noqa: PLC0415 - its room
+
+        return begin_trace(self, path, _asked_of(self._runner, lambda engine: engine.observer, None), Loader._verdict)
 
     # ---- into frameworks, each imported when it is asked for ----
 

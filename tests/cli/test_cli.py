@@ -10,7 +10,8 @@ import pytest
 
 import ringfeed
 from ringfeed import plan
-from ringfeed.cli.main import load, main
+from ringfeed.cli.main import main
+from ringfeed.cli.place import load
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,7 +87,10 @@ def test_plan_of_samples_that_differ_in_length(module: str, capsys: pytest.Captu
     ("arguments", "text"),
     [
         (["plan"], "ringfeed plan: give a dataset, or the shape of a sample: one of them says what is planned for\n"),
-        (["plan", "rows"], "ringfeed plan: 'rows' names no dataset; write module:name, as in mymodule:dataset\n"),
+        (
+            ["plan", "rows"],
+            "ringfeed plan: 'rows' names no dataset; write module:name or script.py:name, as in mymodule:dataset\n",
+        ),
         (["plan", "no_such_module:rows"], "ringfeed plan: No module named 'no_such_module'\n"),
         (["plan", "math:rows"], "ringfeed plan: module 'math' has no attribute 'rows'\n"),
         (
@@ -141,3 +145,60 @@ def test_as_a_module() -> None:
     command = [sys.executable, "-m", "ringfeed", "--version"]
     found = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
     assert found.stdout == f"ringfeed {ringfeed.__version__}\n"
+
+
+def test_alone_it_prints_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    """``ringfeed`` without a command says which there are; that is no error."""
+    assert main([]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("usage: ringfeed")
+    assert all(command in shown for command in ("plan", "profile", "top", "report"))
+
+
+@pytest.mark.parametrize("name", ["here.dataset", "make", "Rows"])
+def test_plan_of_a_script(module: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A script is named by its path, from any directory, and found again by the second look."""
+    for path in (f"{module}.py", f"./{module}.py", str(tmp_path / f"{module}.py")):
+        assert main(["plan", f"{path}:{name}", "--batch-size", "10"]) == 0
+        assert capsys.readouterr().out == f"{plan(load(f'{path}:{name}'), batch_size=10)}\n"
+
+
+def test_a_script_is_not_run_as_main(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stands below the main guard does not run, and imports from the script's own folder work elsewhere, too."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    folder.joinpath("beside_a_script.py").write_text("rows = [1, 2, 3]")
+    lines = (
+        "from beside_a_script import rows",
+        "dataset = rows",
+        "if __name__ == '__main__':",
+        "    raise SystemExit(3)",
+    )
+    folder.joinpath("a_guarded_script.py").write_text("\n".join(lines))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for name in ("a_guarded_script", "beside_a_script"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    assert load("project/a_guarded_script.py:dataset") == [1, 2, 3]
+
+
+def test_scripts_that_cannot_be_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A script that is not there, has a known module's name, is none, or fails: a line, and nothing of it stays."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    tmp_path.joinpath("json.py").write_text("dataset = [1]")
+    tmp_path.joinpath("a_failing_script.py").write_text("dataset = [1]\nraise ValueError('no such folder')")
+    tmp_path.joinpath("plain_text").write_text("dataset = [1]")
+    texts = {
+        "nowhere.py:dataset": "there is no script 'nowhere.py'",
+        "json.py:dataset": "json.py has the name of a module that Python has imported already, json; rename the script",
+        "a_failing_script.py:dataset": "no such folder",
+        "./plain_text:dataset": "'plain_text' is no script of Python: its name does not end in .py",
+        "json.py:": "'json.py:' names no dataset; write module:name or script.py:name, as in mymodule:dataset",
+    }
+    for place, text in texts.items():
+        assert main(["plan", place]) == 2
+        assert capsys.readouterr() == ("", f"ringfeed plan: {text}\n")
+    assert "a_failing_script" not in sys.modules

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import time
+import weakref
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -190,6 +192,42 @@ def test_what_was_before_is_not_drawn(tmp_path: Path) -> None:
         del held
     names = [event["name"].split()[0] for event in events(path) if event["ph"] == "X" and event["pid"] != 3]
     assert names == []
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_what_the_loader_says(tmp_path: Path) -> None:
+    """Beside the events are the loader's words of what was done since the beginning; memory is drawn as a counter."""
+    path = tmp_path / "run.json"
+    with ringfeed.Loader(Oracle(64), batch_size=8, workers=1, slots=2) as loader:
+        list(map(len, loader))
+        with loader.trace(path) as trace:
+            list(map(len, loader))
+            wait_until(lambda: any(event["ph"] == "C" for event in trace._events))
+    document = json.loads(path.read_text())
+    facts = document["otherData"]
+    assert facts["program"] == "ringfeed"
+    assert (facts["batches"], facts["samples"], facts["restarts"]) == (8, 64, 0)
+    assert facts["loader"] == repr(loader)
+    assert facts["slot_size"] == loader.plan.slot_size
+    assert facts["memory"].startswith(f"planned    {loader.plan}\n")
+    weighed = next(event for event in document["traceEvents"] if event["ph"] == "C")
+    assert weighed["name"] == "memory"
+    assert all(size > 2**20 for size in weighed["args"].values())
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_a_trace_does_not_keep_its_loader(tmp_path: Path) -> None:
+    """A loader that nothing else refers to is closed; its trace then says only when it began."""
+    loader = ringfeed.Loader(Oracle(64), batch_size=8, workers=1, slots=2)
+    list(map(len, loader))
+    trace = loader.trace(tmp_path / "run.json")
+    seen = weakref.ref(loader)
+    del loader
+    gc.collect()
+    assert seen() is None
+    trace.stop()
+    facts = json.loads((tmp_path / "run.json").read_text())["otherData"]
+    assert facts.keys() == {"program", "version", "began"}
 
 
 @pytest.mark.usefixtures("nothing_left")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2] / "src" / "ringfeed"
 LAYERS = (
-    "errors _process _units _classes _callers _checks _foreign",
+    "errors _process _units _html _classes _callers _checks _foreign",
     "ring orders",
     "spec",
     "given",
@@ -31,7 +31,7 @@ LAYERS = (
     "transport",
     "relay",
     "workers monitor",
-    "forkserver remote resume tuning sources",
+    "forkserver remote resume tuning report sources",
     "profiling",
     "engine frameworks",
     "loader",
@@ -52,6 +52,7 @@ ROOMS = {
     "remote",
     "tuning",
     "profiling",
+    "report",
 }
 DOORS = {("spec", "given"), ("spec", "forms"), ("workers", "forkserver"), ("workers", "remote")}
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer.split()}

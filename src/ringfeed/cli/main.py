@@ -2,15 +2,16 @@
 
 ringfeed plan --shape 256,256,3 --dtype uint8,float32 --batch-size 64,128 --slots 2,4
 ringfeed plan mymodule:dataset --batch-size 128 --memory 2GB
+ringfeed plan train.py:dataset --batch-size 128
 ringfeed profile mymodule:dataset --batch-size 128
 ringfeed profile --script train.py --epochs 1
 ringfeed top 4242
+ringfeed report run.json
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import math
 import os
 import sys
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 FAILED = 2  # the exit status of argparse's own refusals
+PLACE = "module:name or script.py:name"
 LEAST_S, MOST_S = 0.05, 3600.0  # between two looks
 
 
@@ -30,6 +32,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit status. What cannot be done is one line on standard error."""
     parser = _parser()
     chosen = parser.parse_args(arguments)
+    if chosen.command is None:
+        parser.print_help()
+        return 0
     try:
         chosen.run(chosen)
     except (RingfeedError, ValueError, TypeError, ImportError, AttributeError) as error:
@@ -43,10 +48,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="ringfeed", description="Feed a training loop at memory speed.")
     parser.add_argument("--version", action="version", version=f"ringfeed {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    commands = parser.add_subparsers(dest="command", metavar="command")
     _add_plan(commands.add_parser("plan", help="the memory that a loader will take, before there is one"))
     _add_profile(commands.add_parser("profile", help="where the time of a sample goes, before workers are added"))
     _add_top(commands.add_parser("top", help="what a running loader of another process is at"))
+    _add_report(commands.add_parser("report", help='a page that shows a run, from what loader.trace("run.json") wrote'))
     return parser
 
 
@@ -55,8 +61,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_plan(parser: argparse.ArgumentParser) -> None:
     parser.description = "Several values, with commas between, give a line each."
-    parser.add_argument("dataset", nargs="?", help="module:name of a dataset, or of a function that returns it")
-    parser.add_argument("--spec", help="module:name of what a sample of the dataset looks like, as spec= of Loader")
+    parser.add_argument("dataset", nargs="?", help=f"{PLACE} of a dataset, or of a function that returns it")
+    parser.add_argument("--spec", help=f"{PLACE} of what a sample of the dataset looks like, as spec= of Loader")
     parser.add_argument("--shape", action="append", type=_ints, help="of a sample, as 256,256,3; may be repeated")
     parser.add_argument("--dtype", type=_words, default=["uint8"], help="of a sample, as uint8,float32")
     parser.add_argument("--batch-size", type=_sizes, default=[32], help="as 64,128; none for whole batches")
@@ -67,6 +73,7 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
 
 
 def _plan(chosen: argparse.Namespace) -> None:
+    from ringfeed.cli.place import load  # noqa: PLC0415 - of no use to the other commands
     from ringfeed.cli.plan_table import plan  # noqa: PLC0415 - NumPy takes longer than all else here
 
     dataset = None if chosen.dataset is None else load(chosen.dataset)
@@ -83,7 +90,7 @@ def _add_profile(parser: argparse.ArgumentParser) -> None:
         "or a Keras PyDataset is read as it is, and by ringfeed in its place; with --script, the first that a script "
         "reads."
     )
-    place = "module:name of a dataset, a DataLoader or a PyDataset, or of a function that returns it"
+    place = f"{PLACE} of a dataset, a DataLoader or a PyDataset, or of a function that returns it"
     parser.add_argument("dataset", nargs="?", help=place)
     parser.add_argument("--batch-size", type=_count, default=32, help="samples a batch; none for whole batches")
     parser.add_argument("--workers", type=int, help="for the forecast; default: the CPUs that this process may use")
@@ -103,6 +110,7 @@ def _add_profile(parser: argparse.ArgumentParser) -> None:
 
 def _profile(chosen: argparse.Namespace) -> None:
     from ringfeed.cli.loaders import is_loader, limits_of, profile_loader  # noqa: PLC0415 - see _plan()
+    from ringfeed.cli.place import load  # noqa: PLC0415
 
     if (chosen.dataset is None) == (not chosen.script):
         raise ValueError("give either module:name of a dataset or a loader, or --script FILE")
@@ -149,6 +157,28 @@ def _top(chosen: argparse.Namespace) -> None:
         _say(ending)
 
 
+# ---- report ----
+
+
+def _add_report(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Makes one page of a trace, which any browser shows without a network: the timeline of workers, slots and "
+        "consumer, the stalls, the memory, what limits the run and what to change."
+    )
+    parser.add_argument("trace", help='the file that `with loader.trace("run.json"):` has written')
+    parser.add_argument("-o", "--output", metavar="PAGE", help="the page (default: run.html beside run.json)")
+    parser.set_defaults(run=_report)
+
+
+def _report(chosen: argparse.Namespace) -> None:
+    from ringfeed.report.page import report  # noqa: PLC0415 - see _plan()
+
+    try:
+        _say(report(chosen.trace, chosen.output))
+    except OSError as error:
+        raise RingfeedError(f"the page cannot be written: {error}") from None
+
+
 # ---- what is written in the terminal ----
 
 
@@ -158,24 +188,6 @@ def _options(chosen: argparse.Namespace, *names: str) -> dict[str, Any]:
 
 def _say(text: object) -> None:
     sys.stdout.write(f"{text}\n")
-
-
-def load(place: str) -> Any:
-    """Return the dataset that ``module:name`` names, calling it if it is a function or a class without indices.
-
-    The current directory is looked at first, as ``python -m`` does.
-    """
-    module_name, _, path = place.partition(":")
-    if not path:
-        message = f"{place!r} names no dataset; write module:name, as in mymodule:dataset"
-        raise ValueError(message)
-    if os.getcwd() not in sys.path and "" not in sys.path:  # noqa: PTH109 - sys.path holds strings
-        sys.path.insert(0, os.getcwd())  # noqa: PTH109
-    found: Any = importlib.import_module(module_name)
-    for name in path.split("."):
-        found = getattr(found, name)
-    is_maker = isinstance(found, type) or (callable(found) and not hasattr(type(found), "__getitem__"))
-    return found() if is_maker else found
 
 
 def _ints(text: str) -> list[int]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import textwrap
 from bisect import bisect_left
 from dataclasses import dataclass
+from html import escape
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex
 
 import numpy as np
 
 from ringfeed._checks import MOST, check_count
+from ringfeed._html import table
 from ringfeed._units import parse_memory, show_bytes
 from ringfeed.cli.lengths import usage
 from ringfeed.data.terms import Terms
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 Shape = tuple[int, ...]
 
 WIDTH = 100  # of the notes, in characters
+HEAD = ("sample", "batch size", "slots", "one slot", "in all")
 MOST_ROWS = 2**40  # where the search for the largest batch ends
 CAST = (
     "keep uint8 in the slots, and cast on the device: keras.layers.Rescaling(1 / 255) as the first layer, "
@@ -65,13 +68,18 @@ class Comparison:
 
     def __str__(self) -> str:
         """Return the table and what follows from it, as text."""
-        lines = [("sample", "batch size", "slots", "one slot", "in all"), *(row.cells for row in self.rows)]
+        lines = [HEAD, *(row.cells for row in self.rows)]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         table = [_line(cells, widths) for cells in lines]
         table.insert(1, "-" * len(table[0]))
         return "\n".join([*table, "", *(textwrap.fill(note, WIDTH) for note in self.notes)])
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """Return the table and the notes for a notebook."""
+        notes = "".join(f"<p>{escape(note)}</p>" for note in self.notes)
+        return table("Plans", (row.cells for row in self.rows), HEAD) + notes
 
 
 def _line(cells: tuple[str, ...], widths: Sequence[int]) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ringfeed._html import table
 from ringfeed._units import parse_memory, show_bytes
 from ringfeed.data.wrapped import innermost
 from ringfeed.engine.options import DEFAULT_SLOTS
@@ -98,8 +99,8 @@ class Plan:
         streams = self.states_size + self.elements_size
         return self.slots * self.slot_size + self.control_size + streams + dataset
 
-    def __str__(self) -> str:
-        """Return the total, and what it is for."""
+    def _parts(self) -> list[str]:
+        """Say what the total is for."""
         parts = [f"{self.slots} slots of {show_bytes(self.slot_size)}", f"{show_bytes(self.control_size)} of control"]
         if self.states_size:
             parts.append(f"{show_bytes(self.states_size)} for the iterables")
@@ -110,13 +111,27 @@ class Plan:
         if self.dataset_per_worker:
             holders = f"{self.workers} workers" + " and the forkserver" * self.forkserver
             parts.append(f"{show_bytes(self.dataset_per_worker)} more in each of {holders}")
+        return parts
+
+    def __str__(self) -> str:
+        """Return the total, and what it is for."""
         indices = f"and {show_bytes(self.planned_size)} of indices in this process"
         advice = self.advice and f"; {self.advice}"
-        return f"{show_bytes(self.total)}: {', '.join(parts)}; {indices}{advice}"
+        return f"{show_bytes(self.total)}: {', '.join(self._parts())}; {indices}{advice}"
 
     def __repr__(self) -> str:
         """Return the same in a line of code's output."""
         return f"<Plan of {self}>"
+
+    def lines(self) -> list[tuple[str, str]]:
+        """Return the same as lines of a table."""
+        parts = [("of it", part) for part in self._parts()]
+        besides = ("besides", f"{show_bytes(self.planned_size)} of indices in this process")
+        return [("in all", show_bytes(self.total)), *parts, besides, *([("advice", self.advice)] * bool(self.advice))]
+
+    def _repr_html_(self) -> str:
+        """Return the lines for a notebook."""
+        return table("Plan", self.lines())
 
 
 def _control_size(slots: int, cells: int, workers: int) -> int:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from ringfeed._html import table
 from ringfeed._units import show_bytes
 from ringfeed.monitor.lease_tracker import show_ages, summed_up
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 BLOCK = 512  # bytes of a block, whatever the file system's own are
 KILOBYTE = 1024  # what /proc means by kB
 PROC = Path("/proc")
+PAGE = os.sysconf("SC_PAGE_SIZE")
 _MAPPING = re.compile(
     rb"^[0-9a-f]+-[0-9a-f]+ \S+ \S+ \S+ (\d+) +/memfd:ringfeed-.*\n(?:[A-Z].*\n)*?Rss: +(\d+) kB\nPss: +(\d+) kB$",
     re.MULTILINE,
@@ -117,20 +119,27 @@ class Memory:
         shares = [pages.share for pages in (self.pages, *(worker.pages for worker in self.workers)) if pages]
         return sum(shares) if len(shares) == 1 + len(self.workers) else None
 
-    def __str__(self) -> str:
-        """Return what a person wants to know, in lines."""
+    def lines(self) -> list[tuple[str, str]]:
+        """Return what a person wants to know, as lines of a table."""
         unknown = f"unknown: {PROC}/self/smaps cannot be read"
         touched = unknown if self.touched is None else f"{show_bytes(self.touched)} by this process"
-        lines = [
-            f"planned    {self.plan}",
-            f"reserved   {show_bytes(self.reserved)}",
-            f"touched    {touched}",
-            f"held       {self._held()}",
-            *map(str, self.workers),
+        return [
+            ("planned", str(self.plan)),
+            ("reserved", show_bytes(self.reserved)),
+            ("touched", touched),
+            ("held", self._held()),
         ]
-        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        """Return what a person wants to know, in lines."""
+        return "\n".join([*(f"{name:11}{text}" for name, text in self.lines()), *map(str, self.workers)])
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """Return the lines for a notebook."""
+        workers = (str(worker).split(": ", 1) for worker in self.workers)
+        return table("Memory", [*self.lines(), *workers])
 
     def _held(self) -> str:
         count = f"{len(self.held)} of {self.plan.slots} slots"
@@ -218,6 +227,15 @@ def memory_of(pid: int) -> tuple[int, int] | None:
     if not fields:
         return None
     return _bytes(kb for name, kb in fields if name == b"Pss"), _bytes(kb for name, kb in fields if name != b"Pss")
+
+
+def own_bytes(process: int | str) -> int:
+    """Return what a process has of memory without a file, in microseconds; 0 where /proc does not say.
+
+    Pages that a forked worker shares with its parent count in both.
+    """
+    fields = _read(process, "statm").split()
+    return (int(fields[1]) - int(fields[2])) * PAGE if fields else 0
 
 
 def _bytes(kilobytes: Iterable[bytes]) -> int:

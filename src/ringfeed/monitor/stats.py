@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from ringfeed._html import table
 from ringfeed._process import Forks
+from ringfeed._units import show_s
 from ringfeed.ring import _ring
 
 if TYPE_CHECKING:
@@ -91,6 +93,37 @@ class Stats:
         done = f"{self.batches} batches of {self.samples} samples in {self.elapsed_s:.1f} s"
         lost = f", {self.restarts} workers replaced" if self.restarts else ""
         return f"<Stats: {done}, {self.stall_s:.1f} s of it waited{lost}{self.verdict and f'; {self.verdict}'}>"
+
+    def lines(self) -> list[tuple[str, str]]:
+        """Return the same as lines of a table."""
+        found = [
+            ("batches", f"{self.batches:,} of {self.samples:,} samples"),
+            ("time", f"{self.elapsed_s:.1f} s, of it {self.stall_s:.1f} s waited for batches"),
+            ("start-up", f"{show_s(self.startup_s)} of the waiting"),
+            ("workers", f"{self.busy_s:.1f} s at work, {self.back_pressure_s:.1f} s waiting for slots, all together"),
+            ("a sample", f"{show_s(self.read_s)} to read, {show_s(self.write_s)} to write"),
+        ]
+        rare = {
+            "replaced": f"{self.restarts} workers" * (self.restarts > 0),
+            "skipped": f"{len(self.skipped):,} samples" * bool(self.skipped),
+            "left out": f"{self.none_batches:,} batches of None" * (self.none_batches > 0),
+            "verdict": self.verdict,
+        }
+        return [*found, *((name, text) for name, text in rare.items() if text)]
+
+    def _repr_html_(self) -> str:
+        """Return the lines for a notebook."""
+        return table("Statistics", self.lines())
+
+    def since(self, before: Stats) -> Stats:
+        """Return what was done since a copy was made; the times of a sample are means of all that was done."""
+        names = ("batches", "samples", "restarts", "none_batches")
+        times = ("stall_s", "startup_s", "busy_s", "back_pressure_s", "elapsed_s")
+        changes: dict[str, Any] = {name: getattr(self, name) - getattr(before, name) for name in names + times}
+        part = replace(self, **changes, skipped=self.skipped[len(before.skipped) :])
+        part.startup_busy_s = self.startup_busy_s - before.startup_busy_s
+        part.launch_s = self.launch_s - before.launch_s
+        return part
 
     def look_with(self, look: Callable[[], Memory]) -> None:
         """Have ``memory`` ask the loader whose statistics these are."""

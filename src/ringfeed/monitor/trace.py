@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ringfeed.monitor.memory import own_bytes
 from ringfeed.ring import _ring
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from ringfeed.ring.snapshot import Slot, Snapshot, Worker
 
 EVERY_S = 0.001
+MEMORY_NS = 250_000_000  # between two looks at the memory of processes
 # Each kind is drawn as a process, its lines as threads; 0 would be the idle thread of a CPU.
 KINDS = {1: "consumer", 2: "workers", 3: "slots"}
 CONSUMER, WORKER, SLOT = 1, 2, 3
@@ -63,14 +65,33 @@ class _Step:
     waited_ns: int = 0  # of it, what belongs to a batch that is not taken yet
 
 
+def save_json(document: dict[str, Any], path: Path) -> None:
+    """Write the file as other programs read it."""
+    path.write_text(json.dumps(document))
+
+
+def _nothing() -> dict[str, Any]:
+    return {}
+
+
 class Trace:
     """Draws until `stop`, which writes the file. Also a context manager."""
 
     def __init__(
-        self, observer: Callable[[], Observer | None], path: str | os.PathLike[str], every_s: float = EVERY_S
+        self,
+        observer: Callable[[], Observer | None],
+        path: str | os.PathLike[str],
+        every_s: float = EVERY_S,
+        *,
+        facts: Callable[[], dict[str, Any]] = _nothing,
+        save: Callable[[dict[str, Any], Path], object] = save_json,
     ) -> None:
-        """Begin to look. ``observer()`` is that of the ring that runs now, or None; OSError if there can be no file."""
+        """Begin to look. ``observer()`` is that of the ring that runs now, or None; OSError if there can be no file.
+
+        ``facts()`` is asked at the end, for what is said of the loader beside the timeline; ``save`` writes it all.
+        """
         self._observer = observer
+        self._facts, self._save = facts, save
         self._path = Path(path)
         self._path.touch()
         self._every_s = every_s
@@ -79,6 +100,7 @@ class Trace:
         self._names: dict[tuple[int, int], str] = {}
         self._seen: weakref.ref[Observer] | None = None  # whose ring is drawn; not kept, or its memory would stay
         self._looked_ns = self._began_ns
+        self._weighed_ns = 0
         self._step = _Step()
         self._tickets: dict[int, _Ticket] = {}
         self._states: dict[int, _State] = {}
@@ -104,7 +126,8 @@ class Trace:
         self._ended.set()
         self._thread.join()
         self._finish(_ring.now_ns())
-        self._path.write_text(json.dumps({"traceEvents": [*self._titles(), *self._events], "displayTimeUnit": "ms"}))
+        events = [*self._titles(), *self._events]
+        self._save({"traceEvents": events, "displayTimeUnit": "ms", "otherData": self._facts()}, self._path)
 
     # ---- looking ----
 
@@ -113,6 +136,7 @@ class Trace:
             snapshot = self._read()
             if snapshot is not None:
                 self.look(snapshot)
+                self._weigh(snapshot)
             self._looked_ns = _ring.now_ns()
 
     def _read(self) -> Snapshot | None:
@@ -210,6 +234,20 @@ class Trace:
         batch, epoch = state.detail
         self._event(SLOT, number, state.name, state.since_ns, now.since_ns, detail={"batch": batch, "epoch": epoch})
         self._states[number] = now
+
+    # ---- memory ----
+
+    def _weigh(self, look: Snapshot) -> None:
+        """Draw now and then what this process and its workers have of memory of their own."""
+        if look.at_ns - self._weighed_ns < MEMORY_NS:
+            return
+        self._weighed_ns = look.at_ns
+        sizes = {
+            "this process": own_bytes("self"),
+            "workers": sum(own_bytes(worker.pid) for worker in look.workers if worker.pid),
+        }
+        at_us = (look.at_ns - self._began_ns) / 1e3
+        self._events.append({"ph": "C", "name": "memory", "pid": CONSUMER, "ts": at_us, "args": sizes})
 
     # ---- drawing ----
 

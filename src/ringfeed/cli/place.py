@@ -1,0 +1,64 @@
+"""What `module:name` or `script.py:name` names on the command line."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+
+def load(place: str) -> Any:
+    """Return the dataset that ``place`` names, calling it if it is a function or a class without indices.
+
+    Of a module the current directory is looked at first, as ``python -m`` does. A script is imported by its name, so
+    that what stands below ``if __name__ == "__main__":`` does not run. ValueError where nothing is named.
+    """
+    file, _, path = place.rpartition(":")
+    if not (file and path):
+        message = f"{place!r} names no dataset; write module:name or script.py:name, as in mymodule:dataset"
+        raise ValueError(message)
+    is_script = file.endswith(".py") or os.sep in file
+    found: Any = _script(Path(file)) if is_script else _module(file)
+    for name in path.split("."):
+        found = getattr(found, name)
+    is_maker = isinstance(found, type) or (callable(found) and not hasattr(type(found), "__getitem__"))
+    return found() if is_maker else found
+
+
+def _module(name: str) -> ModuleType:
+    if os.getcwd() not in sys.path and "" not in sys.path:  # noqa: PTH109 - sys.path holds strings
+        sys.path.insert(0, os.getcwd())  # noqa: PTH109
+    return importlib.import_module(name)
+
+
+def _script(file: Path) -> ModuleType:
+    """Import a script by its path; its folder is looked at first by its own imports, and by those of workers."""
+    if not file.is_file():
+        message = f"there is no script {str(file)!r}"
+        raise ValueError(message)
+    name, folder = file.stem, str(file.resolve().parent)
+    if name in sys.modules:
+        known = getattr(sys.modules[name], "__file__", None)
+        if known is None or not Path(known).exists() or not file.samefile(known):
+            message = f"{file} has the name of a module that Python has imported already, {name}; rename the script"
+            raise ValueError(message)
+        return sys.modules[name]
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        message = f"{str(file)!r} is no script of Python: its name does not end in .py"
+        raise ValueError(message)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
