@@ -52,11 +52,13 @@ def run(*command: str | Path, cwd: Path = ROOT, path: str | None = None) -> str:
 def environment(python: str) -> Path:
     """Return the Python of an environment that has what a wheel is built with, and nothing else."""
     version = run(python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])").strip()
-    made = TOOLS / f"tools-{version}" / "bin" / "python"
-    if not made.exists():
-        run(python, "-m", "venv", made.parents[1])
-        run(made, "-m", "pip", "install", "-q", "build", *ProjectBuilder(ROOT).build_system_requires)
-    return made
+    folder = TOOLS / f"tools-{version}"
+    inside = folder / "bin" / "python"
+    if not (folder / "made").exists():
+        run(python, "-m", "venv", "--clear", folder)
+        run(inside, "-m", "pip", "install", "-q", "build", *ProjectBuilder(ROOT).build_system_requires)
+        (folder / "made").touch()
+    return inside
 
 
 def unpacked(sdist: Path, folder: Path) -> Path:

@@ -37,6 +37,7 @@ from ringfeed.transport.lazy import (
     lazy_members,
     lazy_values,
     on_demand,
+    reduce_code,
     reduce_field,
     reduce_partial,
     without_frameworks,
@@ -115,6 +116,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             np.memmap: _buffers.reduce_array,
             LazyObject: LazyObject.__reduce__,
             CellType: self._reduce_cell,
+            CodeType: reduce_code,
             FunctionType: self._reduce_function,
             functools.partial: reduce_partial,
             _Cached: self._reduce_cached,
@@ -122,8 +124,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             io.TextIOWrapper: _refuse_file,
         }
         # A torch that is still being imported has no Tensor yet, and the dataset no tensors.
-        tensor = getattr(sys.modules.get("torch"), "Tensor", None)
-        if tensor is not None:
+        if (tensor := getattr(sys.modules.get("torch"), "Tensor", None)) is not None:
             self._reducers[tensor] = self._reduce_tensor
 
     def _is_in_band(self, buffer: pickle.PickleBuffer) -> bool:
