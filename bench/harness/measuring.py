@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from harness.launch import adopt_orphans, run_job
 from harness.machine import conditions
 from report.results import Results
+from ringfeed._progress import showing, tell
 
 if TYPE_CHECKING:
     import argparse
@@ -60,10 +61,12 @@ def record_of(job: Job, facts: dict[str, Any], options: argparse.Namespace) -> d
 def measure(options: argparse.Namespace, output: Path, plan: Plan) -> list[dict[str, Any]]:
     """Run every job of a plan, adding a line to `output` after each; the records."""
     records = []
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, showing():  # a bar is drawn between jobs, never while one runs
         jobs = list(plan(options, str(Path(scratch) / "answer.json")))
         for number, job in enumerate(jobs, 1):
-            print(f"[{number}/{len(jobs)}] {job.workload} {job.contender}", file=sys.stderr, flush=True)
+            what = f"[{number}/{len(jobs)}] {job.workload} {job.contender}"
+            print(what, file=sys.stderr, flush=True)
+            tell(what, (number - 1) / len(jobs))
             record = record_of(job, run_job(job, options.timeout), options)
             records.append(record)
             with output.open("a") as sink:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2] / "src" / "ringfeed"
 LAYERS = (
-    "errors _process _units _html _classes _callers _checks _foreign",
+    "errors _process _units _html _progress _classes _callers _checks _foreign",
     "ring orders",
     "spec",
     "given",

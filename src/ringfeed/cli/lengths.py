@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ringfeed._progress import tell
 from ringfeed._units import show_bytes
 from ringfeed.data.terms import Terms
 from ringfeed.forms.values import fitting
@@ -37,7 +38,8 @@ def usage(dataset: Any, spec: Spec, rows: int) -> list[str]:
     indices = sorted({*np.linspace(0, length - 1, min(length, READ)).astype(int).tolist()})
     sizes: list[list[int]] = []  # bytes of each leaf, by the sample
     failed: list[str] = []
-    for index in indices:
+    for number, index in enumerate(indices):
+        tell(f"reading sample {index}", number / len(indices))
         try:
             sample = spec.flatten(source.read(index), index)
             where = f"dataset[{index}]: "

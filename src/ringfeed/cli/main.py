@@ -18,6 +18,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from ringfeed import __version__
+from ringfeed._progress import showing, tell
 from ringfeed.errors import RingfeedError
 
 if TYPE_CHECKING:
@@ -76,9 +77,13 @@ def _plan(chosen: argparse.Namespace) -> None:
     from ringfeed.cli.place import load  # noqa: PLC0415 - of no use to the other commands
     from ringfeed.cli.plan_table import plan  # noqa: PLC0415 - NumPy takes longer than all else here
 
-    dataset = None if chosen.dataset is None else load(chosen.dataset)
-    spec = None if chosen.spec is None else load(chosen.spec)
-    _say(plan(dataset, spec=spec, **_options(chosen, "shape", "dtype", "batch_size", "slots", "memory", "workers")))
+    with showing(ticks=True):
+        tell(f"loading {chosen.dataset}")
+        dataset = None if chosen.dataset is None else load(chosen.dataset)
+        spec = None if chosen.spec is None else load(chosen.spec)
+        options = _options(chosen, "shape", "dtype", "batch_size", "slots", "memory", "workers")
+        found = plan(dataset, spec=spec, **options)
+    _say(found)
 
 
 # ---- profile ----
@@ -120,11 +125,15 @@ def _profile(chosen: argparse.Namespace) -> None:
         limits = limits_of(chosen.samples, chosen.seconds)
         profile_script(chosen.script, limits, number=chosen.loader, goes_on=chosen.go_on)
     elif is_loader(dataset := load(chosen.dataset)):
-        _say(profile_loader(dataset, **_options(chosen, "samples", "seconds")))
+        with showing():  # workers are forked: no thread beside
+            found: object = profile_loader(dataset, **_options(chosen, "samples", "seconds"))
+        _say(found)
     else:
         from ringfeed.cli.profile import profile  # noqa: PLC0415
 
-        _say(profile(dataset, chosen.dataset, **_options(chosen, "batch_size", "workers", "seconds")))
+        with showing(ticks=True):
+            found = profile(dataset, chosen.dataset, **_options(chosen, "batch_size", "workers", "seconds"))
+        _say(found)
 
 
 # ---- top ----

@@ -13,6 +13,7 @@ import numpy as np
 
 from ringfeed._checks import MOST, check_count
 from ringfeed._html import table
+from ringfeed._progress import tell
 from ringfeed._units import parse_memory, show_bytes
 from ringfeed.cli.lengths import usage
 from ringfeed.data.terms import Terms
@@ -205,6 +206,7 @@ def _subject(dataset: Any, spec: object, workers: int, *, whole: bool) -> _Subje
     if spec is None and open_source(dataset, Terms(None if whole else 1)).local_only:
         message = "plan() would read the first element of an iterator, and its epoch would lack it; give spec="
         raise ValueError(message)
+    tell("reading sample 0")
     found = Loader(dataset, batch_size=None if whole else 1, slots=MIN_SLOTS, workers=workers, spec=spec)
     leaves = [_show_leaf(leaf) for leaf in found.spec.leaves]
     rows = found.plan.layout.rows if whole else None

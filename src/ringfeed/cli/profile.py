@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ringfeed._checks import check_count, check_seconds
+from ringfeed._progress import tell
 from ringfeed._units import show_bytes, show_s
 from ringfeed.data.terms import Terms
 from ringfeed.loader import Loader
@@ -166,8 +167,11 @@ class _Watched:
     def read(self, loader: Loader, most: int, seconds: float) -> None:
         """Have some time's samples read, each as a batch, in the order of epoch 0."""
         loader.set_epoch(0)
-        until = time.perf_counter() + seconds
+        began_s = time.perf_counter()
+        until = began_s + seconds
+        what = "timing samples" if self.profiler is None else "reading samples under cProfile"
         for number, _ in enumerate(islice(loader, most), 1):
+            tell(what, min((time.perf_counter() - began_s) / seconds, 1.0) if seconds else None)
             if time.perf_counter() > until and number >= LEAST_SAMPLES:
                 break
 

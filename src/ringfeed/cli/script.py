@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ringfeed._callers import users_frame
+from ringfeed._progress import showing
 from ringfeed.cli.loaders import is_loader, subject_of
 from ringfeed.errors import RingfeedError
 from ringfeed.profiling.deadline import Backstop
@@ -91,7 +92,7 @@ class Catcher:
 
     def _profile(self, subject: Subject, place: str) -> None:
         sys.stdout.flush()
-        with _bounded(f"{place}{subject.name}"):
+        with _bounded(f"{place}{subject.name}"), showing():
             found = profile_subject(subject, self.limits)
         sys.stdout.write(f"\n{place}{found}\n\n")
         sys.stdout.flush()

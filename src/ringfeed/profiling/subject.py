@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from ringfeed._progress import tell
 from ringfeed.errors import RingfeedError
 from ringfeed.profiling.deadline import TimeUpError, limited
 from ringfeed.profiling.reading import Limits, in_a_line, read
@@ -76,9 +77,18 @@ def profile_subject(subject: Subject, limits: Limits | None = None) -> LoaderPro
     load = others_running()
     with _quiet():
         own, *others = subject.candidates()
-        cold = _read(subject, own, limits, is_own=True)
-        readings = [_read(subject, own, limits, is_own=True)]
-        readings += [_read(subject, other, limits) for other in others]
+        turns = [(own, "for the caches"), *((each, "") for each in (own, *others))]
+        cold, *readings = (
+            _read(
+                subject,
+                each,
+                limits,
+                f"reading {number} of {len(turns)}: {each.label} {note}".strip(),
+                is_own=each is own,
+            )
+            for number, (each, note) in enumerate(turns, 1)
+        )
+        tell("the steps of a batch")
         stages, why = _staged(subject, limits)
     cpus = os.cpu_count() or 1  # load is of all of them
     return LoaderProfile(subject.name, subject.reader, tuple(readings), cold, stages, why, load, cpus)
@@ -95,7 +105,8 @@ def _quiet() -> Iterator[None]:
         logger.removeHandler(nowhere)
 
 
-def _read(subject: Subject, candidate: Candidate, limits: Limits, *, is_own: bool = False) -> Reading:
+def _read(subject: Subject, candidate: Candidate, limits: Limits, told: str, *, is_own: bool) -> Reading:
+    tell(told)
     with subject.untouched():
         reading, error = read(candidate, limits)
     if not is_own or (reading.batches and error is None):
