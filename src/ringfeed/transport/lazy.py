@@ -8,6 +8,7 @@ And code, which keeps the name of its file.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
 import sys
@@ -59,9 +60,13 @@ def lazy_values(members: dict[str, Any]) -> dict[str, Any]:
     return lazy
 
 
-def lazy_members(members: dict[str, Any]) -> dict[str, Any]:
+def lazy_members(cls: type, members: dict[str, Any]) -> dict[str, Any]:
     """The same for a class, where a function is bound when it is looked up, and a lazy object is not."""
     lazy = lazy_values(members)
+    if "__annotate_func__" in vars(cls):  # Python 3.14: annotations are made when they are asked for, and kept there
+        lazy.pop("__annotations_cache__", None)
+        with contextlib.suppress(Exception):
+            lazy["__annotations__"] = without_frameworks(cls.__annotations__)
     for name, member in members.items():
         if isinstance(member, FunctionType):
             lazy[name] = member

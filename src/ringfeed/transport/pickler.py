@@ -198,7 +198,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         if clashes(cls):
             bases = tuple(Original(base) if standin_for(base) else base for base in cls.__bases__)
             args = (*args[:2], bases, *args[3:])
-        return (make, args, (lazy_members(members), slots), *rest)
+        return (make, args, (lazy_members(cls, members), slots), *rest)
 
     def _reduce_function(self, function: FunctionType) -> Any:
         reduced = self._reduce_anew(function)
