@@ -5,9 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TICKET_NS 200000 /* work worth a ticket: long against its 3 us of protocol, short against a batch */
-#define LEAST_NS 4000    /* less work is not worth one, however many workers there are */
-
 /* ---- the binder's lock: of one process, tried by releases, waited for only by breaks and reaps ---- */
 
 bool rf_try_lock(struct rf_binder *binder)
@@ -79,21 +76,22 @@ static void collect_drained(struct rf_ring *ring)
     }
 }
 
-/* Enough rows for TICKET_NS, few enough that the slots in flight keep every worker busy. */
+/* Enough rows for the work worth a ticket, few enough that the slots in flight keep all busy that work at a time. */
 static uint32_t rows_per_ticket(const struct rf_ring *ring, uint32_t rows)
 {
-    const struct rf_geometry *geometry = &ring->geometry;
-    uint64_t row_ns = atomic_load_explicit(&ring->binder->row_ns, memory_order_relaxed);
-    uint32_t open = rf_open_slots(ring), crew = atomic_load_explicit(&ring->binder->crew, memory_order_relaxed);
-    uint32_t ahead = open > 1 ? open - 1 : 1; /* one is in the consumer's hands */
-    uint32_t share = (uint32_t)(((uint64_t)rows * ahead + crew - 1) / crew);
-    uint32_t most = row_ns ? share : (rows + crew - 1) / crew;
-    uint32_t wanted = row_ns && TICKET_NS / row_ns < most ? (uint32_t)(TICKET_NS / row_ns) : most;
-    if (row_ns && wanted < LEAST_NS / row_ns)
-        wanted = (uint32_t)(LEAST_NS / row_ns);
-    uint32_t least = (rows + geometry->cells - 1) / geometry->cells;
-    wanted = wanted > rows ? rows : wanted;
-    return wanted < least ? least : wanted;
+    const struct rf_binder *binder = ring->binder;
+    uint64_t row_ns = atomic_load_explicit(&binder->row_ns, memory_order_relaxed);
+    uint64_t at_once = (uint64_t)atomic_load_explicit(&binder->crew, memory_order_relaxed) + binder->more;
+    uint32_t open = rf_open_slots(ring), ahead = open > 1 ? open - 1 : 1; /* one is in the consumer's hands */
+    uint64_t wanted = row_ns ? ((uint64_t)rows * ahead + at_once - 1) / at_once : (rows + at_once - 1) / at_once;
+    if (row_ns && wanted > binder->ticket_ns / row_ns)
+        wanted = binder->ticket_ns / row_ns;
+    if (row_ns && wanted < binder->ticket_ns / RF_LEAST_PART / row_ns)
+        wanted = binder->ticket_ns / RF_LEAST_PART / row_ns;
+    if (binder->ticket_rows && wanted > binder->ticket_rows)
+        wanted = binder->ticket_rows;
+    uint32_t least = (rows + ring->geometry.cells - 1) / ring->geometry.cells;
+    return wanted < least ? least : wanted > rows ? rows : (uint32_t)wanted;
 }
 
 bool rf_keep_indices(struct rf_ring *ring, uint32_t slot)

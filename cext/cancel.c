@@ -19,11 +19,12 @@ static void drain_bound(struct rf_ring *ring)
     atomic_store_explicit(&control->head, bound, memory_order_seq_cst);
 }
 
-/* What threads that wait have announced is cancelled: they look again. */
+/* What threads that wait have announced is cancelled, and what workers hold: they look again. */
 static void wake_waiters(struct rf_ring *ring)
 {
     bool waits = ring->binder->asleep > 0;
     rf_unlock_takers(ring);
+    rf_tell_holders(ring);
     if (waits)
         rf_wake_consumer(ring);
 }
@@ -85,5 +86,6 @@ void rf_stop(struct rf_ring *ring)
     atomic_store_explicit(&ring->binder->stop, 1, memory_order_seq_cst);
     atomic_store_explicit(&ring->control->stop, 1, memory_order_seq_cst);
     rf_wake_workers(ring, RF_ALL);
+    rf_tell_holders(ring);
     rf_wake_consumer(ring);
 }

@@ -1,6 +1,7 @@
 /* The worker's half of ring.h. */
 #include "internal.h"
 
+#include <errno.h>
 #include <string.h>
 
 /* Whether the rows are there; if not, the record or slot_of was overwritten. */
@@ -31,6 +32,7 @@ static bool fill_claim(struct rf_ring *ring, uint32_t worker, uint64_t ticket, u
                                .line = &ring->workers[worker],
                                .control = ring->control,
                                .claimed_ns = rf_now_ns(),
+                               .lane = record->lane,
                                .rows_delivered = rows};
     claim->failure->size = 0;
     claim->failure->seal = 0;
@@ -70,16 +72,79 @@ static bool try_claim(struct rf_ring *ring, uint32_t worker, uint32_t lane, uint
     return true;
 }
 
+/* ---- a worker that yields ---- */
+
+void rf_set_yielding(struct rf_ring *ring, uint32_t worker, struct rf_cursor *cursor)
+{
+    cursor->yields = true;
+    /* Relaxed: workers are counted by it, and whatever the count is, some worker claims. */
+    atomic_fetch_or_explicit(&ring->control->yielders[worker / 64], UINT64_C(1) << worker % 64, memory_order_relaxed);
+}
+
+static uint32_t count_others_asleep(const struct rf_ring *ring)
+{
+    uint32_t asleep = 0;
+    for (uint32_t word = 0; word * 64 < ring->geometry.ids; word++) {
+        uint64_t sleep = atomic_load_explicit(&ring->control->sleepers[word], memory_order_relaxed);
+        uint64_t yield = atomic_load_explicit(&ring->control->yielders[word], memory_order_relaxed);
+        asleep += (uint32_t)__builtin_popcountll(sleep & ~yield);
+    }
+    return asleep;
+}
+
+/* How many tickets from the cursor on are AVAIL, at most one more than `most`; *first: 1 + the first of them. */
+static uint32_t count_available(const struct rf_ring *ring, const struct rf_cursor *cursor, uint64_t bound,
+                                uint32_t most, uint64_t *first)
+{
+    uint32_t available = 0, cell = cursor->cell;
+    *first = 0;
+    for (uint64_t batch = cursor->batch; batch < bound; batch++, cell = 0) {
+        uint64_t entry = rf_entry_of(ring, batch);
+        uint32_t slot = (uint32_t)entry, tickets = (uint32_t)(entry >> 32);
+        if (slot >= ring->geometry.slots || tickets > ring->geometry.cells)
+            continue;
+        for (; cell < tickets && available <= most; cell++) {
+            uint64_t word = atomic_load_explicit(&rf_cell_of(ring, slot, cell)->word, memory_order_relaxed);
+            uint64_t ticket = batch * ring->geometry.cells + cell;
+            if (rf_word_state(word) == RF_AVAIL && rf_word_ticket(word) == (uint32_t)ticket && !available++)
+                *first = ticket + 1;
+        }
+    }
+    return available;
+}
+
+/* Whether there are more tickets than workers that sleep, or the first was left to them for long. */
+static bool has_spare(struct rf_ring *ring, struct rf_cursor *cursor, uint64_t bound)
+{
+    uint64_t first, left = cursor->left;
+    uint32_t asleep = count_others_asleep(ring);
+    cursor->left = 0;
+    if (!asleep || count_available(ring, cursor, bound, asleep, &first) > asleep)
+        return true;
+    if (!first)
+        return false;
+    int64_t now_ns = rf_now_ns();
+    if (left != first)
+        cursor->left_ns = now_ns;
+    cursor->left = first;
+    return now_ns - cursor->left_ns >= RF_YIELD_NS;
+}
+
 bool rf_claim_next(struct rf_ring *ring, uint32_t worker, struct rf_cursor *cursor, struct rf_claim *claim)
 {
     struct rf_control *control = ring->control;
     uint32_t reaps = atomic_load_explicit(&control->reap_seq, memory_order_seq_cst);
     uint64_t bound = atomic_load_explicit(&control->bound, memory_order_seq_cst);
     uint64_t head = atomic_load_explicit(&control->head, memory_order_acquire);
-    if (reaps != cursor->reaps || cursor->batch < head)
-        *cursor = (struct rf_cursor){.batch = head, .reaps = reaps, .lane = cursor->lane};
+    if (reaps != cursor->reaps || cursor->batch < head) {
+        cursor->batch = head;
+        cursor->cell = 0;
+        cursor->reaps = reaps;
+    }
     if (head <= bound && bound - head > ring->geometry.slots)
         return false; /* they were overwritten, which the consumer finds */
+    if (cursor->yields && !has_spare(ring, cursor, bound))
+        return false;
     for (; cursor->batch < bound; cursor->batch++, cursor->cell = 0) {
         uint64_t entry = rf_entry_of(ring, cursor->batch);
         uint32_t slot = (uint32_t)entry, tickets = (uint32_t)(entry >> 32);
@@ -109,6 +174,22 @@ static bool is_over(const struct rf_ring *ring, uint32_t worker)
            atomic_load_explicit(&ring->workers[worker].leave, memory_order_seq_cst);
 }
 
+/* Sleep on work_seq until it is another than the one seen: 0, or what rf_futex_wait() says. While tickets are left to
+ * others, once they were woken, and no longer than they are left. */
+static int sleep_for_work(struct rf_ring *ring, struct rf_cursor *cursor, uint32_t seen, int64_t deadline_ns)
+{
+    _Atomic uint32_t *work_seq = &ring->control->work_seq;
+    if (!cursor->left)
+        return rf_futex_wait(work_seq, seen, deadline_ns);
+    if (cursor->passed_seq != seen) {
+        cursor->passed_seq = seen;
+        rf_futex_wake(work_seq, RF_ALL);
+    }
+    int64_t until_ns = cursor->left_ns + RF_YIELD_NS;
+    int slept = rf_futex_wait(work_seq, seen, until_ns < deadline_ns ? until_ns : deadline_ns);
+    return slept == ETIMEDOUT && until_ns < deadline_ns ? 0 : slept;
+}
+
 enum rf_answer rf_claim_wait(struct rf_ring *ring, uint32_t worker, struct rf_cursor *cursor, struct rf_claim *claim,
                              int64_t deadline_ns)
 {
@@ -132,7 +213,7 @@ enum rf_answer rf_claim_wait(struct rf_ring *ring, uint32_t worker, struct rf_cu
         else if (rf_claim_next(ring, worker, cursor, claim))
             answer = RF_TAKEABLE;
         else
-            slept = rf_futex_wait(&control->work_seq, seen, deadline_ns);
+            slept = sleep_for_work(ring, cursor, seen, deadline_ns);
     }
     set_asleep(ring, worker, false);
     if (answer == RF_STOPPED) /* this thread may have used up the wake of another worker */
@@ -140,6 +221,19 @@ enum rf_answer rf_claim_wait(struct rf_ring *ring, uint32_t worker, struct rf_cu
     atomic_fetch_add_explicit(&ring->workers[worker].wait_ns, (uint64_t)(rf_now_ns() - waiter.began_ns),
                               memory_order_relaxed);
     return answer;
+}
+
+uint32_t rf_breaks(const struct rf_ring *ring)
+{
+    /* L: acquire, pairs with K in rf_tell_holders(). */
+    return atomic_load_explicit(&ring->control->break_seq, memory_order_acquire);
+}
+
+uint32_t rf_break_wait(struct rf_ring *ring, uint32_t seen, int64_t deadline_ns)
+{
+    if (rf_breaks(ring) == seen)
+        rf_futex_wait(&ring->control->break_seq, seen, deadline_ns);
+    return rf_breaks(ring);
 }
 
 void rf_publish(struct rf_ring *ring, const struct rf_claim *claim, bool cancelled)
@@ -153,7 +247,7 @@ void rf_publish(struct rf_ring *ring, const struct rf_claim *claim, bool cancell
     for (uint32_t row = 0; !cancelled && row < claim->rows; row++)
         if (claim->marks[row] != RF_ROW_OK)
             state = RF_FAILED;
-    uint64_t busy_ns = (uint64_t)(rf_now_ns() - claim->claimed_ns);
+    uint64_t busy_ns = (uint64_t)(claim->work_ns > 0 ? claim->work_ns : rf_now_ns() - claim->claimed_ns);
     uint64_t final = rf_word(claim->ticket, claim->attempt, claim->worker, state);
     uint64_t sum = cancelled ? 0 : rf_sum_indices(claim->indices, claim->first_row, claim->rows);
     if (state == RF_FAILED)

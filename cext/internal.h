@@ -9,6 +9,8 @@
 #define RF_NO_SLOT UINT32_MAX
 #define RF_ALL INT32_MAX
 #define RF_NO_BORDER UINT64_MAX
+#define RF_TICKET_NS 200000 /* work worth a ticket: long against its 3 us of protocol, short against a batch */
+#define RF_LEAST_PART 50    /* the part of it that is the least, one in so many, however many workers there are */
 
 struct rf_planned {
     uint64_t epoch;
@@ -74,6 +76,9 @@ struct rf_binder {
 
     _Atomic uint32_t open;   /* slots from this one on are parked; written under the lock */
     _Atomic uint32_t crew;   /* workers that are not to leave */
+    uint64_t ticket_ns;      /* work worth a ticket; this and the next two: see rf_set_pace(), under the lock */
+    uint32_t ticket_rows;    /* at most, 0: no bound */
+    uint32_t more;           /* tickets that are worked on at a time beyond one a worker */
     uint32_t cpus;           /* that this process may use */
     uint64_t last_wake_head; /* the head when rf_wake_another() last woke a worker; under the takers' lock */
 
@@ -139,6 +144,8 @@ bool rf_look_again(struct rf_ring *ring, struct rf_waiter *waiter);
 /* How long to keep the processor before the next yield, after one that took so long: not at all where another thread
  * ran meanwhile, otherwise longer than before. */
 int64_t rf_keep_after(int64_t keep_ns, int64_t yield_ns);
+/* Have workers that hold several tickets look whether they are cancelled, or the ring stopped. */
+void rf_tell_holders(struct rf_ring *ring);
 /* Also by workers, where the consumer waits for what they have published. */
 void rf_wake_consumer(struct rf_ring *ring);
 

@@ -31,7 +31,7 @@
 #include <stdint.h>
 
 #define RF_MAGIC UINT64_C(0x64656566676e6972) /* "ringfeed" */
-#define RF_ABI 4u
+#define RF_ABI 5u
 #define RF_LINE 128       /* two cache lines: x86 prefetches them in pairs, some Arm cores have 128-byte lines */
 #define RF_FIELD_ALIGN 64 /* below it TensorFlow and JAX copy, or abort */
 #define RF_PAGE 4096u     /* what the kernel reserves at a time */
@@ -72,7 +72,7 @@ static inline bool rf_word_final(uint64_t word) { return rf_word_state(word) >= 
 struct rf_cell {
     _Alignas(RF_LINE) _Atomic uint64_t word;
     /* Written by the owner between claim and publish; read by the consumer once the word is final. */
-    uint64_t busy_ns; /* time from claim to publish; nothing but the pace depends on it */
+    uint64_t busy_ns; /* from claim to publish, or the claim's work_ns; nothing but the pace depends on it */
     uint64_t seal;    /* rf_seal() of the final word and of what the worker went by */
     uint32_t rows;    /* rows that the ticket delivered: those it covers, or the length of a whole batch */
 };
@@ -82,7 +82,7 @@ struct rf_cell {
 /* What is counted of a worker, over all that had its id. A statistic is a line here, the place that counts it, and what
  * Python's Stats makes of it: all between goes by this list. */
 #define RF_TOTALS(TOTAL)                                                                                               \
-    TOTAL(busy_ns) /* from claim to publish */                                                                         \
+    TOTAL(busy_ns) /* of all tickets, as their cells had it */                                                         \
     TOTAL(wait_ns) /* asleep for want of a ticket */                                                                   \
     TOTAL(samples)                                                                                                     \
     TOTAL(tickets) /* claimed */                                                                                       \
@@ -214,8 +214,10 @@ struct rf_control {
     _Atomic uint64_t cancel_upto;             /* tickets below it are cancelled; written by the consumer only */
     _Atomic uint32_t stop;                    /* set once, by the consumer */
     _Atomic uint32_t pace;                    /* 0, RF_PACE_FAST or RF_PACE_FASTEST; written by the consumer only */
+    _Atomic uint32_t break_seq; /* a worker that holds several tickets sleeps on it; bumped by break, fence and stop */
 
     _Alignas(RF_LINE) _Atomic uint64_t sleepers[RF_MAX_IDS / 64]; /* a bit a worker, set by it before it sleeps */
+    _Atomic uint64_t yielders[RF_MAX_IDS / 64]; /* likewise, as long as it lives: see rf_set_yielding() */
 
     _Alignas(RF_LINE) _Atomic uint64_t consumer_wait; /* RF_WAIT_…; written by the consumer only */
     _Atomic uint32_t news_seq; /* the consumer sleeps on it; bumped for whatever it may wait for */
@@ -284,6 +286,8 @@ struct rf_claim { /* process-local; filled by rf_claim_next() */
     struct rf_worker *line;
     const struct rf_control *control;
     int64_t claimed_ns;
+    int64_t work_ns;         /* what the ticket counts as; 0: the time from claim to publish */
+    uint32_t lane;           /* of the batch; 0: any worker may fill it */
     uint32_t rows_delivered; /* starts as rows; a whole batch says its own length */
 };
 

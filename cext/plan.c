@@ -26,6 +26,7 @@ int rf_become_consumer(struct rf_ring *ring, uint32_t capacity, uint32_t max_att
     binder->window = window_of(capacity, ring->geometry.rows);
     binder->max_attempts = max_attempts;
     binder->cpus = rf_cpus();
+    binder->ticket_ns = RF_TICKET_NS;
     binder->released = RF_NO_SLOT;
     atomic_store_explicit(&binder->border, RF_NO_BORDER, memory_order_relaxed);
     binder->holds = calloc(slots, sizeof *binder->holds);

@@ -116,6 +116,8 @@ static void forget_line(struct rf_ring *ring, uint32_t worker)
     atomic_store_explicit(&line->pid, 0, memory_order_relaxed);
     atomic_fetch_and_explicit(&ring->control->sleepers[worker / 64], ~(UINT64_C(1) << worker % 64),
                               memory_order_seq_cst);
+    atomic_fetch_and_explicit(&ring->control->yielders[worker / 64], ~(UINT64_C(1) << worker % 64),
+                              memory_order_relaxed);
 }
 
 struct rf_reaped rf_reap(struct rf_ring *ring, uint32_t worker, bool blame)

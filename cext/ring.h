@@ -20,6 +20,8 @@
  *   P -> T  publish compare-exchanges the cell to a final state; take loads it: the rows are visible.
  *   R -> F  release pushes the slot; the binder pops it: all reads of the old views are over before the rebind.
  *   H -> S  take stores the first hold; a fork in another thread adds one: the rows that it copies are visible.
+ *   K -> L  a break stores cancel_upto, a stop stores stop, and bumps break_seq; a worker that holds several tickets
+ *           loads it: it finds them cancelled, or the ring stopped.
  * Pairs of store-then-load, both sides sequentially consistent, so that one side always sees the other:
  *   consumer: consumer_wait, then news_seq, then the cell,  publisher, releaser, alarm, stop: that, then news_seq (all
  *   the binder, the alarm and stop                          but a publisher), then consumer_wait
@@ -91,6 +93,11 @@ uint32_t rf_open_slots(const struct rf_ring *ring);
 int rf_give_back(struct rf_ring *ring, uint32_t slot);
 /* How many workers there are from now on, at most the geometry's; those that go are to be retired after this. */
 void rf_set_worker_count(struct rf_ring *ring, uint32_t workers);
+/* What decides how many rows a ticket has, from the next batch that is bound on. `ticket_ns`: work worth a ticket, 0: as
+ * much as is right for workers of this machine; less than RF_LEAST_PART of it is never worth one. `ticket_rows`: at most
+ * so many, where the cells suffice; 0: no bound. `more`: tickets that are worked on at a time beyond one a worker, where
+ * a worker holds several: there may be any number. */
+void rf_set_pace(struct rf_ring *ring, int64_t ticket_ns, uint32_t ticket_rows, uint32_t more);
 /* Have rf_claim_wait() answer this worker RF_STOPPED once it has published; until it is reaped. */
 void rf_retire(struct rf_ring *ring, uint32_t worker);
 /* For observers. */
@@ -235,13 +242,28 @@ struct rf_cursor { /* where a worker's next look starts: nothing below is AVAIL,
     uint64_t batch;
     uint32_t cell, reaps;
     uint32_t lane; /* batches that this worker claims, besides those of lane 0; 0: all */
+    /* Only of a worker that yields: */
+    bool yields;
+    uint32_t passed_seq; /* the work_seq that it has passed on */
+    uint64_t left;       /* 1 + the first ticket that its last look has left to others; 0: none */
+    int64_t left_ns;     /* since when */
 };
 
+/* From now on, until it is reaped, have a worker claim by this cursor only tickets beyond the workers that sleep, or are
+ * about to, those that yield not counted. What it leaves, it leaves for RF_YIELD_NS; and since it may have used up the
+ * wake of a worker that it leaves a ticket to, it wakes them, once for each work_seq. */
+#define RF_YIELD_NS 5000000
+void rf_set_yielding(struct rf_ring *ring, uint32_t worker, struct rf_cursor *cursor);
 /* Claim the first available ticket. */
 bool rf_claim_next(struct rf_ring *ring, uint32_t worker, struct rf_cursor *cursor, struct rf_claim *claim);
 /* The same, sleeping until there is one: RF_TAKEABLE (claimed), RF_PENDING (deadline, signal) or RF_STOPPED. */
 enum rf_answer rf_claim_wait(struct rf_ring *ring, uint32_t worker, struct rf_cursor *cursor, struct rf_claim *claim,
                              int64_t deadline_ns);
+/* For a worker that holds several tickets: what each break, each fence and the stop change; and a sleep until it is another
+ * than the one seen, the deadline passes or a signal comes. Returns what it is then. What was loaded before a look at the
+ * tickets and at the stop is to be seen. */
+uint32_t rf_breaks(const struct rf_ring *ring);
+uint32_t rf_break_wait(struct rf_ring *ring, uint32_t seen, int64_t deadline_ns);
 /* Hand the rows over: READY, or FAILED where a row is marked, or CANCELLED. After a reap it does nothing. */
 void rf_publish(struct rf_ring *ring, const struct rf_claim *claim, bool cancelled);
 /* Mark a row failed; the ticket's first failure keeps as much of the payload as fits and is counted in full. */

@@ -87,6 +87,16 @@ void rf_set_worker_count(struct rf_ring *ring, uint32_t workers)
     atomic_store_explicit(&ring->binder->crew, workers, memory_order_relaxed);
 }
 
+void rf_set_pace(struct rf_ring *ring, int64_t ticket_ns, uint32_t ticket_rows, uint32_t more)
+{
+    struct rf_binder *binder = ring->binder;
+    rf_lock(binder);
+    binder->ticket_ns = ticket_ns > 0 ? (uint64_t)ticket_ns : RF_TICKET_NS;
+    binder->ticket_rows = ticket_rows;
+    binder->more = more;
+    rf_unlock(ring);
+}
+
 void rf_retire(struct rf_ring *ring, uint32_t worker)
 {
     atomic_store_explicit(&ring->workers[worker].leave, 1, memory_order_seq_cst);

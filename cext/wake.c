@@ -79,6 +79,13 @@ void rf_wake_another(struct rf_ring *ring)
     rf_futex_wake(&ring->control->work_seq, 1);
 }
 
+void rf_tell_holders(struct rf_ring *ring)
+{
+    /* K: release, pairs with L in rf_breaks(). */
+    atomic_fetch_add_explicit(&ring->control->break_seq, 1, memory_order_release);
+    rf_futex_wake(&ring->control->break_seq, RF_ALL);
+}
+
 /* ---- looking again ---- */
 
 int64_t rf_keep_after(int64_t keep_ns, int64_t yield_ns)

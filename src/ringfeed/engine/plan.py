@@ -139,9 +139,12 @@ def _control_size(slots: int, cells: int, workers: int) -> int:
     return _ring.control_size(slots, cells, worker_ids(workers))
 
 
-def _cells(indices: int, slots: int, workers: int) -> int:
-    """Return how many tickets a batch may be cut into: several a worker, as the control block's bound allows."""
-    cells = min(indices, _ring.MAX_CELLS, max(16, 4 * workers))
+def _cells(indices: int, slots: int, workers: int, more: int) -> int:
+    """Return how many tickets a batch may be cut into: several a worker, as the control block's bound allows.
+
+    ``more`` are worked on at a time beyond one a worker.
+    """
+    cells = min(indices, _ring.MAX_CELLS, max(16, 4 * (workers + more)))
     while cells > 1 and _control_size(slots, cells, workers) > _ring.CONTROL_MAX:
         cells //= 2
     if _control_size(slots, cells, workers) > _ring.CONTROL_MAX:
@@ -164,10 +167,12 @@ def make_plan(  # noqa: PLR0913 - every figure of the plan
     element_size: int | None = None,
     at_once: bool = False,
     forkserver: bool = False,
+    more: int = 0,
 ) -> Plan:
     """Return the plan for ``slots``, or for as many slots as ``memory`` holds; ``at_once``: a worker fills a batch.
 
-    ``element_size``: one of the workers reads elements of so many bytes for the others.
+    ``element_size``: one of the workers reads elements of so many bytes for the others. ``more``: tickets that are
+    worked on at a time beyond one a worker, where a worker may hold several.
 
     Raises PlanError when the budget is under two slots, ValueError when both or nonsense are given.
     """
@@ -176,7 +181,7 @@ def make_plan(  # noqa: PLR0913 - every figure of the plan
         raise ValueError(message)
 
     def with_slots(count: int) -> Plan:
-        cells = _cells(1 if at_once else indices, count, workers)
+        cells = _cells(1 if at_once else indices, count, workers, more)
         layout = Layout.of(spec, rows, indices, cells)
         control_size = _control_size(count, cells, workers)
         sizes = control_size, dataset_shared, dataset_per_worker, states_size

@@ -48,6 +48,11 @@ cdef extern from "layout.h" nogil:
         uint8_t *base
         const int64_t *indices
         uint8_t *marks
+        const rf_failure *failure
+        const rf_control *control
+        int64_t claimed_ns
+        int64_t work_ns
+        uint32_t lane
         uint32_t rows_delivered
 
     uint32_t RF_IN_COLLATE_FN, RF_IN_BATCH_TRANSFORM
@@ -118,6 +123,7 @@ cdef extern from "snapshot.h" nogil:
 
 cdef extern from "ring.h" nogil:
     struct rf_ring:
+        rf_control *control
         rf_geometry geometry
 
     struct rf_cursor:
@@ -188,6 +194,7 @@ cdef extern from "ring.h" nogil:
     uint32_t rf_open_slots(const rf_ring *ring)
     int rf_give_back(rf_ring *ring, uint32_t slot)
     void rf_set_worker_count(rf_ring *ring, uint32_t workers)
+    void rf_set_pace(rf_ring *ring, int64_t ticket_ns, uint32_t ticket_rows, uint32_t more)
     void rf_retire(rf_ring *ring, uint32_t worker)
     void rf_note_pid(rf_ring *ring, uint32_t worker, uint32_t pid)
     void rf_note_stall(rf_ring *ring, int64_t stall_ns)
@@ -224,8 +231,11 @@ cdef extern from "ring.h" nogil:
     void rf_requeue(rf_ring *ring)
     void rf_stop(rf_ring *ring)
 
+    void rf_set_yielding(rf_ring *ring, uint32_t worker, rf_cursor *cursor)
     rf_bool rf_claim_next(rf_ring *ring, uint32_t worker, rf_cursor *cursor, rf_claim *claim)
     rf_answer rf_claim_wait(rf_ring *ring, uint32_t worker, rf_cursor *cursor, rf_claim *claim, int64_t deadline_ns)
+    uint32_t rf_breaks(const rf_ring *ring)
+    uint32_t rf_break_wait(rf_ring *ring, uint32_t seen, int64_t deadline_ns)
     void rf_publish(rf_ring *ring, const rf_claim *claim, rf_bool cancelled)
     void rf_fail(const rf_claim *claim, uint32_t row, const void *payload, uint32_t size)
 

@@ -319,6 +319,14 @@ cdef class Ring:
         """Reckon with so many workers from now on."""
         c.rf_set_worker_count(self.ring, workers)
 
+    def set_pace(self, int64_t ticket_ns=0, uint32_t ticket_rows=0, uint32_t more=0):
+        """Cut batches into tickets of so much work, 0: as for workers of this machine, and of at most so many rows.
+
+        `more`: tickets that are worked on at a time beyond one a worker.
+        """
+        with nogil:
+            c.rf_set_pace(self.ring, ticket_ns, ticket_rows, more)
+
     def retire(self, uint32_t worker):
         """Have a worker leave when it has published what it is at."""
         if worker >= self.ring.geometry.ids:

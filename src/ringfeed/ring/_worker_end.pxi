@@ -3,19 +3,25 @@
 
 @cython.final
 cdef class WorkerEnd:
-    """The worker's end of the ring: claims one ticket at a time. Used by one thread; see also `another`."""
+    """The worker's end of the ring: claims one ticket at a time. Used by one thread; see also `another`.
+
+    `yields`: it claims only tickets beyond the workers that sleep.
+    """
 
     cdef Ring owner
     cdef c.rf_cursor cursor
     cdef c.rf_claim current
     cdef uint32_t worker
 
-    def __cinit__(self, Ring owner not None, uint32_t worker, uint32_t lane=0):
+    def __cinit__(self, Ring owner not None, uint32_t worker, uint32_t lane=0, bint yields=False):
         if worker >= owner.ring.geometry.ids:
             raise ValueError(f"worker {worker} of {owner.ring.geometry.ids}")
         self.owner = owner
         self.worker = worker
         self.cursor.lane = lane
+        self.current.control = owner.ring.control  # also before the first claim
+        if yields:
+            c.rf_set_yielding(owner.ring, worker, &self.cursor)
 
     @property
     def number(self):
@@ -65,9 +71,22 @@ cdef class WorkerEnd:
                 filled = True
             c.rf_publish(ring, &self.current, not filled)
 
-    def publish(self, bint cancelled=False):
-        """Hand the claimed rows over."""
+    def publish(self, bint cancelled=False, int64_t work_ns=0):
+        """Hand the claimed rows over; `work_ns`: how long they took elsewhere, 0: since the claim, here."""
+        self.current.work_ns = work_ns
         c.rf_publish(self.owner.ring, &self.current, cancelled)
+
+    @property
+    def breaks(self):
+        """What each break, each fence and the stop change; read before a look at what this worker holds."""
+        return c.rf_breaks(self.owner.ring)
+
+    def wait_break(self, uint32_t seen, int64_t timeout_ns):
+        """Wait until `breaks` is another than was seen, or so long; returns what it is then. Of any thread."""
+        cdef uint32_t found
+        with nogil:
+            found = c.rf_break_wait(self.owner.ring, seen, c.rf_now_ns() + timeout_ns)
+        return found
 
     def fail(self, uint32_t row, bytes payload not None):
         """Mark row `row` of the ticket as failed; a record keeps the payload of the first."""

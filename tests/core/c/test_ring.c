@@ -314,6 +314,61 @@ static void tickets_come_round_at_32_bits(void)
     rf_unreference(ring);
 }
 
+/* What was worked on elsewhere counts as long as it took there, and not as long as its claim was held. */
+static void work_elsewhere_is_told(void)
+{
+    struct rf_ring *ring = ring_of(2, 1, 1, 4);
+    struct rf_claim claim;
+    bind_batches(ring, 1, 4);
+    CHECK(claim_as(ring, 0, &claim));
+    CHECK_EQ(claim.work_ns, 0);
+    claim.work_ns = INT64_C(3600000000000);
+    rf_publish(ring, &claim, false);
+    CHECK_EQ(rf_cell_of(ring, 0, 0)->busy_ns, 3600000000000);
+    CHECK_EQ(atomic_load(&ring->workers[0].busy_ns), 3600000000000);
+    CHECK_EQ(taken_of(ring).rows, 4);
+    CHECK_EQ(atomic_load(&ring->binder->row_ns), 900000000001);
+    rf_unreference(ring);
+}
+
+/* A claim tells the lane of its batch to a worker that claims those of all lanes. */
+static void claim_tells_its_lane(void)
+{
+    struct rf_ring *ring = ring_of(3, 1, 1, 1);
+    for (uint32_t lane = 0; lane < 3; lane++) {
+        struct rf_claim claim;
+        rf_set_lane(ring, lane);
+        bind_batches(ring, 1, 1);
+        CHECK(claim_as(ring, 0, &claim));
+        CHECK_EQ(claim.lane, lane);
+    }
+    rf_unreference(ring);
+}
+
+/* A worker may hold all tickets there are, by one cursor that looks at each cell once; its reap takes all of them back. */
+static void worker_holds_many_claims(void)
+{
+    enum { SLOTS = 8 };
+    struct rf_ring *ring = ring_of(SLOTS, RF_MAX_CELLS, 2, RF_MAX_CELLS);
+    struct rf_claim claims[SLOTS * RF_MAX_CELLS];
+    struct rf_cursor cursor = {0};
+    uint32_t count = 0;
+    rf_set_pace(ring, 0, 1, 0);
+    bind_batches(ring, SLOTS, RF_MAX_CELLS);
+    while (count < SLOTS * RF_MAX_CELLS && rf_claim_next(ring, 1, &cursor, &claims[count])) {
+        CHECK_EQ(claims[count].ticket, count);
+        CHECK_EQ(cursor.batch * RF_MAX_CELLS + cursor.cell, count + 1);
+        count++;
+    }
+    CHECK_EQ(count, SLOTS * RF_MAX_CELLS);
+    rf_publish(ring, &claims[7], false);
+    CHECK_EQ(rf_reap(ring, 1, true).claims, count - 1);
+    rf_publish(ring, &claims[9], false);
+    CHECK_EQ(rf_word_state(word_at(ring, claims[9].slot, claims[9].cell)), RF_AVAIL);
+    CHECK_EQ(fill_all(ring, 0), count - 1);
+    rf_unreference(ring);
+}
+
 int main(void)
 {
     check_begin();
@@ -336,5 +391,8 @@ int main(void)
     RUN(failure_payload_is_truncated);
     RUN(slot_of_comes_round);
     RUN(tickets_come_round_at_32_bits);
+    RUN(work_elsewhere_is_told);
+    RUN(claim_tells_its_lane);
+    RUN(worker_holds_many_claims);
     return check_end("test_ring");
 }

@@ -196,6 +196,63 @@ static void a_ticket_is_worth_its_protocol(void)
     rf_unreference(ring);
 }
 
+/* Rows of the next ticket, of a batch of 256 rows, where a row takes so long. */
+static uint32_t ticket_of(struct rf_ring *ring, uint64_t row_ns)
+{
+    atomic_store(&ring->binder->row_ns, row_ns);
+    bind_batches(ring, 1, 256);
+    uint32_t rows = ring->records[0].rows_per_ticket;
+    rf_cancel(ring);
+    return rows;
+}
+
+/* Another pace asks for other tickets: by the work worth one, and its fiftieth, less than which never is; 0 is that of
+ * workers of this machine. */
+static void pace_decides_the_tickets(void)
+{
+    struct rf_ring *ring = ring_of(2, 64, 2, 256);
+    CHECK_EQ(ticket_of(ring, 20000), 10);
+    rf_set_pace(ring, 20000000, 0, 0);
+    CHECK_EQ(ticket_of(ring, 1000000), 20);
+    CHECK_EQ(ticket_of(ring, 100), 256);
+    rf_set_worker_count(ring, 1);
+    rf_set_pace(ring, 20000000, 0, 99);
+    CHECK_EQ(ticket_of(ring, 10000), 40);
+    rf_set_pace(ring, 0, 0, 0);
+    CHECK_EQ(ticket_of(ring, 20000), 10);
+    rf_unreference(ring);
+}
+
+/* A ticket has no more rows than it may, but for what the cells do not suffice for. */
+static void tickets_have_a_bound(void)
+{
+    struct rf_ring *ring = ring_of(2, 64, 2, 256);
+    rf_set_pace(ring, 20000000, 7, 0);
+    CHECK_EQ(ticket_of(ring, 1000000), 7);
+    CHECK_EQ(ticket_of(ring, 0), 7);
+    CHECK_EQ(ticket_of(ring, 1), 7);
+    rf_set_pace(ring, 20000000, 3, 0);
+    CHECK_EQ(ticket_of(ring, 1000000), 4);
+    rf_unreference(ring);
+}
+
+/* Where a worker holds many tickets, as many as are worked on at a time share the rows: any number of them. */
+static void tickets_are_shared_by_all_that_work(void)
+{
+    struct rf_ring *ring = ring_of(3, 64, 2, 256);
+    rf_set_pace(ring, 20000000, 0, 62);
+    CHECK_EQ(ticket_of(ring, 0), 4);
+    CHECK_EQ(ticket_of(ring, 1000000), 8);
+    rf_set_worker_count(ring, 1);
+    rf_set_pace(ring, 20000000, 0, 99);
+    CHECK_EQ(ticket_of(ring, 1000000), 6);
+    rf_set_pace(ring, 20000000, 0, 999);
+    CHECK_EQ(ticket_of(ring, 1000000), 4);
+    rf_set_pace(ring, 20000000, 0, UINT32_MAX);
+    CHECK_EQ(ticket_of(ring, 1000000), 4);
+    rf_unreference(ring);
+}
+
 /* Onlookers see the states, what was taken, and how long was waited. */
 static void onlookers_see_it(void)
 {
@@ -258,6 +315,9 @@ int main(void)
     RUN(sleeping_worker_leaves);
     RUN(crew_decides_the_tickets);
     RUN(a_ticket_is_worth_its_protocol);
+    RUN(pace_decides_the_tickets);
+    RUN(tickets_have_a_bound);
+    RUN(tickets_are_shared_by_all_that_work);
     RUN(onlookers_see_it);
     RUN(ledger_is_the_consumers_own);
     return check_end("test_slots");

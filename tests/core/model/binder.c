@@ -14,12 +14,27 @@ void bump_work(struct state *s)
     for (unsigned number = 0; number < configuration->workers; number++)
         s->worker[number].changed |= s->worker[number].armed && !s->worker[number].claimed &&
                                      !is_asleep(&s->worker[number]) && is_alive(&s->worker[number]);
+    for (unsigned number = 0; number < configuration->workers && !broken(YIELDER_PASSES_ONCE); number++)
+        s->worker[number].passed = 0;
 }
 
 void bump_reaps(struct state *s)
 {
     for (unsigned number = 0; number < configuration->workers; number++)
         s->worker[number].reaped = is_alive(&s->worker[number]);
+}
+
+void bump_breaks(struct state *s)
+{
+    for (unsigned number = 0; number < configuration->workers; number++)
+        s->worker[number].broke |= s->worker[number].watches && is_alive(&s->worker[number]);
+}
+
+void wake_holders(struct state *s)
+{
+    for (unsigned number = 0; number < configuration->workers; number++)
+        if (s->worker[number].step == AWAY_ASLEEP)
+            go_away(&s->worker[number]);
 }
 
 /* The subset of `sleepers` with `count` members that is number `choice`; 0 where there are fewer. */

@@ -40,20 +40,37 @@ static void cancel_slots(struct state *s, struct thread *thread)
     thread->step = CANCEL_HEAD;
 }
 
-/* Whoever sleeps has announced a ticket that is cancelled. */
+static void tell_early(struct state *s)
+{
+    bump_breaks(s);
+    wake_holders(s);
+}
+
+static void wake_takers_that_wait(struct thread *thread)
+{
+    bool waits = thread->flag;
+    *thread = (struct thread){.step = thread->then, .then = thread->then};
+    if (waits)
+        thread->step = NEWS_BUMP;
+    else
+        thread->then = 0;
+}
+
+/* Whoever sleeps has announced a ticket that is cancelled; and workers hold some. */
 static void wake_sleepers(const struct state *s, struct thread *thread, enum thread_step then)
 {
-    *thread = (struct thread){.step = (uint8_t)then};
-    if (s->asleep && !broken(BREAK_WAKES_NO_TAKER)) {
-        thread->step = NEWS_BUMP;
-        thread->then = (uint8_t)then;
-    }
+    bool is_fence = thread->step == FENCE_DONE, waits = s->asleep && !broken(BREAK_WAKES_NO_TAKER);
+    bool silent = broken(is_fence ? FENCE_TELLS_NO_HOLDER : BREAK_TELLS_NO_HOLDER) || broken(BREAK_TELLS_EARLY);
+    *thread = (struct thread){.step = TELL_BUMP, .then = (uint8_t)then, .flag = waits};
+    if (!configuration->away || silent)
+        wake_takers_that_wait(thread);
 }
 
 static void break_done(struct state *s, struct thread *thread)
 {
     end_epoch(s);
     go_idle(s, thread);
+    thread->step = BREAK_DONE;
     wake_sleepers(s, thread, IDLE);
 }
 
@@ -97,6 +114,11 @@ enum outcome cancel_step(struct state *s, struct thread *thread)
     case FENCE_LOCK: return enter_fence(s, thread) ? STEPPED : NO_MORE;
     case CANCEL_LOCK: return take_lock(s, thread, CANCEL_UPTO) ? STEPPED : NO_MORE;
     case CANCEL_UPTO:
+        if (broken(BREAK_TELLS_EARLY) && !thread->tickets++) {
+            tell_early(s);
+            break;
+        }
+        thread->tickets = 0;
         s->cancel_upto = s->bound;
         thread->step = CANCEL_SLOTS;
         break;
@@ -107,6 +129,15 @@ enum outcome cancel_step(struct state *s, struct thread *thread)
         thread->step = CANCEL_PLAN;
         break;
     case CANCEL_PLAN: cancel_plan(s, thread); break;
+    case TELL_BUMP:
+        bump_breaks(s);
+        thread->step = TELL_WAKE;
+        break;
+    case TELL_WAKE:
+        if (!broken(BREAK_WAKES_NO_HOLDER))
+            wake_holders(s);
+        wake_takers_that_wait(thread);
+        break;
     case BREAK_DONE: break_done(s, thread); break;
     default: /* FENCE_DONE */
         fill_up(s);

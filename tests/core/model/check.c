@@ -191,6 +191,20 @@ static bool has_frozen(const struct state *s)
     return false;
 }
 
+/* Whether a worker waits for rows from elsewhere, which may never come. */
+static bool awaits_rows(const struct state *s, const struct worker *worker)
+{
+    return worker->step == AWAY_ASLEEP && worker->batch >= s->cancel_upto;
+}
+
+static bool has_away(const struct state *s)
+{
+    for (unsigned number = 0; number < configuration->workers; number++)
+        if (awaits_rows(s, &s->worker[number]))
+            return true;
+    return false;
+}
+
 static void check_workers_at_rest(const struct state *s)
 {
     bool watched = !s->stop && !s->consumer_dead && s->thread[WATCHER].step != OVER;
@@ -205,7 +219,9 @@ static void check_workers_at_rest(const struct state *s)
             wrong("a worker sleeps through the stop");
         else if (watched && worker->step == DEAD)
             wrong("a dead worker is not replaced");
-        else if (is_alive(worker) && !is_asleep(worker) && !worker->frozen)
+        else if (worker->step == AWAY_ASLEEP && !awaits_rows(s, worker) && !worker->frozen)
+            wrong("a worker holds a ticket that was broken off");
+        else if (is_alive(worker) && !is_asleep(worker) && !worker->frozen && worker->step != AWAY_ASLEEP)
             wrong("a worker hangs");
         asleep += is_asleep(worker);
     }
@@ -235,7 +251,7 @@ static bool may_sleep(const struct state *s, const struct thread *thread)
         return thread->held || has_frozen(s);
     if (!has_worker(s))
         return true;
-    return has_suspect(s);
+    return has_suspect(s) || has_away(s);
 }
 
 static void check_takers_at_rest(const struct state *s)

@@ -142,6 +142,17 @@ static bool call_another(struct state *s, unsigned number)
     return true;
 }
 
+/* Its rows have come from elsewhere, and are written. */
+static bool rows_come(struct state *s, unsigned number)
+{
+    struct worker *worker = &s->worker[number];
+    if (number >= configuration->workers || worker->step < AWAY_SEQ || worker->step > AWAY_ASLEEP || worker->frozen)
+        return false;
+    worker->watches = worker->broke = 0;
+    worker->step = ROW_CANCELLED;
+    return true;
+}
+
 /* A forked child's copy of a view dies: nothing must come of it. Where it does, the copy of the binder, which no lock of
  * ours holds up, binds the next batch to the slot. */
 static bool fork_drops(struct state *s, unsigned number)
@@ -161,7 +172,7 @@ static bool fork_drops(struct state *s, unsigned number)
 /* The choices: who, in this order. */
 enum { KILL = 0, FREEZE = KILL + WORKERS, THAW = FREEZE + WORKERS, START = THAW + WORKERS, NEXT = START + WORKERS };
 enum { BREAK = NEXT + 2, DROP = BREAK + 2, FORK = DROP + SLOTS, TIME_OUT = FORK + SLOTS };
-enum { CLOSE = TIME_OUT + 2, DIE, PACE, CALL, CHOICES = CALL + WORKERS };
+enum { CLOSE = TIME_OUT + 2, DIE, PACE, CALL, COME = CALL + WORKERS, CHOICES = COME + WORKERS };
 
 enum outcome environment_step(struct state *s, unsigned choice)
 {
@@ -177,7 +188,8 @@ enum outcome environment_step(struct state *s, unsigned choice)
                     : choice == CLOSE   ? call_close(s)
                     : choice == DIE     ? consumer_dies(s)
                     : choice == PACE    ? pace_changes(s)
-                    : choice < CHOICES  ? call_another(s, choice - CALL)
+                    : choice < COME     ? call_another(s, choice - CALL)
+                    : choice < CHOICES  ? rows_come(s, choice - COME)
                                         : false;
     return choice >= CHOICES ? NO_MORE : happened ? STEPPED : NOT_NOW;
 }
@@ -198,7 +210,8 @@ const char *environment_text(unsigned choice)
            : choice == CLOSE   ? "the user closes the loader"
            : choice == PACE    ? "the pace changes"
            : choice == DIE     ? "the consumer is killed"
-                               : "one worker more is woken";
+           : choice < COME     ? "one worker more is woken"
+                               : "rows come from elsewhere";
 }
 
 /* ---- the beginning, and one step ---- */

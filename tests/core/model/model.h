@@ -9,6 +9,8 @@ struct configuration {
     const char *name, *about;
     bool bounded;                          /* small enough for every test run */
     uint8_t workers, slots, cells, rows;   /* workers: ids for them; rows: of one batch */
+    uint8_t away;                          /* a bit a worker whose rows are made elsewhere, perhaps never */
+    bool yields;                           /* those claim only what is left by workers that sleep */
     uint8_t spare;                         /* ids that nobody has at first: for those who replace fenced workers */
     uint8_t epochs, batches, tickets[4];   /* batches of an epoch; tickets of each, 0: as many as cells */
     uint8_t ahead;                         /* batches planned in one go */
@@ -111,6 +113,7 @@ static inline bool is_alive(const struct worker *worker)
 }
 /* How many are at work, or are to be. */
 static inline unsigned crew(void) { return configuration->workers - configuration->spare; }
+static inline bool is_away(unsigned worker) { return configuration->away >> worker & 1; }
 static inline bool is_asleep(const struct worker *worker) { return worker->step == SLEEP_ASLEEP; }
 
 /* Where an empty slot ends and a finished cell begins, its owner and attempt have told all they had to. */
@@ -129,6 +132,11 @@ void forget_rows(struct slot *slot);
 void bump_news(struct state *s);
 void bump_work(struct state *s);
 void bump_reaps(struct state *s);
+void bump_breaks(struct state *s);
+void wake_holders(struct state *s);
+void go_away(struct worker *worker);
+void away_step(struct state *s, unsigned number);
+void begin_rows(struct state *s, unsigned number);
 /* FUTEX_WAKE: some `count` of the sleepers, the choice is nobody's. False where there are fewer choices. */
 bool wake_workers(struct state *s, unsigned count, unsigned choice);
 bool wake_takers(struct state *s, unsigned choice);

@@ -117,7 +117,8 @@ void sort_twins(struct state *s)
 {
     for (unsigned last = configuration->workers; last > 1; last--)
         for (unsigned one = 0; one + 1 < last; one++)
-            if (wrong_order(&s->worker[one], &s->worker[one + 1], sizeof *s->worker))
+            if (is_away(one) == is_away(one + 1) &&
+                wrong_order(&s->worker[one], &s->worker[one + 1], sizeof *s->worker))
                 swap_workers(s, one, one + 1);
     if (configuration->releasers > 1 &&
         wrong_order(&s->thread[RELEASER_0], &s->thread[RELEASER_1], sizeof *s->thread))

@@ -194,8 +194,15 @@ enum outcome row_step(struct state *s, unsigned number, unsigned choice)
     case FILL_TICKET: write_ticket(W); break;
     case FILL_ATTEMPT:
         W->line.attempt = W->attempt;
-        W->step = W->armed ? SLEEP_OVER : ROW_CANCELLED;
+        if (W->armed)
+            W->step = SLEEP_OVER;
+        else
+            begin_rows(s, number);
         break;
+    case AWAY_SEQ:
+    case AWAY_LOOK:
+    case AWAY_FUTEX: away_step(s, number); break;
+    case AWAY_ASLEEP: return NO_MORE;
     case ROW_CANCELLED: look_at_cancel(s, number); break;
     case ROW_BLAME: blame(s, number); break;
     case ROW_WHOLE: write_rest(s, number); break;

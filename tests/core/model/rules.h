@@ -84,6 +84,18 @@
     X(BREAK_KEEPS_PLAN, "break-keeps-plan", "break-plan", "a break does not drop the plan")                           \
     X(CANCEL_IS_A_FLAG, "cancel-is-a-flag", "break", "cancel_upto is a flag, not a ticket")                           \
     X(REAPER_IGNORES_CANCEL, "reaper-ignores-cancel", "break-kill", "the reaper makes cancelled tickets AVAIL")       \
+    /* -- tickets whose rows are made elsewhere -- */                                                                 \
+    X(BREAK_TELLS_NO_HOLDER, "break-tells-no-holder", "away", "a break does not tell workers that hold tickets")      \
+    X(BREAK_WAKES_NO_HOLDER, "break-wakes-no-holder", "away", "it bumps break_seq, and wakes no worker that holds some") \
+    X(BREAK_TELLS_EARLY, "break-tells-early", "away", "it tells them before the tickets are cancelled")               \
+    X(HOLDER_OBSERVES_LATE, "holder-observes-late", "away", "break_seq is read after the last look at the tickets")   \
+    X(HOLDER_SLEEPS_UNOBSERVED, "holder-sleeps-unobserved", "away", "a worker that holds tickets sleeps whatever break_seq says") \
+    X(FENCE_TELLS_NO_HOLDER, "fence-tells-no-holder", "away-fence", "a fence does not tell workers that hold tickets") \
+    X(STOP_TELLS_NO_HOLDER, "stop-tells-no-holder", "away-stop", "a stop does not tell workers that hold tickets")    \
+    X(YIELDER_KEEPS_WAKE, "yielder-keeps-wake", "yield-kill", "a worker that leaves a ticket to others wakes none of them") \
+    X(YIELDER_PASSES_ONCE, "yielder-passes-once", "yield-kill", "it wakes them once, and not for each wake that it had") \
+    X(YIELDER_WAKES_ONE, "yielder-wakes-one", "yield-two", "it wakes one worker, which may leave the ticket as well") \
+    X(YIELDER_COUNTS_ITSELF, "yielder-counts-itself", "yield-one", "a worker leaves tickets to those that leave them as well") \
     /* -- death -- */                                                                                                 \
     X(REAPER_WAKES_NO_CONSUMER, "reaper-wakes-no-consumer", "kill", "the reaper does not wake the consumer")          \
     X(REAPER_WAKES_NO_WORKERS, "reaper-wakes-no-workers", "kill-2", "the reaper does not wake the workers")           \

@@ -184,6 +184,13 @@ static void alarm(struct state *s, struct thread *thread)
         go_wake_consumer(thread, OVER);
 }
 
+static void stop_workers(struct thread *thread)
+{
+    go_wake_workers(thread, ALL, STOP_NEWS);
+    if (broken(STOP_WAKES_NO_WORKERS))
+        thread->step = STOP_NEWS;
+}
+
 /* ---- a step ---- */
 
 enum outcome side_step(struct state *s, unsigned number, unsigned choice)
@@ -210,9 +217,17 @@ enum outcome side_step(struct state *s, unsigned number, unsigned choice)
     case REAP_ALARM: alarm(s, T); break;
     case STOP_FLAG:
         s->stop = 1;
-        go_wake_workers(T, ALL, STOP_NEWS);
-        if (broken(STOP_WAKES_NO_WORKERS))
-            T->step = STOP_NEWS;
+        stop_workers(T);
+        if (configuration->away && !broken(STOP_TELLS_NO_HOLDER))
+            T->step = TELL_BUMP;
+        break;
+    case TELL_BUMP:
+        bump_breaks(s);
+        T->step = TELL_WAKE;
+        break;
+    case TELL_WAKE:
+        wake_holders(s);
+        stop_workers(T);
         break;
     default: return NO_MORE; /* idle or over */
     }

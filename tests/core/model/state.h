@@ -31,6 +31,7 @@ enum mark { ROW_OK, ROW_RAISED, ROW_KILLED };
     X(CLAIM_REAPS, "rf_claim_next: loads reap_seq")                                                                   \
     X(CLAIM_BOUND, "rf_claim_next: loads bound")                                                                      \
     X(CLAIM_HEAD, "rf_claim_next: loads head")                                                                        \
+    X(CLAIM_SPARE, "has_spare: are more tickets AVAIL than workers sleep?")                                           \
     X(CLAIM_ENTRY, "rf_claim_next: loads slot_of")                                                                    \
     X(CLAIM_WORD, "try_claim: loads the cell")                                                                        \
     X(CLAIM_SWAP, "try_claim: compare-exchange")                                                                      \
@@ -40,6 +41,10 @@ enum mark { ROW_OK, ROW_RAISED, ROW_KILLED };
     X(FILL_RECORD, "fill_claim: reads the record, clears what failed before")                                         \
     X(FILL_TICKET, "fill_claim: writes its line's ticket")                                                            \
     X(FILL_ATTEMPT, "fill_claim: writes its line's attempt")                                                          \
+    X(AWAY_SEQ, "rf_break_wait: observes break_seq, while its rows are made elsewhere")                               \
+    X(AWAY_LOOK, "looks whether the ring has stopped, or its ticket is broken off")                                   \
+    X(AWAY_FUTEX, "rf_break_wait: futex wait")                                                                        \
+    X(AWAY_ASLEEP, "asleep, while its rows are made elsewhere")                                                       \
     X(ROW_CANCELLED, "rf_cancelled: loads cancel_upto")                                                               \
     X(ROW_BLAME, "rf_blame: writes its line's row")                                                                   \
     X(ROW_SAMPLE, "dataset[i], and writes half of the row")                                                           \
@@ -56,6 +61,7 @@ enum mark { ROW_OK, ROW_RAISED, ROW_KILLED };
     X(SLEEP_BIT, "rf_claim_wait: sets its sleepers bit")                                                              \
     X(SLEEP_SEQ, "rf_claim_wait: observes work_seq")                                                                  \
     X(SLEEP_STOP, "rf_claim_wait: looks at stop")                                                                     \
+    X(SLEEP_PASS, "sleep_for_work: futex wake, of the workers that a ticket is left to")                              \
     X(SLEEP_FUTEX, "rf_claim_wait: futex wait")                                                                       \
     X(SLEEP_ASLEEP, "asleep")                                                                                         \
     X(SLEEP_OVER, "rf_claim_wait: clears its sleepers bit")                                                           \
@@ -123,6 +129,8 @@ enum mark { ROW_OK, ROW_RAISED, ROW_KILLED };
     X(CANCEL_SLOTS, "drain_bound: bound slots are draining")                                                          \
     X(CANCEL_HEAD, "drain_bound: stores head")                                                                        \
     X(CANCEL_PLAN, "rf_cancel: drops the plan; rf_requeue: sets it back")                                             \
+    X(TELL_BUMP, "rf_tell_break: bumps break_seq")                                                                    \
+    X(TELL_WAKE, "rf_tell_break: futex wake")                                                                         \
     X(BREAK_DONE, "rf_cancel: gives the takers' lock back")                                                              \
     X(FENCE_DONE, "the pool starts workers in the place of fenced ones")                                              \
     X(DROP_COUNT, "rf_drop: one less")                                                                                \
@@ -166,6 +174,8 @@ struct worker {
     uint8_t plan;                          /* which batch the claim's record was for */
     uint8_t row, index;                    /* inside the ticket; the index that stood there */
     uint8_t cancelled, final;              /* what it will publish */
+    uint8_t watches, broke;                /* has observed break_seq; it was bumped since */
+    uint8_t passed;                        /* it has left tickets to others and woken them; no bump of work_seq since */
     uint8_t frozen;                        /* makes no step: stopped, or stuck in the kernel */
     uint8_t fenced;                        /* was sent its SIGKILL, and dies as soon as it can; replaced meanwhile */
     struct line line;

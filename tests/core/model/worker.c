@@ -48,13 +48,36 @@ static void next_cell(struct worker *worker)
     next_batch(worker);
 }
 
-static void load_head(struct state *s, struct worker *worker)
+static void load_head(struct state *s, unsigned number)
 {
-    if (worker->rescan || worker->cursor_batch < s->head) {
-        worker->cursor_batch = s->head;
-        worker->cursor_cell = 0;
+    if (W->rescan || W->cursor_batch < s->head) {
+        W->cursor_batch = s->head;
+        W->cursor_cell = 0;
     }
-    next_batch(worker);
+    if (configuration->yields && is_away(number))
+        W->step = CLAIM_SPARE;
+    else
+        next_batch(W);
+}
+
+/* In one step, as it decides nothing that must be so. */
+static void look_for_spare(struct state *s, unsigned number)
+{
+    unsigned asleep = 0, available = 0;
+    for (unsigned other = 0; other < configuration->workers; other++)
+        asleep += (s->sleepers >> other & 1) && (!is_away(other) || broken(YIELDER_COUNTS_ITSELF));
+    for (unsigned batch = W->cursor_batch; batch < W->bound; batch++)
+        for (unsigned cell = batch == W->cursor_batch ? W->cursor_cell : 0; cell < entry_of(s, batch).tickets; cell++) {
+            const struct cell *place = &s->slot[entry_of(s, batch).slot].cell[cell];
+            available += place->state == AVAIL && place->batch == batch;
+        }
+    if (!asleep || !available || available > asleep) {
+        next_batch(W);
+        return;
+    }
+    found_nothing(W);
+    if (W->armed && !W->passed && !broken(YIELDER_KEEPS_WAKE))
+        W->step = SLEEP_PASS;
 }
 
 static void load_entry(struct state *s, struct worker *worker)
@@ -157,14 +180,83 @@ void worker_wakes(struct state *s, unsigned number)
     begin_loop(W);
 }
 
+/* ---- rows that are made elsewhere: the worker sleeps until the environment says that they have come, or a break ---- */
+
+void go_away(struct worker *worker)
+{
+    worker->watches = worker->broke = 0;
+    worker->step = broken(HOLDER_OBSERVES_LATE) ? AWAY_LOOK : AWAY_SEQ;
+}
+
+static void observe_breaks(struct worker *worker)
+{
+    worker->watches = 1;
+    worker->broke = 0;
+    worker->step = broken(HOLDER_OBSERVES_LATE) ? AWAY_FUTEX : AWAY_LOOK;
+}
+
+static void look_at_break(struct state *s, struct worker *worker)
+{
+    worker->step = broken(HOLDER_OBSERVES_LATE) ? AWAY_SEQ : AWAY_FUTEX;
+    if (s->stop) {
+        forget_claim(worker); /* its process ends */
+        worker->step = STOPPED;
+    } else if (worker->batch < s->cancel_upto) {
+        worker->cancelled = 1;
+        worker->step = PUBLISH_OWN;
+    }
+    if (worker->step != AWAY_FUTEX && worker->step != AWAY_SEQ)
+        worker->watches = worker->broke = 0;
+}
+
+static void sleep_away(struct worker *worker)
+{
+    if (worker->broke && !broken(HOLDER_SLEEPS_UNOBSERVED)) {
+        go_away(worker);
+        return;
+    }
+    worker->broke = 0;
+    worker->step = AWAY_ASLEEP;
+}
+
+void away_step(struct state *s, unsigned number)
+{
+    switch (W->step) {
+    case AWAY_SEQ: observe_breaks(W); break;
+    case AWAY_LOOK: look_at_break(s, W); break;
+    default: sleep_away(W); /* AWAY_FUTEX */
+    }
+}
+
+void begin_rows(struct state *s, unsigned number)
+{
+    W->passed = 0;
+    if (is_away(number))
+        go_away(W);
+    else
+        W->step = ROW_CANCELLED;
+}
+
 static void sleep_over(struct state *s, unsigned number)
 {
     s->sleepers &= (uint8_t)~(1u << number);
     W->armed = 0;
-    W->step = W->claimed ? ROW_CANCELLED : STOPPED;
+    W->step = STOPPED;
+    if (W->claimed)
+        begin_rows(s, number);
 }
 
 /* ---- a step ---- */
+
+/* Wake all that sleep: what this worker leaves is theirs. */
+static bool pass_on(struct state *s, unsigned number, unsigned choice)
+{
+    if (!wake_workers(s, broken(YIELDER_WAKES_ONE) ? 1 : ALL, choice))
+        return false;
+    W->passed = !W->changed;
+    W->step = SLEEP_FUTEX;
+    return true;
+}
 
 static enum outcome ordinary_step(struct state *s, unsigned number)
 {
@@ -179,7 +271,8 @@ static enum outcome ordinary_step(struct state *s, unsigned number)
         W->bound = s->bound;
         W->step = CLAIM_HEAD;
         break;
-    case CLAIM_HEAD: load_head(s, W); break;
+    case CLAIM_HEAD: load_head(s, number); break;
+    case CLAIM_SPARE: look_for_spare(s, number); break;
     case CLAIM_ENTRY: load_entry(s, W); break;
     case CLAIM_WORD: load_word(s, W); break;
     case CLAIM_SWAP: claim(s, number); break;
@@ -220,6 +313,8 @@ enum outcome worker_step(struct state *s, unsigned number, unsigned choice)
         return NO_MORE;
     if (W->step >= FILL_RECORD && W->step <= PUBLISH_WAKE)
         return row_step(s, number, choice);
+    if (W->step == SLEEP_PASS)
+        return pass_on(s, number, choice) ? STEPPED : NO_MORE;
     return choice ? NO_MORE : ordinary_step(s, number);
 }
 

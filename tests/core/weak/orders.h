@@ -55,6 +55,10 @@ ORDER("count_asleep", "load", "&ring->control->sleepers[word]", SEQ_CST, "fill")
 SPARE("bump_work", "add", "&ring->control->work_seq", "SL", "`bound`, or `stop`, tells a worker as much")
 SPARE("rf_claim_wait", "load", "&control->work_seq", "SL", "`bound`, or `stop`, tells a worker as much")
 
+/* -- the sleep of a worker that holds tickets -- */
+ORDER("rf_tell_holders", "add", "&ring->control->break_seq", ORDERED, "hold")
+ORDER("rf_breaks", "load", "&ring->control->break_seq", ORDERED, "hold")
+
 /* -- the consumer's sleep -- */
 ORDER("sleep_once", "store", "&control->consumer_wait", SEQ_CST, "fill")
 ORDER("has_news", "load", "&place->word", SEQ_CST, "fill")

@@ -6,6 +6,16 @@
 static void work_as_0(void) { work(0); }
 static void work_as_1(void) { work(1); }
 
+static bool is_stopped(void) { return atomic_load_explicit(&ring->control->stop, memory_order_relaxed); }
+
+/* As one that leaves tickets to others. */
+static void work_and_yield(void)
+{
+    struct rf_cursor cursor = {0};
+    rf_set_yielding(ring, 1, &cursor);
+    work_by(1, &cursor);
+}
+
 /* ---- batches go round ---- */
 
 static void take_three(void)
@@ -145,6 +155,30 @@ static void break_off(void)
     plan(20);
     rf_bind(ring);
     (void)take(20);
+    rf_stop(ring);
+}
+
+/* A worker that holds what it claims until it is cancelled, but for the batch that comes after the break. */
+static void hold(void)
+{
+    struct rf_cursor cursor = {0};
+    struct rf_claim claim;
+    while (rf_claim_wait(ring, 0, &cursor, &claim, FOREVER) == RF_TAKEABLE) {
+        if (claim.indices[0] >= 20)
+            *row_of(claim.slot, claim.first_row) = claim.indices[0];
+        for (uint32_t seen = rf_breaks(ring); claim.indices[0] < 20 && !rf_cancelled(&claim) && !is_stopped();)
+            seen = rf_break_wait(ring, seen, FOREVER);
+        if (is_stopped())
+            return;
+        rf_publish(ring, &claim, rf_cancelled(&claim));
+    }
+}
+
+/* While a worker holds a ticket the ring is stopped. */
+static void stop_the_holder(void)
+{
+    plan(0);
+    rf_bind(ring);
     rf_stop(ring);
 }
 
@@ -313,6 +347,9 @@ const struct scene scenes[] = {
     {"dry", "another thread binds the last batch", ONE_SLOT(1), 3, {take_to_the_end, work_as_0, drop_first}},
     {"break", "an epoch is broken off", ONE_SLOT(1), 2, {break_off, work_as_0}},
     {"break-2", "the same, two workers in two tickets", TWO_TICKETS(2), 3, {break_off, work_as_0, work_as_1}},
+    {"hold", "the same, and a worker holds its ticket until it is told", ONE_SLOT(1), 2, {break_off, hold}},
+    {"hold-stop", "and until the stop", ONE_SLOT(1), 2, {stop_the_holder, hold}},
+    {"yield", "a worker leaves tickets to one that sleeps", ONE_SLOT(2), 3, {take_three, work_as_0, work_and_yield}},
     {"fence", "all that is bound is bound again", TWO_SLOTS(2), 3, {fence, work_as_0, work_as_1}},
     {"reap", "a worker dies in a row", ONE_SLOT(2), 4, {take_two, die_in_row, work_as_1, reap}},
     {"reap-break", "and the epoch is broken off", ONE_SLOT(2), 4, {break_off, die_in_row, work_as_1, reap}},

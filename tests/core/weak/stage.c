@@ -58,7 +58,9 @@ static void watch_control(void)
     shim_atomic(&control->cancel_upto, 8);
     shim_atomic(&control->stop, 4);
     shim_atomic(&control->pace, 4);
+    shim_atomic(&control->break_seq, 4);
     shim_atomic(&control->sleepers[0], 8);
+    shim_atomic(&control->yielders[0], 8);
     shim_atomic(&control->consumer_wait, 8);
     shim_atomic(&control->news_seq, 4);
     for (uint32_t worker = 0; worker < ring->geometry.ids; worker++) {
@@ -211,8 +213,13 @@ static void fill(const struct rf_claim *claim)
 void work(uint32_t worker)
 {
     struct rf_cursor cursor = {0};
+    work_by(worker, &cursor);
+}
+
+void work_by(uint32_t worker, struct rf_cursor *cursor)
+{
     struct rf_claim claim;
-    while (rf_claim_wait(ring, worker, &cursor, &claim, FOREVER) == RF_TAKEABLE) {
+    while (rf_claim_wait(ring, worker, cursor, &claim, FOREVER) == RF_TAKEABLE) {
         fill(&claim);
         rf_publish(ring, &claim, rf_cancelled(&claim));
     }

@@ -18,5 +18,6 @@ void check_rows(uint32_t slot, int64_t first);
 uint32_t take(int64_t first);
 /* Claim, fill and publish until the ring stops. */
 void work(uint32_t worker);
+void work_by(uint32_t worker, struct rf_cursor *cursor);
 
 #endif
