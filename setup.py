@@ -27,6 +27,7 @@ SOURCES = {
     "transforms._batches": "os/wait",
     "waiting._claims": "",
     "relay._words": "os/wait",
+    "remote._land": "bytes/forms",
     "orders._permute": "bytes/permute",
     "orders._repeated": "",
     "orders._strata": "",

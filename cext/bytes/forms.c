@@ -108,13 +108,19 @@ int64_t rf_look_up_row(uint8_t *field, const struct rf_form *form, uint32_t row,
     return clamp(start, capacity_of(form, (uint64_t)row + 1) - lengths[0]);
 }
 
+int64_t rf_refused(uint8_t *field, const struct rf_form *form, uint64_t batch, uint32_t row)
+{
+    struct record *record = record_of(field, form, row);
+    if (!form->total || atomic_load(&record->batch) != batch || atomic_load(&record->start) != RF_NO_ROOM)
+        return -1;
+    return clamp(atomic_load(&record->lengths[0]), form->most[0]);
+}
+
 int64_t rf_needed(uint8_t *field, const struct rf_form *form, uint64_t batch, uint32_t rows)
 {
-    for (uint32_t row = 0; form->total && row < rows; row++) {
-        struct record *record = record_of(field, form, row);
-        if (atomic_load(&record->batch) == batch && atomic_load(&record->start) == RF_NO_ROOM)
+    for (uint32_t row = 0; form->total && row < rows; row++)
+        if (rf_refused(field, form, batch, row) >= 0)
             return sum_of(field, form, batch, rows);
-    }
     return -1;
 }
 

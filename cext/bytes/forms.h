@@ -61,6 +61,8 @@ void rf_place_anew(uint8_t *field, const struct rf_form *form, const struct rf_f
 void rf_note_row(uint8_t *field, const struct rf_form *form, uint32_t row, int64_t start, const int64_t *lengths);
 /* Return where a row lies, in units, and its lengths: both within the field. */
 int64_t rf_look_up_row(uint8_t *field, const struct rf_form *form, uint32_t row, int64_t *lengths);
+/* Return the length of a row of this batch that did not fit into the total; -1 where it is none. */
+int64_t rf_refused(uint8_t *field, const struct rf_form *form, uint64_t batch, uint32_t row);
 /* Return how many units a batch would need, if it needs more than the total; else -1. */
 int64_t rf_needed(uint8_t *field, const struct rf_form *form, uint64_t batch, uint32_t rows);
 

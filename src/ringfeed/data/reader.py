@@ -61,7 +61,7 @@ class Reader:
 
         What is raised outside the samples of a ticket fails all of them.
         """
-        self._begin()
+        self.begin()
         before = installed.context
         try:
             installed.context = self.context
@@ -69,7 +69,7 @@ class Reader:
         finally:
             installed.context = before
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
         """Say which worker this thread is; its first reader begins it."""
         if self.port.worker is not None:
             number, workers, starts = self.port.worker

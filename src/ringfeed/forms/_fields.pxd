@@ -28,6 +28,7 @@ cdef extern from "bytes/forms.h" nogil:
     void rf_place_anew(uint8_t *field, const rf_form *form, const rf_filled *filled)
     void rf_note_row(uint8_t *field, const rf_form *form, uint32_t row, int64_t start, const int64_t *lengths)
     int64_t rf_look_up_row(uint8_t *field, const rf_form *form, uint32_t row, int64_t *lengths)
+    int64_t rf_refused(uint8_t *field, const rf_form *form, uint64_t batch, uint32_t row)
     int64_t rf_needed(uint8_t *field, const rf_form *form, uint64_t batch, uint32_t rows)
     bint rf_close_up(uint8_t *field, const rf_form *form, const int64_t *rows, uint32_t count, int64_t *splits)
     void rf_read_lengths(uint8_t *field, const rf_form *form, const int64_t *rows, uint32_t count, int64_t *lengths)

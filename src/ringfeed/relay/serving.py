@@ -47,7 +47,7 @@ class StreamServer(Reader):
 
     def serve(self, version: int, *, claimed: bool = False) -> bool:  # noqa: ARG002 - it claims nothing
         """Read what is asked for, until the ring stops."""
-        self._begin()
+        self.begin()
         before = installed.context
         try:
             installed.context = self.context

@@ -8,11 +8,13 @@ options      `ringfeed.Ray`, checked
 sizing       how many slots and tickets keep so many actors busy
 pool         the loader's pool: worker processes here, and bridges, each supervised as a worker process is
 bridge       the process: a thread that claims, one that lands answers, and the main thread, which hires and listens
-ticket       one of its claims, and the rows of it that are under way
-landing      answers written into slots
+claims       the tickets that it holds, under one worker id; land what has come of them
+_land        rows out of an actor's slot, and into a slot of the training's
 dispatch     windows, hedges, retries and suspects: pure decisions, without clocks and processes
 placing      which node the next actor goes to: pure, too
 desk         the actor's side
+private      its slot, a ring of its own
+filled       what it answers
 fleet        what a bridge asks of a cluster
 ray_fleet    the same by Ray: the only module that imports it
 """

@@ -37,9 +37,9 @@ class Bridge:
     def __init__(self, channel: Descriptor) -> None:
         """Wait for the hello message, open the segment, and connect to the cluster."""
         from ringfeed.remote.board import Board  # noqa: PLC0415 - after the guard, like all that is slow
+        from ringfeed.remote.claims import Claims, lander_of  # noqa: PLC0415
         from ringfeed.remote.crew import Crew  # noqa: PLC0415
         from ringfeed.remote.dispatch import Dispatch  # noqa: PLC0415
-        from ringfeed.remote.first import Claims, Lander  # noqa: PLC0415
         from ringfeed.remote.sent import Sent  # noqa: PLC0415
         from ringfeed.ring import _ring  # noqa: PLC0415
         from ringfeed.ring.segment import open_ring  # noqa: PLC0415
@@ -53,8 +53,8 @@ class Bridge:
         self._board = Board(dataset_fds.pop())
         register_stack_dump(stack.fileno())
         ring = open_ring(control.fileno(), slots.fileno(), hello["sizes"])
-        end = _ring.WorkerEnd(ring, hello["number"])
-        self._claims = Claims(end, Lander(source.spec, hello["offsets"], ring, source.whole))
+        end = _ring.WorkerEnd(ring, hello["number"], yields=terms.leaves)
+        self._claims = Claims(end, lander_of(source, hello["offsets"], ring))
         self._dispatch = Dispatch(terms.max_attempts, splits=not (source.whole or source.at_once))
         self._changed = threading.Condition(threading.RLock())
         self._fleet: Fleet = _open_fleet(terms)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ringfeed.orders.rng import scatter
-from ringfeed.remote.first import PrivateSlot
+from ringfeed.remote.private import PrivateSlot
 from ringfeed.ring import _ring
 from ringfeed.transport import imports
 from ringfeed.transport.shared_dataset import opened

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ringfeed.spec.array import AnyArray
 
 
 class Packed(NamedTuple):
     """The samples of a leaf with a form: their elements one after another, and the shape of each sample.
 
-    Of a sample that is not there the shape is -1; but of one that did not fit into the leaf's total its length is told.
+    Of a sample that is not there the shape is -1; of one that did not fit into the leaf's total it begins with -2 - its
+    length.
     """
 
     values: AnyArray
@@ -21,7 +24,7 @@ class Packed(NamedTuple):
 class Filled(NamedTuple):
     """The rows of one call. Its arrays are views of the actor's slot, until the next call."""
 
-    leaves: tuple[AnyArray | Packed, ...]  # in the spec's order, each of `delivered` rows; none where all failed
+    leaves: tuple[AnyArray | Packed, ...]  # in the spec's order, each of `delivered` rows; none where all rows failed
     delivered: int  # rows: those that were asked for, or fewer at an iterable's end, or those of a whole batch
     failures: tuple[tuple[int, bytes], ...] = ()  # rows of the call, and a record; only the first has one
     work_ns: int = 1  # inside the reader; never 0
@@ -29,6 +32,9 @@ class Filled(NamedTuple):
     timed: int = 0  # rows of which the next two are the times, all together
     read_ns: int = 0
     write_ns: int = 0
+
+
+Part: TypeAlias = "tuple[Sequence[int], Filled]"  # of a claim: rows of the ticket, and the answer of their call
 
 
 def failed(rows: int, record: bytes) -> Filled:

@@ -62,7 +62,7 @@ class WaitingReader(Reader):
 
     def serve(self, version: int, *, claimed: bool = False) -> bool:
         """Fill tickets of one version of the dataset until the ring stops: see `WorkerEnd.serve`."""
-        self._begin()
+        self.begin()
         window = self._open_window()
         try:
             if claimed:

@@ -125,8 +125,12 @@ static void more_than_the_total(void)
     struct place place = with_total(length_of_all() - 1);
     const struct rf_filled filled = {5, ROWS};
     uint32_t refused = 0;
-    for (uint32_t row = 0; row < ROWS; row++)
-        refused += rf_place_row(place.field, &place.form, &filled, row, length_of(row)) == RF_NO_ROOM;
+    for (uint32_t row = 0; row < ROWS; row++) {
+        bool is_refused = rf_place_row(place.field, &place.form, &filled, row, length_of(row)) == RF_NO_ROOM;
+        CHECK_EQ(rf_refused(place.field, &place.form, 5, row), is_refused ? length_of(row) : -1);
+        CHECK_EQ(rf_refused(place.field, &place.form, 6, row), -1);
+        refused += is_refused;
+    }
     CHECK(refused >= 1);
     CHECK_EQ(rf_needed(place.field, &place.form, 5, ROWS), length_of_all());
     CHECK_EQ(rf_needed(place.field, &place.form, 6, ROWS), -1);
