@@ -210,7 +210,7 @@ test-weak: ## the C core under a weak memory model, where Relacy's headers (Debi
 # their own, and torch, whose tests fork, another.
 # `machine` takes most of a processor: by itself, at the end. So do `nodes`, clusters of Ray on this machine, whose tests
 # say that they are skipped where .venv has no Ray.
-CORE := ring orders spec iterables data datasets transforms waiting relay transport workers resume tuning engine monitor report cli frameworks/shared sharing remote
+CORE := ring orders spec iterables data datasets transforms waiting relay transport workers resume tuning engine monitor report cli frameworks/shared sharing remote simulation
 MOST := ring spec transport workers monitor cli
 OLDEST := $(firstword $(OTHERS))
 

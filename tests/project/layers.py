@@ -32,7 +32,7 @@ LAYERS = (
     "relay",
     "workers monitor",
     "forkserver remote resume tuning report sources",
-    "profiling",
+    "profiling simulation",
     "engine frameworks",
     "loader",
     "keras torch testing sharing",
@@ -53,6 +53,7 @@ ROOMS = {
     "tuning",
     "profiling",
     "report",
+    "simulation",
 }
 DOORS = {("spec", "given"), ("spec", "forms"), ("workers", "forkserver"), ("workers", "remote")}
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer.split()}

@@ -5,6 +5,7 @@ ringfeed plan mymodule:dataset --batch-size 128 --memory 2GB
 ringfeed plan train.py:dataset --batch-size 128
 ringfeed profile mymodule:dataset --batch-size 128
 ringfeed profile --script train.py --epochs 1
+ringfeed simulate --profile profile.json --appetite 30000 --gbit 100
 ringfeed top 4242
 ringfeed report run.json
 """
@@ -12,6 +13,7 @@ ringfeed report run.json
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import os
 import sys
@@ -19,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from ringfeed import __version__
 from ringfeed._progress import showing, tell
+from ringfeed.cli.simulate import add_simulate
 from ringfeed.errors import RingfeedError
 
 if TYPE_CHECKING:
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 
 FAILED = 2  # the exit status of argparse's own refusals
 PLACE = "module:name or script.py:name"
+ONE_DATASET = "--json says what a sample costs: give module:name of a dataset, no loader and no --script"
 LEAST_S, MOST_S = 0.05, 3600.0  # between two looks
 
 
@@ -52,6 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="command")
     _add_plan(commands.add_parser("plan", help="the memory that a loader will take, before there is one"))
     _add_profile(commands.add_parser("profile", help="where the time of a sample goes, before workers are added"))
+    add_simulate(commands.add_parser("simulate", help="how many workers of a cluster a trainer needs"))
     _add_top(commands.add_parser("top", help="what a running loader of another process is at"))
     _add_report(commands.add_parser("report", help='a page that shows a run, from what loader.trace("run.json") wrote'))
     return parser
@@ -107,6 +112,7 @@ def _add_profile(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--loader", type=_above_zero, help="which that the script reads, from 1 on (default: the first)"
     )
+    parser.add_argument("--json", action="store_true", help="what a sample of a dataset costs, for `ringfeed simulate`")
     parser.add_argument("--go-on", action="store_true", help="let the script run on, and profile every loader it reads")
     script = "a training script and its own arguments; comes last"
     parser.add_argument("--script", nargs=argparse.REMAINDER, metavar="FILE ...", help=script)
@@ -119,21 +125,25 @@ def _profile(chosen: argparse.Namespace) -> None:
 
     if (chosen.dataset is None) == (not chosen.script):
         raise ValueError("give either module:name of a dataset or a loader, or --script FILE")
+    if chosen.json and chosen.script:
+        raise ValueError(ONE_DATASET)
     if chosen.script:
         from ringfeed.cli.script import profile_script  # noqa: PLC0415
 
         limits = limits_of(chosen.samples, chosen.seconds)
         profile_script(chosen.script, limits, number=chosen.loader, goes_on=chosen.go_on)
     elif is_loader(dataset := load(chosen.dataset)):
+        if chosen.json:
+            raise ValueError(ONE_DATASET)
         with showing():  # workers are forked: no thread beside
-            found: object = profile_loader(dataset, **_options(chosen, "samples", "seconds"))
+            found = profile_loader(dataset, **_options(chosen, "samples", "seconds"))
         _say(found)
     else:
         from ringfeed.cli.profile import profile  # noqa: PLC0415
 
         with showing(ticks=True):
-            found = profile(dataset, chosen.dataset, **_options(chosen, "batch_size", "workers", "seconds"))
-        _say(found)
+            sample = profile(dataset, chosen.dataset, **_options(chosen, "batch_size", "workers", "seconds"))
+        _say(json.dumps(sample.as_json()) if chosen.json else sample)
 
 
 # ---- top ----

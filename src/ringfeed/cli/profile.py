@@ -67,6 +67,19 @@ class Profile:
         """Return the report as text."""
         return "\n".join([*self._times(), "", *self._forecast(), "", *self._slowest(), "", *self._functions()])
 
+    def as_json(self) -> dict[str, Any]:
+        """Return what `ringfeed simulate` reads: seconds of a sample, their coefficient of variation, bytes."""
+        each = np.array([sample.read_s + sample.write_s for sample in self.samples])
+        return {
+            "name": self.name,
+            "batch_size": self.batch_size,
+            "samples": len(each),
+            "sample_s": float(each.mean()),
+            "cv": float(each.std() / each.mean()),
+            "cpu_s": self._sum("cpu_s") / len(each),
+            "sample_bytes": self.sample_size,
+        }
+
     def _times(self) -> Iterator[str]:
         each = np.array([sample.read_s + sample.write_s for sample in self.samples])
         read_s, write_s = self._sum("read_s"), self._sum("write_s")
