@@ -152,7 +152,7 @@ $(foreach v,$(OTHERS),$(eval $(call rules,$(v),.venv-$(v))))
 # Keras 2 without its dependencies: one of them is the large TensorFlow.
 .venv/with-tensorflow: .venv/python-$(MAIN)
 	@echo "== Python $(MAIN): installing $(TENSORFLOW)"
-	@$(call pip-of,.venv) "$(TENSORFLOW)>=2.16" || { echo "make: pip found no $(TENSORFLOW) for Python $(MAIN);\
+	@$(call pip-of,.venv) "$(TENSORFLOW)>=2.18" || { echo "make: pip found no $(TENSORFLOW) for Python $(MAIN);\
 	 name another: make PYTHON=/path/to/python (one of $(VERSIONS)) or TENSORFLOW=package" >&2; exit 1; }
 	@$(call pip-of,.venv) --no-deps --retries 1 --timeout 30 tf_keras || echo "== without Keras 2 (tf_keras): its tests are skipped"
 	@KERAS_BACKEND=tensorflow $(PY) -c "import keras" >/dev/null 2>&1 || true # compiles it: its tests begin all at once
