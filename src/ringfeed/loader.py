@@ -596,6 +596,8 @@ class Loader(Generic[Batch_co]):
         stats.look_with(_asked_of(self._runner, lambda engine: engine.parts.memory(plan), Memory(plan)))
         stats.tuning = [] if tuner is None else list(tuner.history)
         stats.verdict = self._verdict(stats)
+        if self._options.remote is not None:
+            self._tell_remote(stats)
         return stats
 
     def _verdict(self, stats: Stats) -> str:
@@ -612,6 +614,15 @@ class Loader(Generic[Batch_co]):
             tuned="" if tuner is None else tuner.why,
             imported=self._imported(stats),
         )
+
+    def _tell_remote(self, stats: Stats) -> None:
+        """Add what the actors of a cluster do."""
+        from ringfeed.monitor.remote import RemoteStats, verdict_with  # noqa: PLC0415 - few need it
+
+        engine = self._runner.engine
+        if engine is not None:
+            stats.remote = RemoteStats.of(engine.pool.said())
+            stats.verdict = verdict_with(stats, stats.remote, stats.verdict)
 
     def _imported(self, stats: Stats) -> Sequence[str]:
         """Return the frameworks that workers import, where their start takes long."""

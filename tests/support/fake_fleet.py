@@ -13,7 +13,9 @@ broken      calls that are not carried out
 poison      indices of the dataset that kill each actor
 refuses     nodes whose actors do not start
 differs     nodes whose actors run another NumPy
-bridge_dies the number of the call in which the bridge itself is killed, in its first life
+store       bytes of each node's object store
+bridge_dies the number of the call in which the bridge itself is killed
+lives       a file: then only in its first life
 """
 
 from __future__ import annotations
@@ -138,6 +140,8 @@ class FakeFleet:
 
     def is_first_life(self) -> bool:
         """Whether no bridge of this script has been killed before."""
+        if "lives" not in self.script:
+            return True
         try:
             Path(self.script["lives"]).touch(exist_ok=False)
         except FileExistsError:
@@ -147,7 +151,10 @@ class FakeFleet:
     def nodes(self) -> list[Node]:
         """Return the nodes of the script."""
         rooms = self.script.get("nodes", {"a": 8, "b": 8})
-        return [Node(name, f"10.0.0.{place}", {"CPU": room}, 10**9) for place, (name, room) in enumerate(rooms.items())]
+        return [
+            Node(name, f"10.0.0.{place}", {"CPU": room}, self.script.get("store", 10**9))
+            for place, (name, room) in enumerate(rooms.items())
+        ]
 
     def put(self, piece: Any) -> Any:
         """Keep a piece, read-only as in an object store."""

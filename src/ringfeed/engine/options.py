@@ -67,7 +67,7 @@ class Options:
         """Understand the parameters for this dataset; ValueError or TypeError for what does not fit."""
         asked_for: dict[Side, object] = {"workers": workers, "slots": slots}
         auto = {side for side, value in asked_for.items() if is_auto(side, value)}
-        most_workers = _most_workers(workers)
+        most_workers = _most_workers(workers, a_cpu=1 if others.get("remote") else AUTO_WORKERS)
         readers = int(workers is not None and _reads_apart(source, most_workers, others["backend"]))
         if readers:
             most_workers = usable_cpus() if "workers" in auto else most_workers
@@ -88,6 +88,9 @@ class Options:
                 count = most_workers + SPARE_SLOTS
         if in_flight and slots is None and memory is None:
             count = max(count or DEFAULT_SLOTS, ceil(in_flight / source.indices) + SPARE_SLOTS)
+        if others.get("remote") is not None and slots is None and memory is None:
+            tickets = 1 if source.whole or source.at_once else min(source.indices, _ring.MAX_CELLS)
+            count = max(count or DEFAULT_SLOTS, others["remote"].slots(tickets) + SPARE_SLOTS)
         return cls(
             workers=most_workers,
             readers=readers,
@@ -174,10 +177,10 @@ def _tell_idle(source: Source, workers: int) -> None:
         warnings.warn(message, UserWarning, stacklevel=callers_depth())
 
 
-def _most_workers(workers: int | str | None) -> int:
+def _most_workers(workers: int | str | None, a_cpu: int) -> int:
     """Return how many workers there may be."""
     if workers is None:
         return min(usable_cpus(), _ring.MAX_WORKERS)
     if isinstance(workers, str):
-        return min(usable_cpus() * AUTO_WORKERS, _ring.MAX_WORKERS)
+        return min(usable_cpus() * a_cpu, _ring.MAX_WORKERS)
     return check_count("workers", workers, 0, none=False) or 0

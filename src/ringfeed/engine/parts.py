@@ -46,7 +46,7 @@ class Parts:
         """Reserve the plan's memory, or with a tuner as much of it as it begins with; no worker runs yet."""
         self.plan, self.source, self.options, self.stats = plan, source, options, stats
         shared = plan.workers > 0 and options.backend == "process"
-        at_first = tuner.setting if tuner else Setting(plan.workers, plan.slots)
+        at_first = tuner.setting if tuner else Setting(plan.workers - options.bridges, plan.slots)
         spin_ns = SPIN_NS if shared and usable_cpus() > 1 else 0
         self.segment = Segment(plan.sizes, spin_ns, at_first.slots if tuner else None)
         try:
@@ -90,6 +90,7 @@ class Parts:
             launcher,
             self.streams.states,
             options.remote,
+            "workers" in options.auto,
         )
         return make_pool(options.backend, config)
 

@@ -258,7 +258,7 @@ def tuner_for(options: Options, plan: Plan) -> Tuner | None:
         return None
     from ringfeed.tuning.autotune import make_tuner  # noqa: PLC0415 - its room
 
-    return make_tuner(options.auto, Setting(plan.workers, plan.slots))
+    return make_tuner(options.auto, Setting(plan.workers - options.bridges, plan.slots))
 
 
 def check_available(plan: Plan, tuner: Tuner | None) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ringfeed.monitor.memory import Memory
+    from ringfeed.monitor.remote import RemoteStats
     from ringfeed.ring._snapshot import Observer
 
 Side = Literal["workers", "slots"]
@@ -60,7 +61,7 @@ class Stats:
     epoch was under way, and ``verdict`` says in words what these times mean. ``skipped`` lists the dataset indices that
     were left out, ``none_batches`` counts the whole batches of None, which are left out without an error. ``tuning``:
     the moves of what is "auto", each with the batches before it, the setting and the reason. ``memory`` is looked up
-    when it is asked for.
+    when it is asked for. ``remote``: what the actors of a cluster do, with ``backend=ringfeed.Ray(...)``.
     """
 
     batches: int = 0
@@ -77,6 +78,7 @@ class Stats:
     none_batches: int = 0
     tuning: list[Step] = field(default_factory=list)
     verdict: str = ""
+    remote: RemoteStats | None = None
 
     def __post_init__(self) -> None:
         """Know of no loader yet."""

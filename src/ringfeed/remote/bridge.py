@@ -28,6 +28,12 @@ if TYPE_CHECKING:
 
 LOOK_S = 0.05  # between two looks of the main thread
 LOOK_NS = 50_000_000
+SMALLEST_STORE = 32 << 20  # bytes: no node has less
+STORE_SHARE = 2  # a dataset may take one part in so many of a node's object store
+READ_ONLY = (
+    "; in actors, arrays of the dataset of 1 MB or more are read-only, as they share them: copy what you change, or "
+    "give ringfeed.Ray(private=True)"
+)
 NODES_S = 1.0  # between two questions which nodes there are
 
 
@@ -42,6 +48,7 @@ class Bridge:
         from ringfeed.remote.dispatch import Dispatch  # noqa: PLC0415
         from ringfeed.remote.sent import Sent  # noqa: PLC0415
         from ringfeed.ring import _ring  # noqa: PLC0415
+        from ringfeed.ring._snapshot import Observer  # noqa: PLC0415
         from ringfeed.ring.segment import open_ring  # noqa: PLC0415
         from ringfeed.workers import channel as channels  # noqa: PLC0415
 
@@ -53,18 +60,36 @@ class Bridge:
         self._board = Board(dataset_fds.pop())
         register_stack_dump(stack.fileno())
         ring = open_ring(control.fileno(), slots.fileno(), hello["sizes"])
+        self._observer = Observer(ring)
         end = _ring.WorkerEnd(ring, hello["number"], yields=terms.leaves)
         self._claims = Claims(end, lander_of(source, hello["offsets"], ring))
         self._dispatch = Dispatch(terms.max_attempts, splits=not (source.whole or source.at_once))
         self._changed = threading.Condition(threading.RLock())
         self._fleet: Fleet = _open_fleet(terms)
         self._sent = Sent(self._fleet)
-        self._sent.put(hello["version"], hello["manifest"], [fd.fileno() for fd in dataset_fds])
+        self._put(hello["version"], hello["manifest"], dataset_fds)
         self._crew = Crew(self._fleet, self._sent, self._dispatch, terms, source)
         self._source, self._terms = source, terms
         self._versions: dict[int, int] = {}  # that each actor has
         self._order = 0  # of claims
         self._failure: BaseException | None = None  # of a thread
+
+    def _put(self, version: int, manifest: bytes, fds: list[Descriptor]) -> None:
+        """Send a version of the dataset to the cluster; PlanError where a node has no room for it."""
+        from ringfeed._units import show_bytes  # noqa: PLC0415
+        from ringfeed.errors import PlanError  # noqa: PLC0415
+
+        numbers = [fd.fileno() for fd in fds]
+        size = sum(os.fstat(fd).st_size for fd in numbers)
+        for node in self._fleet.nodes() if size > SMALLEST_STORE else ():
+            if node.store and size > node.store // STORE_SHARE:
+                message = (
+                    f"the dataset takes {show_bytes(size)} of each node's object store, and that of node "
+                    f"{node.address} has {show_bytes(node.store)}, of which it may take half; start the node with a "
+                    f"larger --object-store-memory, or keep less in the dataset and read files on demand"
+                )
+                raise PlanError(message)
+        self._sent.put(version, manifest, numbers)
 
     # ---- the threads ----
 
@@ -95,9 +120,13 @@ class Bridge:
     def _watch_nodes(self) -> None:
         """Ask which nodes there are; in a thread of its own, since the answer may be a long time in coming."""
         while not self._is_over():
-            nodes = self._fleet.nodes()
-            with self._changed:
-                self._crew.note_nodes(nodes)
+            try:
+                nodes = self._fleet.nodes()
+            except Exception as error:  # noqa: BLE001 - of the cluster's: training goes on with the actors there are
+                self._crew.note_silence(f"{type(error).__name__}: {error}")
+            else:
+                with self._changed:
+                    self._crew.note_nodes(nodes, time.monotonic())
             time.sleep(NODES_S)
 
     def _is_over(self) -> bool:
@@ -109,6 +138,9 @@ class Bridge:
         self._dispatch.tick(now_s)
         for actor in self._dispatch.overdue(now_s, self._terms.timeout_s):
             self._end_actor(actor, "was silent")
+        consumer = self._observer.consumer()
+        waiting_ns = time.monotonic_ns() - consumer.wait_ns if consumer.wait_ns else 0
+        self._crew.scale(now_s, (consumer.stall_ns + waiting_ns) / 1e9)
         self._crew.look(now_s)
         self._send_all()
         self._board.write(self._crew.said(now_s, self._claims))
@@ -118,10 +150,19 @@ class Bridge:
         message, fds = self._channels.receive(self._channel)
         with self._changed:
             if "version" in message:
-                self._sent.put(message["version"], message["manifest"], [fd.fileno() for fd in fds])
-            elif "actors" in message:
-                self._crew.resize(message["actors"])
+                self._put(message["version"], message["manifest"], fds)
+            elif "stuck" in message:
+                self._end_stuck(message["stuck"])
+            elif self._crew.scaling is not None:
+                self._crew.scaling.may_grow = True
             self._changed.notify_all()
+
+    def _end_stuck(self, patience_s: float) -> None:
+        """End the actors that are at a call for so long."""
+        now_s = time.monotonic()
+        for actor, _, sent_s, _ in [*self._dispatch.under_way()]:
+            if now_s - sent_s > patience_s:
+                self._end_actor(actor, f"was ended: it took longer than {patience_s:g} s")
 
     # ---- claims ----
 
@@ -194,6 +235,8 @@ class Bridge:
                 self._dispatch.unreached(event.flight, now_s)
             elif (job := self._dispatch.broken(event.flight)) is not None:
                 self._give_up(job, f"could not be made remotely: {event.error}")
+            if isinstance(event, fleet.Broken) and event.is_full:
+                self._dispatch.narrow()
             self._send_all()
             self._changed.notify_all()
 
@@ -206,7 +249,7 @@ class Bridge:
             self._changed.notify_all()
         if job is None:
             return
-        self._crew.count(filled, node)
+        self._crew.count(filled)
         if filled.failures:
             filled = filled._replace(failures=tuple((row, noted(record, node)) for row, record in filled.failures))
         claim = job.ticket
@@ -242,7 +285,7 @@ def noted(record: bytes, node: str) -> bytes:
     """Have an error say on which node it was raised."""
     from ringfeed.ring.failure import with_note  # noqa: PLC0415
 
-    return with_note(record, f"on node {node}") if record else record
+    return with_note(record, f"on node {node}", read_only=READ_ONLY) if record else record
 
 
 def register_stack_dump(fd: int) -> None:

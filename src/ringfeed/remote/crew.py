@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ringfeed.errors import WorkerError
 from ringfeed.remote.desk import Facts, Papers
 from ringfeed.remote.placing import Placing
+from ringfeed.remote.scaling import Scaling, Seen
 
 if TYPE_CHECKING:
     from ringfeed.data.base import Source
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from ringfeed.remote.options import BridgeTerms
     from ringfeed.remote.sent import Sent
 
+SILENT_S = 5.0  # that the head of a cluster may take to say which nodes there are
 PENDING_S = 30.0  # that an actor may take to be placed and to start; then training goes on without it
 EXACT = ("python", "abi", "byte_order")  # of `Facts`: the others may differ a little
 
@@ -33,6 +35,11 @@ class Post(NamedTuple):
     version: int  # of the dataset, that it was hired with
 
 
+def size_of(leaf: Any) -> int:
+    """Return the bytes of what an actor sends for a leaf."""
+    return int(leaf.nbytes) if hasattr(leaf, "nbytes") else sum(part.nbytes for part in leaf)
+
+
 class Crew:
     """The actors that a bridge has, and those that it waits for."""
 
@@ -42,21 +49,39 @@ class Crew:
         self._terms, self._source = terms, source
         self._placing = Placing(terms.need)
         self._nodes: dict[str, Node] = {}
+        self._heard_s, self._silence = 0.0, ""  # of the cluster's head
         self._addresses: dict[str, str] = {}  # of all nodes that were ever there
-        self.wanted = terms.actors
+        least = 0 if terms.leaves else 1
+        self.scaling = Scaling(least, terms.most, may_grow=not terms.waits) if terms.is_auto else None
+        self.wanted = least if terms.is_auto else terms.most
         self.declined: tuple[int, str] | None = None  # how many actors there are at most, and why
         self._posts: dict[int, Post] = {}
         self._there: set[int] = set()  # of them, those that have said hello
         self._starts: Counter[int] = Counter()  # by seat
         self._next = 1
         self.deaths = 0
+        self._counts = Counter[str](rows=0, bytes=0, work_ns=0, cpu_ns=0)
+        self._since_s = 0.0  # the first hello
+        self._began_cpu_s = time.process_time()
 
     # ---- nodes ----
 
-    def note_nodes(self, nodes: list[Node]) -> None:
+    def note_nodes(self, nodes: list[Node], now_s: float) -> None:
         """Take over which nodes there are."""
+        self._heard_s, self._silence = now_s, ""
         self._nodes = {node.name: node for node in nodes}
         self._addresses.update((node.name, node.address) for node in nodes)
+
+    def note_silence(self, why: str) -> None:
+        """Take note that the cluster's head does not answer; say so once."""
+        if not self._silence:
+            self._silence = why
+            warnings.warn(
+                f"the head of the Ray cluster does not answer ({why}); training goes on with the actors that there "
+                f"are, and Ray ends them within a minute unless the head is back",
+                UserWarning,
+                stacklevel=2,
+            )
 
     def address_of(self, actor: int | None) -> str:
         """Return the address of an actor's node."""
@@ -70,14 +95,19 @@ class Crew:
 
     # ---- hiring ----
 
-    def resize(self, actors: int) -> None:
-        """Have so many actors; those that leave have little to do."""
-        self.wanted = actors if self.declined is None else min(actors, self.declined[0])
+    def scale(self, now_s: float, waited_s: float) -> None:
+        """Have as many actors as training waits for, where that is to be found out."""
+        if self.scaling is not None:
+            seen = Seen(now_s, waited_s, self._counts["work_ns"] / 1e9)
+            actors = self.scaling.look(seen, self.wanted, len(self._there))
+            self.wanted = actors if self.declined is None else min(actors, self.declined[0])
 
     def look(self, now_s: float) -> None:
         """Hire what is missing, and end what is too many or does not start; WorkerError where none can start."""
         if not self._nodes:
             return
+        if now_s - self._heard_s > SILENT_S:
+            self.note_silence(f"no answer for {SILENT_S:g} s")
         for actor, post in [*self._posts.items()]:
             if actor not in self._there and now_s - post.since_s > PENDING_S:
                 self._decline(f"an actor has not started within {PENDING_S:g} s")
@@ -145,6 +175,7 @@ class Crew:
             self._strike(hired.actor, post, WorkerError(objection), at_once=True)
             return
         self._placing.note_start(post.node)
+        self._since_s = self._since_s or time.monotonic()
         self._there.add(hired.actor)
         self._dispatch.join(hired.actor, post.node)
 
@@ -194,8 +225,14 @@ class Crew:
 
     # ---- what is told of them ----
 
-    def count(self, filled: Filled, node: str) -> None:
+    def count(self, filled: Filled) -> None:
         """Count an answer."""
+        self._counts.update(
+            rows=filled.delivered,
+            bytes=sum(size_of(leaf) for leaf in filled.leaves),
+            work_ns=filled.work_ns,
+            cpu_ns=filled.cpu_ns,
+        )
 
     def said(self, now_s: float, claims: Any) -> dict[str, Any]:
         """Return what the board says."""
@@ -210,8 +247,15 @@ class Crew:
             "rerun": dispatch.rerun,
             "dropped": dispatch.dropped,
             "window": dispatch.window,
+            "silence": self._silence,
             "tickets": len(claims),
-            "cpu_s": time.process_time(),
+            "calls": dispatch.calls,
+            "flight_s": dispatch.flight_s,
+            "idle": dispatch.idle,
+            "bridge_cpu_s": time.process_time() - self._began_cpu_s,
+            "since_s": now_s - self._since_s if self._since_s else 0.0,
+            "nodes": Counter(self.address_of(actor) for actor in self._there),
+            **self._counts,
             "actors": [
                 (actor, self._addresses.get(node, node), now_s - sent_s, job.ticket.indices[job.rows[0]])
                 for actor, node, sent_s, job in dispatch.under_way()

@@ -27,6 +27,7 @@ HEDGE_S = 1.0  # a call is hedged after so long, or
 HEDGE_MEDIANS = 8  # after so many medians
 FIRST_S = 10.0  # while no call was answered: an actor may import what the dataset needs
 SEEN = 64  # calls that the median is of
+MEAN_OF = 16  # answers that a moving mean is of
 IDLE = 0.05  # of an actor's time, from which its window is too small
 
 
@@ -71,7 +72,8 @@ class Dispatch:
         """``splits``: whether rows of a job can be made one by one."""
         self.window = LEAST_WINDOW
         self.most_window = MOST_WINDOW
-        self.hedged = self.rerun = self.dropped = 0  # counts for the statistics
+        self.hedged = self.rerun = self.dropped = self.calls = 0  # counts for the statistics
+        self.flight_s = 0.0  # that calls took, all together
         self._max_attempts, self._splits = max_attempts, splits
         self._actors: dict[int, _Actor] = {}
         self._suspect_nodes: set[str] = set()
@@ -79,7 +81,8 @@ class Dispatch:
         self._live: dict[Job, None] = {}  # neither over nor given up
         self._lanes: dict[int, int] = {}  # the actor of each lane
         self._took_s: deque[float] = deque(maxlen=SEEN)
-        self._idle = 0.0  # share of their time that actors wait between calls: a moving mean
+        self.idle = 0.0  # share of their time that actors wait between calls: a moving mean
+        self._looked_at = 0.0  # the same, since the window was made larger
         self._next_flight = 1
 
     # ---- actors ----
@@ -247,6 +250,8 @@ class Dispatch:
         actor.suspect_s = None
         self._suspect_nodes.discard(actor.node)
         self._took_s.append(now_s - found.sent_s)
+        self.calls += 1
+        self.flight_s += now_s - found.sent_s
         if idle is not None:
             self._note_idle(idle)
         job = found.job
@@ -258,9 +263,10 @@ class Dispatch:
 
     def _note_idle(self, idle: float) -> None:
         """Give the actors one more call at a time where they wait between calls though jobs wait for them."""
-        self._idle += (idle - self._idle) / 16
-        if self._idle > IDLE and self.room <= 0 and self.window < self.most_window:
-            self.window, self._idle = self.window + 1, 0.0
+        self.idle += (idle - self.idle) / MEAN_OF
+        self._looked_at += (idle - self._looked_at) / MEAN_OF
+        if self._looked_at > IDLE and self.room <= 0 and self.window < self.most_window:
+            self.window, self._looked_at = self.window + 1, 0.0
 
     def narrow(self) -> None:
         """Have actors have fewer calls at a time from now on: there is no room for what they answer."""

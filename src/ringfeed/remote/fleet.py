@@ -62,6 +62,7 @@ class Broken(NamedTuple):
 
     flight: int
     error: BaseException
+    is_full: bool = False  # whether a store or a disk had no room for the answer
 
 
 Event = Hired | Refused | Answer | Died | Unreached | Broken

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from ringfeed._checks import AUTO, check_count, is_auto
+from ringfeed.remote.dispatch import LEAST_WINDOW
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 MOST_ACTORS = 10_000
 MOST_BRIDGES = 16
 AUTO_ACTORS = 64  # "auto": at most
+MOST_SLOTS = 62  # by default: whole batches for more actors are the user's to ask for
 LOCAL = "local"
 
 
@@ -62,6 +64,12 @@ class Ray:
             if value is not None and not isinstance(value, kind):
                 message = f"Ray({name})={value!r} must be a {kind.__name__}"
                 raise TypeError(message)
+        if self.address is not None and self.address.startswith("ray://"):
+            message = (
+                f"Ray(address)={self.address!r} is that of a Ray Client server, through which no bridge can connect; "
+                f"give the address of the head itself, as in 'head:6379'"
+            )
+            raise ValueError(message)
         if self.address == LOCAL and self.bridges > 1:
             message = (
                 f"Ray(bridges)={self.bridges} with address='local': each bridge would start a cluster of its own; "
@@ -81,6 +89,10 @@ class Ray:
     def most(self) -> int:
         """The most actors there may be."""
         return AUTO_ACTORS if isinstance(self.workers, str) else self.workers
+
+    def slots(self, tickets: int) -> int:
+        """Return how many slots of so many tickets keep the actors busy, within reason."""
+        return min(MOST_SLOTS, -(-self.most * LEAST_WINDOW // tickets))
 
     def check_ready(self) -> None:
         """Raise ImportError without Ray, ValueError where no address says which cluster."""
@@ -155,7 +167,9 @@ class BridgeTerms(NamedTuple):
     address: str
     need: Mapping[str, float]  # of an actor
     runtime_env: Mapping[str, Any] | None
-    actors: int  # at first
+    most: int  # actors of this bridge
+    is_auto: bool  # whether there are fewer, down to one or none, where they do not help
+    waits: bool  # whether the number of workers here is found out first
     number: int  # of this bridge
     bridges: int
     first: int  # the number of the first actor of all; workers here have those before
@@ -166,15 +180,19 @@ class BridgeTerms(NamedTuple):
     timeout_s: float | None
 
     @classmethod
-    def of(cls, ray: Ray, number: int, local: int, max_attempts: int, timeout_s: float | None) -> BridgeTerms:
-        """Return those of a bridge beside so many workers here."""
+    def of(  # noqa: PLR0913 - what a bridge is told
+        cls, ray: Ray, number: int, local: int, max_attempts: int, timeout_s: float | None, *, is_auto: bool = False
+    ) -> BridgeTerms:
+        """Return those of a bridge beside so many workers here, at most where ``is_auto``."""
         share = ray.most // ray.bridges + (number < ray.most % ray.bridges)
         return cls(
             fleet=ray.fleet,
             address=ray.found_address(),
             need={"CPU": ray.num_cpus, **(ray.resources or {})},
             runtime_env=ray.runtime_env,
-            actors=share,
+            most=share,
+            is_auto=is_auto or ray.is_auto,
+            waits=is_auto,
             number=number,
             bridges=ray.bridges,
             first=local,

@@ -7,10 +7,9 @@ starts another. But it says nothing of a sample, so the rule for when to stop is
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ringfeed.errors import WorkerError
+from ringfeed.errors import RingfeedError, WorkerError
 from ringfeed.remote.board import Board
 from ringfeed.remote.options import BridgeTerms
 from ringfeed.ring.segment import worker_ids
@@ -19,9 +18,11 @@ from ringfeed.workers.roster import Roster
 from ringfeed.workers.spawn import Spawner
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from collections.abc import Set as AbstractSet
 
     from ringfeed.workers.pool import PoolConfig
+    from ringfeed.workers.process import WorkerProcess
     from ringfeed.workers.restart_policy import RestartPolicy
     from ringfeed.workers.watchdog import Watchdog
 
@@ -61,7 +62,7 @@ class MixedRoster(Roster):
         """Begin with none; ``local``: ids of workers here."""
         super().__init__(local, policy, watchdog)
         self.bridges = bridges
-        self.failure: WorkerError | None = None
+        self.failure: RingfeedError | None = None
         """Why there are no bridges any more."""
         self._own = own
 
@@ -69,6 +70,11 @@ class MixedRoster(Roster):
     def staying(self) -> AbstractSet[int]:
         """The workers here that were not asked to leave."""
         return super().staying - {*self.bridges}
+
+    @property
+    def readers(self) -> Collection[int]:
+        """The workers here: what is stuck in a bridge is one of its actors."""
+        return self.workers.keys() - {*self.bridges}
 
     @property
     def missing_bridges(self) -> list[int]:
@@ -85,7 +91,7 @@ class MixedRoster(Roster):
         exit_reason = worker.exit_reason()
         fresh = self._watchdog.is_fresh(number)
         self._watchdog.timed_out.discard(number)
-        if said is not None and isinstance(said.__cause__, WorkerError):
+        if said is not None and isinstance(said.__cause__, RingfeedError):
             self.failure = said.__cause__
         elif objection := self._own.objection(exit_reason, fresh=fresh):
             self.failure = WorkerError(objection)
@@ -100,7 +106,7 @@ class Mixed(Processes):
     def __init__(self, config: PoolConfig) -> None:
         """Prepare ``config.workers`` processes, the last of which are bridges."""
         ray, self._local = config.remote, config.workers - config.remote.bridges
-        super().__init__(replace(config, initial_workers=config.initial_workers - ray.bridges))
+        super().__init__(config)
         first = worker_ids(self._local) if self._local else 0
         bridges = range(first, first + ray.bridges)
         self._own_policy = BridgePolicy(config.max_restarts)
@@ -141,7 +147,9 @@ class Mixed(Processes):
         """Send a bridge its first message."""
         config, worker = self._config, self._roster.workers[number]
         place = number - self._roster.bridges.start
-        terms = BridgeTerms.of(config.remote, place, self._local, config.max_attempts, config.timeout_s)
+        terms = BridgeTerms.of(
+            config.remote, place, self._local, config.max_attempts, config.timeout_s, is_auto=config.is_auto
+        )
         self._watchdog.begin(number)
         config.ring.note_pid(number, worker.pid)
         board = self._boards[number].memfd.fileno()
@@ -165,7 +173,36 @@ class Mixed(Processes):
         """How many workers and bridges were started in the place of dead ones."""
         return super().restarts + self._own_policy.restarts
 
+    def kill_stuck(self, patience_ns: int) -> int:
+        """End the workers here that are stuck for so long, and have bridges end such actors."""
+        pause_ns = super().kill_stuck(patience_ns)
+        with self._lock:
+            bridges = self._bridges()
+        for bridge in bridges:
+            bridge.tell({"stuck": patience_ns / 1e9}, ())
+        return min(pause_ns or patience_ns, patience_ns) if bridges else pause_ns
+
+    def note_shortage(self) -> None:
+        """Have bridges hire actors: more workers here do not help."""
+        with self._lock:
+            bridges = self._bridges()
+        for bridge in bridges:
+            bridge.tell({"grow": True}, ())
+
+    def _bridges(self) -> list[WorkerProcess]:
+        return [worker for number, worker in self._roster.workers.items() if number in self._roster.bridges]
+
     # ---- looking on ----
+
+    def stalled(self) -> list[str]:
+        """Describe each worker, and what each actor is at."""
+        name, lines = self._config.source.describe, super().stalled()
+        for board in self._boards.values():
+            lines += [
+                f"actor {actor} (node {node}): inside {name(index)}, has been at it for {seconds:.1f} s"
+                for actor, node, seconds, index in board.read().get("actors", ())
+            ]
+        return lines
 
     def said(self) -> list[dict[str, Any]]:
         """Return what each bridge says of itself and its actors."""

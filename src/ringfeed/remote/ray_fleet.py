@@ -21,6 +21,8 @@ import ray
 from ray.exceptions import (
     ActorDiedError,
     ActorUnavailableError,
+    ObjectStoreFullError,
+    OutOfDiskError,
     RayActorError,
     RayError,
     RayTaskError,
@@ -182,13 +184,18 @@ class RayFleet:
                 return None  # that was told with another of its calls
             return Died(actor, _why(error))
         except Exception as error:  # noqa: BLE001 - of Ray's, or an environment that cannot be unpickled here
-            return Broken(flight, error)
+            return Broken(flight, error, is_full=_is_about_room(error))
 
     def close(self) -> None:
         """Kill the actors, and disconnect; a cluster that was started here ends with that."""
         for actor in [*self._handles]:
             self.dismiss(actor)
         ray.shutdown()
+
+
+def _is_about_room(error: BaseException) -> bool:
+    """Whether an object store or a disk was full."""
+    return isinstance(getattr(error, "cause", error), ObjectStoreFullError | OutOfDiskError)
 
 
 def _why(error: BaseException) -> str:
@@ -207,7 +214,7 @@ def _environment(given: Mapping[str, Any] | None) -> dict[str, Any]:
 
 def _connect(address: str) -> None:
     """Connect this process to a cluster."""
-    quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": True, "namespace": None}
+    quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False, "namespace": None}
     if address == LOCAL:
         ray.init(address=LOCAL, include_dashboard=False, **quiet)
         return

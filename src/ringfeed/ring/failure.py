@@ -167,12 +167,16 @@ def decode(record: bytes) -> Failure:
     return Failure(_remade(raised), raised.type_name, raised.text)
 
 
-def with_note(record: bytes, note: str) -> bytes:
-    """Return the record of an error with a note, which Python 3.11 prints below it; as it was where it does not fit."""
+def with_note(record: bytes, note: str, *, read_only: str = "") -> bytes:
+    """Return the record of an error with a note, which Python 3.11 prints below it; as it was where it does not fit.
+
+    ``read_only``: is added to the text of what says that something is read-only.
+    """
     if kind_of(record) is not Kind.ERROR:
         return record
     raised: _Raised = pickle.loads(record[1:])  # noqa: S301 - from our own worker
-    noted = record[:1] + pickle.dumps(raised._replace(note=note))
+    text = raised.text + read_only if "read-only" in raised.text else raised.text
+    noted = record[:1] + pickle.dumps(raised._replace(note=note, text=text))
     return noted if len(noted) <= LIMIT else record
 
 

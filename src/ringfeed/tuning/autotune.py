@@ -116,6 +116,11 @@ class Tuner:
 
     # ---- looking ----
 
+    @property
+    def is_short(self) -> bool:
+        """Whether training waits at a setting that was kept, and nothing is left to try."""
+        return self._decide == self._watch and self._base.waited >= PAYS
+
     def look(self, window: Window) -> Step | None:
         """Take in what was seen since the last look; a move, where one is due."""
         self._batches += window.batches

@@ -39,6 +39,7 @@ class Sizing:
         self._count = count
         self._observer = Observer(ring)
         self._seen = copy(count())
+        self._is_short = False
         self.due_ns = _ring.now_ns() + LOOK_NS  # when to look again
         ring.set_open(tuner.setting.slots)
 
@@ -65,6 +66,9 @@ class Sizing:
         step = self._tuner.look(window)
         if step is not None:
             self._make(step.setting)
+        if self._tuner.is_short and not self._is_short:
+            self._pool.note_shortage()
+        self._is_short = self._tuner.is_short
         self._give_back()
 
     def _make(self, setting: Setting) -> None:

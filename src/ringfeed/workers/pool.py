@@ -49,6 +49,7 @@ class PoolConfig:
     launcher: Launcher | None = None  # what has begun to start workers already
     states: Any = None  # what is kept of an iterable: see `Source.keep`
     remote: Any = None  # a `ringfeed.Ray`: the last of the workers are bridges to it
+    is_auto: bool = False  # whether the number of workers is found out
 
 
 class Pool(ABC):
@@ -81,6 +82,9 @@ class Pool(ABC):
     def resize(self, workers: int) -> None:  # noqa: B027 - the consumer alone may fill
         """Set the number of workers; those that leave finish their ticket first."""
 
+    def note_shortage(self) -> None:  # noqa: B027 - most have no others
+        """Take note that training waits, and that more workers do not help."""
+
     def step(self) -> bool:
         """Work in the calling thread; False when there was nothing to do, or others do it."""
         return False
@@ -103,6 +107,10 @@ class Pool(ABC):
 
     def pids(self) -> list[int]:
         """Return the worker processes, if there are any."""
+        return []
+
+    def said(self) -> list[dict[str, Any]]:
+        """Return what each bridge to a cluster says of itself, if there are any."""
         return []
 
     def descriptors(self) -> tuple[int, ...]:
@@ -132,6 +140,9 @@ class InProcess(Pool):
         config = self._config
         port = Port(self._end, config.ring, config.offsets, is_consumer=True, states=config.states)
         self._reader = config.source.reader(dataset, port)
+
+    def note_shortage(self) -> None:
+        """Take note that training waits, and that more workers do not help."""
 
     def step(self) -> bool:
         """Fill one ticket, if there is one."""

@@ -210,7 +210,7 @@ class Processes(Pool):
     def kill_stuck(self, patience_ns: int) -> int:
         """End the workers that are stuck for so long; fence those that SIGKILL does not end. Their rows run again."""
         with self._lock:
-            stuck, pause_ns = self._watchdog.stuck(self._handshake.lanes_of(self._roster.workers), patience_ns)
+            stuck, pause_ns = self._watchdog.stuck(self._handshake.lanes_of(self._roster.readers), patience_ns)
             inside = self._watchdog.inside(stuck)
             if self._roster.most_fenced_in(inside.values()) >= self._config.max_attempts:
                 return 0  # a sample whose workers cannot be ended, one after the other

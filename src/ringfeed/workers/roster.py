@@ -40,6 +40,11 @@ class Roster:
         """The workers that were not asked to leave."""
         return self.workers.keys() - self.leaving
 
+    @property
+    def readers(self) -> Collection[int]:
+        """The workers that read samples themselves."""
+        return self.workers
+
     def everyone(self) -> list[WorkerProcess]:
         """Return all that may be alive; without the lock, too: list() of a dict's view is one step."""
         return [*list(self.workers.values()), *list(self.fenced.values())]

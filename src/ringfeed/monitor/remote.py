@@ -1,0 +1,125 @@
+"""What remote workers have done, for `Loader.stats`, and what it means in words that a user can act on."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ringfeed._units import show_bytes, show_s
+from ringfeed.monitor.bottleneck import BUSY, EARLY_S, HEADROOM, WAITED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from ringfeed.monitor.stats import Stats
+
+PAYS = 2.0  # CPU seconds for a GB of rows, below which the way costs about as much as the work
+
+
+@dataclass
+class RemoteStats:
+    """Counts of all bridges since each was started; times in seconds.
+
+    ``wanted`` actors, of which so many are ``there`` and so many ``suspects``, which are late; ``declined``: why there
+    are fewer than were asked for. ``tickets`` are in flight now, up to ``window`` an actor. ``calls`` were answered,
+    with ``rows`` of ``bytes``; a call took ``flight_s`` on average, ``work_s`` of it in the actor. ``cpu_s``: of all
+    actors, in ``dataset[i]``; ``bridge_cpu_s``: of the bridges. ``busy``: share of their time that actors work;
+    ``bridge_busy``: share of a CPU that a bridge uses. ``hedged`` calls were made a second time for being late,
+    ``rerun`` rows made again after a death, ``dropped`` answers came too late. ``nodes``: actors by address.
+    """
+
+    wanted: int = 0
+    there: int = 0
+    suspects: int = 0
+    declined: str = ""
+    tickets: int = 0
+    window: int = 0
+    calls: int = 0
+    rows: int = 0
+    bytes: int = 0
+    flight_s: float = 0.0
+    work_s: float = 0.0
+    cpu_s: float = 0.0
+    bridge_cpu_s: float = 0.0
+    busy: float = 0.0
+    bridge_busy: float = 0.0
+    deaths: int = 0
+    hedged: int = 0
+    rerun: int = 0
+    dropped: int = 0
+    nodes: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, said: Iterable[Mapping[str, Any]]) -> RemoteStats:
+        """Return what several bridges say, as one."""
+        found = cls()
+        busy, bridge_busy = [0.0], [0.0]
+        for one in filter(None, said):
+            for name in ("wanted", "there", "suspects", "tickets", "calls", "rows", "bytes"):
+                setattr(found, name, getattr(found, name) + one[name])
+            for name in ("deaths", "hedged", "rerun", "dropped", "bridge_cpu_s", "flight_s"):
+                setattr(found, name, getattr(found, name) + one[name])
+            found.window = max(found.window, one["window"])
+            found.declined = found.declined or (one["declined"] or [0, ""])[1]
+            found.work_s += one["work_ns"] / 1e9
+            found.cpu_s += one["cpu_ns"] / 1e9
+            for node, count in one["nodes"].items():
+                found.nodes[node] = found.nodes.get(node, 0) + count
+            if one["since_s"] and one["calls"]:
+                busy.append(1 - one["idle"])
+                bridge_busy.append(one["bridge_cpu_s"] / one["since_s"])
+        calls = max(1, found.calls)
+        found.flight_s, found.work_s = found.flight_s / calls, found.work_s / calls
+        found.busy = sum(busy) / max(1, len(busy) - 1)
+        found.bridge_busy = min(1.0, max(bridge_busy))
+        return found
+
+    @property
+    def cpu_s_a_gb(self) -> float:
+        """CPU seconds that a GB of rows takes to make."""
+        return self.cpu_s / (self.bytes / 1e9) if self.bytes else 0.0
+
+
+def verdict_with(stats: Stats, remote: RemoteStats, otherwise: str) -> str:
+    """Say what waits for what, and what to change; ``otherwise``: what is said of workers here."""
+    declined = f"; there are {remote.there} of {remote.wanted} actors: {remote.declined}" if remote.declined else ""
+    elapsed_s = stats.elapsed_s - stats.startup_s
+    if not stats.batches or elapsed_s < EARLY_S or not remote.calls:
+        return otherwise + declined
+    waited = (stats.stall_s - stats.startup_s) / elapsed_s
+    if waited < WAITED:
+        return f"compute-bound: training waited {waited:.1%} of the time; {_surplus(remote)}{declined}"
+    return f"input-bound: training waited {waited:.0%} of the time; {_shortage(remote)}{declined}"
+
+
+def _surplus(remote: RemoteStats) -> str:
+    enough = max(1, math.ceil(remote.there * remote.busy * HEADROOM))
+    spare = f"{enough} actor{'s' * (enough > 1)} would do" if enough < remote.there else "nothing to change"
+    return f"actors are {remote.busy:.0%} busy: {spare}"
+
+
+def _shortage(remote: RemoteStats) -> str:
+    """Say what the actors, their calls or the bridge lack."""
+    rows = remote.rows / remote.calls
+    bridge_s = remote.bridge_cpu_s / remote.calls
+    bridge = f"{show_s(bridge_s)} a ticket of {rows:.0f} row{'s' * (round(rows) != 1)}"
+    if remote.bridge_busy >= BUSY:
+        return f"the bridge is {remote.bridge_busy:.0%} busy, {bridge}: raise batch_size= or bridges= of ringfeed.Ray"
+    if remote.bytes and remote.cpu_s_a_gb < PAYS:
+        way_s = remote.bridge_cpu_s / (remote.bytes / 1e9)
+        return (
+            f"a GB of rows takes {show_s(remote.cpu_s_a_gb)} of CPU to make and {show_s(way_s)} to bring here, so "
+            f"remote workers do not pay: use workers= alone"
+        )
+    if remote.busy >= BUSY:
+        cost = show_s(remote.work_s / max(rows, 1))
+        return (
+            f"actors are {remote.busy:.0%} busy in dataset[i], {cost} a sample: add actors (now {remote.there}), or "
+            f"make it cheaper"
+        )
+    return (
+        f"actors are only {remote.busy:.0%} busy: a call of {show_s(remote.work_s)} of work takes "
+        f"{show_s(remote.flight_s)} with the way of {show_bytes(remote.bytes // remote.calls)}, {remote.window} at a "
+        f"time: raise slots= or batch_size=, or have a quicker link"
+    )
