@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib.util
+import json
 import re
 import subprocess
 import sys
@@ -17,12 +19,23 @@ NEEDS = {
     "jax_train": ("jax", "sklearn"),
     "tensorflow_loop": ("tensorflow", "sklearn"),
     "replay_buffer": ("torch",),
+    "torch_folder": ("torch", "sklearn", "PIL"),
+    "padded_text": ("torch",),
+    "hdf5_train": ("tensorflow", "sklearn", "h5py"),
+    "tar_shards": ("torch", "sklearn"),
+    "torch_ddp": ("torch", "sklearn"),
+    "pydataset_before": ("tensorflow", "sklearn"),
 }
 LEARNT = {
     "torch_train": r"accuracy on 397 digits never seen: (\d+\.\d)%",
     "mixup_train": r"accuracy on 397 digits never seen: (\d+\.\d)%",
     "jax_train": r"accuracy on 397 digits never seen: (\d+\.\d)%",
     "tensorflow_loop": r"accuracy on 397 digits never seen: (\d+\.\d)%",
+    "torch_folder": r"accuracy on 397 digits never seen: (\d+\.\d)%",
+    "padded_text": r"accuracy on 400 sentences never seen: (\d+\.\d)%",
+    "hdf5_train": r"accuracy on 397 digits never seen: (\d+\.\d)%",
+    "tar_shards": r"accuracy on 397 digits never seen: (\d+\.\d)%",
+    "torch_ddp": r"same weights: True\naccuracy on 397 digits never seen: (\d+\.\d)%",
     "replay_buffer": (
         r"trained on 480 batches of 1,024 moves, and predicted \d{1,2},\d{3} moves one by one\n"
         r"caught after training: (\d+)%"
@@ -37,16 +50,39 @@ def needed(name: str) -> list[pytest.MarkDecorator]:
     return [pytest.mark.skip(reason=f"{package} is not installed") for package in missing]
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=needed(name)) for name in NEEDS])
-def test_an_example_learns(name: str) -> None:
-    """It ends without an error or a warning, far above chance, with few megabytes."""
+def printed_by(name: str) -> str:
+    """Run an example, which must end without an error or a warning; returns what it prints."""
     script = EXAMPLES / f"{name}.py"
     ended = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=240, check=False)
     assert ended.returncode == 0, ended.stderr
     assert "RuntimeWarning" not in ended.stderr
-    learnt = re.search(LEARNT[name], ended.stdout)
-    assert learnt is not None, ended.stdout
+    return ended.stdout
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=needed(name)) for name in LEARNT])
+def test_an_example_learns(name: str) -> None:
+    """It ends far above chance, with few megabytes."""
+    printed = printed_by(name)
+    learnt = re.search(LEARNT[name], printed)
+    assert learnt is not None, printed
     assert float(learnt[1]) > 70
-    memory = MEMORY.search(ended.stdout)
-    assert memory is not None, ended.stdout
+    memory = MEMORY.search(printed)
+    assert memory is not None, printed
     assert float(memory[1]) < 5
+
+
+@pytest.mark.parametrize("name", [pytest.param("pydataset_before", marks=needed("pydataset_before"))])
+def test_a_pydataset_before_and_after(name: str) -> None:
+    """Two lines are new, and no digit of the losses is another."""
+    before, after = (json.loads(printed_by(each).splitlines()[-1]) for each in (name, "pydataset_after"))
+    assert len(before) == 4
+    assert before == after
+    assert before[-1] < before[0]
+    texts = [
+        (EXAMPLES / f"{each}.py").read_text().split('"""', 2)[2].splitlines() for each in (name, "pydataset_after")
+    ]
+    changes = [line for line in difflib.ndiff(*texts) if line[0] in "+-" and line[2:].strip()]
+    assert changes == [
+        "+ import ringfeed.keras",
+        "+ ringfeed.keras.install()  # from here on, `fit` reads every PyDataset over shared memory",
+    ]
