@@ -93,10 +93,12 @@ class Claims:
             claim = Claim(self._end)
             with self._lock:
                 self._held[claim] = None
-                if claim.rows and not claim.is_cancelled:
-                    self._show()
-                    return claim
-                self._publish(claim, NOTHING_NS)
+                is_held = claim.rows and not claim.is_cancelled
+                if not is_held:
+                    self._publish(claim, NOTHING_NS)
+                self._show()
+            if is_held:
+                return claim
         self.is_over |= answer == _ring.STOPPED
         return None
 
@@ -109,7 +111,6 @@ class Claims:
         del self._held[claim]
         claim.parts.clear()
         claim.end.publish(claim.is_cancelled, work_ns)
-        self._show()
 
     # ---- breaks ----
 
@@ -130,6 +131,7 @@ class Claims:
             gone = [claim for claim in self._held if claim.is_cancelled and not claim.is_landing]
             for claim in gone:
                 self._publish(claim, NOTHING_NS)
+            self._show()
         return gone
 
     # ---- landing ----
@@ -178,3 +180,4 @@ class Claims:
             claim.is_landing = False
             if not claim.missing or claim.is_cancelled:
                 self._publish(claim, sum(filled.work_ns for _, filled in claim.parts) or NOTHING_NS)
+            self._show()
