@@ -1,8 +1,8 @@
 """A bridge's part of a ticket, without a cluster: claim, land, give up. `python bench/studies/landing.py`.
 
 Rows as an actor sends them are landed in slots, ticket by ticket, beside NumPy's own copy of the same bytes into memory
-as cold as those: how many times as long a ticket takes, and the GB/s. Then what a claim costs with hundreds held, and how
-long after a break all of them are published and their slots bound again.
+as cold as those: how many times as long a ticket takes, and the GB/s. Then what a claim costs with hundreds held, and
+how long after a break all of them are published and their slots bound again.
 """
 
 from __future__ import annotations

@@ -234,6 +234,7 @@ def plan_for(options: Options, source: Source, parcel: Parcel | None) -> Plan:
         states_size=source.states_size,
         element_size=innermost(source).element_size if options.readers else None,
         at_once=source.at_once,
+        more=_more_tickets(options),
     )
     workers, memory = options.workers + options.readers + options.bridges, options.memory
     if "slots" in options.auto and memory is None:
@@ -250,6 +251,15 @@ def plan_for(options: Options, source: Source, parcel: Parcel | None) -> Plan:
     if "slots" in options.auto and plan.slots > MOST_AUTO_SLOTS:
         plan = make(workers=workers, slots=MOST_AUTO_SLOTS)
     return plan
+
+
+def _more_tickets(options: Options) -> int:
+    """Return how many tickets are worked on at a time beyond one a worker."""
+    if options.remote is None:
+        return 0
+    from ringfeed.remote.pace import in_flight  # noqa: PLC0415 - its room
+
+    return in_flight(options.remote)
 
 
 def tuner_for(options: Options, plan: Plan) -> Tuner | None:

@@ -5,7 +5,7 @@
                                publishes ◀── rows copied into the slot ◀── events ◀─── over a private buffer
 
 options      `ringfeed.Ray`, checked
-sizing       how many slots and tickets keep so many actors busy
+pace         how batches are cut into tickets for actors
 pool         the loader's pool: worker processes here, and bridges, each supervised as a worker process is
 bridge       the process: a thread that claims, one that lands answers, and the main thread, which hires and listens
 claims       the tickets that it holds, under one worker id; land what has come of them

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ringfeed.errors import RingfeedError, WorkerError
 from ringfeed.remote.board import Board
 from ringfeed.remote.options import BridgeTerms
+from ringfeed.remote.pace import set_pace
 from ringfeed.ring.segment import worker_ids
 from ringfeed.workers.processes import Processes
 from ringfeed.workers.roster import Roster
@@ -119,6 +120,8 @@ class Mixed(Processes):
 
     def start(self, dataset: Any) -> None:
         """Start bridges first, whose interpreters take longest; then the workers here."""
+        config = self._config
+        set_pace(config.ring, config.source, config.remote, workers_here=self._local)
         self._bridge_launcher.begin(len(self._roster.bridges))
         super().start(dataset)
         with self._lock:

@@ -1,0 +1,33 @@
+"""How many rows make a ticket that is worth a call of an actor, and how many tickets are under way at a time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ringfeed.remote.dispatch import LEAST_WINDOW
+
+if TYPE_CHECKING:
+    from ringfeed.data.base import Source
+    from ringfeed.remote.options import Ray
+    from ringfeed.ring._ring import Ring
+
+TICKET_NS = 20_000_000  # a call costs the bridge 0.3 ms
+MIXED_NS = 5_000_000  # beside workers here, which fill the same batches
+TICKET_BYTES = 8_000_000  # what comes in an answer, and not by the object store
+
+
+def in_flight(ray: Ray) -> int:
+    """Return how many calls all actors together have at a time, at first."""
+    return ray.most * LEAST_WINDOW
+
+
+def row_size(source: Source) -> int:
+    """Return the bytes of a row as an actor sends it."""
+    leaves = source.spec.leaves
+    return sum(leaf.nbytes // leaf.dtype.itemsize * leaf.given_dtype.itemsize for leaf in leaves)
+
+
+def set_pace(ring: Ring, source: Source, ray: Ray, *, workers_here: int) -> None:
+    """Have batches cut into tickets for actors, and for workers here beside them."""
+    most_rows = max(1, TICKET_BYTES // max(1, row_size(source)))
+    ring.set_pace(MIXED_NS if workers_here else TICKET_NS, most_rows, in_flight(ray))

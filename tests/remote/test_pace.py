@@ -1,0 +1,80 @@
+"""How batches are cut for actors: by how many calls are under way, by the work that is worth one, and by its bytes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from fake_fleet import FakeRay
+from remote_sets import Samples
+from ringfeed import Array, Loader, Ray
+from ringfeed.data.terms import Terms
+from ringfeed.engine.plan import make_plan
+from ringfeed.remote.pace import in_flight, row_size, set_pace
+from ringfeed.ring import _ring
+from ringfeed.ring.segment import Segment
+from ringfeed.sources import open_source
+
+if TYPE_CHECKING:
+    from ringfeed.data.base import Source
+
+
+def source_of(sample: Any, spec: Any = None, rows: int = 64) -> Source:
+    """Return the source of such samples."""
+    source = open_source([sample] * 100, Terms(spec=spec, batch_size=rows))
+    source.learn()
+    return source
+
+
+def tickets(source: Source, ray: Ray, *, row_ns: int, workers_here: int = 0) -> list[int]:
+    """Return the rows of each ticket of a batch, once rows are known to take so long."""
+    made = make_plan(source.spec, source.rows, source.indices, workers=1, slots=2, more=in_flight(ray))
+    segment = Segment(made.sizes)
+    ring = segment.open()
+    ring.become_consumer(4, 1)
+    set_pace(ring, source, ray, workers_here=workers_here)
+    worker, found = _ring.WorkerEnd(ring, 0), []
+    for _ in range(2):
+        found.clear()
+        ring.plan(np.arange(source.indices, dtype=np.int64), source.indices, 0, 0)
+        while worker.claim(0) == _ring.TAKEABLE:
+            found.append(len(worker.indices))
+            worker.publish(work_ns=row_ns * found[-1])
+        ring.take()
+    segment.close()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("row_ns", "here", "expected"),
+    [(20_000_000, 0, [1] * 64), (4_900_000, 0, [4] * 16), (4_900_000, 2, [1] * 64), (1_900_000, 2, [2] * 32)],
+)
+def test_tickets_are_worth_a_call(row_ns: int, here: int, expected: list[int]) -> None:
+    """20 ms of work, or 5 ms beside workers here, but no more than leaves some to each call under way."""
+    assert tickets(source_of(np.zeros(3)), Ray(workers=8), row_ns=row_ns, workers_here=here) == expected
+
+
+def test_all_actors_have_tickets() -> None:
+    """However quick rows are, a batch is shared by all calls under way, down to a fiftieth of that work."""
+    source = source_of(np.zeros(3))
+    assert tickets(source, Ray(workers=7), row_ns=500_000) == [5] * 12 + [4]
+    assert tickets(source, Ray(workers=1000), row_ns=500_000) == [1] * 64
+    assert tickets(source, Ray(workers=1000), row_ns=49_900) == [8] * 8
+
+
+def test_an_answer_is_not_too_large() -> None:
+    """8 MB a ticket, of what is sent: uint8, where it is converted by the training's side."""
+    given = np.zeros((1000, 1000, 2), np.uint8)
+    spec = Array((1000, 1000, 2), "float32", scale=1.0)
+    assert row_size(source_of(given, rows=8)) == row_size(source_of(given, spec, rows=8)) == 2_000_000
+    assert tickets(source_of(given, spec, rows=8), Ray(workers=1), row_ns=1) == [4, 4]
+
+
+def test_a_plan_has_cells_for_all_calls() -> None:
+    """The tickets that one process holds are counted, and not the process."""
+    with Loader(Samples(), batch_size=64, workers=0, backend=FakeRay(workers=16)) as loader:
+        assert loader.plan.layout.cells == _ring.MAX_CELLS
+    with Loader(Samples(), batch_size=64, workers=0, backend=FakeRay(workers=1)) as loader:
+        assert loader.plan.layout.cells == 16
