@@ -272,7 +272,10 @@ def test_a_host_that_never_starts() -> None:
         other.bind(names.address_of(name))
         with pytest.raises(StallError) as caught:
             ringfeed.share(shared.make, name=name, ranks=1, mode="broadcast", timeout_s=1)
-    assert str(caught.value) == f"share(name={name!r}): no host process has answered within 1 s"
+    assert str(caught.value) == (
+        f"share(name={name!r}): no host process has answered within 1 s; if another program has the name, choose "
+        "another"
+    )
 
 
 def test_a_host_that_is_stopped(share: shared.Share) -> None:

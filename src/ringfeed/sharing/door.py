@@ -101,7 +101,10 @@ def _join(make_loader: Callable[[], Any], terms: Terms, rank: int | None, spec: 
         if channel is not None and answer is not None:
             return _admitted(channel, answer, terms)
         if time.monotonic() > deadline:
-            message = f"share(name={terms.name!r}): no host process has answered within {terms.timeout_s:.0f} s"
+            message = (
+                f"share(name={terms.name!r}): no host process has answered within {terms.timeout_s:.0f} s; if another "
+                f"program has the name, choose another"
+            )
             raise StallError(message)
         time.sleep(SOON_S)
 
