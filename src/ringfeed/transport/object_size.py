@@ -84,15 +84,20 @@ def advice(dataset: object) -> str:
     size, path, items = max(found, key=lambda one: one[0], default=(0, "", ()))
     if size < LARGE:
         return ""
+    kind = "an object array" if isinstance(items, np.ndarray) else f"a {type(items).__name__}"
     return (
-        f"{path}, a {type(items).__name__} of {len(items):,} items, is some {show_bytes(size)} in each worker that "
+        f"{path}, {kind} of {len(items):,} items, is some {show_bytes(size)} in each worker that "
         f"reads it: as ringfeed.Frozen({path.removeprefix('dataset.')}) it is one copy for all"
     )
 
 
 def _lists(obj: object, path: str, depth: int) -> Iterator[tuple[str, Sequence[object]]]:
-    """Yield the long lists among the attributes of an object and the columns of a dict, each with its path."""
-    if type(obj) in (list, tuple) and len(cast("Sequence[object]", obj)) >= LONG:
+    """Yield the long lists among the attributes of an object and the columns of a dict, each with its path.
+
+    Arrays of objects are such lists, too: a column of strings in pandas is one.
+    """
+    is_array = type(obj) is np.ndarray and obj.dtype.hasobject and obj.ndim == 1
+    if (is_array or type(obj) in (list, tuple)) and len(cast("Sequence[object]", obj)) >= LONG:
         yield path, cast("Sequence[object]", obj)
         return
     if not depth or isinstance(obj, type | ModuleType):
