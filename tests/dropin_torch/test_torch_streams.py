@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -95,11 +96,40 @@ def test_more_batches_than_were_said_warn() -> None:
     class Doubled(Configured):
         pass
 
-    ours = DataLoader(Doubled(0, 4), num_workers=2)
-    assert len(ours) == 4
-    with pytest.warns(UserWarning, match="an IterableDataset of length 4, and batch 5 has come"):
-        assert sum(1 for _ in ours) == 8
+    ours, own = both(Doubled(0, 4), num_workers=2)
+    started = iter(ours)  # before len(): it counts on nothing
+    assert len(ours) == len(own) == 4
+    assert sum(1 for _ in started) == 8
+    said = []
+    for loader in (ours, own):
+        with pytest.warns(UserWarning, match="samples have been fetched") as warned:
+            assert sum(1 for _ in loader) == 8
+        said.append([str(one.message).replace(str(loader.dataset), "it") for one in warned])
     close(ours)
+    assert said[0] == [
+        f"Length of IterableDataset it was reported to be 4(when accessing len(dataloader)), but {count} samples have "
+        "been fetched. For multiprocessing data-loading, this comes of workers that each give all of the data: have "
+        "each copy give its own part, by torch.utils.data.get_worker_info()"
+        for count in (5, 6, 7, 8)
+    ]
+    assert [text.partition(", this")[0] for text in said[0]] == [text.partition(", this")[0] for text in said[1]]
+
+
+def test_a_warning_that_is_an_error_costs_no_batch() -> None:
+    """It is raised once; the batch that it is about comes after it."""
+    ours = DataLoader(Configured(0, 2), num_workers=2)
+    assert len(ours) == 2
+    batches, found = iter(ours), []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        found += [next(batches).item() for _ in range(2)]
+        for _ in range(2):
+            with pytest.raises(UserWarning, match="samples have been fetched"):
+                next(batches)
+            found.append(next(batches).item())
+    assert [*batches] == []
+    close(ours)
+    assert found == [0, 0, 1, 1]
 
 
 def test_what_cannot_be_copied_is_left_to_torch(caplog: Any) -> None:

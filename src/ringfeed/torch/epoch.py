@@ -56,7 +56,8 @@ class Epoch:
         self._ring: Ring | None = None
         self._batches: Iterator[Any] = iter(())
         self._made: list[Any] = []  # the batch that was taken, until it is handed out
-        self._has_warned = False
+        self._said_length = loader._IterableDataset_len_called  # noqa: SLF001 - torch's own: what len() counted on
+        self._warned_of = 0  # the newest batch past it: a warning may be an error, and the batch is still to come
         self.tries = 0
         """How often another ring has gone on in the place of one."""
 
@@ -150,12 +151,14 @@ class Epoch:
             del lists.given[0]
 
     def _look_at_length(self) -> None:
-        said, batches = self._loader._IterableDataset_len_called, self._place.batches + 1  # noqa: SLF001 - torch's own
-        if self._ring is not None and said is not None and batches == said + 1 and not self._has_warned:
-            self._has_warned = True
+        """Warn of batches past what len() said, as torch does; it begins as torch's, for filters of warnings."""
+        said, batches = self._said_length, self._place.batches + 1
+        if self._ring is not None and said is not None and batches > max(said, self._warned_of):
+            self._warned_of = batches
             message = (
-                f"len() of this DataLoader counted on an IterableDataset of length {said}, and batch {batches} "
-                f"has come; have each worker's copy give its own part of the data, by "
+                f"Length of IterableDataset {self._loader.dataset} was reported to be {said}(when accessing "
+                f"len(dataloader)), but {batches} samples have been fetched. For multiprocessing data-loading, this "
+                f"comes of workers that each give all of the data: have each copy give its own part, by "
                 f"torch.utils.data.get_worker_info()"
             )
             warnings.warn(message, UserWarning, stacklevel=callers_depth())
