@@ -133,7 +133,7 @@ def _refusal(dataset: Any, batch_size: int | None) -> str | None:
 
 
 def _a(kind: str) -> str:
-    return f"{'an' if kind[0] in 'AEIOU' else 'a'} {kind}"
+    return f"{'an' if kind[0] in 'AEIOUaeiou' else 'a'} {kind}"
 
 
 def _needs_arguments(function: Any) -> str | None:
@@ -155,7 +155,7 @@ def _needs_arguments(function: Any) -> str | None:
 def _check_indexable(dataset: Any) -> None:
     if not callable(getattr(type(dataset), "__getitem__", None)):
         message = (
-            f"a {type(dataset).__name__} is no dataset: it has neither __getitem__ nor __iter__; "
+            f"{_a(type(dataset).__name__)} is no dataset: it has neither __getitem__ nor __iter__; "
             f"give an object with __len__ and __getitem__, a tuple or dict of arrays, or an iterable"
         )
         raise TypeError(message)

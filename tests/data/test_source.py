@@ -183,7 +183,7 @@ class Kerasy(Batches):
             7,
             {},
             TypeError,
-            "a int is no dataset: it has neither __getitem__ nor __iter__; give an object with __len__ and "
+            "an int is no dataset: it has neither __getitem__ nor __iter__; give an object with __len__ and "
             "__getitem__, a tuple or dict of arrays, or an iterable",
         ),
         (

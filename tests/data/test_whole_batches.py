@@ -126,7 +126,7 @@ def test_none_as_a_leaf_is_an_error() -> None:
             return numbers, None if index == 1 else rest
 
     with ringfeed.Loader(Half(3, ()), batch_size=None, workers=0) as loader:
-        text = "return whole batches of arrays, or set batch_size for a dataset of single samples"
+        text = "return whole batches of arrays, or set batch_size= or batch_sampler= for a dataset of single samples"
         assert outcomes(loader) == [
             0,
             f"dataset[1]: batch[1] is None, expected an array with a leading row axis; {text}",

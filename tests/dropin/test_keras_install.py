@@ -280,8 +280,8 @@ def test_batches_that_are_no_arrays(said: list[str]) -> None:
         (batch, *_) = list(adapter.get_numpy_iterator())
     assert batch["name"].dtype == object
     assert said == [
-        "Worded is left to Keras: dataset[0]: batch['name'] has dtype object, expected one of fixed width, without "
-        "Python objects and without a shape of its own; choose one such as 'uint8' or 'S16'"
+        "Worded is left to Keras: dataset[0]: batch['name'] has dtype object, expected one without Python objects; "
+        "convert it by its .astype(), as to 'float32' or 'U16'"
     ]
 
 

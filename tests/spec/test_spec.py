@@ -118,6 +118,14 @@ def refusal(call: Callable[[], object]) -> str:
     return str(caught.value)
 
 
+def as_array(kind: str, dtype: str) -> str:
+    """Return what is said where a list of numbers has another length than that of sample 0."""
+    return (
+        f"each item of a {kind} is a leaf: return numpy.asarray() of it, and give Array((None,), {dtype!r}, "
+        f"max_shape=(512,), form='pad') in its place in spec=, with the longest in the place of 512"
+    )
+
+
 STRUCTURE = "return the same structure for every index"
 SHAPE = "every sample must have the shape of the spec: crop, pad or resize it in __getitem__"
 MANY_SHAPES = "; or have samples of many shapes by spec= with variable=, form='pad' or form='ragged'"
@@ -126,12 +134,15 @@ DTYPE = "convert it in __getitem__, or give this dtype in spec="
 CAST = "convert it in __getitem__, give this dtype in spec=, or have it converted by cast=True of its Array"
 ROWS = (
     "expected an array with a leading row axis; "
-    "return whole batches of arrays, or set batch_size for a dataset of single samples"
+    "return whole batches of arrays, or set batch_size= or batch_sampler= for a dataset of single samples"
 )
 FIXED = (
     "expected one of fixed width, without Python objects and without a shape of its own; "
     "choose one such as 'uint8' or 'S16'"
 )
+OBJECTS = "expected one without Python objects; convert it by its .astype(), as to 'float32' or 'U16'"
+WORD = "expected one without Python objects; return it as .numpy() or .item() gives it, and give"
+SKIP = "on_error='skip' leaves out samples that are None"
 PARTS = "expected an array or number, or a tuple, list or dict of them"
 STRING, MOST = "expected an array or number, or spec= for it;", "the most bytes of one sample"
 LEAF = f"{PARTS}; return one of these from __getitem__"
@@ -189,7 +200,7 @@ TREES: list[tuple[Any, str]] = [
 SAMPLES: list[tuple[Any, str]] = [
     ("text", f"sample is a str, {STRING} give spec=ringfeed.Text(64), where Text has {MOST}"),
     ((b"jpeg",), f"sample[0] is bytes, {STRING} give spec=(ringfeed.Bytes(64),), where Bytes has {MOST}"),
-    (None, f"sample is None, {LEAF}; on_error='skip' leaves out samples that are None"),
+    (None, f"sample is None, {LEAF}; {SKIP}"),
     ({"image": None}, "sample has no leaves, expected at least one array or number; put something into it"),
     (Pair({1}, 2), f"sample.image is of type set, {SET}"),
     ((n for n in "ab"), f"sample is of type generator, {PARTS}; {LISTED}"),
@@ -200,8 +211,10 @@ SAMPLES: list[tuple[Any, str]] = [
         f"sample[1][0] is a str, {STRING} give spec=[[ringfeed.Array((), 'int64'), ringfeed.Array((), 'int64')], "
         f"[ringfeed.Text(64)]], where Text has {MOST}",
     ),
-    (np.array([None]), f"sample has dtype object, {FIXED}"),
-    (Holder(np.array([{}])), f"sample has dtype object, {FIXED}"),
+    (np.array([None]), f"sample has dtype object, {OBJECTS}"),
+    (Holder(np.array([{}])), f"sample has dtype object, {OBJECTS}"),
+    (np.array("a", object), f"sample has dtype object, {WORD} ringfeed.Text(64) in its place in spec="),
+    ((Holder(np.array(b"a", object)),), f"sample[0] has dtype object, {WORD} ringfeed.Bytes(64) in its place in spec="),
     (np.zeros(2, []), f"sample has dtype [], {FIXED}"),
     (np.ma.masked_less([1, 2], 2), f"sample is a masked array, {MASKED}"),
     (Holder(ValueError("bad")), f"sample is of type Holder, whose {RAISED}"),
@@ -225,7 +238,7 @@ BATCHES: list[tuple[Any, str]] = [
     ((IMAGE, np.float32(1)), f"batch[1] has shape (), {ROWS}"),
     ({"image": None}, "batch has no leaves, expected at least one array or number; put something into it"),
     (None, f"batch is None, {ROWS}"),
-    (np.array([None]), f"batch has dtype object, {FIXED}"),
+    (np.array([None]), f"batch has dtype object, {OBJECTS}"),
     (
         {"image": IMAGE, "label": np.zeros(3)},
         f"batch['label'] has 3 rows, expected 2 as in the leaves before it; {EVEN}",
@@ -237,6 +250,14 @@ STRUCTURES: list[tuple[Any, Any, str]] = [
     ((BYTE, LABEL), (IMAGE,), f"sample is a tuple of 1, expected a tuple of 2; {STRUCTURE}"),
     ((BYTE, LABEL), IMAGE, f"sample is of type ndarray, expected a tuple of 2; {STRUCTURE}"),
     ((BYTE, [LABEL]), (IMAGE, None), f"sample[1] is None, expected a list of 1; {STRUCTURE}"),
+    ([LABEL], [1, 2], f"sample is a list of 2, expected a list of 1; {as_array('list', 'int64')}"),
+    (
+        (BYTE, (Array((), "f4"),) * 2),
+        (IMAGE, (1.5,)),
+        f"sample[1] is a tuple of 1, expected a tuple of 2; {as_array('tuple', 'float32')}",
+    ),
+    ([LABEL], [1, "a"], f"sample is a list of 2, expected a list of 1; {STRUCTURE}"),
+    ([LABEL, BYTE], [1], f"sample is a list of 1, expected a list of 2; {STRUCTURE}"),
     ((BYTE, {"a": LABEL}), (IMAGE, (1,)), f"sample[1] is a tuple of 1, expected a dict; {STRUCTURE}"),
     (
         Pair(BYTE, LABEL),
@@ -268,6 +289,14 @@ STRUCTURES: list[tuple[Any, Any, str]] = [
     ({"a": LABEL}, {"a": 1, "b": 2}, f"sample has also ['b'], expected the keys ['a']; {KEYS_SAME}"),
 ]
 
+
+def test_a_sample_that_is_none_may_be_left_out() -> None:
+    """The error of a whole sample that is None says how; None within a sample is another structure."""
+    spec, text = Spec((BYTE, LABEL)), f"is None, expected a tuple of 2; {STRUCTURE}"
+    assert refusal(lambda: spec.flatten(None, 7)) == f"{AT}sample {text}; {SKIP}"
+    assert refusal(lambda: spec.flatten(None, 7, "batch")) == f"{AT}batch {text}"
+
+
 VALUES: list[tuple[Any, Any, str]] = [
     (BYTE, IMAGE.astype("f8"), f"sample has dtype float64, expected uint8; {DTYPE}"),
     (LABEL, np.array(1, ">i8"), f"sample has dtype >i8, expected int64; {CAST}"),
@@ -279,7 +308,7 @@ VALUES: list[tuple[Any, Any, str]] = [
     (BYTE, [[1]], f"sample has shape (1, 1), expected (2, 3); {SHAPE}{MANY_SHAPES}"),
     (LABEL, "1", f"sample is of type str, expected an array of shape () and dtype int64; {MAKE}"),
     (LABEL, Row(), f"sample is a list of 0, expected an array of shape () and dtype int64; {MAKE}"),
-    (LABEL, None, f"sample is None, expected an array of shape () and dtype int64; {MAKE}{NONE}"),
+    (LABEL, None, f"sample is None, expected an array of shape () and dtype int64; {MAKE}; {SKIP}"),
     (LABEL, Holder(ValueError("bad")), f"sample is of type Holder, whose {RAISED}"),
     (LABEL, np.ma.masked, f"sample is a masked array, {MASKED}"),
 ]

@@ -689,21 +689,32 @@ class Unknown:
         raise ValueError("Cannot iterate over a shape with unknown rank.")
 
 
-LARGEST = "give a ringfeed.Array of the largest shape, with variable=True for batches that may be smaller"
+def formed(shape: str, largest: str, form: str) -> str:
+    """Return what is said of a spec whose samples differ in shape."""
+    array = f"ringfeed.Array({shape}, 'uint8', max_shape={largest}, form={form!r})"
+    return f"give {array}, with the largest sample in the place of 300"
+
+
+ANY_SHAPE = "give a ringfeed.Array of the shape of a sample, with form= where samples differ"
 PARTIAL: list[tuple[Any, str]] = [
     (
         tensor_spec("TensorSpec", "tensorflow", (None, 3), Dtype(np.uint8)),
-        f"spec['x'] is a TensorSpec of shape (None, 3), expected a shape that is known; {LARGEST}",
+        "spec['x'] is a TensorSpec of shape (None, 3), expected a shape that is known; "
+        + formed("(None, 3)", "(300, 3)", "ragged"),
+    ),
+    (
+        tensor_spec("TensorSpec", "tensorflow", (None, None, 3), Dtype(np.uint8)),
+        "spec['x'] is a TensorSpec of shape (None, None, 3), expected a shape that is known; "
+        + formed("(None, None, 3)", "(300, 300, 3)", "pad"),
     ),
     (
         tensor_spec("TensorSpec", "tensorflow", Unknown(), Dtype(np.uint8)),
-        f"spec['x'] is a TensorSpec of shape unknown, expected a shape that is known; {LARGEST}",
+        f"spec['x'] is a TensorSpec of shape unknown, expected a shape that is known; {ANY_SHAPE}",
     ),
     (
         tensor_spec("TensorSpec", "tensorflow", (), Dtype(object)),
-        "spec['x'] is a TensorSpec of dtype tf.string, expected a dtype of fixed width; give a ringfeed.Array of as "
-        "many "
-        "bytes as the longest has, as in Array((), 'S64')",
+        "spec['x'] is a TensorSpec of dtype tf.string, expected a dtype of fixed width; give ringfeed.Text(64) "
+        "for str, or ringfeed.Bytes(64) for bytes, with the most bytes of one sample",
     ),
     (
         named("TypeSpec", "tensorflow"),

@@ -285,7 +285,7 @@ def _leaves(tree: Any, value: Any, path: str) -> Iterator[tuple[Array, Any, str]
     value = _plain(value)
     alike = isinstance(value, kind) and _is_named(value) == _is_named(tree)
     if not alike or isinstance(value, Couple) or (kind is not dict and len(value) != len(tree)):
-        raise Fault(path, f", expected {_called(tree)}; return the same structure for every index")
+        raise Fault(path, f", expected {_called(tree)}; ")
     if kind is dict:
         if set(value) != set(tree):
             raise Fault(path, f", expected the keys {list(tree)}; return the same keys for every index")

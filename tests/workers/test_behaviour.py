@@ -147,7 +147,7 @@ def test_what_is_changed_later_has_arrived_before(kind: Any, how: Any) -> None:
 
 
 RETURNED: list[tuple[Any, str, str]] = [  # what it is called, and what to do about it
-    (lambda: None, "None", "make it one in __getitem__, or return None there for every index"),
+    (lambda: None, "None", "make it one in __getitem__; on_error='skip' leaves out samples that are None"),
     (lambda: len, "of type builtin_function_or_method", "make it one in __getitem__"),
     (
         lambda: (number for number in range(3)),

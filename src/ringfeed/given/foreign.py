@@ -15,7 +15,8 @@ from ringfeed._classes import class_names
 from ringfeed.spec.array import Array, error_of
 
 _SPECS = {"tensorflow.TensorSpec", "jax.ShapeDtypeStruct"}
-_OTHERS = {"tensorflow.TypeSpec"}
+_RAGGED, _OTHERS = "tensorflow.RaggedTensorSpec", {"tensorflow.TypeSpec"}
+_LONGEST = 300
 
 
 def array_of_foreign(value: Any, where: str, *, has_rows: bool) -> Any:
@@ -25,26 +26,46 @@ def array_of_foreign(value: Any, where: str, *, has_rows: bool) -> Any:
     names = class_names(value)
     if not names & _SPECS:
         if names & _OTHERS:
-            expected, remedy = "a spec of dense tensors", "give a ringfeed.Array for each array that dataset[i] returns"
-            raise error_of(where, f"is of type {type(value).__name__}", expected, remedy)
+            remedy = "give a ringfeed.Array for each array that dataset[i] returns"
+            if _RAGGED in names:
+                remedy = _with_form(_without_rows(value, where, has_rows=has_rows), _dtype(value))
+            raise error_of(where, f"is of type {type(value).__name__}", "a spec of dense tensors", remedy)
         return value
-    shape = _shape(value)
-    if has_rows and shape is not None:
-        if not shape:
-            remedy = "give the spec of a whole batch, whose first axis counts its rows"
-            raise error_of(where, f"is a {type(value).__name__} of shape ()", "a leading row axis", remedy)
-        shape = shape[1:]
-    dtype = np.dtype(getattr(value.dtype, "as_numpy_dtype", value.dtype))
+    shape, dtype = _without_rows(value, where, has_rows=has_rows), _dtype(value)
     kind = type(value).__name__
     known = tuple(axis for axis in shape or () if axis is not None)
+    if dtype.hasobject:
+        remedy = "give ringfeed.Text(64) for str, or ringfeed.Bytes(64) for bytes, with the most bytes of one sample"
+        raise error_of(where, f"is a {kind} of dtype {value.dtype!r}", "a dtype of fixed width", remedy)
     if shape is None or len(known) < len(shape):
         shown = "unknown" if shape is None else str(shape)
-        remedy = "give a ringfeed.Array of the largest shape, with variable=True for batches that may be smaller"
-        raise error_of(where, f"is a {kind} of shape {shown}", "a shape that is known", remedy)
-    if dtype.hasobject:
-        remedy = "give a ringfeed.Array of as many bytes as the longest has, as in Array((), 'S64')"
-        raise error_of(where, f"is a {kind} of dtype {value.dtype!r}", "a dtype of fixed width", remedy)
+        raise error_of(where, f"is a {kind} of shape {shown}", "a shape that is known", _with_form(shape, dtype))
     return Array(known, dtype)
+
+
+def _with_form(shape: tuple[int | None, ...] | None, dtype: Any) -> str:
+    """Say what to give in the place of a spec whose samples differ in shape."""
+    if not shape or None not in shape or dtype.hasobject:
+        return "give a ringfeed.Array of the shape of a sample, with form= where samples differ"
+    form = "pad" if None in shape[1:] else "ragged"
+    largest = tuple(_LONGEST if axis is None else axis for axis in shape)
+    array = f"ringfeed.Array({shape}, {dtype.name!r}, max_shape={largest}, form={form!r})"
+    return f"give {array}, with the largest sample in the place of {_LONGEST}"
+
+
+def _dtype(value: Any) -> Any:
+    return np.dtype(getattr(value.dtype, "as_numpy_dtype", value.dtype))
+
+
+def _without_rows(value: Any, where: str, *, has_rows: bool) -> tuple[int | None, ...] | None:
+    """Return the shape of a sample: without the first axis of a batch."""
+    shape = _shape(value)
+    if not has_rows or shape is None:
+        return shape
+    if not shape:
+        remedy = "give the spec of a whole batch, whose first axis counts its rows"
+        raise error_of(where, f"is a {type(value).__name__} of shape ()", "a leading row axis", remedy)
+    return shape[1:]
 
 
 def _shape(value: Any) -> tuple[int | None, ...] | None:

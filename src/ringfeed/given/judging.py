@@ -17,7 +17,7 @@ from ringfeed.given.refusals import way_out
 from ringfeed.spec.array import MAX_AXES, TEXT, AnyArray, AnyDtype, Leaf, error_of, shown
 from ringfeed.spec.conversion import may_cast
 from ringfeed.spec.matching import expected_of, for_dtype
-from ringfeed.spec.values import from_array, from_number, has_array, is_number
+from ringfeed.spec.values import SKIPS_NONE, from_array, from_number, has_array, is_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +42,7 @@ def as_array(value: object, leaf: Leaf, where: str) -> AnyArray:
         found = from_list(value, leaf, leaf.given_shape, where)
     if found is None:
         expected = f"an array of shape {leaf.given_shape} and dtype {leaf.given_dtype}"
-        raise error_of(where, f"is {shown(value)}", expected, _instead(value))
+        raise error_of(where, f"is {shown(value)}", expected, _instead(value, where))
     return found
 
 
@@ -55,8 +55,10 @@ def _alone(value: object, leaf: Leaf, where: str) -> AnyArray | None:
     return from_text(value, leaf.dtype, where) if leaf.dtype.kind in TEXT and isinstance(value, str | bytes) else None
 
 
-def _instead(value: object) -> str:
+def _instead(value: object, where: str) -> str:
     """Say what to do about a value that is no array."""
+    if value is None and where.endswith("sample"):
+        return f"make it one in __getitem__; {SKIPS_NONE}"
     if value is None:
         return "make it one in __getitem__, or return None there for every index"
     return way_out(value) or "make it one in __getitem__"

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ringfeed._classes import class_names
+from ringfeed.spec.array import Array
+from ringfeed.spec.values import SKIPS_NONE, is_number
+
+if TYPE_CHECKING:
+    from ringfeed.spec.array import AnyArray
 
 _ARRAY_OF = "make it a list, each of whose items is a leaf, or numpy.asarray() of that list, which is one leaf"
 _TIME = "return numpy.datetime64() of it or, for a framework, its .timestamp()"
@@ -45,4 +50,33 @@ def _of_tensor(tensor: Any) -> str | None:
         return "NumPy has no bfloat16: return its .float(), or its bits as .view(torch.int16)"
     if str(getattr(tensor, "layout", "torch.strided")) != "torch.strided":
         return "return its .to_dense(), or its indices and values as leaves"
-    return None
+    return "return its .detach()" if getattr(tensor, "requires_grad", False) else None
+
+
+def of_objects(array: AnyArray) -> str:
+    """Say what to return in the place of an array of Python objects."""
+    if array.ndim == 0 and isinstance(array.item(), str | bytes):  # a tf.string
+        kind = "Text" if isinstance(array.item(), str) else "Bytes"
+        return f"return it as .numpy() or .item() gives it, and give ringfeed.{kind}(64) in its place in spec="
+    return "convert it by its .astype(), as to 'float32' or 'U16'"
+
+
+def other_structure(value: Any, model: Any, where: str) -> str:
+    """Say what to do about a value of another structure than that of sample 0."""
+    same = "return the same structure for every index"
+    if value is None and where.endswith("sample"):
+        return f"{same}; {SKIPS_NONE}"
+    if not _are_numbers(value, model):
+        return same
+    dtype = model[0].dtype.name
+    return (
+        f"each item of a {type(value).__name__} is a leaf: return numpy.asarray() of it, and give Array((None,), "
+        f"{dtype!r}, max_shape=(512,), form='pad') in its place in spec=, with the longest in the place of 512"
+    )
+
+
+def _are_numbers(value: Any, model: Any) -> bool:
+    """Whether a list of numbers stands where sample 0 has one of another length."""
+    if not isinstance(value, list | tuple) or type(value) is not type(model) or not model:
+        return False
+    return all(isinstance(one, Array) and not one.shape for one in model) and all(map(is_number, value))

@@ -58,7 +58,9 @@ def gather(model: Any, value: Any, where: str, leaves: list[object]) -> None:
         return
     value = plain(value)
     if shown(value) != (expected := shown(model)):
-        remedy = "return the same structure for every index"
+        from ringfeed.given.refusals import other_structure  # noqa: PLC0415 - its room
+
+        remedy = other_structure(value, model, where)
         if model is None:
             expected, remedy = "None as the spec has it there", "return None for every index, or for none"
         raise error_of(where, f"is {shown(value)}", expected, remedy)

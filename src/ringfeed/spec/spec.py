@@ -18,6 +18,7 @@ from ringfeed.spec.array import CONTAINERS, AnyArray, AnyDtype, Array, Leaf, che
 from ringfeed.spec.matching import matching
 from ringfeed.spec.nodes import Node, gather, parts_of, rebuilder, renamed, wrapper
 from ringfeed.spec.values import (
+    SKIPS_NONE,
     as_given,
     from_array,
     from_number,
@@ -37,9 +38,13 @@ MAX_LEAVES, MAX_DEPTH = 1000, 64
 _NONE = "tensorflow.NoneTensorSpec"
 
 
-def _array_of(shape: tuple[int, ...], dtype: AnyDtype, where: str) -> Array:
-    check_array(shape, dtype, where)
-    return Array(shape, dtype)
+def _array_of(found: AnyArray, shape: tuple[int, ...], where: str) -> Array:
+    if found.dtype.hasobject:
+        from ringfeed.given.refusals import of_objects  # noqa: PLC0415 - its room
+
+        raise error_of(where, f"has dtype {found.dtype}", "one without Python objects", of_objects(found))
+    check_array(shape, found.dtype, where)
+    return Array(shape, found.dtype)
 
 
 def _inferred(value: object, where: str) -> Array:
@@ -52,9 +57,9 @@ def _inferred(value: object, where: str) -> Array:
         expected = "an array or number, or a tuple, list or dict of them"
         remedy = "return one of these from __getitem__"
         if value is None:
-            remedy += "; on_error='skip' leaves out samples that are None"
+            remedy += f"; {SKIPS_NONE}"
         raise error_of(where, f"is {shown(value)}", expected, way_out(value) or remedy)
-    return _array_of(found.shape, found.dtype, where)
+    return _array_of(found, found.shape, where)
 
 
 def _with_rows(value: object, where: str, found: AnyArray | None = None) -> AnyArray:
@@ -63,7 +68,7 @@ def _with_rows(value: object, where: str, found: AnyArray | None = None) -> AnyA
         found = from_array(value, where)
     if found is None or not found.ndim:
         got = f"is {shown(value)}" if found is None else "has shape ()"
-        remedy = "return whole batches of arrays, or set batch_size for a dataset of single samples"
+        remedy = "return whole batches of arrays, or set batch_size= or batch_sampler= for a dataset of single samples"
         raise error_of(where, got, "an array with a leading row axis", way_out(value) or remedy)
     return found
 
@@ -204,7 +209,7 @@ class Spec:
             rows.append(len(found))
             if len(found) != rows[0]:
                 _refuse_rows(len(found), rows[0], where)
-            return _array_of(found.shape[1:], found.dtype, where)
+            return _array_of(found, found.shape[1:], where)
 
         return cls(_Scan(f"dataset[{index}]: batch", batch, look).tree), rows[0]
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from ringfeed.spec.spec import Spec
 
+SKIPS_NONE = "on_error='skip' leaves out samples that are None"
 FEW = 8  # numbers in a list that are likely meant as a leaf each
 MAX_SHOWN_BITS = 128  # of an int in an error: Python refuses to print ints of thousands of digits
 
@@ -123,7 +124,7 @@ def from_array(value: object, where: str) -> AnyArray | None:
     try:
         return np.asarray(value)
     except Exception as error:
-        got = f"is {shown(value)}, whose conversion raised {type(error).__name__}: {error}"
+        got = f"is {shown(value)}, whose conversion raised {type(error).__name__}: {str(error).rstrip('.')}"
         raise error_of(where, got, "an array", way_out(value) or "return a NumPy array from __getitem__") from error
 
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 NAMED = 8  # samples of a batch
 _NOTHING = np.empty(0, np.uint8)
-_OF_SAMPLES = "return whole batches of arrays, or set batch_size for a dataset of single samples"
+_OF_SAMPLES = "return whole batches of arrays, or set batch_size= or batch_sampler= for a dataset of single samples"
 
 
 def _batch_of(source: Source, indices: Sequence[int]) -> str:

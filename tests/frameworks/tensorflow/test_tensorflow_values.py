@@ -41,7 +41,15 @@ def test_tensor_specs_are_arrays() -> None:
         (tf.TensorSpec((None, 3)), "spec is a TensorSpec of shape (None, 3), expected a shape that is known; "),
         (tf.TensorSpec(None), "spec is a TensorSpec of shape unknown, expected a shape that is known; "),
         (tf.TensorSpec((), tf.string), "spec is a TensorSpec of dtype tf.string, expected a dtype of fixed width; "),
-        (tf.RaggedTensorSpec((2, None)), "spec is of type RaggedTensorSpec, expected a spec of dense tensors; "),
+        (
+            tf.RaggedTensorSpec((None, 4)),
+            "spec is of type RaggedTensorSpec, expected a spec of dense tensors; give ringfeed.Array((None, 4), "
+            "'float32', max_shape=(300, 4), form='ragged'), with the largest sample in the place of 300",
+        ),
+        (
+            tf.RaggedTensorSpec((2, None), tf.string),
+            "spec is of type RaggedTensorSpec, expected a spec of dense tensors; give a ringfeed.Array of the shape of",
+        ),
     ],
 )
 def test_specs_that_leave_something_open_are_refused(spec: Any, text: str) -> None:
