@@ -37,7 +37,7 @@
 #define RF_PAGE 4096u     /* what the kernel reserves at a time */
 #define RF_CONTROL_MAX (1u << 20)
 #define RF_MAX_WORKERS 256u
-#define RF_MAX_IDS 448u  /* those of fenced workers are used again only after their death */
+#define RF_MAX_IDS 448u  /* those of quarantined workers are used again only after their death */
 #define RF_MAX_CELLS 64u /* cells of one slot */
 #define RF_FAILURE_SIZE 4096u
 
@@ -176,7 +176,7 @@ static inline uint64_t rf_seal_failure(uint64_t ticket, const struct rf_failure 
 
 struct rf_geometry {                      /* what the creator decides; never changes */
     uint32_t slots, cells, workers, rows; /* cells and rows: of one slot; workers: at work at a time */
-    uint32_t ids;                         /* worker lines: workers, and as many as may be fenced meanwhile */
+    uint32_t ids;                         /* worker lines: workers, and as many as may be in quarantine meanwhile */
     uint64_t slot_size, indices_at, marks_at, failures_at;
     uint32_t spin_ns; /* how long to look again before sleeping, while tickets take less; 0: never */
 };

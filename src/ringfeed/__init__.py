@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ringfeed.cli.plan_table import plan
-    from ringfeed.data.worker_info import worker_info
+    from ringfeed.conversion.cast import Cast
     from ringfeed.datasets.frozen import Frozen
     from ringfeed.datasets.mix import Mix
     from ringfeed.datasets.pack import Pack
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     )
     from ringfeed.forms.forms import Masked, Padded, Ragged
     from ringfeed.forms.strings import Bytes, Text
+    from ringfeed.introspection.worker_info import worker_info
     from ringfeed.iterables.streams import Interleave
     from ringfeed.loader import Loader
     from ringfeed.monitor.lease_tracker import debug
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from ringfeed.orders.windows import WindowShuffle
     from ringfeed.remote.options import Ray
     from ringfeed.sharing.door import share
-    from ringfeed.spec.conversion import Cast
     from ringfeed.spec.spec import Array, Spec
 
 if sys.platform != "linux":
@@ -69,7 +69,7 @@ _HOMES = {
     "Array": "spec.spec",
     "Buckets": "orders.buckets",
     "Bytes": "forms.strings",
-    "Cast": "spec.conversion",
+    "Cast": "conversion.cast",
     "ClosedError": "errors",
     "Frozen": "datasets.frozen",
     "Interleave": "iterables.streams",
@@ -102,7 +102,7 @@ _HOMES = {
     "plan": "cli.plan_table",
     "rng": "orders.rng",
     "share": "sharing.door",
-    "worker_info": "data.worker_info",
+    "worker_info": "introspection.worker_info",
 }
 
 _MODULES = ("keras", "testing", "torch")

@@ -12,9 +12,19 @@ FRAMEWORKS = ("tensorflow", "tf_keras", "keras", "torch", "jax", "jaxlib", "flax
 NOT_THE_USERS = frozenset({"ringfeed", "threading", "concurrent", *FRAMEWORKS})
 
 
+def frame_above(count: int) -> FrameType:
+    """Return the frame so many above the function that asks."""
+    return sys._getframe(count + 1)  # noqa: SLF001 - documented; traceback.walk_stack() takes several times as long
+
+
+def frames_by_thread() -> dict[int, FrameType]:
+    """Return where each thread of this process is."""
+    return sys._current_frames()  # noqa: SLF001 - documented, and the only way to another thread's stack
+
+
 def callers_depth() -> int:
     """Return the ``stacklevel`` with which the function that calls this warns at that line."""
-    _, depth = users_frame(sys._getframe(1))  # noqa: SLF001 - traceback.walk_stack() takes several times as long
+    _, depth = users_frame(frame_above(1))
     return depth
 
 

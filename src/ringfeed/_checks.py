@@ -5,6 +5,9 @@ from __future__ import annotations
 import operator
 from numbers import Real
 
+from ringfeed.errors import SpecError
+
+MAX_SHOWN = 220  # characters of each part of an error, so that it is whole when it comes from a worker
 AUTO = "auto"
 MOST = 2**63 - 1  # that C counts to
 
@@ -54,3 +57,10 @@ def check_count(name: str, value: object, least: int, most: int | None = None, *
         message = f"{name}={count} must be at most {most}"
         raise ValueError(message)
     return count
+
+
+def error_of(where: str, got: str, expected: object, remedy: str) -> SpecError:
+    """Return the refusal of what stands at ``where``."""
+    parts = where, got, str(expected)
+    where, got, expected = [part if len(part) <= MAX_SHOWN else f"{part[:90]} ... {part[-90:]}" for part in parts]
+    return SpecError(f"{where} {got}, expected {expected}; {remedy}")

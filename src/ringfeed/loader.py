@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 import weakref
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from ringfeed._checks import MOST, check_choice, check_count
+from ringfeed._callers import frame_above
+from ringfeed._checks import MOST, check_count
 from ringfeed._foreign import refuse_foreign
 from ringfeed._html import table
 from ringfeed._units import show_bytes
@@ -18,15 +18,11 @@ from ringfeed.frameworks.pinned import DeviceSlots, start_driver
 from ringfeed.monitor.bottleneck import STARTUP_S, verdict
 from ringfeed.monitor.memory import Memory, frameworks_in
 from ringfeed.orders._repeated import Repeated
-from ringfeed.orders.buckets import Buckets
-from ringfeed.orders.lists import BatchLists, refuse_beside_lists
-from ringfeed.orders.ranks import Rank
-from ringfeed.orders.sampler import check_seed, draw_seed
-from ringfeed.orders.shard import Shard
+from ringfeed.orders.asked import DEFAULT_BATCH_SIZE, AskedOrder
 from ringfeed.resume.identity import Identity
 from ringfeed.ring.failure import UsersErrors
 from ringfeed.ring.machine import usable_cpus
-from ringfeed.sources import end_loop, open_readers, open_source, with_weights
+from ringfeed.sources.opening import end_loop, open_readers, open_source, with_weights
 
 if TYPE_CHECKING:
     import os
@@ -46,7 +42,7 @@ if TYPE_CHECKING:
     from ringfeed.frameworks.cast import CastTree
     from ringfeed.monitor.stats import Stats
     from ringfeed.monitor.trace import Trace
-    from ringfeed.orders.bucket_order import BucketLists
+    from ringfeed.orders.buckets import Buckets
     from ringfeed.orders.sampler import SeededSampler
     from ringfeed.orders.shard import Uneven
     from ringfeed.remote.options import Ray
@@ -62,11 +58,6 @@ else:
 _Answer = TypeVar("_Answer")
 
 
-class _Default(int):
-    """A default, told by its identity from the same number that a caller says."""
-
-
-DEFAULT_BATCH_SIZE = _Default(32)
 _in_use: weakref.WeakSet[Loader] = weakref.WeakSet()
 
 
@@ -302,28 +293,24 @@ class Loader(Generic[Batch_co]):
         fingerprint: str | None = None,
     ) -> None:
         """Check everything, read sample 0 unless ``spec`` is given, and make the plan; no slot is reserved yet."""
-        self._order = sampler if batch_sampler is None else batch_sampler
-        rows = self._batch_size = check_count("batch_size", batch_size, 1)
-        most_rows = check_count("max_batch_size", max_batch_size, 1)
-        number = draw_seed() if seed is None else check_seed(seed)
-        self._seed_drawn = seed is None
-        self._rank = Rank.of(rank, world_size, shard)
-        check_choice("uneven", uneven, ("pad", "drop", "keep"))
-        uneven = "drop" if drop_remainder else uneven
-        if batch_sampler is not None:
-            sizes = None if batch_size is DEFAULT_BATCH_SIZE else "batch_size"
-            drops = drop_remainder and not isinstance(batch_sampler, Buckets)
-            refuse_beside_lists(sizes, shuffle=shuffle, sampler=sampler, drop_remainder=drops)
-            sampler = lists = self._lists_of(batch_sampler, uneven, most_rows)
-            lists.check_ranks(self._rank.world_size)
-            self._batch_size, rows = None, lists.most
-            most_rows = None if collate_fn is None else most_rows
-        of_each = 1 if batch_sampler is not None or rows is None else rows  # positions of the order that a batch takes
-        part = Shard(self._rank.rank, self._rank.world_size, of_each, uneven)
-        shared = part if part.world_size > 1 else None
-        terms = Terms(rows, spec, most_rows, number, reseed, on_error, part=shared, waits=concurrency is not None)
+        self._asked = asked = AskedOrder.of(
+            batch_size=batch_size,
+            max_batch_size=max_batch_size,
+            seed=seed,
+            rank=rank,
+            world_size=world_size,
+            shard=shard,
+            uneven=uneven,
+            drop_remainder=drop_remainder,
+            batch_sampler=batch_sampler,
+            sampler=sampler,
+            shuffle=shuffle,
+            collates=collate_fn is not None,
+        )
+        sizes, waits = (asked.rows, spec, asked.max_batch_size), concurrency is not None
+        terms = Terms(*sizes, asked.seed, reseed, on_error, part=asked.shared_part, waits=waits)
         source = open_source(dataset, terms, transform, collate_fn, batch_transform, worker_init_fn)
-        if getattr(sampler, "carries_weights", False):
+        if asked.carries_weights:
             source = with_weights(source)
         remote = None if isinstance(backend, str) else _checked(backend, source, start_method)
         self._options = options = Options.of(
@@ -336,7 +323,7 @@ class Loader(Generic[Batch_co]):
             remote=remote,
             start_method=start_method,
             copy=copy,
-            drop_remainder=uneven == "drop",
+            drop_remainder=asked.part.uneven == "drop",
             timeout_s=timeout_s,
             on_stall=on_stall,
             on_error=on_error,
@@ -352,26 +339,21 @@ class Loader(Generic[Batch_co]):
             message = "reseed=True seeds states that all threads share; use backend='process', or ringfeed.rng()"
             raise ValueError(message)
         self._dataset = source.given
-        self._shuffle = shuffle
-        self._rank.check(sampler, seed)
+        asked.rank.check(asked.sampler, seed)
         with UsersErrors():  # of a first sample
-            self._runner = EpochRunner(source, options, part, shuffle=shuffle, sampler=sampler)
+            self._runner = EpochRunner(source, options, asked.part, shuffle=shuffle, sampler=asked.sampler)
         if options.sends:
             end_loop(source)  # which sample 0 was read in
         self._position = self._runner.position
-        self._identity = Identity(source, self._position, self._batch_size, fingerprint, seed_is_drawn=self._seed_drawn)
+        self._identity = Identity(
+            source, self._position, asked.batch_size, fingerprint, seed_is_drawn=asked.seed_is_drawn
+        )
         self._slots = DeviceSlots(self._runner.plan.slot_size, pin=pin)
         self._runner.on_start.append(self._slots.prepare)
         self._imports: Sequence[str] = ()  # frameworks that workers were slow to import
 
     if not TYPE_CHECKING:
         __new__.__wrapped__ = __init__  # for help() and inspect.signature()
-
-    def _lists_of(self, batch_sampler: Any, uneven: Uneven, most: int | None) -> BatchLists | BucketLists:
-        """Return what gives the samples of each batch, of at most ``most``."""
-        if isinstance(batch_sampler, Buckets):
-            return batch_sampler.shared_by(self._rank.world_size, uneven, most)
-        return BatchLists(batch_sampler, most)
 
     # ---- what it is ----
 
@@ -398,12 +380,12 @@ class Loader(Generic[Batch_co]):
     @property
     def batch_size(self) -> int | None:
         """Samples a batch; None for a dataset of whole batches, and with ``batch_sampler``."""
-        return self._batch_size
+        return self._asked.batch_size
 
     @property
     def sampler(self) -> Any:
         """What was given as ``sampler=`` or ``batch_sampler=``; None where ``shuffle=`` says the order."""
-        return self._order
+        return self._asked.given
 
     @property
     def drop_remainder(self) -> bool:
@@ -413,12 +395,12 @@ class Loader(Generic[Batch_co]):
     @property
     def shuffle(self) -> bool:
         """Whether each epoch has an order of its own."""
-        return bool(self._shuffle)
+        return bool(self._asked.shuffle)
 
     @property
     def is_in_order(self) -> bool:
         """Whether every epoch is 0, 1, 2, ..., though the dataset could be read in another order."""
-        in_order = getattr(self._position.sampler, "counts_up", False) and not self._shuffle
+        in_order = getattr(self._position.sampler, "counts_up", False) and not self._asked.shuffle
         return in_order and self._position.sampler.length is not None
 
     @property
@@ -453,7 +435,7 @@ class Loader(Generic[Batch_co]):
         """Return what it feeds, and how, in a line."""
         if not hasattr(self, "_runner"):  # its parameters were refused
             return object.__repr__(self)
-        plan, settings, size = self._runner.plan, self._options, self._batch_size
+        plan, settings, size = self._runner.plan, self._options, self._asked.batch_size
         batches = "whole batches" if size is None else f"batches of {size}"
         if size is None and not self._runner.source.whole:
             batches = f"batches of up to {plan.layout.rows}"
@@ -462,8 +444,8 @@ class Loader(Generic[Batch_co]):
         workers = f"workers {kind}: {most}{plan.workers - settings.readers}" if plan.workers else "no workers"
         workers += " and a reader" if settings.readers else ""
         memory = f"slots: {most}{plan.slots}, {show_bytes(plan.total)}"
-        rank = f"{self._rank}, " if self._rank.found or self._rank.world_size > 1 else ""
-        seed = f"seed: {self._runner.source.seed}, " if self._seed_drawn else ""
+        rank = f"{self._asked.rank}, " if self._asked.rank.found or self._asked.rank.world_size > 1 else ""
+        seed = f"seed: {self._runner.source.seed}, " if self._asked.seed_is_drawn else ""
         return f"<Loader of {type(self._dataset).__name__}: {batches}, {seed}{rank}{workers}, {memory}>"
 
     def _repr_html_(self) -> str | None:
@@ -476,7 +458,7 @@ class Loader(Generic[Batch_co]):
 
     def __str__(self) -> str:
         """Return the same; in Keras' error for data that it does not know, with what Keras takes."""
-        asked_by = str(sys._getframe(1).f_globals.get("__name__"))  # noqa: SLF001 - there is no other way
+        asked_by = str(frame_above(1).f_globals.get("__name__"))
         hint = ", expected what its to_keras() returns" if asked_by.partition(".")[0] == "keras" else ""
         return f"{self!r}{hint}"
 
@@ -671,7 +653,7 @@ class Loader(Generic[Batch_co]):
             has_more=runner.has_more,
             request_stop=runner.request_stop,
             set_seed=runner.set_seed,
-            seed_is_drawn=self._seed_drawn,
+            seed_is_drawn=self._asked.seed_is_drawn,
             state_dict=self.state_dict,
             load_state_dict=self.load_state_dict,
         )
@@ -699,7 +681,7 @@ class Loader(Generic[Batch_co]):
     @property
     def _has_fixed_rows(self) -> bool:
         """Whether all batches have as many rows."""
-        keeps, is_sized = self._options.on_error != "skip", self._batch_size is not None
+        keeps, is_sized = self._options.on_error != "skip", self._asked.batch_size is not None
         return keeps and is_sized and self._options.drop_remainder and not self._runner.source.collates
 
     def _count(self) -> int | None:
@@ -721,7 +703,7 @@ class Loader(Generic[Batch_co]):
         Raises SpecError for what cannot be cast so, and ValueError with a `PrioritizedSampler`, for whose batches
         ``fit`` has no place.
         """
-        if getattr(self._order, "carries_weights", False):
+        if self._asked.carries_weights:
             raise ValueError(
                 "to_keras() with a PrioritizedSampler: fit reads a batch of three as (x, y, sample_weight), and these "
                 "are (sample, index, weight); write the loop: for (x, y), index, weight in loader: "

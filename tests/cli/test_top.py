@@ -193,7 +193,7 @@ def test_without_rich(arguments: list[str], status: int, said: str) -> None:
 
 
 @pytest.fixture
-def onlooker(trainer: Trainer) -> Iterator[subprocess.Popen[str]]:
+def observer(trainer: Trainer) -> Iterator[subprocess.Popen[str]]:
     """`ringfeed top` on the trainer, writing into a pipe; its first picture has come."""
     command = [sys.executable, "-m", "ringfeed", "top", str(trainer.pid), "--interval", "0.05"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -214,32 +214,32 @@ def onlooker(trainer: Trainer) -> Iterator[subprocess.Popen[str]]:
     [("loader.close()", "process {pid} has closed what was shown\n"), ("os._exit(3)", "process {pid} has ended\n")],
     ids=["close", "end"],
 )
-def test_the_end_of_what_is_watched(trainer: Trainer, onlooker: subprocess.Popen[str], act: str, said: str) -> None:
+def test_the_end_of_what_is_watched(trainer: Trainer, observer: subprocess.Popen[str], act: str, said: str) -> None:
     """That the loader was closed, or the process ended, is said, and is no error."""
     trainer.begin(act)
-    out, err = onlooker.communicate(timeout=PATIENCE_S)
-    assert (onlooker.returncode, err) == (0, "")
+    out, err = observer.communicate(timeout=PATIENCE_S)
+    assert (observer.returncode, err) == (0, "")
     assert out.endswith(said.format(pid=trainer.pid))
 
 
 @pytest.mark.usefixtures("nothing_left")
-def test_ctrl_c(trainer: Trainer, onlooker: subprocess.Popen[str]) -> None:
+def test_ctrl_c(trainer: Trainer, observer: subprocess.Popen[str]) -> None:
     """Ctrl-C leaves quietly, and the loader goes on."""
-    onlooker.send_signal(signal.SIGINT)
-    _, err = onlooker.communicate(timeout=PATIENCE_S)
-    assert (onlooker.returncode, err) == (0, "")
+    observer.send_signal(signal.SIGINT)
+    _, err = observer.communicate(timeout=PATIENCE_S)
+    assert (observer.returncode, err) == (0, "")
     assert trainer.do("print(len(drain(batches)))") == "92\n"
 
 
 @pytest.mark.usefixtures("nothing_left")
-def test_a_reader_that_has_had_enough(trainer: Trainer, onlooker: subprocess.Popen[str]) -> None:
+def test_a_reader_that_has_had_enough(trainer: Trainer, observer: subprocess.Popen[str]) -> None:
     """A pipe that nobody reads any more ends it without a word."""
     assert trainer.pid
-    assert onlooker.stdout is not None
-    assert onlooker.stderr is not None
-    onlooker.stdout.close()
-    assert onlooker.wait(PATIENCE_S) == 0
-    assert onlooker.stderr.read() == ""
+    assert observer.stdout is not None
+    assert observer.stderr is not None
+    observer.stdout.close()
+    assert observer.wait(PATIENCE_S) == 0
+    assert observer.stderr.read() == ""
 
 
 # ---- live ----

@@ -19,7 +19,7 @@ import pytest
 import ringfeed
 from datasets import SAID, Batches, Bulk, Imported, ImportedBatches, Oracle, ReadInto, check, imported_in_turn
 from ringfeed.data.terms import Terms
-from ringfeed.sources import open_source
+from ringfeed.sources.opening import open_source
 from ringfeed.spec.spec import Spec
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def test_a_worker_imports_the_kind_that_it_reads(kind: str, start_method: Any) -
     most = 1 if kind == "batches" else None
     with ringfeed.Loader(KINDS[kind], workers=1, start_method=start_method, max_batch_size=most, **settings) as loader:
         for batch in loader:
-            always = ["data.base", "data.reader", "data.terms", "data.worker_info", "orders.rng"]
+            always = ["data.base", "data.reader", "data.terms", "introspection.worker_info", "orders.rng"]
             assert batch.tobytes().decode().split() == sorted([*always, *PARTS[kind]])
 
 

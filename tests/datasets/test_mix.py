@@ -17,7 +17,7 @@ import ringfeed
 from datasets import SAID, Batches, Bulk, Imported, Misbehaving, Oracle, ReadInto, Reshuffling, drain
 from ringfeed import Array, Loader, Mix, SpecError
 from ringfeed.data.terms import Terms
-from ringfeed.sources import open_source
+from ringfeed.sources.opening import open_source
 from watching import lose_patience, wait_until
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ def test_a_worker_imports_only_what_reads_a_mix() -> None:
                 "data.reader",
                 "data.rows",
                 "data.terms",
-                "data.worker_info",
+                "introspection.worker_info",
                 "datasets.members",
                 "datasets.mix",
                 "orders.rng",

@@ -231,14 +231,14 @@ def test_a_loader_closed_beside_others(start: Any) -> None:
 
 
 STARTING = """
-popen = spawn._popen
+popen = spawn.start_interpreter
 started = []
 def note(*args):
     started.append(popen(*args))
     if len(started) == 2:
         print(json.dumps([process.pid for process in started]), flush=True)
     return started[-1]
-spawn._popen = note
+spawn.start_interpreter = note
 iterator = iter(loader_of("spawn", Unhurried(20)))
 next(iterator)
 """

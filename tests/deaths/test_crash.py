@@ -67,9 +67,9 @@ class Row(NamedTuple):
 
 
 MATRIX = (
-    Row("before hello", ("SIGKILL", "SIGSEGV"), ("spawn", "forkserver")),
-    Row("before hello", ("SIGABRT",), ("spawn", "forkserver")),
-    Row("before hello", ("SIGKILL", "SIGTERM"), ("fork",)),  # pytest's faulthandler would report the others at length
+    Row("before its config", ("SIGKILL", "SIGSEGV"), ("spawn", "forkserver")),
+    Row("before its config", ("SIGABRT",), ("spawn", "forkserver")),
+    Row("before its config", ("SIGKILL", "SIGTERM"), ("fork",)),  # pytest reports the others at length
     *(Row("unpickling", few, ("spawn",)) for few in FEW),
     *(Row("unpickling anew", few) for few in FEW),
     *(Row("opening", few) for few in FEW),
@@ -166,7 +166,7 @@ class Executioner(threading.Thread):
                 os.kill(int(held.read_text()), OUTSIDE[deed])
 
 
-def end_before_hello(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
+def end_before_its_config(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the first workers end before they are told anything."""
     original = Processes._launch
     left = list(row.deeds)
@@ -189,8 +189,8 @@ def test_a_death_loses_nothing(
     """Wherever a worker ends, and however, every batch of every epoch is whole and in order; restarts are counted."""
     if row.where == "published, not woken" and FUTEX_SYSCALL is None:
         pytest.skip("the number of the system call is not known here")
-    if row.where == "before hello":
-        end_before_hello(row, monkeypatch)
+    if row.where == "before its config":
+        end_before_its_config(row, monkeypatch)
     dataset = doomed(row.where, row.deeds, tmp_path)
     executioner = Executioner(row, tmp_path)
     with open_loader(dataset, method) as loader:

@@ -209,7 +209,7 @@ def test_a_wake_after_close_writes_nowhere(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(threading, "excepthook", hook)
     mine = os.eventfd(0, os.EFD_NONBLOCK)
     os.dup2(mine, number)
-    pool.dismiss()
+    pool.request_stop()
     loader.close()
     with pytest.raises(BlockingIOError):
         os.eventfd_read(mine)

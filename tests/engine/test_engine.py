@@ -280,15 +280,15 @@ def test_errors_that_are_kept_hold_no_slots() -> None:
 class Interrupting:
     """What an engine takes from; Ctrl-C comes after the next takes."""
 
-    def __init__(self, taker: Any, times: int) -> None:
-        self.taker = taker
+    def __init__(self, intake: Any, times: int) -> None:
+        self.intake = intake
         self.times = times
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.taker, name)
+        return getattr(self.intake, name)
 
     def take(self, turn: int) -> bool:
-        taken: bool = self.taker.take(turn)
+        taken: bool = self.intake.take(turn)
         if self.times and taken:
             self.times -= 1
             raise KeyboardInterrupt
@@ -309,7 +309,7 @@ def test_ctrl_c_after_a_take_costs_no_batch() -> None:
     with ringfeed.Loader(EachTenthFails(200), batch_size=5, workers=1, slots=3, on_error="skip") as loader:
         batches = iter(loader)
         engine: Any = loader._runner.engine
-        engine.taker = Interrupting(engine.taker, 3)
+        engine.intake = Interrupting(engine.intake, 3)
         interrupted = 0
         seen: list[int] = []
         while True:

@@ -48,6 +48,7 @@ def understood(**parameters: Any) -> tuple[int, int | None, int | str | None, li
     source: Any = SimpleNamespace(
         whole=parameters.pop("whole", False), at_once=False, is_async=False, streams=parameters.pop("streams", 0)
     )
+    source.innermost = source
     found = Options.of(source, **{**DEFAULTS, **parameters})
     return found.workers, found.slots, found.memory, sorted(found.auto)
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ringfeed
-from ringfeed.orders.lists import BatchLists, ListEpoch
+from ringfeed.orders.batch_lists import BatchLists, ListEpoch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,9 +8,9 @@ import pytest
 
 import points
 from ringfeed.iterables.round_robin import RoundRobinEpoch
+from ringfeed.orders.batch_lists import ListOrder
 from ringfeed.orders.buckets import Buckets
 from ringfeed.orders.custom import Custom
-from ringfeed.orders.lists import ListOrder
 from ringfeed.orders.mix import MixSampler
 from ringfeed.orders.sampler import Positional, Sequential, Shuffled
 from ringfeed.orders.shard import Shard

@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2] / "src" / "ringfeed"
 LAYERS = (
-    "errors _process _units _html _progress _classes _callers _checks _foreign",
-    "ring orders",
+    "errors",
+    "_process _units _html _progress _classes _callers _checks _foreign",
+    "conversion ring orders",
     "spec",
-    "given",
+    "coercion introspection",
     "forms",
     "data",
     "iterables",
@@ -31,7 +32,7 @@ LAYERS = (
     "transport",
     "relay",
     "workers monitor",
-    "forkserver remote resume tuning report sources",
+    "forkserver threads remote resume tuning report sources",
     "profiling simulation",
     "engine frameworks",
     "loader",
@@ -41,7 +42,9 @@ LAYERS = (
 )
 CORE = {"ring", "spec", "data", "workers", "engine", "loader", "sources"}
 ROOMS = {
-    "given",
+    "coercion",
+    "conversion",
+    "introspection",
     "forms",
     "iterables",
     "datasets",
@@ -49,13 +52,20 @@ ROOMS = {
     "waiting",
     "relay",
     "forkserver",
+    "threads",
     "remote",
     "tuning",
     "profiling",
     "report",
     "simulation",
 }
-DOORS = {("spec", "given"), ("spec", "forms"), ("workers", "forkserver"), ("workers", "remote")}
+DOORS = {
+    ("spec", "coercion"),
+    ("spec", "forms"),
+    ("workers", "forkserver"),
+    ("workers", "threads"),
+    ("workers", "remote"),
+}
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer.split()}
 
 

@@ -15,7 +15,7 @@ from ringfeed.engine.plan import make_plan
 from ringfeed.remote.pace import in_flight, row_size, set_pace
 from ringfeed.ring import _ring
 from ringfeed.ring.segment import Segment
-from ringfeed.sources import open_source
+from ringfeed.sources.opening import open_source
 
 if TYPE_CHECKING:
     from ringfeed.data.base import Source

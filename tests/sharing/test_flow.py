@@ -9,8 +9,8 @@ import pytest
 
 from ringfeed import Loader, StallError
 from ringfeed.ring.failure import decode
+from ringfeed.sharing.copy_policy import GRACE_S
 from ringfeed.sharing.flow import Flow
-from ringfeed.sharing.room import GRACE_S
 from ringfeed.sharing.terms import Cut, Terms
 from ringfeed.sharing.trainings import Ask, Sent, Training
 

@@ -283,11 +283,11 @@ def test_a_host_that_is_stopped(share: shared.Share) -> None:
     (training,) = share.all(1)
     batches = iter(training)
     found = [next(batches)[1].tolist()]
-    training._joined.line._timeout_s = 1.0
+    training._joined.connection._timeout_s = 1.0
     os.kill(training.host_pid, signal.SIGSTOP)
     with pytest.raises(StallError) as caught:
         found += shared.until_it_fails(batches)
-    training._joined.line._timeout_s = 60.0
+    training._joined.connection._timeout_s = 60.0
     os.kill(training.host_pid, signal.SIGCONT)
     assert str(caught.value) == (
         f"share(name={share.name!r}): its host process (pid {training.host_pid}) has not answered for 1 s"

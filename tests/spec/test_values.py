@@ -21,7 +21,7 @@ import pytest
 import ringfeed
 from judge import raw
 from ringfeed import Array, SpecError
-from ringfeed.given.refusals import way_out
+from ringfeed.coercion.refusals import way_out
 from ringfeed.spec._writer import FieldWriter
 from ringfeed.spec.spec import Spec
 

@@ -93,14 +93,14 @@ def limit_beyond(name: str, room: int) -> None:
 
 def limit_address_space_of_workers(size: int) -> None:
     """Leave each spawned worker so much address space."""
-    popen = spawn._popen
+    popen = spawn.start_interpreter
 
     def start(*args: Any) -> Any:
         process = popen(*args)
         resource.prlimit(process.pid, resource.RLIMIT_AS, (size, size))
         return process
 
-    spawn._popen = start
+    spawn.start_interpreter = start
 
 
 def be_nobody() -> None:

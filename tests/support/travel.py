@@ -12,8 +12,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
-from ringfeed.transport import imports
-from ringfeed.transport import shared_dataset as ship
+from ringfeed.transport import imports, shared_dataset
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,18 +21,18 @@ TIMEOUT_S = 240
 
 _WORKER = """
 import ast, sys
-from ringfeed.transport import shared_dataset as ship
+from ringfeed.transport import shared_dataset
 manifest, fds = ast.literal_eval(sys.argv[1])
-subject, ask = ship.unpack(manifest, fds)
+subject, ask = shared_dataset.unpack(manifest, fds)
 print(repr(ask(subject)))
 """
 
 
-def start(shipment: ship.Shipment) -> subprocess.Popen[str]:
-    """Start a worker on the shipment of a pair (subject, question); it prints the answer's repr."""
+def start(sent: shared_dataset.SharedDataset) -> subprocess.Popen[str]:
+    """Start a worker on the pickle of a pair (subject, question); it prints the answer's repr."""
     return subprocess.Popen(
-        [sys.executable, "-c", _WORKER, repr((shipment.manifest(), shipment.fds))],
-        pass_fds=shipment.fds,
+        [sys.executable, "-c", _WORKER, repr((sent.manifest(), sent.fds))],
+        pass_fds=sent.fds,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -42,9 +41,9 @@ def start(shipment: ship.Shipment) -> subprocess.Popen[str]:
     )
 
 
-def ask_shipment(shipment: ship.Shipment) -> Any:
-    """The answer of a worker to the question in a shipment."""
-    with start(shipment) as worker:
+def ask_sent(sent: shared_dataset.SharedDataset) -> Any:
+    """The answer of a worker to the question that it was sent."""
+    with start(sent) as worker:
         try:
             answer, errors = worker.communicate(timeout=TIMEOUT_S)
         finally:
@@ -55,12 +54,12 @@ def ask_shipment(shipment: ship.Shipment) -> Any:
 
 def ask(subject: object, question: Callable[[Any], Any]) -> Any:
     """What ``question(subject)`` gives in a worker: plain values only."""
-    shipment = ship.ship(ship.pack((subject, question)))
-    assert shipment is not None
+    sent = shared_dataset.to_shared_memory(shared_dataset.pack((subject, question)))
+    assert sent is not None
     try:
-        return ask_shipment(shipment)
+        return ask_sent(sent)
     finally:
-        shipment.close()
+        sent.close()
 
 
 def ask_loaded(subject: object, question: Callable[[Any], Any]) -> Any:

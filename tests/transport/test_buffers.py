@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import travel
-from ringfeed.transport import shared_dataset as ship
+from ringfeed.transport import shared_dataset
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,16 +80,16 @@ def test_arrays_of_all_kinds_arrive_as_they_left() -> None:
 def test_large_arrays_travel_out_of_band(make: Callable[[], Any]) -> None:
     """All bytes of a large array are shared, whatever its dtype; the stream holds only its description."""
     array = make()
-    parcel = ship.pack(array)
-    assert parcel.out_of_band == array.nbytes
-    assert parcel.in_band < 500
+    packed = shared_dataset.pack(array)
+    assert packed.out_of_band == array.nbytes
+    assert packed.in_band < 500
 
 
 @pytest.mark.parametrize("make", STRIDED.values(), ids=STRIDED)
 def test_arrays_with_gaps_keep_their_values(make: Callable[[], Any]) -> None:
     """An array that is not contiguous travels out of band as a contiguous copy, as writable as it was."""
     array = make()
-    assert ship.pack(array).out_of_band == (array.nbytes if array.nbytes >= 4096 else 0)
+    assert shared_dataset.pack(array).out_of_band == (array.nbytes if array.nbytes >= 4096 else 0)
     there, here = travel.ask(array, looks), looks(array)
     assert (there[:4], there[-1]) == (here[:4], here[-1])
     assert there[4] is True
@@ -98,20 +98,20 @@ def test_arrays_with_gaps_keep_their_values(make: Callable[[], Any]) -> None:
 def test_an_array_in_two_places_is_one_array_there_too() -> None:
     """References to one array stay references to one array, and it travels once."""
     array = np.zeros(5000)
-    parcel = ship.pack({"x": array, "y": array})
-    assert parcel.out_of_band == array.nbytes
+    packed = shared_dataset.pack({"x": array, "y": array})
+    assert packed.out_of_band == array.nbytes
     assert travel.ask({"x": array, "y": array}, lambda dataset: dataset["x"] is dataset["y"])
 
 
 def test_arrays_are_not_copied_by_pack() -> None:
-    """A parcel refers to the arrays themselves: what is written before the shipment is shipped."""
+    """A pickled dataset refers to the arrays themselves: what is written before it is in shared memory travels."""
     array = np.zeros(5000)
-    parcel = ship.pack(array)
+    packed = shared_dataset.pack(array)
     array[7] = 3
-    shipment = ship.ship(parcel)
-    assert shipment
-    assert ship.unpack(shipment.manifest(), shipment.fds)[7] == 3
-    shipment.close()
+    sent = shared_dataset.to_shared_memory(packed)
+    assert sent
+    assert shared_dataset.unpack(sent.manifest(), sent.fds)[7] == 3
+    sent.close()
 
 
 # Mapped files.
@@ -145,8 +145,8 @@ def test_mapped_files_travel_as_their_names(file: Path, mode: Any) -> None:
     """Every view of a np.memmap is the same view of the same file in a worker; no byte of it travels."""
     mapped = np.memmap(file, "i4", mode, 16, (100, 50))
     views = [view(mapped) for view in VIEWS.values()]
-    assert ship.pack(views).out_of_band == 0
-    assert ship.pack(views).in_band < 4000
+    assert shared_dataset.pack(views).out_of_band == 0
+    assert shared_dataset.pack(views).in_band < 4000
     assert travel.ask(views, lambda views: repr(list(map(looks, views)))) == repr(list(map(looks, views)))
 
 
@@ -180,7 +180,7 @@ def test_what_was_written_to_a_private_mapping_travels(file: Path) -> None:
     """With mode c the file lacks what was written: the content is sent, as an ordinary array."""
     mapped = np.memmap(file, "i4", "c", 16, (100, 50))
     mapped[3, 3] = -1
-    assert ship.pack(mapped).out_of_band == mapped.nbytes
+    assert shared_dataset.pack(mapped).out_of_band == mapped.nbytes
     assert travel.ask(mapped, looks) == ("ndarray", *looks(mapped)[1:])
 
 
@@ -195,7 +195,7 @@ def test_npy_files_travel_as_their_names(tmp_path: Path) -> None:
     """What np.load maps is mapped again, in Fortran order too."""
     np.save(tmp_path / "x.npy", np.asfortranarray(np.arange(6000).reshape(60, 100)))
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
-    assert ship.pack(mapped).out_of_band == 0
+    assert shared_dataset.pack(mapped).out_of_band == 0
     assert travel.ask(mapped, looks) == looks(mapped)
 
 
@@ -205,7 +205,7 @@ _TENSORS = """
 import sys; sys.path[:0] = {path!r}
 import warnings
 import torch, travel
-from ringfeed.transport import shared_dataset as ship
+from ringfeed.transport import shared_dataset
 
 parameter = torch.nn.Parameter(torch.ones(3))
 tensors = [
@@ -215,9 +215,9 @@ tensors = [
 ]
 def looks(tensors):
     return [(type(t).__name__, str(t.dtype), tuple(t.shape), t.requires_grad, t.tolist()) for t in tensors]
-parcel = ship.pack(tensors)
-assert parcel.out_of_band == 9000 * 8 + 90 * 50 * 8 + 5000 * 2, parcel.out_of_band
-assert parcel.in_band < 6000, parcel.in_band
+packed = shared_dataset.pack(tensors)
+assert packed.out_of_band == 9000 * 8 + 90 * 50 * 8 + 5000 * 2, packed.out_of_band
+assert packed.in_band < 6000, packed.in_band
 def shared(tensors):
     tensors[1][3] = -7
     return tensors[1].numpy()[3].item()

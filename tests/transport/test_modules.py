@@ -19,7 +19,7 @@ import ringfeed
 import travel
 from ringfeed.errors import ShipError
 from ringfeed.transport import modules as _modules
-from ringfeed.transport import shared_dataset as ship
+from ringfeed.transport import shared_dataset
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -264,7 +264,7 @@ def test_a_dataset_that_cannot_travel_says_what_it_said(write: Any) -> None:
     dataset = write({"mine": ANY}).Numbers()
     dataset.file = (i for i in range(3))
     with pytest.raises(ShipError) as caught:
-        ship.pack(dataset)
+        shared_dataset.pack(dataset)
     assert str(caught.value).startswith("dataset.file is a generator and cannot be sent to a worker process; ")
     del dataset.file
     assert ask(dataset) == (3, [])
@@ -323,15 +323,15 @@ def test_a_new_version_ships_only_what_changed(write: Any) -> None:
     """A version names the classes that workers have: their parts are not sent again, whatever the module has become."""
     mine = write({"mine": RICH.replace("{ANSWER}", "SCALE"), "tools": TOOLS})
     dataset = mine.Rich()
-    first = ship.ship(ship.pack(dataset))
+    first = shared_dataset.to_shared_memory(shared_dataset.pack(dataset))
     assert first is not None
     try:
         mine.SCALE, mine.Base.seen = 4, 9
-        assert ship.ship(ship.pack(dataset, previous=first), first) is None
+        assert shared_dataset.to_shared_memory(shared_dataset.pack(dataset, previous=first), first) is None
         dataset.number = 5
-        parcel = ship.pack(dataset, previous=first)
-        assert parcel.parts is first.parts
-        assert len(parcel.stream) < 500 < len(parcel.parts.streams[0])
+        packed = shared_dataset.pack(dataset, previous=first)
+        assert packed.parts is first.parts
+        assert len(packed.stream) < 500 < len(packed.parts.streams[0])
     finally:
         first.close()
 
@@ -342,17 +342,17 @@ def test_the_classes_of_two_versions_are_the_same(write: Any) -> None:
     dataset = mine.Rich()
 
     def both(versions: Any) -> Any:
-        from ringfeed.transport import shared_dataset as ship  # noqa: PLC0415 - of the worker
+        from ringfeed.transport import shared_dataset  # noqa: PLC0415 - of the worker
 
-        first = ship.unpack(*versions[0])
+        first = shared_dataset.unpack(*versions[0])
         type(first).point = "kept"
-        second = ship.unpack(*versions[1])
+        second = shared_dataset.unpack(*versions[1])
         return type(second) is type(first), second.point, second[0], second.number
 
-    first = ship.ship(ship.pack(dataset))
+    first = shared_dataset.to_shared_memory(shared_dataset.pack(dataset))
     assert first is not None
     dataset.number = 1
-    second = ship.ship(ship.pack(dataset, previous=first), first)
+    second = shared_dataset.to_shared_memory(shared_dataset.pack(dataset, previous=first), first)
     assert second is not None
     question = cloudpickle.dumps(both)
     script = (

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import travel
-from ringfeed.transport import pickler as _pickler
+from ringfeed.transport import pickler
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -215,9 +215,9 @@ def test_a_main_module_under_its_other_name_travels_by_value(monkeypatch: pytest
 def test_the_classes_of_a_new_version_are_those_of_the_last() -> None:
     """A worker that unpickles two versions of one dataset sees instances of one class."""
     dataset: Any = plain()
-    first = pickle.loads(_pickler.dump(dataset, _pickler.Pickler()).stream, buffers=[bytes(24_000)])
+    first = pickle.loads(pickler.dump(dataset, pickler.Pickler()).stream, buffers=[bytes(24_000)])
     dataset.scale = 3
-    second = pickle.loads(_pickler.dump(dataset, _pickler.Pickler()).stream, buffers=[bytes(24_000)])
+    second = pickle.loads(pickler.dump(dataset, pickler.Pickler()).stream, buffers=[bytes(24_000)])
     assert type(first) is type(second)
     assert (first.scale, second.scale) == (2, 3)
 
@@ -226,4 +226,4 @@ def test_the_classes_of_a_new_version_are_those_of_the_last() -> None:
 def test_an_unchanged_dataset_gives_the_same_bytes(make: Callable[[], Any]) -> None:
     """Pickling again gives the same stream, so that nothing is sent where nothing changed."""
     dataset = make()
-    assert _pickler.dump(dataset, _pickler.Pickler()).stream == _pickler.dump(dataset, _pickler.Pickler()).stream
+    assert pickler.dump(dataset, pickler.Pickler()).stream == pickler.dump(dataset, pickler.Pickler()).stream

@@ -16,7 +16,7 @@ import ringfeed
 from datasets import Oracle, check, drain, flat
 from ringfeed.data import reader
 from ringfeed.errors import PlanError, WorkerError
-from ringfeed.tuning import resizer as sizing
+from ringfeed.tuning import resizer
 from ringfeed.tuning.autotune import Setting
 from scripting import ROOM, Slowly, scripted
 from watching import pids, pool_of, wait_until
@@ -31,7 +31,7 @@ BACKENDS = [{"backend": "thread"}, {"start_method": "spawn"}, {"start_method": "
 
 @pytest.fixture(autouse=True)
 def _looks_at_each_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sizing, "LOOK_NS", 0)
+    monkeypatch.setattr(resizer, "LOOK_NS", 0)
 
 
 def reserved_slots(loader: ringfeed.Loader) -> float:
@@ -131,7 +131,7 @@ def test_a_slot_that_the_machine_has_no_room_for_is_refused(monkeypatch: pytest.
         raise PlanError(message)
 
     loader, script = scripted(Oracle(100), (1, 3), (1, 5))
-    monkeypatch.setattr(sizing, "check_room", full)
+    monkeypatch.setattr(resizer, "check_room", full)
     with loader:
         assert drain(loader) == list(range(100))
         assert script.refusals == [f"another slot needs {loader.plan.slot_size} bytes"]

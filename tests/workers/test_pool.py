@@ -317,7 +317,7 @@ def test_iterators_from_several_threads() -> None:
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_rows_do_not_wait_for_a_forkserver_that_is_stopped(method: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A dead worker's rows go to the others at once, though its forkserver cannot say yet how it ended."""
-    monkeypatch.setattr(forkserver, "BURIAL_S", 200.0)
+    monkeypatch.setattr(forkserver, "END_S", 200.0)
     with ringfeed.Loader(
         Oracle(400, sleep_s=0.01), batch_size=4, workers=2, start_method=method, spec=Oracle.SPEC, timeout_s=120
     ) as loader:

@@ -144,7 +144,7 @@ def test_a_worker_that_cannot_be_ended(method: Any, tmp_path: Path, immortal: se
         assert loader.slot_states().count("draining") == 1
         os.kill(immortal.pop(), signal.SIGKILL)
         wait_until(lambda: "draining" not in loader.slot_states())
-        wait_until(lambda: pool_of(loader)._roster.fenced == {})
+        wait_until(lambda: pool_of(loader)._roster.quarantined == {})
         for number, batch in enumerate(loader):
             check(batch, number)
         assert loader.stats().restarts == 1
@@ -162,7 +162,7 @@ def test_a_fenced_worker_that_wakes_up(tmp_path: Path, immortal: set[int]) -> No
         held = next(batches)
         check(held, 1)
         lose_patience(loader, 120)
-        assert [worker.pid for worker in pool_of(loader)._roster.fenced.values()] == [pid]
+        assert [worker.pid for worker in pool_of(loader)._roster.quarantined.values()] == [pid]
         os.kill(pid, signal.SIGCONT)
         wait_until((tmp_path / "5 spoiled").exists)
         check(held, 1)
@@ -240,7 +240,7 @@ def test_a_sample_that_no_worker_comes_back_from(tmp_path: Path, immortal: set[i
             (tmp_path / name).write_text("")
             assert pool_of(loader).kill_stuck(1) == 1
         immortal.add(stopped(tmp_path, "again"))
-        assert {worker.pid for worker in pool_of(loader)._roster.fenced.values()} < immortal
+        assert {worker.pid for worker in pool_of(loader)._roster.quarantined.values()} < immortal
         assert loader.stats().restarts >= 2
         lose_patience(loader, 0.1)
         with pytest.raises(ringfeed.StallError) as caught:

@@ -128,10 +128,10 @@ def test_used_up_restarts_make_spare_workers_unwanted() -> None:
 def test_workers_that_sigkill_could_not_end_are_restarts() -> None:
     """They count towards max_restarts."""
     policy = grown(max_restarts=2)
-    policy.count_fenced(2)
+    policy.count_quarantined(2)
     assert policy.restarts == 2
     with pytest.raises(WorkerError) as caught:
-        policy.count_fenced(1)
+        policy.count_quarantined(1)
     assert str(caught.value) == USED_UP.format("could not be ended by SIGKILL", 2)
 
 

@@ -167,7 +167,7 @@ def test_how_a_worker_ended(method: str, number: Any, end: str) -> None:
     launcher = Spawner() if method == "spawn" else forker()
     worker = launcher.start()
     if number is None:
-        worker.shutdown()  # it waits for its hello
+        worker.shutdown()  # it waits for its `WorkerConfig`
     else:
         signal.pidfd_send_signal(worker.pidfd, number)
     assert worker.is_dead(120)
@@ -184,7 +184,7 @@ def test_a_process_that_cannot_die_is_not_waited_for() -> None:
     status = lambda: waiting.append(threading.current_thread().name)  # noqa: E731 - one line
     stuck = WorkerProcess(worker.pid, Descriptor(os.dup, worker.pidfd), worker.channel, status, is_child=True)
     assert stuck.exit_reason() == "ended"
-    wait_until(lambda: waiting == ["ringfeed-undertaker"])
+    wait_until(lambda: waiting == ["ringfeed-reaper"])
     worker.kill()
     assert worker.is_dead(120)
     worker.exit_reason()

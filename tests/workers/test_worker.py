@@ -27,8 +27,8 @@ from ringfeed.data.terms import Terms
 from ringfeed.engine.plan import make_plan
 from ringfeed.ring import _ring
 from ringfeed.ring.segment import Segment
-from ringfeed.sources import open_source
-from ringfeed.transport.shared_dataset import pack, ship
+from ringfeed.sources.opening import open_source
+from ringfeed.transport.shared_dataset import pack, to_shared_memory
 from ringfeed.workers import channel as channels
 from ringfeed.workers.spawn import Spawner
 from travel import without_figures
@@ -44,7 +44,7 @@ METHODS = ["spawn", "fork", "forkserver"]
 
 
 class Bench:
-    """A ring of one worker over numbers, and what a worker process is told in its hello."""
+    """A ring of one worker over numbers, and the `WorkerConfig` of a worker process."""
 
     def __init__(self, dataset: Any) -> None:
         self.source = open_source(dataset, Terms(4))
@@ -55,22 +55,22 @@ class Bench:
         self.ring.become_consumer(8, 3)
         self.stack_fd = os.memfd_create("stack")
 
-    def hello(self, shipment: Any, version: int = 0) -> tuple[dict[str, Any], tuple[int, ...]]:
-        """Return the message and the descriptors that introduce a worker."""
-        message = {
-            "source": self.source,
-            "offsets": self.plan.layout.offsets,
-            "number": 0,
-            "sizes": self.segment.sizes,
-            "version": version,
-            "manifest": shipment.manifest(),
-            "lane": 0,
-            "workers": 1,
-            "bars": [],
-            "states": 0,
-            "start": 0,
-        }
-        return message, (self.segment.control_fd, self.segment.slots_fd, self.stack_fd, *shipment.fds)
+    def config(self, sent: Any, version: int = 0) -> tuple[channels.WorkerConfig, tuple[int, ...]]:
+        """Return the first message to a worker, and its descriptors."""
+        config = channels.WorkerConfig(
+            source=self.source,
+            offsets=self.plan.layout.offsets,
+            sizes=self.segment.sizes,
+            number=0,
+            lane=0,
+            workers=1,
+            starts=0,
+            version=version,
+            manifest=sent.manifest(),
+            bars=[],
+            states_size=0,
+        )
+        return config, (self.segment.control_fd, self.segment.slots_fd, self.stack_fd, *sent.fds)
 
     def take(self, version: int) -> list[int]:
         """Plan one batch of a version, and return what it is filled with."""
@@ -92,7 +92,7 @@ def numbers(first: int) -> list[int]:
 
 @pytest.fixture
 def tied() -> Iterator[Any]:
-    """A spawned worker process that waits for its hello."""
+    """A spawned worker process that waits for its `WorkerConfig`."""
     launcher = Spawner()
     found = launcher.start()
     yield found
@@ -149,36 +149,36 @@ def test_what_is_raised_outside_a_sample_fails_its_ticket(backend: Any, monkeypa
 def test_versions_are_fetched_when_a_batch_asks(tied: Any) -> None:
     """A batch is read from the version that it names: older messages are passed over, newer ones wait."""
     bench = Bench(numbers(0))
-    shipments = [ship(pack(numbers(10 * version))) for version in range(5)]
-    channels.send(tied.channel, *bench.hello(shipments[0]))
+    versions = [to_shared_memory(pack(numbers(10 * version))) for version in range(5)]
+    channels.send(tied.channel, *bench.config(versions[0]))
     assert bench.take(0) == [0, 1, 2, 3]
     for version in (1, 2, 3):
-        shipment = shipments[version]
-        channels.send(tied.channel, {"version": version, "manifest": shipment.manifest()}, shipment.fds)
+        sent = versions[version]
+        channels.send(tied.channel, {"version": version, "manifest": sent.manifest()}, sent.fds)
     assert bench.take(2) == [20, 21, 22, 23]
     assert bench.take(3) == [30, 31, 32, 33]
     bench.ring.stop()
     assert tied.is_dead(120)
-    for shipment in shipments:
-        shipment.close()
+    for sent in versions:
+        sent.close()
     bench.close()
 
 
 def test_idle_workers_leave_at_once(tied: Any) -> None:
     """A worker that waits for work ends with status 0 when the ring stops."""
     bench = Bench(numbers(0))
-    shipment = ship(pack(numbers(0)))
-    channels.send(tied.channel, *bench.hello(shipment))
+    sent = to_shared_memory(pack(numbers(0)))
+    channels.send(tied.channel, *bench.config(sent))
     bench.take(0)
     bench.ring.stop()
     assert tied.is_dead(120)
     assert os.waitstatus_to_exitcode(os.waitid(os.P_PID, tied.pid, os.WEXITED | os.WNOWAIT).si_status << 8) == 0
-    shipment.close()
+    sent.close()
     bench.close()
 
 
 def test_a_worker_whose_consumer_hangs_up_leaves(tied: Any) -> None:
-    """The end of the channel before the hello ends the worker, without a word."""
+    """The end of the channel before the `WorkerConfig` ends the worker, without a word."""
     tied.shutdown()
     assert tied.is_dead(120)
 
@@ -598,7 +598,7 @@ def test_an_installed_class_that_brings_a_framework_in_is_named(tmp_path: Path, 
 
 def test_rng_is_the_function_whatever_was_imported_first() -> None:
     """No submodule hides a public name."""
-    modules = "ringfeed.loader, ringfeed.orders.rng, ringfeed.sources, ringfeed"
+    modules = "ringfeed.loader, ringfeed.orders.rng, ringfeed.sources.opening, ringfeed"
     script = f"import {modules}; print(ringfeed.rng().random() < 1)"
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=240, check=False)
     assert (found.stdout, found.stderr) == ("True\n", "")

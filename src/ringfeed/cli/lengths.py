@@ -11,7 +11,7 @@ from ringfeed._progress import tell
 from ringfeed._units import show_bytes
 from ringfeed.data.terms import Terms
 from ringfeed.forms.values import fitting
-from ringfeed.sources import open_source
+from ringfeed.sources.opening import open_source
 from ringfeed.spec.layout import field_size
 
 if TYPE_CHECKING:

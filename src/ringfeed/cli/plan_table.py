@@ -24,7 +24,7 @@ from ringfeed.loader import Loader
 from ringfeed.ring import _ring
 from ringfeed.ring.machine import usable_cpus
 from ringfeed.ring.segment import MIN_SLOTS
-from ringfeed.sources import open_source
+from ringfeed.sources.opening import open_source
 from ringfeed.spec.spec import Array, Spec
 
 if TYPE_CHECKING:

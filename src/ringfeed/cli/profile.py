@@ -20,7 +20,7 @@ from ringfeed.loader import Loader
 from ringfeed.orders.sampler import check_seed
 from ringfeed.ring.machine import usable_cpus
 from ringfeed.ring.segment import MIN_SLOTS
-from ringfeed.sources import open_source
+from ringfeed.sources.opening import open_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ringfeed._callers import users_frame
+from ringfeed._callers import frame_above, frames_by_thread, users_frame
 from ringfeed._progress import showing
 from ringfeed.cli.loaders import is_loader, subject_of
 from ringfeed.errors import RingfeedError
@@ -190,7 +190,7 @@ def profile_script(words: Sequence[str], limits: Limits, *, number: int | None =
 
 def _place() -> str:
     """Return the line of the user's code that reads."""
-    frame, _ = users_frame(sys._getframe(1))  # noqa: SLF001 - as warnings find it
+    frame, _ = users_frame(frame_above(1))
     return "" if frame is None else f"{Path(frame.f_code.co_filename).name}, line {frame.f_lineno}: "
 
 
@@ -242,7 +242,7 @@ def _bounded(what: str) -> Iterator[None]:
 
     def end(seconds: float) -> None:
         sys.stderr.write(f"ringfeed profile: {what} does not come back within {seconds:g} s; it is at\n")
-        traceback.print_stack(sys._current_frames().get(thread))  # noqa: SLF001 - there is no other way
+        traceback.print_stack(frames_by_thread().get(thread))
         _end_process(FAILED)
 
     thread = threading.get_ident()

@@ -51,14 +51,14 @@ class Source(ABC):
     local_only = False  # whether the dataset cannot leave this process
     runs_code = True  # whether reading a sample runs code of the dataset
     has_gaps = False  # whether a batch was found to be None
-    packages: frozenset[str] | None = None  # whose objects a sample holds; None: no sample was read
+    packages: frozenset[str] | None = None  # the packages whose objects a sample holds; None: no sample was read
     is_sized = False  # whether its length gives the order
     has_columns = False  # whether a sample is a row of each of its arrays
     at_once = False  # whether one worker fills all of a batch
     collates = False  # whether collate_fn makes a batch of its samples, of any number of rows
     is_async = False  # whether dataset[i] is awaited
     has_passes = False  # whether it is read pass by pass, each of the dataset as it is then
-    open_reader: Any = None  # of source, dataset and port: what fills claims, where it is no `Reader`
+    open_reader: Any = None  # makes the reader of (source, dataset, port); None: `Reader`
 
     def __init__(self, given: Any, dataset: Any, terms: Terms) -> None:
         """Read nothing yet; ``given``: the dataset as the user gave it, ``dataset``: as it is read."""
@@ -74,6 +74,11 @@ class Source(ABC):
     def __getstate__(self) -> dict[str, Any]:
         """Return what a worker needs."""
         return {name: value for name, value in self.__dict__.items() if name not in _CONSUMERS_OWN}
+
+    @property
+    def innermost(self) -> Source:
+        """The source that reads the user's dataset: this one, unless it is around another."""
+        return self
 
     def without_dataset(self) -> Self:
         """Return a copy for the engine, which must not keep a dataset that refers to the loader."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from ringfeed.data.worker_info import WorkerInfo, become, tell_torch
 from ringfeed.orders.rng import SampleContext, installed, reseed
 from ringfeed.ring.failure import encode
 from ringfeed.ring.machine import beyond_caches
@@ -47,7 +46,7 @@ class Reader:
         self.dataset = dataset
         self.context = SampleContext(source.seed)
         self.writer = self.writer_of(source.spec, port.offsets)
-        self._is_told = False
+        self._introduced = False  # to the user's code
         self._fill = source.open(dataset, self)
 
     def writer_of(self, spec: Spec, offsets: tuple[int, ...]) -> RowWriter:
@@ -70,16 +69,16 @@ class Reader:
             installed.context = before
 
     def begin(self) -> None:
-        """Say which worker this thread is; its first reader begins it."""
-        if self.port.worker is not None:
-            number, workers, starts = self.port.worker
-            dataset = self.source.users_own(self.dataset)
-            info = WorkerInfo(number, workers, dataset, self.source.seed, starts)
-            if not self._is_told:
-                tell_torch(*((0, 1) if self.source.streams else (number, workers)), info.seed, dataset)
-            self._is_told = True
-            if become(info):
-                self.source.begin_worker(self)
+        """Let the user's code ask which worker this thread is; its first reader begins it."""
+        if self.port.worker is None:
+            return
+        from ringfeed.introspection.worker_info import WorkerInfo, introduce  # noqa: PLC0415 - its room
+
+        number, workers, starts = self.port.worker
+        info = WorkerInfo(number, workers, self.source.users_own(self.dataset), self.source.seed, starts)
+        if introduce(info, again=self._introduced, reads_all=self.source.streams > 0):
+            self.source.begin_worker(self)
+        self._introduced = True
 
     def fill(self) -> bool:
         """Fill the claim, recording what fails in its failure record; False when it was cancelled."""
@@ -99,7 +98,7 @@ class Reader:
             self.end.fail(row, encode(error))
 
     def by(self, write: Callable[..., bool], *given: Any, failed: Callable[..., None] | None = None) -> Fill:
-        """Fill the claim by a method of the writer, which is told of ``given``; ``failed``: instead of `failed`."""
+        """Return what fills the claim by a method of the writer; ``failed`` is called for each row that fails."""
         return partial(write, self.end.claim_address, *given, self.context, failed or self.failed)
 
     def encoded(self, error: BaseException) -> bytes:

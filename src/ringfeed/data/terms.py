@@ -83,7 +83,7 @@ class Kept:
     def go_on_from(self, epoch: int, samples: int, streams: Any, *, is_ahead: bool) -> None:
         """Have readers begin at a place; ``is_ahead``: they have begun to read from there."""
 
-    def patience_ns(self, left_ns: int) -> int:
+    def look_in_ns(self, left_ns: int) -> int:
         """Return how long to wait for a batch until `look`."""
         return left_ns
 

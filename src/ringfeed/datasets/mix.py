@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from ringfeed._checks import error_of
 from ringfeed._classes import is_iterable
 from ringfeed.data.base import Source
 from ringfeed.data.rows import Rows
 from ringfeed.datasets.members import Members, Places
 from ringfeed.errors import SpecError
-from ringfeed.spec.array import Array, error_of, shown
+from ringfeed.spec.array import Array, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

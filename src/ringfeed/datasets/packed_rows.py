@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ringfeed._checks import error_of
 from ringfeed.errors import FunctionError, SpecError
 from ringfeed.orders.rng import installed, reseed
-from ringfeed.spec.array import Array, error_of, shown
+from ringfeed.spec.array import Array, shown
 from ringfeed.spec.values import from_array, plain
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from ringfeed.spec._fields import Fields
 from ringfeed.spec.spec import Spec
 
 @final
-class Taker:
-    patience_ns: int
+class Intake:
+    own_wait_ns: int
     def __new__(cls, ring: Ring, fields: Fields, spec: Spec, rows: int) -> Self: ...
     @property
     def kept(self) -> Lease | None: ...
@@ -44,7 +44,7 @@ class Batches:
     progress: Progress
     def __init__(
         self,
-        taker: Taker,
+        intake: Intake,
         turn: int,
         build: Callable[[Lease, int], Any] | None,
         lock: object,

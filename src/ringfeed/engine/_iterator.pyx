@@ -21,11 +21,11 @@ from ringfeed.spec.array import copy_of
 
 
 @cython.final
-cdef class Taker:
-    """What an engine's iterators take from: its ring, and the batch that the engine settles for them, if there is one.
+cdef class Intake:
+    """Takes an engine's batches for its iterators: from the ring, or the one batch that the engine settles for them.
 
-    Of that batch some rows have failed, or it might take the last slot. It stays here until it is handed out, also
-    where Ctrl-C comes meanwhile.
+    A batch is settled where rows of it have failed, or where it might take the last slot. It is kept here until it is
+    handed out, also where Ctrl-C comes meanwhile.
     """
 
     cdef Ring ring
@@ -34,7 +34,7 @@ cdef class Taker:
     cdef int flat  # as in `Spec.structure`: 1 a bare leaf, 2 a plain tuple of leaves, 0 anything else
     cdef uint32_t most_rows
     cdef c.rf_terms terms
-    cdef public int64_t patience_ns
+    cdef public int64_t own_wait_ns
     """How long an iterator waits for a batch before it asks the engine."""
     cdef readonly Lease kept
     """The batch that the engine has taken and not handed out."""
@@ -42,9 +42,9 @@ cdef class Taker:
     """Its rows, once they are known to be good; else None."""
     cdef readonly bint settled
     cdef public object error
-    """What is to be raised once no batch is kept; until it has been."""
+    """What an iterator raises once no batch is kept; None when it was raised."""
     cdef public int64_t error_turn
-    """For whose callers."""
+    """The turn of the iterators that raise it."""
     cdef bint private
     cdef int64_t kept_turn
     cdef uint64_t error_place
@@ -67,7 +67,7 @@ cdef class Taker:
         self.terms.room = c.RF_OWN_ROOM if lets_go else c.RF_A_SLOT
 
     def let_go(self):
-        """Keep the ring no longer: iterators outlive it. Nothing is taken afterwards."""
+        """Drop the reference to the ring, since iterators live longer. Nothing is taken afterwards."""
         if self.ring is not None:
             self.discard()
         self.ring = None
@@ -113,7 +113,7 @@ cdef class Taker:
         return True
 
     def drop(self, uint64_t batch, stats, loss):
-        """Deliver nothing of it; note the `Loss`."""
+        """Deliver nothing of the batch; note the `Loss`."""
         if not self.is_kept(batch):
             return False
         self.lose(stats, loss)
@@ -130,7 +130,7 @@ cdef class Taker:
         return 0
 
     def settle(self, uint64_t batch, bint private):
-        """Hand the batch out with the next call, in its slot or as a private copy."""
+        """Let the next call hand the batch out, in its slot or as a private copy."""
         if self.is_kept(batch):
             self.private = private
             self.settled = True
@@ -165,7 +165,7 @@ cdef class Taker:
         lease = Lease.__new__(Lease)
         self.terms.turn = turn
         answer[0] = ring.next(&self.terms, lease)
-        if answer[0] == c.RF_PENDING and self.patience_ns and self.wait(ring, turn, lock):
+        if answer[0] == c.RF_PENDING and self.own_wait_ns and self.wait(ring, turn, lock):
             if self.kept is not None:
                 return None
             self.terms.turn = turn  # another thread's may have come in
@@ -187,7 +187,7 @@ cdef class Taker:
         if not lock.acquire(False):
             return False
         try:
-            ring.wait_head(self.patience_ns, turn)
+            ring.wait_head(self.own_wait_ns, turn)
         finally:
             lock.release()
         return True
@@ -223,14 +223,14 @@ cdef class Progress:
     cdef public int64_t given
     """Planned batches that it was handed, or whose failure was raised, or that hold nothing; -1: only it knows."""
     cdef public int64_t planned_before
-    """Of all batches that were ever planned, those before this epoch."""
+    """How many batches were planned before this epoch."""
     cdef public bint is_over
 
 
 cdef class Batches:
     """The iterator over one turn's batches; a subclass has the engine `resolve` what the ring answers."""
 
-    cdef Taker taker
+    cdef Intake intake
     cdef public Progress progress
     """Kept up to date here, unless the caller does so: see `count_alone`."""
     cdef readonly int64_t turn
@@ -238,9 +238,9 @@ cdef class Batches:
     cdef object lock
     cdef bint copy
 
-    def __init__(self, Taker taker not None, int64_t turn, build, lock, Progress progress not None, bint copy=False):
+    def __init__(self, Intake intake not None, int64_t turn, build, lock, Progress progress not None, bint copy=False):
         """Iterate over the batches of this turn, or what build(lease, rows) makes of them; ``copy``: over copies."""
-        self.taker = taker
+        self.intake = intake
         self.progress = progress
         self.turn = turn
         self.build = build
@@ -254,25 +254,25 @@ cdef class Batches:
         cdef c.rf_answer answer = c.RF_STOPPED
         cdef uint32_t rows = 0
         cdef bint private = False
-        if self.taker is None:
+        if self.intake is None:
             raise TypeError("Batches.__init__() has not been called")
-        cdef Lease lease = self.taker.next(self.turn, self.lock, &answer, &rows, &private)
+        cdef Lease lease = self.intake.next(self.turn, self.lock, &answer, &rows, &private)
         while lease is None:
             try:
                 self.resolve(answer)
             except BaseException as error:
                 shown = users_frames(error, error.__traceback__)
-                if error is self.taker.error:  # from here on nothing keeps it from the user's code
-                    self.taker.error = None
-                    self.note(self.taker.error_place)
+                if error is self.intake.error:  # from here on nothing keeps it from the user's code
+                    self.intake.error = None
+                    self.note(self.intake.error_place)
                 raise error.with_traceback(shown)
-            lease = self.taker.next(self.turn, self.lock, &answer, &rows, &private)
+            lease = self.intake.next(self.turn, self.lock, &answer, &rows, &private)
         try:
             batch = self.made(lease, rows, private)
         except Exception:
             raise
         except BaseException:  # Ctrl-C in a user's or a framework's Python: the next call hands it out
-            self.taker.put_back(lease, rows, private, self.turn)
+            self.intake.put_back(lease, rows, private, self.turn)
             raise
         self.note(lease.taken.place + 1)  # last: what Ctrl-C has kept from the user's code is not handed out
         return batch
@@ -280,7 +280,7 @@ cdef class Batches:
     cdef object made(self, Lease lease, uint32_t rows, bint private):
         """Return the batch as the user's code gets it."""
         if self.build is None:
-            return self.taker.views(lease, rows, private or self.copy)
+            return self.intake.views(lease, rows, private or self.copy)
         return self.build.private(lease, rows) if private else self.build(lease, rows)
 
     cdef void note(self, uint64_t planned) noexcept:
@@ -289,9 +289,9 @@ cdef class Batches:
 
     def raise_kept(self):
         """Raise the error that the engine has kept for this turn, if no batch comes before it."""
-        cdef Taker taker = self.taker
-        if taker.error is not None and taker.error_turn == self.turn and taker.kept is None:
-            raise taker.error
+        cdef Intake intake = self.intake
+        if intake.error is not None and intake.error_turn == self.turn and intake.kept is None:
+            raise intake.error
 
     def count_alone(self):
         """Return the progress, which the caller is to keep up to date from now on: it keeps batches for later."""

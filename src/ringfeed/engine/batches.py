@@ -13,7 +13,7 @@ from ringfeed.errors import ClosedError, RingfeedError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ringfeed.engine._iterator import Progress, Taker
+    from ringfeed.engine._iterator import Intake, Progress
     from ringfeed.engine.runner import EpochRunner
     from ringfeed.spec.builder import BuildBatch
 
@@ -29,7 +29,7 @@ class BatchIterator(Batches):
     def __init__(  # noqa: PLR0913 - what an epoch is
         self,
         runner: EpochRunner,
-        taker: Taker,
+        intake: Intake,
         turn: int,
         progress: Progress,
         build: BuildBatch | None,
@@ -41,7 +41,7 @@ class BatchIterator(Batches):
 
         ``keeps``: the loader, which lives as long as its iterators.
         """
-        super().__init__(taker, turn, build, runner.lock, progress, runner.options.copy)
+        super().__init__(intake, turn, build, runner.lock, progress, runner.options.copy)
         self._runner = runner
         self._build = build
         self._wait_for_slots = wait_for_slots
@@ -56,7 +56,7 @@ class BatchIterator(Batches):
             raise StopIteration
         try:
             self.raise_kept()
-            self._runner.resolve(self.turn, answer, self._build, patient=self._wait_for_slots)
+            self._runner.resolve(self.turn, answer, self._build, wait_for_slots=self._wait_for_slots)
         except StopIteration:
             self._finished = True
             self.progress.is_over = self._runner.engine is not None  # else the workers have failed

@@ -44,12 +44,12 @@ class Engine:
         self.on_stop: list[Callable[[], None]] = []
         """Called in this order by `stop`, when the workers have ended and the slots are still mapped."""
         self.parts = parts
-        self.ring, self.pool, self.taker, self.observer = parts.ring, parts.pool, parts.taker, parts.observer
+        self.ring, self.pool, self.intake, self.observer = parts.ring, parts.pool, parts.intake, parts.observer
         self._lookahead = Lookahead(parts)
         self._settler = Settler(parts, self._lookahead)
         self._waiter = Waiter(parts)
         self._turn = 0
-        self._feed: Feed | None = None  # the last there was
+        self._feed: Feed | None = None  # the last that was attached
 
     # ---- epochs ----
 
@@ -90,18 +90,18 @@ class Engine:
             self._lookahead.begin(order, number, most, following)
         progress.planned_before = self.ring.plan_taken - done
         if turn != self._turn:
-            self.taker.error = None  # of an epoch before
+            self.intake.error = None  # of an epoch before
         self._turn = turn
         self.parts.ledger.begin_epoch()
-        self.parts.room.begin()
-        self.taker.set_lets_go(False)
+        self.parts.copy_policy.begin()
+        self.intake.set_lets_go(False)
         self.ring.begin(turn)
         self._set_due()
         self._lookahead.top_up()
 
     def cancel(self) -> None:
         """Break the epoch off."""
-        self.taker.discard()
+        self.intake.discard()
         self._break_off()
 
     def _break_off(self) -> None:
@@ -117,7 +117,7 @@ class Engine:
         """
         with ExitStack() as ends:  # the last to be named is the first; each comes about whatever the others raise
             ends.callback(self.parts.close)
-            ends.callback(self.taker.let_go)
+            ends.callback(self.intake.let_go)
             for end in reversed(self.on_stop):
                 ends.callback(end)
             ends.callback(self.parts.count)
@@ -129,24 +129,24 @@ class Engine:
         """Have the workers leave, where an interrupted `stop` has not come so far; at the exit they end anyway."""
         pool = None if is_exiting() else getattr(self, "pool", None)
         if pool is not None and self._forks == Forks.count:
-            pool.dismiss()
+            pool.request_stop()
 
     # ---- how far it is ----
 
     @property
     def waiting(self) -> int:
-        """How many batches of the epoch its order has given, and are not handed out."""
-        return self.ring.left + self._lookahead.kept + (self.taker.kept is not None)
+        """How many batches the order has given that are not handed out."""
+        return self.ring.left + self._lookahead.kept + (self.intake.kept is not None)
 
     def withdraw(self) -> int:
-        """Have nothing more be taken, of an epoch that none follows; returns how many batches were not handed out."""
+        """Cancel what is left of the epoch, without planning another; returns how many batches were not handed out."""
         self.ring.begin(0)
-        return self.taker.discard() + self.ring.planned + self._lookahead.kept
+        return self.intake.discard() + self.ring.planned + self._lookahead.kept
 
     @property
     def has_more(self) -> bool:
         """Whether the epoch has batches that are not handed out, or may have."""
-        return not self._lookahead.is_planned or self.waiting > 0 or self.taker.error is not None
+        return not self._lookahead.is_planned or self.waiting > 0 or self.intake.error is not None
 
     # ---- C code that takes ----
 
@@ -165,12 +165,12 @@ class Engine:
 
     # ---- what the ring does not decide ----
 
-    def resolve(self, answer: int, build: BuildBatch | None = None, *, patient: bool = False) -> None:
+    def resolve(self, answer: int, build: BuildBatch | None = None, *, wait_for_slots: bool = False) -> None:
         """Do what an answer of the ring asks for, so that it has another, or a batch; raises what ends the epoch."""
-        if self.taker.kept is not None:
+        if self.intake.kept is not None:
             self._settle(build)  # Ctrl-C came while it was settled
         elif answer == _ring.DUE:
-            self._look(build, patient=patient)
+            self._look(build, wait_for_slots=wait_for_slots)
         elif answer == _ring.PLAN or (answer == _ring.DRY and not self._lookahead.is_planned):
             self._lookahead.top_up()
         elif answer in (_ring.DRY, _ring.STALE):
@@ -178,7 +178,7 @@ class Engine:
         elif answer in (_ring.GAPS, _ring.CROWDED):
             self._take(build)
         elif answer in (_ring.PENDING, _ring.HELD):
-            self._waiter.wait(build, self._turn, patient=patient)
+            self._waiter.wait(build, self._turn, wait_for_slots=wait_for_slots)
         else:
             self._waiter.judge(answer)
 
@@ -188,30 +188,30 @@ class Engine:
             self.parts.ledger.end_epoch()
             raise StopIteration
 
-    def _look(self, build: BuildBatch | None, *, patient: bool) -> None:
+    def _look(self, build: BuildBatch | None, *, wait_for_slots: bool) -> None:
         """Let the tuner look, and note where a batch is taken, as far as either is wanted."""
-        if self.parts.sizing is not None:
-            self.parts.sizing.look()
+        if self.parts.resizer is not None:
+            self.parts.resizer.look()
         self._set_due()
         if Debug.since_ns:
             self._lookahead.top_up()
             answer = self.ring.look()
-            self.resolve(_ring.GAPS if answer == _ring.TAKEABLE else answer, build, patient=patient)
+            self.resolve(_ring.GAPS if answer == _ring.TAKEABLE else answer, build, wait_for_slots=wait_for_slots)
 
     def _set_due(self) -> None:
-        sizing = self.parts.sizing
-        self.ring.set_due(-1 if self.taker.error is not None else sizing.due_ns if sizing else 0)
+        resizer = self.parts.resizer
+        self.ring.set_due(-1 if self.intake.error is not None else resizer.due_ns if resizer else 0)
 
     # ---- batches ----
 
     def _take(self, build: BuildBatch | None) -> None:
         """Take the head batch, if it is there still, and settle what becomes of it."""
-        if self.taker.take(self._turn):
+        if self.intake.take(self._turn):
             self._settle(build)
 
     def _settle(self, build: BuildBatch | None) -> None:
         """Have the batch handed out that was taken: without the rows that failed, in its slot or as a private copy."""
-        if self.taker.kept_rows is None and self._settler.find_rows():
+        if self.intake.kept_rows is None and self._settler.find_rows():
             self._break_off()
-        if self.taker.kept_rows is not None and not self.taker.settled:
+        if self.intake.kept_rows is not None and not self.intake.settled:
             self._settler.find_place(build)

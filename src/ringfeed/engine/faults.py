@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from ringfeed.data.base import Source
     from ringfeed.engine.options import Options
-    from ringfeed.monitor.lease_tracker import Origins
+    from ringfeed.monitor.lease_tracker import LeaseTracker
     from ringfeed.ring._snapshot import Observer
     from ringfeed.spec.array import Leaf
     from ringfeed.workers.pool import Pool
@@ -38,25 +38,25 @@ class Loss(NamedTuple):
 Failed: TypeAlias = list[tuple[int, int, int]]  # row, index and mark of each
 
 
-def slots_held(observer: Observer, origins: Origins, copied_by: str = "") -> SlotsHeldError:
+def slots_held(observer: Observer, lease_tracker: LeaseTracker, copied_by: str = "") -> SlotsHeldError:
     """Return the error for slots that are all held; ``copied_by``: how their framework copies what is to be kept."""
     since_ns = observer.held_since_ns()
     way = f" ({copied_by})" if copied_by else ""
-    return SlotsHeldError(f"all {_held(since_ns, origins)}, so no batch can be filled; {WAYS_OUT}{way}")
+    return SlotsHeldError(f"all {_held(since_ns, lease_tracker)}, so no batch can be filled; {WAYS_OUT}{way}")
 
 
-def slots_kept(observer: Observer, origins: Origins) -> str:
+def slots_kept(observer: Observer, lease_tracker: LeaseTracker) -> str:
     """Say that all slots are held but the one of the batch just taken, and since when."""
     since_ns = observer.held_since_ns()[:-1]
-    held = f"{len(since_ns)} of {_held(since_ns, origins, observer.consumer().open_slots)}"
+    held = f"{len(since_ns)} of {_held(since_ns, lease_tracker, observer.consumer().open_slots)}"
     return f"{held}, so batches are handed out as private copies until a slot comes back; {WAYS_OUT}"
 
 
-def _held(since_ns: list[int], origins: Origins, slots: int | None = None) -> str:
+def _held(since_ns: list[int], lease_tracker: LeaseTracker, slots: int | None = None) -> str:
     """Say for how long views have held slots and, with `debug`, where they were taken."""
     now_ns = _ring.now_ns()
     ages = show_ages([(now_ns - taken_ns) / 1e9 for taken_ns in since_ns])
-    places = [place for taken_ns in since_ns if (place := origins.told(taken_ns))]
+    places = [place for taken_ns in since_ns if (place := lease_tracker.where_taken(taken_ns))]
     where = f": {summed_up(places)}" if places else "; ringfeed.debug() says where"
     count = len(since_ns) if slots is None else slots
     return f"{count} slots are held by arrays that are still referenced (taken {ages} s ago{where})"

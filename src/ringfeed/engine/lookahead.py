@@ -46,7 +46,7 @@ class Lookahead:
     def __init__(self, parts: Parts) -> None:
         """Plan nothing yet."""
         self.version = 0
-        """Of the dataset that the coming batches are read from."""
+        """The version of the dataset that the coming batches are read from."""
         self._ring = parts.ring
         self._source = parts.source
         self._rows = parts.plan.layout.indices
@@ -103,7 +103,7 @@ class Lookahead:
         ring.set_low_water(0 if part is None else max(min(ring.planned, ring.slots) - 1, 0))
 
     def _unplanned(self) -> _Part | None:
-        """Return what is to be planned now; where this epoch is planned, the next, from the border on."""
+        """Return the part to plan now: this epoch or, once it is planned, the next, beyond the border."""
         now, following = self._now, self._following
         if not now.is_planned:
             return now

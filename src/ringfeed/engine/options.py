@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from ringfeed._callers import callers_depth
 from ringfeed._checks import AUTO, MOST, check_choice, check_count, check_seconds, is_auto
 from ringfeed._classes import class_names
-from ringfeed.data.wrapped import innermost
 from ringfeed.ring import _ring
 from ringfeed.ring.machine import usable_cpus
 from ringfeed.workers.backends import POOLS
@@ -148,7 +147,7 @@ def _reads_apart(source: Source, workers: int, backend: str) -> bool:
 
 def _in_flight(source: Source, concurrency: int | None, workers: int, *, is_auto: bool) -> int:
     """Return how many samples are in flight in all workers together; 0 where each worker reads one at a time."""
-    if concurrency is None and not innermost(source).is_async:
+    if concurrency is None and not source.innermost.is_async:
         return 0
     from ringfeed.waiting.sources import concurrency_of  # noqa: PLC0415 - its room
 
@@ -159,7 +158,7 @@ def _obstacle(source: Source, sampler: Sampler) -> str | None:
     """Say why an epoch cannot be read before it begins."""
     if source.hooks:
         return f"{' and '.join(sorted(source.hooks))}() of the dataset run between its epochs"
-    if source.changes or innermost(source).has_passes:
+    if source.changes or source.innermost.has_passes:
         return "the dataset may be another in each epoch"
     if source.streams:
         return "an iterable begins anew with each epoch"

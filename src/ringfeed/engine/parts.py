@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ringfeed.engine._iterator import Taker
-from ringfeed.engine.room import Room
-from ringfeed.monitor.lease_tracker import Origins
+from ringfeed.engine._iterator import Intake
+from ringfeed.engine.copy_policy import CopyPolicy
+from ringfeed.monitor.lease_tracker import LeaseTracker
 from ringfeed.monitor.memory import Held, Memory, look
 from ringfeed.monitor.stats import Ledger, Setting
 from ringfeed.ring import _ring
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ringfeed.engine.plan import Plan
     from ringfeed.monitor.stats import Stats
     from ringfeed.tuning.autotune import Tuner
-    from ringfeed.tuning.resizer import Sizing
+    from ringfeed.tuning.resizer import Resizer
     from ringfeed.workers.pool import Pool
     from ringfeed.workers.process import Launcher
 
@@ -62,17 +62,17 @@ class Parts:
             self.close()
             raise
         self.fields = Fields(source.spec, plan.layout.offsets)
-        self.taker = Taker(self.ring, self.fields, source.spec, plan.layout.rows)
+        self.intake = Intake(self.ring, self.fields, source.spec, plan.layout.rows)
         self.observer = Observer(self.ring)
-        self.origins = Origins()
+        self.lease_tracker = LeaseTracker()
         self.ledger = Ledger(stats, self.observer)
-        self.sizing = None if tuner is None else self._sizing(tuner)
-        self.room = Room(self.ring, self.origins, self.sizing, self.timeout_ns)
+        self.resizer = None if tuner is None else self._resizer(tuner)
+        self.copy_policy = CopyPolicy(self.ring, self.lease_tracker, self.resizer, self.timeout_ns)
 
-    def _sizing(self, tuner: Tuner) -> Sizing:
-        from ringfeed.tuning.resizer import Sizing  # noqa: PLC0415 - its room
+    def _resizer(self, tuner: Tuner) -> Resizer:
+        from ringfeed.tuning.resizer import Resizer  # noqa: PLC0415 - its room
 
-        return Sizing(tuner, self.segment, self.ring, self.pool, self.count)
+        return Resizer(tuner, self.segment, self.ring, self.pool, self.count)
 
     def _make_pool(self, at_first: int, launcher: Launcher | None) -> Pool:
         options = self.options
@@ -109,14 +109,15 @@ class Parts:
 
     def count(self) -> Stats:
         """Return the statistics, brought up to date; in a forked child as they were."""
-        waiting, rows = self.taker.kept, self.taker.kept_rows
+        waiting, rows = self.intake.kept, self.intake.kept_rows
         self.ledger.count(self.pool.restarts, None if waiting is None else waiting.rows if rows is None else rows)
         return self.stats
 
     def memory(self, plan: Plan) -> Memory:
         """Ask the kernel about the memory of this loader; at any moment, from any thread."""
         now_ns = _ring.now_ns()
-        held = [Held((now_ns - at_ns) / 1e9, self.origins.told(at_ns)) for at_ns in self.observer.held_since_ns()]
+        where_taken, since_ns = self.lease_tracker.where_taken, self.observer.held_since_ns()
+        held = [Held((now_ns - taken_ns) / 1e9, where_taken(taken_ns)) for taken_ns in since_ns]
         return look(plan, self._descriptors, self.pool.pids(), held)
 
     def _descriptors(self) -> list[int]:

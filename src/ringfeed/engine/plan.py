@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from ringfeed._html import table
 from ringfeed._units import parse_memory, show_bytes
-from ringfeed.data.wrapped import innermost
 from ringfeed.engine.options import DEFAULT_SLOTS
 from ringfeed.errors import PlanError
 from ringfeed.monitor.stats import Setting
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from ringfeed.engine.options import Options
     from ringfeed.relay.sizes import StoreSizes
     from ringfeed.spec.spec import Spec
-    from ringfeed.transport.shared_dataset import Parcel
+    from ringfeed.transport.shared_dataset import DatasetPickle
     from ringfeed.tuning.autotune import Tuner
 
 PLANNED_INDICES = 16384  # as many are planned ahead, or two batches a slot
@@ -217,8 +216,8 @@ def _most_within(memory: int | str, with_slots: Callable[[int], Plan]) -> Plan:
     raise PlanError(message)
 
 
-def plan_for(options: Options, source: Source, parcel: Parcel | None) -> Plan:
-    """Return what the options come to for this dataset, which travels as ``parcel``; of what is "auto", the most.
+def plan_for(options: Options, source: Source, packed: DatasetPickle | None) -> Plan:
+    """Return what the options come to for this dataset, which travels as ``packed``; of what is "auto", the most.
 
     Where ``memory`` holds no more, of the workers that are "auto" there are fewer, down to one. Without ``memory``,
     slots that are "auto" may take a quarter of what is free.
@@ -228,11 +227,11 @@ def plan_for(options: Options, source: Source, parcel: Parcel | None) -> Plan:
         source.spec,
         source.rows,
         source.indices,
-        dataset_shared=parcel.shared if parcel else 0,
-        dataset_per_worker=parcel.unpickled if parcel else 0,
-        forkserver=parcel is not None and options.start_method == "forkserver",
+        dataset_shared=packed.shared if packed else 0,
+        dataset_per_worker=packed.unpickled if packed else 0,
+        forkserver=packed is not None and options.start_method == "forkserver",
         states_size=source.states_size,
-        element_size=innermost(source).element_size if options.readers else None,
+        element_size=source.innermost.element_size if options.readers else None,
         at_once=source.at_once,
         more=_more_tickets(options),
     )

@@ -64,11 +64,11 @@ class EpochRunner:
         self.stats = Stats()
         self._forks = Forks.count
         self.lock = threading.RLock()  # a signal handler, a hook or the garbage collector may come in again
-        self._turn = 0  # of the newest iterator
-        self._rest_at: int | None = None  # where its pass goes on, while that is planned anew
-        self._ended = 0  # of the newest that came to its end
+        self._turn = 0  # the newest iterator's
+        self._rest_at: int | None = None  # the position from which `reload` plans the pass anew, or None
+        self._ended = 0  # the turn of the last iterator that came to its end
         self._closed = False
-        self._unended: Engine | None = None  # the last there was, until it has ended
+        self._unended: Engine | None = None  # the last engine, until it has stopped
         self.finalizer: Finalizer | None = None
         self.launcher = self._sending.begin_to_launch()  # until the first epoch
 
@@ -105,8 +105,8 @@ class EpochRunner:
             self.engine.update(self.source.dataset)
         progress = self._begin_next(hooks)
         assert self.engine is not None
-        taker = self.engine.taker
-        return BatchIterator(self, taker, self._turn, progress, build, wait_for_slots=wait_for_slots, keeps=keeps)
+        intake = self.engine.intake
+        return BatchIterator(self, intake, self._turn, progress, build, wait_for_slots=wait_for_slots, keeps=keeps)
 
     def _begin_next(self, hooks: Any) -> Progress:
         """Plan the epoch of the next place; the one after it comes next."""
@@ -201,9 +201,9 @@ class EpochRunner:
         with self.lock:
             self._check_turn(turn)
             engine = self.engine
-            return engine is not None and (engine.taker.kept is not None or engine.ring.look() == _ring.TAKEABLE)
+            return engine is not None and (engine.intake.kept is not None or engine.ring.look() == _ring.TAKEABLE)
 
-    def resolve(self, turn: int, answer: int, build: BuildBatch | None, *, patient: bool) -> None:
+    def resolve(self, turn: int, answer: int, build: BuildBatch | None, *, wait_for_slots: bool) -> None:
         """Have the engine do what the ring's answer asks for; StopIteration at the epoch's end."""
         self._check_open()
         with self.lock:
@@ -215,13 +215,13 @@ class EpochRunner:
             if self._rest_at is not None:
                 self.reload()  # Ctrl-C has kept the last from its end
             try:
-                return engine.resolve(answer, build, patient=patient)
+                return engine.resolve(answer, build, wait_for_slots=wait_for_slots)
             except StopIteration:
                 pass  # what the hook raises must not come "during handling" of this
             except RingfeedError as error:
                 if error is engine.pool.failure:
-                    taker = engine.taker  # keeps it for as long as Ctrl-C keeps it from the user's code
-                    self.engine, taker.error, taker.error_turn = None, error, turn  # one step, for Ctrl-C
+                    intake = engine.intake  # keeps it for as long as Ctrl-C keeps it from the user's code
+                    self.engine, intake.error, intake.error_turn = None, error, turn  # one step, for Ctrl-C
                     self.stop_engine()
                 raise
             if self._ended != turn:
@@ -286,7 +286,7 @@ class EpochRunner:
         self._closed = True
         engine = self.engine or self._unended  # which may still start
         if engine is not None and self._forks == Forks.count:
-            engine.pool.dismiss()
+            engine.pool.request_stop()
 
     def close(self) -> None:
         """End the workers and give the memory back; views that are still referenced stay valid."""

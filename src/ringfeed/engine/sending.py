@@ -55,9 +55,9 @@ class Sending:
 
             refuse_to_share(dataset)
         sent = options.sends and options.start_method != "fork"
-        parcel = pack(dataset, weigh=True) if sent else None
-        self._modules = () if parcel is None else parcel.modules
-        plan = plan_for(options, self._source, parcel)
+        packed = pack(dataset, weigh=True) if sent else None
+        self._modules = () if packed is None else packed.modules
+        plan = plan_for(options, self._source, packed)
         return replace(plan, advice=self._source.in_users_words(_advice(dataset))) if options.sends else plan
 
     def begin_to_launch(self) -> Launcher | None:

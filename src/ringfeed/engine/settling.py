@@ -3,7 +3,7 @@
     taken ──▶ find_rows: failed rows are left out, or raised after the good ones
                  └──▶ find_place: in its slot, or as a private copy ──▶ handed out by the iterator
 
-The batch stays with the `Taker` meanwhile. A signal handler, or another thread, may take it, so each step names it.
+The batch stays with the `Intake` meanwhile. A signal handler, or another thread, may take it, so each step names it.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class Settler:
 
         The gaps that failures have left are closed; a batch without any good row is dropped.
         """
-        parts, taker = self._parts, self._parts.taker
-        lease, most = taker.kept, parts.plan.layout.rows
+        parts, intake = self._parts, self._parts.intake
+        lease, most = intake.kept, parts.plan.layout.rows
         if lease is None:
             return False
         batch, rows = lease.batch, min(lease.rows, most)
         if not lease.failed:
-            taker.keep_rows(batch, rows)
+            intake.keep_rows(batch, rows)
             return False
         delivery = parts.source.settle(lease, rows, self._lookahead.order)
         good = self._good_rows(rows, delivery)
@@ -55,9 +55,9 @@ class Settler:
         if loss.error is not None:
             parts.ring.set_due(-1)  # ahead of the batch after this one, also where C code takes it
         if len(good):
-            taker.close_gaps(batch, rows, good, parts.stats, loss)
+            intake.close_gaps(batch, rows, good, parts.stats, loss)
         else:
-            taker.drop(batch, parts.stats, loss)
+            intake.drop(batch, parts.stats, loss)
         return delivery.is_over
 
     def _good_rows(self, rows: int, delivery: Delivery) -> Indices:
@@ -88,17 +88,17 @@ class Settler:
 
     def find_place(self, build: BuildBatch | None) -> None:
         """Leave the batch in its slot, or have it handed out as a private copy."""
-        parts, taker = self._parts, self._parts.taker  # no lease here, as above
+        parts, intake = self._parts, self._parts.intake  # no lease here, as above
         builder = build if isinstance(build, BatchBuilder) else None
         keeps = not parts.options.copy and (build is None or builder is not None)
-        batch = None if taker.kept is None else taker.kept.batch
-        private = keeps and not parts.room.is_left(taker.kept, builder)
-        taker.set_lets_go(parts.room.lets_go or not keeps)
+        batch = None if intake.kept is None else intake.kept.batch
+        private = keeps and not parts.copy_policy.is_left(intake.kept, builder)
+        intake.set_lets_go(parts.copy_policy.lets_go or not keeps)
         if batch is None:
             return
-        if Debug.since_ns and (slot := _slot_of(taker.kept)) is not None:
-            parts.origins.note(slot, parts.observer.held_since_ns()[-1])  # the newest is this one's
-        taker.settle(batch, private)
+        if Debug.since_ns and (slot := _slot_of(intake.kept)) is not None:
+            parts.lease_tracker.note(slot, parts.observer.held_since_ns()[-1])  # the newest is this one's
+        intake.settle(batch, private)
 
 
 def _slot_of(lease: Lease | None) -> int | None:

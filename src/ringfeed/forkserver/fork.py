@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from ringfeed.ring._ring import Descriptor
-    from ringfeed.transport.shared_dataset import Shipment
+    from ringfeed.transport.shared_dataset import SharedDataset
 
 OPENING_S = 1.0  # what another thread may take to make its pipes, which is microseconds
 _INIT: Any = subprocess.Popen.__init__
@@ -41,9 +41,9 @@ _EXECUTE: Any = subprocess.Popen._execute_child  # type: ignore[attr-defined]  #
 class Fork(Forker):
     """Has workers forked by a forkserver that is forked from this process."""
 
-    ships = False
+    sends_dataset = False
 
-    def hold(self, dataset: Any, shipment: Shipment | None) -> None:  # noqa: ARG002 - a fork needs none
+    def hold(self, dataset: Any, sent: SharedDataset | None) -> None:  # noqa: ARG002 - a fork needs none
         """Refuse what a fork must not share; also what was opened since the loader was made."""
         from ringfeed.transport.opened import refuse_to_share  # noqa: PLC0415 - of no use but here
 

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from ringfeed.ring._ring import Descriptor
-    from ringfeed.transport.shared_dataset import Shipment
+    from ringfeed.transport.shared_dataset import SharedDataset
 
 LOOK_S = 0.1  # between two looks at whether the caller still waits
-BURIAL_S = 1.0
+END_S = 1.0
 CLOSED = "this loader is closed; make a new one"
 
 
@@ -54,7 +54,7 @@ class Forker(Launcher):
         self._timeout_s = math.inf if timeout_s is None else timeout_s
         self._statuses: dict[int, int] = {}
         self._forkserver: WorkerProcess | None = None
-        self._abandoned = False
+        self._is_stopping = False
 
     @abstractmethod
     def _open(self) -> WorkerProcess:
@@ -67,13 +67,13 @@ class Forker(Launcher):
             try:
                 return self._order()
             except (OSError, EOFError) as error:
-                end = self._bury()
+                end = self._end_forkserver()
                 if held and not self.holds_dataset:
                     return self.start()  # by one that does not unpickle the dataset: see `ForkserverMain._unpack`
                 # A BlockingIOError is a forkserver that does not read.
                 if isinstance(error, OSError) and is_shortage(error) and not isinstance(error, BlockingIOError):
                     raise WorkerError(f"no worker can be started: {reason(error)}") from error
-                if last_try or self._abandoned:
+                if last_try or self._is_stopping:
                     message = f"the process that forks workers {end} twice; use start_method='spawn'"
                     raise WorkerError(message) from error
         raise AssertionError  # the loop returns or raises
@@ -89,22 +89,22 @@ class Forker(Launcher):
                 pid, pidfd = self._answer(self._forkserver)
             except BaseException as error:
                 if not isinstance(error, (OSError, EOFError, WorkerError)):
-                    self._bury()  # Ctrl-C: its answer would pass for that to the next order
+                    self._end_forkserver()  # Ctrl-C: its answer would pass for that to the next order
                 raise
         return WorkerProcess(pid, pidfd, ours, partial(self._status_of, pid, self._forkserver))
 
     def _answer(self, forkserver: WorkerProcess) -> tuple[int, Descriptor]:
         """Return the pid and the pidfd of the forked worker."""
         deadline = time.monotonic() + self._timeout_s
-        while time.monotonic() < deadline and not self._abandoned:
+        while time.monotonic() < deadline and not self._is_stopping:
             with suppress(TimeoutError):
                 message, fds = channels.receive(forkserver.channel, LOOK_S)
                 if "pid" in message:
                     return message["pid"], fds[0]
                 self._note(message)
-        if self._abandoned:
+        if self._is_stopping:
             raise ClosedError(CLOSED)
-        self._bury()
+        self._end_forkserver()
         raise NoAnswerError(self._at, self._timeout_s)
 
     def _note(self, message: dict[str, Any]) -> None:
@@ -124,35 +124,35 @@ class Forker(Launcher):
 
     def _status_of(self, pid: int, forkserver: WorkerProcess) -> int | None:
         """Return a dead worker's exit code; None when its forkserver died before it could tell."""
-        deadline = time.monotonic() + BURIAL_S
+        deadline = time.monotonic() + END_S
         while pid not in self._statuses and self._forkserver is forkserver and time.monotonic() < deadline:
             try:
                 message, _ = channels.receive(forkserver.channel, LOOK_S)
             except TimeoutError:
                 continue
             except (OSError, EOFError):
-                self._bury()
+                self._end_forkserver()
                 break
             with suppress(WorkerError):  # the forkserver's own end: the next order will find it
                 self._note(message)
         # Not told: an orphan of a forkserver that was killed. It may be ours to wait for, as PID 1 or a subreaper.
         return self._statuses.pop(pid) if pid in self._statuses else wait_for(pid)
 
-    def _bury(self) -> str:
+    def _end_forkserver(self) -> str:
         forkserver, self._forkserver = self._forkserver, None
         if forkserver is None:
             return "ended"
         forkserver.kill()
-        forkserver.is_dead(BURIAL_S)
+        forkserver.is_dead(END_S)
         return forkserver.exit_reason()
 
-    def abandon(self) -> None:
+    def request_stop(self) -> None:
         """Stop waiting for the forkserver; from any thread."""
-        self._abandoned = True
+        self._is_stopping = True
 
     def close(self) -> None:
         """End the forkserver; its children end by the ring."""
-        self._bury()
+        self._end_forkserver()
         super().close()
 
 
@@ -171,7 +171,7 @@ class Forkserver(Forker):
         """Have the forkserver import ``modules``, and the frameworks among ``packages``, whose objects samples hold."""
         super().__init__(timeout_s)
         self._preload = {"packages": packages, "modules": sorted(modules)}
-        self._shipment: Shipment | None = None
+        self._sent: SharedDataset | None = None
         self._begun: WorkerProcess | None = None  # a forkserver that has no dataset yet
 
     def begin(self, workers: int = 0) -> None:  # noqa: ARG002 - it forks as many as are asked for
@@ -183,9 +183,9 @@ class Forkserver(Forker):
             with suppress(OSError):  # it is dead: `start` will find out
                 channels.send(self._begun.channel, {"preload": {**self._preload, **imports}})
 
-    def hold(self, dataset: Any, shipment: Shipment | None) -> None:  # noqa: ARG002 - it is sent
+    def hold(self, dataset: Any, sent: SharedDataset | None) -> None:  # noqa: ARG002 - it is sent
         """Have the dataset unpickled in the forkserver, once for all workers."""
-        self._shipment = shipment
+        self._sent = sent
 
     def start(self) -> WorkerProcess:
         """Start a worker. Where the forkserver hangs in an import or in the dataset, each worker does both for itself.
@@ -204,11 +204,11 @@ class Forkserver(Forker):
         self.begin()  # again, where one has died
         forkserver, self._begun = self._begun, None
         assert forkserver is not None
-        assert self._shipment is not None
+        assert self._sent is not None
         order: dict[str, Any] = {"surroundings": surroundings(), "manifest": None}
         fds: tuple[int, ...] = ()
         if self.holds_dataset:
-            order["manifest"], fds = self._shipment.manifest(), self._shipment.fds
+            order["manifest"], fds = self._sent.manifest(), self._sent.fds
         channels.send(forkserver.channel, order, fds)
         return forkserver
 

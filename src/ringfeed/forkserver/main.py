@@ -53,7 +53,7 @@ class ForkserverMain:
                 poller.register(fd, select.POLLIN)
             for fd, _ in poller.poll():
                 if fd != self._channel.fileno():
-                    self._bury(fd)
+                    self._note_exit(fd)
                 elif not self._handle_request():
                     return
 
@@ -120,7 +120,7 @@ class ForkserverMain:
         finally:
             os._exit(1)
 
-    def _bury(self, pidfd: int) -> None:
+    def _note_exit(self, pidfd: int) -> None:
         child = self._children.pop(pidfd)
         status = child.wait()
         with suppress(OSError):

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ringfeed._checks import error_of
 from ringfeed.forms.forms import Form
-from ringfeed.spec.array import Array, error_of, shown
+from ringfeed.spec.array import Array, shown
 from ringfeed.spec.values import from_number, is_number
 
 if TYPE_CHECKING:

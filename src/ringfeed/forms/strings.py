@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from ringfeed._checks import error_of
 from ringfeed.forms.checks import bytes_form
-from ringfeed.spec.array import UINT8, Array, error_of
+from ringfeed.spec.array import UINT8, Array
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ringfeed._checks import error_of
+from ringfeed.coercion.arrays import from_list, in_dtype
+from ringfeed.coercion.refusals import way_out
 from ringfeed.forms.forms import Masked, Padded, Ragged, parted
-from ringfeed.given.judging import from_list, in_dtype
-from ringfeed.given.refusals import way_out
-from ringfeed.spec.array import UINT8, error_of, shown
+from ringfeed.spec.array import UINT8, shown
 from ringfeed.spec.matching import for_dtype
 from ringfeed.spec.values import from_array
 

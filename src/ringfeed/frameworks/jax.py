@@ -28,9 +28,9 @@ from ringfeed.frameworks.pinned import Refusal
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ringfeed.conversion.cast import Cast
     from ringfeed.frameworks.base import BatchStream, LoaderInfo
     from ringfeed.frameworks.cast import Casts, CastTree
-    from ringfeed.spec.conversion import Cast
     from ringfeed.spec.spec import AnyArray, AnyDtype, Leaf
 
 
@@ -82,7 +82,7 @@ IN_FLIGHT_S = 10.0  # an unseen step may take as long: one whose results are all
 
 def _builder(info: LoaderInfo, casts: Casts) -> TensorBuilder:
     in_host, on_device = apart(casts, cast_in_host(info.spec.leaves))
-    own = _narrowed(info.spec.leaves) | in_numpy(in_host)
+    own = narrowed(info.spec.leaves) | in_numpy(in_host)
     return TensorBuilder(info, jax_framework(), cast=jax_casts(on_device), own=own)
 
 
@@ -103,7 +103,7 @@ def jax_framework(leaves_alone: frozenset[str] = frozenset()) -> Framework:
     )
 
 
-def _narrowed(leaves: Sequence[Leaf]) -> dict[int, Callable[[AnyArray], AnyArray]]:
+def narrowed(leaves: Sequence[Leaf]) -> dict[int, Callable[[AnyArray], AnyArray]]:
     """What makes arrays of the leaves that JAX has in another dtype; SpecError for a leaf of which it has no arrays."""
     found: dict[int, Callable[[AnyArray], AnyArray]] = {}
     for number, leaf in enumerate(leaves):

@@ -25,10 +25,10 @@ from ringfeed.frameworks.forms import as_text, is_string, refuse_forms
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ringfeed.conversion.cast import Cast
     from ringfeed.frameworks.base import BatchStream
     from ringfeed.frameworks.cast import Casts, CastTree
     from ringfeed.spec.array import AnyArray, Leaf
-    from ringfeed.spec.conversion import Cast
 
 
 STRINGS = "SU"
@@ -57,7 +57,7 @@ def to_torch(stream: BatchStream, device: torch.device | str | None = None, cast
     where = torch.device("cpu" if device is None else device)
     info = stream.info
     casts = casts_of(info.spec, cast, "to_torch")
-    _check_dtypes(info.spec.leaves)
+    check_dtypes(info.spec.leaves)
     if where.type == "cuda":
         gpu, builder = CudaDevice(where), TensorBuilder(replace(info, copy=False), TORCH, cast=torch_casts(casts))
         return Epochs(stream, lambda: DevicePrefetcher(stream, gpu, builder))
@@ -102,7 +102,8 @@ TORCH = Framework(
 )
 
 
-def _check_dtypes(leaves: Sequence[Leaf]) -> None:
+def check_dtypes(leaves: Sequence[Leaf]) -> None:
+    """Refuse leaves of which torch has no tensors."""
     if not hasattr(torch.nested, "nested_tensor_from_jagged"):
         lack = f"torch {torch.__version__} has no tensors: they need 2.4"
         refuse_forms(leaves, frozenset({"ragged"}), lack, "update torch, or give form='pad' in spec=")

@@ -121,7 +121,7 @@ class StreamSource(Source):
 
     def keep(self, store: Any, *, shared: bool) -> Kept:
         """Reserve memory for the states of the streams."""
-        from ringfeed.iterables.kept import KeptStreams  # noqa: PLC0415 - no worker needs it
+        from ringfeed.iterables.kept_streams import KeptStreams  # noqa: PLC0415 - no worker needs it
 
         return KeptStreams(self, store, shared=shared)
 

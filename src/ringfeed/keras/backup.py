@@ -28,7 +28,7 @@ from ringfeed.keras.training_state import (
 if TYPE_CHECKING:
     import os
 
-    from ringfeed.frameworks.keras.place import Place
+    from ringfeed.frameworks.keras.fit_position import Place
 
 
 class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]  # keras has no types

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from ringfeed.frameworks.keras.place import Place
+    from ringfeed.frameworks.keras.fit_position import Place
 
 LOG = logging.getLogger("ringfeed.keras")
 OWN = PyDatasetAdapter

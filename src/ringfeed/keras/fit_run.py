@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from keras.src.trainers.epoch_iterator import EpochIterator
 
-from ringfeed.frameworks.keras.place import go_on
+from ringfeed.frameworks.keras.fit_position import go_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
     from types import FrameType
 
-    from ringfeed.frameworks.keras.place import Place
+    from ringfeed.frameworks.keras.fit_position import Place
     from ringfeed.keras.pydataset import DatasetFeed
 
 

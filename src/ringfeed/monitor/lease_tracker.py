@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from ringfeed._callers import users_frame
+from ringfeed._callers import frame_above, users_frame
 from ringfeed.ring import _ring
 
 if TYPE_CHECKING:
@@ -60,11 +59,11 @@ def callers_place() -> Place | None:
 
     Other threads' lines are not looked at: where C code calls this package there is none.
     """
-    found, _ = users_frame(sys._getframe(1))  # noqa: SLF001 - traceback.walk_stack() takes several times as long
+    found, _ = users_frame(frame_above(1))
     return None if found is None else Place(found.f_code.co_filename, found.f_lineno, found.f_code.co_name)
 
 
-class Origins:
+class LeaseTracker:
     """Where the batches of one ring were taken; a batch is known by the time of its take, which no other shares."""
 
     def __init__(self) -> None:
@@ -75,7 +74,7 @@ class Origins:
         """Note the line that takes the batch in this slot now."""
         self._places[slot] = taken_ns, callers_place()
 
-    def told(self, taken_ns: int) -> str:
+    def where_taken(self, taken_ns: int) -> str:
         """Say where the batch was taken that was taken at this time; nothing without `debug`."""
         if not Debug.since_ns:
             return ""

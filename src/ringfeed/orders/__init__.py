@@ -5,7 +5,7 @@
 
     sampler       in order, shuffled, and what every order has; permutation: a shuffle in constant memory
     making        which one the loader's arguments ask for
-    custom lists  of the user's: numbers, or whole batches of them
+    custom, batch_lists  of the user's: numbers, or whole batches of them
     buckets       batches of samples of like length (bucket_order)
     weighted subsets windows     ringfeed's own, given as sampler= or shuffle=
     prioritized   drawn by what training says, and carried with weights (draws, sum_tree)

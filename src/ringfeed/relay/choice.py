@@ -9,7 +9,6 @@ from __future__ import annotations
 import resource
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ringfeed.data.wrapped import innermost
 from ringfeed.errors import ShipError
 from ringfeed.iterables.stream_reader import StreamReader
 from ringfeed.iterables.streams import StreamSource
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 def reads_apart(source: Source, workers: int, backend: str) -> bool:
     """Whether a process of its own reads the dataset for so many workers."""
-    inner = innermost(source)
+    inner = source.innermost
     return (
         1 < workers < MAX_WORKERS
         and backend == "process"
@@ -51,7 +50,7 @@ def _has_work(source: Source) -> bool:
 
 def open_relay(source: Source, max_attempts: int) -> None:
     """Have a process of its own read the dataset."""
-    inner = innermost(source)
+    inner = source.innermost
     assert isinstance(inner, StreamSource)
     inner.open_stream = OpenStream()
     source.open_reader = Relay(max_attempts)

@@ -39,27 +39,12 @@ def _plainly(element: Any, keep: _Keep) -> bytes:
     return stream.getvalue()
 
 
-def _by_value(element: Any, keep: _Keep) -> bytes:
-    """Pickle an element of a class that lives in the user's script."""
-    import cloudpickle  # noqa: PLC0415 - for such classes
-
-    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-        def reducer_override(self, obj: Any) -> Any:
-            if isinstance(obj, type) and parts.was_sent(obj):
-                return parts.named, (obj.__module__, obj.__qualname__)
-            return super().reducer_override(obj)
-
-    stream = io.BytesIO()
-    Pickler(stream, 5, buffer_callback=keep).dump(element)
-    return stream.getvalue()
-
-
 class Packer:
     """Makes bytes of elements; begins with the way that the one before has gone."""
 
     def __init__(self) -> None:
         """Begin with the quick way."""
-        self._ways: tuple[_Way, ...] = (_plainly, _by_value)
+        self._ways: tuple[_Way, ...] = (_plainly, parts.pickled)
 
     def pack(self, element: Any) -> list[Buffer]:
         """Return an element as bytes to be written one behind the other; raises what pickle does."""

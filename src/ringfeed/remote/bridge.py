@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ringfeed.remote.dispatch import Job
     from ringfeed.remote.fleet import Event, Fleet
     from ringfeed.ring._ring import Descriptor
+    from ringfeed.workers.channel import WorkerConfig
 
 LOOK_S = 0.05  # between two looks of the main thread
 LOOK_NS = 50_000_000
@@ -41,7 +42,7 @@ class Bridge:
     """One bridge's state."""
 
     def __init__(self, channel: Descriptor) -> None:
-        """Wait for the hello message, open the segment, and connect to the cluster."""
+        """Wait for the `WorkerConfig`, open the segment, and connect to the cluster."""
         from ringfeed.remote.board import Board  # noqa: PLC0415 - after the guard, like all that is slow
         from ringfeed.remote.claims import Claims, lander_of  # noqa: PLC0415
         from ringfeed.remote.crew import Crew  # noqa: PLC0415
@@ -53,21 +54,22 @@ class Bridge:
         from ringfeed.workers import channel as channels  # noqa: PLC0415
 
         self._channels, self._channel = channels, channel
-        hello, fds = channels.receive(channel)
-        terms = hello["remote"]
-        source = hello["source"]
+        message, fds = channels.receive(channel)
+        config: WorkerConfig = message
+        terms, source = config.remote, config.source
         control, slots, stack, *dataset_fds = fds
         self._board = Board(dataset_fds.pop())
         register_stack_dump(stack.fileno())
-        ring = open_ring(control.fileno(), slots.fileno(), hello["sizes"])
+        ring = open_ring(control.fileno(), slots.fileno(), config.sizes)
         self._observer = Observer(ring)
-        end = _ring.WorkerEnd(ring, hello["number"], yields=terms.leaves)
-        self._claims = Claims(end, lander_of(source, hello["offsets"], ring))
+        end = _ring.WorkerEnd(ring, config.number, yields=terms.leaves)
+        self._claims = Claims(end, lander_of(source, config.offsets, ring))
         self._dispatch = Dispatch(terms.max_attempts, splits=not (source.whole or source.at_once))
         self._changed = threading.Condition(threading.RLock())
         self._fleet: Fleet = _open_fleet(terms)
         self._sent = Sent(self._fleet)
-        self._put(hello["version"], hello["manifest"], dataset_fds)
+        assert config.manifest is not None
+        self._put(config.version, config.manifest, dataset_fds)
         self._crew = Crew(self._fleet, self._sent, self._dispatch, terms, source)
         self._source, self._terms = source, terms
         self._versions: dict[int, int] = {}  # that each actor has

@@ -176,21 +176,21 @@ class Mixed(Processes):
         """How many workers and bridges were started in the place of dead ones."""
         return super().restarts + self._own_policy.restarts
 
-    def kill_stuck(self, patience_ns: int) -> int:
+    def kill_stuck(self, timeout_ns: int) -> int:
         """End the workers here that are stuck for so long, and have bridges end such actors."""
-        pause_ns = super().kill_stuck(patience_ns)
+        pause_ns = super().kill_stuck(timeout_ns)
         with self._lock:
             bridges = self._bridges()
         for bridge in bridges:
-            bridge.tell({"stuck": patience_ns / 1e9}, ())
-        return min(pause_ns or patience_ns, patience_ns) if bridges else pause_ns
+            bridge.send({"stuck": timeout_ns / 1e9}, ())
+        return min(pause_ns or timeout_ns, timeout_ns) if bridges else pause_ns
 
     def note_shortage(self) -> None:
         """Have bridges hire actors: more workers here do not help."""
         with self._lock:
             bridges = self._bridges()
         for bridge in bridges:
-            bridge.tell({"grow": True}, ())
+            bridge.send({"grow": True}, ())
 
     def _bridges(self) -> list[WorkerProcess]:
         return [worker for number, worker in self._roster.workers.items() if number in self._roster.bridges]
@@ -213,10 +213,10 @@ class Mixed(Processes):
 
     # ---- stopping ----
 
-    def dismiss(self) -> None:
+    def request_stop(self) -> None:
         """Have all leave."""
-        super().dismiss()
-        self._bridge_launcher.abandon()
+        super().request_stop()
+        self._bridge_launcher.request_stop()
 
     def _close(self) -> None:
         super()._close()

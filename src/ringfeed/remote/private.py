@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ringfeed.data.reader import Port
-from ringfeed.data.wrapped import WrappedSource
 from ringfeed.remote import _land
 from ringfeed.remote.filled import Filled
 from ringfeed.ring import _ring
@@ -19,6 +18,7 @@ from ringfeed.ring.segment import Segment, Sizes
 from ringfeed.spec.array import Array
 from ringfeed.spec.layout import Layout
 from ringfeed.spec.spec import Spec
+from ringfeed.transforms.wrapped import WrappedSource
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -26,7 +26,7 @@ class Progress(Protocol):
     given: int
     """Planned batches that it was handed, or whose failure was raised, or that hold nothing; UNKNOWN: only it knows."""
     planned_before: int
-    """Of all batches that were ever planned, those before this epoch."""
+    """How many batches were planned before this epoch."""
     is_over: bool
 
 

@@ -138,7 +138,7 @@ cdef class Ring:
 
     @property
     def ids(self):
-        """How many ids workers may have, those of fenced ones included."""
+        """How many ids workers may have, those of quarantined ones included."""
         return self.ring.geometry.ids
 
     # ---- planning ----
@@ -378,7 +378,7 @@ cdef class Ring:
         return c.rf_report_consumer(self.ring)
 
     def note_pid(self, uint32_t worker, uint32_t pid):
-        """Tell onlookers which process a worker is."""
+        """Tell observers which process a worker is."""
         if worker >= self.ring.geometry.ids:
             raise ValueError(f"worker {worker} of {self.ring.geometry.ids}")
         c.rf_note_pid(self.ring, worker, pid)

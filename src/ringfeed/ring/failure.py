@@ -13,7 +13,6 @@ them as if they had been raised there: the user's own error comes first, and non
 from __future__ import annotations
 
 import builtins
-import io
 import pickle
 import sys
 from contextlib import suppress
@@ -83,10 +82,10 @@ class _Raised(NamedTuple):
     text: str
     frames: list[Frame] = []  # noqa: RUF012 - never changed
     origin: _Raised | None = None
-    """What it was raised from, or while it was handled."""
+    """Its cause, or the exception that was being handled."""
     from_origin: bool = False
     members: list[_Raised] = []  # noqa: RUF012 - see above
-    """Of an exception group."""
+    """The members of an exception group."""
     note: str = ""
     """What is told of it besides, as by ``add_note``."""
 
@@ -217,35 +216,17 @@ def _safe_text(error: BaseException, silenced: tuple[type[BaseException], ...] =
 
 def _pickle(error: BaseException) -> bytes | None:
     """Pickle the exception where its class can be found again, by value where it lives in the user's script."""
-    parts = sys.modules.get("ringfeed.transport.parts")
-    if parts is not None and parts.were_sent():  # pickle would import a module of which parts were sent
-        return _by_name(error, parts)
-    for dumps in (pickle.dumps, _cloudpickle):
+    parts: Any = sys.modules.get("ringfeed.transport.parts")
+    by_name = parts is not None and parts.were_sent()  # pickle would import a module of which parts were sent
+    for dumps in (parts.pickled,) if by_name else (pickle.dumps, _cloudpickle):
         try:
-            pickled = dumps(error)
-            pickle.loads(pickled)  # noqa: S301 - whether the other side will be able to
+            pickled: bytes = dumps(error)
+            if not by_name:
+                pickle.loads(pickled)  # noqa: S301 - whether the other side will be able to
         except _OWN:  # then by its name and text
             continue
         return pickled
     return None
-
-
-def _by_name(error: BaseException, parts: Any) -> bytes | None:
-    """Name the classes of modules of which parts were sent: the consumer has them."""
-    import cloudpickle  # noqa: PLC0415 - the parts have brought it in
-
-    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-        def reducer_override(self, obj: Any) -> Any:
-            if issubclass(type(obj), type) and parts.was_sent(obj):
-                return parts.named, (obj.__module__, obj.__qualname__)
-            return super().reducer_override(obj)
-
-    stream = io.BytesIO()
-    try:
-        Pickler(stream).dump(error)
-    except _OWN:  # then by its name and text
-        return None
-    return stream.getvalue()
 
 
 def _cloudpickle(error: BaseException) -> bytes:

@@ -23,7 +23,7 @@ _WAYS = {errno.ENOSYS: _NO_CALL, errno.EPERM: _NO_CALL, errno.EACCES: _NO_CALL, 
 
 
 def worker_ids(workers: int) -> int:
-    """How many ids there are for workers: one each, and one more each for a worker that is fenced meanwhile."""
+    """How many ids there are for workers: one each, and one more each for a worker in quarantine meanwhile."""
     return min(2 * workers, _ring.MAX_IDS) or 1  # without workers the consumer takes the place of one
 
 

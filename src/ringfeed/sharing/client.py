@@ -39,7 +39,7 @@ class SharedLoader:
     @property
     def spec(self) -> Spec:
         """The spec of one sample."""
-        return self._joined.facts.spec
+        return self._joined.info.spec
 
     @property
     def name(self) -> str:
@@ -64,22 +64,22 @@ class SharedLoader:
     @property
     def batch_size(self) -> int | None:
         """Rows of a full batch of this training; None where batches are made whole."""
-        size = self._joined.facts.batch_size
+        size = self._joined.info.batch_size
         return size if size is None or self.rank is None else size // self.ranks
 
     @property
     def host_pid(self) -> int:
         """The process that runs the loader."""
-        return self._joined.facts.host
+        return self._joined.info.host
 
     def __len__(self) -> int:
         """Return the batches of an epoch, as the loader had them when this training joined; TypeError as there.
 
         With ``uneven="keep"`` a rank may have one less.
         """
-        length = self._joined.facts.length
+        length = self._joined.info.length
         if length is None:
-            raise TypeError(self._joined.facts.why_no_length)
+            raise TypeError(self._joined.info.why_no_length)
         return length
 
     def __bool__(self) -> bool:
@@ -90,7 +90,7 @@ class SharedLoader:
         """Return whose part of what it is, in a line."""
         rank = "" if self.rank is None else f"rank {self.rank}, "
         ranks = f"{self.mode} to {self.ranks} trainings"
-        return f"<SharedLoader {self.name!r}: {rank}{ranks}, of {self._joined.facts.shown}>"
+        return f"<SharedLoader {self.name!r}: {rank}{ranks}, of {self._joined.info.shown}>"
 
     # ---- epochs ----
 

@@ -9,12 +9,12 @@ from ringfeed.errors import StallError, WorkerError
 from ringfeed.ring.failure import decode
 from ringfeed.ring.segment import keep_standard_descriptors
 from ringfeed.sharing.client import SharedLoader
+from ringfeed.sharing.connection import HOST_S, Connection
 from ringfeed.sharing.epoch import Joined
-from ringfeed.sharing.line import HOST_S, Line
 from ringfeed.sharing.names import bind, check_name, connect
 from ringfeed.sharing.terms import Cut, Terms, rank_of
 from ringfeed.spec.spec import Spec
-from ringfeed.transport.shared_dataset import pack, ship
+from ringfeed.transport.shared_dataset import pack, to_shared_memory
 from ringfeed.workers import channel as channels
 from ringfeed.workers import spawn
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from ringfeed.loader import Loader
     from ringfeed.ring._ring import Descriptor
-    from ringfeed.sharing.made import Facts
+    from ringfeed.sharing.host_loader import SharedInfo
 
 SOON_S = 0.02  # between two looks for a host that another process starts, or that is about to end
 
@@ -83,16 +83,18 @@ def share(  # noqa: PLR0913 - the public parameters
     terms = Terms(__version__, check_name(name), ranks, mode, on_slow, patience_s, timeout_s)
     rank = rank_of(mode, rank, ranks)
     expected = None if spec is None else Spec(spec)
+    connection, info = _join(make_loader, terms, rank, expected)
+    info = info if expected is None else info._replace(spec=expected)  # with this training's own NamedTuples
+    return SharedLoader(Joined(connection, info, Cut(rank, ranks, info.uneven)), terms)
+
+
+def _join(
+    make_loader: Callable[[], Any], terms: Terms, rank: int | None, spec: Spec | None
+) -> tuple[Connection, SharedInfo]:
+    """Return the connection and what the host has said; a host that is about to end is waited for."""
     if not callable(make_loader):
         message = f"make_loader={make_loader!r} must be a function without arguments that returns a Loader"
         raise TypeError(message)
-    line, facts = _join(make_loader, terms, rank, expected)
-    facts = facts if expected is None else facts._replace(spec=expected)  # with this training's own NamedTuples
-    return SharedLoader(Joined(line, facts, Cut(rank, ranks, facts.uneven)), terms)
-
-
-def _join(make_loader: Callable[[], Any], terms: Terms, rank: int | None, spec: Spec | None) -> tuple[Line, Facts]:
-    """Return the connection and what the host has said; a host that is about to end is waited for."""
     keep_standard_descriptors()
     deadline = time.monotonic() + terms.timeout_s
     while True:
@@ -117,12 +119,12 @@ def _find_host(make_loader: Callable[[], Any], terms: Terms) -> tuple[Descriptor
     with listener:
         channel = connect(terms.name)
         assert channel is not None  # it listens here
-        shipment = ship(pack(make_loader, "make_loader"))
-        assert shipment is not None  # there was none before it
+        sent = to_shared_memory(pack(make_loader, "make_loader"))
+        assert sent is not None  # there was none before it
         try:
-            channels.send(channel, ("make", terms, shipment.manifest()), shipment.fds)
+            channels.send(channel, ("make", terms, sent.manifest()), sent.fds)
         finally:
-            shipment.close()
+            sent.close()
         _start(listener)
     return channel, True
 
@@ -130,7 +132,7 @@ def _find_host(make_loader: Callable[[], Any], terms: Terms) -> tuple[Descriptor
 @spawn.explained()
 def _start(listener: Descriptor) -> None:
     """Start the host, whose parent ends at once."""
-    spawn._popen("ringfeed.sharing.start", (listener.fileno(),)).wait()  # noqa: SLF001 - as each worker is started
+    spawn.start_interpreter("ringfeed.sharing.start", (listener.fileno(),)).wait()
 
 
 def _greet(
@@ -154,11 +156,11 @@ def _greet(
     return answer  # type: ignore[no-any-return]
 
 
-def _admitted(channel: Descriptor, answer: tuple[str, Any], terms: Terms) -> tuple[Line, Facts]:
+def _admitted(channel: Descriptor, answer: tuple[str, Any], terms: Terms) -> tuple[Connection, SharedInfo]:
     kind, content = answer
     if kind == "welcome":
         share = f"share(name={terms.name!r})"
-        return Line(channel, share, content.host, terms.timeout_s + HOST_S), content
+        return Connection(channel, share, content.host, terms.timeout_s + HOST_S), content
     channel.close()
     error = content if kind == "refused" else decode(content).error
     assert error is not None

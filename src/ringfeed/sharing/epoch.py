@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ringfeed._callers import callers_depth
 from ringfeed.errors import ClosedError, SlotsHeldWarning, SupersededError
 from ringfeed.ring.failure import decode, users_frames
-from ringfeed.sharing.inbox import Inbox
+from ringfeed.sharing.messages import Inbox
 from ringfeed.spec._fields import Fields
 from ringfeed.spec.array import copy_of
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeAlias
 
-    from ringfeed.sharing.inbox import Message
-    from ringfeed.sharing.line import Line
-    from ringfeed.sharing.made import Facts
+    from ringfeed.sharing.connection import Connection
+    from ringfeed.sharing.host_loader import SharedInfo
+    from ringfeed.sharing.messages import Message
     from ringfeed.sharing.terms import Cut
 
     BuildLeaves: TypeAlias = Callable[[list[Any]], Any]
@@ -54,11 +54,11 @@ class Joined:
 
     _is_closed = True  # until it has begun
 
-    def __init__(self, line: Line, facts: Facts, cut: Cut) -> None:
+    def __init__(self, connection: Connection, info: SharedInfo, cut: Cut) -> None:
         """Know what the host has said of its loader."""
-        self.line, self.facts, self.cut = line, facts, cut
-        self.inbox = Inbox(line, facts.slot_size, facts.state)
-        self.fields = Fields(facts.spec, facts.offsets)
+        self.connection, self.info, self.cut = connection, info, cut
+        self.inbox = Inbox(connection, info.slot_size, info.state)
+        self.fields = Fields(info.spec, info.offsets)
         self.stats = SharedStats()
         self.padding = 0
         self.turn = 0  # of the newest iterator
@@ -69,9 +69,9 @@ class Joined:
 
     def check_open(self) -> None:
         """Raise ClosedError where nothing can be asked for any more."""
-        self.line.check()
+        self.connection.check()
         if self._is_closed:
-            message = f"{self.line.share}: this training has left it; join it again"
+            message = f"{self.connection.share}: this training has left it; join it again"
             raise ClosedError(message)
 
     def begin(self, build: BuildLeaves) -> SharedEpoch:
@@ -80,21 +80,21 @@ class Joined:
         self.break_off(self.turn)
         self.turn += 1
         wish, self.wish = self.wish, None
-        self.line.tell("ask", self.turn, wish)
+        self.connection.tell("ask", self.turn, wish)
         return SharedEpoch(self, self.turn, build)
 
     def break_off(self, turn: int) -> None:
         """Leave the epoch of this turn, if it is the newest."""
         if turn and turn == self.turn and not self._is_closed:
-            self.line.tell("break_off", turn)
+            self.connection.tell("break_off", turn)
 
     def close(self) -> None:
         """Leave the share; arrays stay valid, and their slots held."""
         if not self._is_closed:
-            self.line.tell("retire")
+            self.connection.tell("retire")
             self._is_closed = True
-            self.line = self.line.without_channel()  # leases have the other, as long as they live
-            self.inbox = Inbox(self.line, self.facts.slot_size, self.inbox.done.state)
+            self.connection = self.connection.without_channel()  # leases have the other, as long as they live
+            self.inbox = Inbox(self.connection, self.info.slot_size, self.inbox.done.state)
 
     def __del__(self, is_exiting: Callable[[], bool] = sys.is_finalizing) -> None:
         """Leave the share."""
@@ -158,7 +158,7 @@ class SharedEpoch:
         lease: Any = joined.inbox.lease(message)  # of which it needs the address, as of the ring's
         views = joined.fields.views(lease, content["rows"])
         leaves = [view[rows] for view in views]
-        return [copy_of(leaf) for leaf in leaves] if content["private"] or joined.facts.copy else leaves
+        return [copy_of(leaf) for leaf in leaves] if content["private"] or joined.info.copy else leaves
 
     def _look_at(self, message: Message) -> None:
         """Do what a message says that is no batch."""
@@ -181,7 +181,7 @@ class SharedEpoch:
         lost, content["lost"] = content["lost"], 0  # told once, also where warnings are errors
         if lost:
             self._joined.stats = self._joined.stats.plus(lost=lost)
-            share = self._joined.line.share
+            share = self._joined.connection.share
             text = f"{share}: this training was slower than the others and has lost {lost} batches (on_slow='drop')"
             warnings.warn(text, UserWarning, stacklevel=callers_depth())
 
@@ -191,8 +191,9 @@ class SharedEpoch:
             return
         joined.is_told_of_copies = True
         text = (
-            f"{joined.line.share}: the trainings' arrays hold all slots but one, so that batches are handed out as "
-            "private copies; let go of each batch when you have the next, copy what you keep, or give more slots="
+            f"{joined.connection.share}: the trainings' arrays hold all slots but one, so that batches are handed "
+            "out as private copies; let go of each batch when you have the next, copy what you keep, or give more "
+            "slots="
         )
         warnings.warn(text, SlotsHeldWarning, stacklevel=callers_depth())
 

@@ -16,9 +16,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from ringfeed.sharing.patience import Patience
-from ringfeed.sharing.room import Room
+from ringfeed.sharing.copy_policy import CopyPolicy
 from ringfeed.sharing.trainings import Ask, Batch, Entry, Sent, Training
+from ringfeed.sharing.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +42,7 @@ class Flow:
         """Begin with no training. ``send`` must not wait."""
         self.terms, self.slots = terms, slots
         self._send, self.clock = send, clock
-        self._patience, self._room = Patience(self), Room(self)
+        self._watchdog, self._copy_policy = Watchdog(self), CopyPolicy(self)
         self.trainings: list[Training] = []
         self.has_gathered = False
         """Whether all have come once: what has left since is not waited for."""
@@ -168,7 +168,11 @@ class Flow:
     def may_take(self) -> bool:
         """Whether another batch may be taken from the ring."""
         inside = self._inside()
-        return self.is_on and self._room.for_one_more and all(len(training.queue) < MOST_QUEUED for training in inside)
+        return (
+            self.is_on
+            and self._copy_policy.for_one_more
+            and all(len(training.queue) < MOST_QUEUED for training in inside)
+        )
 
     def add(self, lease: Any, content: Any) -> None:
         """Queue a batch that was taken from the ring for all trainings of the epoch."""
@@ -209,7 +213,7 @@ class Flow:
         batch = self.out.get(number)
         if batch is None:
             return
-        self._room.note(lent=training in batch.lent)
+        self._copy_policy.note(lent=training in batch.lent)
         self.let_go(batch, training)
         self._feed_all()
 
@@ -239,7 +243,7 @@ class Flow:
         if not batch.waits and not batch.holds:
             self.out.pop(batch.number, None)
             batch.lease = None
-        self._room.note(lent=False)
+        self._copy_policy.note(lent=False)
 
     # ---- sending ----
 
@@ -261,8 +265,8 @@ class Flow:
         if training.unread is not None or not training.queue:
             return
         batch, private = training.queue[0].batch, False
-        if batch is not None and not batch.lent and self._room.is_crowded:
-            private = self._room.must_copy(training)
+        if batch is not None and not batch.lent and self._copy_policy.is_crowded:
+            private = self._copy_policy.must_copy(training)
             if not private:
                 return
         if batch is not None and not private:
@@ -279,5 +283,5 @@ class Flow:
         self._feed_all()
         waiting = [training for training in self.trainings if training.waits_since is not None]
         if waiting:
-            self._room.look()
-        self._patience.look(waiting, self.clock(), self._progress_s)
+            self._copy_policy.look()
+        self._watchdog.look(waiting, self.clock(), self._progress_s)

@@ -12,7 +12,7 @@ from ringfeed.sharing.trainings import Training
 from ringfeed.workers import channel as channels
 
 if TYPE_CHECKING:
-    from ringfeed.sharing.made import Held
+    from ringfeed.sharing.host_loader import Held
     from ringfeed.sharing.terms import Terms
     from ringfeed.sharing.trainings import Sent
     from ringfeed.spec.spec import Spec

@@ -22,7 +22,7 @@ from ringfeed.ring._ring import Descriptor
 from ringfeed.ring.failure import encode
 from ringfeed.sharing.flow import Flow
 from ringfeed.sharing.guest import Guest
-from ringfeed.sharing.made import Made
+from ringfeed.sharing.host_loader import HostLoader
 from ringfeed.sharing.names import accept
 from ringfeed.transport.shared_dataset import unpack
 from ringfeed.workers import channel as channels
@@ -48,7 +48,7 @@ class Host:
         self._guests: list[Guest] = []
         self._changed = threading.Condition()
         self._terms: Terms | None = None
-        self._made: Made | None = None
+        self._host_loader: HostLoader | None = None
         self._failed: bytes | None = None  # why there is no loader
         self._flow: Flow | None = None
         self._has_begun = False  # a training was let in
@@ -160,13 +160,13 @@ class Host:
             return "failed", self._failed
         if self._flow is None or self._is_deserted:
             return None
-        if guest.expects not in {None, self._facts.spec}:
+        if guest.expects not in {None, self._info.spec}:
             return "refused", SpecError(
-                f"share(name={asks.name!r}) hands out samples of {self._facts.spec!r}, and this training expects "
+                f"share(name={asks.name!r}) hands out samples of {self._info.spec!r}, and this training expects "
                 f"{guest.expects!r}; give the others' make_loader, or another name"
             )
         refusal = self._flow.join(guest.training)
-        return ("welcome", self._facts) if refusal is None else ("refused", ValueError(refusal))
+        return ("welcome", self._info) if refusal is None else ("refused", ValueError(refusal))
 
     def _drop(self, guest: Guest) -> None:
         """Forget a connection."""
@@ -185,12 +185,12 @@ class Host:
         with self._changed:
             self._is_over = True
             self._changed.notify_all()
-        if self._made is None:
+        if self._host_loader is None:
             return
-        stream_of(self._made.loader).request_stop()
+        stream_of(self._host_loader.loader).request_stop()
         if self._pump is not None:
             self._pump.join(END_S)
-        closing = threading.Thread(target=self._made.loader.close, daemon=True)
+        closing = threading.Thread(target=self._host_loader.loader.close, daemon=True)
         closing.start()
         closing.join(END_S)
 
@@ -214,22 +214,22 @@ class Host:
         assert terms is not None
         try:
             make_loader = unpack(manifest, [fd.fileno() for fd in fds])
-            self._made = Made(make_loader, terms)
-            self._facts = self._made.facts(os.getpid())
+            self._host_loader = HostLoader(make_loader, terms)
+            self._info = self._host_loader.info(os.getpid())
         except Exception as error:  # noqa: BLE001 - the user's, for the trainings
             with self._changed:
                 self._failed = encode(error)
                 self._welcome()
             raise ClosedError from None
         with self._changed:
-            self._flow = Flow(terms, self._facts.slots, self._send)
+            self._flow = Flow(terms, self._info.slots, self._send)
             self._welcome()
 
     def _run_epoch(self) -> bool:
         """Run the next epoch when it is asked for; False at the end of all."""
-        flow, made = self._flow, self._made
+        flow, host_loader = self._flow, self._host_loader
         assert flow is not None
-        assert made is not None
+        assert host_loader is not None
         with self._changed:
             self._changed.wait_for(lambda: self._is_over or flow.due())
             if self._is_over:
@@ -237,7 +237,7 @@ class Host:
             asked = flow.due()
             wish = self._wish_of(asked)
         try:
-            batches = made.begin(wish)
+            batches = host_loader.begin(wish)
         except Exception as error:  # noqa: BLE001 - a hook's, or a state that does not fit: for the trainings
             with self._changed:
                 flow.refuse(asked, encode(error))
@@ -249,13 +249,13 @@ class Host:
 
     def _wish_of(self, asked: list[Training]) -> Any:
         """Return where the epoch is to begin; trainings that ask for another place get an error."""
-        assert self._made is not None
+        assert self._host_loader is not None
         wishes = [None if training.asked is None else training.asked.wish for training in asked]
         # One that has come in the place of another, and begins anew, does not decide for those that go on.
         decide = [wish for training, wish in zip(asked, wishes, strict=True) if training.epoch] or wishes
-        first = next((wish for wish in decide if not self._made.is_next(wish)), None)
+        first = next((wish for wish in decide if not self._host_loader.is_next(wish)), None)
         for training, wish in zip(asked, wishes, strict=True):
-            if wish != first and not (first is None and self._made.is_next(wish)):
+            if wish != first and not (first is None and self._host_loader.is_next(wish)):
                 assert self._flow is not None
                 text = f"this training asks for {_shown(wish)}, and {asked[wishes.index(first)]} for {_shown(first)}"
                 self._flow.refuse([training], encode(ValueError(f"{text}; have all trainings ask for the same")))
@@ -263,9 +263,9 @@ class Host:
 
     def _take(self, batches: Any) -> None:
         """Take the batches of an epoch, as the trainings have room for them."""
-        flow, made = self._flow, self._made
+        flow, host_loader = self._flow, self._host_loader
         assert flow is not None
-        assert made is not None
+        assert host_loader is not None
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._is_over or not flow.is_on or flow.may_take)
@@ -275,16 +275,16 @@ class Host:
                 lease, rows = next(batches)
             except StopIteration:
                 with self._changed:
-                    flow.end(made.loader.state_dict())
+                    flow.end(host_loader.loader.state_dict())
                 return
             except ClosedError:
                 raise
             except Exception as error:  # noqa: BLE001 - the loader's, for the trainings, in its place
                 with self._changed:
-                    flow.fail(encode(error), made.loader.state_dict())
+                    flow.fail(encode(error), host_loader.loader.state_dict())
                 continue
             with self._changed:
-                flow.add(made.hold(lease), made.content(lease, rows))
+                flow.add(host_loader.hold(lease), host_loader.content(lease, rows))
             del lease
 
 

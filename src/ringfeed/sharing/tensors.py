@@ -20,7 +20,7 @@ def in_torch(spec: Spec, cast: CastTree) -> BuildLeaves:
     """Return what makes tensors over the arrays."""
     from ringfeed.frameworks import torch as framework  # noqa: PLC0415 - imports torch
 
-    framework._check_dtypes(spec.leaves)  # noqa: SLF001 - of a loader's own `to_torch`
+    framework.check_dtypes(spec.leaves)
     casts, tensor_of = framework.torch_casts(casts_of(spec, cast, "to_torch")), framework.TORCH.from_numpy
     return lambda leaves: spec.unflatten(casts([*map(tensor_of, leaves)]))
 
@@ -31,7 +31,7 @@ def in_jax(spec: Spec, cast: CastTree) -> BuildLeaves:
 
     asked = casts_of(spec, cast, "to_jax", framework.check_width)
     in_host, on_device = apart(asked, framework.cast_in_host(spec.leaves))
-    own = framework._narrowed(spec.leaves) | in_numpy(in_host)  # noqa: SLF001 - of a loader's own `to_jax`
+    own = framework.narrowed(spec.leaves) | in_numpy(in_host)
     copiers: list[Callable[[AnyArray], AnyArray]] = [
         own.get(number, copy_aligned) for number in range(len(spec.leaves))
     ]

@@ -6,7 +6,7 @@
                                                    │     _writer     values into fields
                                                    └── _fields  the fields of a slot as NumPy arrays
 
-`form` is what is asked of a leaf whose samples differ in length; the room `forms` has the answers. What is given beside
-arrays and numbers is for the room `given`. `conversion` turns uint8 into floating point on the way. Imports only `ring`
-and, where a leaf has a form or such a value comes, those rooms.
+`form` is what is asked of a leaf whose samples differ in length; the room `forms` has the answers. The room `coercion`
+makes arrays of values that are neither arrays nor numbers. the room `conversion`
+turns uint8 into floating point on the way. Imports only `ring` and, where they are needed, those rooms.
 """

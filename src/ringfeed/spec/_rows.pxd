@@ -11,10 +11,17 @@ cdef extern from "times.h" nogil:
     void rf_note_times(const c.rf_claim *claim, uint64_t rows, int64_t read_ns, int64_t write_ns)
 
 
+cdef class RowWriter
+
+
+cdef class RowChange:  # see `transforms`
+    cdef int apply(self, RowWriter writer, c.rf_claim *claim, uint32_t row) except -1
+
+
 cdef class RowWriter:
     cdef FieldWriter writer
     cdef object spec, owner
-    cdef public object transform  # of an index and views of its row, which is written; or None
+    cdef public RowChange change  # None: samples stay as they were written
     cdef uint64_t beyond   # caches: bytes of slots
     cdef Py_ssize_t count  # of leaves
     cdef Structure structure
@@ -23,9 +30,6 @@ cdef class RowWriter:
     cdef int write(self, sample, uint8_t *base, Py_ssize_t row, int64_t index) except -1
     cdef int fill_row(self, c.rf_claim *claim, uint32_t row, function, bint in_place, bint timed) except -1
     cdef list views_of(self, c.rf_claim *claim, uint32_t row)
-    cdef change(self, c.rf_claim *claim, uint32_t row, int64_t index)
-    cdef put_back(self, c.rf_claim *claim, uint32_t row, sample, list out)
-    cdef judge(self, Py_ssize_t number, value, int64_t index)
     cdef int change_alone(self, c.rf_claim *claim, uint32_t row, context) except -1
     cdef fill_in_place(self, c.rf_claim *claim, uint32_t row, function, index)
     cdef check_out(self, given, list out, int64_t index, str name, str function)

@@ -2,7 +2,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias, final
 
 import numpy as np
-from typing_extensions import Self
+from typing_extensions import Self, disjoint_base
 
 from ringfeed.ring._ring import Ring
 from ringfeed.spec.spec import Spec
@@ -13,9 +13,12 @@ _OnError: TypeAlias = Callable[[int, int, BaseException], None]
 class _Context(Protocol):
     index: int | None
 
+@disjoint_base
+class RowChange: ...
+
 @final
 class RowWriter:
-    transform: Callable[[int, Any], Any] | None
+    change: RowChange | None
     def __new__(cls, spec: Spec, offsets: Sequence[int], owner: Ring, beyond: int) -> Self: ...
     def samples(
         self, claim_address: int, getitem: Callable[[int], Any], context: _Context, on_error: _OnError

@@ -8,8 +8,6 @@ from ringfeed.ring cimport _cring as c
 from ringfeed.spec._structure cimport Structure
 from ringfeed.spec._writer cimport FieldWriter
 
-import numpy as np
-
 from ringfeed.errors import SpecError
 from ringfeed.ring.failure import Nothing
 
@@ -27,6 +25,14 @@ cdef void blame_nobody(c.rf_claim *claim, uint32_t row) noexcept:
     cdef c.rf_claim beside = claim[0]
     beside.first_row = 0xfffffffe - row  # no row of a batch: a death here says only that the next try goes row by row
     c.rf_blame(&beside, row)
+
+
+@cython.auto_pickle(False)
+cdef class RowChange:
+    """Changes a sample in its row, once it is written, as its room does it."""
+
+    cdef int apply(self, RowWriter writer, c.rf_claim *claim, uint32_t row) except -1:
+        raise NotImplementedError
 
 
 @cython.final
@@ -72,8 +78,8 @@ cdef class RowWriter:
             self.write(sample, claim.base, claim.first_row + row, index)
             if timed:
                 write_ns = c.rf_now_ns() - read_ns
-        if self.transform is not None:
-            self.change(claim, row, index)
+        if self.change is not None:
+            self.change.apply(self, claim, row)
         if timed:
             rf_note_times(claim, 1, c.rf_now_ns() - began_ns - write_ns, write_ns)
         return 0
@@ -87,44 +93,11 @@ cdef class RowWriter:
                 out[number] = form.given(out[number])
         return out
 
-    cdef change(self, c.rf_claim *claim, uint32_t row, int64_t index):
-        """Have a row that was written changed in place, or written anew."""
-        out = self.views_of(claim, row)
-        given = self.spec.unflatten(out)
-        answer = self.transform(index, given)
-        if answer is not None:
-            self.put_back(claim, row, answer, out)
-        elif not self.structure.is_flat:
-            self.check_out(given, out, index, "sample", "transform")
-        for number in range(self.count):
-            self.writer.clear_row(number, claim.base, claim.first_row + row)
-
-    cdef put_back(self, c.rf_claim *claim, uint32_t row, sample, list out):
-        """Write a sample into the row that its leaves may be parts of."""
-        index = claim.indices[row]
-        leaves = self.spec.flatten(sample, index)
-        found = [None if leaf is field else np.array(self.judge(number, leaf, index))
-                 for number, (leaf, field) in enumerate(zip(leaves, out))]
-        for number, (array, field) in enumerate(zip(found, out)):
-            if array is None:
-                continue
-            if self.writer.fields.has_form(number):
-                self.writer.forms.put(number, array, claim.base, claim.first_row + row, index, False)
-            else:
-                field[...] = array
-
-    cdef judge(self, Py_ssize_t number, value, int64_t index):
-        """Return a value as an array that fits a leaf, or refuse it."""
-        if self.writer.fields.has_form(number):
-            return self.writer.forms.sample_of(number, value, index)
-        return self.spec.array(number, value, index)
-
     cdef int change_alone(self, c.rf_claim *claim, uint32_t row, context) except -1:
         """Have a row changed that was read together with others, with its own random numbers."""
-        index = claim.indices[row]
-        context.index = index
+        context.index = claim.indices[row]
         try:
-            self.change(claim, row, index)
+            self.change.apply(self, claim, row)
         finally:
             context.index = None
         return 0
@@ -227,7 +200,7 @@ cdef class RowWriter:
                     raise ValueError(f"__getitems__ returned more than {len(rows)} samples for as many indices")
                 try:
                     self.write(sample, claim.base, claim.first_row + <uint32_t>rows[count], indices[count])
-                    if self.transform is not None:
+                    if self.change is not None:
                         self.change_alone(claim, rows[count], context)
                 except BaseException as error:
                     faults.append((rows[count], indices[count], error))
@@ -259,7 +232,7 @@ cdef class RowWriter:
         self.begin(claim)
         if c.rf_cancelled(claim):
             return False
-        if claim.attempt == 0 and self.transform is None and self.lie_within(claim, length):
+        if claim.attempt == 0 and self.change is None and self.lie_within(claim, length):
             self.gather_rows(claim, arrays, 0, claim.rows)
             rf_note_times(claim, claim.rows, 0, c.rf_now_ns() - began_ns)
             return True
@@ -271,7 +244,7 @@ cdef class RowWriter:
                 if not 0 <= claim.indices[row] < length:
                     raise IndexError(f"index {claim.indices[row]} is out of range for arrays of {length} rows")
                 self.gather_rows(claim, arrays, row, 1)
-                if self.transform is not None:
+                if self.change is not None:
                     self.change_alone(claim, row, context)
             except BaseException as error:
                 on_error(row, claim.indices[row], error)

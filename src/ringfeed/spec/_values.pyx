@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""What a value is, by the C APIs of Python and NumPy: what is not certain here is left to `given`, or to `Spec`."""
+"""What a value is, by the C APIs of Python and NumPy: what is not certain here is left to `coercion`, or to `Spec`."""
 
 cimport numpy as cnp
 from cpython.bool cimport PyBool_Check

@@ -8,7 +8,7 @@ from ringfeed.spec._fields cimport Fields
 from ringfeed.spec._values cimport Given
 
 
-cdef class OtherValues:  # see `given`
+cdef class OtherValues:  # see `coercion`
     cdef const void *memory_of(self, value, const Given *given) except? NULL
     cdef bint write(self, value, cnp.ndarray array, const Given *given, uint8_t *target) except -1
 

@@ -264,9 +264,9 @@ cdef class FieldWriter:
     cdef bint write_otherwise(self, value, cnp.ndarray array, const Given *given, uint8_t *target) except -1:
         """Write a value that is no array of the leaf's own, where it certainly fits; False leaves it to the spec."""
         if self.others is None:
-            from ringfeed.given._otherwise import Otherwise  # its room
+            from ringfeed.coercion._values import CoercedValues  # its room
 
-            self.others = Otherwise()
+            self.others = CoercedValues()
         cdef const void *memory = NULL
         if array is None:
             memory = self.others.memory_of(value, given)

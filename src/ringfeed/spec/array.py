@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, TypeAlias
 
 import numpy as np
 
-from ringfeed.errors import SpecError
-from ringfeed.spec.conversion import STEPS, Cast, may_cast
+from ringfeed._checks import error_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,15 +20,16 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from ringfeed.conversion.cast import Cast
     from ringfeed.spec.form import Form
 
 MAX_BYTES = 2**62  # of one leaf, so that a signed 64-bit integer counts them with room to spare
 MAX_AXES = 32  # as many as the writer of slots describes
-MAX_SHOWN = 220  # characters of each part of an error, so that it is whole when it comes from a worker
 CONTAINERS = (tuple, list, dict)
 TEXT = "SU"  # kinds of dtypes
-CHW_AXES = 3
 UINT8, FLOAT32 = np.dtype("uint8"), np.dtype("float32")
+USER_DTYPE = 2  # what dtype.isbuiltin is for dtypes that others registered, such as bfloat16
+_WIDER = {"b": "biufc", "i": "iufc", "u": "iufc", "f": "fc", "c": "c"}  # by kinds
 
 AnyDtype: TypeAlias = "np.dtype[Any]"
 AnyArray: TypeAlias = "np.ndarray[Any, AnyDtype]"
@@ -130,11 +130,12 @@ class Array:
             raise error_of("Array", got, "a tuple of ints and what np.dtype takes", remedy) from None
         room: Any = axes
         found_form = None
+        steps = {"scale": scale, "offset": offset, "mean": mean, "std": std, "layout": layout}
+        converts = any(step is not None for step in steps.values())
         if None in axes or (form, max_shape, total, pad_to) != (None,) * 4 or padding_value or lengths or mask:
             from ringfeed.forms.checks import form_of  # noqa: PLC0415 - their room
 
-            casts = any(step is not None for step in (scale, offset, mean, std, layout))
-            besides = {"variable=": variable, "scale=, offset=, mean=, std= or layout=": casts}
+            besides = {"variable=": variable, "scale=, offset=, mean=, std= or layout=": converts}
             says = {"total": total, "padding_value": padding_value, "pad_to": pad_to, "lengths": lengths, "mask": mask}
             found_form = form_of(axes, found, max_shape, form, besides, **says)
             room = found_form.room
@@ -143,17 +144,14 @@ class Array:
         object.__setattr__(self, "dtype", found)
         object.__setattr__(self, "form", found_form)
         object.__setattr__(self, "variable", _checked_axes(variable, room))
-        steps = Cast(scale=scale, offset=offset, mean=mean, std=std, layout=layout)  # type: ignore[arg-type]
-        object.__setattr__(self, "cast", None if steps == Cast() else _checked_cast(steps, self))
+        object.__setattr__(self, "cast", _cast_of(self, steps) if converts else None)
         object.__setattr__(self, "casts", _checked_casts(cast, self))
 
     def __repr__(self) -> str:
         name = str(self.dtype)
         all_vary = len(self.variable) == len(self.shape)
         more = f", variable={True if all_vary else self.variable}" if self.variable else ""
-        for step in (*STEPS, "layout"):
-            if (value := getattr(self.cast, step, None)) is not None:
-                more += f", {step}={value!r}"
+        more += "" if self.cast is None else self.cast.said()
         more += ", cast=True" if self.casts else ""
         shape: tuple[int | None, ...] = self.shape
         if self.form is not None:
@@ -178,13 +176,6 @@ def shown(value: object) -> str:
     return "None" if value is None else f"of type {type(value).__name__}"
 
 
-def error_of(where: str, got: str, expected: object, remedy: str) -> SpecError:
-    """Return the refusal of what stands at ``where``."""
-    parts = where, got, str(expected)
-    where, got, expected = [part if len(part) <= MAX_SHOWN else f"{part[:90]} ... {part[-90:]}" for part in parts]
-    return SpecError(f"{where} {got}, expected {expected}; {remedy}")
-
-
 def check_array(shape: tuple[int, ...], dtype: AnyDtype, where: str) -> None:
     """Refuse what no slot can hold."""
     if dtype.hasobject or dtype.subdtype is not None or not dtype.itemsize:
@@ -206,6 +197,18 @@ def copy_of(array: AnyArray) -> AnyArray:
     return copied
 
 
+def may_cast(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
+    """Whether cast=True converts a dtype into another: whole numbers into all, fractions not into whole numbers."""
+    kind = "f" if wanted.isbuiltin == USER_DTYPE else wanted.kind
+    return kind in _WIDER.get(given.kind, "")
+
+
+def _cast_of(array: Array, steps: dict[str, Any]) -> Cast:
+    from ringfeed.conversion.cast import cast_of  # noqa: PLC0415 - its room
+
+    return cast_of(array, **steps)
+
+
 def _checked_axes(variable: bool | Sequence[SupportsIndex], shape: tuple[int, ...]) -> tuple[int, ...]:  # noqa: FBT001
     """Return the numbers of the axes that ``variable`` names."""
     every = range(len(shape))
@@ -219,32 +222,6 @@ def _checked_axes(variable: bool | Sequence[SupportsIndex], shape: tuple[int, ..
         expected = f"True, or numbers of axes of {shape}, which count from 0"
         raise error_of("Array", f"has variable={variable!r}", expected, "write it as in variable=(0, 1)")
     return tuple(sorted(axes))
-
-
-def _checked_cast(cast: Cast, array: Array) -> Cast:
-    """Return the cast, or refuse one that its Array has no place for."""
-    shape, varies = array.shape, f"variable={array.variable}"
-    if array.dtype != FLOAT32:
-        remedy = "make it 'float32', or leave scale=, offset=, mean=, std= and layout= out"
-        raise error_of("Array", f"has dtype {array.dtype}", "float32, the one that uint8 is converted to", remedy)
-    if cast.layout not in (None, "CHW"):
-        remedy = "leave layout= out for what stays as it is"
-        raise error_of("Array", f"has layout={cast.layout!r}", "'CHW' or None", remedy)
-    if cast.layout is not None and len(shape) != CHW_AXES:
-        expected = "the axes (channels, height, width)"
-        raise error_of("Array", f"has layout='CHW' and shape {shape}", expected, "leave layout= out, or reshape it")
-    if cast.layout is not None and array.variable:
-        remedy = "give the one or the other, and turn the batch round in __getitem__"
-        raise error_of("Array", f"has layout='CHW' and {varies}", "the same shape for all batches", remedy)
-    axis = 0 if cast.layout is not None else len(shape) - 1
-    channels = shape[axis] if shape else 1
-    if cast.channels is not None and axis in array.variable:
-        expected = "the same channels in all batches, as mean= and std= have a number for each"
-        raise error_of("Array", f"has {varies}", expected, "leave that axis out of variable=")
-    if cast.channels not in {None, channels}:
-        got, expected = f"has {cast.channels} numbers in mean= or std=", f"{channels}, one a channel of {shape}"
-        raise error_of("Array", got, expected, "give one for each, or one number for all")
-    return cast
 
 
 def _checked_casts(casts: object, array: Array) -> bool:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ringfeed.spec.array import error_of
-from ringfeed.spec.conversion import may_cast
+from ringfeed._checks import error_of
+from ringfeed.spec.array import may_cast
 
 if TYPE_CHECKING:
     from ringfeed.spec.array import AnyArray, Leaf

@@ -5,7 +5,8 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ringfeed.spec.array import Array, error_of, fields_of, shown
+from ringfeed._checks import error_of
+from ringfeed.spec.array import Array, fields_of, shown
 from ringfeed.spec.values import plain
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def gather(model: Any, value: Any, where: str, leaves: list[object]) -> None:
         return
     value = plain(value)
     if shown(value) != (expected := shown(model)):
-        from ringfeed.given.refusals import other_structure  # noqa: PLC0415 - its room
+        from ringfeed.coercion.refusals import other_structure  # noqa: PLC0415 - its room
 
         remedy = other_structure(value, model, where)
         if model is None:

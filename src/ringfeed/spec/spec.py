@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from ringfeed._checks import error_of
 from ringfeed._classes import class_names
-from ringfeed.spec.array import CONTAINERS, AnyArray, AnyDtype, Array, Leaf, check_array, error_of, fields_of, shown
+from ringfeed.spec.array import CONTAINERS, AnyArray, AnyDtype, Array, Leaf, check_array, fields_of, shown
 from ringfeed.spec.matching import matching
 from ringfeed.spec.nodes import Node, gather, parts_of, rebuilder, renamed, wrapper
 from ringfeed.spec.values import (
@@ -40,7 +41,7 @@ _NONE = "tensorflow.NoneTensorSpec"
 
 def _array_of(found: AnyArray, shape: tuple[int, ...], where: str) -> Array:
     if found.dtype.hasobject:
-        from ringfeed.given.refusals import of_objects  # noqa: PLC0415 - its room
+        from ringfeed.coercion.refusals import of_objects  # noqa: PLC0415 - its room
 
         raise error_of(where, f"has dtype {found.dtype}", "one without Python objects", of_objects(found))
     check_array(shape, found.dtype, where)
@@ -77,7 +78,7 @@ def _from_list(value: object, leaf: Leaf, max_rows: int, where: str) -> AnyArray
     """Return a list of rows as one array; None for anything else."""
     if not isinstance(value, list | tuple):
         return None
-    from ringfeed.given.judging import from_list  # noqa: PLC0415 - its room
+    from ringfeed.coercion.arrays import from_list  # noqa: PLC0415 - its room
 
     return from_list(value, leaf, (max_rows, *leaf.given_shape), where)
 
@@ -90,7 +91,7 @@ def _refuse_rows(rows: int, expected: int, where: str) -> NoReturn:
 
 def _given(value: object, where: str, *, has_rows: bool = False) -> Array:
     if not isinstance(value, Array):
-        from ringfeed.given.foreign import array_of_foreign  # noqa: PLC0415 - its room
+        from ringfeed.coercion.foreign_specs import array_of_foreign  # noqa: PLC0415 - its room
 
         value = array_of_foreign(value, where, has_rows=has_rows)
     if not isinstance(value, Array):

@@ -5,7 +5,7 @@
     np.ndarray, __array__   an array
 
 `_values.pyx` and `_writer.pyx` do the usual ones in C, and leave all others, and every refusal, to these. What else is
-given, such as lists and text, is for the room `given`.
+given, such as lists and text, is for the room `coercion`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,19 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import numpy as np
 
 from ringfeed._callers import callers_depth
-from ringfeed.spec.array import CONTAINERS, TEXT, AnyArray, AnyDtype, Array, Leaf, error_of, fields_of, shown
-from ringfeed.spec.conversion import USER_DTYPE, may_cast
+from ringfeed._checks import error_of
+from ringfeed.spec.array import (
+    CONTAINERS,
+    TEXT,
+    USER_DTYPE,
+    AnyArray,
+    AnyDtype,
+    Array,
+    Leaf,
+    fields_of,
+    may_cast,
+    shown,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -138,14 +149,14 @@ def as_given(value: Any, leaf: Leaf, where: str) -> AnyArray:
 
 @cache  # an import is slow where it is done for each value
 def _judge() -> Callable[[Any, Leaf, str], AnyArray]:
-    from ringfeed.given.judging import judged  # noqa: PLC0415 - its room
+    from ringfeed.coercion.arrays import judged  # noqa: PLC0415 - its room
 
     return judged
 
 
 def way_out(value: Any) -> str | None:
     """Say what to return in the place of a value; None where nothing is known of its kind."""
-    from ringfeed.given.refusals import way_out as found  # noqa: PLC0415 - its room
+    from ringfeed.coercion.refusals import way_out as found  # noqa: PLC0415 - its room
 
     return found(value)
 

@@ -25,7 +25,7 @@ from ringfeed.frameworks.batch import TensorBuilder
 from ringfeed.frameworks.forms import as_objects
 from ringfeed.frameworks.torch import TORCH
 from ringfeed.spec.spec import Array
-from ringfeed.torch.lists import UnfitError
+from ringfeed.torch.index_lists import UnfitError
 from ringfeed.torch.pickled import read
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from ringfeed.errors import (
     WorkerError,
 )
 from ringfeed.ring.failure import RemoteError
-from ringfeed.torch.lists import IndexLists
+from ringfeed.torch.index_lists import IndexLists
 from ringfeed.torch.pickled import DeviceError, TooLargeError, UnsendableError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from ringfeed.torch.lists import Start
+    from ringfeed.torch.index_lists import Start
     from ringfeed.torch.ring import Ring
 
 

@@ -13,16 +13,16 @@ from torch.utils.data import IterDataPipe, MapDataPipe, default_collate
 from ringfeed.errors import RingfeedError, SpecError, StateError, WorkerError
 from ringfeed.iterables import opening
 from ringfeed.iterables.states import encoded
-from ringfeed.torch import draws, lists
+from ringfeed.torch import draws, index_lists
 from ringfeed.torch.epoch import Epoch, Place
+from ringfeed.torch.log import first_line, say
 from ringfeed.torch.pickled import TooLargeError, UnsendableError
 from ringfeed.torch.ring import Pickling, Ring
-from ringfeed.torch.said import first_line, say
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from ringfeed.torch.lists import IndexLists, Start
+    from ringfeed.torch.index_lists import IndexLists, Start
 
 OWN = torch.utils.data.DataLoader
 T_co = TypeVar("T_co", covariant=True)
@@ -100,14 +100,14 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
         elif by_index:
             found = self._begin_lists(place, skipped, own)
         else:
-            begun = lists.start(self, self._kept_seed())
+            begun = index_lists.start(self, self._kept_seed())
             found = self._over_ring(Epoch(self, place, begun), begun, at=(skipped or {}).get("stream"))
         self._place = place
         return found
 
     def _begin_lists(self, place: Place, skipped: dict[str, Any] | None, own: str | None) -> Epoch:
         """Begin an epoch whose batches are known by their indices."""
-        indices = lists.begin(self, self._kept_seed(), skipped)
+        indices = index_lists.begin(self, self._kept_seed(), skipped)
         epoch, first = Epoch(self, place, indices), indices.peek()
         if first is None:
             return epoch
@@ -131,7 +131,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
         number = begun.base_seed + (epoch.place.epoch if self.persistent_workers else 0)
         try:
             over = epoch.over_ring(self._take_ring(begun), number, at)
-            if at is None and not isinstance(begun, lists.IndexLists):
+            if at is None and not isinstance(begun, index_lists.IndexLists):
                 _without(over.batches, epoch.place.batches)
                 epoch.place.taken = epoch.place.batches
         except Exception as error:  # noqa: BLE001 - whatever it is, torch may be able to do it
@@ -231,10 +231,10 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
         ``done``: the batches that were handed out, where only reading finds what comes after them.
         """
         own = self._own_loader(self.dataset, self._own_sizes(begun), draws.as_it_was(begun.before))
-        return iter(own) if isinstance(begun, lists.IndexLists) else _without(iter(own), done)
+        return iter(own) if isinstance(begun, index_lists.IndexLists) else _without(iter(own), done)
 
     def _own_sizes(self, begun: IndexLists | Start | None) -> dict[str, Any]:
-        if not isinstance(begun, lists.IndexLists):
+        if not isinstance(begun, index_lists.IndexLists):
             return {"batch_size": self.batch_size, "drop_last": self.drop_last}
         if self.batch_sampler is not None:
             return {"batch_sampler": begun.rest()}

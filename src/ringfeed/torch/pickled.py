@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ringfeed.data.worker_info import seed_as_told
+from ringfeed.introspection.worker_info import seed_as_told
 from ringfeed.orders.rng import installed, reseed
-from ringfeed.torch.marks import forget, has_drawn, renew
+from ringfeed.torch.draw_watch import forget, has_drawn, renew
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -18,9 +18,9 @@ from ringfeed.profiling.report import Stages
 from ringfeed.profiling.subject import Subject, Timer
 from ringfeed.ring.machine import usable_cpus
 from ringfeed.torch.draws import draws_kept, generators
-from ringfeed.torch.first import told
+from ringfeed.torch.first_sample import told
 from ringfeed.torch.loader import OWN, DataLoader
-from ringfeed.torch.said import said_of
+from ringfeed.torch.log import said_of
 from ringfeed.torch.samples import WorkerStart
 from ringfeed.transport.opened import as_before
 

@@ -24,8 +24,8 @@ from ringfeed.ring._ring import MAX_WORKERS
 from ringfeed.ring.segment import MIN_SLOTS
 from ringfeed.spec.spec import Array
 from ringfeed.torch.collation import BatchObjects, BatchTensors, Form, refuse_own_collation
-from ringfeed.torch.first import with_first
-from ringfeed.torch.lists import IndexLists, UnfitError
+from ringfeed.torch.first_sample import with_first
+from ringfeed.torch.index_lists import IndexLists, UnfitError
 from ringfeed.torch.pickled import Batches, Lists, parts_of, size_of
 from ringfeed.torch.samples import BulkSamples, Copy, Numbers, Samples, StatefulCopy, WorkerStart
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from ringfeed.frameworks.base import BatchIterator
-    from ringfeed.torch.lists import Start
+    from ringfeed.torch.index_lists import Start
 
 EPOCHS = 2**63 - 1  # numbers of epochs that a loader takes
 LEAST = 2**16  # bytes for a batch whose size is only guessed

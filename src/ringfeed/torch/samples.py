@@ -12,10 +12,10 @@ import random
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ringfeed.data.worker_info import tell_torch, worker_info
+from ringfeed.introspection.worker_info import tell_torch, worker_info
 from ringfeed.orders.rng import installed, reseed
 from ringfeed.torch._watched import WatchedSamples
-from ringfeed.torch.marks import absent, forget, has_drawn, is_settled, quick_watch, settle
+from ringfeed.torch.draw_watch import absent, forget, has_drawn, is_settled, quick_watch, settle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

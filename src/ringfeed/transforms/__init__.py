@@ -5,6 +5,6 @@
     samples ──▶ collate_fn ──▶ a whole batch, written      CollateSource (collating)
     sample ──▶ (sample, number, weight)                    DrawSource (draws), under a PrioritizedSampler
 
-`functions` are the loader's parameters, checked; `opening` decides which source they make; `_batches` writes whole
-batches. Imports only `data`, `spec`, `orders` and `ring`.
+`functions` are the loader's parameters, checked; `opening` decides which source they make; `_changes` writes them.
+Imports only `data`, `spec`, `orders` and `ring`.
 """

@@ -22,7 +22,7 @@ from ringfeed.orders.rng import SampleContext, installed, reseed
 from ringfeed.ring.failure import End, Kind, kind_of
 from ringfeed.spec.spec import Array, Spec
 from ringfeed.spec.values import plain
-from ringfeed.transforms._batches import BatchWriter
+from ringfeed.transforms._changes import BatchWriter
 from ringfeed.transforms.functions import of_one
 from ringfeed.transforms.source import Between, TransformSource, failed
 

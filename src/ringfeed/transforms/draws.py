@@ -10,10 +10,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ringfeed.data.wrapped import WrappedSource
 from ringfeed.orders.draws import index_of
 from ringfeed.spec.spec import Array, Spec
-from ringfeed.transforms._batches import fill_draws
+from ringfeed.transforms._changes import fill_draws
+from ringfeed.transforms.wrapped import WrappedSource
 
 if TYPE_CHECKING:
     from ringfeed.data.base import Source

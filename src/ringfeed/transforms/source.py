@@ -20,13 +20,13 @@ import numpy as np
 from ringfeed.data.base import packages_in
 from ringfeed.data.rows import Rows
 from ringfeed.data.terms import Preview
-from ringfeed.data.worker_info import worker_info
-from ringfeed.data.wrapped import WrappedSource
 from ringfeed.errors import FunctionError, SpecError
+from ringfeed.introspection.worker_info import worker_info
 from ringfeed.orders.rng import reseed
 from ringfeed.spec.spec import Spec
-from ringfeed.transforms._batches import BatchWriter
+from ringfeed.transforms._changes import BatchWriter, RowTransform
 from ringfeed.transforms.functions import Composed, of_one
+from ringfeed.transforms.wrapped import WrappedSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -184,7 +184,7 @@ class TransformSource(WrappedSource):
         apply = partial(self._apply, of_one(getattr(dataset.functions, self.each)))
         if not self.in_place:
             return self.open_between(dataset.dataset, reader, Between(reader.writer, partial(self.made, apply)))
-        reader.writer.transform = reader.reseeded(apply) if self.inner.has_columns else apply
+        reader.writer.change = RowTransform(reader.reseeded(apply) if self.inner.has_columns else apply)
         return self.inner.open(dataset.dataset, reader)
 
     def open_between(self, dataset: Any, reader: Reader, between: Between) -> Fill:

@@ -1,7 +1,7 @@
 """What takes a framework's place in a worker, so that no worker imports one unless its dataset uses it.
 
-    class DS(keras.utils.PyDataset)      ->  class DS(standins.PyDataset)
-    class DS(torch.utils.data.Dataset)   ->  class DS(standins.Dataset)
+    class DS(keras.utils.PyDataset)      ->  class DS(framework_stubs.PyDataset)
+    class DS(torch.utils.data.Dataset)   ->  class DS(framework_stubs.Dataset)
     the global ``tf`` of a method        ->  LazyModule("tensorflow")
     the global ``load_img`` of a method  ->  LazyObject("keras.src.utils.image_utils:load_img"); when it is called,
                                              `_helpers` answers, if it can
@@ -240,10 +240,10 @@ class LazyObject:
         return resolve(self._path)[parameters]  # type: ignore[index]
 
     def __instancecheck__(self, instance: object) -> bool:
-        return _is_here(self) and isinstance(instance, resolve(self._path))  # type: ignore[arg-type]
+        return _is_here(self._path) and isinstance(instance, resolve(self._path))  # type: ignore[arg-type]
 
     def __subclasscheck__(self, subclass: type) -> bool:
-        return _is_here(self) and issubclass(subclass, resolve(self._path))  # type: ignore[arg-type]
+        return _is_here(self._path) and issubclass(subclass, resolve(self._path))  # type: ignore[arg-type]
 
     def __mro_entries__(self, bases: tuple[object, ...]) -> tuple[object, ...]:
         """Let a class that is made in the worker derive from the real one."""
@@ -252,7 +252,7 @@ class LazyObject:
     def __eq__(self, other: object) -> bool:
         if isinstance(other, LazyObject):
             return self._path == other._path
-        return _is_here(self) and resolve(self._path) == other
+        return _is_here(self._path) and resolve(self._path) == other
 
     def __hash__(self) -> int:
         return hash(resolve(self._path))  # as the real one compares equal
@@ -264,5 +264,5 @@ class LazyObject:
         return f"<lazy {self._path}>"
 
 
-def _is_here(lazy: LazyObject) -> bool:
-    return lazy._path.partition(":")[0] in sys.modules  # noqa: SLF001 - the class answers for another
+def _is_here(path: str) -> bool:
+    return path.partition(":")[0] in sys.modules

@@ -12,7 +12,7 @@ import warnings
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from ringfeed._callers import FRAMEWORKS
+from ringfeed._callers import FRAMEWORKS, frame_above
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -103,7 +103,7 @@ class _Finder:
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> None:  # noqa: ARG004 - importlib's
         if _State.place is None and name in FRAMEWORKS:
-            _State.place = _place(sys._getframe(1))  # noqa: SLF001 - documented, and quicker than inspect
+            _State.place = _place(frame_above(1))
 
 
 def _place(frame: FrameType | None) -> Place | None:

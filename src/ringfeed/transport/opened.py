@@ -27,7 +27,7 @@ import numpy as np
 
 from ringfeed._classes import root_of
 from ringfeed.errors import ShipError
-from ringfeed.transport import unpicklable as _culprit
+from ringfeed.transport import unpicklable
 from ringfeed.transport.pickler import failure, names_in
 
 if TYPE_CHECKING:
@@ -56,10 +56,10 @@ def refuse_to_share(dataset: object, name: str = "dataset") -> None:
     """
     for steps, held in _walk(dataset):
         if _is_shared(held):
-            where = name + _culprit.joined(_shown(*step) for step in steps)
+            where = name + unpicklable.joined(_shown(*step) for step in steps)
             message = (
-                f"{where} is {_culprit.words(held)}, and forked workers would share it with this process, its position "
-                f"too; open it on first use in __getitem__, in the worker, and close it here, or use "
+                f"{where} is {unpicklable.words(held)}, and forked workers would share it with this process, its "
+                f"position too; open it on first use in __getitem__, in the worker, and close it here, or use "
                 f"start_method='spawn' with a __getstate__ that leaves it out"
             )
             raise ShipError(message)
@@ -69,7 +69,7 @@ def shared_by_fork(dataset: object, name: str = "dataset") -> str | None:
     """Return where a dataset holds what processes share by a fork alone, such as a lock of multiprocessing's."""
     for steps, held in _walk(dataset):
         if type(held).__module__ in ("multiprocessing.synchronize", "multiprocessing.sharedctypes"):
-            return name + _culprit.joined(_shown(*step) for step in steps)
+            return name + unpicklable.joined(_shown(*step) for step in steps)
     return None
 
 
@@ -148,12 +148,12 @@ def _held(obj: Any) -> Iterator[tuple[Step, Any]]:
     kind = type(obj)
     if issubclass(kind, type):
         if _is_users(obj.__module__):
-            yield from ((("{}", label), part) for label, part in _culprit.parts_of_class(obj))
+            yield from ((("{}", label), part) for label, part in unpicklable.parts_of_class(obj))
         return
     if kind is FunctionType:
         yield from ((("{}", label), part) for label, part in _named(obj))
         return
-    if (parts := _culprit.PARTS.get(kind)) is not None and not issubclass(kind, (dict, list, tuple, set, frozenset)):
+    if (parts := unpicklable.PARTS.get(kind)) is not None and not issubclass(kind, (dict, list, tuple, set, frozenset)):
         yield from ((("{}", label), part) for label, part in parts(obj))  # methods, partial() and the like
         return
     if kind is _CACHED:
@@ -173,7 +173,7 @@ def _held(obj: Any) -> Iterator[tuple[Step, Any]]:
 
 def _shown(how: str, name: object) -> str:
     label = how.format(name)
-    return label if len(label) <= _culprit.SHOWN_KEY else label[: _culprit.SHOWN_KEY - 1] + "…"
+    return label if len(label) <= unpicklable.SHOWN_KEY else label[: unpicklable.SHOWN_KEY - 1] + "…"
 
 
 def _attributes(obj: Any) -> dict[str, Any]:
@@ -198,9 +198,9 @@ def _dict_of(obj: object) -> dict[str, Any]:
 def _named(function: FunctionType) -> Iterator[tuple[str, Any]]:
     """What the code of a function names, also in the user's own modules: `utils.read(i)` reads as `read(i)` does."""
     if not _is_users(function.__module__):
-        yield from (part for part in _culprit.parts_of_function(function) if not part[0].startswith(": global"))
+        yield from (part for part in unpicklable.parts_of_function(function) if not part[0].startswith(": global"))
         return
-    parts = [*_culprit.parts_of_function(function)]
+    parts = [*unpicklable.parts_of_function(function)]
     yield from parts
     names = names_in(function.__code__)
     imports = [(f": import '{name}", sys.modules[name]) for name in sorted(names & sys.modules.keys())]
@@ -271,7 +271,7 @@ def _variables(function: FunctionType) -> dict[Any, Any]:
         except ValueError:  # not assigned yet
             continue
     if _is_users(function.__module__):
-        found.update(_culprit.globals_of(function))
+        found.update(unpicklable.globals_of(function))
     return found
 
 

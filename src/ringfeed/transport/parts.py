@@ -7,13 +7,14 @@ sent is found by importing the module.
 from __future__ import annotations
 
 import importlib
+import io
 import pickle
 import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 _modules: dict[str, Partial] = {}
 _named: dict[tuple[str, str], object] = {}
@@ -71,3 +72,21 @@ def were_sent() -> bool:
 def was_sent(cls: type) -> bool:
     """Whether a class came as part of a module that this process has not imported."""
     return cls.__module__ in _modules and cls.__module__ not in sys.modules
+
+
+def pickled(obj: object, keep: Callable[[pickle.PickleBuffer], object] | None = None) -> bytes:
+    """Pickle an object, which the consumer unpickles: by value what lives in a script, by name what came as a part.
+
+    ``keep``: takes large buffers out, as pickle's ``buffer_callback``.
+    """
+    import cloudpickle  # noqa: PLC0415 - for such classes
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+        def reducer_override(self, obj: Any) -> Any:
+            if issubclass(type(obj), type) and was_sent(obj):
+                return named, (obj.__module__, obj.__qualname__)
+            return super().reducer_override(obj)
+
+    stream = io.BytesIO()
+    Pickler(stream, 5, buffer_callback=keep).dump(obj)
+    return stream.getvalue()

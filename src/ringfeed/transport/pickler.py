@@ -25,7 +25,7 @@ import cloudpickle
 import numpy as np
 
 from ringfeed.transport import arrays as _buffers
-from ringfeed.transport import framework_stubs as standins
+from ringfeed.transport import framework_stubs
 from ringfeed.transport import modules as _modules
 from ringfeed.transport import parts as _parts
 from ringfeed.transport.framework_stubs import LazyModule, LazyObject, of_framework, standin_for
@@ -178,7 +178,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         by_value = module in ("__main__", "__mp_main__") or self._home_of(cached) is not None
         if not by_value and found_at(module, cached.__qualname__) is cached:
             return NotImplemented
-        return standins.cached, (cached.__wrapped__, cached.cache_parameters())
+        return framework_stubs.cached, (cached.__wrapped__, cached.cache_parameters())
 
     def _is_sent(self, module: object) -> bool:
         return isinstance(module, ModuleType) and self._named is not None and _modules.by_value(module.__name__)
@@ -190,7 +190,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     def _reduce_class(self, cls: type) -> Any:
         standin = standin_for(cls)
         if standin is not None:
-            return standins.standin, (standin.__name__,)
+            return framework_stubs.standin, (standin.__name__,)
         reduced = self._reduce_anew(cls)
         if not _has_state(reduced):  # by reference, or one of the builtin types
             return reduced

@@ -1,10 +1,10 @@
 """A dataset's way from the consumer to its workers: pickled once, its large buffers in shared memory.
 
-    pack(dataset)           -> Parcel    cloudpickle, protocol 5; large buffers by reference, nothing reserved
-    ship(parcel, previous)  -> Shipment  sealed memfds; what did not change stays in those of the last version
-    unpack(manifest, fds)   -> dataset   in the worker: maps the memfds privately (`pieces_of`), unpickles (`opened`)
+    pack(dataset)           a DatasetPickle: cloudpickle, protocol 5; large buffers by reference, nothing reserved
+    to_shared_memory(...)   a SharedDataset: sealed memfds; what did not change stays in those of the last version
+    unpack(manifest, fds)   the dataset, in the worker: maps the memfds privately (`pieces_of`), unpickles (`opened`)
 
-A shipment is a list of pieces, each at an offset of one of its memfds: piece 0 is the pickle stream, the
+A shared dataset is a list of pieces, each at an offset of one of its memfds: piece 0 is the pickle stream, the
 others are its buffers in order. The table of pieces lies in the newest memfd, since a datagram to a worker
 may be too small for it; the manifest says where. Only what a worker needs too is imported at the top.
 """
@@ -36,7 +36,7 @@ ALIGNMENT = 64  # bytes; a buffer is then as usable in a worker as a fresh alloc
 COMPARED = 1 << 20  # bytes compared at a time: both sides stay in cache, and the first difference ends it
 MAX_TWINS = 4  # pieces of the same length that a buffer is compared with, at each place it may have come from
 PIECE_SIZE = 24  # bytes of a piece in the table
-MAX_FILES = 16  # memfds of one shipment: a message carries 253 descriptors, a process 1024 by default
+MAX_FILES = 16  # memfds of one shared dataset: a message carries 253 descriptors, a process 1024 by default
 
 _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _ADVICE = (
@@ -45,7 +45,7 @@ _ADVICE = (
 )
 
 
-class Parcel:
+class DatasetPickle:
     """A pickled dataset that is not yet in shared memory; keeps the buffers it refers to alive."""
 
     def __init__(self, name: str, pickled: Pickled, parts: Parts, unpickled: int = 0) -> None:
@@ -66,41 +66,41 @@ class Parcel:
         return _round_up(pieces + len(sizes) * PIECE_SIZE, mmap.PAGESIZE)
 
 
-def pack(obj: object, name: str = "dataset", *, weigh: bool = False, previous: Shipment | None = None) -> Parcel:
+def pack(
+    obj: object, name: str = "dataset", *, weigh: bool = False, previous: SharedDataset | None = None
+) -> DatasetPickle:
     """Pickle ``obj`` without copying its contiguous buffers; ``weigh``: also say what it takes in each worker.
 
     What ``previous`` has sent of the user's modules stays as it was, as modules do that were imported.
     ShipError gives the path, from ``name``, to what cannot travel, and the ways out.
     """
-    from ringfeed.transport import object_size as _weight  # noqa: PLC0415 - no worker needs them
-    from ringfeed.transport import parts_pickler as _pickler  # noqa: PLC0415 - no worker needs them
-    from ringfeed.transport import unpicklable as _culprit  # noqa: PLC0415 - no worker needs them
+    from ringfeed.transport import object_size, parts_pickler, unpicklable  # noqa: PLC0415 - no worker needs them
 
     try:
-        pickled, parts = _pickler.take_apart(obj, None if previous is None else previous.parts, watch=weigh)
+        pickled, parts = parts_pickler.take_apart(obj, None if previous is None else previous.parts, watch=weigh)
     except MemoryError:
         raise
     except Exception as error:
-        raise ShipError(_culprit.explain(obj, name, error)) from error
-    return Parcel(name, pickled, parts, _weight.weigh(pickled.visited) if weigh else 0)
+        raise ShipError(unpicklable.explain(obj, name, error)) from error
+    return DatasetPickle(name, pickled, parts, object_size.weigh(pickled.visited) if weigh else 0)
 
 
 class Piece(NamedTuple):
     """Where a stream or a buffer lies."""
 
-    file: int  # index of its memfd in the shipment
+    file: int  # index of its memfd in the shared dataset
     offset: int  # bytes
     length: int  # bytes
 
 
-class Shipment:
-    """A parcel in sealed memfds, whose descriptors it owns until ``close()``."""
+class SharedDataset:
+    """A pickled dataset in sealed memfds, whose descriptors it owns until ``close()``."""
 
     def __init__(
-        self, files: Iterable[Descriptor], pieces: Iterable[Piece], table: Piece, size: int, parcel: Parcel
+        self, files: Iterable[Descriptor], pieces: Iterable[Piece], table: Piece, size: int, packed: DatasetPickle
     ) -> None:
         self._files = tuple(files)
-        self.parts = parcel.parts
+        self.parts = packed.parts
         self.pieces = tuple(pieces)
         self.table = table
         self.size = size  # bytes newly reserved for this version
@@ -121,15 +121,15 @@ class Shipment:
             file.close()
 
 
-def ship(parcel: Parcel, previous: Shipment | None = None) -> Shipment | None:
-    """Put a parcel into sealed memfds; None where workers that have ``previous`` have all of it already.
+def to_shared_memory(packed: DatasetPickle, previous: SharedDataset | None = None) -> SharedDataset | None:
+    """Put a pickled dataset into sealed memfds; None where workers that have ``previous`` have all of it already.
 
-    What ``previous`` holds with the same content is not copied again: the new shipment refers to it by
+    What ``previous`` holds with the same content is not copied again: the new one refers to it by
     descriptors of its own, so that ``previous`` may be closed. PlanError when there is no room.
     """
-    sources = [parcel.stream, *parcel.buffers]
+    sources = [packed.stream, *packed.buffers]
     if previous is None:
-        return _load(parcel, {}, [list(range(len(sources)))], ())
+        return _load(packed, {}, [list(range(len(sources)))], ())
     twins = _twins(sources, _mapped(previous.fds, previous.pieces))
     if twins == list(range(len(previous.pieces))):
         return None
@@ -141,11 +141,11 @@ def ship(parcel: Parcel, previous: Shipment | None = None) -> Shipment | None:
     moved = [n for n in same if n not in stay]
     changed = [n for n in range(len(sources)) if n not in same]
     groups = [moved, changed] if moved else [changed]
-    return _load(parcel, stay, groups, [previous.fds[file] for file in files])
+    return _load(packed, stay, groups, [previous.fds[file] for file in files])
 
 
 def unpack(manifest: bytes, fds: Sequence[int]) -> Any:
-    """The dataset of a shipment, in a worker; the descriptors may be closed afterwards.
+    """The dataset, in a worker; the descriptors may be closed afterwards.
 
     Its buffers are shared with all other workers until this one writes to them: then a page is copied, 4 KiB also where
     the kernel has huge ones.
@@ -155,7 +155,7 @@ def unpack(manifest: bytes, fds: Sequence[int]) -> Any:
 
 
 def pieces_of(manifest: bytes, fds: Sequence[int]) -> tuple[int, list[Piece], list[memoryview]]:
-    """How many of a shipment's buffers are parts of modules; where its pieces lie; and the pieces, stream first."""
+    """How many of its buffers are parts of modules; where its pieces lie; and the pieces, the stream first."""
     *table_fields, part_count = array("Q", manifest)
     table = Piece(*table_fields)
     numbers = array("Q", bytes(_mapped(fds, [table])[0]))
@@ -226,9 +226,9 @@ def _files_to_keep(fds: Sequence[int], used: Iterable[Piece]) -> list[int]:
     return sorted(sorted(fuller, key=live.__getitem__)[-(MAX_FILES - 2) :])
 
 
-def _load(parcel: Parcel, stay: dict[int, Piece], groups: list[list[int]], kept: Sequence[int]) -> Shipment:
+def _load(packed: DatasetPickle, stay: dict[int, Piece], groups: list[list[int]], kept: Sequence[int]) -> SharedDataset:
     """A new memfd for each group of pieces, the table at the end of the last; the kept ones come before."""
-    sources = [parcel.stream, *parcel.buffers]
+    sources = [packed.stream, *packed.buffers]
     pieces = dict(stay)
     sizes: list[int] = []
     for group in groups:
@@ -246,15 +246,17 @@ def _load(parcel: Parcel, stay: dict[int, Piece], groups: list[list[int]], kept:
     try:
         # extend() keeps what it was given before an exception, which the clean-up then sees.
         files.extend(Descriptor(os.dup, fd) for fd in kept)
-        files.extend(_sealed_memfd(parcel, content) for content in contents)
+        files.extend(_sealed_memfd(packed, content) for content in contents)
     except BaseException:
         for file in files:
             file.close()
         raise
-    return Shipment(files, in_order, where, sum(os.fstat(file.fileno()).st_size for file in files[len(kept) :]), parcel)
+    return SharedDataset(
+        files, in_order, where, sum(os.fstat(file.fileno()).st_size for file in files[len(kept) :]), packed
+    )
 
 
-def _sealed_memfd(parcel: Parcel, content: Sequence[tuple[int, memoryview]]) -> Descriptor:
+def _sealed_memfd(packed: DatasetPickle, content: Sequence[tuple[int, memoryview]]) -> Descriptor:
     """A memfd with each source at its offset, sealed against writes and resizing."""
     end = max(offset + source.nbytes for offset, source in content)
     size = _round_up(end, mmap.PAGESIZE)
@@ -271,7 +273,7 @@ def _sealed_memfd(parcel: Parcel, content: Sequence[tuple[int, memoryview]]) -> 
     except BaseException as error:
         memfd.close()  # now: the error's traceback keeps what this frame refers to
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
-            raise PlanError(_no_room(parcel, size, error)) from error
+            raise PlanError(_no_room(packed, size, error)) from error
         raise
     return memfd
 
@@ -283,12 +285,12 @@ def _write(fd: int, source: memoryview, offset: int) -> None:
         source, offset = source[written:], offset + written
 
 
-def _no_room(parcel: Parcel, size: int, error: OSError) -> str:
+def _no_room(packed: DatasetPickle, size: int, error: OSError) -> str:
     from ringfeed._units import show_bytes  # noqa: PLC0415 - no worker needs it
 
     return (
-        f"{parcel.name}: {show_bytes(size)} of shared memory cannot be reserved ({error.strerror}) for its "
-        f"{show_bytes(parcel.in_band)} in band and {show_bytes(parcel.out_of_band)} of buffers; {_ADVICE}"
+        f"{packed.name}: {show_bytes(size)} of shared memory cannot be reserved ({error.strerror}) for its "
+        f"{show_bytes(packed.in_band)} in band and {show_bytes(packed.out_of_band)} of buffers; {_ADVICE}"
     )
 
 

@@ -25,7 +25,7 @@ COUNTED = ("elapsed_s", "stall_s", "busy_s", "back_pressure_s", "batches", "samp
 LOOK_NS = 10**8  # between two looks, which take microseconds
 
 
-class Sizing:
+class Resizer:
     """The slots and workers of one running ring, as a `Tuner` would have them."""
 
     def __init__(

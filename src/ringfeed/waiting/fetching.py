@@ -17,8 +17,8 @@ from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from ringfeed.data.worker_info import being
 from ringfeed.errors import WorkerError
+from ringfeed.introspection.worker_info import being
 from ringfeed.orders.rng import SampleContext, making
 from ringfeed.ring import _ring
 from ringfeed.ring.machine import start_thread
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Sequence
 
-    from ringfeed.data.worker_info import WorkerInfo
+    from ringfeed.introspection.worker_info import WorkerInfo
 
 
 class Fetch:

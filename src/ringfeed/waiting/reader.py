@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringfeed.data.reader import IDLE_NS, Reader
-from ringfeed.data.worker_info import worker_info
-from ringfeed.data.wrapped import innermost
+from ringfeed.introspection.worker_info import worker_info
 from ringfeed.ring import _ring
 from ringfeed.waiting import _claims
 from ringfeed.waiting.fetching import Tasks, Threads
@@ -41,7 +40,7 @@ class Waiting(NamedTuple):
 
 def open_waiting(source: Source, concurrency: int) -> None:
     """Have the readers of a source have so many samples in flight."""
-    source.open_reader = Waiting(concurrency, innermost(source).is_async)
+    source.open_reader = Waiting(concurrency, source.innermost.is_async)
 
 
 class WaitingReader(Reader):
@@ -112,7 +111,7 @@ class WaitingReader(Reader):
                 window.begin(ticket)
             window.write_all()
         except BaseException:  # Ctrl-C: the pool takes all claims back
-            window.abandon()
+            window.drop_all()
             raise
         return True  # it is published already, and so nothing is by the pool
 

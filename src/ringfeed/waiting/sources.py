@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from ringfeed._checks import check_count
 from ringfeed.data.batches import BatchSource
 from ringfeed.data.samples import SampleSource
-from ringfeed.data.wrapped import innermost
 from ringfeed.waiting.event_loop import completed
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ def concurrency_of(source: Source, asked: object, workers: int, *, is_auto: bool
     Raises TypeError for what is no int and for async datasets in others, ValueError for what does not fit.
     """
     concurrency = check_count("concurrency", asked, 1, MOST)
-    inner = innermost(source)
+    inner = source.innermost
     _refuse_async_members(inner)
     if concurrency is None:
         if not inner.is_async:

@@ -189,7 +189,7 @@ class Window:
             self.fetcher.drop(ticket.fetches)
             self._publish(ticket, is_cancelled=True)
 
-    def abandon(self) -> None:
+    def drop_all(self) -> None:
         """Give up all claims, which others take back: what comes of their samples is not written."""
         with self._lock:
             gone = [*self._open]
@@ -201,5 +201,5 @@ class Window:
 
     def close(self) -> None:
         """Give up all claims, and end what reads."""
-        self.abandon()
+        self.drop_all()
         self.fetcher.close()

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ringfeed.workers.pool import InProcess, Threads
+from ringfeed.workers.pool import InProcess
 from ringfeed.workers.processes import Processes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ringfeed.workers.pool import Pool, PoolConfig
 
-POOLS: dict[str, type[Pool]] = {"process": Processes, "thread": Threads}
+
+def _threads(config: PoolConfig) -> Pool:
+    from ringfeed.threads.pool import Threads  # noqa: PLC0415 - its room
+
+    return Threads(config)
+
+
+POOLS: dict[str, Callable[[PoolConfig], Pool]] = {"process": Processes, "thread": _threads}
 
 
 def make_pool(backend: str, config: PoolConfig) -> Pool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ringfeed.transport.shared_dataset import Shipment, pack, ship
+from ringfeed.transport.shared_dataset import SharedDataset, pack, to_shared_memory
+from ringfeed.workers.channel import WorkerConfig
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -22,53 +23,47 @@ class Handshake:
         self.bars: list[tuple[int, int]] = []  # epoch and number of elements of iterables that were given up
         self._config = config
         self._launcher = launcher
-        self._shipment: Shipment | None = None
+        self._sent: SharedDataset | None = None
         self._starts = [0] * config.ring.ids
         self._lanes: dict[int, int] = {}  # by worker
 
     def send_first(self, dataset: Any) -> None:
         """Have the workers that are started from now on hold the dataset, or be sent it."""
-        if self._launcher.ships:
-            self._shipment = ship(pack(dataset))
-        self._launcher.hold(dataset, self._shipment)
+        if self._launcher.sends_dataset:
+            self._sent = to_shared_memory(pack(dataset))
+        self._launcher.hold(dataset, self._sent)
 
     def greet(self, number: int, worker: WorkerProcess, others: Collection[int], stack_fd: int) -> None:
         """Send a worker the segment, the source, and the dataset unless it holds it; ``others`` are at work."""
         segment, states = self._config.segment, self._config.states
-        shipment = None if self._launcher.holds_dataset else self._shipment
+        sent = None if self._launcher.holds_dataset else self._sent
         self._lanes[number] = self._free_lane(others)
-        hello = {
-            "source": self._config.source,
-            "offsets": self._config.offsets,
-            "number": number,
-            "lane": self._lanes[number],
-            "workers": self._config.workers,
-            "sizes": segment.sizes,
-            "version": self.version,
-            "manifest": None if shipment is None else shipment.manifest(),
-            "bars": self.bars,
-            "start": self._starts[number],
-            "states": 0 if states is None else states.size,
-        }
+        config = self._config_of(number, sent)._replace(states_size=0 if states is None else states.size)
         self._starts[number] += 1
-        fds = () if shipment is None else shipment.fds
+        fds = () if sent is None else sent.fds
         its_fds = () if states is None or states.memfd is None else (states.memfd.fileno(),)
-        worker.tell(hello, (segment.control_fd, segment.slots_fd, stack_fd, *fds, *its_fds))
+        worker.send(config, (segment.control_fd, segment.slots_fd, stack_fd, *fds, *its_fds))
 
     def greet_bridge(self, number: int, worker: WorkerProcess, stack_fd: int, terms: Any, board_fd: int) -> None:
         """Send a bridge to a cluster the same, with the terms of its own."""
-        segment, shipment = self._config.segment, self._shipment
-        assert shipment is not None
-        hello = {
-            "source": self._config.source,
-            "offsets": self._config.offsets,
-            "number": number,
-            "sizes": segment.sizes,
-            "version": self.version,
-            "manifest": shipment.manifest(),
-            "remote": terms,
-        }
-        worker.tell(hello, (segment.control_fd, segment.slots_fd, stack_fd, *shipment.fds, board_fd))
+        segment, sent = self._config.segment, self._sent
+        assert sent is not None
+        config = self._config_of(number, sent)._replace(remote=terms)
+        worker.send(config, (segment.control_fd, segment.slots_fd, stack_fd, *sent.fds, board_fd))
+
+    def _config_of(self, number: int, sent: SharedDataset | None) -> WorkerConfig:
+        return WorkerConfig(
+            source=self._config.source,
+            offsets=self._config.offsets,
+            sizes=self._config.segment.sizes,
+            number=number,
+            lane=self._lanes.get(number, 0),
+            workers=self._config.workers,
+            starts=self._starts[number],
+            version=self.version,
+            manifest=None if sent is None else sent.manifest(),
+            bars=self.bars,
+        )
 
     def _free_lane(self, others: Collection[int]) -> int:
         taken = {self._lanes.get(other) for other in others}
@@ -78,28 +73,28 @@ class Handshake:
         """Return the lane of each of these workers."""
         return {number: self._lanes.get(number, 0) for number in numbers}
 
-    def change(self, dataset: Any) -> Shipment | None:
+    def change(self, dataset: Any) -> SharedDataset | None:
         """Return what has changed in the dataset, to be sent with `send`; None where nothing has."""
-        return ship(pack(dataset, previous=self._shipment), self._shipment)
+        return to_shared_memory(pack(dataset, previous=self._sent), self._sent)
 
-    def send(self, shipment: Shipment, workers: Iterable[WorkerProcess]) -> None:
+    def send(self, sent: SharedDataset, workers: Iterable[WorkerProcess]) -> None:
         """Send workers a new version; those that are started from now on get it with their first message."""
-        previous, self._shipment, self.version = self._shipment, shipment, self.version + 1
+        previous, self._sent, self.version = self._sent, sent, self.version + 1
         self._launcher.holds_dataset = False  # what it has is out of date
-        message = {"version": self.version, "manifest": shipment.manifest()}
+        message = {"version": self.version, "manifest": sent.manifest()}
         try:
             for worker in workers:
-                worker.tell(message, shipment.fds)
+                worker.send(message, sent.fds)
         finally:
             if previous is not None:
                 previous.close()
 
     def descriptors(self) -> tuple[int, ...]:
         """Return the descriptors of what was sent of the dataset."""
-        shipment = self._shipment
-        return () if shipment is None else (*shipment.fds,)
+        sent = self._sent
+        return () if sent is None else (*sent.fds,)
 
     def close(self) -> None:
         """Close them."""
-        if self._shipment is not None:
-            self._shipment.close()
+        if self._sent is not None:
+            self._sent.close()

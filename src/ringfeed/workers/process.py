@@ -21,7 +21,7 @@ from ringfeed.workers import channel as channels
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ringfeed.transport.shared_dataset import Shipment
+    from ringfeed.transport.shared_dataset import SharedDataset
 
 
 class Lifeline:
@@ -68,7 +68,7 @@ class WorkerProcess:
 
     @property
     def pidfd(self) -> int:
-        """A descriptor that becomes readable at its end."""
+        """A descriptor that becomes readable when the process ends."""
         return self._pidfd.fileno()
 
     def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
@@ -93,7 +93,7 @@ class WorkerProcess:
             code = self._status() if dead else None
             if self._is_child and not dead:
                 with suppress(RuntimeError):  # no room for a thread, or the interpreter's end: a zombie is left
-                    threading.Thread(target=self._status, name="ringfeed-undertaker", daemon=True).start()
+                    threading.Thread(target=self._status, name="ringfeed-reaper", daemon=True).start()
         finally:
             self._pidfd.close()
             self.channel.close()
@@ -101,7 +101,7 @@ class WorkerProcess:
             return "ended"
         return f"exited with status {code}" if code >= 0 else f"was killed by {_name_of_signal(-code)}"
 
-    def tell(self, message: object, fds: tuple[int, ...]) -> None:
+    def send(self, message: object, fds: tuple[int, ...]) -> None:
         """Send a message. A worker that cannot take it, and would wait for it, is killed; its replacement gets it."""
         try:
             channels.send(self.channel, message, fds)
@@ -130,7 +130,7 @@ class WorkerProcess:
 class Launcher(ABC):
     """Starts worker processes; each start method has its own. What it owns ends when nothing refers to it any more."""
 
-    ships = True  # whether the dataset is sent in shared memory
+    sends_dataset = True  # whether the dataset is sent in shared memory
     holds_dataset = False  # whether a worker that is started has the dataset already
     descriptors = 0  # that it has when it has begun
 
@@ -142,14 +142,14 @@ class Launcher(ABC):
     def begin(self, workers: int) -> None:  # noqa: B027 - not every start method can
         """Begin to start so many workers, without the dataset."""
 
-    def hold(self, dataset: Any, shipment: Shipment | None) -> None:  # noqa: B027 - not every start method can
+    def hold(self, dataset: Any, sent: SharedDataset | None) -> None:  # noqa: B027 - not every start method can
         """Have the workers that are started from now on hold the dataset, if possible."""
 
     @abstractmethod
     def start(self) -> WorkerProcess:
         """Start a worker; its pidfd proves its death, even where its parent is another process."""
 
-    def abandon(self) -> None:  # noqa: B027 - most have nothing to wait for
+    def request_stop(self) -> None:  # noqa: B027 - most have nothing to wait for
         """Stop waiting; from any thread."""
 
     def close(self) -> None:
@@ -157,15 +157,15 @@ class Launcher(ABC):
         self.lifeline.close()
 
 
-def terminate_all(workers: list[WorkerProcess], patience_s: float) -> None:
-    """End the workers; SIGKILL those that do not leave within ``patience_s``, and wait as long again."""
-    deadline = time.monotonic() + patience_s
+def terminate_all(workers: list[WorkerProcess], timeout_s: float) -> None:
+    """End the workers; SIGKILL those that do not leave within ``timeout_s``, and wait as long again."""
+    deadline = time.monotonic() + timeout_s
     for worker in workers:
-        worker.shutdown()  # ends one that still waits for its hello
+        worker.shutdown()  # ends one that still waits for its `WorkerConfig`
     for worker in workers:
         if not worker.is_dead(max(0.0, deadline - time.monotonic())):
             worker.kill()
-    deadline += patience_s
+    deadline += timeout_s
     for worker in workers:
         worker.is_dead(max(0.0, deadline - time.monotonic()))
         worker.exit_reason()

@@ -76,12 +76,12 @@ class Processes(Pool):
 
     def update(self, dataset: Any) -> int:
         """Send every worker what has changed in the dataset; it arrives before the first batch that asks for it."""
-        shipment = self._handshake.change(dataset)
-        if shipment is not None:
+        sent = self._handshake.change(dataset)
+        if sent is not None:
             with self._lock:
                 workers = self._roster.workers
                 try:
-                    self._handshake.send(shipment, workers.values())
+                    self._handshake.send(sent, workers.values())
                 except BaseException:  # Ctrl-C: some were not told
                     self._watchdog.timed_out.update(workers)
                     for worker in workers.values():
@@ -203,29 +203,29 @@ class Processes(Pool):
                 starting = self._watchdog.is_starting(number)  # it would die of the signal
                 stack = "" if starting else self._stacks.read(number, worker)
                 lines.append(self._describe(number, f"pid {worker.pid}", stack))
-            for number, worker in sorted(self._roster.fenced.items()):
+            for number, worker in sorted(self._roster.quarantined.items()):
                 lines.append(self._describe(number, f"pid {worker.pid}, which SIGKILL could not end"))
             return lines
 
-    def kill_stuck(self, patience_ns: int) -> int:
-        """End the workers that are stuck for so long; fence those that SIGKILL does not end. Their rows run again."""
+    def kill_stuck(self, timeout_ns: int) -> int:
+        """End the workers that are stuck for so long, and run their rows again, also where SIGKILL does not end one."""
         with self._lock:
-            stuck, pause_ns = self._watchdog.stuck(self._handshake.lanes_of(self._roster.readers), patience_ns)
+            stuck, pause_ns = self._watchdog.stuck(self._handshake.lanes_of(self._roster.readers), timeout_ns)
             inside = self._watchdog.inside(stuck)
-            if self._roster.most_fenced_in(inside.values()) >= self._config.max_attempts:
+            if self._roster.most_unkillable_in(inside.values()) >= self._config.max_attempts:
                 return 0  # a sample whose workers cannot be ended, one after the other
             self._watchdog.mark_timed_out(stuck)
             alive = self._roster.kill(stuck, KILL_S)
             if alive:
-                self._fence({number: inside.get(number) for number in alive})
+                self._quarantine({number: inside.get(number) for number in alive})
             return pause_ns
 
-    def _fence(self, inside: dict[int, int | None]) -> None:
+    def _quarantine(self, inside: dict[int, int | None]) -> None:
         """Have what these workers are at run again elsewhere: they may go on to write when they wake up."""
         self._config.ring.requeue()
-        self._roster.fence(inside)
+        self._roster.quarantine(inside)
         try:
-            self._policy.count_fenced(len(inside))
+            self._policy.count_quarantined(len(inside))
             self._replenish()
         except Exception as error:  # noqa: BLE001 - as in the watcher; Ctrl-C is the caller's
             self._fail(error)
@@ -249,18 +249,18 @@ class Processes(Pool):
 
     # ---- stopping ----
 
-    def dismiss(self) -> None:
+    def request_stop(self) -> None:
         """Have the workers leave and the watcher close everything; from any thread, more than once."""
         if self._home != os.getpid():
             return
         self._stopping = True
         self._wake()
         self._config.ring.stop()
-        self._launcher.abandon()
+        self._launcher.request_stop()
 
     def stop(self) -> None:
         """Let idle workers leave, end the others by SIGKILL, and close everything."""
-        self.dismiss()
+        self.request_stop()
         if self._home != os.getpid():
             return
         if self._watcher is not threading.current_thread():  # as when the garbage collector ends a loader in there

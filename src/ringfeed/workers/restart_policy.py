@@ -66,7 +66,7 @@ class RestartPolicy:
         if why:
             raise WorkerError(why)
 
-    def count_fenced(self, workers: int) -> None:
+    def count_quarantined(self, workers: int) -> None:
         """Count workers that SIGKILL could not end; raise WorkerError where there are too many."""
         self.restarts += workers
         if self._is_used_up(self.restarts):

@@ -1,4 +1,4 @@
-"""Which worker processes there are, by their ids: at work, leaving or fenced; and how the others ended. Starts none."""
+"""Which worker processes there are, by their ids: at work, leaving or in quarantine; how the others ended."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Roster:
     """The workers of a pool. The owner holds a lock, except where it asks for `everyone`.
 
     Ctrl-C may come between any two steps: a worker is added by ``workers[number] = ...``, since a call that stored it
-    could be interrupted before it did, and is fenced before it is removed, so that it is always found by `everyone`.
+    could be interrupted before it did. It is quarantined before it is removed, so that `everyone` always finds it.
     """
 
     def __init__(self, ids: int, policy: RestartPolicy, watchdog: Watchdog) -> None:
-        """Begin with no worker; there are at most ``ids`` at a time, those that are fenced included."""
+        """Begin with no worker; there are at most ``ids`` at a time, those that are quarantined included."""
         self.workers: dict[int, WorkerProcess] = {}
         self.leaving: set[int] = set()  # of the workers: asked to leave, and not replaced
-        self.fenced: dict[int, WorkerProcess] = {}  # sent SIGKILL, not dead, and replaced: their ids are theirs still
+        self.quarantined: dict[int, WorkerProcess] = {}  # sent SIGKILL, not dead, and replaced: their ids stay theirs
         self.deaths: dict[tuple[int, int], Death] = {}  # by batch and row: how the last worker died that tried it
         self._ids = ids
         self._policy = policy
@@ -47,15 +47,15 @@ class Roster:
 
     def everyone(self) -> list[WorkerProcess]:
         """Return all that may be alive; without the lock, too: list() of a dict's view is one step."""
-        return [*list(self.workers.values()), *list(self.fenced.values())]
+        return [*list(self.workers.values()), *list(self.quarantined.values())]
 
     def pidfds(self) -> dict[int, int]:
         """Return the ids of all that may be alive, by the descriptor that tells of their end."""
-        return {worker.pidfd: number for number, worker in (*self.workers.items(), *self.fenced.items())}
+        return {worker.pidfd: number for number, worker in (*self.workers.items(), *self.quarantined.items())}
 
     def missing(self, wanted: int) -> list[int]:
-        """Return an id for each worker that is missing, as far as there are any: fenced ones keep theirs."""
-        free = [number for number in range(self._ids) if number not in {**self.workers, **self.fenced}]
+        """Return an id for each worker that is missing, as far as there are any: quarantined ones keep theirs."""
+        free = [number for number in range(self._ids) if number not in {**self.workers, **self.quarantined}]
         return free[: max(0, wanted - len(self.staying))]
 
     def let_leave(self, wanted: int) -> AbstractSet[int]:
@@ -73,8 +73,8 @@ class Roster:
         ``given_up``: the batch and row that are tried no more, because of this death; ``stage``: the function of the
         user's that it came in, if that has all rows at once.
         """
-        if number in self.fenced:
-            self.fenced.pop(number).exit_reason()
+        if number in self.quarantined:
+            self.quarantined.pop(number).exit_reason()
             self._watchdog.timed_out.discard(number)
             return
         worker = self.workers.pop(number)
@@ -99,27 +99,27 @@ class Roster:
         progress = self._watchdog.progress(self.workers)
         self._policy.count_death(exit_reason, starting=starting, fresh=fresh, asked=asked, progress=progress)
 
-    def kill(self, numbers: Collection[int], patience_s: float) -> list[int]:
+    def kill(self, numbers: Collection[int], timeout_s: float) -> list[int]:
         """Send workers SIGKILL; returns those that are not dead after so long."""
         for number in numbers:
             self.workers[number].kill()
-        deadline = time.monotonic() + patience_s
+        deadline = time.monotonic() + timeout_s
         return [n for n in numbers if not self.workers[n].is_dead(max(0.0, deadline - time.monotonic()))]
 
-    def fence(self, inside: Mapping[int, int | None]) -> None:
+    def quarantine(self, inside: Mapping[int, int | None]) -> None:
         """Set workers apart that SIGKILL could not end; ``inside``: the sample that each is in."""
         for number, index in inside.items():
             if index is not None:
                 self._unkillable_at[index] += 1
-            self.fenced[number] = self.workers[number]
+            self.quarantined[number] = self.workers[number]
             del self.workers[number]
             self.leaving.discard(number)
 
-    def most_fenced_in(self, samples: Iterable[int]) -> int:
+    def most_unkillable_in(self, samples: Iterable[int]) -> int:
         """Say how many workers the worst of these samples has cost that SIGKILL could not end."""
         return max((self._unkillable_at[index] for index in samples), default=0)
 
     def clear(self) -> None:
         """Forget all workers."""
         self.workers.clear()
-        self.fenced.clear()
+        self.quarantined.clear()

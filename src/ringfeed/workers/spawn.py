@@ -95,7 +95,7 @@ def spawn(module: str, lifeline: Lifeline) -> WorkerProcess:
     """Run ``module.main(channel, parent, lifeline)`` in a fresh interpreter with this one's path and flags."""
     ours, theirs = channels.pair()
     with theirs:
-        process = _popen(module, (theirs.fileno(), *lifeline.fds))
+        process = start_interpreter(module, (theirs.fileno(), *lifeline.fds))
     return WorkerProcess(process.pid, process.pidfd, ours, process.wait, is_child=True)
 
 
@@ -112,7 +112,7 @@ def surroundings() -> dict[str, Any]:
     return {"environment": environment, "here": here, "path": [entry for entry in path if entry]}
 
 
-def _popen(module: str, fds: tuple[int, ...]) -> Child:
+def start_interpreter(module: str, fds: tuple[int, ...]) -> Child:
     """Start an interpreter. Not by Popen, which can lose it to Ctrl-C and waits for copies of its pipe in others."""
     if not sys.executable:
         message = "sys.executable does not say which Python runs here, so no worker can be started; set it"

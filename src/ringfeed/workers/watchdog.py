@@ -24,7 +24,7 @@ class Watchdog:
         self.timed_out: set[int] = set()  # ended because they were stuck, or could not be told
         self._ring = ring
         self._observer = observer
-        self._started_ns = [0] * ring.ids  # when each was sent its hello
+        self._started_ns = [0] * ring.ids  # when each was sent its `WorkerConfig`
         self._slow_starts = [0] * ring.ids  # in a row: workers ended because they took too long to start
         self._before = [(0, 0)] * ring.ids  # samples and claims of workers that had the id before
         self._filled = 0  # samples of all workers, when `progress` was asked last
@@ -70,15 +70,15 @@ class Watchdog:
         self.timed_out.discard(number)
         self._slow_starts[number] = 0
 
-    def stuck(self, lanes: Mapping[int, int], patience_ns: int) -> tuple[list[int], int]:
+    def stuck(self, lanes: Mapping[int, int], timeout_ns: int) -> tuple[list[int], int]:
         """Return the workers to kill now, and in how many ns to look again; 0: there is none to look at."""
-        due_ns, now_ns = self.due_ns(lanes, patience_ns), time.monotonic_ns()
+        due_ns, now_ns = self.due_ns(lanes, timeout_ns), time.monotonic_ns()
         stuck = [number for number, at_ns in due_ns.items() if at_ns <= now_ns]
         if stuck:
-            return stuck, patience_ns
+            return stuck, timeout_ns
         return [], min(due_ns.values()) - now_ns if due_ns else 0
 
-    def due_ns(self, lanes: Mapping[int, int], patience_ns: int) -> dict[int, int]:
+    def due_ns(self, lanes: Mapping[int, int], timeout_ns: int) -> dict[int, int]:
         """Say when to kill each worker that is inside a sample; or each, where a batch waits and no worker claims it.
 
         Of the latter only workers whose lane the head batch is in: the others have nothing to do. A worker that still
@@ -86,12 +86,12 @@ class Watchdog:
         than a batch may. ``lanes``: of each worker.
         """
         claimed_ns = {number: self._observer.worker(number).since_ns for number in lanes}
-        busy = {number: since_ns + patience_ns for number, since_ns in claimed_ns.items() if since_ns}
+        busy = {number: since_ns + timeout_ns for number, since_ns in claimed_ns.items() if since_ns}
         if busy or "filling" not in self._observer.states():
             return busy
         head = self._ring.head_lane
         return {
-            number: self._started_ns[number] + (patience_ns << self._slow_starts[number])
+            number: self._started_ns[number] + (timeout_ns << self._slow_starts[number])
             if self.is_starting(number)
             else 0
             for number, lane in lanes.items()

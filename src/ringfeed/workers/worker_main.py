@@ -1,6 +1,6 @@
 """A worker process: its guard, the dataset it is sent, and its last words. How it fills tickets stands in `data.base`.
 
-A spawned process runs `main`, which starts the guard before the slow imports, then waits for its hello message.
+A spawned process runs `main`, which starts the guard before the slow imports, then waits for its `WorkerConfig`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from _typeshed import HasFileno
 
-    from ringfeed.data.base import Source
     from ringfeed.data.reader import Reader
+    from ringfeed.workers.channel import WorkerConfig
 
 KEPT_HEAP = 64 * 1024 * 1024
 LARGEST_KEPT_BLOCK = 32 * 1024 * 1024
@@ -34,27 +34,28 @@ class WorkerMain:
     """A worker process's state: its end of the ring, and the newest dataset it was sent."""
 
     def __init__(self, channel: Descriptor, dataset: Any = None) -> None:
-        """Wait for the hello message and open the segment; ``dataset`` is set in a forked worker."""
+        """Wait for the `WorkerConfig` and open the segment; ``dataset`` is set in a forked worker."""
         from ringfeed.ring.segment import open_ring  # noqa: PLC0415 - see above
         from ringfeed.workers import channel as channels  # noqa: PLC0415 - after the guard, like all that is slow
 
         self._receive = channels.receive
         self._channel = channel
-        hello, fds = self._receive(channel)
-        self._source: Source = hello["source"]
-        self._offsets: tuple[int, ...] = hello["offsets"]
-        self._number: int = hello["number"]
-        self._worker = hello["lane"] - 1, hello["workers"], hello["start"]
+        message, fds = self._receive(channel)
+        config: WorkerConfig = message
+        self._source = config.source
+        self._offsets = config.offsets
+        self._number = config.number
+        self._worker = config.lane - 1, config.workers, config.starts
         control, slots, self._stack = fds[:3]
-        self._states = self._source.kept(fds.pop(), hello["states"]) if hello["states"] else None  # the last
-        self._ring = open_ring(control.fileno(), slots.fileno(), hello["sizes"])
-        self._end = _ring.WorkerEnd(self._ring, self._number, hello["lane"])
+        self._states = self._source.kept(fds.pop(), config.states_size) if config.states_size else None  # the last
+        self._ring = open_ring(control.fileno(), slots.fileno(), config.sizes)
+        self._end = _ring.WorkerEnd(self._ring, self._number, config.lane)
         self._register_stack_dump(self._stack.fileno())
-        _imports.expect(self._source.packages, silent=self._number > 0 or hello["start"] > 0)  # one of them says it
-        self._version: int = hello["version"]
-        self._dataset = self._unpack(hello["manifest"], fds[3:]) if hello["manifest"] is not None else dataset
-        self._bars: list[tuple[int, int]] = hello["bars"]
-        self._scatter(hello["start"])
+        _imports.expect(self._source.packages, silent=self._number > 0 or config.starts > 0)  # one of them says it
+        self._version = config.version
+        self._dataset = dataset if config.manifest is None else self._unpack(config.manifest, fds[3:])
+        self._bars = config.bars
+        self._scatter(config.starts)
         self._reader = self._open()
 
     def _open(self) -> Reader:
@@ -192,7 +193,7 @@ def channel_of(channel_fd: int) -> Descriptor:
 
 
 def work(channel_fd: int, dataset: Any = None) -> None:
-    """Run a worker process, from the hello message to the end."""
+    """Run a worker process, from its `WorkerConfig` to the end."""
     channel = channel_of(channel_fd)
     try:
         WorkerMain(channel, dataset).run()

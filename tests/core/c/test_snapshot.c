@@ -46,7 +46,7 @@ static int answer_to(int fd)
 
 /* ---- refusals ---- */
 
-/* A file that could be cut short under the onlooker, or is too short or too long, is not mapped. */
+/* A file that could be cut short under the observer, or is too short or too long, is not mapped. */
 static void open_refuses_files_that_are_none(void)
 {
     CHECK_EQ(answer_to(control_of(whole(), SEALED)), 0);
@@ -240,7 +240,7 @@ static bool reads_are_bounded(const struct rf_watch *watch)
     return true;
 }
 
-/* Whoever writes rubbish over all of the control block, after it was opened, does not lead an onlooker out of it. */
+/* Whoever writes rubbish over all of the control block, after it was opened, does not lead an observer out of it. */
 static void rubbish_leads_nowhere(void)
 {
     struct scene scene = begin();

@@ -37,7 +37,7 @@ from ringfeed.frameworks.keras.backends import (
     torch_memory,
 )
 from ringfeed.frameworks.keras.caller import caller, owner
-from ringfeed.frameworks.keras.place import KerasEpoch, Place, done_batches, go_on
+from ringfeed.frameworks.keras.fit_position import KerasEpoch, Place, done_batches, go_on
 from ringfeed.spec.spec import Array, Spec
 
 if TYPE_CHECKING:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
+
+from ringfeed._callers import frame_above
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -11,7 +12,7 @@ if TYPE_CHECKING:
 
 def caller(above: int = 0) -> FrameType:
     """Return the frame that has called the function which asks here, or the one so many ``above`` it."""
-    return sys._getframe(above + 2)  # noqa: SLF001 - documented, and quicker than inspect
+    return frame_above(above + 2)
 
 
 def owner(frame: FrameType) -> Any:

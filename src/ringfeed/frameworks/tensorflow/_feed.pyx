@@ -6,6 +6,7 @@ from cpython.exc cimport PyErr_SetInterrupt
 from libc.stdint cimport int64_t, uint32_t, uintptr_t
 from libc.string cimport strdup
 
+from ringfeed.frameworks.tensorflow cimport _cfeed as f
 from ringfeed.ring cimport _cring as c
 from ringfeed.ring._ring cimport Lease, Ring, feed_calls
 
@@ -65,6 +66,8 @@ cdef extern from *:
     uint32_t met_now "ringfeed_met_now" () nogil
     void note_met "ringfeed_note_met" (uint32_t heard) nogil
 
+cdef const f.rf_feed_calls *calls = <const f.rf_feed_calls *>feed_calls
+
 # What the main thread may take to come to a signal, if it runs Python at all.
 cdef int64_t PROMPT_NS = 50_000_000
 cdef uint32_t seen = 0  # the last Ctrl-C that a waiting call has seen
@@ -74,12 +77,12 @@ cdef uint32_t broken = 0  # the last Ctrl-C for which a wait was broken off
 
 def calls_address():
     """Return where the table of the feed's functions lies, for libraries that call them."""
-    return <uintptr_t>feed_calls
+    return <uintptr_t>calls
 
 
 def leave():
     """Have no more calls come from feeds: the interpreter is about to end. Return how many are in Python."""
-    return feed_calls.leave()
+    return calls.leave()
 
 
 @cython.final
@@ -88,7 +91,7 @@ cdef class Feed:
     than a weak reference: the engine keeps the feed, and must not keep its loader.
     """
 
-    cdef c.rf_feed *feed
+    cdef f.rf_feed *feed
     cdef object asked
 
     def __cinit__(self, list parts not None, uint32_t rows, asked):
@@ -98,15 +101,15 @@ cdef class Feed:
         rows of its next batch, or None at its end, and whose `rest(step)` the newest turn if it has batches left after
         its last step, or None; or it gives None, if that object is gone.
         """
-        cdef c.rf_part *part
+        cdef f.rf_part *part
         self.asked = asked
-        self.feed = feed_calls.make(&ASKS, <void *>self, rows, <uint32_t>len(parts))
+        self.feed = calls.make(&ASKS, <void *>self, rows, <uint32_t>len(parts))
         if self.feed == NULL:
             raise MemoryError
         for number, (offset, row_size, shape) in enumerate(parts):
             if len(shape) >= <Py_ssize_t>c.RF_MAX_AXES:
                 raise ValueError(f"a leaf of {len(shape)} axes, at most {c.RF_MAX_AXES - 1} are supported")
-            part = feed_calls.part(self.feed, number)
+            part = calls.part(self.feed, number)
             part.offset = offset
             part.row_size = row_size
             part.axes = len(shape)
@@ -115,22 +118,22 @@ cdef class Feed:
 
     def __dealloc__(self):
         if self.feed != NULL:
-            feed_calls.end(self.feed)
+            calls.end(self.feed)
 
     @property
     def number(self):
         """The number by which C code finds this feed."""
-        return feed_calls.number(self.feed)
+        return calls.number(self.feed)
 
     def attach(self, Ring ring not None, int64_t timeout_ns):
         """Have C code take the batches of this ring, each waited for up to `timeout_ns`."""
         with nogil:
-            feed_calls.attach(self.feed, ring.ring, timeout_ns)
+            calls.attach(self.feed, ring.ring, timeout_ns)
 
     def detach(self):
         """Have C code take no more, and keep the ring no longer."""
         with nogil:
-            feed_calls.detach(self.feed)
+            calls.detach(self.feed)
 
 
 cdef char *text_of(object error) noexcept:
@@ -143,9 +146,9 @@ cdef char *text_of(object error) noexcept:
         return strdup("RingfeedError: an error without a text")
 
 
-cdef object asked_by(c.rf_feed *feed):
+cdef object asked_by(f.rf_feed *feed):
     """Return the object that a feed asks, or raise ClosedError where it is gone."""
-    cdef void *owner = feed_calls.owner(feed)
+    cdef void *owner = calls.owner(feed)
     asked = None if owner == NULL else (<Feed>owner).asked()
     if asked is None:
         raise ClosedError("the loader of this dataset is gone; keep the dataset for as long as you iterate over it")
@@ -173,60 +176,60 @@ cdef bint raises_interrupt() noexcept with gil:
         return False
 
 
-cdef c.rf_reply begin_in_python(c.rf_feed *feed, int64_t *turn, char **error) noexcept with gil:
+cdef f.rf_reply begin_in_python(f.rf_feed *feed, int64_t *turn, char **error) noexcept with gil:
     try:
         if raises_interrupt():
             listen(threading.main_thread().ident, meet)
         turn[0] = asked_by(feed).begin()
-        return c.RF_REPLY_BATCH
+        return f.RF_REPLY_BATCH
     except BaseException as caught:
         error[0] = text_of(caught)
-        return c.RF_REPLY_ERROR
+        return f.RF_REPLY_ERROR
 
 
-cdef c.rf_reply take_in_python(c.rf_feed *feed, int64_t turn, c.rf_handout *handout, char **error) noexcept with gil:
+cdef f.rf_reply take_in_python(f.rf_feed *feed, int64_t turn, f.rf_handout *handout, char **error) noexcept with gil:
     cdef Lease lease
     try:
         taken = asked_by(feed).take(turn)
         if taken is None:
-            return c.RF_REPLY_END
+            return f.RF_REPLY_END
         lease, rows = taken
-        feed_calls.give(handout, lease.ring, lease.taken.slot, rows)
-        return c.RF_REPLY_BATCH
+        calls.give(handout, lease.ring, lease.taken.slot, rows)
+        return f.RF_REPLY_BATCH
     except BaseException as caught:
         error[0] = text_of(caught)
-        return c.RF_REPLY_ERROR
+        return f.RF_REPLY_ERROR
 
 
-cdef c.rf_reply rest_in_python(c.rf_feed *feed, int64_t step, int64_t *turn, char **error) noexcept with gil:
+cdef f.rf_reply rest_in_python(f.rf_feed *feed, int64_t step, int64_t *turn, char **error) noexcept with gil:
     try:
         rest = asked_by(feed).rest(step)
-        turn[0] = c.RF_OVER if rest is None else rest
-        return c.RF_REPLY_BATCH
+        turn[0] = f.RF_OVER if rest is None else rest
+        return f.RF_REPLY_BATCH
     except BaseException as caught:
         error[0] = text_of(caught)
-        return c.RF_REPLY_ERROR
+        return f.RF_REPLY_ERROR
 
 
-cdef c.rf_reply ask_begin(c.rf_feed *feed, int64_t *turn, char **error) noexcept nogil:
+cdef f.rf_reply ask_begin(f.rf_feed *feed, int64_t *turn, char **error) noexcept nogil:
     # A thread that asks for the GIL now would be ended by it, with TensorFlow's frames on its stack.
     if is_ending():
         error[0] = strdup("ClosedError: the interpreter is about to end")
-        return c.RF_REPLY_ERROR
+        return f.RF_REPLY_ERROR
     return begin_in_python(feed, turn, error)
 
 
-cdef c.rf_reply ask_take(c.rf_feed *feed, int64_t turn, c.rf_handout *handout, char **error) noexcept nogil:
+cdef f.rf_reply ask_take(f.rf_feed *feed, int64_t turn, f.rf_handout *handout, char **error) noexcept nogil:
     if is_ending():
         error[0] = strdup("ClosedError: the interpreter is about to end")
-        return c.RF_REPLY_ERROR
+        return f.RF_REPLY_ERROR
     return take_in_python(feed, turn, handout, error)
 
 
-cdef c.rf_reply ask_rest(c.rf_feed *feed, int64_t step, int64_t *turn, char **error) noexcept nogil:
+cdef f.rf_reply ask_rest(f.rf_feed *feed, int64_t step, int64_t *turn, char **error) noexcept nogil:
     if is_ending():
         error[0] = strdup("ClosedError: the interpreter is about to end")
-        return c.RF_REPLY_ERROR
+        return f.RF_REPLY_ERROR
     return rest_in_python(feed, step, turn, error)
 
 
@@ -247,7 +250,7 @@ cdef uint32_t ask_interrupted(uint32_t told, int64_t now_ns) noexcept nogil:
     return heard
 
 
-cdef c.rf_callbacks ASKS
+cdef f.rf_callbacks ASKS
 ASKS.begin = ask_begin
 ASKS.next = ask_take
 ASKS.rest = ask_rest

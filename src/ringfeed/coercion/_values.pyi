@@ -1,0 +1,6 @@
+from typing import final
+
+from ringfeed.spec._writer import OtherValues
+
+@final
+class CoercedValues(OtherValues): ...

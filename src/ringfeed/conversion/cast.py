@@ -1,0 +1,110 @@
+"""From uint8 to floating point: what a `Cast` means, wherever it is carried out, and which Array has a place for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from ringfeed._checks import error_of
+from ringfeed.errors import SpecError
+
+STEPS = ("scale", "offset", "mean", "std")
+CHW_AXES = 3
+FLOAT32 = np.dtype("float32")
+
+
+@dataclass(frozen=True)
+class Cast:
+    """What becomes of uint8 on its way to the model: ``((x * scale + offset) - mean) / std``, in ``dtype``.
+
+    What is None is left out, and no step is merged with another. ``mean`` and ``std``: one number, or one for each
+    channel, which is the last axis of the sample. ``layout="CHW"``: a sample of shape (height, width, channels)
+    comes out as (channels, height, width).
+
+    SpecError for numbers that float32 does not hold, and for a ``std`` of 0.
+    """
+
+    dtype: str = "float32"
+    scale: float | None = None
+    offset: float | None = None
+    mean: float | tuple[float, ...] | None = None
+    std: float | tuple[float, ...] | None = None
+    layout: str | None = None
+
+    def __post_init__(self) -> None:
+        """Check the numbers, which become floats, and sequences of them, which become tuples."""
+        for name in STEPS:
+            if (given := getattr(self, name)) is not None:
+                take = _one if name in STEPS[:2] else _one_or_each
+                object.__setattr__(self, name, take(name, given))
+        if self.std is not None and not np.all(np.asarray(self.std, np.float32)):
+            raise SpecError(f"std={self.std!r}, expected no 0; give 1 for a channel that is always the same")
+        if isinstance(self.mean, tuple) and isinstance(self.std, tuple) and len(self.mean) != len(self.std):
+            raise SpecError(
+                f"mean has {len(self.mean)} numbers and std {len(self.std)}, expected as many; give one for each "
+                f"channel, or one number for all"
+            )
+
+    def said(self) -> str:
+        """Return the arguments that make it of an Array, as they are written there."""
+        steps = ((name, getattr(self, name)) for name in (*STEPS, "layout"))
+        return "".join(f", {name}={value!r}" for name, value in steps if value is not None)
+
+    @property
+    def channels(self) -> int | None:
+        """How many channels the sample must have; None: any number."""
+        return next((len(numbers) for numbers in (self.mean, self.std) if isinstance(numbers, tuple)), None)
+
+
+def _one(name: str, given: Any) -> float:
+    """Return the number of a step, or refuse it."""
+    in_range = True
+    if isinstance(given, Real) and not isinstance(given, bool):
+        try:
+            with np.errstate(over="ignore"):
+                if np.isfinite(np.float32(number := float(given))):
+                    return number
+        except OverflowError:
+            in_range = False
+    expected = "a number that float32 holds" + ("" if name in STEPS[:2] else ", or one for each channel")
+    example = {"scale": "1/255", "offset": "-1.0"}.get(name, "(0.485, 0.456, 0.406)")
+    got = f"={given!r}" if in_range else " is out of range"
+    raise SpecError(f"{name}{got}, expected {expected}; write it as in {name}={example}")
+
+
+def _one_or_each(name: str, given: Any) -> float | tuple[float, ...]:
+    """Return the number of a step, or those of the channels."""
+    given = given.tolist() if isinstance(given, np.ndarray) else given
+    if not isinstance(given, (list, tuple)):
+        return _one(name, given)
+    return tuple(_one(name, number) for number in given) or _one(name, given)
+
+
+def cast_of(array: Any, **steps: Any) -> Cast:
+    """Return what these arguments of an Array mean, or refuse what it has no place for."""
+    cast = Cast(**steps)
+    shape, varies = array.shape, f"variable={array.variable}"
+    if array.dtype != FLOAT32:
+        remedy = "make it 'float32', or leave scale=, offset=, mean=, std= and layout= out"
+        raise error_of("Array", f"has dtype {array.dtype}", "float32, the one that uint8 is converted to", remedy)
+    if cast.layout not in (None, "CHW"):
+        remedy = "leave layout= out for what stays as it is"
+        raise error_of("Array", f"has layout={cast.layout!r}", "'CHW' or None", remedy)
+    if cast.layout is not None and len(shape) != CHW_AXES:
+        expected = "the axes (channels, height, width)"
+        raise error_of("Array", f"has layout='CHW' and shape {shape}", expected, "leave layout= out, or reshape it")
+    if cast.layout is not None and array.variable:
+        remedy = "give the one or the other, and turn the batch round in __getitem__"
+        raise error_of("Array", f"has layout='CHW' and {varies}", "the same shape for all batches", remedy)
+    axis = 0 if cast.layout is not None else len(shape) - 1
+    channels = shape[axis] if shape else 1
+    if cast.channels is not None and axis in array.variable:
+        expected = "the same channels in all batches, as mean= and std= have a number for each"
+        raise error_of("Array", f"has {varies}", expected, "leave that axis out of variable=")
+    if cast.channels not in {None, channels}:
+        got, expected = f"has {cast.channels} numbers in mean= or std=", f"{channels}, one a channel of {shape}"
+        raise error_of("Array", got, expected, "give one for each, or one number for all")
+    return cast

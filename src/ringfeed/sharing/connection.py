@@ -1,0 +1,98 @@
+"""A training's connection to the host process. Its leases refer to it too: it is closed when the last of them is gone.
+
+A forked child has a copy of it, by which it must say nothing; the host process takes the end of the process that joined
+for the end of the training, not that of its children.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from ringfeed._process import Forks
+from ringfeed.errors import ClosedError, StallError, WorkerError
+from ringfeed.workers import channel as channels
+
+if TYPE_CHECKING:
+    from ringfeed.ring._ring import Descriptor
+
+HOST_S = 30.0  # beyond timeout_s, after which the host process itself counts as stuck
+UNSENT_S = 0.05  # between two attempts to send what there was no room for
+
+
+class Connection:
+    """Small messages to and from the host process."""
+
+    def __init__(self, channel: Descriptor | None, share: str, host: int, timeout_s: float) -> None:
+        """Talk to the host process of this pid."""
+        self._channel = channel
+        self._unsent: deque[object] = deque()
+        self._forks = Forks.count
+        self.share = share
+        """What messages begin with."""
+        self.host = host
+        self._timeout_s = timeout_s
+
+    def without_channel(self) -> Connection:
+        """Return what says the same and can neither speak nor hear."""
+        return Connection(None, self.share, self.host, self._timeout_s)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this is the process that has joined."""
+        return self._forks == Forks.count
+
+    def check(self) -> None:
+        """Raise ClosedError in a forked child."""
+        if not self.is_ours:
+            message = f"{self.share} was joined by the process that this one was forked from; join it here as well"
+            raise ClosedError(message)
+
+    def tell(self, *message: object) -> None:
+        """Send a message; a host process that has gone is noticed where an answer is waited for."""
+        if self.is_ours and self._channel is not None:
+            self._unsent.append(message)
+            self._send()
+
+    def _send(self) -> None:
+        """Send what is to be said, as far as there is room: a host that is held up reads it later."""
+        assert self._channel is not None
+        with suppress(IndexError):  # no more; the garbage collector may have come in, and have sent some
+            while self._unsent:
+                message = self._unsent.popleft()
+                try:
+                    channels.send(self._channel, message)
+                except BlockingIOError:
+                    self._unsent.appendleft(message)
+                    return
+                except OSError:
+                    continue
+
+    def hear(self, *, wait: bool) -> tuple[Any, list[Descriptor]] | None:
+        """Return the next message and its descriptors; None where none has come, without waiting."""
+        assert self._channel is not None
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            self._send()
+            left_s = max(deadline - time.monotonic(), 0) if wait else 0
+            try:
+                return channels.receive(self._channel, min(left_s, UNSENT_S) if self._unsent else left_s)
+            except TimeoutError:
+                if not wait:
+                    return None
+                if time.monotonic() >= deadline:
+                    raise self._stuck() from None
+            except (EOFError, ConnectionError) as error:
+                raise self._gone() from error
+
+    def _stuck(self) -> StallError:
+        message = f"{self.share}: its host process (pid {self.host}) has not answered for {self._timeout_s:.0f} s"
+        return StallError(message)
+
+    def _gone(self) -> WorkerError:
+        return WorkerError(
+            f"{self.share}: its host process (pid {self.host}) has ended; what it wrote on standard error says why, if "
+            "it was not killed. Join again, and go on from a state_dict()"
+        )
