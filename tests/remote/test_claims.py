@@ -270,3 +270,65 @@ def test_a_call_of_which_all_failed_has_no_arrays(bridge: Bridge) -> None:
     assert bridge.claims.land(claim, failed(4, encode(ValueError("no"))))
     assert bridge.claims.land(other, answer())
     assert [row for row, _, _ in bridge.ring.take().failed_rows(ROWS)] == [0, 1, 2, 3]
+
+
+class Midway:
+    """In the place of a lander: something happens while rows are written, and says which are not there."""
+
+    def __init__(self, happens: Any) -> None:
+        self._happens = happens
+
+    def check(self, *_: Any) -> None:
+        """Take all."""
+
+    def land(self, *_: Any) -> list[Any]:
+        """Have it happen."""
+        return self._happens() or []
+
+
+def test_a_slot_is_not_given_up_while_it_is_written(bridge: Bridge, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A break in the middle of a landing waits for its end: the slot may be bound again at once."""
+    seen = []
+
+    def break_off() -> None:
+        bridge.ring.cancel()
+        seen.append((bridge.claims.cancel(), len(bridge.claims), Observer(bridge.ring).states().count("draining")))
+
+    bridge.plan()
+    claim = bridge.claim()
+    monkeypatch.setattr(bridge.claims, "_lander", Midway(break_off))
+    assert bridge.claims.land(claim, answer())
+    assert seen == [([], 1, 1)]
+    assert len(bridge.claims) == 0
+    bridge.plan()
+    assert Observer(bridge.ring).states().count("draining") == 0
+
+
+def test_rows_that_cannot_be_written_fail(bridge: Bridge, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where there is no memory: half of them may be there, and the training is told."""
+
+    def fail() -> None:
+        raise MemoryError
+
+    bridge.plan()
+    claim, other = bridge.claim(), bridge.claim()
+    assert bridge.claims.land(other, answer())
+    monkeypatch.setattr(bridge.claims, "_lander", Midway(fail))
+    assert bridge.claims.land(claim, answer())
+    lease = bridge.ring.take()
+    assert [row for row, _, _ in lease.failed_rows(ROWS)] == [0, 1, 2, 3]
+    assert [decode(record).summary for _, record in lease.failures()] == ["MemoryError"]
+
+
+def test_the_first_row_that_fails_says_why(bridge: Bridge, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where one fails here that comes before one that has failed elsewhere."""
+    bridge.plan()
+    claim, other = bridge.claim(), bridge.claim()
+    assert bridge.claims.land(other, answer())
+    monkeypatch.setattr(
+        bridge.claims, "_lander", Midway(lambda: [(3, encode(KeyError("there"))), (1, OSError("here"))])
+    )
+    assert bridge.claims.land(claim, answer())
+    lease = bridge.ring.take()
+    assert [row for row, _, _ in lease.failed_rows(ROWS)] == [1, 3]
+    assert [(row, decode(record).summary) for row, record in lease.failures()] == [(1, "OSError: here")]

@@ -213,7 +213,7 @@ def shifted(sample: Any) -> Any:
 
 def brightened(batch: Any) -> None:
     """Change a batch in its slot."""
-    batch["noise"] += 1
+    batch["image"] += 1
 
 
 def collated(samples: list[Any]) -> Any:

@@ -13,6 +13,7 @@ from ringfeed import Array, Loader, Ray
 from ringfeed.data.terms import Terms
 from ringfeed.engine.plan import make_plan
 from ringfeed.remote.pace import in_flight, row_size, set_pace
+from ringfeed.remote.private import PrivateSlot
 from ringfeed.ring import _ring
 from ringfeed.ring.segment import Segment
 from ringfeed.sources.opening import open_source
@@ -78,3 +79,18 @@ def test_a_plan_has_cells_for_all_calls() -> None:
         assert loader.plan.layout.cells == _ring.MAX_CELLS
     with Loader(Samples(), batch_size=64, workers=0, backend=FakeRay(workers=1)) as loader:
         assert loader.plan.layout.cells == 16
+
+
+def test_what_is_converted_is_sent_as_it_was_given() -> None:
+    """A quarter of the bytes; but where the user's code looks at floats, floats."""
+    given = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
+    source = source_of(given, Array((3, 2, 2), "float32", scale=0.5, layout="CHW"), rows=4)
+    slot = PrivateSlot(source, source.dataset, worker=(0, 1, 0))
+    filled = slot.fill(0, 0, [5, 7, 9])
+    (block,) = filled.leaves
+    assert isinstance(block, np.ndarray)
+    assert (block.dtype, block.shape, filled.delivered) == (np.uint8, (3, 2, 2, 3), 3)
+    assert np.array_equal(block, np.stack([given] * 3))
+    assert filled.work_ns > 0
+    assert filled.timed == 1
+    slot.close()
