@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
+NOTES = re.compile(r"^[^/]*/(setup\.cfg|src/\w+\.egg-info)(/|$)")
 HEADING = re.compile(r"^## \S+ \((\d{4}-\d{2}-\d{2})\)$", re.MULTILINE)
 
 
@@ -28,9 +29,12 @@ def seconds_of(changelog: str) -> int:
 
 
 def normalise(sdist: Path, seconds: int) -> None:
-    """Write an sdist anew: sorted, of one time, without the owner and the umask of its builder."""
+    """Write an sdist anew: sorted, of one time, without the owner and the umask of its builder.
+
+    What setuptools notes for itself is left out: it differs between an sdist of a clone and one of an sdist.
+    """
     with tarfile.open(sdist) as archive:
-        members = sorted(archive.getmembers(), key=lambda member: member.name)
+        members = sorted((one for one in archive if not NOTES.search(one.name)), key=lambda one: one.name)
         contents = {member.name: archive.extractfile(member) for member in members if member.isfile()}
         whole = {name: file.read() for name, file in contents.items() if file is not None}
     with (

@@ -55,6 +55,11 @@ def test_two_sdists_are_the_same(tmp_path: Path) -> None:
     archives.normalise(third, 1_700_000_000)
     assert archives.digest(first) != archives.digest(third)
     assert archives.names(first) == {"one", "two"}
+    fourth = packed(
+        tmp_path / "d.tar.gz", ["one", "two", "setup.cfg", "src/x.egg-info/SOURCES.txt"], mtime=5, mode=0o664
+    )
+    archives.normalise(fourth, 1_700_000_000)
+    assert archives.digest(first) == archives.digest(fourth)
     with tarfile.open(first) as archive:
         assert [(archive.extractfile(member) or io.BytesIO()).read() for member in archive] == [b"one", b"two"]
 
