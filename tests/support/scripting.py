@@ -25,6 +25,8 @@ class Slowly(Oracle):
 class Script:
     """A tuner that goes where it was told, one move a look; the last one is where it stays."""
 
+    is_short = False  # training waits, and nothing is left to try
+
     def __init__(self, *settings: tuple[int, int]) -> None:
         first, *others = [Setting(*setting) for setting in settings]
         self.setting = first
