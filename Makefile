@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help demo test environments test-c test-model test-weak test-frameworks test-backends test-sources test-remote test-core lint \
+.PHONY: help demo demo-cluster test environments test-c test-model test-weak test-frameworks test-backends test-sources test-remote test-core lint \
     docs format bench bench-frameworks bench-insight recovery fuzz many resumes soak develop clean wheels test-wheels versions
 
 # One after another, but for what is named here; what each says comes when it has ended, and none stops the others.
@@ -165,6 +165,10 @@ help: ## this list
 
 demo: .venv/with-pictures .venv/with-tensorflow ## train a Keras CNN on real pictures through the ring, and show it working
 	$(PY) examples/demo.py
+
+demo-cluster: .venv/with-pictures .venv/with-tensorflow ## train on three Ray nodes of this machine, kill one on the way, and compare the batches; installs Ray
+	@$(PY) -m pip install -q "$(RAY)"
+	$(PY) examples/demo_cluster.py
 
 # The tests of a Python begin once its environment is there; the C core's, which need none, come first.
 test: ## everything: the C core with sanitizers, and the package on every Python found

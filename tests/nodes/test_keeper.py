@@ -19,14 +19,17 @@ if TYPE_CHECKING:
 
 DAEMON = "import os, time\nif not os.fork():\n    os.setsid()\n    os.fork()\n    time.sleep(600)"
 SERVED = """
-import pathlib, sys, time
+import os, pathlib, sys, time
 from keeper import Keeper
 keeper = Keeper(folder=pathlib.Path({folder!r}))
 keeper.run(sys.executable, "-c", {daemon!r})
 keeper.begin(["sleep", "600"])
 while len(keeper.pids()) < 3:
     time.sleep(0.01)
-print(keeper.pid, *keeper.pids(), flush=True)
+fork = 0
+if {forks} and not (fork := os.fork()):
+    time.sleep(600)
+print(fork, keeper.pid, *keeper.pids(), flush=True)
 time.sleep(600)
 """
 
@@ -89,17 +92,24 @@ def test_it_is_no_child(keeper: Keeper) -> None:
     assert not leftovers.below(os.getpid()) & {keeper.pid, *keeper.pids()}
 
 
+@pytest.mark.parametrize("forks", [False, True])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_the_process_that_is_served_dies(tmp_path: Path, number: signal.Signals) -> None:
-    """All that it has had started is gone, the stopped ones too, and the folder with it."""
+def test_the_process_that_is_served_dies(tmp_path: Path, number: signal.Signals, *, forks: bool) -> None:
+    """All that it has had started is gone, the stopped ones too, and the folder; also where a fork of it lives on."""
     (tmp_path / "folder").mkdir()
-    program = start_script(SERVED.format(folder=str(tmp_path / "folder"), daemon=DAEMON))
+    program = start_script(SERVED.format(folder=str(tmp_path / "folder"), daemon=DAEMON, forks=forks))
     assert program.stdout is not None
-    keeper, *pids = map(int, program.stdout.readline().split())
+    fork, keeper, *pids = map(int, program.stdout.readline().split())
     os.kill(pids[0], signal.SIGSTOP)
     program.send_signal(number)
+    program.wait(timeout=60)
+    try:
+        wait_until(lambda: not any(map(leftovers.runs, [keeper, *pids])))
+        assert leftovers.runs(fork) == forks
+    finally:
+        if fork:
+            os.kill(fork, signal.SIGKILL)
     program.communicate(timeout=60)
-    wait_until(lambda: not any(map(leftovers.runs, [keeper, *pids])))
     assert not (tmp_path / "folder").exists()
 
 
