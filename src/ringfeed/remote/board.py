@@ -42,6 +42,8 @@ class Board:
     def read(self) -> dict[str, Any]:
         """Return what was said last; nothing where nothing was."""
         for _ in range(TRIES):
+            if self._memory.closed:
+                break
             size, checksum = _HEAD.unpack_from(self._memory)
             text = bytes(self._memory[_HEAD.size : _HEAD.size + min(size, SIZE)])
             if size and zlib.crc32(text) == checksum:

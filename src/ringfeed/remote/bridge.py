@@ -58,7 +58,9 @@ class Bridge:
         config: WorkerConfig = message
         terms, source = config.remote, config.source
         control, slots, stack, *dataset_fds = fds
+        self._wake = dataset_fds.pop()
         self._board = Board(dataset_fds.pop())
+        self._capacity = 0  # that the training process was told of
         register_stack_dump(stack.fileno())
         ring = open_ring(control.fileno(), slots.fileno(), config.sizes)
         self._observer = Observer(ring)
@@ -146,6 +148,9 @@ class Bridge:
         self._crew.look(now_s)
         self._send_all()
         self._board.write(self._crew.said(now_s, self._claims))
+        if self._capacity != (capacity := self._dispatch.capacity):
+            self._capacity = capacity
+            os.eventfd_write(self._wake.fileno(), 1)  # have it look at the board
 
     def _obey(self) -> None:
         """Do what the training process asks for; EOFError where it is gone."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ringfeed.remote.sent import Sent
 
 SILENT_S = 5.0  # that the head of a cluster may take to say which nodes there are
-PENDING_S = 30.0  # that an actor may take to be placed and to start; then training goes on without it
+PENDING_S = 60.0  # without any start, after which training goes on without the actors that have not started
 EXACT = ("python", "abi", "byte_order")  # of `Facts`: the others may differ a little
 
 
@@ -61,7 +61,7 @@ class Crew:
         self._next = 1
         self.deaths = 0
         self._counts = Counter[str](rows=0, bytes=0, work_ns=0, cpu_ns=0)
-        self._since_s = 0.0  # the first hello
+        self._since_s = self._started_s = 0.0  # the first hello, and the last
         self._began_cpu_s = time.process_time()
 
     # ---- nodes ----
@@ -109,7 +109,7 @@ class Crew:
         if now_s - self._heard_s > SILENT_S:
             self.note_silence(f"no answer for {SILENT_S:g} s")
         for actor, post in [*self._posts.items()]:
-            if actor not in self._there and now_s - post.since_s > PENDING_S:
+            if actor not in self._there and now_s - max(post.since_s, self._started_s) > PENDING_S:
                 self._decline(f"an actor has not started within {PENDING_S:g} s")
                 self._leave(actor)
         there = Counter(post.node for post in self._posts.values())
@@ -175,7 +175,8 @@ class Crew:
             self._strike(hired.actor, post, WorkerError(objection), at_once=True)
             return
         self._placing.note_start(post.node)
-        self._since_s = self._since_s or time.monotonic()
+        self._started_s = time.monotonic()
+        self._since_s = self._since_s or self._started_s
         self._there.add(hired.actor)
         self._dispatch.join(hired.actor, post.node)
 
@@ -248,6 +249,7 @@ class Crew:
             "dropped": dispatch.dropped,
             "window": dispatch.window,
             "silence": self._silence,
+            "capacity": dispatch.capacity,
             "tickets": len(claims),
             "calls": dispatch.calls,
             "flight_s": dispatch.flight_s,

@@ -151,6 +151,11 @@ class Dispatch:
     # ---- jobs ----
 
     @property
+    def capacity(self) -> int:
+        """How many calls the actors have at a time."""
+        return self.window * len(self._actors)
+
+    @property
     def room(self) -> int:
         """How many more jobs may be added."""
         return self.window * sum(actor.suspect_s is None for actor in self._actors.values()) - len(self._live)

@@ -27,7 +27,10 @@ def row_size(source: Source) -> int:
     return sum(leaf.nbytes // leaf.dtype.itemsize * leaf.given_dtype.itemsize for leaf in leaves)
 
 
-def set_pace(ring: Ring, source: Source, ray: Ray, *, workers_here: int) -> None:
-    """Have batches cut into tickets for actors, and for workers here beside them."""
+def set_pace(ring: Ring, source: Source, ray: Ray, *, workers_here: int, calls: int = 0) -> None:
+    """Have batches cut into tickets for actors, and for workers here beside them.
+
+    ``calls``: that all actors together have at a time; 0: none is there yet.
+    """
     most_rows = max(1, TICKET_BYTES // max(1, row_size(source)))
-    ring.set_pace(MIXED_NS if workers_here else TICKET_NS, most_rows, in_flight(ray))
+    ring.set_pace(MIXED_NS if workers_here else TICKET_NS, most_rows, calls or in_flight(ray))

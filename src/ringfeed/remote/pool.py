@@ -120,8 +120,7 @@ class Mixed(Processes):
 
     def start(self, dataset: Any) -> None:
         """Start bridges first, whose interpreters take longest; then the workers here."""
-        config = self._config
-        set_pace(config.ring, config.source, config.remote, workers_here=self._local)
+        self._set_pace()
         self._bridge_launcher.begin(len(self._roster.bridges))
         super().start(dataset)
         with self._lock:
@@ -130,11 +129,24 @@ class Mixed(Processes):
             except BaseException:
                 self.stop()
                 raise
+            self._set_pace()
         self._wake()
 
     def _fill_up(self) -> None:
         super()._fill_up()
         self._fill_up_bridges()
+        self._set_pace()
+
+    def _replace(self, numbers: list[int]) -> None:
+        super()._replace(numbers)
+        self._set_pace()
+
+    def _set_pace(self) -> None:
+        """Have batches be cut into tickets for workers here and for as many calls as the actors have."""
+        config, here = self._config, self._policy.wanted
+        calls = sum(one["capacity"] for one in (board.read() for board in self._boards.values()) if one)
+        config.ring.set_worker_count(here + config.remote.bridges)
+        set_pace(config.ring, config.source, config.remote, workers_here=here, calls=calls)
 
     def _fill_up_bridges(self) -> None:
         for number in self._roster.missing_bridges:
@@ -155,8 +167,9 @@ class Mixed(Processes):
         )
         self._watchdog.begin(number)
         config.ring.note_pid(number, worker.pid)
-        board = self._boards[number].memfd.fileno()
-        self._handshake.greet_bridge(number, worker, self._stacks.fd_of(number), terms, board)
+        assert self._wake_fd is not None
+        fds = self._boards[number].memfd.fileno(), self._wake_fd.fileno()
+        self._handshake.greet_bridge(number, worker, self._stacks.fd_of(number), terms, fds)
 
     # ---- deaths ----
 
@@ -222,3 +235,5 @@ class Mixed(Processes):
         super()._close()
         with self._lock:
             self._bridge_launcher.close()
+            for board in self._boards.values():
+                board.close()

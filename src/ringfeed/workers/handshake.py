@@ -44,12 +44,12 @@ class Handshake:
         its_fds = () if states is None or states.memfd is None else (states.memfd.fileno(),)
         worker.send(config, (segment.control_fd, segment.slots_fd, stack_fd, *fds, *its_fds))
 
-    def greet_bridge(self, number: int, worker: WorkerProcess, stack_fd: int, terms: Any, board_fd: int) -> None:
-        """Send a bridge to a cluster the same, with the terms of its own."""
+    def greet_bridge(self, number: int, worker: WorkerProcess, stack_fd: int, terms: Any, fds: tuple[int, ...]) -> None:
+        """Send a bridge to a cluster the same, with the terms and descriptors of its own."""
         segment, sent = self._config.segment, self._sent
         assert sent is not None
         config = self._config_of(number, sent)._replace(remote=terms)
-        worker.send(config, (segment.control_fd, segment.slots_fd, stack_fd, *sent.fds, board_fd))
+        worker.send(config, (segment.control_fd, segment.slots_fd, stack_fd, *sent.fds, *fds))
 
     def _config_of(self, number: int, sent: SharedDataset | None) -> WorkerConfig:
         return WorkerConfig(
