@@ -8,7 +8,7 @@ MAKEFLAGS += --no-print-directory
 .DELETE_ON_ERROR:
 .SECONDARY:
 .PHONY: help demo demo-cluster test environments test-c test-model test-weak test-frameworks test-backends test-sources test-remote test-core lint \
-    docs format bench bench-frameworks bench-insight recovery fuzz many resumes soak develop clean wheels test-wheels versions
+    docs format bench bench-frameworks bench-gpu bench-insight recovery fuzz many resumes soak develop clean wheels test-wheels versions
 
 # One after another, but for what is named here; what each says comes when it has ended, and none stops the others.
 # $(1): what to make, as many at once as $(2) says, or all; $(3): variables. Tests wait for each other and for time to
@@ -365,6 +365,10 @@ bench-insight: .venv/with-pictures ## memory against the kernel, the conversion,
 	$(PY) bench/studies/first_batch.py $(if $(QUICK),--quick)
 	$(PY) bench/studies/auto.py $(if $(QUICK),--quick)
 	$(PY) bench/studies/streams.py $(if $(QUICK),--quick --out build/streams.jsonl)
+
+# Frameworks that see a GPU are yours to install into .venv: tensorflow[and-cuda], torch, jax[cuda12]. What is missing is said.
+bench-gpu: .venv/with-pictures ## all that needs a GPU: copies, steps and `fit`, pinned and not, beside each framework's own way
+	$(PY) bench/studies/device_copy.py --render
 
 recovery: .venv/with-pictures ## time the gap that a killed worker leaves (QUICK=1: a short look)
 	$(PY) bench/studies/recovery.py $(if $(QUICK),--quick)

@@ -19,7 +19,7 @@ import growth
 from report import page, plot
 from report.report import COUNT, TIME, TIMES, digits, quantity, table
 from report.results import Results, read
-from studies import elements, fit_step
+from studies import device_copy, elements, fit_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 BENCH = Path(__file__).parents[1]
 README = BENCH / "README.md"
 Records = list[dict[str, Any]]
+DEVICE_FIGURES = ("gigabytes_per_s", "copy_s", "step_alone_s", "step_s", "hidden", "per_batch_s")
 
 
 def fit_step_table(records: Records) -> str:
@@ -66,17 +67,32 @@ def elements_table(records: Records) -> str:
 
 
 def device_copy_table(records: Records) -> str:
-    """A row for registered and for pageable slots: what a copy reaches, and how much of it a step hides."""
-    rows = []
-    for name in ("pinned", "pageable"):
-        found = [record["figures"][name] for record in records]
-        copy_s, step_s, rate, hidden = (
-            median(one[figure] for one in found) for figure in ("copy_s", "step_s", "gigabytes_per_s", "hidden")
-        )
-        alone_s = median(record["figures"]["step_alone_s"] for record in records)
-        times = [quantity(value, TIME) for value in (copy_s, step_s, alone_s)]
-        rows.append([name, f"{digits(rate)} GB/s", *times, f"{100 * hidden:.0f} %"])
-    heads = ["", "a copy alone", "which takes", "a fed step", "the step alone", "of the copy hidden"]
+    """A row for each framework and contender: a copy alone, a fed step, what it hides; and a batch in `fit`."""
+    results, rows = Results(records), []
+    for framework in device_copy.MODULES:
+        case = f"device/{framework}"
+        for name in results.contenders(case):
+            found = {figure: results.median(case, name, figure) for figure in DEVICE_FIGURES}
+            rate, hidden = found["gigabytes_per_s"], found["hidden"]
+            of_fit = results.spread(case, name, "per_batch_s") if found["per_batch_s"] is not None else None
+            rows.append(
+                [
+                    f"{framework}: {name}",
+                    "-" if rate is None else f"{digits(rate)} GB/s",
+                    *(quantity(found[figure], TIME) for figure in ("copy_s", "step_alone_s", "step_s")),
+                    "-" if hidden is None else f"{100 * max(hidden, 0.0):.0f} %",
+                    quantity(found["per_batch_s"], TIME, of_fit),
+                ]
+            )
+    heads = [
+        "",
+        "a copy alone",
+        "which takes",
+        "the step alone",
+        "a fed step",
+        "of the copy hidden",
+        "a batch in `fit`",
+    ]
     return _page(records, heads, rows)
 
 

@@ -62,19 +62,33 @@ def test_an_element_is_held_against_from_generator() -> None:
     )
 
 
-def test_copies_are_shown_registered_and_not() -> None:
-    """The rate of a copy alone, the fed step beside the one without, and what of the copy it hides."""
-    pinned = {"copy_s": 7e-4, "gigabytes_per_s": 55.0, "step_s": 1.5e-3, "hidden": 0.93}
-    pageable = {"copy_s": 4e-3, "gigabytes_per_s": 9.6, "step_s": 4.5e-3, "hidden": 0.25}
-    figures = {"step_alone_s": 1.4e-3, "pinned": pinned, "pageable": pageable}
+def device(framework: str, contender: str, repetition: int, **figures: Any) -> dict[str, Any]:
+    """Return a line of device_copy.py."""
     when = {"time": "2026-11-20T12:00:00+0000", "machine": {**MACHINE, "gpu": "GPU"}}
-    assert tables.device_copy_table([{**COMMON, **when, "case": "device_copy", "figures": figures}]) == (
+    case = {"case": f"device/{framework}", "contender": contender, "repetition": repetition}
+    return {**COMMON, **when, **case, "figures": figures}
+
+
+def test_copies_are_shown_registered_and_not() -> None:
+    """The rate of a copy alone, the fed step beside the one without, what it hides, and a batch in `fit`."""
+    pinned = {"copy_s": 7e-4, "gigabytes_per_s": 55.0, "step_alone_s": 1e-2, "step_s": 1.05e-2, "hidden": 0.93}
+    late = {"copy_s": 4e-3, "gigabytes_per_s": 9.6, "step_alone_s": 1e-2, "step_s": 4e-2, "hidden": -6.5}
+    records = [
+        device("fit on jax", "ringfeed, pinned", 0, per_batch_s=2e-3),
+        device("fit on jax", "ringfeed, pinned", 1, per_batch_s=4e-3),
+        device("torch", "ringfeed, pinned", 0, **pinned),
+        device("torch", "DataLoader", 0, **late),
+        {**COMMON, "machine": MACHINE, "case": "device/jax", "contender": "ringfeed, pinned", "error": "out of memory"},
+    ]
+    assert tables.device_copy_table(records) == (
         "CPU, 2 cores, GPU, Linux 6.1; numpy 2.4.6; commit 0123456789ab; "
-        "medians of 1 repetitions (least - most); 2026-11-20.\n\n"
-        "|  | a copy alone | which takes | a fed step | the step alone | of the copy hidden |\n"
-        "| --- | ---: | ---: | ---: | ---: | ---: |\n"
-        "| pinned | 55.0 GB/s | 700 µs | 1.50 ms | 1.40 ms | 93 % |\n"
-        "| pageable | 9.60 GB/s | 4.00 ms | 4.50 ms | 1.40 ms | 25 % |"
+        "medians of 2 repetitions (least - most); 2026-11-20.\n\n"
+        "|  | a copy alone | which takes | the step alone | a fed step | of the copy hidden | a batch in `fit` |\n"
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |\n"
+        "| torch: ringfeed, pinned | 55.0 GB/s | 700 µs | 10.0 ms | 10.5 ms | 93 % | - |\n"
+        "| torch: DataLoader | 9.60 GB/s | 4.00 ms | 10.0 ms | 40.0 ms | 0 % | - |\n"
+        "| fit on jax: ringfeed, pinned | - | - | - | - | - | 3.00 ms (2.00 - 4.00) |\n\n"
+        "- device/jax: out of memory"
     )
 
 
