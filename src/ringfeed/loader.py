@@ -312,7 +312,7 @@ class Loader(Generic[Batch_co]):
         source = open_source(dataset, terms, transform, collate_fn, batch_transform, worker_init_fn)
         if asked.carries_weights:
             source = with_weights(source)
-        remote = None if isinstance(backend, str) else _checked(backend, source, start_method)
+        remote = None if isinstance(backend, str) else _checked(backend, source, start_method, workers)
         self._options = options = Options.of(
             source,
             workers=workers,
@@ -763,11 +763,11 @@ class Loader(Generic[Batch_co]):
         self.close()
 
 
-def _checked(backend: Any, source: Any, start_method: str) -> Any:
+def _checked(backend: Any, source: Any, start_method: str, workers: object) -> Any:
     """Return the terms of workers elsewhere, which must fit the dataset."""
     from ringfeed.remote.options import checked  # noqa: PLC0415 - its room
 
-    return checked(backend, source, start_method)
+    return checked(backend, source, start_method, workers)
 
 
 def _asked_of(runner: EpochRunner, ask: Callable[[Engine], _Answer], otherwise: _Answer) -> Callable[[], _Answer]:

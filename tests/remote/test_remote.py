@@ -107,6 +107,24 @@ def test_workers_here_and_actors_fill_the_same_batches(here: dict[str, Any]) -> 
     assert content(dataset, workers=1, backend=remote(), **given) == here["samples"]
 
 
+def test_iterables_are_read_by_workers_here_and_by_actors(here: dict[str, Any]) -> None:
+    """Each by one of them."""
+    dataset, given = KINDS["Interleave"]
+    assert content(dataset, workers=2, backend=remote(), **given) == here["Interleave"]
+
+
+def test_an_iterable_with_workers_here_is_read_here(here: dict[str, Any]) -> None:
+    """It has one reader, and the user is told which."""
+    dataset, given = KINDS["iterable"]
+    with pytest.warns(UserWarning, match="an iterable, which one worker reads") as told:
+        found = content(dataset, workers=1, backend=remote(), **given)
+    assert found == here["iterable"]
+    assert str(told[0].message) == (
+        "backend=ringfeed.Ray(...) with an iterable, which one worker reads, and workers here come first; give "
+        "workers=0 to have an actor read it, or several iterables by ringfeed.Interleave"
+    )
+
+
 class Slow(Samples):
     """Samples that take a while."""
 

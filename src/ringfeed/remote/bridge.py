@@ -64,7 +64,7 @@ class Bridge:
         register_stack_dump(stack.fileno())
         ring = open_ring(control.fileno(), slots.fileno(), config.sizes)
         self._observer = Observer(ring)
-        end = _ring.WorkerEnd(ring, config.number, yields=terms.leaves)
+        end = _ring.WorkerEnd(ring, config.number, terms.lane, yields=terms.leaves)
         self._claims = Claims(end, lander_of(source, config.offsets, ring))
         self._dispatch = Dispatch(terms.max_attempts, splits=not (source.whole or source.at_once))
         self._changed = threading.Condition(threading.RLock())

@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
+from ringfeed._callers import callers_depth
 from ringfeed._checks import AUTO, check_count, is_auto
 from ringfeed.remote.dispatch import LEAST_WINDOW
 
@@ -139,7 +141,7 @@ def _newest_here() -> str:
         return ""
 
 
-def checked(backend: object, source: Source, start_method: str) -> Ray:
+def checked(backend: object, source: Source, start_method: str, workers: object) -> Ray:
     """Return the loader's ``backend`` that is no word, or raise what says how it does not fit."""
     if not isinstance(backend, Ray):
         message = f"backend={backend!r}; choose one of 'process', 'thread', or a ringfeed.Ray"
@@ -157,6 +159,12 @@ def checked(backend: object, source: Source, start_method: str) -> Ray:
             f"process reads; give an iterable that makes a new iterator each time, or leave backend= out"
         )
         raise ValueError(message)
+    if source.streams == 1 and workers != 0:
+        message = (
+            "backend=ringfeed.Ray(...) with an iterable, which one worker reads, and workers here come first; give "
+            "workers=0 to have an actor read it, or several iterables by ringfeed.Interleave"
+        )
+        warnings.warn(message, UserWarning, stacklevel=callers_depth())
     return backend
 
 
@@ -175,6 +183,7 @@ class BridgeTerms(NamedTuple):
     first: int  # the number of the first actor of all; workers here have those before
     workers: int  # all there may be
     leaves: bool  # whether workers here come first
+    lane: int  # of the iterables that its actors read; 0: of all
     private: bool
     max_attempts: int
     timeout_s: float | None
@@ -198,6 +207,7 @@ class BridgeTerms(NamedTuple):
             first=local,
             workers=local + ray.most,
             leaves=local > 0,
+            lane=0,
             private=ray.private,
             max_attempts=max_attempts,
             timeout_s=timeout_s,

@@ -109,7 +109,9 @@ class Mixed(Processes):
         ray, self._local = config.remote, config.workers - config.remote.bridges
         super().__init__(config)
         first = worker_ids(self._local) if self._local else 0
-        bridges = range(first, first + ray.bridges)
+        # Workers here come first, and an iterable has one reader.
+        has_reader = config.source.streams == 1 and self._local > 0
+        bridges = range(first, first + (0 if has_reader else ray.bridges))
         self._own_policy = BridgePolicy(config.max_restarts)
         self._roster = MixedRoster(first, bridges, self._policy, self._watchdog, self._own_policy)
         self._bridge_launcher = Spawner("ringfeed.remote.bridge")
@@ -162,9 +164,10 @@ class Mixed(Processes):
         """Send a bridge its first message."""
         config, worker = self._config, self._roster.workers[number]
         place = number - self._roster.bridges.start
+        lane = 0 if config.source.streams == 0 or not self._local else self._local + 1 + place
         terms = BridgeTerms.of(
             config.remote, place, self._local, config.max_attempts, config.timeout_s, is_auto=config.is_auto
-        )
+        )._replace(lane=lane)
         self._watchdog.begin(number)
         config.ring.note_pid(number, worker.pid)
         assert self._wake_fd is not None
@@ -174,6 +177,8 @@ class Mixed(Processes):
     # ---- deaths ----
 
     def _on_exit(self, number: int, reaped: tuple[Any, ...]) -> None:
+        if number in self._boards:
+            self._boards[number].write({})  # what it says holds no more
         super()._on_exit(number, reaped)
         failure = self._roster.failure
         if failure is None:
