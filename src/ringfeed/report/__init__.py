@@ -6,6 +6,6 @@
         ──▶ charts       bokeh's pictures of them
         ──▶ words, page  the verdict in headings and lines; one file of HTML
 
-bokeh was chosen by measurement. A timeline of 10^5 events is a page of 3.5 MB that Chromium draws in 2 s on two busy
-cores; plotly's has 12 MB and takes 9 s with WebGL, and 8 MB and 17 s without.
+bokeh was chosen by measurement (bench/studies/page.py). With 10^5 events the whole page has 5.4 MB; plotly's timeline
+alone has 11.9 MB and takes 3 times as long to be drawn, with WebGL, or 12 times without.
 """
