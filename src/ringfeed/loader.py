@@ -213,11 +213,12 @@ class Loader(Generic[Batch_co]):
     backend: "process", or "thread" for datasets that release the GIL or cannot be pickled. Threads share what the
         dataset has open: with one file and its position, rows come out wrong unless the dataset has a lock. A
         `ringfeed.Ray` has workers on the nodes of a cluster besides those here: docs/remote.md.
-    start_method: "spawn" (a fresh interpreter, which never imports the user's main module), "fork", "forkserver": a
-        process that starts with the loader, imports what the dataset needs, and forks workers in the first epoch. A
-        fork shares open files: where they are seen in the dataset, it is refused. Where unpickling or an import opens
-        something (a np.memmap too), starts a thread, makes a generator of random numbers or takes longer than
-        ``timeout_s``, each worker of a forkserver does it for itself.
+    start_method: "forkserver": a process that starts with the loader, imports what the dataset needs, and forks workers
+        in the first epoch. Where unpickling or an import opens something (a np.memmap too), starts a thread, makes a
+        generator of random numbers or takes longer than ``timeout_s``, each worker does it for itself. Installed
+        packages stay imported for later loaders, in a warm forkserver (docs/my-gpu-waits.md). "spawn": each worker is a
+        fresh interpreter. Neither imports the user's main module. "fork": workers are copies of this
+        process, which share open files: where they are seen in the dataset, it is refused.
     prefetch_epochs: whether the workers go on with the next epoch while the last batches of this one are used, so that
         its first batch does not wait. Batches and their order are the same, and breaking off, `set_epoch`, `skip` and
         `load_state_dict` stay exact: what was read for another epoch is thrown away. "auto": yes with worker processes,
@@ -276,7 +277,7 @@ class Loader(Generic[Batch_co]):
         workers: int | Literal["auto"] | None = None,
         concurrency: int | None = None,
         backend: Literal["process", "thread"] | Ray = "process",
-        start_method: Literal["spawn", "fork", "forkserver"] = "spawn",
+        start_method: Literal["forkserver", "spawn", "fork"] = "forkserver",
         slots: int | Literal["auto"] | None = None,
         memory: int | str | None = None,
         prefetch_epochs: bool | Literal["auto"] = "auto",

@@ -27,7 +27,7 @@ PATIENCE_S = 60.0
 WAYS: dict[str, dict[str, Any]] = {
     "here": {"workers": 0},
     "thread": {"backend": "thread"},
-    "spawn": {},
+    "spawn": {"start_method": "spawn"},
     "fork": {"start_method": "fork"},
     "forkserver": {"start_method": "forkserver"},
 }

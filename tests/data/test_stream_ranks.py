@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 WAYS: dict[str, dict[str, Any]] = {
     "here": {"workers": 0},
     "thread": {"workers": 1, "backend": "thread"},
-    "spawn": {"workers": 1},
+    "spawn": {"workers": 1, "start_method": "spawn"},
     "fork": {"workers": 1, "start_method": "fork"},
     "forkserver": {"workers": 1, "start_method": "forkserver"},
 }

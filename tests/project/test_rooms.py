@@ -30,9 +30,10 @@ from datasets import Oracle
 
 x, y = np.arange(20.0).reshape(10, 2), np.arange(10)
 for backend, workers in (("process", 0), ("process", 1), ("thread", 1)):
-    with ringfeed.Loader((x, y), batch_size=4, workers=workers, backend=backend) as loader:
+    how = {{"workers": workers, "backend": backend, "start_method": "spawn"}}  # the room of the default is gone, too
+    with ringfeed.Loader((x, y), batch_size=4, **how) as loader:
         assert [batch[1].tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
-    with ringfeed.Loader(Oracle(10), batch_size=4, shuffle=True, workers=workers, backend=backend) as loader:
+    with ringfeed.Loader(Oracle(10), batch_size=4, shuffle=True, **how) as loader:
         assert sum(len(batch[0]) for batch in loader) == 10
         assert loader.state_dict()["epoch"] == 1
         loader.stats()
@@ -56,5 +57,5 @@ class Telling(Oracle):
 
 def test_a_worker_imports_none() -> None:
     """Nor does a worker process, whose spec was unpickled: it writes arrays and numbers as the consumer does."""
-    with ringfeed.Loader(Telling(4), batch_size=4, workers=1) as loader:
+    with ringfeed.Loader(Telling(4), batch_size=4, workers=1, start_method="spawn") as loader:
         assert [len(batch[1]) for batch in loader] == [4]

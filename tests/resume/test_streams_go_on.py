@@ -27,7 +27,7 @@ NEAR = 75 * ROWS  # a state every 64 batches at least, and what is read ahead
 WAYS: dict[str, dict[str, Any]] = {
     "here": {"workers": 0},
     "thread": {"backend": "thread", "workers": 1},
-    "spawn": {"workers": 1},
+    "spawn": {"workers": 1, "start_method": "spawn"},
     "fork": {"workers": 1, "start_method": "fork"},
     "forkserver": {"workers": 1, "start_method": "forkserver"},
 }

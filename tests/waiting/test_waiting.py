@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.once, pytest.mark.usefixtures("nothing_left")]
 WAYS: dict[str, dict[str, Any]] = {
     "here": {"workers": 0},
-    "spawn": {"workers": 2},
+    "spawn": {"workers": 2, "start_method": "spawn"},
     "threads": {"workers": 2, "backend": "thread"},
     "fork": {"workers": 2, "start_method": "fork"},
     "forkserver": {"workers": 1, "start_method": "forkserver"},

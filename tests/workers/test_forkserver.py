@@ -46,6 +46,7 @@ def loader_of(dataset: Any, **settings: Any) -> ringfeed.Loader:
 def begun(loader: ringfeed.Loader) -> int:
     """Return the process that a loader without an epoch has begun to start."""
     launcher: Any = loader._runner.launcher
+    launcher._begun = launcher._begun or launcher._arrived()
     return int(launcher._begun.pid)
 
 
@@ -118,7 +119,7 @@ def test_a_loader_without_an_epoch_leaves_no_forkserver(end: str) -> None:
         with pytest.raises(AttributeError):
             iter(loader)
         del loader
-    assert not leftovers.runs(pid)
+    wait_until(lambda: not leftovers.runs(pid))
 
 
 @pytest.mark.usefixtures("nothing_left")
@@ -157,7 +158,8 @@ def test_the_consumer_dies_before_the_first_epoch() -> None:
     process = start_script(
         "import sys, time, ringfeed; from datasets import Oracle\n"
         "loader = ringfeed.Loader(Oracle(8), batch_size=4, workers=1, start_method='forkserver')\n"
-        "print(loader._runner.launcher._begun.pid, flush=True); time.sleep(600)"
+        "launcher = loader._runner.launcher; launcher._begun = launcher._arrived()\n"
+        "print(launcher._begun.pid, flush=True); time.sleep(600)"
     )
     try:
         assert process.stdout is not None
@@ -470,11 +472,11 @@ def test_orphans_of_a_forkserver_are_buried() -> None:
 SLOW_NURSERY = """
 import os, ringfeed, sys, threading, time
 from datasets import Oracle, Unhurried
-from ringfeed.forkserver import launchers as forkserver
-spawn = forkserver.spawn
-def told(*a):
-    worker = spawn(*a); print(worker.pid, flush=True); return worker
-forkserver.spawn = told
+from ringfeed.forkserver.launchers import Forkserver
+arrived = Forkserver._arrived
+def told(launcher):
+    forkserver = arrived(launcher); print(forkserver.pid, flush=True); return forkserver
+Forkserver._arrived = told
 loader = ringfeed.Loader(Unhurried(20), batch_size=2, workers=1, start_method="forkserver", spec=Oracle.SPEC)
 iter(loader)
 """

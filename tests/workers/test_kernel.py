@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leftovers import children, runs
+from leftovers import below, runs
 from watching import wait_until
 
 pytestmark = pytest.mark.once
@@ -53,7 +53,7 @@ class Kernel:
 
     def workers(self) -> list[int]:
         """Return the processes below the kernel."""
-        return list(children(self.manager.provisioner.pid))
+        return list(below(self.manager.provisioner.pid))
 
     def restart(self) -> None:
         """Restart it, as the button does."""

@@ -551,7 +551,7 @@ def test_close_ends_a_start(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("nothing_left")
 def test_workers_that_die_early() -> None:
     """Three deaths in a row before anything was filled are an error that says how the last one ended."""
-    with ringfeed.Loader(Unhurried(20), batch_size=4, workers=1, spec=Oracle.SPEC) as loader:
+    with ringfeed.Loader(Unhurried(20), batch_size=4, workers=1, spec=Oracle.SPEC, start_method="spawn") as loader:
         iterator = iter(loader)
         pool = pool_of(loader)
         for deaths in range(1, 4):

@@ -123,7 +123,7 @@ class Options:
     def __post_init__(self) -> None:
         """Raise ValueError or TypeError for what does not fit; names the parameter and what it takes."""
         check_choice("backend", self.backend, tuple(POOLS))
-        check_choice("start_method", self.start_method, ("spawn", "fork", "forkserver"))
+        check_choice("start_method", self.start_method, ("forkserver", "spawn", "fork"))
         check_choice("on_stall", self.on_stall, ("raise", "restart"))
         check_choice("on_error", self.on_error, ("raise", "skip"))
         check_choice("prefetch_epochs", self.prefetch_epochs, (AUTO, True, False))

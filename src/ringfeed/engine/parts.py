@@ -118,7 +118,7 @@ class Parts:
         now_ns = _ring.now_ns()
         where_taken, since_ns = self.lease_tracker.where_taken, self.observer.held_since_ns()
         held = [Held((now_ns - taken_ns) / 1e9, where_taken(taken_ns)) for taken_ns in since_ns]
-        return look(plan, self._descriptors, self.pool.pids(), held)
+        return look(plan, self._descriptors, self.pool.pids(), held, self.pool.forkservers())
 
     def _descriptors(self) -> list[int]:
         fds = (self.segment.control_fd, self.segment.slots_fd, self.streams.fd, *self.pool.descriptors())

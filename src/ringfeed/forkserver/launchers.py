@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ringfeed.errors import ClosedError, WorkerError
+from ringfeed.forkserver import warm
 from ringfeed.ring._ring import wait_for
 from ringfeed.ring.failure import decode
 from ringfeed.ring.machine import is_shortage, reason
@@ -25,11 +26,13 @@ from ringfeed.workers.spawn import spawn, surroundings
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from ringfeed.forkserver.warm import Warm
     from ringfeed.ring._ring import Descriptor
     from ringfeed.transport.shared_dataset import SharedDataset
 
 LOOK_S = 0.1  # between two looks at whether the caller still waits
 END_S = 1.0
+ARRIVAL_S = 10.0  # for an interpreter to come up, on whatever machine, and however short a sample's time is
 CLOSED = "this loader is closed; make a new one"
 
 
@@ -86,26 +89,27 @@ class Forker(Launcher):
         with theirs:
             try:
                 channels.send(self._forkserver.channel, {}, (theirs.fileno(),))
-                pid, pidfd = self._answer(self._forkserver)
+                pid, pidfd = self._answer(self._forkserver.channel)
             except BaseException as error:
                 if not isinstance(error, (OSError, EOFError, WorkerError)):
                     self._end_forkserver()  # Ctrl-C: its answer would pass for that to the next order
                 raise
         return WorkerProcess(pid, pidfd, ours, partial(self._status_of, pid, self._forkserver))
 
-    def _answer(self, forkserver: WorkerProcess) -> tuple[int, Descriptor]:
-        """Return the pid and the pidfd of the forked worker."""
-        deadline = time.monotonic() + self._timeout_s
+    def _answer(self, channel: Descriptor, least_s: float = 0.0) -> tuple[int, Descriptor]:
+        """Return the pid and the pidfd of what was forked; wait for it for ``timeout_s``, and at least so long."""
+        wait_s = max(self._timeout_s, least_s)
+        deadline = time.monotonic() + wait_s
         while time.monotonic() < deadline and not self._is_stopping:
             with suppress(TimeoutError):
-                message, fds = channels.receive(forkserver.channel, LOOK_S)
+                message, fds = channels.receive(channel, LOOK_S)
                 if "pid" in message:
                     return message["pid"], fds[0]
                 self._note(message)
         if self._is_stopping:
             raise ClosedError(CLOSED)
         self._end_forkserver()
-        raise NoAnswerError(self._at, self._timeout_s)
+        raise NoAnswerError(self._at, wait_s)
 
     def _note(self, message: dict[str, Any]) -> None:
         if "apart" in message:
@@ -146,6 +150,11 @@ class Forker(Launcher):
         forkserver.is_dead(END_S)
         return forkserver.exit_reason()
 
+    def forkservers(self) -> dict[int, str]:
+        """Return the forkserver, if there is one."""
+        forkserver = self._forkserver
+        return {} if forkserver is None else {forkserver.pid: "forkserver"}
+
     def request_stop(self) -> None:
         """Stop waiting for the forkserver; from any thread."""
         self._is_stopping = True
@@ -160,6 +169,7 @@ class Forkserver(Forker):
     """Has workers forked by a forkserver that is spawned."""
 
     descriptors = 5  # three of the lifeline, a channel and a pidfd
+    _is_alone = False  # whether no warm forkserver has to do with it
     _at = "unpickle the dataset and "
 
     def __init__(
@@ -173,15 +183,21 @@ class Forkserver(Forker):
         self._preload = {"packages": packages, "modules": sorted(modules)}
         self._sent: SharedDataset | None = None
         self._begun: WorkerProcess | None = None  # a forkserver that has no dataset yet
+        self._ordered: tuple[Descriptor, Warm] | None = None  # the channel to one, and the warm one that is to fork it
 
     def begin(self, workers: int = 0) -> None:  # noqa: ARG002 - it forks as many as are asked for
         """Start the forkserver, unless it has begun: it imports while this process does something else."""
-        if self._begun is None:
-            self._begun = spawn("ringfeed.forkserver.main", self.lifeline)
+        if self._begun is None and self._ordered is None:
             # Where something opens a file, each worker imports for itself: see `ForkserverMain._unpack`.
-            imports = {} if self.holds_dataset else {"modules": ()}
+            imports = self._preload if self.holds_dataset else {**self._preload, "modules": ()}
+            self._ordered = None if self._is_alone else warm.begin(self.lifeline, **imports)
+            if self._ordered is not None:
+                channel = self._ordered[0]
+            else:
+                self._begun = spawn("ringfeed.forkserver.main", self.lifeline)
+                channel = self._begun.channel
             with suppress(OSError):  # it is dead: `start` will find out
-                channels.send(self._begun.channel, {"preload": {**self._preload, **imports}})
+                channels.send(channel, {"preload": imports})
 
     def hold(self, dataset: Any, sent: SharedDataset | None) -> None:  # noqa: ARG002 - it is sent
         """Have the dataset unpickled in the forkserver, once for all workers."""
@@ -202,7 +218,12 @@ class Forkserver(Forker):
 
     def _open(self) -> WorkerProcess:
         self.begin()  # again, where one has died
-        forkserver, self._begun = self._begun, None
+        forkserver = self._arrived() or self._begun
+        if forkserver is None:  # the warm one has died, or must not have forked it
+            self._is_alone = True
+            self.begin()
+            forkserver = self._begun
+        self._begun = None
         assert forkserver is not None
         assert self._sent is not None
         order: dict[str, Any] = {"surroundings": surroundings(), "manifest": None}
@@ -212,8 +233,28 @@ class Forkserver(Forker):
         channels.send(forkserver.channel, order, fds)
         return forkserver
 
+    def forkservers(self) -> dict[int, str]:
+        """Return this loader's, and those that are kept warm."""
+        return {**super().forkservers(), **dict.fromkeys(warm.pids(), "warm forkserver")}
+
+    def _arrived(self) -> WorkerProcess | None:
+        """Return what a warm forkserver was ordered to fork, once it has; None where there is no such."""
+        ordered, self._ordered = self._ordered, None
+        if ordered is None:
+            return None
+        channel, by = ordered
+        try:
+            pid, pidfd = self._answer(channel, ARRIVAL_S)
+        except (OSError, EOFError):
+            return None
+        except NoAnswerError:
+            by.close()  # it hangs in an import
+            raise
+        return WorkerProcess(pid, pidfd, channel, partial(by.status_of, pid))
+
     def close(self) -> None:
         """End the forkserver; its children end by the ring."""
+        self._ordered = None
         if self._begun is not None:
             self._forkserver, self._begun = self._begun, None
         super().close()

@@ -30,10 +30,16 @@ if TYPE_CHECKING:
     from ringfeed.ring._ring import Child, Descriptor
 
 Private = tuple[str, str]
+OWN = (
+    *("ringfeed.data.reader", "ringfeed.data.arrays", "ringfeed.data.samples", "ringfeed.orders.rng"),
+    *("ringfeed.transport.shared_dataset", "ringfeed.ring.segment", "faulthandler", "encodings.ascii"),
+)
 
 
 class ForkserverMain:
     """The loop of a forkserver process."""
+
+    _idle_ms: int | None = None  # how long it may have no child and nothing to do; None: for ever
 
     def __init__(self, channel: Descriptor, lifeline: tuple[int, int], dataset: Any = None) -> None:
         """Do what is ordered through ``channel``; ``lifeline``: the descriptors that tie a worker to the consumer."""
@@ -51,7 +57,10 @@ class ForkserverMain:
             poller = select.poll()
             for fd in (self._channel.fileno(), *self._children):
                 poller.register(fd, select.POLLIN)
-            for fd, _ in poller.poll():
+            found = poller.poll(None if self._children else self._idle_ms)
+            if not found:
+                return
+            for fd, _ in found:
                 if fd != self._channel.fileno():
                     self._note_exit(fd)
                 elif not self._handle_request():
@@ -65,10 +74,15 @@ class ForkserverMain:
         except OSError as error:
             channels.send(self._channel, {"refused": reason(error)})
             return True
+        return self._obey(message, fds)
+
+    def _obey(self, message: dict[str, Any], fds: list[Descriptor]) -> bool:
         if "preload" in message:
             before = private()
+            gc.disable()  # imports make no garbage, and a tenth of the time would go into looking for some
             preload(**message["preload"])
-            self._imported = private() - before
+            gc.enable()
+            self._imported |= private() - before
             gc.freeze()  # a collection in a worker would copy every page that it looks at: tens of MB, half a second
         elif "manifest" in message:
             move_to(**message["surroundings"])
@@ -125,6 +139,12 @@ class ForkserverMain:
         status = child.wait()
         with suppress(OSError):
             channels.send(self._channel, {"ended": child.pid, "status": status})
+
+
+def import_own() -> None:
+    """Import what each worker needs, whatever its dataset is, once for all of them."""
+    for module in OWN:
+        importlib.import_module(module)
 
 
 def preload(packages: frozenset[str] | None, modules: Collection[str]) -> None:
@@ -241,8 +261,7 @@ def main(channel_fd: int, parent_fd: int, lifeline_fd: int) -> None:
     channel = channel_of(channel_fd)
     try:
         become_worker(parent_fd, lifeline_fd)
-        from ringfeed.data.base import Source  # noqa: F401, PLC0415 - what each worker needs, imported once
-
+        import_own()
         ForkserverMain(channel, (parent_fd, lifeline_fd)).run()
     except BaseException:  # noqa: BLE001 - reported, whatever it is
         report_and_leave(channel)

@@ -176,13 +176,13 @@ class OrderedEnqueuer(SequenceEnqueuer):
         copy: bool = True,
         spec: object = None,
         max_batch_size: int | None = None,
-        start_method: Literal["spawn", "fork", "forkserver"] = "spawn",
+        start_method: Literal["forkserver", "spawn", "fork"] = "forkserver",
         seed: int = 0,
         timeout_s: float | None = 300,
     ) -> None:
         """Keep the settings; `start` reads the first batch."""
         super().__init__(py_dataset, workers, use_multiprocessing, max_queue_size)
-        check_choice("start_method", start_method, ("spawn", "fork", "forkserver"))
+        check_choice("start_method", start_method, ("forkserver", "spawn", "fork"))
         self.shuffle = bool(shuffle)
         self._options: dict[str, Any] = {
             "copy": copy,

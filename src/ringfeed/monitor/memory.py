@@ -17,6 +17,7 @@ import stat
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ringfeed._html import table
@@ -24,7 +25,7 @@ from ringfeed._units import show_bytes
 from ringfeed.monitor.lease_tracker import show_ages, summed_up
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
 BLOCK = 512  # bytes of a block, whatever the file system's own are
 KILOBYTE = 1024  # what /proc means by kB
@@ -76,13 +77,14 @@ class WorkerMemory:
     pages: Pages | None
     pss: int | None
     private: int | None
+    name: str = "worker"
 
     def __str__(self) -> str:
         """Return one line."""
         if self.pages is None or self.pss is None or self.private is None:
-            return f"worker {self.pid}: unknown, {PROC}/{self.pid} cannot be read"
+            return f"{self.name} {self.pid}: unknown, {PROC}/{self.pid} cannot be read"
         touched, pss, private = map(show_bytes, (self.pages.touched, self.pss, self.private))
-        return f"worker {self.pid}: touched {touched}; with its interpreter {pss}, of which {private} are its own"
+        return f"{self.name} {self.pid}: touched {touched}; with its interpreter {pss}, of which {private} are its own"
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,7 @@ class Memory:
     pages: of them, what this process has touched; None where /proc does not say.
     held: the slots that views hold, the oldest first.
     workers: the worker processes, if there are any.
+    forkservers: the processes that fork them: this loader's, and the warm ones, which all loaders of this process use.
     """
 
     plan: Plan
@@ -102,6 +105,7 @@ class Memory:
     pages: Pages | None = NO_PAGES
     held: tuple[Held, ...] = ()
     workers: tuple[WorkerMemory, ...] = ()
+    forkservers: tuple[WorkerMemory, ...] = ()
 
     @property
     def planned(self) -> int:
@@ -115,9 +119,10 @@ class Memory:
 
     @property
     def resident(self) -> int | None:
-        """What this process and all workers have in their page tables of what is reserved, each page counted once."""
-        shares = [pages.share for pages in (self.pages, *(worker.pages for worker in self.workers)) if pages]
-        return sum(shares) if len(shares) == 1 + len(self.workers) else None
+        """What all these processes have in their page tables of what is reserved, each page counted once."""
+        all_pages = [self.pages, *(process.pages for process in (*self.workers, *self.forkservers))]
+        shares = [pages.share for pages in all_pages if pages]
+        return sum(shares) if len(shares) == len(all_pages) else None
 
     def lines(self) -> list[tuple[str, str]]:
         """Return what a person wants to know, as lines of a table."""
@@ -132,13 +137,14 @@ class Memory:
 
     def __str__(self) -> str:
         """Return what a person wants to know, in lines."""
-        return "\n".join([*(f"{name:11}{text}" for name, text in self.lines()), *map(str, self.workers)])
+        lines = [f"{name:11}{text}" for name, text in self.lines()]
+        return "\n".join([*lines, *map(str, (*self.workers, *self.forkservers))])
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
         """Return the lines for a notebook."""
-        workers = (str(worker).split(": ", 1) for worker in self.workers)
+        workers = (str(worker).split(": ", 1) for worker in (*self.workers, *self.forkservers))
         return table("Memory", [*self.lines(), *workers])
 
     def _held(self) -> str:
@@ -148,11 +154,21 @@ class Memory:
         return count + ages + (f": {places}" if places else "")
 
 
-def look(plan: Plan, descriptors: Callable[[], list[int]], pids: Iterable[int], held: Iterable[Held]) -> Memory:
-    """Ask the kernel about what these open, and these processes; beside a framework, which maps much, milliseconds."""
+def look(
+    plan: Plan,
+    descriptors: Callable[[], list[int]],
+    pids: Iterable[int],
+    held: Iterable[Held],
+    forkservers: Mapping[int, str] = MappingProxyType({}),
+) -> Memory:
+    """Ask the kernel about what these open, and these processes; beside a framework, which maps much, milliseconds.
+
+    ``forkservers``: what each is called.
+    """
     files = _sizes(descriptors)
     workers = tuple(worker for pid in pids if (worker := _worker(pid, files)))
-    return Memory(plan, sum(files.values()), _pages("self", files), tuple(held), workers)
+    others = tuple(found for pid, name in forkservers.items() if (found := _worker(pid, files, name)))
+    return Memory(plan, sum(files.values()), _pages("self", files), tuple(held), workers, others)
 
 
 def frameworks_in(pids: Iterable[int]) -> list[str]:
@@ -181,13 +197,13 @@ def _sizes(descriptors: Callable[[], list[int]]) -> dict[int, int]:
 # ---- what /proc says ----
 
 
-def _worker(pid: int, files: Collection[int]) -> WorkerMemory | None:
+def _worker(pid: int, files: Collection[int], name: str = "worker") -> WorkerMemory | None:
     """Return what a worker has; None for one that has ended."""
     pages, totals = _pages(pid, files), memory_of(pid)
     if (pages is None or totals is None) and not _lives(pid):
         return None
     pss, private = totals or (None, None)
-    return WorkerMemory(pid, pages, pss, private)
+    return WorkerMemory(pid, pages, pss, private, name)
 
 
 def _lives(pid: int) -> bool:

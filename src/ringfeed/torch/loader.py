@@ -8,9 +8,10 @@ from copy import copy
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch.utils.data
-from torch.utils.data import IterDataPipe, MapDataPipe, default_collate
+from torch.utils.data import IterDataPipe, MapDataPipe, TensorDataset, default_collate
 
 from ringfeed.errors import RingfeedError, SpecError, StateError, WorkerError
+from ringfeed.forkserver import warm
 from ringfeed.iterables import opening
 from ringfeed.iterables.states import encoded
 from ringfeed.torch import draws, index_lists
@@ -75,6 +76,14 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
     _base_seed: int | None = None  # of the newest
     _own_reason: str | None = None  # why torch makes all batches
     _pickling: Pickling | None = None  # how batches go that do not go leaf by leaf
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        """Begin to import torch for the workers, while the program builds its model."""
+        super().__init__(*given, **named)
+        if self.num_workers and self.multiprocessing_context is None and type(self.dataset) is not TensorDataset:
+            warm.expect("torch")
+
+    __init__.__wrapped__ = OWN.__init__  # type: ignore[attr-defined]  # for help() and inspect.signature()
 
     # ---- epochs ----
 

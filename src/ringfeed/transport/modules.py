@@ -57,6 +57,31 @@ def home_of(obj: object) -> tuple[str, str] | None:
     return (module, name) if found is obj else None
 
 
+def is_installed(name: str) -> bool:
+    """Whether a module is Python's own or an installed package's, which no program changes as it runs."""
+    file = getattr(sys.modules.get(name), "__file__", None)
+    if not isinstance(file, str):
+        return name in sys.builtin_module_names
+    if name.partition(".")[0] == "ringfeed":
+        return True
+    path = PurePath(file)
+    return not _INSTALLED.isdisjoint(path.parts) or any(path.is_relative_to(library) for library in _LIBRARIES)
+
+
+def frameworks_of(name: str) -> set[str]:
+    """Name the frameworks that the import of an installed module brings in, as far as its package shows them."""
+    root, found, to_do = name.partition(".")[0], set[str](), [name]
+    seen = {*to_do}
+    for each in to_do:  # which grows by the modules of the same package that it leads to
+        if of_framework(each):
+            found.add(each.partition(".")[0])
+        elif each.partition(".")[0] == root and isinstance(module := sys.modules.get(each), ModuleType):
+            new = {each.rpartition(".")[0], *_owners(module)} - seen
+            seen |= new
+            to_do += new
+    return found
+
+
 def _is_own(module: ModuleType) -> bool:
     file = getattr(module, "__file__", None)
     if module.__name__ in _MAIN or module.__name__.partition(".")[0] == "ringfeed" or of_framework(module.__name__):

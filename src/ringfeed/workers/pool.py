@@ -36,7 +36,7 @@ class PoolConfig:
     source: Source
     offsets: tuple[int, ...]  # of the fields of a slot
     workers: int
-    start_method: str = "spawn"
+    start_method: str = "forkserver"
     max_restarts: int | None = None
     max_attempts: int = 3
     initial_workers: int = 0  # of the workers; the others come when they are wanted
@@ -107,6 +107,10 @@ class Pool(ABC):
     def said(self) -> list[dict[str, Any]]:
         """Return what each bridge to a cluster says of itself, if there are any."""
         return []
+
+    def forkservers(self) -> dict[int, str]:
+        """Return the processes that fork workers, and what they are called."""
+        return {}
 
     def descriptors(self) -> tuple[int, ...]:
         """Return the descriptors of what was sent of the dataset."""

@@ -149,6 +149,10 @@ class Launcher(ABC):
     def start(self) -> WorkerProcess:
         """Start a worker; its pidfd proves its death, even where its parent is another process."""
 
+    def forkservers(self) -> dict[int, str]:
+        """Return the processes that workers are forked from, and what they are called."""
+        return {}
+
     def request_stop(self) -> None:  # noqa: B027 - most have nothing to wait for
         """Stop waiting; from any thread."""
 

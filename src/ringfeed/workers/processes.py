@@ -237,6 +237,10 @@ class Processes(Pool):
         # Without the lock, which is held while a worker is ended.
         return [worker.pid for worker in self._roster.everyone()]
 
+    def forkservers(self) -> dict[int, str]:
+        """Return the processes that fork workers, and what they are called."""
+        return self._launcher.forkservers()
+
     def descriptors(self) -> tuple[int, ...]:
         """Return the descriptors of what was sent of the dataset."""
         return self._handshake.descriptors()

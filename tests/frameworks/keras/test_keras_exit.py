@@ -42,7 +42,7 @@ TRAINING = """
                 self.deed()
 
     def say():
-        print("in fit beside", *leftovers.children(os.getpid()), flush=True)
+        print("in fit beside", *leftovers.below(os.getpid()), flush=True)
 
     def fit(deed):
         model.fit(loader.to_keras(), epochs=50, verbose=0, callbacks=[Does(deed)])
