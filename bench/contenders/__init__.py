@@ -55,7 +55,7 @@ TORCH = (("torch", "torch"),)
 SPDL = (("spdl", "spdl"),)
 
 CONTENDERS = {
-    "ringfeed": Contender("ringfeed", "ringfeed_spawn", (("ringfeed", "ringfeed"),)),
+    "ringfeed": Contender("ringfeed", "ringfeed_loader", (("ringfeed", "ringfeed"),)),
     "ringfeed-fork": Contender("ringfeed, forked workers", "ringfeed_fork", (("ringfeed", "ringfeed"),)),
     "ideal": Contender("the ideal: no hand-over", "ideal", ()),
     "keras-processes": Contender("Keras OrderedEnqueuer, processes", "keras_processes", KERAS),

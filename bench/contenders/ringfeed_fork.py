@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from contenders import ringfeed_spawn
+from contenders import ringfeed_loader
 
-settings = partial(ringfeed_spawn.settings, start_method="fork")
-batches = partial(ringfeed_spawn.batches, start_method="fork")
+settings = partial(ringfeed_loader.settings, start_method="fork")
+batches = partial(ringfeed_loader.batches, start_method="fork")

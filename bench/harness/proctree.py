@@ -52,10 +52,10 @@ def descendants(root: int) -> list[int]:
 
 
 def workers(root: int) -> list[int]:
-    """The children of `root` that do its work, oldest first: without Python's own service processes."""
+    """The processes below `root` that do its work, oldest first: those that others were forked from do none."""
     parent_of = parents()
-    children = [pid for pid, parent in parent_of.items() if parent == root]
-    return sorted(pid for pid in children if not _is_service(pid))
+    below = descendants(root)
+    return sorted(pid for pid in below if pid not in parent_of.values() and not _is_service(pid))
 
 
 def _is_service(pid: int) -> bool:

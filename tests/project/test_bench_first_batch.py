@@ -29,11 +29,13 @@ def test_a_short_run(tmp_path: Path) -> None:
 
 def test_the_table_gives_medians_and_leaves_errors_out() -> None:
     """The first batch stands over torch's of the same dataset."""
-    figures = {"import_s": 0.08, "second_s": 0.01, "cpu_s": 0.5, "memory_bytes": 30e6}
+    figures = {"workers": 2, "import_s": 0.08, "second_s": 0.01, "cpu_s": 0.5, "memory_bytes": 30e6}
     rows = [{"case": "script", "contender": "spawn", "first_s": first_s, **figures} for first_s in (0.2, 0.4, 0.9)]
     rows += [{"case": "script", "contender": "torch fork", "first_s": 0.1, **figures}]
-    rows += [{"case": "array", "contender": "spawn", "error": "ImportError: no"}]
+    rows += [{"case": "script", "contender": "spawn", "first_s": 0.5, **figures, "workers": 16}]
+    rows += [{"case": "array", "contender": "spawn", "workers": 2, "error": "ImportError: no"}]
     assert first_batch.table(rows).splitlines()[2:] == [
-        "| script | spawn | 80 ms | 400 ms | 4.0x | 10 ms | 500 ms | 30 MB |",
-        "| script | torch fork | 80 ms | 100 ms | 1.0x | 10 ms | 500 ms | 30 MB |",
+        "| script | 2 | spawn | 80 ms | 400 ms | 4.0x | 10 ms | 1.0x | 500 ms | 30 MB |",
+        "| script | 2 | torch fork | 80 ms | 100 ms | 1.0x | 10 ms | 1.0x | 500 ms | 30 MB |",
+        "| script | 16 | spawn | 80 ms | 500 ms | - | 10 ms | - | 500 ms | 30 MB |",
     ]
