@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from cluster import Cluster
 
 why_not = cluster.why_not()
+QUICK = {"RAY_worker_niceness": "0"}  # or actors would start after all else that this machine is at
 pytestmark = [
     pytest.mark.once,
     pytest.mark.timeout(600),
@@ -33,7 +34,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def three() -> Iterator[Cluster]:
     """Return a cluster of three nodes, without tokens."""
-    with pytest.MonkeyPatch.context() as patch, cluster.start(3, cpus=4) as found:
+    with pytest.MonkeyPatch.context() as patch, cluster.start(3, cpus=4, environment=QUICK) as found:
         patch.setenv("RAY_AUTH_MODE", "disabled")
         yield found
     assert found.left() == []

@@ -65,7 +65,7 @@ def test_an_example_runs(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.skipif(bool(cluster.why_not()), reason=f"{cluster.why_not()}: make test-remote")
 def test_all_examples_run_on_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     """One after another, on a cluster of this machine."""
-    with cluster.start(1, cpus=64) as found:
+    with cluster.start(1, cpus=64, environment={"RAY_worker_niceness": "0"}) as found:
         monkeypatch.setenv("RAY_ADDRESS", found.address)
         monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
         few = {"workers": 2}

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs"
-ELSEWHERE = {"forms", "frameworks", "packing", "resume", "share", "streams", "torch", "waiting"}
+ELSEWHERE = {"forms", "frameworks", "packing", "remote", "resume", "share", "streams", "torch", "waiting"}
 """Pages with tests of their own, which need more than a page says."""
 NEEDS = {"keras": ("import keras", "ringfeed.keras"), "tensorflow": ("import tensorflow",), "torch": ("import torch",)}
 
