@@ -302,7 +302,8 @@ $(FOUND:%=installed-%): installed-%: | .venv/python-$(MAIN)
 	@$(call pip-of,build/installed/$*/venv) --only-binary :all: "$$(echo dist/*cp$(subst .,,$*)*.whl)[test]"
 	@tar -xzf dist/*.tar.gz -C build/installed/$*/tree --strip-components=1
 	@rm -rf build/installed/$*/tree/src build/installed/$*/tree/cext
-	cd build/installed/$*/tree && PATH=../venv/bin timeout 3600 ../venv/bin/python -m pytest -q -m "not once" $(CORE:%=tests/%)
+	cd build/installed/$*/tree && timeout 3600 env PATH="$(CURDIR)/build/installed/$*/venv/bin" \
+	    ../venv/bin/python -m pytest -q -m "not once" $(CORE:%=tests/%)
 
 # CELLS picks some: make versions CELLS=keras
 versions: $(RELEASE)/made ## the adapters' tests on old and new frameworks, and other Pythons: hours; writes docs/versions.md
