@@ -86,9 +86,7 @@ def newest(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def row(line: dict[str, Any]) -> str:
-    """Return a cell's row."""
-    if "reason" in line:
-        return f"| {line['version']} | {line['python']} | | | not run: {line['reason']} | | | |"
+    """Return the row of a cell that has run."""
     versions = line["versions"]
     own = {line["framework"], "numpy", "ringfeed"}
     beside = ", ".join(f"{TITLES[name]} {versions[name]}" for name in BESIDE if name in versions and name not in own)
@@ -96,14 +94,25 @@ def row(line: dict[str, Any]) -> str:
     return f"| {' | '.join(map(str, cells))} | {line['date']} |"
 
 
+def left_out(lines: list[dict[str, Any]]) -> list[str]:
+    """Say which cells did not run, reason by reason; a run with a Python's newest release is that cell."""
+    ran = {line["python"] for line in lines if "reason" not in line}
+    reasons: dict[str, list[str]] = {}
+    for line in lines:
+        if "reason" in line and not (line["version"] == "newest" and line["python"] in ran):
+            reasons.setdefault(line["reason"], []).append(f"{line['version']} on Python {line['python']}")
+    return [f"Not run, since {reason}: {', '.join(cells)}." for reason, cells in reasons.items()]
+
+
 def render(lines: list[dict[str, Any]]) -> str:
-    """Return a table for each framework."""
+    """Return for each framework a table of what has run, and a sentence for what has not."""
     cells = newest(lines)
     parts = []
     for framework, title in TITLES.items():
-        rows = [row(line) for line in cells if line["framework"] == framework]
-        if rows:
-            parts.append("\n".join([f"### {title}", "", HEAD, *rows]))
+        its = [line for line in cells if line["framework"] == framework]
+        rows = [row(line) for line in its if "reason" not in line]
+        if its:
+            parts += [f"### {title}", *(["\n".join([HEAD, *rows])] if rows else []), *left_out(its)]
     return "\n\n".join(parts)
 
 

@@ -98,13 +98,12 @@ def test_the_wheels_of_cibuildwheel_are_for_the_pythons_of_the_classifiers() -> 
 
 def test_a_cell_of_the_matrix() -> None:
     """It has what was installed, and the counts; what was not run has its reason; the last run of a cell counts."""
-    reason = {"framework": "torch", "version": "2.15.0", "python": "3.11", "reason": "3 GB of CUDA"}
+    reason = {"framework": "torch", "version": "2.15.0", "python": "3.11", "reason": "it has 3 GB of CUDA"}
+    unknown = {"framework": "jax", "version": "newest", "python": "3.11", "reason": "of the time"}
     again = {**CELL, "passed": 47, "failed": 0}
-    assert versions.render([reason, CELL, again]) == (
-        f"### torch\n\n{versions.HEAD}\n"
-        "| 2.15.0 | 3.11 | | | not run: 3 GB of CUDA | | | |\n\n"
-        f"### JAX\n\n{versions.HEAD}\n"
-        "| 0.8.1 | 3.11 | 2.4.6 | Keras 3.15.1 | 47 | 0 | 2 | 2026-11-25 |"
+    assert versions.render([reason, unknown, CELL, again]) == (
+        "### torch\n\nNot run, since it has 3 GB of CUDA: 2.15.0 on Python 3.11.\n\n"
+        f"### JAX\n\n{versions.HEAD}\n| 0.8.1 | 3.11 | 2.4.6 | Keras 3.15.1 | 47 | 0 | 2 | 2026-11-25 |"
     )
 
 
