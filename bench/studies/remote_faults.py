@@ -20,11 +20,11 @@ ACTORS, SAMPLE_S, COUNT = 4, 0.02, 256
 PLACES = {"address": "", "count": COUNT, "batch_size": 8, "hashed": True}
 CASES = ((1, 1, 0), (4, 1, 0), (4, 2, 0), (16, 4, 0), (4, 2, 1))  # actors, nodes, workers here
 KINDS = {
-    "actor": (200, 20, 1.0),
-    "node": (20, 3, 2.0),
-    "bridge": (20, 3, 3.0),
-    "stop": (10, 2, 2.0),
-    "cut": (10, 2, 2.0),
+    "actor": (200, 5, 1.0),
+    "node": (20, 2, 2.0),
+    "bridge": (20, 2, 3.0),
+    "stop": (10, 1, 2.0),
+    "cut": (10, 1, 2.0),
 }
 """How often, how often if quick, and the longest pause that is promised."""
 AWAY_S = 3.0  # how long a node is stopped, a link cut
@@ -130,7 +130,15 @@ def _killed(kind: str, often: int, promised_s: float) -> dict[str, Any]:
         f"{kind}: {often} times, {len(epochs)} epochs {'equal' if is_right else 'DIFFER'}, longest pause "
         f"{longest_s:.2f} s (promised {promised_s:g}){', actors LEFT' if left else ''}"
     )
-    return {"case": kind, "kept": kept, "longest_s": longest_s, "at_s": at_s, "found": found, "text": text}
+    return {
+        "case": kind,
+        "kept": kept,
+        "longest_s": longest_s,
+        "at_s": at_s,
+        "noise": training.noise[:20],
+        "found": found,
+        "text": text,
+    }
 
 
 def _pause_after(pauses: list[list[float]], at_s: float) -> float:

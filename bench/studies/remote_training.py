@@ -32,7 +32,8 @@ class Training:
             stderr=self._errors,
         )
         self._said, self._written = b"", ""
-        self._line(READY_S)
+        self.noise: list[str] = []  # what actors, and Ray, have written there, too
+        self._line(READY_S, "ready")
 
     def bridges(self) -> list[int]:
         """Return the processes of its bridges."""
@@ -47,13 +48,20 @@ class Training:
         """Return what it has found, when it has ended."""
         self._stop.touch()
         try:
-            found: dict[str, Any] = json.loads(self._line(END_S))
+            found: dict[str, Any] = json.loads(self._line(END_S, "{"))
             self._process.wait(END_S)
         finally:
             self.end()
         return found
 
-    def _line(self, timeout_s: float) -> str:
+    def _line(self, timeout_s: float, begins: str) -> str:
+        """Return the next line that begins so."""
+        until_s = time.monotonic() + timeout_s
+        while not (line := self._any_line(until_s - time.monotonic())).startswith(begins):
+            self.noise.append(line)
+        return line
+
+    def _any_line(self, timeout_s: float) -> str:
         assert self._process.stdout is not None
         until_s, pipe = time.monotonic() + timeout_s, self._process.stdout.fileno()
         while b"\n" not in self._said:
