@@ -66,6 +66,17 @@ def test_a_second_answer_is_dropped() -> None:
     assert (dispatch.dropped, dispatch.hedged, dispatch.suspects, dispatch.suspect_nodes) == (1, 1, set(), frozenset())
 
 
+def test_no_job_is_made_a_third_time_while_two_calls_may_answer() -> None:
+    """However late both are."""
+    dispatch, _ = three()
+    send(dispatch)
+    dispatch.tick(FIRST_S + 1)
+    assert len(send(dispatch, FIRST_S + 1)) == 1
+    dispatch.tick(3 * FIRST_S)
+    dispatch.join(3, "c")
+    assert send(dispatch, 3 * FIRST_S) == []
+
+
 def test_a_call_is_late_after_eight_medians_but_never_before_a_second() -> None:
     """What is late depends on what others took."""
     dispatch, _ = three()

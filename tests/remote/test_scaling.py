@@ -83,7 +83,7 @@ def test_actors_are_spread_evenly_and_not_beyond_what_nodes_have() -> None:
 
 def test_no_actor_goes_to_a_suspect_node_or_to_one_without_what_it_asks_for() -> None:
     """What no node has is named."""
-    assert Placing({"CPU": 1.0}).place(NODES, {}, {"b"}, 1) == ["a"]
+    assert Placing({"CPU": 1.0}).place(NODES, {}, {"a"}, 1) == ["b"]
     assert Placing({"CPU": 1.0, "gpuu": 1.0}).place(NODES, {}, (), 3) == ["b"]
     assert Placing({"gpuu": 2.0}).shown(NODES) == (
         "an actor asks for gpuu=2, and of that 10.0.0.1 has gpuu=0; 10.0.0.2 has gpuu=1"
