@@ -178,6 +178,15 @@ def test_a_lane_stays_with_its_actor_and_moves_as_a_whole() -> None:
     assert [(actor, rows) for actor, _, rows in send(dispatch, FIRST_S + 1)] == [(1, (0,)), (1, (1,))]
 
 
+def test_none_is_the_idlest_where_none_is_too_many() -> None:
+    """While actors come one after another there are fewer than are wanted, and none of them is to leave."""
+    dispatch, _ = three()
+    ((busy, _, _),) = send(dispatch)
+    assert [dispatch.idlest(count) for count in (-2, -1, 0)] == [[], [], []]
+    assert busy not in dispatch.idlest(2)
+    assert len(dispatch.idlest(2)) == 2
+
+
 def test_what_was_broken_off_is_dropped() -> None:
     """Its answers have nowhere to go."""
     dispatch, job = three()

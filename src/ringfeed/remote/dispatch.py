@@ -107,8 +107,8 @@ class Dispatch:
         return frozenset(self._suspect_nodes)
 
     def idlest(self, count: int) -> list[int]:
-        """Return the actors that have least to do."""
-        return sorted(self._actors, key=lambda number: len(self._actors[number].flights))[:count]
+        """Return so many actors that have least to do; none where the count is below 0."""
+        return sorted(self._actors, key=lambda number: len(self._actors[number].flights))[: max(0, count)]
 
     def lost(self, actor: int, *, blame: bool = True) -> list[Job]:
         """Forget an actor that has died; its jobs wait again. Returns those that are given up because of it."""
