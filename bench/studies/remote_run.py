@@ -176,7 +176,7 @@ def run(terms: Terms) -> dict[str, Any]:
         after = said(loader)
         plan = loader.memory
     return {
-        "terms": asdict(terms),
+        "terms": {**asdict(terms), "stop": ""},  # a place of this machine
         "there_s": there_s,
         "took_s": took_s,
         "samples": reading.samples,
