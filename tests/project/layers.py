@@ -44,7 +44,6 @@ CORE = {"ring", "spec", "data", "workers", "engine", "loader", "sources"}
 ROOMS = {
     "coercion",
     "conversion",
-    "introspection",
     "forms",
     "iterables",
     "datasets",

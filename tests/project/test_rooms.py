@@ -29,7 +29,7 @@ import ringfeed
 from datasets import Oracle
 
 x, y = np.arange(20.0).reshape(10, 2), np.arange(10)
-for backend, workers in (("process", 0), ("process", 1), ("thread", 1)):
+for backend, workers in (("process", 0), ("process", 1)):
     how = {{"workers": workers, "backend": backend, "start_method": "spawn"}}  # the room of the default is gone, too
     with ringfeed.Loader((x, y), batch_size=4, **how) as loader:
         assert [batch[1].tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]

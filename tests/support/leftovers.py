@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -78,10 +77,8 @@ def _named_memory() -> Iterator[str]:
 
 
 def present() -> Counter[str]:
-    """Return all that is there now, after a garbage collection; the warm forkserver, which outlives loaders, ends."""
+    """Return all that is there now, after a garbage collection."""
     gc.collect()
-    if "ringfeed.forkserver.warm" in sys.modules:
-        sys.modules["ringfeed.forkserver.warm"].end()
     return Counter([*_descendants(), *_descriptors(), *_mappings(), *_named_memory()])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import resource
@@ -28,6 +29,19 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
 
+class Open:
+    """What stands for a loader that is open."""
+
+
+@pytest.fixture(autouse=True)
+def kept() -> Iterator[Open]:
+    """Keep the warm forkservers between the loaders of a test."""
+    user = Open()
+    warm._Kept.users.add(user)
+    yield user
+    warm.leave(user)
+
+
 def loader_of(dataset: Any, **settings: Any) -> ringfeed.Loader:
     """Return a loader whose workers are forked."""
     settings = {"batch_size": 4, "workers": 1, "start_method": "forkserver", **settings}
@@ -50,6 +64,35 @@ def spent(dataset: Any, **settings: Any) -> int:
         for _ in loader:
             pass
         return warm_of(loader)
+
+
+# ---- how long it stays ----
+
+
+def test_the_last_loader_that_closes_ends_it(kept: Open) -> None:
+    """Whichever it is; nothing is left behind then, and the next loader starts another."""
+    warm.leave(kept)
+    assert warm.pids() == []
+    with loader_of(Oracle(8)) as one:
+        drain(one)
+        with loader_of(Oracle(8)) as other:
+            drain(other)
+            found = warm.pids()
+        drain(one)
+        assert warm.pids() == found != []
+    assert warm.pids() == []
+    assert [spent(Oracle(8))] != found
+    assert warm.pids() == []
+
+
+def test_a_loader_that_is_dropped_ends_it(kept: Open) -> None:
+    """Without close(), and without an epoch."""
+    warm.leave(kept)
+    loader = loader_of(Oracle(8))
+    assert len(warm.pids()) == 1
+    del loader
+    gc.collect()
+    assert warm.pids() == []
 
 
 # ---- what is shared, and what is not ----

@@ -31,7 +31,6 @@ class Sending:
         self._modules: Collection[str] = ()  # that workers import
         if options.sends:
             source.check_sendable()
-            self._start_early()
 
     def as_before(self) -> AbstractContextManager[None]:
         """Have what is read here, in the place of workers, leave nothing open in the dataset that is sent to them."""
@@ -60,15 +59,6 @@ class Sending:
         self._modules = () if packed is None else packed.modules
         plan = plan_for(options, self._source, packed)
         return replace(plan, advice=self._source.in_users_words(_advice(dataset))) if options.sends else plan
-
-    def _start_early(self) -> None:
-        """Have a warm forkserver come up while this process looks at the dataset."""
-        if self._options.start_method == "forkserver":
-            from ringfeed.forkserver import warm  # noqa: PLC0415 - its room
-
-            with suppress(RingfeedError, OSError):  # raised by the first epoch
-                check_futex()
-                warm.start()
 
     def begin_to_launch(self) -> Launcher | None:
         """Have a forkserver import what the workers need while the user's program goes on."""

@@ -1,14 +1,14 @@
-"""The warm forkserver: it holds no dataset, outlives loaders, and forks the forkserver of each.
+"""The warm forkserver: it holds no dataset, serves all loaders that are open, and forks the forkserver of each.
 
     Forkserver.begin() ──▶ begin() ── order ──▶ WarmMain ──fork──▶ ForkserverMain of one loader ──fork──▶ its workers
 
-It imports what loaders need of installed packages, so that only the first loader of a program waits for that. The
-user's own modules, which may change between two loaders, are imported by each loader's forkserver, as is the dataset.
+It imports what loaders need of installed packages, so that only the first of them waits for that. The user's own
+modules, which may change between two loaders, are imported by each loader's forkserver, as is the dataset.
 What processes cannot share is not imported here either: see `ForkserverMain.private`.
 
 There is one for each set of frameworks, and it serves as long as this process is as it was when it started: see
-`_around`. The newest two are kept. Each ends with this process, when it has had nothing to do for `RINGFEED_WARM_S`
-seconds (300; 0: there is none), and by `end`.
+`_around`. The newest two are kept. They end with the last loader that is open, with this process, by `end`, and when
+they have had nothing to do for `RINGFEED_WARM_S` seconds (300; 0: there is none).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import resource
 import subprocess
 import sys
 import threading
+import weakref
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -102,43 +103,38 @@ class _Kept:
 
     lock = threading.RLock()
     all: list[Warm]
+    users: weakref.WeakSet[object]  # what is open and may have one fork
     unfit: set[str]  # modules whose import makes what processes cannot share
 
     @classmethod
     def forget(cls) -> None:
         """Have none; in a forked child those of its parent go on."""
-        cls.lock, cls.all, cls.unfit = threading.RLock(), [], set()
+        cls.lock, cls.all, cls.users, cls.unfit = threading.RLock(), [], weakref.WeakSet(), set()
 
 
 _Kept.forget()
 os.register_at_fork(after_in_child=_Kept.forget)
 
 
-def start() -> None:
-    """Start one, unless there is one that may serve: it comes up while the loader looks at its dataset."""
-    with _Kept.lock, suppress(OSError, WorkerError):
-        around = _around()
-        if around is not None and not _serving(around):
-            _new(around)
-
-
-def expect(framework: str) -> None:
-    """Have one import a framework that samples will surely hold."""
+def expect(framework: str, user: object) -> None:
+    """Have one import a framework that samples will surely hold, for ``user``, which lives until it is collected."""
     with _Kept.lock, suppress(OSError, WorkerError):
         around = _around()
         if around is not None:
+            _use(user)
             _one_for(around, frozenset((framework,)), frozenset((framework,)), ())
 
 
 def begin(
-    lifeline: Lifeline, packages: frozenset[str] | None, modules: Collection[str]
+    user: object, lifeline: Lifeline, packages: frozenset[str] | None, modules: Collection[str]
 ) -> tuple[Descriptor, Warm] | None:
     """Order a loader's forkserver; returns the channel to it and what forks it, or None: this process must spawn one.
 
-    ``packages``: those whose objects samples hold.
+    ``user``: a warm one stays until it calls `leave`. ``packages``: those whose objects samples hold.
     """
     with _Kept.lock, suppress(OSError, WorkerError):
         around = _around()
+        _use(user)
         installed = {module for module in modules if is_installed(module)} - _Kept.unfit
         frameworks = frozenset(packages or ()).intersection(FRAMEWORKS).union(*map(frameworks_of, installed))
         if around is None or frameworks & _Kept.unfit:
@@ -149,6 +145,21 @@ def begin(
             warm.fork(theirs, lifeline)
         return ours, warm
     return None
+
+
+def _use(user: object) -> None:
+    if user not in _Kept.users:
+        _Kept.users.add(user)
+        weakref.finalize(user, leave).atexit = False  # where it is dropped, and not closed
+
+
+def leave(user: object = None) -> None:
+    """Take note that one user is closed, or was collected; the last one ends the warm forkservers."""
+    with _Kept.lock:
+        if user is not None:
+            _Kept.users.discard(user)
+        if not [*_Kept.users]:  # not by its length: what is just collected counts in it
+            _keep(0)
 
 
 def end() -> None:

@@ -81,7 +81,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
         """Begin to import torch for the workers, while the program builds its model."""
         super().__init__(*given, **named)
         if self.num_workers and self.multiprocessing_context is None and type(self.dataset) is not TensorDataset:
-            warm.expect("torch")
+            warm.expect("torch", self)
 
     __init__.__wrapped__ = OWN.__init__  # type: ignore[attr-defined]  # for help() and inspect.signature()
 
