@@ -216,8 +216,8 @@ class Loader(Generic[Batch_co]):
     start_method: "forkserver": a process that starts with the loader, imports what the dataset needs, and forks workers
         in the first epoch. Where unpickling or an import opens something (a np.memmap too), starts a thread, makes a
         generator of random numbers or takes longer than ``timeout_s``, each worker does it for itself. Installed
-        packages stay imported for others while a loader is open, in a warm forkserver (docs/my-gpu-waits.md). "spawn": each worker is a
-        fresh interpreter. Neither imports the user's main module. "fork": workers are copies of this
+        packages stay imported for others while a loader is open, in a warm forkserver (docs/my-gpu-waits.md). "spawn":
+        each worker is a fresh interpreter. Neither imports the user's main module. "fork": workers are copies of this
         process, which share open files: where they are seen in the dataset, it is refused.
     prefetch_epochs: whether the workers go on with the next epoch while the last batches of this one are used, so that
         its first batch does not wait. Batches and their order are the same, and breaking off, `set_epoch`, `skip` and
