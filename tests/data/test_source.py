@@ -90,8 +90,11 @@ def test_a_worker_imports_the_kind_that_it_reads(kind: str, start_method: Any) -
     most = 1 if kind == "batches" else None
     with ringfeed.Loader(KINDS[kind], workers=1, start_method=start_method, max_batch_size=most, **settings) as loader:
         for batch in loader:
-            always = ["data.base", "data.reader", "data.terms", "introspection.worker_info", "orders.rng"]
-            assert batch.tobytes().decode().split() == sorted([*always, *PARTS[kind]])
+            always = ["data.base", "data.reader", "data.terms", "orders.rng"]
+            found = set(batch.tobytes().decode().split())
+            if start_method == "forkserver":  # it has imported what most read, once for all workers
+                found -= {"data.arrays", "data.rows", "data.samples"} - {*PARTS[kind]}
+            assert found == {*always, *PARTS[kind]}
 
 
 @pytest.mark.parametrize("dataset", [Oracle(5), np.zeros((5, 10**6)), *KINDS.values()], ids=str)
@@ -264,7 +267,7 @@ def test_what_is_refused(dataset: Any, settings: dict[str, Any], kind: type[Exce
         (
             {"start_method": "vfork"},
             ValueError,
-            "start_method='vfork'; choose one of 'spawn', 'fork', 'forkserver'",
+            "start_method='vfork'; choose one of 'forkserver', 'spawn', 'fork'",
         ),
         ({"on_stall": "cry"}, ValueError, "on_stall='cry'; choose one of 'raise', 'restart'"),
         ({"on_error": "hide"}, ValueError, "on_error='hide'; choose one of 'raise', 'skip'"),

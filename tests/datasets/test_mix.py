@@ -227,7 +227,6 @@ def test_a_worker_imports_only_what_reads_a_mix() -> None:
                 "data.reader",
                 "data.rows",
                 "data.terms",
-                "introspection.worker_info",
                 "datasets.members",
                 "datasets.mix",
                 "orders.rng",

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -389,8 +390,10 @@ def test_ctrl_c_while_the_workers_start(method: str, start: Any) -> None:
     assert run.line() == "begins"
 
     def unpickling() -> bool:
-        children = leftovers.children(run.process.pid)
-        return any(Path(f"/proc/{pid}/comm").read_text() == "unpickling\n" for pid in children)
+        with suppress(FileNotFoundError, ProcessLookupError):  # one has ended meanwhile
+            below = leftovers.below(run.process.pid)  # a worker's parent is the forkserver
+            return any(Path(f"/proc/{pid}/comm").read_text() == "unpickling\n" for pid in below)
+        return False
 
     wait_until(unpickling)
     os.killpg(run.process.pid, signal.SIGINT)

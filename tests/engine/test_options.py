@@ -25,7 +25,7 @@ DEFAULTS: dict[str, Any] = {
     "slots": None,
     "memory": None,
     "backend": "process",
-    "start_method": "forkserver",
+    "start_method": "spawn",
     "copy": False,
     "drop_remainder": False,
     "timeout_s": None,
