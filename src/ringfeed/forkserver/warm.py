@@ -90,12 +90,13 @@ class Warm:
 
     def close(self) -> None:
         """End it; what it has forked goes on."""
+        self._lifeline.close()  # its guard ends it, also where signals by pidfd are refused
         if self.process.pidfd >= 0:  # it is not closed already
-            self.process.kill()
+            with suppress(OSError):
+                self.process.kill()
         self.process.is_dead(DEATH_S)
         self.is_dead()  # what it has told last
         self.process.exit_reason()
-        self._lifeline.close()
 
 
 class _Kept:
