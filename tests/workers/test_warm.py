@@ -34,7 +34,7 @@ class Open:
 
 
 @pytest.fixture(autouse=True)
-def kept() -> Iterator[Open]:
+def kept(nothing_left: None) -> Iterator[Open]:  # noqa: ARG001 - it looks after this has let go
     """Keep the warm forkservers between the loaders of a test."""
     user = Open()
     warm._Kept.users.add(user)
