@@ -15,6 +15,7 @@ from datasets import Oracle
 from looks import MS, look, slot, worker
 from ringfeed.cli.main import main
 from ringfeed.monitor.trace import Trace
+from watching import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -110,8 +111,13 @@ def test_a_loader_draws_its_own(tmp_path: Path, name: str) -> None:
     """``loader.trace("run.html")`` makes the page at once, of what was done since the trace began."""
     with ringfeed.Loader(Oracle(64), batch_size=8, workers=1, slots=2, prefetch_epochs=False) as loader:
         assert len(list(map(len, loader))) == 8
-        with loader.trace(tmp_path / name):
-            assert len(list(map(len, loader))) == 8
+        with loader.trace(tmp_path / name) as trace:
+
+            def looked_at(_batch: Any) -> None:
+                before = trace._looked_ns
+                wait_until(lambda: trace._looked_ns > before)
+
+            assert len(list(map(looked_at, loader))) == 8
     text = " ".join(read(tmp_path / name).split())
     assert "8 batches" in text
     assert "Consumer, workers and slots" in text

@@ -256,7 +256,7 @@ def test_a_sample_that_no_worker_comes_back_from(tmp_path: Path, immortal: set[i
 @pytest.mark.usefixtures("nothing_left")
 def test_workers_that_are_slow_to_start(tmp_path: Path) -> None:
     """One that takes longer to start than timeout_s is replaced, and it is no early death."""
-    settings: Any = {"workers": 3, "slots": 2, "timeout_s": 0.5, "on_stall": "restart"}
+    settings: Any = {"workers": 3, "slots": 2, "start_method": "spawn", "timeout_s": 0.5, "on_stall": "restart"}
     with ringfeed.Loader(SlowToOpen(tmp_path, never=3), batch_size=4, **settings) as loader:
         for number, batch in enumerate(loader):
             check(batch, number)
@@ -266,8 +266,8 @@ def test_workers_that_are_slow_to_start(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("nothing_left")
 def test_a_start_that_takes_longer_than_a_batch_may(tmp_path: Path) -> None:
     """Each worker that is replaced for it makes the loader more patient, so that one gets there in the end."""
-    settings: Any = {"workers": 1, "slots": 2, "timeout_s": 0.2, "on_stall": "restart", "max_attempts": 1000}
-    with ringfeed.Loader(SlowToOpen(tmp_path, open_s=0.5), batch_size=4, **settings) as loader:
+    settings: Any = {"start_method": "spawn", "timeout_s": 0.2, "on_stall": "restart", "max_attempts": 1000}
+    with ringfeed.Loader(SlowToOpen(tmp_path, open_s=0.5), batch_size=4, workers=1, slots=2, **settings) as loader:
         for number, batch in enumerate(loader):
             check(batch, number)
         assert loader.stats().restarts >= 1
@@ -329,7 +329,7 @@ def test_fencing_counts_as_a_restart(tmp_path: Path, immortal: set[int]) -> None
 def test_closing_does_not_wait_for_the_immortal(tmp_path: Path, immortal: set[int]) -> None:
     """close() comes back though a worker cannot be ended; when it can, it is, and nothing is left."""
     before = leftovers.present()
-    settings: Any = {"workers": 1, "slots": 3, "on_stall": "restart"}
+    settings: Any = {"workers": 1, "slots": 3, "start_method": "spawn", "on_stall": "restart"}
     loader = ringfeed.Loader(Stuck(tmp_path, at=(0,)), batch_size=4, **settings)
     batches = iter(loader)
     immortal.add(pid := stopped(tmp_path, 0))

@@ -123,10 +123,10 @@ class Numbers:
 def test_loaders_share_nothing_of_the_users_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each loader imports them anew: neither their state, nor their random numbers, nor their code of before."""
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # else a change within one second goes unseen
     found = []
     for version in (1, 2):
         (tmp_path / "own_state.py").write_text(OWN.format(version=version))
+        os.utime(tmp_path / "own_state.py", (version, version))  # a change within one second goes unseen
         sys.modules.pop("own_state", None)
         importlib.invalidate_caches()
         with loader_of(importlib.import_module("own_state").Numbers(), spec=ringfeed.Array((5,), "int64")) as loader:
@@ -332,7 +332,8 @@ SCRIPT = """
 import os, sys, time, ringfeed
 from datasets import Oracle
 from ringfeed.forkserver import warm
-for batch in ringfeed.Loader(Oracle(8), batch_size=4, workers=1): pass
+loader = ringfeed.Loader(Oracle(8), batch_size=4, workers=1, start_method="forkserver")
+for batch in loader: pass
 print(*warm.pids(), flush=True)
 """
 
@@ -379,7 +380,10 @@ HOLDS = """
 import os, ringfeed
 from datasets import Oracle
 from ringfeed.forkserver import warm
-loader = ringfeed.Loader(Oracle(8), batch_size=4, workers=1)
+class Open: pass
+user = Open()
+warm._Kept.users.add(user)  # it stays when the loader is closed
+loader = ringfeed.Loader(Oracle(8), batch_size=4, workers=1, start_method="forkserver")
 for batch in loader: pass
 loader.close()
 folder = f"/proc/{warm.pids()[0]}/fd"
