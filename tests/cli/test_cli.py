@@ -155,6 +155,16 @@ def test_alone_it_prints_its_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(command in shown for command in ("plan", "profile", "top", "report"))
 
 
+def test_a_trace_is_not_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """The error names what is, whatever else was given."""
+    assert main(["trace", "-o", "run.html", "train.py"]) == 2
+    assert capsys.readouterr().err == (
+        'ringfeed trace: there is no such command, since a program traces itself: `with loader.trace("run.html"):` '
+        'around its loop writes the page of the run; where it says "run.json", `ringfeed report run.json` makes '
+        "the page\n"
+    )
+
+
 @pytest.mark.parametrize("name", ["here.dataset", "make", "Rows"])
 def test_plan_of_a_script(module: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A script is named by its path, from any directory, and found again by the second look."""

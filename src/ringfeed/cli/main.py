@@ -31,12 +31,20 @@ FAILED = 2  # the exit status of argparse's own refusals
 PLACE = "module:name or script.py:name"
 ONE_DATASET = "--json says what a sample costs: give module:name of a dataset, no loader and no --script"
 LEAST_S, MOST_S = 0.05, 3600.0  # between two looks
+NO_TRACE = (
+    'ringfeed trace: there is no such command, since a program traces itself: `with loader.trace("run.html"):` '
+    'around its loop writes the page of the run; where it says "run.json", `ringfeed report run.json` makes the page\n'
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit status. What cannot be done is one line on standard error."""
+    words = sys.argv[1:] if arguments is None else arguments
+    if [*words[:1]] == ["trace"]:
+        sys.stderr.write(NO_TRACE)
+        return FAILED
     parser = _parser()
-    chosen = parser.parse_args(arguments)
+    chosen = parser.parse_args(words)
     if chosen.command is None:
         parser.print_help()
         return 0
