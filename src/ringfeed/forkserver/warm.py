@@ -19,6 +19,7 @@ import resource
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 IDLE_S = 300.0
 DEATH_S = 1.0  # what SIGKILL may take, which is milliseconds
+REPORT_S = 5.0  # what its report of an end may take, which is a wake-up on a machine of its own
+POLL_S = 0.001
 MOST_KEPT = 2
 OUTPUT = (1, 2)  # where workers print is where this process prints when the loader is made
 _OF_A_THREAD = ("Umask", "Uid", "Gid", "Groups", "SigIgn", "Cap", "NoNewPrivs", "Seccomp", "Cpus_allowed", "Mems_a")
@@ -83,10 +86,16 @@ class Warm:
 
     def status_of(self, pid: int) -> int | None:
         """Return the exit code of a dead forkserver that it had forked; None where it was not told."""
-        with _Kept.lock:
-            self.is_dead()
-            # Not told: an orphan. It may be ours to wait for, as PID 1 or a subreaper.
-            return self._statuses.pop(pid) if pid in self._statuses else wait_for(pid)
+        deadline = time.monotonic() + REPORT_S
+        while True:
+            with _Kept.lock:
+                is_over = self.process.is_dead()  # asked first: then nothing more can come
+                self.is_dead()  # notes what it has told
+                if pid in self._statuses:
+                    return self._statuses.pop(pid)
+            if is_over or time.monotonic() > deadline:
+                return wait_for(pid)  # not told: an orphan. It may be ours to wait for, as PID 1 or a subreaper.
+            time.sleep(POLL_S)
 
     def close(self) -> None:
         """End it; what it has forked goes on."""
