@@ -228,7 +228,8 @@ def test_samples_travel_as_uint8_and_are_converted_here() -> None:
     with Loader(Pictures(), **given, workers=0, backend=remote(), timeout_s=60) as loader:
         for _ in loader:
             pass
-        wait_until(lambda: loader.stats().remote is not None and loader.stats().remote.rows >= 64)  # or more: read ahead
+        # The next epoch is read ahead, and counts.
+        wait_until(lambda: loader.stats().remote is not None and loader.stats().remote.rows >= 64)
         stats = loader.stats()
     assert stats.remote is not None
     assert stats.remote.bytes // stats.remote.rows == 8 * 8 * 4 + 8

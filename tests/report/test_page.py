@@ -109,7 +109,8 @@ def test_a_name_for_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize("name", ["run.html", "run.HTM"])
 def test_a_loader_draws_its_own(tmp_path: Path, name: str) -> None:
     """``loader.trace("run.html")`` makes the page at once, of what was done since the trace began."""
-    with ringfeed.Loader(Oracle(64), batch_size=8, workers=1, slots=2, prefetch_epochs=False) as loader:
+    slow = Oracle(64, sleep_s=0.005)  # a trace looks once in a while, and is to see some of it
+    with ringfeed.Loader(slow, batch_size=8, workers=1, slots=2, prefetch_epochs=False) as loader:
         assert len(list(map(len, loader))) == 8
         with loader.trace(tmp_path / name) as trace:
 

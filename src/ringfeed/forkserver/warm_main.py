@@ -36,6 +36,8 @@ class WarmMain(ForkserverMain):
             return True
         self._idle_ms = round(1000 * message.pop("idle_s"))
         _print_to(*fds)
+        for fd in fds:  # now: what an import raised may keep this frame alive, and the user's pipes with it
+            fd.close()
         super()._obey(message, fds)
         flush_output()
         _print_to(self._nowhere, self._nowhere)
