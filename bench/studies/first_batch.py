@@ -7,7 +7,8 @@
 
 Each repetition is a fresh process; the contenders take turns. It imports what its dataset needs, and is timed from the
 loader's construction to its first batch, without the pause. `first_s` is the process's first loader, `second_s` another
-one later on, `import_s` the import of the loader's class ahead of both. "forkserver, alone" keeps no warm forkserver.
+one, made while the first is open, `import_s` the import of the loader's class ahead of both. "forkserver, alone" has no
+warm forkserver.
 All modules are compiled before, as installed ones are.
 `cpu_s` is what the process and all below it have computed for the first; `memory_bytes` the memory of all processes
 below it, without shared memory; a page that several share is divided among them. The last lines give the medians
@@ -168,9 +169,8 @@ def repetition(case: str, contender: str, workers: int, pause_s: float) -> dict[
     cpu_s = proctree.usage_of_tree().since(before).cpu_s
     memory = sum(proctree.memory_of(pid).own for pid in proctree.descendants(os.getpid()))
     figures = {"import_s": import_s, "first_s": first_s, "cpu_s": cpu_s, "memory_bytes": memory}
-    del kept
-    figures["second_s"], kept = first_batch(dataset, contender, workers, size, pause_s)
-    del kept
+    figures["second_s"], later = first_batch(dataset, contender, workers, size, pause_s)  # as for validation data
+    del kept, later
     return figures
 
 
