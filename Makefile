@@ -207,9 +207,9 @@ test-weak: ## the C core under a weak memory model, where Relacy's headers (Debi
 	else echo "== the weak memory model left out: $(CXX) finds no <relacy/relacy.hpp>; install relacy-dev and g++"; fi
 
 # A folder of tests says what it needs. CORE needs no framework and runs on every Python, but for what is marked `once`.
-# The main Python runs it. The oldest that is found lacks most of what a later one has, so each test of CORE runs there,
-# but outside of MOST with the first of its parameters alone. MOST is what depends on Python most, and what any other
-# runs: the extensions with buffers and finalizers, what is pickled, and processes that start, fork and die.
+# The main Python runs it; others run each test with the first of its parameters, and of each no more than MOST, which is
+# what depends on Python most: the extensions with buffers and finalizers, what is pickled, and processes that start, fork
+# and die. The oldest that is found lacks most of what a later one has, and runs all of CORE.
 # Beside TensorFlow, and where JAX is loaded, a fork warns, and a warning fails a test: frameworks have processes of
 # their own, and torch, whose tests fork, another.
 # `machine` takes most of a processor: by itself, at the end. So do `nodes`, clusters of Ray on this machine, whose tests
@@ -233,15 +233,14 @@ $(eval $(call part,tensorflow,$(MAIN),frameworks/tensorflow frameworks/jax))
 $(eval $(call part,keras,$(MAIN),frameworks/keras))
 $(eval $(call part,dropin,$(MAIN),dropin))
 $(eval $(call part,torch,$(MAIN),dropin_torch frameworks/torch))
-CORE_PARTS := deaths once-samples once-loaders limits $(ALL:%=core-%) $(OLDEST:%=rest-%)
+CORE_PARTS := deaths once-samples once-loaders limits $(ALL:%=core-%)
 say-pythons = @echo "== the core on Python $(ALL); not found: $(or $(filter-out $(FOUND),$(VERSIONS)),none)"
 # In two parts, which would else be the longest by far, with one core idle beside it.
 SAMPLES := ring orders spec iterables data datasets transforms waiting relay transport
 $(eval $(call part,once-samples,$(MAIN),$(SAMPLES),-m once))
 $(eval $(call part,once-loaders,$(MAIN),$(filter-out $(SAMPLES),$(CORE)),-m once))
 $(eval $(call part,core-$(MAIN),$(MAIN),$(CORE),-m "not once"))
-$(foreach v,$(OTHERS),$(eval $(call part,core-$(v),$(v),$(MOST),-m "not once")))
-$(foreach v,$(OLDEST),$(eval $(call part,rest-$(v),$(v),$(filter-out $(MOST),$(CORE)),-m "not once" --first-parameters)))
+$(foreach v,$(OTHERS),$(eval $(call part,core-$(v),$(v),$(if $(filter $(v),$(OLDEST)),$(CORE),$(MOST)),-m "not once" --first-parameters)))
 $(eval $(call part,deaths,$(MAIN),deaths))
 $(eval $(call part,limits,$(MAIN),limits))
 $(eval $(call part,machine,$(MAIN),machine))

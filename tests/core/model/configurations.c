@@ -75,7 +75,7 @@ static const struct configuration configurations[] = {
      RING(2, 2, 1, 1), .spare = 1, WORK(1, 2, 2), .takers = 1, .freezes = 1, .fences = true, TRIES(2)},
     {.name = "quarantine-one", .about = "the same with one slot: it waits for the suspect's end", .bounded = true,
      RING(2, 1, 1, 1), .spare = 1, WORK(1, 2, 2), .takers = 1, .freezes = 1, .fences = true, TRIES(2)},
-    {.name = "quarantine-id", .about = "the same with no id to spare: nobody replaces him", .bounded = true,
+    {.name = "quarantine-id", .about = "the same with no id to spare: none replaces it", .bounded = true,
      RING(1, 2, 1, 1), WORK(1, 2, 2), .takers = 1, .freezes = 1, .fences = true, TRIES(2)},
     {.name = "three", .about = "three workers share a batch of three tickets", .bounded = true,
      RING(3, 1, 3, 3), WORK(1, 1, 1), .takers = 1, TRIES(2)},
