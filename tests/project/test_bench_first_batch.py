@@ -1,4 +1,4 @@
-"""`bench/studies/first_batch.py`: a short repetition, and the table of what was measured."""
+"""`bench/studies/first_batch.py` and `forks.py`: a short repetition, and the table of what was measured."""
 
 from __future__ import annotations
 
@@ -39,3 +39,18 @@ def test_the_table_gives_medians_and_leaves_errors_out() -> None:
         "| script | 2 | torch fork | 80 ms | 100 ms | 1.0x | 10 ms | 1.0x | 500 ms | 30 MB |",
         "| script | 16 | spawn | 80 ms | 500 ms | - | 10 ms | - | 500 ms | 30 MB |",
     ]
+
+
+def test_a_short_run_of_forks() -> None:
+    """One line a row, and a table; what was added in huge pages is in them, where the kernel has some."""
+    command = [sys.executable, str(BENCH / "studies" / "forks.py"), "--forks", "2"]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert found.returncode == 0, found.stderr
+    *lines, _, _, _, _, _, _, _ = found.stdout.splitlines()
+    rows = [json.loads(line) for line in lines]
+    kinds = [("4 kB", 0), ("4 kB", 100), ("huge", 100), ("4 kB", 400), ("huge", 400)]
+    assert [(row["pages"], row["added_mb"]) for row in rows] == kinds
+    for row in rows:
+        assert row["private_bytes"] > row["added_mb"] << 20
+        assert 0 < row["call_us"] < row["end_us"]
+        assert row["pages"] == "huge" or row["huge_bytes"] < 100 << 20
