@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
 import time
 import traceback
+from importlib.metadata import version
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,10 +18,11 @@ import cluster
 import ringfeed
 from remote_sets import KINDS, Samples, content, leaves_of
 from ringfeed import Loader, WorkerError
-from watching import wait_until
+from watching import run_script, start_script, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from cluster import Cluster
 
@@ -106,6 +110,36 @@ def test_nothing_is_lost_when_it_is_killed(three: Cluster, what: str) -> None:
     assert three.without_actors(20)
 
 
+TRAINER = """
+import json, sys
+import ringfeed
+from remote_sets import Samples
+
+ray = ringfeed.Ray(workers=2, num_cpus=0.1, address={address!r})
+with ringfeed.Loader(
+    Samples(), batch_size=4, shuffle=True, seed=1, rank={rank}, world_size=2, workers=0, backend=ray, timeout_s=200
+) as loader:
+    loader.load_state_dict(json.loads({state!r}))
+    rest = [int(index) for _, indices in loader for index in indices]
+    print("seen", json.dumps([rest, [int(index) for _, indices in loader for index in indices]]), flush=True)
+"""
+
+
+def test_two_trainers_on_one_cluster_go_on_where_four_were(three: Cluster) -> None:
+    """Two processes, each with a bridge of its own: every sample of the epoch that four had begun, and of the next."""
+    given: dict[str, Any] = {"batch_size": 4, "shuffle": True, "seed": 1, "workers": 0, "world_size": 4}
+    four = [Loader(Samples(), rank=rank, **given) for rank in range(4)]
+    begun = [iter(loader) for loader in four]
+    seen = [int(index) for _ in range(2) for each in begun for index in next(each)[1]]
+    state = json.dumps(four[0].state_dict())
+    two = [start_script(TRAINER.format(address=three.address, rank=rank, state=state)) for rank in range(2)]
+    said = [re.search(r"^seen (.*)$", trainer.communicate(timeout=300)[0], re.MULTILINE) for trainer in two]
+    rest, after = zip(*[json.loads(found[1]) for found in said if found is not None], strict=True)
+    assert sorted([*seen, *chain(*rest)]) == [*range(100)]
+    assert sorted(chain(*after)) == [*range(100)]
+    assert three.without_actors(20)
+
+
 class Fails(Samples):
     """A sample that raises."""
 
@@ -127,10 +161,29 @@ def test_a_sample_that_raises_has_its_remote_traceback(three: Cluster) -> None:
     assert any(re.fullmatch(r"on node [0-9.]+", note) for note in getattr(cause, "__notes__", ()))
 
 
+OTHER_VERSION = """
+import ray
+from ringfeed.errors import WorkerError
+from ringfeed.remote import ray_fleet
+
+ray.__version__ = "2.0.0"
+try:
+    ray_fleet._connect("{address}")
+except WorkerError as error:
+    print(error, end="")
+"""
+
+
 def test_what_no_node_has_is_named(three: Cluster) -> None:
-    """With what was asked."""
-    with pytest.raises(WorkerError, match=r"no room|an actor asks for CPU=0\.1, gpuu=1, and of"):
+    """With what was asked, and what each node has of it; a node that was killed is there until Ray notices."""
+    with pytest.raises(WorkerError) as caught:
         content(Samples(), batch_size=16, workers=0, backend=on(three, resources={"gpuu": 1}))
+    assert re.fullmatch(
+        r"no actor has room in the cluster: an actor asks for CPU=0\.1, gpuu=1, and of that "
+        r"[0-9.]+ has CPU=4, gpuu=0(; [0-9.]+ has CPU=4, gpuu=0){1,2}; "
+        r"ask for less by num_cpus= and resources= of ringfeed\.Ray, or add nodes",
+        str(caught.value),
+    )
 
 
 def test_an_address_where_nothing_runs_is_named() -> None:
@@ -143,11 +196,42 @@ def test_an_address_where_nothing_runs_is_named() -> None:
     )
 
 
+def test_a_cluster_of_another_version_is_named(three: Cluster) -> None:
+    """With both versions, as Ray tells them."""
+    out, _, status = run_script(OTHER_VERSION.format(address=three.address))
+    python, node = sys.version.split()[0], three.address.partition(":")[0]
+    assert (status, out) == (
+        0,
+        f"the Ray cluster at '{three.address}' cannot be joined: here is Ray 2.0.0, Python {python}; Version mismatch: "
+        f"The cluster was started with: Ray: {version('ray')} Python: {python} This process on node {node} was started "
+        f"with: Ray: 2.0.0 Python: {python}",
+    )
+
+
+def test_a_cluster_that_asks_for_a_token_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what is to be set."""
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    asks = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "ab" * 32}
+    with cluster.start(1, cpus=1, environment=asks) as found:
+        with pytest.raises(WorkerError) as caught:
+            content(Samples(), batch_size=16, workers=0, backend=on(found))
+        assert str(caught.value) == (
+            f"the Ray cluster at {found.address!r} asks for a token, and RAY_AUTH_MODE is 'disabled' here; have "
+            f"training run with RAY_AUTH_MODE=token and the token of that cluster, as Ray's page on token "
+            f"authentication says"
+        )
+
+
 @pytest.mark.usefixtures("nothing_left")
-def test_a_cluster_that_the_loader_starts_ends_with_it(monkeypatch: pytest.MonkeyPatch, here: dict[str, Any]) -> None:
-    """Its actors give the same bits."""
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # or Ray would make a token for this user
+def test_a_cluster_that_the_loader_starts_ends_with_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, here: dict[str, Any]
+) -> None:
+    """Its actors give the same bits; it has a token of its own, and none is written to the home of this user."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
     dataset, given = KINDS["samples"]
     ray = ringfeed.Ray(workers=2, num_cpus=0.1, address="local")
     assert content(dataset, workers=0, backend=ray, timeout_s=200, **given) == here["samples"]
     assert "ray" not in sys.modules
+    assert [*tmp_path.iterdir()] == []

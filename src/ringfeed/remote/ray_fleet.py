@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import secrets
 import socket
 import sys
 import time
@@ -216,6 +217,7 @@ def _connect(address: str) -> None:
     """Connect this process to a cluster."""
     quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False, "namespace": None}
     if address == LOCAL:
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # else Ray writes one to the home of this user
         ray.init(address=LOCAL, include_dashboard=False, **quiet)
         return
     if address != "auto":
