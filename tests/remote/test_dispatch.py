@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from ringfeed.remote.dispatch import FIRST_S, FLIGHTS, HEDGE_S, Dispatch, Job
+from ringfeed.remote.dispatch import FIRST_S, FLIGHTS, HEDGE_S, PROBE_S, Dispatch, Job
 
 ATTEMPTS = 2
 
@@ -51,6 +51,16 @@ def test_there_is_room_for_a_window_of_jobs_an_actor() -> None:
     assert dispatch.room == -1
     dispatch.answered(made[0][1], 0.1)
     assert [rows for _, _, rows in send(dispatch)] == [(0,)]
+
+
+def test_calls_are_bounded_beyond_one_an_actor() -> None:
+    """Their answers have bytes, which come here all at once if they like."""
+    dispatch = Dispatch(ATTEMPTS, most_calls=4)
+    rooms = []
+    for actor in range(5):
+        dispatch.join(actor, "a")
+        rooms.append((dispatch.capacity, dispatch.room))
+    assert rooms == [(2, 2), (4, 4), (4, 4), (4, 4), (5, 5)]
 
 
 def test_a_second_answer_is_dropped() -> None:
@@ -156,6 +166,36 @@ def test_a_call_that_did_not_come_through_is_made_elsewhere_at_once() -> None:
     assert dispatch.overdue(5.0, None) == []
 
 
+def test_a_suspect_that_owes_no_answer_is_probed() -> None:
+    """By what another is at, since it may not answer: it has its turn again when it does."""
+    dispatch, job = three()
+    ((actor, flight, rows),) = send(dispatch)
+    dispatch.unreached(flight, 1.0)
+    ((other, second, _),) = send(dispatch, 1.0)
+    assert send(dispatch, 0.9 + PROBE_S) == []
+    ((probed, probe, same),) = send(dispatch, 1.0 + PROBE_S)
+    assert (probed, same) == (actor, rows)
+    assert send(dispatch, 1.0 + 9 * PROBE_S) == [], "the answer is waited for"
+    dispatch.unreached(probe, 20.0)
+    assert send(dispatch, 20.0) == [], "the other makes it"
+    ((_, probe, _),) = send(dispatch, 20.0 + PROBE_S)
+    assert dispatch.answered(probe, 23.0) is job
+    assert dispatch.answered(second, 23.1) is None
+    assert (dispatch.suspects, dispatch.suspect_nodes, other) == (set(), frozenset(), 2)
+
+
+def test_the_death_of_a_suspect_that_was_probed_blames_no_row() -> None:
+    """Nor is the job made again for it."""
+    dispatch, job = three()
+    ((actor, flight, _),) = send(dispatch)
+    dispatch.unreached(flight, 1.0)
+    ((_, second, _),) = send(dispatch, 1.0)
+    assert len(send(dispatch, 1.0 + PROBE_S)) == 1
+    assert dispatch.lost(actor) == []
+    assert (send(dispatch, 4.0), job.alone, dispatch.rerun) == ([], False, 0)
+    assert dispatch.answered(second, 4.0) is job
+
+
 def test_a_call_that_is_not_carried_out_is_made_again_so_often() -> None:
     """Then the job is given back."""
     dispatch, job = three()
@@ -223,6 +263,7 @@ class Model(RuleBasedStateMachine):
         self.queues: dict[int, list[int]] = {}  # of each actor, in order
         self.rows: Counter[tuple[Any, int]] = Counter()  # made or given up
         self.dropped: set[Any] = set()
+        self.probes: set[int] = set()
         self.deaths: Counter[tuple[Any, int]] = Counter()
         self.added: list[tuple[Any, int]] = []
         self.number = 0
@@ -249,7 +290,9 @@ class Model(RuleBasedStateMachine):
         """Make calls."""
         for actor, flight, job in self.dispatch.sends(self.now_s):
             assert actor in self.actors
-            assert actor not in self.dispatch.suspects
+            if actor in self.dispatch.suspects:
+                assert not self.queues[actor], "it is probed only where it owes no answer"
+                self.probes.add(flight)
             assert not job.is_over
             assert flight not in self.flights
             self.flights[flight] = actor, job
@@ -325,9 +368,9 @@ class Model(RuleBasedStateMachine):
             assert len(set(map(id, jobs))) == len(jobs), "an actor has a job once"
             assert len(jobs) <= self.dispatch.window
             assert len(jobs) <= 1 or not any(job.alone for job in jobs if not job.is_over) or self._had_it_before(jobs)
-            live.update(job for job in jobs if not job.is_over)
+            live.update(self.flights[flight][1] for flight in queue if flight not in self.probes)
             assert actor in self.actors or not queue
-        assert all(count <= FLIGHTS for count in live.values())
+        assert all(count <= FLIGHTS for job, count in live.items() if not job.is_over)
 
     @staticmethod
     def _had_it_before(jobs: list[Job]) -> bool:

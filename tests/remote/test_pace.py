@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from remote_sets import Samples
 from ringfeed import Array, Loader, Ray
 from ringfeed.data.terms import Terms
 from ringfeed.engine.plan import make_plan
-from ringfeed.remote.pace import in_flight, row_size, set_pace
+from ringfeed.remote.pace import flights_size, in_flight, most_calls, row_size, set_pace
 from ringfeed.remote.private import PrivateSlot
 from ringfeed.ring import _ring
 from ringfeed.ring.segment import Segment
@@ -73,12 +74,34 @@ def test_an_answer_is_not_too_large() -> None:
     assert tickets(source_of(given, spec, rows=8), Ray(workers=1), row_ns=1) == [4, 4]
 
 
+def test_answers_that_are_waited_for_are_no_more_than_256_mb() -> None:
+    """Of tickets, or of whole batches."""
+    assert most_calls(source_of(np.zeros(1000), rows=64)) == 500
+    assert most_calls(source_of(np.zeros((1000, 1000)), rows=64)) == 32
+    assert most_calls(source_of(np.zeros((2000, 2000)), rows=64)) == 8
+    collated = source_of(np.zeros((1000, 100)), rows=64)
+    assert most_calls(collated) == 32
+    collated.at_once = True
+    assert most_calls(collated) == 5
+
+
 def test_a_plan_has_cells_for_all_calls() -> None:
     """The tickets that one process holds are counted, and not the process."""
     with Loader(Samples(), batch_size=64, workers=0, backend=FakeRay(workers=16)) as loader:
         assert loader.plan.layout.cells == _ring.MAX_CELLS
     with Loader(Samples(), batch_size=64, workers=0, backend=FakeRay(workers=1)) as loader:
         assert loader.plan.layout.cells == 16
+
+
+def test_a_plan_has_the_rows_on_their_way() -> None:
+    """Of eight calls an actor, but no more than 256 MB a bridge; and of one an actor in any case."""
+    with Loader(Samples(), batch_size=64, workers=0, backend=FakeRay(workers=2)) as loader:
+        assert loader.plan.flights_size == 2 * 8 * 64 * 72
+        assert "73.7 kB of rows on their way from the cluster" in str(loader.plan)
+        assert loader.plan.total - replace(loader.plan, flights_size=0).total == 2 * 8 * 64 * 72
+    source = source_of(np.zeros((1000, 1000)), rows=8)
+    assert [flights_size(Ray(workers=n), source) for n in (1, 16, 100)] == [64_000_000, 256_000_000, 800_000_000]
+    assert flights_size(Ray(workers=16, bridges=2), source) == 512_000_000
 
 
 def test_what_is_converted_is_sent_as_it_was_given() -> None:

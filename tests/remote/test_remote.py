@@ -10,7 +10,7 @@ import pytest
 
 import ringfeed
 from fake_fleet import FakeRay
-from remote_sets import KINDS, Samples, content
+from remote_sets import KINDS, Changes, Samples, bytes_of, content, moved
 from ringfeed import Loader
 from watching import wait_until
 
@@ -99,6 +99,17 @@ def test_a_bridge_that_dies_is_replaced(tmp_path: Path, here: dict[str, Any]) ->
     script = {"bridge_dies": 4, "lives": str(tmp_path / "died")}
     assert content(dataset, workers=0, backend=remote(**script), **given) == here["samples"]
     assert (tmp_path / "died").exists()
+
+
+@pytest.mark.parametrize("kind", ["samples", "iterable"])
+def test_actors_of_a_node_that_is_gone_are_replaced(kind: str, here: dict[str, Any]) -> None:
+    """Though no call says that they are dead: the cluster does not name the node any more."""
+    dataset, given = KINDS[kind]
+    with Loader(dataset, seed=1, timeout_s=None, workers=0, backend=remote(2, vanishes={"a": 3}), **given) as loader:
+        found = [bytes_of(loader) for _ in range(2)]
+        wait_until(lambda: loader.stats().remote.deaths == 1 and loader.stats().remote.there == 2)
+        assert [*loader.stats().remote.nodes] == ["10.0.0.0"], "the only one that is left"
+    assert found == here[kind]
 
 
 def test_workers_here_and_actors_fill_the_same_batches(here: dict[str, Any]) -> None:
@@ -193,11 +204,9 @@ def test_ranks_have_each_sample_once_and_a_state_goes_on_with_fewer() -> None:
     assert sorted([*(row for found, _ in first for row in found), *rest]) == [*range(100)]
 
 
-class Changes(Samples):
-    """A dataset that is another in each epoch."""
-
-    def on_epoch_end(self) -> None:
-        self.large = self.large + 1000
+def test_epochs_that_are_set_broken_off_and_gone_on_with() -> None:
+    """Of a dataset that changes with each."""
+    assert moved(workers=0, backend=remote()) == moved(workers=1)
 
 
 def test_what_a_hook_changes_is_sent_to_actors() -> None:

@@ -11,6 +11,7 @@ doubles     calls that are answered twice
 unreached   calls that do not come through
 broken      calls that are not carried out
 poison      indices of the dataset that kill each actor
+vanishes    nodes, and the calls from which on they are no more and nothing comes from there
 refuses     nodes whose actors do not start
 differs     nodes whose actors run another NumPy
 store       bytes of each node's object store
@@ -64,8 +65,8 @@ class FakeActor:
         threading.Thread(target=self._run, daemon=True).start()
 
     def tell(self, event: Event) -> None:
-        """Have the bridge see an event, unless this actor is dead."""
-        if not self.is_dead:
+        """Have the bridge see an event, unless this actor is dead, or its node."""
+        if not self.is_dead and self.node in self.fleet.rooms():
             self.fleet.events.put(event)
 
     def die(self, why: str) -> None:
@@ -148,12 +149,17 @@ class FakeFleet:
             return False
         return True
 
+    def rooms(self) -> dict[str, int]:
+        """Return how many actors each node has room for that is there."""
+        rooms, never = self.script.get("nodes", {"a": 8, "b": 8}), float("inf")
+        return {name: rooms[name] for name in rooms if self._calls < self.script.get("vanishes", {}).get(name, never)}
+
     def nodes(self) -> list[Node]:
         """Return the nodes of the script."""
-        rooms = self.script.get("nodes", {"a": 8, "b": 8})
+        store = self.script.get("store", 10**9)
         return [
-            Node(name, f"10.0.0.{place}", {"CPU": room}, self.script.get("store", 10**9))
-            for place, (name, room) in enumerate(rooms.items())
+            Node(name, f"10.0.0.{place}", {"CPU": room}, store)
+            for place, (name, room) in enumerate(self.rooms().items())
         ]
 
     def put(self, piece: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import ringfeed
 from ringfeed import Interleave, Loader, Mix
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 
 class Samples:
@@ -25,6 +26,13 @@ class Samples:
     def __getitem__(self, index: int) -> Any:
         drawn = ringfeed.rng().integers(0, 100, (4, 4)).astype(np.int32)
         return drawn + self.large[index].astype(np.int32), index
+
+
+class Changes(Samples):
+    """A dataset that is another in each epoch."""
+
+    def on_epoch_end(self) -> None:
+        self.large = self.large + 1000
 
 
 class Into(Samples):
@@ -100,10 +108,25 @@ def leaves_of(batch: Any) -> list[Any]:
     return [np.asarray(batch)]
 
 
+def bytes_of(batches: Iterable[Any]) -> list[list[Any]]:
+    """Return the content of each batch."""
+    return [[(leaf.dtype.str, leaf.shape, leaf.tobytes()) for leaf in leaves_of(batch)] for batch in batches]
+
+
 def content(dataset: Any, epochs: int = 2, **given: Any) -> list[list[list[Any]]]:
     """Return all that a loader gives in some epochs, as bytes."""
     with Loader(dataset, **{"seed": 1, "timeout_s": 60, **given}) as loader:
-        return [
-            [[(leaf.dtype.str, leaf.shape, leaf.tobytes()) for leaf in leaves_of(batch)] for batch in loader]
-            for _ in range(epochs)
-        ]
+        return [bytes_of(loader) for _ in range(epochs)]
+
+
+def moved(**given: Any) -> list[list[list[Any]]]:
+    """Return what a loader gives whose dataset changes, from an epoch set by hand, broken off, and gone on with."""
+    given = {"batch_size": 16, "shuffle": True, "seed": 1, "timeout_s": 60, **given}
+    with Loader(Changes(), **given) as loader:
+        loader.set_epoch(3)
+        broken_off = bytes_of(islice(loader, 2))
+        state = loader.state_dict()
+        rest = [bytes_of(loader) for _ in range(2)]
+    with Loader(Changes(), **given) as other:
+        other.load_state_dict(state)
+        return [broken_off, *rest, bytes_of(other)]

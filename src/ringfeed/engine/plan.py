@@ -49,6 +49,7 @@ class Plan:
     states_size: int = 0  # of what is kept of iterables
     store: StoreSizes | None = None  # of the elements that one of the workers reads for the others
     element_size: int = 0  # of the first of them
+    flights_size: int = 0  # of the rows that a cluster may send at a time
     advice: str = ""
     """What would make it smaller, in words."""
     forkserver: bool = False
@@ -93,10 +94,10 @@ class Plan:
 
     @property
     def total(self) -> int:
-        """Bytes of slots, control block, what is kept of iterables, and the dataset's copies for the workers."""
+        """Bytes of slots, control block, what is kept of iterables or on its way, and copies of the dataset."""
         dataset = self.dataset_shared + self.copies * self.dataset_per_worker
         streams = self.states_size + self.elements_size
-        return self.slots * self.slot_size + self.control_size + streams + dataset
+        return self.slots * self.slot_size + self.control_size + streams + dataset + self.flights_size
 
     def _parts(self) -> list[str]:
         """Say what the total is for."""
@@ -105,6 +106,8 @@ class Plan:
             parts.append(f"{show_bytes(self.states_size)} for the iterables")
         if self.store is not None:
             parts.append(f"{show_bytes(self.elements_size)} for {self.store.entries} elements as large as the first")
+        if self.flights_size:
+            parts.append(f"{show_bytes(self.flights_size)} of rows on their way from the cluster")
         if self.dataset_shared:
             parts.append(f"{show_bytes(self.dataset_shared)} of the dataset")
         if self.dataset_per_worker:
@@ -167,6 +170,7 @@ def make_plan(  # noqa: PLR0913 - every figure of the plan
     at_once: bool = False,
     forkserver: bool = False,
     more: int = 0,
+    flights_size: int = 0,
 ) -> Plan:
     """Return the plan for ``slots``, or for as many slots as ``memory`` holds; ``at_once``: a worker fills a batch.
 
@@ -184,7 +188,7 @@ def make_plan(  # noqa: PLR0913 - every figure of the plan
         layout = Layout.of(spec, rows, indices, cells)
         control_size = _control_size(count, cells, workers)
         sizes = control_size, dataset_shared, dataset_per_worker, states_size
-        plan = Plan(layout, count, workers, *sizes, forkserver=forkserver)
+        plan = Plan(layout, count, workers, *sizes, forkserver=forkserver, flights_size=flights_size)
         if element_size is None:
             return plan
         from ringfeed.relay.sizes import StoreSizes  # noqa: PLC0415 - its room
@@ -233,7 +237,7 @@ def plan_for(options: Options, source: Source, packed: DatasetPickle | None) -> 
         states_size=source.states_size,
         element_size=source.innermost.element_size if options.readers else None,
         at_once=source.at_once,
-        more=_more_tickets(options),
+        **_remote_terms(options, source),
     )
     workers, memory = options.workers + options.readers + options.bridges, options.memory
     if "slots" in options.auto and memory is None:
@@ -252,13 +256,13 @@ def plan_for(options: Options, source: Source, packed: DatasetPickle | None) -> 
     return plan
 
 
-def _more_tickets(options: Options) -> int:
-    """Return how many tickets are worked on at a time beyond one a worker."""
+def _remote_terms(options: Options, source: Source) -> dict[str, int]:
+    """Return how many tickets a cluster works on at a time beyond one a worker, and the bytes of their rows."""
     if options.remote is None:
-        return 0
-    from ringfeed.remote.pace import in_flight  # noqa: PLC0415 - its room
+        return {}
+    from ringfeed.remote.pace import flights_size, in_flight  # noqa: PLC0415 - its room
 
-    return in_flight(options.remote)
+    return {"more": in_flight(options.remote), "flights_size": flights_size(options.remote, source)}
 
 
 def tuner_for(options: Options, plan: Plan) -> Tuner | None:

@@ -47,6 +47,7 @@ class Bridge:
         from ringfeed.remote.claims import Claims, lander_of  # noqa: PLC0415
         from ringfeed.remote.crew import Crew  # noqa: PLC0415
         from ringfeed.remote.dispatch import Dispatch  # noqa: PLC0415
+        from ringfeed.remote.pace import most_calls  # noqa: PLC0415
         from ringfeed.remote.sent import Sent  # noqa: PLC0415
         from ringfeed.ring import _ring  # noqa: PLC0415
         from ringfeed.ring._snapshot import Observer  # noqa: PLC0415
@@ -66,7 +67,9 @@ class Bridge:
         self._observer = Observer(ring)
         end = _ring.WorkerEnd(ring, config.number, terms.lane, yields=terms.leaves)
         self._claims = Claims(end, lander_of(source, config.offsets, ring))
-        self._dispatch = Dispatch(terms.max_attempts, splits=not (source.whole or source.at_once))
+        self._dispatch = Dispatch(
+            terms.max_attempts, splits=not (source.whole or source.at_once), most_calls=most_calls(source)
+        )
         self._changed = threading.Condition(threading.RLock())
         self._fleet: Fleet = _open_fleet(terms)
         self._sent = Sent(self._fleet)
@@ -130,7 +133,8 @@ class Bridge:
                 self._crew.note_silence(f"{type(error).__name__}: {error}")
             else:
                 with self._changed:
-                    self._crew.note_nodes(nodes, time.monotonic())
+                    for actor in self._crew.note_nodes(nodes, time.monotonic()):
+                        self._end_actor(actor, "was on a node that is gone")
             time.sleep(NODES_S)
 
     def _is_over(self) -> bool:

@@ -66,11 +66,12 @@ class Crew:
 
     # ---- nodes ----
 
-    def note_nodes(self, nodes: list[Node], now_s: float) -> None:
-        """Take over which nodes there are."""
+    def note_nodes(self, nodes: list[Node], now_s: float) -> list[int]:
+        """Take over which nodes there are; returns the actors of those that are there no more."""
         self._heard_s, self._silence = now_s, ""
         self._nodes = {node.name: node for node in nodes}
         self._addresses.update((node.name, node.address) for node in nodes)
+        return [actor for actor, post in self._posts.items() if post.node not in self._nodes]
 
     def note_silence(self, why: str) -> None:
         """Take note that the cluster's head does not answer; say so once."""

@@ -12,6 +12,7 @@ be lost with the death of the call after it. A row that has then cost ``max_atte
 
 from __future__ import annotations
 
+import sys
 from bisect import insort
 from collections import deque
 from operator import attrgetter
@@ -26,6 +27,7 @@ FLIGHTS = 2  # live calls of one job, at most
 HEDGE_S = 1.0  # a call is hedged after so long, or
 HEDGE_MEDIANS = 8  # after so many medians
 FIRST_S = 10.0  # while no call was answered: an actor may import what the dataset needs
+PROBE_S = 2.0  # between two calls to a suspect that owes no answer
 SEEN = 64  # calls that the median is of
 MEAN_OF = 16  # answers that a moving mean is of
 IDLE = 0.05  # of an actor's time, from which its window is too small
@@ -56,6 +58,7 @@ class Send(NamedTuple):
 class _Flight(NamedTuple):
     job: Job
     sent_s: float
+    is_probe: bool = False  # whether another call is to make the job
 
 
 class _Actor:
@@ -63,18 +66,19 @@ class _Actor:
         self.node = node
         self.flights: dict[int, _Flight] = {}  # in the order of their calls
         self.suspect_s: float | None = None  # since when it is one
+        self.asked_s = 0.0  # when it was last found not to answer, or was probed
 
 
 class Dispatch:
     """The jobs of one bridge and the actors that it has."""
 
-    def __init__(self, max_attempts: int, *, splits: bool = True) -> None:
-        """``splits``: whether rows of a job can be made one by one."""
+    def __init__(self, max_attempts: int, *, splits: bool = True, most_calls: int = sys.maxsize) -> None:
+        """``splits``: whether rows of a job can be made one by one; ``most_calls``: beyond one an actor, at a time."""
         self.window = LEAST_WINDOW
         self.most_window = MOST_WINDOW
         self.hedged = self.rerun = self.dropped = self.calls = 0  # counts for the statistics
         self.flight_s = 0.0  # that calls took, all together
-        self._max_attempts, self._splits = max_attempts, splits
+        self._max_attempts, self._splits, self._most_calls = max_attempts, splits, most_calls
         self._actors: dict[int, _Actor] = {}
         self._suspect_nodes: set[str] = set()
         self._waiting: list[Job] = []  # by order
@@ -120,9 +124,8 @@ class Dispatch:
         for lane in [lane for lane, owner in self._lanes.items() if owner == actor]:
             del self._lanes[lane]
         given_up = []
-        for place, (flight, (job, _)) in enumerate(gone.flights.items()):
-            job.flights.pop(flight, None)
-            if job.is_over:
+        for place, (flight, (job, *_)) in enumerate(gone.flights.items()):
+            if job.flights.pop(flight, None) is None or job.is_over:
                 continue
             self.rerun += len(job.rows)
             if place == 0 and blame and self._is_given_up(job):
@@ -153,12 +156,15 @@ class Dispatch:
     @property
     def capacity(self) -> int:
         """How many calls the actors have at a time."""
-        return self.window * len(self._actors)
+        return self._calls_of(len(self._actors))
 
     @property
     def room(self) -> int:
         """How many more jobs may be added."""
-        return self.window * sum(actor.suspect_s is None for actor in self._actors.values()) - len(self._live)
+        return self._calls_of(sum(actor.suspect_s is None for actor in self._actors.values())) - len(self._live)
+
+    def _calls_of(self, actors: int) -> int:
+        return max(actors, min(self.window * actors, self._most_calls))
 
     @property
     def jobs(self) -> int:
@@ -197,12 +203,25 @@ class Dispatch:
                 if not job.alone and job.lane is None and not job.flights:
                     break  # no actor has room
                 continue
-            flight, self._next_flight = self._next_flight, self._next_flight + 1
-            self._actors[actor].flights[flight] = _Flight(job, now_s)
-            job.flights[flight] = actor
+            made.append(self._send(actor, _Flight(job, now_s)))
+            job.flights[made[-1].flight] = actor
             self._waiting.remove(job)
-            made.append(Send(actor, flight, job))
-        return made
+        return [*made, *self._probes(now_s)]
+
+    def _send(self, actor: int, made: _Flight) -> Send:
+        flight, self._next_flight = self._next_flight, self._next_flight + 1
+        self._actors[actor].flights[flight] = made
+        return Send(actor, flight, made.job)
+
+    def _probes(self, now_s: float) -> Iterator[Send]:
+        """Yield a call of what another actor is at for each suspect that owes no answer: it may be back, or dead."""
+        for number, actor in self._actors.items():
+            if actor.suspect_s is None or actor.flights or now_s < actor.asked_s + PROBE_S:
+                continue
+            under_way = (job for job in reversed(self._live) if job.flights and job.lane is None and not job.alone)
+            if (job := next(under_way, None)) is not None:
+                actor.asked_s = now_s
+                yield self._send(number, _Flight(job, now_s, is_probe=True))
 
     def _actor_for(self, job: Job, held: set[int]) -> int | None:
         if job.lane is not None and (owner := self._lanes.get(job.lane)) in self._actors:
@@ -283,13 +302,13 @@ class Dispatch:
         actor, found = self._take(flight)
         if actor is not None:
             self._suspect(actor, now_s)
-        if found is not None and not found.job.is_over:
+        if found is not None and not found.is_probe and not found.job.is_over:
             self._wait_again(found.job)
 
     def broken(self, flight: int) -> Job | None:
         """Take note that a call was not carried out; returns the job if that was tried often enough."""
         _, found = self._take(flight)
-        if found is None or found.job.is_over:
+        if found is None or found.is_probe or found.job.is_over:
             return None
         job = found.job
         job.deaths += 1
@@ -321,20 +340,21 @@ class Dispatch:
         """Hedge the calls that are late."""
         late_s = now_s - self.patience_s
         for actor in [*self._actors.values()]:
-            for job, sent_s in [*actor.flights.values()]:
-                if not job.is_over and sent_s < late_s:
+            for job, sent_s, is_probe in [*actor.flights.values()]:
+                if not (job.is_over or is_probe) and sent_s < late_s:
                     self._suspect(actor, now_s)
                     self._wait_again(job)
 
     def _suspect(self, actor: _Actor, now_s: float) -> None:
         """Send an actor nothing until it answers; others go on with its lanes."""
         self._suspect_nodes.add(actor.node)
+        actor.asked_s = now_s
         if actor.suspect_s is not None:
             return
         actor.suspect_s = now_s
         for lane in [lane for lane, owner in self._lanes.items() if self._actors.get(owner) is actor]:
             del self._lanes[lane]
-            for job, _ in actor.flights.values():
+            for job, *_ in actor.flights.values():
                 if job.lane == lane and not job.is_over:
                     self._wait_again(job)
 
@@ -356,6 +376,6 @@ class Dispatch:
     def under_way(self) -> Iterator[tuple[int, str, float, Job]]:
         """Yield what each actor is at: its number, its node, since when, and the job."""
         for number, actor in self._actors.items():
-            for job, sent_s in actor.flights.values():
+            for job, sent_s, _ in actor.flights.values():
                 yield number, actor.node, sent_s, job
                 break

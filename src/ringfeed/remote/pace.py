@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ringfeed.remote.dispatch import LEAST_WINDOW
+from ringfeed.remote.dispatch import LEAST_WINDOW, MOST_WINDOW
 
 if TYPE_CHECKING:
     from ringfeed.data.base import Source
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 TICKET_NS = 20_000_000  # a call costs the bridge 0.3 ms
 MIXED_NS = 5_000_000  # beside workers here, which fill the same batches
 TICKET_BYTES = 8_000_000  # what comes in an answer, and not by the object store
+BYTES = 256_000_000  # of answers that a bridge waits for, at most; one call an actor is always under way
 
 
 def in_flight(ray: Ray) -> int:
@@ -25,6 +26,22 @@ def row_size(source: Source) -> int:
     """Return the bytes of a row as an actor sends it."""
     leaves = source.spec.leaves
     return sum(leaf.nbytes // leaf.dtype.itemsize * leaf.given_dtype.itemsize for leaf in leaves)
+
+
+def ticket_size(source: Source) -> int:
+    """Return the most bytes of the rows of one call."""
+    size, row = source.rows * max(1, row_size(source)), row_size(source)
+    return size if source.whole or source.at_once else min(size, max(TICKET_BYTES, row))
+
+
+def most_calls(source: Source) -> int:
+    """Return of how many calls the rows are no more than `BYTES`."""
+    return BYTES // ticket_size(source)
+
+
+def flights_size(ray: Ray, source: Source) -> int:
+    """Return the most bytes of rows that are on their way at a time."""
+    return max(ray.most, min(ray.most * MOST_WINDOW, ray.bridges * most_calls(source))) * ticket_size(source)
 
 
 def set_pace(ring: Ring, source: Source, ray: Ray, *, workers_here: int, calls: int = 0) -> None:
