@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ringfeed.remote.options import Ray
     from ringfeed.ring._ring import Ring
 
-TICKET_NS = 20_000_000  # a call costs the bridge 0.3 ms
+TICKET_NS = 80_000_000  # a call costs an actor 1.4 ms and the bridge 0.3 ms
 MIXED_NS = 5_000_000  # beside workers here, which fill the same batches
 TICKET_BYTES = 8_000_000  # what comes in an answer, and not by the object store
 BYTES = 256_000_000  # of answers that a bridge waits for, at most; one call an actor is always under way
