@@ -2,7 +2,8 @@
 
     --calibrate       what calls cost, as JSON for `ringfeed simulate --calibration`
     --hashes          one hash for each epoch, whatever makes its rows
-    --kills           actors, nodes, bridges killed, nodes stopped, links cut: nothing lost, the longest pause
+    --kills           actors, nodes, bridges, the GCS killed, nodes stopped, links cut: nothing lost, the longest pause;
+                      --kind names one of them, --times how often
     --scale           samples a second of 1, 4, 16 and 64 actors, over what they could give
     --bytes           time and bridge CPU of batches from 0.6 to 38.5 MB
     --link            how much of a link of 1 Gbit/s is used, by one node and by two
@@ -52,6 +53,8 @@ def main() -> int:
     asked = parser.add_mutually_exclusive_group(required=True)
     for name in QUESTIONS:
         asked.add_argument(f"--{name.replace('_', '-')}", dest="asked", action="store_const", const=name)
+    parser.add_argument("--kind", choices=remote_faults.PROMISED, help="of --kills: this one alone")
+    parser.add_argument("--times", type=int, help="of --kills: so often")
     parser.add_argument("--quick", action="store_true", help="few kills, short runs")
     parser.add_argument("--out", type=Path, help="lines of JSON are added to it")
     chosen = parser.parse_args()

@@ -125,7 +125,12 @@ class Reading:
 
     def forget(self) -> None:
         """Begin to count."""
-        self.times_s, self.samples, self.size = [], 0, 0
+        self.hashes, self.times_s, self.samples, self.size = {}, [], 0, 0
+
+    def rate(self) -> float:
+        """Return the samples a second from the first batch to the last."""
+        batches = len(self.times_s)
+        return self.samples / batches * (batches - 1) / (self.times_s[-1] - self.times_s[0]) if batches > 1 else 0.0
 
     def pauses(self) -> list[tuple[float, float]]:
         """Return when each long pause began, and how long it was."""
@@ -169,7 +174,8 @@ def run(terms: Terms) -> dict[str, Any]:
         print(READY, os.getpid(), flush=True)
         before = said(loader)
         reading.forget()
-        counted_s, until_s = time.monotonic(), time.monotonic() + terms.seconds
+        counted_s = time.monotonic()
+        until_s = float("inf") if terms.stop else counted_s + terms.seconds
         for number in numbers(terms):
             reading.epoch(number, until_s)
         took_s = time.monotonic() - counted_s
@@ -180,6 +186,7 @@ def run(terms: Terms) -> dict[str, Any]:
         "there_s": there_s,
         "took_s": took_s,
         "samples": reading.samples,
+        "rate": reading.rate(),
         "bytes": reading.size,
         "batches": len(reading.times_s),
         "hashes": reading.hashes,

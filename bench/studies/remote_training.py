@@ -36,13 +36,16 @@ class Training:
         self._line(READY_S, "ready")
 
     def bridges(self) -> list[int]:
-        """Return the processes of its bridges."""
-        found = leftovers.below(self._process.pid)
-        return [pid for pid in sorted(found) if "ringfeed.remote.bridge" in _command(pid)]
+        """Return the processes of its bridges: those below it that have Ray."""
+        return [pid for pid in sorted(leftovers.below(self._process.pid)) if _has_ray(pid)]
 
     def pid(self) -> int:
         """Return its own."""
         return self._process.pid
+
+    def errors(self) -> str:
+        """Return what it has written to its standard error until now."""
+        return os.pread(self._errors.fileno(), 1 << 20, 0).decode(errors="replace")
 
     def result(self) -> dict[str, Any]:
         """Return what it has found, when it has ended."""
@@ -106,8 +109,8 @@ def wait_until(holds: Any, timeout_s: float) -> bool:
     return True
 
 
-def _command(pid: int) -> str:
+def _has_ray(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
+        return "_raylet" in Path(f"/proc/{pid}/maps").read_text(errors="replace")
     except OSError:
-        return ""
+        return False

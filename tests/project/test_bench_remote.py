@@ -63,13 +63,33 @@ def test_what_links_carry(changed: dict[str, Any], dtype: str) -> None:
 
 
 def test_pauses() -> None:
-    """Long ones are told, and are a death's where they are there a while after it."""
+    """Long ones are told; epochs that warmed up are forgotten, and do not count."""
     reading = remote_run.Reading(remote_run.Terms(), loader=None)  # type: ignore[arg-type]
     reading.times_s = [1.0, 1.05, 3.0, 3.01, 20.0]
     pauses = reading.pauses()
     assert pauses == [(1.05, pytest.approx(1.95)), (3.01, pytest.approx(16.99))]
-    for at_s, longest_s in ((-3.0, 1.95), (2.0, 16.99), (2.9, 16.99), (30.0, 0.0)):
-        assert remote_faults._pause_after(pauses, at_s) == pytest.approx(longest_s)
+    reading.samples = 50
+    assert reading.rate() == pytest.approx(40 / 19)
+    reading.hashes = {0: "of an epoch that warmed up"}
+    reading.forget()
+    assert (reading.hashes, reading.pauses(), reading.rate()) == ({}, [], 0.0)
+
+
+@pytest.mark.parametrize(("pauses", "equal", "kept"), [([], True, True), ([3.1], True, False), ([0.2], False, False)])
+def test_what_a_kill_has_shown(
+    monkeypatch: pytest.MonkeyPatch, pauses: list[float], *, equal: bool, kept: bool
+) -> None:
+    """Any pause counts, whenever it was; the GCS of a cluster is killed once."""
+    found = {"pauses": [(0.0, took_s) for took_s in pauses], "hashes": {"1000": "a"}}
+    rounds: list[int] = []
+
+    def round_of(_: str, often: int) -> dict[str, Any]:
+        rounds.append(often)
+        return {"is_right": equal, "left": False, "found": found}
+
+    monkeypatch.setattr(remote_faults, "_round", round_of)
+    answer = remote_faults._killed("gcs", 3, 3.0)
+    assert (rounds, answer["kept"], answer["longest_s"]) == ([1, 1, 1], kept, max(pauses, default=0.0))
 
 
 def answers(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:

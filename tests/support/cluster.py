@@ -70,13 +70,15 @@ class Node:
         self._keeper = keeper
         self._network = network
 
-    def start(self, cpus: int, resources: dict[str, float], environment: dict[str, str], *where: str) -> None:
+    def start(
+        self, cpus: int, resources: dict[str, float], store: int, environment: dict[str, str], *where: str
+    ) -> None:
         """Start Ray's processes, again where a busy machine takes longer than Ray waits."""
         options = [
             f"--num-cpus={cpus}",
             f"--resources={json.dumps(resources)}",
             f"--node-ip-address={self.address}",
-            f"--object-store-memory={STORE}",
+            f"--object-store-memory={store}",
             "--disable-usage-stats",
             "--include-log-monitor=false",
             "--dashboard-agent-listen-port=0",  # several nodes have one machine: each port is any that is free
@@ -268,10 +270,10 @@ class Cluster:
         """Where its GCS listens."""
         return (self.folder / "ray_current_cluster").read_text().strip()
 
-    def add(self, cpus: int, *, resources: dict[str, float] | None = None) -> Node:
+    def add(self, cpus: int, *, resources: dict[str, float] | None = None, store: int = STORE) -> Node:
         """Start a node; the first one is the head. One after another is no slower: a start computes on two CPUs."""
         node = self._keep_node()
-        node.start(cpus, resources or {}, self._environment, *self._where())
+        node.start(cpus, resources or {}, store, self._environment, *self._where())
         return node
 
     def _keep_node(self) -> Node:
