@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from ringfeed._callers import frame_above
 from ringfeed._checks import MOST, check_count
+from ringfeed._failure import UsersErrors
 from ringfeed._foreign import refuse_foreign
 from ringfeed._html import table
 from ringfeed._units import show_bytes
@@ -20,7 +21,6 @@ from ringfeed.monitor.memory import Memory, frameworks_in
 from ringfeed.orders._repeated import Repeated
 from ringfeed.orders.asked import DEFAULT_BATCH_SIZE, AskedOrder
 from ringfeed.resume.identity import Identity
-from ringfeed.ring.failure import UsersErrors
 from ringfeed.ring.machine import usable_cpus
 from ringfeed.sources.opening import end_loop, open_readers, open_source, with_weights
 
@@ -90,163 +90,66 @@ class Loader(Generic[Batch_co]):
     and `ringfeed.rng()`. A worker that dies, at any instruction, is replaced and its rows run again: nothing is lost,
     doubled or reordered. ``Loader[tuple[NDArray[np.uint8], NDArray[np.int64]]]`` tells a type checker what a batch is.
 
+    Each parameter in full stands in docs/settings.md.
+
     **What is read**
 
-    dataset: one of these:
-
-        - an object with ``__len__`` and ``__getitem__``, whose ``dataset[i]`` is a sample: an array, a PIL picture, a
-          torch tensor, a number, or nested tuples, lists, dicts or NamedTuples of them. Of a mapping or a dataclass
-          batches have a dict, which every framework knows; None in a sample stays None. Each number in a list is a
-          leaf, unless the spec has an Array in the place of the list. Its methods ``read_into(index, out)`` and
-          ``__getitems__(indices)`` are used where it has them. ``__getitem__`` may be ``async def``: see
-          ``concurrency``.
-        - a tuple or dict of equally long arrays, tensors or Series: columns. A list holds samples, and a list of up to
-          8 arrays that are longer than the list is refused, as they may be columns.
-        - with ``batch_size=None``, an object whose ``dataset[i]`` is a whole batch, such as a Keras ``PyDataset``.
-        - an iterable: an object with ``__iter__`` and no ``__getitem__``, or a function without arguments that returns
-          an iterable. One worker reads it in order, from its start in each epoch, up to ``slots`` batches ahead; the
-          replacement of a dead worker goes on from a state of the iterable's own (see `state_dict`), else starts anew
-          and skips what was read. With ``transform`` or another function of yours, and ``workers`` given as more than
-          one, one more process reads it, and all workers run the function on its elements, which are pickled:
-          docs/streams.md. `Interleave` makes one of several.
-        - `Mix`: several of these but iterables, by weight.
-        - an iterator, such as a generator or a file. A thread of this process reads it, for one epoch.
-
-        The first sample is read here to learn the spec, unless ``spec`` is given. What ``__getitem__`` opens on first
-        use, each worker process opens for itself: if reading sample 0 here leaves something in the dataset that cannot
-        be pickled, the dataset gets back the attributes it had. Its methods ``on_epoch_begin()`` and
-        ``on_epoch_end()`` run in this process, and the workers see what they change.
+    dataset: an object with ``__len__`` and ``__getitem__``, whose ``dataset[i]`` is a sample: an array, a number, or
+        nested tuples, lists, dicts or NamedTuples of them; a tuple or dict of equally long arrays; with
+        ``batch_size=None``, one whose ``dataset[i]`` is a whole batch, such as a Keras ``PyDataset``; an iterable, or a
+        function that returns one, which one worker reads in order; a `Mix`, a `Pack`, an `Interleave`; an iterator,
+        which a thread of this process reads for one epoch. The first sample is read here, unless ``spec`` is given.
     batch_size: samples a batch; None where ``dataset[i]`` is a whole batch.
-    max_batch_size: with ``batch_size=None`` and with ``collate_fn``, the most rows a batch has; by default the rows of
-        batch 0. With ``batch_sampler``, the most samples a list has.
+    max_batch_size: with ``batch_size=None``, ``collate_fn`` and ``batch_sampler``, the most rows of a batch.
     spec: what a sample looks like, as in ``{"image": ringfeed.Array((224, 224, 3), "uint8")}``; by default what sample
-        0 looks like. An Array with ``scale=``, ``mean=`` and the like converts uint8 samples to float32, one with
-        ``cast=True`` numbers of any dtype; one of dtype "S16" or "U16" takes bytes or str up to that length. With
-        ``form=`` samples differ in length, and so do those of `Bytes` and `Text`. An Array with ``variable=`` is the
-        short word for ``form="pad"``. Also taken, in place of an Array: ``tf.TensorSpec`` and
-        ``jax.ShapeDtypeStruct``, with ``batch_size=None`` that of a whole batch, such as the ``element_spec`` of a
-        ``tf.data.Dataset``.
+        0 looks like.
 
     **What the workers make of it**
 
-    transform: a function of each sample, called in the worker. What it returns is written into the slot, and ``spec``
-        is that of what it returns. It is given what ``dataset[i]`` returned, and must not write into arrays of the
-        dataset's own. Or it returns None, or the sample that it was given, and changes the sample in place: then it is
-        given arrays over the slot, numbers as arrays of shape (); nothing is copied again, and nothing of the dataset
-        is changed. (A sample of tensors, or one that gets other leaves, and is returned: it is given a copy.) Which of
-        them it does is seen with sample 0, which is read for it with ``spec``, too. A second parameter named ``rng``
-        gets the sample's generator, that of `ringfeed.rng`. It works with samples of every kind of dataset, of each
-        member of a `Mix`, but not with ``batch_size=None``. ``read_into`` is used where samples are changed in place,
-        else ``__getitem__``. A sample that it fails with is a failed sample.
-    batch_transform: a function of each batch of this loader, as a view of the slot that holds it, called in the worker
-        when its samples are there, with ``batch_size=None``, too. It changes the batch in place, or returns a batch of
-        the same shapes and dtypes, which is written into the slot; ``transform`` is for other shapes. Of leaves with a
-        form it is given a copy, which is written back, and their samples may become longer or shorter. Its ``rng``, and
-        `ringfeed.rng` in it, depend on seed, epoch and the indices of the batch's samples (with ``batch_size=None``
-        they are those of ``dataset[i]``): the same with any number of workers, others where a run goes on with another
-        batch size or world size, since its batches are others. One worker then makes the whole batch, and several
-        batches are made side by side: the default is workers + 2 slots. With ``on_error="skip"`` it is given the
-        samples that did not fail; a batch that it fails with is left out. Under a `PrioritizedSampler` it is given the
-        samples without their indices and weights.
-    collate_fn: a function of a list of samples, as torch has it, called in the worker: it returns the batch, any
-        structure of arrays, numbers' arrays and tensors with the batch as their first axis, which is written into the
-        slot as a whole. ``spec`` is that of a row of what it returns, learnt from the first batch; batches may have
-        fewer rows than that one, and more up to ``max_batch_size`` (with ``spec``, by default ``batch_size``), and
-        ``Array(variable=)`` in ``spec`` lets them differ in shape, as where it pads to the longest. The price: the
-        samples are kept as objects and written twice, by collate_fn and into the slot, and one worker makes a batch,
-        where several fill a plain one together; the default is workers + 2 slots. Each sample has its own random
-        numbers; those of a parameter ``rng``, and of `ringfeed.rng` in it, are those of ``batch_transform``, where they
-        go on. ``transform`` comes before it, ``batch_transform`` after. A sample that fails does not reach it with
-        ``on_error="skip"``; a batch that it fails with is then left out, and one that is None always. With
-        ``batch_size=None`` it is called with each ``dataset[i]``. Not with a `PrioritizedSampler`. ``read_into`` is not
-        used.
-    worker_init_fn: a function of a worker's number, called once in each worker before its first sample, in one that
-        replaces a dead worker, too; not with ``workers=0``. What it raises is a WorkerError. See `worker_info`.
+    transform: a function of each sample, which returns a sample, or changes it in place.
+    batch_transform: a function of each batch, as a view of its slot, which changes it or returns one of its shapes.
+    collate_fn: a function of a list of samples that returns the batch, as torch has it.
+    worker_init_fn: a function of a worker's number, called once in each worker before its first sample.
 
     **In which order**
 
     shuffle: a new order each epoch, a pure function of (seed, epoch). True mixes all samples; a number, such as
-        ``10_000``, those of a window, for storage that is read in order: see `WindowShuffle`.
-    seed: what the orders and `ringfeed.rng` begin with, an integer of 0 or more. None: drawn once, and shown by the
-        loader's ``repr``, so that the run can be had again; a state that is loaded brings its own.
-    sampler: the order, instead of ``shuffle``: `WeightedSampler`, `SubsetSampler`, `StratifiedSampler`,
-        `WindowShuffle` or `PrioritizedSampler`, whose batches carry indices and weights; or an iterable of dataset
-        indices, such as a list or a sampler of torch's, or a function from the number of an epoch to one.
-    batch_sampler: the samples of each batch: `Buckets`, for samples of like length; or an iterable of lists of dataset
-        indices, such as a ``BatchSampler`` of torch's, or a function from the number of an epoch to one. Lists may
-        differ in length up to ``max_batch_size``, by default the length of the first list, which is read for it, or the
-        ``batch_size`` of a ``BatchSampler``. It takes the place of ``batch_size``, ``shuffle``, ``sampler`` and, but
-        for `Buckets`, ``drop_remainder``.
+        ``10_000``, those of a window: see `WindowShuffle`.
+    seed: what the orders and `ringfeed.rng` begin with; None: drawn once, and shown by the loader's ``repr``.
+    sampler: the order, instead of ``shuffle``: one of ringfeed's samplers, an iterable of dataset indices, or a
+        function from the number of an epoch to one.
+    batch_sampler: the samples of each batch: `Buckets`, or an iterable of lists of dataset indices, or a function from
+        the number of an epoch to one.
     drop_remainder: leave out a last batch that would be shorter.
     rank, world_size: of several processes that train together, which one this is, from 0 on, and how many there are.
-        Rank r gets rows ``r * batch_size`` to below ``(r + 1) * batch_size`` of each global batch of
-        ``world_size * batch_size`` samples of the order (``batch_size=None``: one of ``world_size`` batches). All ranks
-        need the same dataset, order and seed: a sampler of yours must give the same order on each. Of an iterable,
-        which must be the same on each, every rank reads all elements and keeps its own. Its ``len()`` plans the batches
-        then, and one that ends earlier is an error; one without needs ``uneven="drop"``. Not with `Interleave`.
-    uneven: what becomes of a last global batch that is not full. "pad" cuts it into equal parts; where these come out
-        one row short, the last row of a part repeats a sample of this global batch (see `padding`), so that all ranks
-        have as many batches, of as many rows. "keep" leaves out that row, and ranks that have no row left have one
-        batch less: for evaluation, where no rank waits for another. "drop" leaves out the global batch, as
-        ``drop_remainder=True`` does.
-    shard: "auto" to find rank and world_size: what torch.distributed, jax.distributed or mpi4py have been initialized
-        with, TF_CONFIG, and the variables of torchrun, Open MPI, MPICH and MVAPICH. ValueError where nothing says it,
-        or where they contradict each other; the loader's ``repr`` says what was found. Where several processes share
-        the parts of one model, give the rank among those that take different samples.
-    fingerprint: tells this dataset from others of its length and spec, where a state is loaded (see `state_dict`); by
-        default the one that a dataset of Hugging Face has.
-    reseed: also seed ``random`` and ``numpy.random``, of whichever process fills, for each sample (12 us a sample).
+    uneven: what becomes of a last global batch that is not full: "pad", "keep" or "drop".
+    shard: "auto" to find rank and world_size.
+    fingerprint: tells this dataset from others of its length and spec, where a state is loaded (see `state_dict`).
+    reseed: also seed ``random`` and ``numpy.random``, of whichever process fills, for each sample.
 
     **How fast**
 
     workers: None for the number of CPUs that this process may use; 0 to fill in this process, when a batch is asked
-        for; "auto" to begin with one and then follow what the measured waits ask for, up to four a CPU (`stats` gives
-        the number).
-    concurrency: samples in flight in all workers together, for a ``__getitem__`` that waits, as for a network. One that
-        is ``async def`` is awaited, in the dataset's own event loop; then the default is two batches, at most 100. A
-        plain one is called in as many threads, which share the worker's dataset. None: one sample a worker, in its own
-        thread. Batches are the same, and their memory is bounded by the slots, of which there are by default as many as
-        hold the samples in flight and two more. A slow sample delays its own batch alone; later slots fill meanwhile.
-        Samples are read by ``__getitem__`` alone; with ``batch_size=None`` batches are counted. A death of a worker
-        blames no sample, but those that were lost so twice are read alone, until one has cost ``max_attempts`` workers.
-        Not for arrays, iterables, `Mix`, `Pack`, ``workers="auto"`` and ``reseed=True``. See docs/waiting.md.
-    backend: "process", or "thread" for datasets that release the GIL or cannot be pickled. Threads share what the
-        dataset has open: with one file and its position, rows come out wrong unless the dataset has a lock. A
-        `ringfeed.Ray` has workers on the nodes of a cluster besides those here: docs/remote.md.
-    start_method: "forkserver": a process that starts with the loader, imports what the dataset needs, and forks workers
-        in the first epoch. Where unpickling or an import opens something (a np.memmap too), starts a thread, makes a
-        generator of random numbers or takes longer than ``timeout_s``, each worker does it for itself. Installed
-        packages stay imported for others while a loader is open, in a warm forkserver (docs/my-gpu-waits.md). "spawn":
-        each worker is a fresh interpreter. Neither imports the user's main module. "fork": workers are copies of this
-        process, which share open files: where they are seen in the dataset, it is refused.
-    prefetch_epochs: whether the workers go on with the next epoch while the last batches of this one are used, so that
-        its first batch does not wait. Batches and their order are the same, and breaking off, `set_epoch`, `skip` and
-        `load_state_dict` stay exact: what was read for another epoch is thrown away. "auto": yes with worker processes,
-        which have a dataset of their own. True: with threads too, which then may read up to ``slots`` batches of the
-        next epoch before the program changes the dataset between two epochs. The same holds for processes where the
-        program changes what they share with it, such as files: give False there. Never with workers=0; hooks, an
-        iterable, and a ``sampler`` of your own forbid it: ValueError with True.
-    pin: register the slots with the CUDA driver, so that a GPU copies from them by itself (see `to_torch`). PlanError
-        without a driver. Copies that you start yourself must be over before the loader is closed.
+        for; "auto" to follow what the measured waits ask for.
+    concurrency: samples in flight in all workers together, for a ``__getitem__`` that waits, as for a network.
+    backend: "process", or "thread" for datasets that release the GIL or cannot be pickled, or a `ringfeed.Ray`.
+    start_method: "forkserver", "spawn" or "fork": how worker processes start. None of them imports your main module.
+    prefetch_epochs: whether the workers go on with the next epoch while the last batches of this one are used.
+    pin: register the slots with the CUDA driver, so that a GPU copies from them by itself (see `to_torch`).
 
     **How much memory**
 
     slots, memory: how many batches exist at once, being filled, ready and in the caller's hands; or the bytes that all
-        shared memory may take ("512MB"), which gives the number of slots. Default: 4 slots, or workers + 2 with
-        ``batch_size=None``. ``slots="auto"`` begins with 2 and opens others as they help, within ``memory`` or else a
-        quarter of what is free; slots that are not open yet are not reserved.
+        shared memory may take ("512MB"), which gives the number of slots. ``slots="auto"`` opens slots as they help.
     copy: hand out copies: a batch that is kept holds no slot, and no warning is given.
 
     **What happens on a failure**
 
-    timeout_s, on_stall: how long to wait for a batch (None: for ever) before StallError ("raise"); or before the
-        workers that are stuck are killed and their rows run again ("restart"), in other slots if SIGKILL cannot end
-        the workers.
-    on_error: "raise" the error of a failed sample in its place in the order, or "skip" the sample. Samples that are
-        None fail, and are so left out; the spec is learnt from the first of up to 32 samples that does not fail.
+    timeout_s, on_stall: how long to wait for a batch (None: for ever) before StallError ("raise"), or before the
+        workers that are stuck are killed and their rows run again ("restart").
+    on_error: "raise" the error of a failed sample in its place in the order, or "skip" the sample.
     max_attempts: how many workers may die of a sample before the sample counts as failed.
-    max_restarts: how many workers may be replaced before WorkerError; None: no limit, but three deaths in a row before
-        anything was filled are always an error.
+    max_restarts: how many workers may be replaced before WorkerError; None: no limit.
     """
 
     if not TYPE_CHECKING:  # which reads `__init__`
@@ -532,18 +435,7 @@ class Loader(Generic[Batch_co]):
         it is the start of the next. Workers, slots, backend and start method are not in it. In microseconds, from any
         thread and from a signal handler.
 
-        An iterable is read again up to its place, unless it has ``state_dict()`` and ``load_state_dict(state)``,
-        or the iterators have them that it returns: Hugging Face's datasets and torchdata's
-        loaders, for example. Then ``streams`` has the newest of its own states at or before that place, and few
-        elements are read again. The worker takes a state every few batches, in at most a hundredth of its time or else
-        every 64 batches. An iterable with states is read as a copy that is made for each epoch. A state must be JSON,
-        of at most 32 kB and 1 MB for all iterables, and must change as elements are read. One that is not so is left
-        out, with one UserWarning that says why. It must lead to the element ahead of which it was taken: where no
-        element comes that is an error, but another element is not noticed. `ringfeed.testing.check_resume` finds that,
-        and what a state does not hold, such as a buffer that shuffles (an iterable with Hugging Face's is read again).
-
-        What is read again for longer than a second, of an iterable, a sampler or a dataset's hooks, is told by one
-        UserWarning.
+        An iterable is read again up to its place, unless it has states of its own: docs/resume.md.
 
         batches: how many of this epoch the training loop has had, where only it knows: tf.data and Keras read ahead of
             the step, and without ``batches`` StateError is raised there.
@@ -627,11 +519,11 @@ class Loader(Generic[Batch_co]):
             with loader.trace("run.html"):
                 model.fit(loader.to_keras())
 
-        A name that ends in ``.html`` makes one page for any browser, which needs no network: the timeline, the stalls,
-        the memory, what limits the run and what to change. It needs ``pip install 'ringfeed[report]'``, or else raises
-        ModuleNotFoundError here. Any other name gets a trace for https://ui.perfetto.dev and chrome://tracing, of which
-        ``ringfeed report run.json`` makes the page later. A thread looks at the ring every millisecond, which takes
-        about one percent of a CPU; nothing else becomes slower. OSError where there can be no such file.
+        A name that ends in ``.html`` makes one page for any browser: the timeline, the stalls, the memory, what limits
+        the run. It needs ``pip install 'ringfeed[report]'``, or else raises ModuleNotFoundError here. Any other name
+        gets a trace for https://ui.perfetto.dev and chrome://tracing, of which ``ringfeed report run.json`` makes the
+        page later. A thread looks at the ring every millisecond, which takes about one percent of a CPU. OSError where
+        there can be no such file.
         """
         from ringfeed.report.traced import begin_trace  # noqa: PLC0415 - its room
 
