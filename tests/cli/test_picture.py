@@ -12,7 +12,7 @@ from rich.console import Console
 from looks import MS, S, look, slot, worker
 from ringfeed.cli.discover import forget
 from ringfeed.cli.render import LETTERS, STYLES, Pair, _stall, picture
-from ringfeed.ring.snapshot import Geometry, Snapshot
+from ringfeed.monitor.snapshot import Geometry, Snapshot
 
 pytestmark = pytest.mark.once
 

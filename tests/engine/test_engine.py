@@ -13,7 +13,7 @@ import pytest
 import ringfeed
 from datasets import Misbehaving, Oracle, check, flat
 from ringfeed.engine.settling import Settler
-from ringfeed.ring._snapshot import Observer
+from ringfeed.monitor._snapshot import Observer
 from watching import lose_patience, pool_of, wait_until
 
 BACKENDS = [

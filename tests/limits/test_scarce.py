@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ringfeed.ring import free_memory
+from ringfeed.monitor import free_memory
 from scarcity import MB, live
 
 if TYPE_CHECKING:

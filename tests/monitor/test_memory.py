@@ -23,9 +23,9 @@ from datasets import Oracle
 from ringfeed._units import show_bytes
 from ringfeed.engine.plan import make_plan
 from ringfeed.monitor import memory
+from ringfeed.monitor._snapshot import Observer
 from ringfeed.monitor.memory import Held, Memory, Pages, WorkerMemory
 from ringfeed.monitor.stats import Stats
-from ringfeed.ring._snapshot import Observer
 from ringfeed.spec.spec import Array, Spec
 from ringfeed.workers.processes import Processes
 from watching import pids, wait_until

@@ -20,7 +20,7 @@ from watching import wait_until
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ringfeed.ring.snapshot import Slot
+    from ringfeed.monitor.snapshot import Slot
 
 
 def events(path: Path) -> list[dict[str, Any]]:

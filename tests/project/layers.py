@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2] / "src" / "ringfeed"
 LAYERS = (
     "errors",
-    "_process _units _html _progress _classes _callers _checks _foreign",
+    "_failure _process _units _html _progress _classes _callers _checks _foreign",
     "conversion ring orders",
     "spec",
     "coercion introspection",
@@ -30,8 +30,9 @@ LAYERS = (
     "datasets transforms",
     "waiting",
     "transport",
+    "monitor",
     "relay",
-    "workers monitor",
+    "workers",
     "forkserver threads remote resume tuning report sources",
     "profiling simulation",
     "engine frameworks",

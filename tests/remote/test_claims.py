@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from ringfeed import Array
+from ringfeed._failure import decode, encode
 from ringfeed.engine.plan import make_plan
+from ringfeed.monitor._snapshot import Observer
 from ringfeed.remote._land import Lander
 from ringfeed.remote.claims import Claim, Claims
 from ringfeed.remote.filled import Filled, Packed, failed
 from ringfeed.ring import _ring
-from ringfeed.ring._snapshot import Observer
-from ringfeed.ring.failure import decode, encode
 from ringfeed.ring.segment import Segment
 from ringfeed.spec.spec import Spec
 

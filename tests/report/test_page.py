@@ -20,7 +20,7 @@ from watching import wait_until
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ringfeed.ring.snapshot import Slot, Worker
+    from ringfeed.monitor.snapshot import Slot, Worker
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("bokeh") is None, reason="bokeh is not installed")
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ringfeed.ring.failure import LIMIT, End, Failure, Kind, Nothing, RemoteError, decode, encode, kind_of
+from ringfeed._failure import LIMIT, End, Failure, Kind, Nothing, RemoteError, decode, encode, kind_of
 
 
 class TwoArguments(Exception):  # noqa: N818 - it stands for a user's

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import ringfeed
+from ringfeed.monitor.free_memory import free_memory
 from ringfeed.ring import machine as limits
-from ringfeed.ring.free_memory import free_memory
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,8 +17,8 @@ import pytest
 import ringfeed
 from ringfeed._units import show_bytes
 from ringfeed.engine.plan import make_plan
+from ringfeed.monitor._snapshot import Observer
 from ringfeed.ring import segment
-from ringfeed.ring._snapshot import Observer
 from ringfeed.ring.machine import show_limit
 from ringfeed.ring.segment import Segment, open_ring, reserve
 from ringfeed.spec.spec import Array, Spec

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from ringfeed.engine.plan import make_plan
+from ringfeed.monitor._snapshot import Observer
 from ringfeed.ring import _ring
-from ringfeed.ring._snapshot import Observer
 from ringfeed.ring.segment import Segment
 from ringfeed.spec.spec import Array, Spec
 

@@ -1,4 +1,4 @@
-"""`ringfeed.ring._snapshot`: a control block looked at from outside. The C tests place the states beneath."""
+"""`ringfeed.monitor._snapshot`: a control block looked at from outside. The C tests place the states beneath."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from ringfeed.engine.plan import make_plan
+from ringfeed.monitor._snapshot import Observer
 from ringfeed.ring import _ring
-from ringfeed.ring._snapshot import Observer
 from ringfeed.ring.segment import Segment, reserve
 from ringfeed.spec.spec import Array, Spec
 

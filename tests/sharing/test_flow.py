@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ringfeed import Loader, StallError
-from ringfeed.ring.failure import decode
+from ringfeed._failure import decode
 from ringfeed.sharing.copy_policy import GRACE_S
 from ringfeed.sharing.flow import Flow
 from ringfeed.sharing.terms import Cut, Terms

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ringfeed._failure import decode, encode
 from ringfeed.errors import SpecError
-from ringfeed.ring.failure import decode, encode
 from ringfeed.spec.spec import Array, Leaf, Spec
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ringfeed.ring.snapshot import Consumer, Slot, Snapshot, Worker
+from ringfeed.monitor.snapshot import Consumer, Slot, Snapshot, Worker
 
 MS = 10**6
 S = 10**9

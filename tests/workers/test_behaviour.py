@@ -18,7 +18,7 @@ import leftovers
 import ringfeed
 from datasets import Misbehaving, Oracle, check, drain
 from guests import DEEDS, Guest, Leaving, Length, Mutating, MutatingBatches, Returning, Versions
-from ringfeed.ring._snapshot import Observer
+from ringfeed.monitor._snapshot import Observer
 from watching import lose_patience, pool_of, start_script, wait_until
 
 pytestmark = pytest.mark.once

@@ -22,7 +22,7 @@ import ringfeed
 from datasets import Oracle, Reshuffling, Witness, check, drain, told
 from ringfeed.forkserver import fork
 from ringfeed.forkserver import main as forkserver_main
-from ringfeed.ring._snapshot import Observer
+from ringfeed.monitor._snapshot import Observer
 from ringfeed.ring.machine import show_limit
 from ringfeed.workers import channel as channels
 from watching import pids, pool_of, run_script, start_script, wait_until

@@ -20,7 +20,7 @@ import pytest
 import leftovers
 import ringfeed
 from datasets import FOREVER_S
-from ringfeed.ring._snapshot import Observer
+from ringfeed.monitor._snapshot import Observer
 from ringfeed.workers import processes
 from ringfeed.workers.process import WorkerProcess
 from watching import lose_patience, pids, pool_of, wait_until

@@ -11,9 +11,9 @@ import pytest
 
 import ringfeed
 from datasets import FOREVER_S, Oracle
-from ringfeed.ring._snapshot import Observer
-from ringfeed.workers import stacks
-from ringfeed.workers.stacks import Stacks
+from ringfeed.monitor import stacks
+from ringfeed.monitor._snapshot import Observer
+from ringfeed.monitor.stacks import Stacks
 from watching import lose_patience, pids, pool_of, wait_until
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from ringfeed.ring.snapshot import Worker
+from ringfeed.monitor.snapshot import Worker
 from ringfeed.workers.watchdog import PAUSE_NS, Watchdog
 
 HOUR_NS = 3600 * 10**9

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ringfeed.errors import RingfeedError
-from ringfeed.ring._snapshot import Observer
+from ringfeed.monitor._snapshot import Observer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from typing_extensions import Self
 
-    from ringfeed.ring.snapshot import Snapshot
+    from ringfeed.monitor.snapshot import Snapshot
 
 MEMORY_S = 10.0  # the verdict speaks of so much of the past
 CONTROL = "/memfd:ringfeed-control (deleted)"

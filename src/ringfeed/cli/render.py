@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from ringfeed.cli.discover import Attached
-    from ringfeed.ring.snapshot import Geometry, Slot, Snapshot
+    from ringfeed.monitor.snapshot import Geometry, Slot, Snapshot
 
 LONG_S = 10.0  # at one ticket
 VERDICT_LINES = 3  # kept for it, so that what is below stays where it is

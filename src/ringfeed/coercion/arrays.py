@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ringfeed._checks import error_of
-from ringfeed.coercion.refusals import way_out
+from ringfeed.coercion.refusals import expected_of, for_dtype, way_out
 from ringfeed.spec.array import MAX_AXES, TEXT, AnyArray, AnyDtype, Leaf, may_cast, shown
-from ringfeed.spec.matching import expected_of, for_dtype
 from ringfeed.spec.values import SKIPS_NONE, from_array, from_number, has_array, is_number
 
 if TYPE_CHECKING:

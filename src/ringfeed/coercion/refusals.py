@@ -1,15 +1,21 @@
-"""What to return in the place of a value that no leaf can be; no package is imported to know its classes."""
+"""What to return in the place of a value that is not what its leaf takes; no package is imported to know its class."""
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from ringfeed._callers import callers_depth
+from ringfeed._checks import error_of
 from ringfeed._classes import class_names
-from ringfeed.spec.array import Array
+from ringfeed.spec.array import Array, may_cast, shown
 from ringfeed.spec.values import SKIPS_NONE, is_number
 
 if TYPE_CHECKING:
-    from ringfeed.spec.array import AnyArray
+    from ringfeed.errors import SpecError
+    from ringfeed.spec.array import AnyArray, Leaf
 
 _ARRAY_OF = "make it a list, each of whose items is a leaf, or numpy.asarray() of that list, which is one leaf"
 _TIME = "return numpy.datetime64() of it or, for a framework, its .timestamp()"
@@ -75,8 +81,68 @@ def other_structure(value: Any, model: Any, where: str) -> str:
     )
 
 
+def other_array(found: AnyArray, shape: tuple[int, ...], leaf: Leaf, where: str) -> SpecError:
+    """Return the error for an array of another dtype or shape than the leaf takes."""
+    if found.dtype != leaf.given_dtype:
+        return error_of(where, f"has dtype {found.dtype}", expected_of(leaf, str(leaf.dtype)), for_dtype(found, leaf))
+    whole = found.ndim > len(shape)
+    expected, remedy = _for_shape(shape, leaf)
+    if leaf.cast is None and not leaf.variable and len(shape) == len(leaf.shape):
+        remedy += _BY_SPEC[whole]
+    return error_of(where, f"has {'rows of ' if whole else ''}shape {shape}", expected, remedy)
+
+
+_BY_SPEC = {  # whether it is of a whole batch
+    False: "; or have samples of many shapes by spec= with variable=, form='pad' or form='ragged'",
+    True: "; or have batches of many shapes by spec= with variable= and max_batch_size=",
+}
+
+
+def for_dtype(found: AnyArray, leaf: Leaf) -> str:
+    """Say what to do about an array of another dtype than the leaf's."""
+    if leaf.cast is not None:
+        return "return uint8 from __getitem__, or leave scale=, offset=, mean=, std= and layout= out of spec="
+    if leaf.casts:
+        return f"cast=True makes no {leaf.dtype} of {found.dtype}: convert it in __getitem__"
+    if may_cast(found.dtype, leaf.dtype):
+        return "convert it in __getitem__, give this dtype in spec=, or have it converted by cast=True of its Array"
+    return "convert it in __getitem__, or give this dtype in spec="
+
+
+def expected_of(leaf: Leaf, otherwise: str) -> str:
+    """Say what the dataset is to give for a leaf that converts it."""
+    return otherwise if leaf.cast is None else f"uint8 of shape {leaf.given_shape}, which is converted to float32"
+
+
+def _for_shape(shape: tuple[int, ...], leaf: Leaf) -> tuple[str, str]:
+    """Return what was expected in the place of a shape that is not the leaf's, and what to do."""
+    if not leaf.variable:
+        remedy = "every sample must have the shape of the spec: crop, pad or resize it in __getitem__"
+        if shape == leaf.shape:
+            remedy = "return (height, width, channels), which layout='CHW' turns round, or leave layout= out of spec="
+        return expected_of(leaf, str(leaf.shape)), remedy
+    all_vary = len(leaf.variable) == len(leaf.shape)
+    expected = f"{leaf.shape} or less" + ("" if all_vary else f" along the axes {leaf.variable}")
+    if len(shape) != len(leaf.shape):
+        return expected, "every batch must have the axes of the spec: reshape it in __getitem__"
+    pairs = list(zip(shape, leaf.shape, strict=True))
+    if any(got != most for axis, (got, most) in enumerate(pairs) if axis not in leaf.variable):
+        return expected, "crop, pad or resize it in __getitem__, or name the axis in variable= of spec="
+    return expected, "crop it in __getitem__, or give a larger shape in spec="
+
+
 def _are_numbers(value: Any, model: Any) -> bool:
     """Whether a list of numbers stands where sample 0 has one of another length."""
     if not isinstance(value, list | tuple) or type(value) is not type(model) or not model:
         return False
     return all(isinstance(one, Array) and not one.shape for one in model) and all(map(is_number, value))
+
+
+def warn_of_numbers(value: Any, where: str) -> None:
+    """Warn of such a list."""
+    dtype = np.asarray(value).dtype if set(map(type, value)) != {float} else "float32"
+    message = (
+        f"{where} is {shown(value)} numbers, each of which is a leaf and an array of its own in a batch; return "
+        f"numpy.asarray() of it for one leaf, or give spec= with Array(({len(value)},), {str(dtype)!r}) in its place"
+    )
+    warnings.warn(message, UserWarning, stacklevel=callers_depth())

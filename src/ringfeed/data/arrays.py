@@ -10,7 +10,6 @@ from ringfeed.data.base import Source
 from ringfeed.data.rows import Rows
 from ringfeed.errors import SpecError
 from ringfeed.spec.spec import Spec
-from ringfeed.spec.values import adopted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,13 +58,10 @@ class ArraySource(Source):
             return
         spec = inferred if given is None else given
         _refuse_forms(spec)
-        if inferred != adopted(spec, inferred):
-            plain = spec is spec.before_cast()
-            remedy = "leave spec= out" if plain else "it converts uint8 arrays of the samples' shape"
-            if any(leaf.casts for leaf in spec.leaves):
-                remedy = "cast=True converts arrays of the samples' shape, and none of fractions into whole numbers"
-            message = f"spec= says {self.terms.spec!r}, but the arrays are {inferred!r}; {remedy}"
-            raise SpecError(message)
+        if inferred != spec:
+            from ringfeed.coercion.columns import check_columns  # noqa: PLC0415 - its room
+
+            check_columns(spec, inferred, self.terms.spec)
         self.accept(spec, self.indices)
 
     def element(self, index: int) -> Any:

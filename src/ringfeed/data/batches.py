@@ -5,9 +5,9 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Any
 
+from ringfeed._failure import Kind, kind_of
 from ringfeed.data.base import Source, packages_in
 from ringfeed.data.terms import Delivery
-from ringfeed.ring.failure import Kind, kind_of
 from ringfeed.spec.spec import Spec
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from ringfeed._failure import encode
 from ringfeed.orders.rng import SampleContext, installed, reseed
-from ringfeed.ring.failure import encode
 from ringfeed.ring.machine import beyond_caches
 from ringfeed.spec._rows import RowWriter
 

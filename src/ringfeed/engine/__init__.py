@@ -4,8 +4,7 @@ options ──▶ plan ──▶ parts: segment, ring, workers ──▶ Engine 
                                                          ├── lookahead   plans this epoch and the next
                                                          ├── waiting     for workers or views: bounded, explained
                                                          ├── settling    leaves out rows that failed
-                                                         ├── copy_policy which batch keeps its slot
-                                                         └── faults      what went wrong, in words
+                                                         └── copy_policy which batch keeps its slot
 
 `runner` begins one epoch after the other. Imports `resume`, `tuning` and what lies below them.
 """

@@ -5,8 +5,8 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import Self, disjoint_base
 
-from ringfeed.engine.faults import Loss
 from ringfeed.errors import RingfeedError
+from ringfeed.monitor.faults import Loss
 from ringfeed.monitor.stats import Stats
 from ringfeed.ring._ring import Lease, Ring
 from ringfeed.spec._fields import Fields

@@ -16,8 +16,9 @@ from ringfeed.ring cimport _cring as c
 from ringfeed.spec._fields cimport Fields
 from ringfeed.ring._ring cimport Lease, Ring
 
-from ringfeed.ring.failure import users_frames
+from ringfeed._failure import users_frames
 from ringfeed.spec.array import copy_of
+from ringfeed.spec.nodes import flatness
 
 
 @cython.final
@@ -31,7 +32,7 @@ cdef class Intake:
     cdef Ring ring
     cdef Fields fields
     cdef object unflatten
-    cdef int flat  # as in `Spec.structure`: 1 a bare leaf, 2 a plain tuple of leaves, 0 anything else
+    cdef int flat
     cdef uint32_t most_rows
     cdef c.rf_terms terms
     cdef public int64_t own_wait_ns
@@ -51,16 +52,12 @@ cdef class Intake:
 
     def __cinit__(self, Ring ring not None, Fields fields not None, spec, uint32_t rows):
         """Take batches of at most `rows` rows, as the spec has them."""
-        structure = spec.structure
         self.ring = ring
         self.fields = fields
         self.unflatten = spec.unflatten
         self.most_rows = rows
+        self.flat = flatness(spec.structure)
         self.terms.room = c.RF_A_SLOT
-        if structure[0] == "leaf":
-            self.flat = 1
-        elif structure[0] == "tuple" and structure[1] is None and all(child[0] == "leaf" for child in structure[2]):
-            self.flat = 2
 
     def set_lets_go(self, bint lets_go):
         """Have the one slot that a caller holds count as free: it drops its batch for the next."""

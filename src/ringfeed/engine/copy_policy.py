@@ -13,10 +13,10 @@ import warnings
 from typing import TYPE_CHECKING
 
 from ringfeed._callers import callers_depth
-from ringfeed.engine.faults import slots_kept
 from ringfeed.errors import SlotsHeldWarning
+from ringfeed.monitor._snapshot import Observer
+from ringfeed.monitor.faults import slots_kept
 from ringfeed.ring import _ring
-from ringfeed.ring._snapshot import Observer
 
 if TYPE_CHECKING:
     from ringfeed.monitor.lease_tracker import LeaseTracker

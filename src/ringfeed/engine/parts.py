@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from ringfeed.engine._iterator import Intake
 from ringfeed.engine.copy_policy import CopyPolicy
+from ringfeed.monitor._snapshot import Observer
 from ringfeed.monitor.lease_tracker import LeaseTracker
 from ringfeed.monitor.memory import Held, Memory, look
 from ringfeed.monitor.stats import Ledger, Setting
 from ringfeed.ring import _ring
-from ringfeed.ring._snapshot import Observer
 from ringfeed.ring.machine import usable_cpus
 from ringfeed.ring.segment import Segment
 from ringfeed.spec._fields import Fields

@@ -14,9 +14,9 @@ from ringfeed._html import table
 from ringfeed._units import parse_memory, show_bytes
 from ringfeed.engine.options import DEFAULT_SLOTS
 from ringfeed.errors import PlanError
+from ringfeed.monitor.free_memory import check_free, free_memory
 from ringfeed.monitor.stats import Setting
 from ringfeed.ring import _ring
-from ringfeed.ring.free_memory import check_free, free_memory
 from ringfeed.ring.segment import MIN_SLOTS, Sizes, worker_ids
 from ringfeed.spec.layout import Layout
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ringfeed.engine.faults import Loss, over_total, sample_failed, source_ended
+from ringfeed.monitor.faults import Loss, over_total, sample_failed, source_ended
 from ringfeed.monitor.lease_tracker import Debug
 from ringfeed.spec.builder import BatchBuilder
 
@@ -76,7 +76,8 @@ class Settler:
             error = None if delivery.ended is None else source_ended(*delivery.ended)
             return Loss(error, [index for _, index, _ in delivery.failed], delivery.is_none)
         if delivery.failed:
-            return Loss(sample_failed(lease, delivery.failed, parts.source, parts.pool, parts.options))
+            attempts = parts.options.max_attempts
+            return Loss(sample_failed(lease, delivery.failed, parts.source, parts.pool.death_of, attempts))
         return Loss(None, [], delivery.is_none)
 
     def _over_total(self, indices: list[int], leaf: int, need: int) -> Loss:

@@ -11,9 +11,9 @@ import gc
 from typing import TYPE_CHECKING
 
 from ringfeed.engine.copy_policy import SOON_NS
-from ringfeed.engine.faults import overwritten, slots_held, stalled
 from ringfeed.engine.parts import FOREVER_NS
 from ringfeed.errors import ClosedError
+from ringfeed.monitor.faults import overwritten, slots_held, stalled
 from ringfeed.ring import _ring
 from ringfeed.spec.builder import BatchBuilder
 

@@ -14,10 +14,10 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ringfeed._failure import decode
 from ringfeed.errors import ClosedError, WorkerError
 from ringfeed.forkserver import warm
 from ringfeed.ring._ring import wait_for
-from ringfeed.ring.failure import decode
 from ringfeed.ring.machine import is_shortage, reason
 from ringfeed.workers import channel as channels
 from ringfeed.workers.process import Launcher, WorkerProcess

@@ -8,10 +8,9 @@ import numpy as np
 
 from ringfeed._checks import error_of
 from ringfeed.coercion.arrays import from_list, in_dtype
-from ringfeed.coercion.refusals import way_out
+from ringfeed.coercion.refusals import for_dtype, way_out
 from ringfeed.forms.forms import Masked, Padded, Ragged, parted
 from ringfeed.spec.array import UINT8, shown
-from ringfeed.spec.matching import for_dtype
 from ringfeed.spec.values import from_array
 
 if TYPE_CHECKING:

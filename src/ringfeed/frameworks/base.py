@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ringfeed._checks import check_count
+from ringfeed._failure import UsersErrors
 from ringfeed.frameworks.facts import LoaderFacts
 from ringfeed.orders._repeated import Repeated
-from ringfeed.ring.failure import UsersErrors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sized

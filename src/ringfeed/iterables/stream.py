@@ -10,11 +10,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from ringfeed._failure import End
 from ringfeed.errors import FunctionError, StateError
 from ringfeed.iterables import opening
 from ringfeed.orders.replay import Replay
 from ringfeed.ring._ring import now_ns
-from ringfeed.ring.failure import End
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

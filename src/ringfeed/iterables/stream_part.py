@@ -14,9 +14,9 @@ import copy
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ringfeed._failure import End
 from ringfeed.iterables.opening import length_of
 from ringfeed.orders.rng import reseed
-from ringfeed.ring.failure import End
 
 if TYPE_CHECKING:
     from ringfeed.iterables.stream import Stream

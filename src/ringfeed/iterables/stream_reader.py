@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ringfeed._failure import End
 from ringfeed.iterables import opening
 from ringfeed.iterables.state_taker import StateTaker
 from ringfeed.iterables.stream import Stream
 from ringfeed.orders.rng import reseed
-from ringfeed.ring.failure import End
 
 if TYPE_CHECKING:
     from ringfeed.data.reader import Reader

@@ -10,13 +10,13 @@ from inspect import isgeneratorfunction
 from typing import TYPE_CHECKING, Any
 
 from ringfeed._classes import class_names, is_iterable
+from ringfeed._failure import End, Kind, encode, kind_of
 from ringfeed.data.base import Source
 from ringfeed.errors import SpecError
 from ringfeed.iterables import opening
 from ringfeed.iterables.opening import PeekableIterator, is_iterator
 from ringfeed.iterables.states import StreamStates, states_size
 from ringfeed.iterables.stream_reader import StreamReader
-from ringfeed.ring.failure import End, Kind, encode, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -17,10 +17,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringfeed._checks import check_choice, check_count
+from ringfeed._failure import RemoteError
 from ringfeed.data.batches import batches_in
 from ringfeed.errors import ClosedError, WorkerError
 from ringfeed.keras.pydataset import draws_kept, open_feed
-from ringfeed.ring.failure import RemoteError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

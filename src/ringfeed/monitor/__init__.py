@@ -1,4 +1,5 @@
-"""What a running loader does: counts, memory, a timeline, and where batches were taken.
+"""What a running loader does: slots and workers, counts, memory, a timeline, and where batches were taken.
 
-Reads the control block and the kernel; changes nothing. `bottleneck` puts the figures into words.
+Reads the control block (`_snapshot`) and the kernel, and changes nothing. `bottleneck` puts the figures into words,
+`faults` what went wrong. Imports nothing of `workers` and `engine`, which look on by it.
 """

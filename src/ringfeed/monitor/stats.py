@@ -16,9 +16,9 @@ from ringfeed.ring import _ring
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from ringfeed.monitor._snapshot import Observer
     from ringfeed.monitor.memory import Memory
     from ringfeed.monitor.remote import RemoteStats
-    from ringfeed.ring._snapshot import Observer
 
 Side = Literal["workers", "slots"]
 

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from ringfeed.ring._snapshot import Observer
-    from ringfeed.ring.snapshot import Slot, Snapshot, Worker
+    from ringfeed.monitor._snapshot import Observer
+    from ringfeed.monitor.snapshot import Slot, Snapshot, Worker
 
 EVERY_S = 0.001
 MEMORY_NS = 250_000_000  # between two looks at the memory of processes

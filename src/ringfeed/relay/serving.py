@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ringfeed._failure import End, encode
 from ringfeed._units import show_bytes
 from ringfeed.data.reader import Reader
 from ringfeed.errors import FunctionError
@@ -13,7 +14,6 @@ from ringfeed.relay.elements import Packer
 from ringfeed.relay.sizes import REGION
 from ringfeed.relay.store import ELEMENT, END, ERROR, Store, TooLargeError
 from ringfeed.ring._ring import now_ns
-from ringfeed.ring.failure import End, encode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

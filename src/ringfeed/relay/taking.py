@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from ringfeed._failure import End, Kind, decode
 from ringfeed.data.reader import Reader
 from ringfeed.relay import _words
 from ringfeed.relay.elements import unpack
 from ringfeed.relay.serving import LOOK_NS
 from ringfeed.relay.store import END, ERROR, Store
-from ringfeed.ring.failure import End, Kind, decode
 
 if TYPE_CHECKING:
     from ringfeed.data.base import Source

@@ -43,6 +43,7 @@ class Bridge:
 
     def __init__(self, channel: Descriptor) -> None:
         """Wait for the `WorkerConfig`, open the segment, and connect to the cluster."""
+        from ringfeed.monitor._snapshot import Observer  # noqa: PLC0415
         from ringfeed.remote.board import Board  # noqa: PLC0415 - after the guard, like all that is slow
         from ringfeed.remote.claims import Claims, lander_of  # noqa: PLC0415
         from ringfeed.remote.crew import Crew  # noqa: PLC0415
@@ -50,7 +51,6 @@ class Bridge:
         from ringfeed.remote.pace import most_calls  # noqa: PLC0415
         from ringfeed.remote.sent import Sent  # noqa: PLC0415
         from ringfeed.ring import _ring  # noqa: PLC0415
-        from ringfeed.ring._snapshot import Observer  # noqa: PLC0415
         from ringfeed.ring.segment import open_ring  # noqa: PLC0415
         from ringfeed.workers import channel as channels  # noqa: PLC0415
 
@@ -282,9 +282,9 @@ class Bridge:
 
     def _give_up(self, job: Job, why: str) -> None:
         """Have rows fail that no actor can make."""
+        from ringfeed._failure import encode  # noqa: PLC0415
         from ringfeed.errors import FunctionError  # noqa: PLC0415
         from ringfeed.remote.filled import failed  # noqa: PLC0415
-        from ringfeed.ring.failure import encode  # noqa: PLC0415
 
         claim = job.ticket
         text = f"{self._source.describe_read(job.rows[0], claim.indices[job.rows[0]])} {why}"
@@ -294,7 +294,7 @@ class Bridge:
 
 def noted(record: bytes, node: str) -> bytes:
     """Have an error say on which node it was raised."""
-    from ringfeed.ring.failure import with_note  # noqa: PLC0415
+    from ringfeed._failure import with_note  # noqa: PLC0415
 
     return with_note(record, f"on node {node}", read_only=READ_ONLY) if record else record
 

@@ -10,12 +10,12 @@ import threading
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
+from ringfeed._failure import encode
 from ringfeed.data.reader import IDLE_NS
 from ringfeed.remote import _land
 from ringfeed.remote._land import Lander
 from ringfeed.remote.filled import failed
 from ringfeed.ring import _ring
-from ringfeed.ring.failure import encode
 from ringfeed.ring.machine import beyond_caches
 from ringfeed.waiting import _claims
 
@@ -157,7 +157,7 @@ class Claims:
         return True
 
     def fail(self, claim: Claim, record: bytes, rows: Sequence[int] | None = None) -> bool:
-        """Have these rows fail, by default those that have not come; ``record`` is of `ring.failure.encode`."""
+        """Have these rows fail, by default those that have not come; ``record`` is of `_failure.encode`."""
         rows = sorted(claim.missing) if rows is None else rows
         return self.land(claim, failed(len(rows), record), rows)
 

@@ -38,5 +38,5 @@ Part: TypeAlias = "tuple[Sequence[int], Filled]"  # of a claim: rows of the tick
 
 
 def failed(rows: int, record: bytes) -> Filled:
-    """Return the answer of a call of which no row could be made; ``record`` says why, as `ring.failure.encode` does."""
+    """Return the answer of a call of which no row could be made; ``record`` says why, as `_failure.encode` does."""
     return Filled((), rows, tuple((row, b"" if row else record) for row in range(rows)))

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ringfeed._failure import encode
 from ringfeed.data.reader import Port
+from ringfeed.monitor._snapshot import Observer
 from ringfeed.remote import _land
 from ringfeed.remote.filled import Filled
 from ringfeed.ring import _ring
-from ringfeed.ring._snapshot import Observer
-from ringfeed.ring.failure import encode
 from ringfeed.ring.segment import Segment, Sizes
 from ringfeed.spec.array import Array
 from ringfeed.spec.layout import Layout

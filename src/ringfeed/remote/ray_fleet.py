@@ -30,11 +30,11 @@ from ray.exceptions import (
 )
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from ringfeed._failure import decode, encode
 from ringfeed.errors import WorkerError
 from ringfeed.remote.desk import Desk, Facts, guard
 from ringfeed.remote.fleet import Answer, Broken, Died, Hired, Node, Refused, Unreached
 from ringfeed.remote.options import LOCAL
-from ringfeed.ring.failure import decode, encode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

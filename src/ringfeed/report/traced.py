@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable
 
+    from ringfeed.monitor._snapshot import Observer
     from ringfeed.monitor.stats import Stats
-    from ringfeed.ring._snapshot import Observer
 
 PAGES = (".html", ".htm")
 

@@ -3,8 +3,7 @@
     segment ──▶ _ring.Ring         plan, bind, take     (the consumer)
        │           └── Lease       holds a slot until the last view of it dies
        └──────▶ _ring.WorkerEnd    claim, publish       (a worker)
-                _snapshot          reads the control block of any loader; snapshot: what it says, in types and words
 
-`machine` knows what this system allows, `failure` why a row is missing. No module here imports NumPy, so a worker's
-guard starts before NumPy does. Imports only `errors` and `_units`.
+`machine` knows what this system allows. No module here imports NumPy, so a worker's guard starts before NumPy does.
+Imports only `errors` and `_units`.
 """

@@ -366,7 +366,7 @@ cdef class Ring:
         return (reaped.claims, reaped.index, reaped.deaths, reaped.epoch, reaped.batch, reaped.row,
                 reaped.given_up, STAGES.get(reaped.stage, ""))
 
-    # ---- looking on: see _snapshot.pyx ----
+    # ---- looking on: see monitor/_snapshot.pyx ----
 
     cdef c.rf_slot_report slot_report(self, uint32_t slot) noexcept:
         return c.rf_report_slot(self.ring, slot)

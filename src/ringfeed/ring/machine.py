@@ -1,6 +1,6 @@
 """What this machine lets a loader have: descriptors, threads, system calls; asked before anything starts.
 
-How much memory it has free stands in `free_memory`. A worker imports this module: it stays light.
+How much memory it has free stands in `monitor.free_memory`. A worker imports this module: it stays light.
 
 check_processes()   whether worker processes can be started and watched
 check_futex()       whether one process can wait for another

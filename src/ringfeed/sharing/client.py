@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ringfeed._checks import MOST, check_count
-from ringfeed.ring.failure import UsersErrors
+from ringfeed._failure import UsersErrors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

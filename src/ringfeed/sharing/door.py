@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Literal
 
+from ringfeed._failure import decode
 from ringfeed.errors import StallError, WorkerError
-from ringfeed.ring.failure import decode
 from ringfeed.ring.segment import keep_standard_descriptors
 from ringfeed.sharing.client import SharedLoader
 from ringfeed.sharing.connection import HOST_S, Connection

@@ -8,8 +8,8 @@ import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringfeed._callers import callers_depth
+from ringfeed._failure import decode, users_frames
 from ringfeed.errors import ClosedError, SlotsHeldWarning, SupersededError
-from ringfeed.ring.failure import decode, users_frames
 from ringfeed.sharing.messages import Inbox
 from ringfeed.spec._fields import Fields
 from ringfeed.spec.array import copy_of

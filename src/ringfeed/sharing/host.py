@@ -16,10 +16,10 @@ import traceback
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from ringfeed._failure import encode
 from ringfeed.errors import ClosedError, SlotsHeldWarning, SpecError
 from ringfeed.loader import stream_of
 from ringfeed.ring._ring import Descriptor
-from ringfeed.ring.failure import encode
 from ringfeed.sharing.flow import Flow
 from ringfeed.sharing.guest import Guest
 from ringfeed.sharing.host_loader import HostLoader

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ringfeed._failure import encode
 from ringfeed.errors import RingfeedError, StallError
-from ringfeed.ring.failure import encode
 from ringfeed.sharing.trainings import Entry, Training
 
 if TYPE_CHECKING:

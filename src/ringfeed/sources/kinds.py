@@ -1,11 +1,7 @@
 """How a dataset is read; what is none is refused, with what to give instead.
 
-No framework is imported for it: its objects are known by the names of their classes.
-
-    (x, y), {"x": x, ...}    all of them arrays, tensors, Series: columns, as NumPy arrays
-    (x, [...]), (x, None)    refused: rows are taken of arrays alone
-    [x, y]                   refused, where they may be columns: up to 8 arrays of one length, which is more than that
-    any other list           samples
+No framework is imported for it: its objects are known by the names of their classes. Columns that are not NumPy's
+arrays are for the room `coercion`.
 """
 
 from __future__ import annotations
@@ -19,14 +15,12 @@ import numpy as np
 
 from ringfeed._classes import class_names, is_iterable
 from ringfeed.data.arrays import leaf_arrays, leaves_of
-from ringfeed.errors import SpecError
 
 if TYPE_CHECKING:
     from ringfeed.data.terms import Terms
 
 _MAY_BE_ASYNC = ("__getitem__", "__getitems__", "read_into")
-FEW = 8  # arrays in a list, which may be columns; more are samples
-_LAZY = {"h5py", "zarr", "dask", "netCDF4", "tables", "tensorstore"}  # packages whose arrays lie elsewhere
+SERIES = {"pandas.Series", "polars.Series"}
 _TABLES = {"pandas.DataFrame": "columns", "polars.DataFrame": "columns", "pyarrow.Table": "column_names"}
 _MAKES_BATCHES = {"torch.DataLoader", "ringfeed.Loader"}
 _GIVES_BATCHES = {"ringfeed.Reiterable", "ringfeed.LoaderAdapter", "ringfeed.BatchIterator", "ringfeed.Repeated"}
@@ -64,105 +58,16 @@ def kind_of(dataset: Any, terms: Terms) -> tuple[Kind, Any]:
     return Kind.AWAITED if is_async else Kind.INDEXED, None
 
 
-# ---- columns ----
-
-
 def _columns_of(dataset: Any, terms: Terms) -> Any:
-    """Return NumPy arrays in the place of columns of any package, and any other dataset as it is.
-
-    SpecError says what to give instead of what may be columns, and cannot be read as such.
-    """
-    if {"pandas.Series", "polars.Series"} & class_names(dataset):
-        return np.asarray(dataset)  # its own numbers are labels
-    if terms.batch_size is None:
-        return dataset
-    if isinstance(dataset, list) and terms.spec is None:
-        _refuse_ambiguous(dataset)
-    if not isinstance(dataset, tuple | dict) or not dataset:
+    """Return NumPy arrays in the place of columns of any package, and any other dataset as it is."""
+    if not isinstance(dataset, tuple | list | dict) and SERIES.isdisjoint(class_names(dataset)):
         return dataset
     leaves = [*leaves_of(dataset)]
     if all(isinstance(leaf, np.ndarray) for _, leaf in leaves):
         return dataset
-    if all(_is_array(leaf) for _, leaf in leaves):
-        return _converted(dataset, "dataset")
-    _refuse_mixed(dataset, leaves)
-    return dataset
+    from ringfeed.coercion.columns import columns_of  # noqa: PLC0415 - its room
 
-
-def _is_array(value: Any) -> bool:
-    """Whether a value is an array or a tensor with rows, of whatever package."""
-    if isinstance(value, np.ndarray):
-        return True
-    if not hasattr(type(value), "__array__") and not hasattr(type(value), "__array_interface__"):
-        return False
-    return bool(_shape(value))
-
-
-def _shape(value: Any) -> tuple[int, ...]:
-    try:
-        return tuple(value.shape)
-    except (AttributeError, TypeError, ValueError):
-        return ()
-
-
-def _converted(branch: Any, path: str) -> Any:
-    """Return a tuple or dict with NumPy arrays in the place of all other arrays."""
-    if isinstance(branch, dict):
-        return {key: _converted(child, f"{path}[{key!r}]") for key, child in branch.items()}
-    if isinstance(branch, tuple):
-        parts = [_converted(child, f"{path}[{number}]") for number, child in enumerate(branch)]
-        return branch._make(parts) if hasattr(branch, "_make") else tuple(parts)
-    if isinstance(branch, np.ndarray):
-        return branch
-    kind = f"{type(branch).__module__.partition('.')[0]}.{type(branch).__name__}"
-    if kind.partition(".")[0] in _LAZY:
-        message = (
-            f"{path} is a {kind}, which is read piece by piece, expected an array in memory; give numpy.asarray() of "
-            f"it if it fits there, or an object whose __getitem__(i) reads row i of each column"
-        )
-        raise SpecError(message)
-    try:
-        return np.asarray(branch)
-    except Exception as error:
-        message = f"{path} is a {kind}, of which NumPy can make no array ({error}); give a NumPy array in its place"
-        raise SpecError(message) from error
-
-
-def _refuse_ambiguous(dataset: list[Any]) -> None:
-    """Refuse a few arrays of one length in a list."""
-    if not 0 < len(dataset) <= FEW or not all(_is_array(member) and _shape(member) for member in dataset):
-        return
-    lengths = {_shape(member)[0] for member in dataset}
-    if len(lengths) == 1 and (length := lengths.pop()) > len(dataset):
-        count = "1 array" if len(dataset) == 1 else f"{len(dataset)} arrays"
-        message = (
-            f"the dataset is a list of {count} of length {length}, expected a tuple of columns or many samples; give "
-            f"tuple() of it for {length} samples, numpy.stack() of it for {len(dataset)}"
-        )
-        raise SpecError(message)
-
-
-def _refuse_mixed(dataset: Any, leaves: list[tuple[str, Any]]) -> None:
-    """Refuse columns that are not all arrays, and would be asked for sample 0."""
-    if isinstance(dataset, dict):
-        if type(dataset) is not dict or any(isinstance(key, int) for key in dataset):
-            return
-    elif not any(map(_is_array, dataset)):
-        return  # samples
-    what = "dict" if isinstance(dataset, dict) else "tuple"
-    for path, leaf in leaves:
-        if _is_array(leaf):
-            continue
-        is_nest = isinstance(leaf, list) and leaf and all(map(_is_array, leaf))
-        remedy = "make it a tuple, as in ((x1, x2), y)" if is_nest else "give numpy.asarray() of it"
-        found = "None" if leaf is None else f"of type {type(leaf).__name__}"
-        message = f"{path} is {found}, expected an array like all in a {what} of arrays; " + (
-            "leave it out" if leaf is None else remedy
-        )
-        raise SpecError(message)
-
-
-# ---- all other objects ----
+    return columns_of(dataset, leaves, is_whole=terms.batch_size is None, has_spec=terms.spec is not None)
 
 
 def _refusal(dataset: Any, batch_size: int | None) -> str | None:

@@ -2,11 +2,11 @@
 
     sample ──▶ Spec (a tree of Array leaves) ──▶ Layout (offsets in a slot)
                                                    ├── _rows    samples into the rows of a claim
-                                                   │     _structure  its leaves    _values  what each is
+                                                   │     _values     what each leaf of them is
                                                    │     _writer     values into fields
                                                    └── _fields  the fields of a slot as NumPy arrays
 
 `form` is what is asked of a leaf whose samples differ in length; the room `forms` has the answers. The room `coercion`
-makes arrays of values that are neither arrays nor numbers. the room `conversion`
+finds leaves in nested containers, and makes arrays of values that are neither arrays nor numbers. The room `conversion`
 turns uint8 into floating point on the way. Imports only `ring` and, where they are needed, those rooms.
 """

@@ -3,7 +3,6 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from ringfeed.ring cimport _cring as c
-from ringfeed.spec._structure cimport Structure
 from ringfeed.spec._writer cimport FieldWriter
 
 
@@ -12,6 +11,10 @@ cdef extern from "times.h" nogil:
 
 
 cdef class RowWriter
+
+
+cdef class Containers:  # see `coercion`
+    cdef tuple leaves_of(self, sample)
 
 
 cdef class RowChange:  # see `transforms`
@@ -24,9 +27,11 @@ cdef class RowWriter:
     cdef public RowChange change  # None: samples stay as they were written
     cdef uint64_t beyond   # caches: bytes of slots
     cdef Py_ssize_t count  # of leaves
-    cdef Structure structure
+    cdef int flat  # as `spec.nodes.flatness` says
+    cdef Containers containers  # None where it is flat
 
     cdef void begin(self, c.rf_claim *claim) noexcept
+    cdef tuple leaves_of(self, sample, int64_t index, str root)
     cdef int write(self, sample, uint8_t *base, Py_ssize_t row, int64_t index) except -1
     cdef int fill_row(self, c.rf_claim *claim, uint32_t row, function, bint in_place, bint timed) except -1
     cdef list views_of(self, c.rf_claim *claim, uint32_t row)

@@ -14,6 +14,9 @@ class _Context(Protocol):
     index: int | None
 
 @disjoint_base
+class Containers: ...
+
+@disjoint_base
 class RowChange: ...
 
 @final

@@ -2,14 +2,15 @@
 """Fills what a worker has claimed, row by row, in bulk or as whole batches, and takes the time of it."""
 
 cimport cython
+from cpython.tuple cimport PyTuple_CheckExact, PyTuple_GET_SIZE
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
 
 from ringfeed.ring cimport _cring as c
-from ringfeed.spec._structure cimport Structure
 from ringfeed.spec._writer cimport FieldWriter
 
 from ringfeed.errors import SpecError
-from ringfeed.ring.failure import Nothing
+from ringfeed._failure import Nothing
+from ringfeed.spec.nodes import flatness
 
 
 cdef extern from "bytes/copy.h" nogil:
@@ -20,11 +21,19 @@ cdef extern from "times.h" nogil:
     uint32_t rf_timed_row(const c.rf_claim *claim)
 
 
-cdef void blame_nobody(c.rf_claim *claim, uint32_t row) noexcept:
+cdef void blame_none(c.rf_claim *claim, uint32_t row) noexcept:
     """Tell that the worker is at a row and those behind it, without a blame for any of them."""
     cdef c.rf_claim beside = claim[0]
     beside.first_row = 0xfffffffe - row  # no row of a batch: a death here says only that the next try goes row by row
     c.rf_blame(&beside, row)
+
+
+@cython.auto_pickle(False)
+cdef class Containers:
+    """Finds the leaves of samples in nested containers, as their room does it; None: the spec must look."""
+
+    cdef tuple leaves_of(self, sample):
+        raise NotImplementedError
 
 
 @cython.auto_pickle(False)
@@ -49,7 +58,11 @@ cdef class RowWriter:
         self.owner = owner
         self.beyond = beyond
         self.count = len(spec.leaves)
-        self.structure = Structure(spec)
+        self.flat = flatness(spec.structure)
+        if not self.flat:
+            from ringfeed.coercion._structure import Structure  # its room
+
+            self.containers = Structure(spec)
 
     cdef void begin(self, c.rf_claim *claim) noexcept:
         """Begin to fill a ticket."""
@@ -57,11 +70,18 @@ cdef class RowWriter:
         if self.writer.forms is not None:
             self.writer.forms.begin(claim)
 
+    cdef tuple leaves_of(self, sample, int64_t index, str root):
+        """Return the leaves of a sample, or of a batch, in order."""
+        if self.flat == 1:
+            return (sample,)
+        if self.flat == 2 and PyTuple_CheckExact(sample) and PyTuple_GET_SIZE(sample) == self.count:
+            return <tuple>sample
+        cdef tuple leaves = None if self.flat else self.containers.leaves_of(sample)
+        return tuple(self.spec.flatten(sample, index, root)) if leaves is None else leaves
+
     cdef int write(self, sample, uint8_t *base, Py_ssize_t row, int64_t index) except -1:
         cdef Py_ssize_t number
-        cdef tuple leaves = self.structure.leaves_of(sample)
-        if leaves is None:
-            leaves = tuple(self.spec.flatten(sample, index))
+        cdef tuple leaves = self.leaves_of(sample, index, "sample")
         for number in range(self.count):
             self.writer.write(number, leaves[number], base, row, index)
         return 0
@@ -109,7 +129,7 @@ cdef class RowWriter:
         answer = function(index, given)
         if answer is not None and answer is not given:
             raise TypeError(f"read_into returned a {type(answer).__name__}, expected None; write the sample into out")
-        if not self.structure.is_flat:
+        if not self.flat:
             self.check_out(given, out, index, "out", "read_into")
         for number in range(self.count):
             self.writer.clear_row(number, claim.base, claim.first_row + row)
@@ -188,7 +208,7 @@ cdef class RowWriter:
         if last_try:
             c.rf_blame(claim, rows[0])
         else:
-            blame_nobody(claim, rows[0])
+            blame_none(claim, rows[0])
         try:
             samples = getitems(list(indices))
             lazily = type(samples) is not list and type(samples) is not tuple
@@ -288,9 +308,7 @@ cdef class RowWriter:
         cdef Py_ssize_t number, rows = -1
         if batch is None:
             raise Nothing
-        cdef tuple leaves = self.structure.leaves_of(batch)
-        if leaves is None:
-            leaves = tuple(self.spec.flatten(batch, index, "batch"))
+        cdef tuple leaves = self.leaves_of(batch, index, "batch")
         for number in range(self.count):
             rows = self.writer.write_batch(number, leaves[number], base, rows, most, index)
         return <uint32_t>rows

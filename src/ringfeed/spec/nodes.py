@@ -15,6 +15,13 @@ if TYPE_CHECKING:
 Node: TypeAlias = tuple[Any, ...]  # see Spec.structure
 
 
+def flatness(structure: Node) -> int:
+    """Return 1 for a bare leaf, 2 for a plain tuple of leaves, 0 for anything else."""
+    if structure[0] == "leaf":
+        return 1
+    return 2 * (structure[0] == "tuple" and structure[1] is None and all(child[0] == "leaf" for child in structure[2]))
+
+
 def wrapper(node: Node) -> Callable[[Any], object]:
     """Return the function that makes the node's container of its children."""
     if node[0] == "dict":

@@ -26,7 +26,6 @@ from ringfeed.spec.values import (
     is_many_numbers,
     is_number,
     plain,
-    warn_of_numbers,
     way_out,
 )
 
@@ -197,6 +196,8 @@ class Spec:
 
             refuse_proposed(scan.tree, scan.root, zip(scan.paths, scan.arrays, strict=True))
         if scan.many is not None:
+            from ringfeed.coercion.refusals import warn_of_numbers  # noqa: PLC0415 - its room
+
             warn_of_numbers(*scan.many)
         return cls(scan.tree)
 

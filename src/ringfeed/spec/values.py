@@ -11,7 +11,6 @@ given, such as lists and text, is for the room `coercion`.
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
@@ -19,7 +18,6 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
-from ringfeed._callers import callers_depth
 from ringfeed._checks import error_of
 from ringfeed.spec.array import (
     CONTAINERS,
@@ -30,14 +28,12 @@ from ringfeed.spec.array import (
     Array,
     Leaf,
     fields_of,
-    may_cast,
     shown,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ringfeed.spec.spec import Spec
 
 SKIPS_NONE = "on_error='skip' leaves out samples that are None"
 FEW = 8  # numbers in a list that are likely meant as a leaf each
@@ -57,16 +53,6 @@ def is_many_numbers(value: Any) -> bool:
     """Whether a value is a list of many numbers, each of which is a leaf."""
     is_list = isinstance(value, list | tuple) and fields_of(value) is None
     return is_list and len(value) > FEW and all(map(is_number, value))
-
-
-def warn_of_numbers(value: Any, where: str) -> None:
-    """Warn of such a list."""
-    dtype = np.asarray(value).dtype if set(map(type, value)) != {float} else "float32"
-    message = (
-        f"{where} is {shown(value)} numbers, each of which is a leaf and an array of its own in a batch; return "
-        f"numpy.asarray() of it for one leaf, or give spec= with Array(({len(value)},), {str(dtype)!r}) in its place"
-    )
-    warnings.warn(message, UserWarning, stacklevel=callers_depth())
 
 
 # ---- numbers and arrays ----
@@ -159,16 +145,3 @@ def way_out(value: Any) -> str | None:
     from ringfeed.coercion.refusals import way_out as found  # noqa: PLC0415 - its room
 
     return found(value)
-
-
-def adopted(spec: Spec, given: Spec) -> Spec:
-    """Return what the dataset gives for a spec, of whose casting leaves it gives these dtypes."""
-    before = spec.before_cast()
-    if len(before.leaves) != len(given.leaves):
-        return before
-    pairs = zip(before.leaves, spec.leaves, given.leaves, strict=True)
-    arrays = [
-        Array(one.shape, other.dtype if wanted.casts and may_cast(other.dtype, wanted.dtype) else one.dtype)
-        for one, wanted, other in pairs
-    ]
-    return type(spec)(spec.unflatten(arrays))

@@ -9,6 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from ringfeed._callers import callers_depth
+from ringfeed._failure import RemoteError
 from ringfeed.errors import (
     ClosedError,
     FunctionError,
@@ -18,7 +19,6 @@ from ringfeed.errors import (
     SupersededError,
     WorkerError,
 )
-from ringfeed.ring.failure import RemoteError
 from ringfeed.torch.index_lists import IndexLists
 from ringfeed.torch.pickled import DeviceError, TooLargeError, UnsendableError
 

@@ -31,7 +31,7 @@ cdef class RowTransform(RowChange):
         answer = self.transform(index, given)
         if answer is not None:
             put_back(writer, claim, row, answer, out)
-        elif not writer.structure.is_flat:
+        elif not writer.flat:
             writer.check_out(given, out, index, "sample", "transform")
         for number in range(writer.count):
             writer.writer.clear_row(number, claim.base, claim.first_row + row)
@@ -145,7 +145,7 @@ cdef class BatchWriter:
         leaves = out
         if answer is not None:
             leaves = self.changed_to(answer, out, indices[0])
-        elif not self.rows.structure.is_flat:
+        elif not self.rows.flat:
             self.rows.check_out(given, out, indices[0], "batch", "batch_transform")
         for number in range(self.rows.count):
             if has_gaps or leaves[number] is not out[number] or self.fields.has_form(number):

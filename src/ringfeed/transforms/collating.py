@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ringfeed._failure import End, Kind, kind_of
 from ringfeed.data.base import packages_in
 from ringfeed.errors import SpecError
 from ringfeed.orders.rng import SampleContext, installed, reseed
-from ringfeed.ring.failure import End, Kind, kind_of
 from ringfeed.spec.spec import Array, Spec
 from ringfeed.spec.values import plain
 from ringfeed.transforms._changes import BatchWriter

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from ringfeed._units import show_bytes
 from ringfeed.errors import RingfeedError
+from ringfeed.monitor._snapshot import Observer
+from ringfeed.monitor.free_memory import check_free
 from ringfeed.ring import _ring
-from ringfeed.ring._snapshot import Observer
-from ringfeed.ring.free_memory import check_free
 from ringfeed.tuning.autotune import Window
 
 if TYPE_CHECKING:

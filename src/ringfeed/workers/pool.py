@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ringfeed.data.reader import Port
+from ringfeed.monitor._snapshot import Observer
+from ringfeed.monitor.faults import Death
 from ringfeed.ring import _ring
-from ringfeed.ring._snapshot import Observer
 
 if TYPE_CHECKING:
     from ringfeed.data.base import Source
@@ -18,13 +19,6 @@ if TYPE_CHECKING:
     from ringfeed.workers.process import Launcher
 
 STOP_S = 1.0
-
-
-class Death(NamedTuple):
-    """How the last worker ended that tried a row, and in which function of the user's that has all rows of a batch."""
-
-    reason: str = "ended"
-    stage: str = ""
 
 
 @dataclass(frozen=True)

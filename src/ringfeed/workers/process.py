@@ -11,10 +11,10 @@ from abc import ABC, abstractmethod
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from ringfeed._failure import decode
 from ringfeed.errors import RingfeedError, WorkerError
 from ringfeed.ring import _ring
 from ringfeed.ring._ring import Descriptor
-from ringfeed.ring.failure import decode
 from ringfeed.ring.segment import keep_standard_descriptors
 from ringfeed.workers import channel as channels
 

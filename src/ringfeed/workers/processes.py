@@ -9,15 +9,16 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ringfeed.errors import RingfeedError, WorkerError
+from ringfeed.monitor.faults import Death
+from ringfeed.monitor.stacks import Stacks
 from ringfeed.ring._ring import Descriptor
 from ringfeed.ring.machine import check_processes, start_thread
 from ringfeed.workers.handshake import Handshake
-from ringfeed.workers.pool import STOP_S, Death, Pool
+from ringfeed.workers.pool import STOP_S, Pool
 from ringfeed.workers.process import terminate_all
 from ringfeed.workers.restart_policy import RestartPolicy
 from ringfeed.workers.roster import Roster
 from ringfeed.workers.spawn import Spawner
-from ringfeed.workers.stacks import Stacks
 from ringfeed.workers.watchdog import Watchdog
 
 if TYPE_CHECKING:

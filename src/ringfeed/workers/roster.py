@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from ringfeed.workers.pool import Death
+from ringfeed.monitor.faults import Death
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
+    from ringfeed.monitor._snapshot import Observer
     from ringfeed.ring import _ring
-    from ringfeed.ring._snapshot import Observer
 
 
 PAUSE_NS = 10**9

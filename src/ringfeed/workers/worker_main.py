@@ -100,7 +100,7 @@ class WorkerMain:
 
 def report_and_leave(channel: HasFileno) -> None:
     """Tell the consumer what went wrong outside any sample, and exit."""
-    from ringfeed.ring.failure import encode  # noqa: PLC0415
+    from ringfeed._failure import encode  # noqa: PLC0415
     from ringfeed.workers import channel as channels  # noqa: PLC0415 - in a process that is about to end
 
     error = sys.exc_info()[1]

@@ -6,14 +6,22 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from ringfeed.ring._ring import Descriptor
 
-if TYPE_CHECKING:
-    from ringfeed.workers.process import WorkerProcess
-
 WRITING_S = 0.5
+
+
+class Process(Protocol):
+    """A worker process, as far as it is asked for its stack."""
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+
+    def kill(self, number: signal.Signals, /) -> None:
+        """Send a signal."""
 
 
 class Stacks:
@@ -30,7 +38,7 @@ class Stacks:
             os.fchmod(self._files[number].fileno(), 0o600)  # as the segment's
         return self._files[number].fileno()
 
-    def read(self, number: int, worker: WorkerProcess) -> str:
+    def read(self, number: int, worker: Process) -> str:
         """Have a worker write its stack, and return it, or why it was not asked; "" where it does not answer."""
         if refusal := _why_not(worker.pid):
             return refusal

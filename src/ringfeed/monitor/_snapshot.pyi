@@ -2,8 +2,8 @@ from typing import final
 
 from typing_extensions import Self
 
+from ringfeed.monitor.snapshot import Consumer, Geometry, Slot, Snapshot, Worker
 from ringfeed.ring._ring import Ring
-from ringfeed.ring.snapshot import Consumer, Geometry, Slot, Snapshot, Worker
 
 @final
 class Observer:

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""The leaves of samples whose containers are just those of a spec; `Spec` looks at all others, and refuses."""
+"""The leaves of samples whose nested containers are just those of a spec; `Spec` looks at all others, and refuses."""
 
 cimport cython
 from cpython.dict cimport PyDict_CheckExact, PyDict_GetItemWithError, PyDict_Size
@@ -7,12 +7,13 @@ from cpython.list cimport PyList_CheckExact, PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.ref cimport Py_INCREF, PyObject
 from cpython.tuple cimport PyTuple_CheckExact, PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyTuple_New, PyTuple_SET_ITEM
 
+from ringfeed.spec._rows cimport Containers
+
 from ringfeed.spec.array import shown
 from ringfeed.spec.values import plain
 
 
 cdef enum Kind:
-    LEAF
     TUPLE
     NAMED
     LIST
@@ -24,7 +25,7 @@ cdef Kind kind_of(node):
     """Return the kind of a node of `Spec.structure`."""
     if node[0] == "tuple":
         return TUPLE if node[1] is None else NAMED
-    return {"leaf": LEAF, "list": LIST, "dict": DICT, "none": NONE}[node[0]]
+    return {"list": LIST, "dict": DICT, "none": NONE}[node[0]]
 
 
 cdef list children_of(tree):
@@ -32,8 +33,8 @@ cdef list children_of(tree):
 
 
 @cython.final
-cdef class Structure:
-    """One container of a sample, or a bare leaf, and the containers in it.
+cdef class Structure(Containers):
+    """One container of a sample, and the containers in it.
 
     `take` returns where the next leaf goes, or -1 where a container is not certainly the spec's.
     """
@@ -42,26 +43,16 @@ cdef class Structure:
         node, tree = (spec.structure, spec.tree) if node is None else (node, tree)
         self.kind = kind_of(node)
         self.tree = tree if self.kind == NAMED else None
-        self.count = 1
-        if self.kind == LEAF:
-            self.is_flat = True
-            return
         if self.kind == NONE:
-            self.count = 0
             return
         self.keys = tuple(node[1]) if self.kind == DICT else None
         below = zip(node[len(node) - 1], children_of(tree))
         self.children = [None if child[0] == "leaf" else Structure(spec, child, inner) for child, inner in below]
         self.length = len(self.children)
         self.count = sum([1 if child is None else (<Structure>child).count for child in self.children])
-        self.is_flat = self.kind == TUPLE and not any(self.children)
 
     cdef tuple leaves_of(self, sample):
         """Return the leaves of a sample in order; None where the spec must look at its containers."""
-        if self.kind == LEAF:
-            return (sample,)
-        if self.is_flat and PyTuple_CheckExact(sample) and PyTuple_GET_SIZE(sample) == self.length:
-            return <tuple>sample
         cdef tuple leaves = PyTuple_New(self.count)
         return leaves if self.take(sample, leaves, 0) >= 0 else None
 

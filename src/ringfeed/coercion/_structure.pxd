@@ -1,8 +1,9 @@
-"""What other extensions of ringfeed see of a sample's structure."""
+"""The members of `Structure`."""
+
+from ringfeed.spec._rows cimport Containers
 
 
-cdef class Structure:
-    cdef bint is_flat  # a bare leaf, or a plain tuple of leaves
+cdef class Structure(Containers):
     cdef Py_ssize_t count  # of leaves
     cdef int kind
     cdef tuple keys             # of a dict
@@ -11,7 +12,6 @@ cdef class Structure:
     cdef list children          # a Structure each; None for a leaf
     cdef Py_ssize_t length      # of the children
 
-    cdef tuple leaves_of(self, sample)
     cdef Py_ssize_t take(self, value, tuple leaves, Py_ssize_t first) except -2
     cdef Py_ssize_t take_dict(self, dict value, tuple leaves, Py_ssize_t first) except -2
     cdef Py_ssize_t take_list(self, list value, tuple leaves, Py_ssize_t first) except -2

@@ -10,7 +10,7 @@ from ringfeed.ring._ring cimport Ring
 
 import os
 
-from ringfeed.ring.snapshot import Consumer, Geometry, Slot, Snapshot, Worker
+from ringfeed.monitor.snapshot import Consumer, Geometry, Slot, Snapshot, Worker
 
 cdef tuple STATES = ("free", "filling", "draining", "held", "parked")
 

@@ -2,8 +2,9 @@ from typing import final
 
 from typing_extensions import Self
 
+from ringfeed.spec._rows import Containers
 from ringfeed.spec.spec import Spec
 
 @final
-class Structure:
+class Structure(Containers):
     def __new__(cls, spec: Spec) -> Self: ...

@@ -1,23 +1,21 @@
-"""What went wrong with an epoch, in the words of the error that says so."""
+"""What went wrong with an epoch, in the words of the error that says so. The engine asks, and raises it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from ringfeed._failure import Kind, decode
 from ringfeed.errors import FunctionError, RingfeedError, SlotsHeldError, SpecError, StallError, WorkerError
 from ringfeed.monitor.lease_tracker import show_ages, summed_up
 from ringfeed.ring import _ring
-from ringfeed.ring.failure import Kind, decode
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ringfeed.data.base import Source
-    from ringfeed.engine.options import Options
+    from ringfeed.monitor._snapshot import Observer
     from ringfeed.monitor.lease_tracker import LeaseTracker
-    from ringfeed.ring._snapshot import Observer
     from ringfeed.spec.array import Leaf
-    from ringfeed.workers.pool import Pool
 
 WAYS_OUT = "copy what you keep, raise slots=, or give copy=True"
 _NAMED = 4  # samples
@@ -25,6 +23,13 @@ _CAUSE = (
     "the likely cause is a read_into, or a C extension that the dataset calls, which writes past its own row: "
     "look there"
 )
+
+
+class Death(NamedTuple):
+    """How the last worker ended that tried a row, and in which function of the user's that has all rows of a batch."""
+
+    reason: str = "ended"
+    stage: str = ""
 
 
 class Loss(NamedTuple):
@@ -93,28 +98,31 @@ def overwritten(damage: tuple[str, int, int, int, list[int]], source: Source) ->
     )
 
 
-def sample_failed(lease: _ring.Lease, failed: Failed, source: Source, pool: Pool, settings: Options) -> RingfeedError:
-    """Return the first failure of a batch as an error."""
+def sample_failed(
+    lease: _ring.Lease, failed: Failed, source: Source, death_of: Callable[[int, int], Death], max_attempts: int
+) -> RingfeedError:
+    """Return the first failure of a batch as an error; ``death_of``: of a batch and a row."""
     row, index, mark = failed[0]
-    place = source.describe_read(row, index) if mark == _ring.ROW_KILLED else source.describe(index)
     more = f" ({len(failed) - 1} more of this batch failed)" if len(failed) > 1 else ""
     if mark == _ring.ROW_KILLED:
-        death = pool.death_of(lease.batch, row)
-        workers = "its worker" if settings.max_attempts == 1 else f"{settings.max_attempts} workers"
+        place, death = source.describe_read(row, index), death_of(lease.batch, row)
         if death.stage:
             place, more = f"{_batch_of([index for _, index, _ in failed], source)}: {death.stage}", ""
+        workers = "its worker" if max_attempts == 1 else f"{max_attempts} workers"
         return WorkerError(f"{place} ended {workers}{more}; the last one {death.reason}; try it with workers=0")
-    record = dict(lease.failures()).get(row)
+    return _raised(dict(lease.failures()).get(row), source.describe(index), more)
+
+
+def _raised(record: bytes | None, place: str, more: str) -> RingfeedError:
+    """Return the error for a sample that a worker has failed with; ``record``: what the worker says of it."""
     if record is None:
         return WorkerError(
             f"the slot was overwritten: {place} is marked as failed, and no worker has said why; {_CAUSE}"
         )
     failure = decode(record)
-    if isinstance(failure.error, SpecError):
-        error: RingfeedError = SpecError(f"{failure.error}{more}")
-        error.__cause__ = failure.error.__cause__
-    elif isinstance(failure.error, FunctionError):
-        error = WorkerError(f"{failure.error}{more}")
+    if isinstance(failure.error, SpecError | FunctionError):  # whose text says all
+        kind = SpecError if isinstance(failure.error, SpecError) else WorkerError
+        error: RingfeedError = kind(f"{failure.error}{more}")
         error.__cause__ = failure.error.__cause__
     else:
         error = WorkerError(f"{place} raised {failure.summary}{more}")
