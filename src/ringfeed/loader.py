@@ -304,8 +304,7 @@ class Loader(Generic[Batch_co]):
     @property
     def is_in_order(self) -> bool:
         """Whether every epoch is 0, 1, 2, ..., though the dataset could be read in another order."""
-        in_order = getattr(self._position.sampler, "counts_up", False) and not self._asked.shuffle
-        return in_order and self._position.sampler.length is not None
+        return self._position.counts_up and not self._asked.shuffle
 
     @property
     def on_error(self) -> str:
@@ -324,16 +323,7 @@ class Loader(Generic[Batch_co]):
 
     def __len__(self) -> int:
         """Return the batches of an epoch; TypeError where the sampler does not know."""
-        length = self._position.sampler.length
-        if length is None:
-            endless = getattr(self._position.sampler, "counts_up", False)
-            order = getattr(self._position.sampler, "parameter", "sampler")
-            whose = "dataset has no len(), and goes on without end" if endless else f"{order} has no len()"
-            whose = getattr(self._position.sampler, "why_no_length", whose)
-            whose = "dataset is an iterable" if self._runner.source.streams else whose
-            message = f"the length of this loader is unknown: its {whose}"
-            raise TypeError(message)
-        return self._position.shard.batches(length)
+        return self._position.batches(is_iterable=self._runner.source.streams > 0)
 
     def __repr__(self) -> str:
         """Return what it feeds, and how, in a line."""
@@ -471,8 +461,11 @@ class Loader(Generic[Batch_co]):
         stats.look_with(_asked_of(self._runner, lambda engine: engine.parts.memory(plan), Memory(plan)))
         stats.tuning = [] if tuner is None else list(tuner.history)
         stats.verdict = self._verdict(stats)
-        if self._options.remote is not None:
-            self._tell_remote(stats)
+        engine = self._runner.engine
+        if self._options.remote is not None and engine is not None:
+            from ringfeed.monitor.remote import tell  # noqa: PLC0415 - few need it
+
+            tell(stats, engine.pool.said())
         return stats
 
     def _verdict(self, stats: Stats) -> str:
@@ -489,15 +482,6 @@ class Loader(Generic[Batch_co]):
             tuned="" if tuner is None else tuner.why,
             imported=self._imported(stats),
         )
-
-    def _tell_remote(self, stats: Stats) -> None:
-        """Add what the actors of a cluster do."""
-        from ringfeed.monitor.remote import RemoteStats, verdict_with  # noqa: PLC0415 - few need it
-
-        engine = self._runner.engine
-        if engine is not None:
-            stats.remote = RemoteStats.of(engine.pool.said())
-            stats.verdict = verdict_with(stats, stats.remote, stats.verdict)
 
     def _imported(self, stats: Stats) -> Sequence[str]:
         """Return the frameworks that workers import, where their start takes long."""

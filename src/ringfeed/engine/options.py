@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING, Any, Literal
 
-from ringfeed._callers import callers_depth
 from ringfeed._checks import AUTO, MOST, check_choice, check_count, check_seconds, is_auto
-from ringfeed._classes import class_names
 from ringfeed.ring import _ring
 from ringfeed.ring.machine import usable_cpus
 from ringfeed.workers.backends import POOLS
@@ -73,7 +70,9 @@ class Options:
             auto.discard("workers")
         elif source.streams:
             if isinstance(workers, int) and workers > source.streams:
-                _tell_idle(source, workers)
+                from ringfeed.iterables.opening import tell_idle  # noqa: PLC0415 - its room
+
+                tell_idle(source, workers)
             most_workers = min(most_workers, source.streams)
             auto.discard("workers")  # one reads each
         if workers is None and isinstance(concurrency, int):
@@ -163,17 +162,6 @@ def _obstacle(source: Source, sampler: Sampler) -> str | None:
     if source.streams:
         return "an iterable begins anew with each epoch"
     return None if sampler.pure else "its sampler is read as the epoch goes on"
-
-
-def _tell_idle(source: Source, workers: int) -> None:
-    """Say that workers have nothing to do, to users whose iterable is read by all of them elsewhere."""
-    names = class_names(source.given) & {"torch.IterableDataset", "datasets.IterableDataset"}
-    if source.streams == 1 and names:
-        message = (
-            f"workers={workers}, but one worker reads an iterable, and no other is started; have several side by side "
-            f"by ringfeed.Interleave of its parts, or a copy in each worker by ringfeed.torch.DataLoader"
-        )
-        warnings.warn(message, UserWarning, stacklevel=callers_depth())
 
 
 def _most_workers(workers: int | str | None, a_cpu: int) -> int:

@@ -64,8 +64,10 @@ class EpochRunner:
         self.stats = Stats()
         self._forks = Forks.count
         self.lock = threading.RLock()  # a signal handler, a hook or the garbage collector may come in again
-        self._turn = 0  # the newest iterator's
-        self._rest_at: int | None = None  # the position from which `reload` plans the pass anew, or None
+        self.turn = 0
+        """The number of the newest iterator."""
+        self.unfinished: Callable[[], None] | None = None
+        """Plans the rest of the epoch under way anew, where Ctrl-C has kept what began to do so from its end."""
         self._ended = 0  # the turn of the last iterator that came to its end
         self._closed = False
         self._unended: Engine | None = None  # the last engine, until it has stopped
@@ -88,8 +90,8 @@ class EpochRunner:
             raise
 
     def _begin(self, build: BuildBatch | None, keeps: object, *, wait_for_slots: bool) -> BatchIterator:
-        self._turn += 1
-        self._rest_at = None
+        self.turn += 1
+        self.unfinished = None
         if self.engine is not None and not self._is_ahead(self.engine):
             self.engine.cancel()  # before the hook, which may raise: C code does not look at the turn here
         if self._hooks.restore(self.position.next.hooks):
@@ -106,7 +108,7 @@ class EpochRunner:
         progress = self._begin_next(hooks)
         assert self.engine is not None
         intake = self.engine.intake
-        return BatchIterator(self, intake, self._turn, progress, build, wait_for_slots=wait_for_slots, keeps=keeps)
+        return BatchIterator(self, intake, self.turn, progress, build, wait_for_slots=wait_for_slots, keeps=keeps)
 
     def _begin_next(self, hooks: Any) -> Progress:
         """Plan the epoch of the next place; the one after it comes next."""
@@ -120,7 +122,7 @@ class EpochRunner:
         # Not by a method: the engine must not keep this.
         following = partial(shard.epoch_of, sampler) if self._goes_on and number < MOST else None
         part = shard.part_of(epoch.order)
-        engine.begin(part, number, self._turn, progress, pure=sampler.pure, following=following)
+        engine.begin(part, number, self.turn, progress, pure=sampler.pure, following=following)
         position.enter(epoch)
         return progress
 
@@ -149,27 +151,6 @@ class EpochRunner:
         with self._sending.as_before():
             self.position.sampler = self._make_sampler()
 
-    def waiting(self) -> int:
-        """Return how many batches the sampler, a `PassOrder`, has given and no iterator has taken."""
-        engine = self.engine
-        return 0 if engine is None else engine.waiting
-
-    def reload(self) -> None:
-        """Have what the newest iterator has not taken yet read from the dataset as it is now."""
-        with self.lock:
-            order: Any = self.position.sampler  # a `PassOrder`
-            engine, now = self.engine, self.position.under_way
-            if engine is None or engine.pool.failure is not None or not (self.waiting() or self._rest_at is not None):
-                return
-            assert now is not None
-            engine.update(self.source.dataset)
-            if self._rest_at is None:
-                self._rest_at = order.now.given - engine.withdraw()
-            order.go_to(self._rest_at)
-            done = self._rest_at - now.begun.samples
-            engine.begin(order.now, now.begun.epoch, self._turn, now.progress, pure=order.pure, done=done)
-            self._rest_at = None
-
     def _start(self) -> None:
         self.stop_engine()  # if Ctrl-C has kept the last from it
         check_available(self.plan, self.tuner)
@@ -191,7 +172,7 @@ class EpochRunner:
             raise
 
     def _check_turn(self, turn: int) -> None:
-        if turn != self._turn:
+        if turn != self.turn:
             message = "a newer iterator of this loader has taken over; finish one before you make the next"
             raise SupersededError(message)
 
@@ -212,8 +193,8 @@ class EpochRunner:
             if engine is None:
                 self._check_open()
                 raise StopIteration  # the workers have failed, and that was raised
-            if self._rest_at is not None:
-                self.reload()  # Ctrl-C has kept the last from its end
+            if self.unfinished is not None:
+                self.unfinished()
             try:
                 return engine.resolve(answer, build, wait_for_slots=wait_for_slots)
             except StopIteration:
@@ -233,10 +214,10 @@ class EpochRunner:
         """Cancel an epoch whose iterator died before its end."""
         # Never wait for the lock: this runs wherever the garbage collector does, in the pool's watcher too. Its
         # owner closes the loader or begins an epoch: the iterator of the newest turn is not inside next() if it dies.
-        if turn != self._turn or self._forks != Forks.count or not self.lock.acquire(blocking=False):
+        if turn != self.turn or self._forks != Forks.count or not self.lock.acquire(blocking=False):
             return
         try:
-            if turn == self._turn and self.engine is not None:
+            if turn == self.turn and self.engine is not None:
                 self.engine.cancel()
         finally:
             self.lock.release()
@@ -251,7 +232,7 @@ class EpochRunner:
 
     def give_back(self, turn: int) -> None:
         """Begin the epoch of this turn again, unless another has begun or was asked for since."""
-        if turn == self._turn:
+        if turn == self.turn:
             self.position.give_back()
 
     # ---- statistics ----

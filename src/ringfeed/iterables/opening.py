@@ -10,14 +10,17 @@ import copy
 import inspect
 import json
 import pickle
+import warnings
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from ringfeed._callers import callers_depth
 from ringfeed._classes import class_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ringfeed.data.base import Source
     from ringfeed.iterables.states import State
 
 
@@ -145,3 +148,14 @@ def begin(iterable: Any, state: State | None = None) -> tuple[Iterator[Any], Any
         if state is not None:
             owner.load_state_dict(json.loads(state.text))
     return iterator, owner
+
+
+def tell_idle(source: Source, workers: int) -> None:
+    """Say that workers have nothing to do, to users whose iterable is read by all of them elsewhere."""
+    names = class_names(source.given) & {"torch.IterableDataset", "datasets.IterableDataset"}
+    if source.streams == 1 and names:
+        message = (
+            f"workers={workers}, but one worker reads an iterable, and no other is started; have several side by side "
+            f"by ringfeed.Interleave of its parts, or a copy in each worker by ringfeed.torch.DataLoader"
+        )
+        warnings.warn(message, UserWarning, stacklevel=callers_depth())

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from ringfeed.engine.runner import EpochRunner
     from ringfeed.frameworks.base import BatchIterator, BatchStream
     from ringfeed.resume.place import Progress
     from ringfeed.spec.builder import BuildBatch
@@ -87,7 +88,7 @@ class DatasetFeed:
     @property
     def position(self) -> int:
         """How many batches of the pass were taken; of a dataset without end, the number of the next one."""
-        return self._order.now.given - self._runner.waiting()
+        return self._order.now.given - self._waiting()
 
     def rest(self) -> Iterator[int] | None:
         """Give the numbers of the batches still to come after an error, the one that failed included.
@@ -104,9 +105,28 @@ class DatasetFeed:
         hook()
         if self._reloads:
             try:
-                self._runner.reload()
+                self._reload()
             except RingfeedError as error:
                 self._error = error  # the next batch says so
+
+    def _waiting(self) -> int:
+        """Return how many batches the order has given that were not taken."""
+        engine = self._runner.engine
+        return 0 if engine is None else engine.waiting
+
+    def _reload(self) -> None:
+        """Have what was not taken yet read from the dataset as it is now."""
+        runner = self._runner
+        with runner.lock:
+            engine = runner.engine
+            is_over = not self._waiting() and runner.unfinished is None
+            if engine is None or engine.pool.failure is not None or is_over:
+                return
+            engine.update(runner.source.dataset)
+            if runner.unfinished is None:
+                rest_at = self._order.now.given - engine.withdraw()
+                runner.unfinished = partial(_plan_rest, runner, self._order, rest_at)
+            runner.unfinished()
 
     def state(self) -> Any:
         """Return what the dataset's own ``state_dict()`` says, for JSON; None where it has none."""
@@ -260,3 +280,15 @@ def _set_state(draws: Any, state: Any) -> None:
         draws.setstate(state)
     else:
         draws.set_state(state)
+
+
+def _plan_rest(runner: EpochRunner, order: PassOrder, position: int) -> None:
+    """Plan the pass under way anew from a position."""
+    engine, now = runner.engine, runner.position.under_way
+    if engine is None or engine.pool.failure is not None:
+        return
+    assert now is not None
+    order.go_to(position)
+    done = position - now.begun.samples
+    engine.begin(order.now, now.begun.epoch, runner.turn, now.progress, pure=order.pure, done=done)
+    runner.unfinished = None

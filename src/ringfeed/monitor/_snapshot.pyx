@@ -12,6 +12,19 @@ import os
 
 from ringfeed.monitor.snapshot import Consumer, Geometry, Slot, Snapshot, Worker
 
+
+cdef extern from "snapshot.h" nogil:
+    struct rf_watch:
+        const c.rf_control *control
+        c.rf_geometry geometry
+
+    int rf_watch_open(rf_watch *watch, int fd)
+    void rf_watch_close(rf_watch *watch)
+    c.rf_slot_report rf_watch_slot(const rf_watch *watch, uint32_t slot)
+    c.rf_worker_report rf_watch_worker(const rf_watch *watch, uint32_t worker)
+    c.rf_consumer_report rf_watch_consumer(const rf_watch *watch)
+
+
 cdef tuple STATES = ("free", "filling", "draining", "held", "parked")
 
 
@@ -30,7 +43,7 @@ cdef class Observer:
     write over them.
     """
 
-    cdef c.rf_watch watch
+    cdef rf_watch watch
     cdef Ring ring
     cdef object __weakref__
 
@@ -40,7 +53,7 @@ cdef class Observer:
             self.ring = source
             self.watch.geometry = self.ring.ring.geometry
             return
-        why = c.rf_watch_open(&self.watch, source)
+        why = rf_watch_open(&self.watch, source)
         if why == EPROTO:
             raise ValueError("this is no loader of this version of ringfeed: seals, magic, ABI or sizes differ")
         if why:
@@ -48,13 +61,13 @@ cdef class Observer:
 
     def __dealloc__(self):
         if self.watch.control != NULL:
-            c.rf_watch_close(&self.watch)
+            rf_watch_close(&self.watch)
 
     cdef c.rf_slot_report slot_report(self, uint32_t number):
-        return c.rf_watch_slot(&self.watch, number) if self.ring is None else self.ring.slot_report(number)
+        return rf_watch_slot(&self.watch, number) if self.ring is None else self.ring.slot_report(number)
 
     cdef c.rf_worker_report worker_report(self, uint32_t number):
-        return c.rf_watch_worker(&self.watch, number) if self.ring is None else self.ring.worker_report(number)
+        return rf_watch_worker(&self.watch, number) if self.ring is None else self.ring.worker_report(number)
 
     @property
     def geometry(self):
@@ -107,7 +120,7 @@ cdef class Observer:
     def consumer(self):
         """Read what the consumer has done."""
         cdef c.rf_consumer_report consumer
-        consumer = c.rf_watch_consumer(&self.watch) if self.ring is None else self.ring.consumer_report()
+        consumer = rf_watch_consumer(&self.watch) if self.ring is None else self.ring.consumer_report()
         return Consumer(consumer.batches, consumer.samples, consumer.stall_ns, consumer.wait_ns, consumer.open_slots,
                         bool(consumer.stopped))
 

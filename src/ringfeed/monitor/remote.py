@@ -81,6 +81,12 @@ class RemoteStats:
         return self.cpu_s / (self.bytes / 1e9) if self.bytes else 0.0
 
 
+def tell(stats: Stats, said: Iterable[Mapping[str, Any]]) -> None:
+    """Add to some statistics what the bridges of a cluster have ``said`` of their actors."""
+    stats.remote = RemoteStats.of(said)
+    stats.verdict = verdict_with(stats, stats.remote, stats.verdict)
+
+
 def verdict_with(stats: Stats, remote: RemoteStats, otherwise: str) -> str:
     """Say what waits for what, and what to change; ``otherwise``: what is said of workers here."""
     declined = f"; there are {remote.there} of {remote.wanted} actors: {remote.declined}" if remote.declined else ""

@@ -59,6 +59,26 @@ class Position:
         """Whether the next epoch begins at its start, with nothing to restore."""
         return self.next == Place(self.next.epoch)
 
+    # ---- its length ----
+
+    def batches(self, *, is_iterable: bool) -> int:
+        """Return the batches of an epoch; TypeError, with the reason, where the order does not know."""
+        length = self.sampler.length
+        if length is not None:
+            return self.shard.batches(length)
+        order = getattr(self.sampler, "parameter", "sampler")
+        endless = getattr(self.sampler, "counts_up", False)
+        whose = "dataset has no len(), and goes on without end" if endless else f"{order} has no len()"
+        whose = getattr(self.sampler, "why_no_length", whose)
+        whose = "dataset is an iterable" if is_iterable else whose
+        message = f"the length of this loader is unknown: its {whose}"
+        raise TypeError(message)
+
+    @property
+    def counts_up(self) -> bool:
+        """Whether the order, unless it is shuffled, is 0, 1, 2, ... up to the dataset's length."""
+        return getattr(self.sampler, "counts_up", False) and self.sampler.length is not None
+
     # ---- where the user's code is ----
 
     def place(self, batches: int | None = None) -> Place:

@@ -1,4 +1,4 @@
-"""The C core, as far as Python uses it: the only file in Python's world that names its headers."""
+"""The C core, as far as several modules of Python's world use it."""
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -109,16 +109,7 @@ cdef extern from "snapshot.h" nogil:
         uint32_t open_slots
         rf_bool stopped
 
-    struct rf_watch:
-        const rf_control *control
-        rf_geometry geometry
-
     rf_bool rf_cells_are_final(rf_cells_report cells)
-    int rf_watch_open(rf_watch *watch, int fd)
-    void rf_watch_close(rf_watch *watch)
-    rf_slot_report rf_watch_slot(const rf_watch *watch, uint32_t slot)
-    rf_worker_report rf_watch_worker(const rf_watch *watch, uint32_t worker)
-    rf_consumer_report rf_watch_consumer(const rf_watch *watch)
 
 
 cdef extern from "ring.h" nogil:
