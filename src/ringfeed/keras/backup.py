@@ -154,7 +154,7 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]  # keras
         return self._batches is not None and self._unsaved >= self._batches
 
     def _validation_place(self) -> Place | None:
-        """Where the validation of `fit` is; None before its first."""
+        """Return where the validation of `fit` is; None before its first."""
         iterator = getattr(self.model, "_eval_epoch_iterator", None)
         return None if iterator is None else place_in(iterator)
 

@@ -113,13 +113,13 @@ class RingAdapter(PyDatasetAdapter):  # type: ignore[misc]  # keras has no types
         return self._feed
 
     def place(self, _iterator: EpochIterator) -> Place | None:
-        """Where Keras is in the passes; None where it reads them itself."""
+        """Return where Keras is in the passes; None where it reads them itself."""
         return None if self._ring is None else self._ring.place()
 
     # ---- one pass, in the forms of each backend ----
 
     def get_tf_dataset(self) -> Any:
-        """A dataset that Keras walks in Python."""
+        """Return a dataset that Keras walks in Python."""
         if self._ring is None:
             return super().get_tf_dataset()
         from ringfeed.frameworks.keras.tensorflow import WalkedDataset  # noqa: PLC0415 - other backends run without it
@@ -157,7 +157,7 @@ class RingAdapter(PyDatasetAdapter):  # type: ignore[misc]  # keras has no types
         return map(_as_tuple, FallbackIterator(batches, go_on))
 
     def _get_iterator(self) -> Iterator[Any]:
-        """What Keras' own way reads: where the ring gave up amid a pass, first the rest of that."""
+        """Return what Keras' own way reads: where the ring gave up amid a pass, first the rest of that."""
         rest, self._rest = self._rest, None
         if rest is None:
             found: Iterator[Any] = super()._get_iterator()
@@ -189,7 +189,7 @@ def _as_tuple(batch: Any) -> Any:
 
 
 def _look(dataset: Any) -> list[Any]:
-    """The batches that Keras looks at itself before it trains, or one where it looks at none."""
+    """Return the batches that Keras looks at itself before it trains, or one where it looks at none."""
     with as_before(dataset):
         check_dataset(dataset)
         if keras.backend.backend() != "tensorflow":
@@ -200,7 +200,7 @@ def _look(dataset: Any) -> list[Any]:
 
 
 def _feed_of(dataset: Any, seen: list[Any], *, shuffle: bool) -> DatasetFeed:
-    """A feed with the workers that Keras would have."""
+    """Return a feed with the workers that Keras would have."""
     workers = dataset.workers
     processes = workers > 0 and dataset.use_multiprocessing
     if keras.backend.backend() == "tensorflow":

@@ -70,7 +70,7 @@ class FitRun:
         return place is None or bool(steps and self.step >= steps) or not place.has_more(self._trained)
 
     def loader_facts(self, step: int) -> dict[str, Any]:
-        """What `restore` needs; ``step``: of the Keras epoch to go on with, 0 for the next one."""
+        """Return what `restore` needs; ``step``: of the Keras epoch to go on with, 0 for the next one."""
         place, feed = self.place, self.feed
         facts = {"dataset": None if feed is None else feed.state(), "loader": None, "batches": 0}
         if place is None:
@@ -94,13 +94,13 @@ class FitRun:
 
 
 def place_in(iterator: EpochIterator) -> Place | None:
-    """Where a call of Keras is in the loader behind its data, if there is one."""
+    """Return where a call of Keras is in the loader behind its data, if there is one."""
     find = getattr(iterator.data_adapter, "place", None)
     return None if find is None else find(iterator)
 
 
 def _fit_above(frame: FrameType | None) -> dict[str, Any]:
-    """The variables of the `fit` that calls."""
+    """Return the variables of the `fit` that calls."""
     while frame is not None:
         if frame.f_code.co_name == "fit" and isinstance(frame.f_locals.get("epoch_iterator"), EpochIterator):
             return frame.f_locals

@@ -69,11 +69,11 @@ class FedSequence(tf_keras.utils.Sequence):  # type: ignore[misc]  # tf_keras ha
         self.close()
 
     def __len__(self) -> int:
-        """The batches of an epoch."""
+        """Return the batches of an epoch."""
         return len(self._feed.loader)
 
     def __getitem__(self, index: int) -> Any:
-        """The next batch for Keras' generator, and batch ``index`` for any other caller."""
+        """Return the next batch for Keras' generator, and batch ``index`` for any other caller."""
         asking = caller()
         if not asking.f_code.co_flags & inspect.CO_GENERATOR:
             return self._feed.dataset[index]
@@ -94,7 +94,7 @@ def over_ring(
     use_multiprocessing: bool,  # noqa: FBT001 - Keras calls it so
     max_queue_size: int,
 ) -> Callable[[], Iterator[Any]]:
-    """What takes the place of Keras' own: a new iterator for each pass, over the ring as long as that can serve it."""
+    """Return what gives the batches of each pass, in the place of Keras' own: over the ring as long as it can."""
     own: Callable[[], Iterator[Any]] = OWN(adapter, dataset, workers, use_multiprocessing, max_queue_size)
     given = {"shuffle": vars(adapter)["_shuffle_sequence"], "workers": max(workers, 1), "copy": True}
     try:
@@ -124,7 +124,7 @@ def over_ring(
 
 
 def _call_of(adapter: Any) -> Any:
-    """What lives as long as the call of Keras that the adapter is made for; TensorFlow keeps the adapter for ever."""
+    """Return what lives as long as the call of Keras behind an adapter; TensorFlow keeps the adapter for ever."""
     frame: FrameType | None = caller(above=1)
     while frame is not None and not isinstance(owner(frame), DataHandler):
         frame = frame.f_back

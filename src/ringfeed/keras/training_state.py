@@ -40,7 +40,7 @@ def variables_of(model: Any) -> list[tuple[str, Any]]:
 
 
 def _optimizers(model: Any) -> Iterator[tuple[str, Any]]:
-    """The optimizer, and those that a model with a step of its own has as attributes."""
+    """Yield the optimizer, and those that a model with a step of its own has as attributes."""
     if model.optimizer is not None:
         yield "the optimizer", model.optimizer
     for name, value in sorted(vars(model).items()):
@@ -49,12 +49,12 @@ def _optimizers(model: Any) -> Iterator[tuple[str, Any]]:
 
 
 def describe(model: Any) -> list[list[Any]]:
-    """What each variable is: whose, its name, shape and dtype. As JSON."""
+    """Return what each variable is: whose, its name, shape and dtype. As JSON."""
     return [[whose, each.name, list(each.shape), str(each.dtype)] for whose, each in variables_of(model)]
 
 
 def arrays_of(model: Any) -> Iterator[AnyArray]:
-    """The values of the variables."""
+    """Yield the values of the variables."""
     for _, variable in variables_of(model):
         yield _array_of(variable)
 
@@ -105,7 +105,7 @@ def build(model: Any, iterator: Any) -> None:
 
 
 def random_states() -> dict[str, Any]:
-    """The states of Python's, NumPy's and torch's own random numbers, as JSON."""
+    """Return the states of Python's, NumPy's and torch's own random numbers, as JSON."""
     numpy = np.random.get_state(legacy=False)  # noqa: NPY002 - what others draw from
     states = {"python": random.getstate(), "numpy": _without_arrays(numpy)}
     if "torch" in sys.modules:

@@ -130,7 +130,7 @@ def _of_python(generator: Any) -> list[Place] | None:
 
 
 def _of_numpy(generator: Any) -> list[Place] | None:
-    """The words, then how many are drawn."""
+    """Return the words, then how many are drawn."""
     numpy = sys.modules["numpy.random"]
     if type(generator) is not numpy.MT19937:
         return None

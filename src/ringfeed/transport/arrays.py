@@ -31,12 +31,12 @@ class Stretch(NamedTuple):
 
 
 def make_array(buffer: Any, dtype: np.dtype[Any], shape: tuple[int, ...], order: Any) -> object:
-    """An array over a buffer of its bytes, writable if the buffer is."""
+    """Return an array over a buffer of its bytes, writable if the buffer is."""
     return np.ndarray(shape, dtype, buffer, order=order)
 
 
 def map_array(stretch: Stretch, layout: dict[str, Any], flags: dict[str, bool], attributes: Any) -> object:
-    """An array over a stretch of a file; ``layout`` is what np.ndarray takes.
+    """Return an array over a stretch of a file; ``layout`` is what np.ndarray takes.
 
     It is a np.memmap where there are attributes for one, else a plain ndarray.
     """
@@ -50,7 +50,7 @@ def map_array(stretch: Stretch, layout: dict[str, Any], flags: dict[str, bool], 
 
 
 def make_tensor(flat: np.ndarray[Any, Any], dtype: str, shape: tuple[int, ...]) -> object:
-    """A CPU tensor over the bytes of ``flat``; imports torch."""
+    """Return a CPU tensor over the bytes of ``flat``; imports torch."""
     torch: Any = resolve("torch")
     return torch.from_numpy(flat).view(getattr(torch, dtype)).reshape(shape)
 
@@ -83,7 +83,7 @@ def reduce_array(array: np.ndarray[Any, Any]) -> Any:
 
 
 def _in_file(array: np.ndarray[Any, Any]) -> Any:
-    """The reduce value of an array that lies in a mapped file, None for any other."""
+    """Return the reduce value of an array that lies in a mapped file, None for any other."""
     root = _memmap_under(array)
     if root is None or array.size == 0 or not root.filename or not Path(root.filename).exists():
         return None
@@ -104,7 +104,7 @@ def _in_file(array: np.ndarray[Any, Any]) -> Any:
 
 
 def _memmap_under(array: Any) -> Any:
-    """The np.memmap that mapped the file an array lies in."""
+    """Return the np.memmap that mapped the file an array lies in."""
     while isinstance(array, np.ndarray):
         if isinstance(array, np.memmap) and isinstance(array.base, mmap.mmap):
             return array
@@ -117,7 +117,7 @@ def _address(array: np.ndarray[Any, Any]) -> int:
 
 
 def _bounds(array: np.ndarray[Any, Any]) -> tuple[int, int]:
-    """The addresses of the first byte of an array that is not empty and of the one behind its last."""
+    """Return the addresses of the first byte of an array that is not empty and of the one behind its last."""
     reach = [(length - 1) * stride for length, stride in zip(array.shape, array.strides, strict=True)]
     low = _address(array) + sum(min(0, step) for step in reach)
     return low, _address(array) + sum(max(0, step) for step in reach) + array.itemsize

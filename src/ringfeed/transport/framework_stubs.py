@@ -34,7 +34,7 @@ def of_framework(name: object) -> bool:
 
 
 def resolve(path: str) -> object:
-    """The real object behind ``package.module`` or ``package.module:name``, imported now.
+    """Return the real object behind ``package.module`` or ``package.module:name``, imported now.
 
     Where that imports a framework, one warning in the process names the cost.
     """
@@ -112,7 +112,7 @@ class Dataset(Generic[T_co], metaclass=ABCMeta):
 
 
 def standin_for(original: type) -> type | None:
-    """The stand-in for one of the frameworks' dataset bases, None for any other class."""
+    """Return the stand-in for one of the frameworks' dataset bases, None for any other class."""
     module = original.__module__
     if not of_framework(module):
         return None
@@ -122,7 +122,7 @@ def standin_for(original: type) -> type | None:
 
 
 def standin(name: str) -> type:
-    """The stand-in of that name; a pickle calls this where it would name the original."""
+    """Return the stand-in of that name; a pickle calls this where it would name the original."""
     return {"PyDataset": PyDataset, "Dataset": Dataset}[name]
 
 
@@ -180,7 +180,7 @@ class LazyModule(ModuleType):
     """
 
     def __getattr__(self, name: str) -> object:
-        """The attribute, a stand-in, or a further lazy module."""
+        """Return the attribute, a stand-in, or a further lazy module."""
         path = f"{self.__name__}.{name}"
         if path in _STANDIN_PATHS:
             return _STANDIN_PATHS[path]
@@ -214,7 +214,7 @@ class LazyObject:
         self._path = path
 
     def __getattribute__(self, name: str) -> Any:
-        """What the real one has, but for what pickle and class statements ask."""
+        """Return what the real one has, but for what pickle and class statements ask."""
         if name in ("_path", "__class__", "__reduce__", "__reduce_ex__", "__mro_entries__"):
             return object.__getattribute__(self, name)
         if name == "__isabstractmethod__":

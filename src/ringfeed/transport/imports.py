@@ -52,7 +52,7 @@ class _State:
 
 
 def frameworks_loaded() -> list[str]:
-    """The root packages of the frameworks that this process has imported."""
+    """Return the root packages of the frameworks that this process has imported."""
     return [root for root in FRAMEWORKS if root in sys.modules]
 
 
@@ -107,7 +107,7 @@ class _Finder:
 
 
 def _place(frame: FrameType | None) -> Place | None:
-    """The innermost line of the user's that led here; else the outermost one of an installed package."""
+    """Return the innermost line of the user's that led here; else the outermost one of an installed package."""
     installed: Place | None = None
     while frame is not None:
         file = frame.f_code.co_filename
@@ -127,7 +127,7 @@ def _is_program(frame: FrameType) -> bool:
 
 
 def _private_bytes() -> int:
-    """The memory of this process that it shares with no other; 0 where /proc does not say."""
+    """Return the memory of this process that it shares with no other; 0 where /proc does not say."""
     try:
         with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 - see above
             resident, shared = file.read().split()[1:3]

@@ -22,7 +22,7 @@ _MODES = {"grayscale": "L", "rgb": "RGB", "rgba": "RGBA"}
 
 
 def to_categorical(x: Any, num_classes: Any = None) -> Any:
-    """One-hot rows of class numbers, float64; out of range, and of tensors: not here."""
+    """Return one-hot rows of class numbers, float64; out of range, and of tensors: not here."""
     if type(x) not in (int, list, tuple, np.ndarray) and not isinstance(x, np.integer):
         return NotImplemented
     labels = np.array(x)
@@ -45,7 +45,7 @@ def pad_sequences(  # noqa: PLR0913, PLR0917 - as Keras has it
     truncating: Any = "pre",
     value: Any = 0.0,
 ) -> Any:
-    """Rows of one length, of lists of numbers; of deeper lists, strings and nothing: not here."""
+    """Return rows of one length, of lists of numbers; of deeper lists, strings and nothing: not here."""
     plain = type(sequences) in (list, tuple) and isinstance(value, _PLAIN) and np.dtype(dtype).kind in "iuf"
     if not plain or padding not in ("pre", "post") or truncating not in ("pre", "post"):
         return NotImplemented
@@ -66,7 +66,7 @@ def pad_sequences(  # noqa: PLR0913, PLR0917 - as Keras has it
 
 
 def img_to_array(img: Any, data_format: Any = None, dtype: Any = None) -> Any:
-    """The pixels of a picture with the axis of its channels, as Keras' settings say."""
+    """Return the pixels of a picture with the axis of its channels, as Keras' settings say."""
     layout, floats = data_format or _settings()[0], dtype or _settings()[1]
     if layout not in ("channels_first", "channels_last") or floats is None or type(img).__module__.startswith("torch"):
         return NotImplemented
@@ -85,7 +85,7 @@ def load_img(
     interpolation: Any = "nearest",
     keep_aspect_ratio: Any = False,  # noqa: FBT002 - as Keras has it
 ) -> Any:
-    """A picture of a file, by PIL; cropped to keep its shape: not here."""
+    """Return a picture of a file, by PIL; cropped to keep its shape: not here."""
     if keep_aspect_ratio or color_mode not in _MODES or interpolation not in _RESAMPLING:
         return NotImplemented
     if not isinstance(path, str | bytes | Path | io.BytesIO):
@@ -108,7 +108,7 @@ _ANSWERS = {each.__name__: each for each in (to_categorical, pad_sequences, img_
 
 
 def answer(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What Keras' function of this name gives, or NotImplemented."""
+    """Return what Keras' function of this name gives, or NotImplemented."""
     try:
         return _ANSWERS[name](*args, **kwargs) if is_keras_3() else NotImplemented
     except (TypeError, ValueError):  # Keras says it in its own words
@@ -129,7 +129,7 @@ def is_keras_3() -> bool:
 
 @functools.cache
 def _settings() -> tuple[str | None, str | None]:
-    """Keras' layout and float of pictures: of its settings file, as Keras would read it in this process."""
+    """Return Keras' layout and float of pictures: of its settings file, as Keras would read it in this process."""
     home = Path(os.environ.get("KERAS_HOME") or Path("~", ".keras").expanduser())
     found: dict[str, Any] = {}
     if (home / "keras.json").exists():

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def lazily(value: Any) -> Any:
-    """A LazyObject for a framework's function or class; any other value as it is.
+    """Return a LazyObject for a framework's function or class; any other value as it is.
 
     Exceptions stay themselves, since ``except`` takes nothing but classes.
     """
@@ -45,7 +45,7 @@ def lazily(value: Any) -> Any:
 
 
 def found_at(module: str, name: str) -> object:
-    """The object of this qualified name in a module that is imported, or None."""
+    """Return the object of this qualified name in a module that is imported, or None."""
     try:
         return operator.attrgetter(name)(sys.modules[module])
     except (KeyError, AttributeError):
@@ -53,7 +53,7 @@ def found_at(module: str, name: str) -> object:
 
 
 def lazy_values(members: dict[str, Any]) -> dict[str, Any]:
-    """These globals or attributes, each made lazy."""
+    """Return these globals or attributes, each made lazy."""
     lazy = {name: lazily(value) for name, value in members.items()}
     if isinstance(lazy.get("__annotations__"), dict):
         lazy["__annotations__"] = without_frameworks(lazy["__annotations__"])
@@ -61,7 +61,7 @@ def lazy_values(members: dict[str, Any]) -> dict[str, Any]:
 
 
 def lazy_members(cls: type, members: dict[str, Any]) -> dict[str, Any]:
-    """The same for a class, where a function is bound when it is looked up, and a lazy object is not."""
+    """Return the same for a class, where a function is bound when it is looked up, and a lazy object is not."""
     lazy = lazy_values(members)
     if "__annotate_func__" in vars(cls):  # Python 3.14: annotations are made when they are asked for, and kept there
         lazy.pop("__annotations_cache__", None)
@@ -76,7 +76,7 @@ def lazy_members(cls: type, members: dict[str, Any]) -> dict[str, Any]:
 
 
 def without_frameworks(annotations: dict[str, Any]) -> dict[str, Any]:
-    """The annotations whose unpickling imports no framework."""
+    """Return the annotations whose unpickling imports no framework."""
     return {name: annotation for name, annotation in annotations.items() if not _mentions(annotation)}
 
 
@@ -92,7 +92,7 @@ def _mentions(annotation: Any) -> bool:
 
 
 def reduce_code(code: CodeType) -> Any:
-    """Code with the name of its file, which tracebacks show: cloudpickle 3.1.3 writes another word in its place."""
+    """Return code with the name of its file, for tracebacks: cloudpickle 3.1.3 writes another word in its place."""
     make, parts = cloudpickle.Pickler.dispatch_table[CodeType](code)
     return make, tuple(code.co_filename if part == "<dynamic-code>" else part for part in parts)
 
@@ -115,7 +115,7 @@ def reduce_field(field: dataclasses.Field[Any]) -> Any:
 
 
 def on_demand(value: Any) -> Any:
-    """A class of the user on a framework's base (a model, say) as one that is imported when it is used."""
+    """Return a class of the user on a framework's base (a model, say) as one that is imported when it is used."""
     if issubclass(type(value), type) and not issubclass(value, BaseException):
         bases = [base for base in value.__mro__ if of_framework(base.__module__)]
         if any(standin_for(base) is None for base in bases):

@@ -177,7 +177,7 @@ def _shown(how: str, name: object) -> str:
 
 
 def _attributes(obj: Any) -> dict[str, Any]:
-    """What lies in an instance; no code of its class runs."""
+    """Return what lies in an instance; no code of its class runs."""
     found = {}
     for name in copyreg._slotnames(type(obj)):  # type: ignore[attr-defined]  # noqa: SLF001 - as pickle asks it
         try:
@@ -196,7 +196,7 @@ def _dict_of(obj: object) -> dict[str, Any]:
 
 
 def _named(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """What the code of a function names, also in the user's own modules: `utils.read(i)` reads as `read(i)` does."""
+    """Yield what the code of a function names, in the user's own modules, too: `utils.read(i)` reads as `read(i)`."""
     if not _is_users(function.__module__):
         yield from (part for part in unpicklable.parts_of_function(function) if not part[0].startswith(": global"))
         return
@@ -218,7 +218,7 @@ def _in_modules(parts: list[tuple[str, Any]], names: set[str]) -> Iterator[tuple
 
 
 def _results(cached: Any) -> Iterator[Any]:
-    """What a function under lru_cache remembers, and not the table of its entries, which only it may change."""
+    """Return what a function under lru_cache remembers, and not the table of its entries, which only it may change."""
     held = [part for part in gc.get_referents(cached) if part is not cached.__wrapped__]
     results = [part for part in held if type(part) is not dict or not all(map(_is_link, part.values()))]
     tables = (part.values() for part in results if type(part) is dict)
@@ -245,7 +245,7 @@ def _is_users(module: object) -> bool:
 
 
 def _state(obj: Any) -> dict[Any, Any] | None:
-    """What an object holds that a read may change; None where that is not remembered."""
+    """Return what an object holds that a read may change; None where that is not remembered."""
     kind = type(obj)
     if kind in _DICTS or kind in _LISTS or kind in _SETS:
         if len(obj) > MAX_ENTRIES:
@@ -263,7 +263,7 @@ def _state(obj: Any) -> dict[Any, Any] | None:
 
 
 def _variables(function: FunctionType) -> dict[Any, Any]:
-    """The globals and closure variables that a function may set."""
+    """Return the globals and closure variables that a function may set."""
     found: dict[Any, Any] = {}
     for number, cell in enumerate(function.__closure__ or ()):
         try:

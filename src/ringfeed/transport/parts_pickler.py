@@ -83,7 +83,7 @@ class _PartsPickler(Pickler):
         return self._registered(module, reduce, variable) if _modules.by_value(module) else NotImplemented
 
     def _registered(self, module: str, reduce: Callable[[Any], Any], obj: Any) -> Any:
-        """What ``reduce`` gives while cloudpickle is told that this module travels by value: for as long as this."""
+        """Return what ``reduce`` gives while cloudpickle knows that this module travels by value, and no longer."""
         with self._lock:
             if module in cloudpickle.list_registry_pickle_by_value():
                 return reduce(obj)
@@ -115,7 +115,7 @@ def _check_fit(obj: Any) -> None:
 
 
 def _imported_in(code: CodeType, globals_: dict[str, Any]) -> set[str]:
-    """The modules that the import statements inside a function name."""
+    """Return the modules that the import statements inside a function name."""
     found = set().union(*(_imported_in(const, globals_) for const in code.co_consts if isinstance(const, CodeType)))
     if _IMPORT not in code.co_code[::2]:
         return found

@@ -67,7 +67,7 @@ def dump(obj: object, pickler: Pickler) -> Pickled:
 
 
 def failure(obj: object) -> Exception | None:
-    """What pickling ``obj`` raises; nothing is kept of what it gives."""
+    """Return what pickling ``obj`` raises; nothing is kept of what it gives."""
     try:
         _dump(obj, Pickler(stream=_Nowhere()))
     except Exception as error:  # noqa: BLE001 - any of them is the answer
@@ -134,7 +134,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         return raw.nbytes < _buffers.LARGE
 
     def reducer_override(self, obj: Any) -> Any:
-        """What pickle asks for each object: a reduce value, or NotImplemented for its ordinary way."""
+        """Return what pickle asks for each object: a reduce value, or NotImplemented for its ordinary way."""
         reduce = self._reducers.get(type(obj)) or self._by_kind(obj)
         reduced = self._by_name(obj) or reduce(obj)
         if reduced is NotImplemented:
@@ -161,7 +161,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         return _parts.named, home
 
     def _home_of(self, obj: object) -> tuple[str, str] | None:
-        """The module and name of a class or function, if its module travels by value."""
+        """Return the module and name of a class or function, if its module travels by value."""
         if self._named is None or not (issubclass(type(obj), type) or type(obj) in (FunctionType, _Cached)):
             return None
         home = _modules.home_of(obj)
@@ -184,7 +184,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         return isinstance(module, ModuleType) and self._named is not None and _modules.by_value(module.__name__)
 
     def _reduce_anew(self, obj: Any) -> Any:
-        """What cloudpickle makes of a class or function."""
+        """Return what cloudpickle makes of a class or function."""
         return super().reducer_override(obj)
 
     def _reduce_class(self, cls: type) -> Any:
@@ -215,14 +215,14 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         return (make, args, (lazy_values(attributes), slots), *rest)
 
     def _namespace(self, function: FunctionType, special: dict[str, Any]) -> object:
-        """The globals of a function: its module's, if a part of it is sent; ``special``: its __file__ and such."""
+        """Return the globals of a function, of its module if a part of that is sent; ``special``: its __file__ etc."""
         module = sys.modules.get(function.__module__)
         if not self._is_sent(module) or vars(module) is not function.__globals__:
             return special
         return self._namespaces.setdefault(module.__name__, _Namespace(module.__name__, special))  # type: ignore[union-attr]
 
     def _with_parts(self, members: dict[str, Any], names: set[str]) -> dict[str, Any]:
-        """The same with parts in the place of whole modules: what a function with these names may ask them for."""
+        """Return the same with parts in the place of modules: those that a function with these names may ask for."""
         return {
             name: _Part(
                 value.__name__,
@@ -283,7 +283,7 @@ class _Part:
 
 
 def names_in(code: CodeType) -> set[str]:
-    """The names that a function and the functions inside it may look up, as globals or as attributes."""
+    """Return the names that a function and the functions inside it may look up, as globals or as attributes."""
     inner = (names_in(constant) for constant in code.co_consts if isinstance(constant, CodeType))
     return set(code.co_names).union(*inner)
 

@@ -111,7 +111,7 @@ class SharedDataset:
         return tuple(file.fileno() for file in self._files)
 
     def manifest(self) -> bytes:
-        """What ``unpack`` needs besides ``fds``, in their order: a few bytes."""
+        """Return what ``unpack`` needs besides ``fds``, in their order: a few bytes."""
         return array("Q", (*self.table, len(self.parts.streams))).tobytes()
 
     def close(self) -> None:
@@ -145,7 +145,7 @@ def to_shared_memory(packed: DatasetPickle, previous: SharedDataset | None = Non
 
 
 def unpack(manifest: bytes, fds: Sequence[int]) -> Any:
-    """The dataset, in a worker; the descriptors may be closed afterwards.
+    """Return the dataset, in a worker; the descriptors may be closed afterwards.
 
     Its buffers are shared with all other workers until this one writes to them: then a page is copied, 4 KiB also where
     the kernel has huge ones.
@@ -155,7 +155,7 @@ def unpack(manifest: bytes, fds: Sequence[int]) -> Any:
 
 
 def pieces_of(manifest: bytes, fds: Sequence[int]) -> tuple[int, list[Piece], list[memoryview]]:
-    """How many of its buffers are parts of modules; where its pieces lie; and the pieces, the stream first."""
+    """Return how many of its buffers are parts of modules; where its pieces lie; and the pieces, the stream first."""
     *table_fields, part_count = array("Q", manifest)
     table = Piece(*table_fields)
     numbers = array("Q", bytes(_mapped(fds, [table])[0]))
@@ -165,7 +165,7 @@ def pieces_of(manifest: bytes, fds: Sequence[int]) -> tuple[int, list[Piece], li
 
 
 def opened(part_count: int, views: Sequence[memoryview]) -> Any:
-    """The dataset of these pieces, wherever they lie; so many of the buffers, the first, are parts of modules."""
+    """Return the dataset of these pieces, wherever they lie; the first ``part_count`` buffers are parts of modules."""
     stream, *buffers = views
     with watched():
         if part_count:
@@ -176,7 +176,7 @@ def opened(part_count: int, views: Sequence[memoryview]) -> Any:
 
 
 def _mapped(fds: Sequence[int], pieces: Sequence[Piece]) -> list[memoryview]:
-    """The pieces as views of private mappings, which last as long as they do.
+    """Return the pieces as views of private mappings, which last as long as they do.
 
     Private also where they are only read: before Linux 6.7 a write-sealed memfd cannot be mapped shared.
     """
@@ -218,7 +218,7 @@ def _same(left: memoryview, right: memoryview) -> bool:
 
 
 def _files_to_keep(fds: Sequence[int], used: Iterable[Piece]) -> list[int]:
-    """The memfds worth referring to further: at least half in use, and not too many."""
+    """Return the memfds worth referring to further: at least half in use, and not too many."""
     live: defaultdict[int, int] = defaultdict(int)
     for piece in used:
         live[piece.file] += piece.length
@@ -227,7 +227,7 @@ def _files_to_keep(fds: Sequence[int], used: Iterable[Piece]) -> list[int]:
 
 
 def _load(packed: DatasetPickle, stay: dict[int, Piece], groups: list[list[int]], kept: Sequence[int]) -> SharedDataset:
-    """A new memfd for each group of pieces, the table at the end of the last; the kept ones come before."""
+    """Return a new memfd for each group of pieces, the table at the end of the last; the kept ones come before."""
     sources = [packed.stream, *packed.buffers]
     pieces = dict(stay)
     sizes: list[int] = []
@@ -257,7 +257,7 @@ def _load(packed: DatasetPickle, stay: dict[int, Piece], groups: list[list[int]]
 
 
 def _sealed_memfd(packed: DatasetPickle, content: Sequence[tuple[int, memoryview]]) -> Descriptor:
-    """A memfd with each source at its offset, sealed against writes and resizing."""
+    """Return a memfd with each source at its offset, sealed against writes and resizing."""
     end = max(offset + source.nbytes for offset, source in content)
     size = _round_up(end, mmap.PAGESIZE)
     memfd = Descriptor(os.memfd_create, "ringfeed-dataset", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)

@@ -102,11 +102,11 @@ class _Search:
         self._tries = MAX_TRIES
 
     def from_root(self, obj: object) -> tuple[list[str], object]:
-        """The steps from ``obj`` to the culprit, and the culprit."""
+        """Return the steps from ``obj`` to the culprit, and the culprit."""
         return self._follow(obj, 0) or ([], obj)
 
     def _follow(self, obj: object, depth: int) -> tuple[list[str], object] | None:
-        """The culprit at or below ``obj``; None if nothing fails there but what is being followed already."""
+        """Return the culprit at or below ``obj``; None if nothing fails there but what is being followed already."""
         self._visited[id(obj)] = obj
         steps = list(islice(_children(obj), MAX_CHILDREN)) if depth < MAX_DEPTH else []
         at_fault = True
@@ -122,7 +122,7 @@ class _Search:
         return ([], obj) if at_fault else None
 
     def _first_bad(self, steps: list[Step]) -> int | None:
-        """The number of the first child that cannot be pickled."""
+        """Return the number of the first child that cannot be pickled."""
         if not self._fails(steps):
             return None
         low, high = 0, len(steps)  # the first bad one is in steps[low:high]
@@ -140,7 +140,7 @@ class _Search:
 
 
 def _children(obj: Any) -> Iterable[Step]:
-    """What pickling ``obj`` pickles besides."""
+    """Return what pickling ``obj`` pickles besides."""
     parts = PARTS.get(type(obj))
     if parts is not None:
         return parts(obj)
@@ -164,7 +164,7 @@ def _elements(elements: Iterable[Any]) -> Iterator[Step]:
 
 
 def parts_of_function(function: FunctionType) -> Iterator[Step]:
-    """The variables, globals, defaults and attributes of a function."""
+    """Yield the variables, globals, defaults and attributes of a function."""
     code = function.__code__
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         try:
@@ -180,7 +180,7 @@ def parts_of_function(function: FunctionType) -> Iterator[Step]:
 
 
 def globals_of(function: FunctionType) -> dict[str, Any]:
-    """The globals that the code of a function names, and not what it names as attributes alone."""
+    """Return the globals that the code of a function names, and not what it names as attributes alone."""
     table = function.__globals__
     if not names_in(function.__code__) & table.keys():
         return {}
@@ -188,7 +188,7 @@ def globals_of(function: FunctionType) -> dict[str, Any]:
 
 
 def _global_names(code: CodeType) -> set[str]:
-    """What `dis` finds, at a twentieth of its time."""
+    """Return what `dis` finds, at a twentieth of its time."""
     found, argument = set(), 0
     for operation, low in zip(code.co_code[::2], code.co_code[1::2], strict=True):
         argument = argument << 8 | low
@@ -200,7 +200,7 @@ def _global_names(code: CodeType) -> set[str]:
 
 
 def parts_of_class(cls: type) -> Iterator[Step]:
-    """The members and bases of a class."""
+    """Yield the members and bases of a class."""
     for name, member in vars(cls).items():
         # Made anew with the class, and never pickled.
         if name != "_abc_impl" and not isinstance(member, GetSetDescriptorType | MemberDescriptorType):
