@@ -187,7 +187,9 @@ FOREIGN: dict[str, Callable[[Array, Any], Any]] = {
     "a list of it": lambda _, array: array.tolist(),
     "tuples of it": lambda _, array: _tuples(array.tolist()),
     "a list of its rows": lambda _, array: list(array) if array.ndim else array,
-    "a list with a row of lists": lambda _, array: [array[0].tolist(), *array[1:]] if len(array.shape) > 1 else array,
+    "a list with a row of lists": lambda _, array: (
+        [array[0].tolist(), *array[1:]] if array.ndim > 1 and len(array) else array
+    ),
     "a list of ints": lambda leaf, _: np.ones(leaf.shape, "i8").tolist(),
     "a list of floats": lambda leaf, _: np.full(leaf.shape, 0.1).tolist(),
     "a list of complex": lambda leaf, _: np.full(leaf.shape, 0.1j).tolist(),
