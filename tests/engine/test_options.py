@@ -15,7 +15,8 @@ from ringfeed.engine import options
 from ringfeed.engine import plan as budget
 from ringfeed.engine.options import Options
 from ringfeed.engine.plan import MOST_AUTO_SLOTS
-from ringfeed.ring import _ring, free_memory
+from ringfeed.monitor import free_memory
+from ringfeed.ring import _ring
 from ringfeed.ring.segment import MIN_SLOTS
 from ringfeed.tuning.autotune import Setting
 

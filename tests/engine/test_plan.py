@@ -12,7 +12,8 @@ import ringfeed
 from datasets import Oracle
 from ringfeed._units import parse_memory, show_bytes
 from ringfeed.engine.plan import make_plan
-from ringfeed.ring import _ring, free_memory
+from ringfeed.monitor import free_memory
+from ringfeed.ring import _ring
 from ringfeed.spec.layout import Layout
 from ringfeed.spec.spec import Array, Spec
 
