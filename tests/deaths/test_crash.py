@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import resource
+import select
 import signal
 import statistics
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -20,6 +22,8 @@ import pytest
 import ringfeed
 from datasets import Oracle, check, drain
 from dying import DEATHS, ERRORS, FIRST, FUTEX_SYSCALL, IN_C, SPACING, WAKE_ENDS, Doomed, DoomedInto
+from ringfeed.forkserver import launchers
+from ringfeed.workers import channel
 from ringfeed.workers.processes import Processes
 from ringfeed.workers.roster import Roster
 from watching import PATIENCE_S, pids, run_script, wait_until
@@ -298,11 +302,11 @@ def test_an_error_in_a_sample(where: str, method: str, tmp_path: Path) -> None:
 
 
 OPENING = "a worker could not open the dataset: {}; try workers=0"
-IN_THE_NURSERY = "the dataset could not be unpickled for the workers: {}"
+IN_THE_FORKSERVER = "the dataset could not be unpickled for the workers: {}"
 START_UP = [
     *(("opening", method, OPENING) for method in METHODS),
     ("unpickling", "spawn", OPENING),
-    ("unpickling", "forkserver", IN_THE_NURSERY),
+    ("unpickling", "forkserver", IN_THE_FORKSERVER),
 ]
 
 
@@ -320,6 +324,24 @@ def test_an_error_in_start_up(where: str, method: str, form: str, tmp_path: Path
         assert [check(batch) for batch in loader] == whole_epoch(dataset.length)
         assert loader.stats().restarts == 0
     assert found == [(form.format(SAID[deed][0]), SAID[deed][1]) for deed in ERRORS]
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_a_forkserver_that_has_ended_before_its_first_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it said of the dataset is the error, also where the order finds it gone; no other takes its place."""
+
+    def send_late(end: Any, message: object, fds: tuple[int, ...] = ()) -> None:
+        if message == {}:  # the order to fork a worker
+            poller = select.poll()
+            poller.register(end.fileno(), 0)
+            assert poller.poll(PATIENCE_S * 1000), "the forkserver has not ended"
+        channel.send(end, message, fds)
+
+    monkeypatch.setattr(launchers, "channels", SimpleNamespace(**{**vars(channel), "send": send_late}))
+    dataset = doomed("unpickling", ("exception",), tmp_path)
+    with open_loader(dataset, "forkserver", workers=1) as loader, pytest.raises(ringfeed.WorkerError) as caught:
+        next(iter(loader))
+    assert str(caught.value) == IN_THE_FORKSERVER.format(SAID["exception"][0])
 
 
 @pytest.mark.usefixtures("nothing_left")

@@ -146,10 +146,12 @@ def test_a_forked_process_does_not_end_the_loaders_forkserver() -> None:
 def test_a_forkserver_that_is_ended_before_the_first_epoch(number: signal.Signals) -> None:
     """It may be killed at any time: another takes its place; one that is stopped is ended with the loader."""
     loader = loader_of(Oracle(40))
-    os.kill(begun(loader), number)
+    pid = begun(loader)
+    os.kill(pid, number)
     if number == signal.SIGKILL:
         assert drain(loader) == list(range(40))
     loader.close()
+    wait_until(lambda: not leftovers.runs(pid))
 
 
 @pytest.mark.usefixtures("nothing_left")

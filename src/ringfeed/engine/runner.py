@@ -276,4 +276,6 @@ class EpochRunner:
             return  # a forked child: nothing here is its own
         with self.lock:
             self.stop_engine()
-            self.launcher = None  # that ends what it has begun
+            launcher, self.launcher = self.launcher, None
+            if launcher is not None:
+                launcher.close()  # what it has begun may be stopped, and not see that its lifeline ends

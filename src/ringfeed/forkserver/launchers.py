@@ -88,7 +88,8 @@ class Forker(Launcher):
         ours, theirs = channels.pair()
         with theirs:
             try:
-                channels.send(self._forkserver.channel, {}, (theirs.fileno(),))
+                with suppress(ConnectionError):  # it has ended, and may have said why
+                    channels.send(self._forkserver.channel, {}, (theirs.fileno(),))
                 pid, pidfd = self._answer(self._forkserver.channel)
             except BaseException as error:
                 if not isinstance(error, (OSError, EOFError, WorkerError)):
@@ -254,7 +255,13 @@ class Forkserver(Forker):
 
     def close(self) -> None:
         """End the forkserver; its children end by the ring."""
-        self._ordered = None
+        ordered, self._ordered = self._ordered, None
+        if ordered is not None:
+            channel, by = ordered
+            with suppress(OSError, EOFError, TimeoutError):  # it is not forked yet, and will find its channel closed
+                message, fds = channels.receive(channel, 0)
+                if "pid" in message:
+                    self._begun = WorkerProcess(message["pid"], fds[0], channel, partial(by.status_of, message["pid"]))
         if self._begun is not None:
             self._forkserver, self._begun = self._begun, None
         super().close()
