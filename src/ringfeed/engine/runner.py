@@ -276,6 +276,5 @@ class EpochRunner:
             return  # a forked child: nothing here is its own
         with self.lock:
             self.stop_engine()
-            launcher, self.launcher = self.launcher, None
-            if launcher is not None:
-                launcher.close()  # what it has begun may be stopped, and not see that its lifeline ends
+            if self.launcher is not None:
+                self.launcher.close()  # what it has begun may be stopped, and not see that its lifeline ends
