@@ -268,7 +268,7 @@ class InDoor(Tracer):
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
-        for name in ("epoch", "lists"):
+        for name in ("epoch", "index_lists"):
             file = importlib.import_module(f"ringfeed.torch.{name}").__file__
             calls = True
             for at, line in enumerate(Path(file).read_text().splitlines(), 1):
