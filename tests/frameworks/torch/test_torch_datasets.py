@@ -125,8 +125,7 @@ def test_a_worker_computes_in_one_thread() -> None:
         (
             torch.zeros(2, requires_grad=True),
             "dataset[0]: sample is of type Tensor, whose conversion raised RuntimeError: Can't call numpy() on Tensor "
-            "that requires grad. Use tensor.detach().numpy() instead., expected an array; return a NumPy array from "
-            "__getitem__",
+            "that requires grad. Use tensor.detach().numpy() instead, expected an array; return its .detach()",
         ),
         (
             torch.zeros(2, dtype=torch.bfloat16),
