@@ -240,7 +240,7 @@ static bool reads_are_bounded(const struct rf_watch *watch)
     return true;
 }
 
-/* Whoever writes rubbish over all of the control block, after it was opened, does not lead an observer out of it. */
+/* Rubbish written over all of the control block, after it was opened, does not lead an observer out of it. */
 static void rubbish_leads_nowhere(void)
 {
     struct scene scene = begin();

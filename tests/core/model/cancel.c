@@ -56,7 +56,7 @@ static void wake_takers_that_wait(struct thread *thread)
         thread->then = 0;
 }
 
-/* Whoever sleeps has announced a ticket that is cancelled; and workers hold some. */
+/* A sleeper has announced a ticket that is cancelled; and workers hold some. */
 static void wake_sleepers(const struct state *s, struct thread *thread, enum thread_step then)
 {
     bool is_fence = thread->step == FENCE_DONE, waits = s->asleep && !broken(BREAK_WAKES_NO_TAKER);
