@@ -18,7 +18,7 @@ import ringfeed
 from ringfeed import Array, Interleave, Loader
 from ringfeed.frameworks.batch import NUMPY, Epoch, TensorBuilder
 from ringfeed.iterables.round_robin import RoundRobinEpoch
-from watching import lose_patience, wait_until
+from watching import inside, lose_patience, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -99,12 +99,6 @@ def misfit() -> Any:
 def loader_of(dataset: Any, way: str = "here", **settings: Any) -> Loader:
     """Return a loader of small batches."""
     return Loader(dataset, **{"batch_size": 4, "workers": 2, "timeout_s": PATIENCE_S, **WAYS[way], **settings})
-
-
-def inside(loader: Loader) -> list[int]:
-    """Return the numbers of the elements that workers are at."""
-    assert loader._runner.engine is not None
-    return [worker.inside for worker in loader._runner.engine.observer.workers() if worker.inside is not None]
 
 
 def rows(batches: Any) -> list[list[int]]:

@@ -15,7 +15,7 @@ import pytest
 
 import ringfeed
 from ringfeed import Interleave, Loader, WorkerError
-from watching import PATIENCE_S
+from watching import PATIENCE_S, inside, lose_patience, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -378,10 +378,14 @@ def test_a_transform_that_ends_every_worker_is_in_its_place(kind: Any) -> None:
 
 def test_a_stuck_reader_is_shown() -> None:
     """With the element of its row, and that it may read those of other ranks."""
-    loader = loaders(2, Measured(43, at=17, deed=partial(time.sleep, PATIENCE_S)), "fork", timeout_s=1.0)[1]
-    text = "no batch for 1 s: 1 of 1 workers inside element 20 of the iterable, or those of other ranks around; raise"
+    loader = loaders(2, Measured(43, at=17, deed=partial(time.sleep, PATIENCE_S)), "fork")[1]
+    batches = iter(loader)
+    assert [next(batches)[0].tolist() for _ in range(2)] == [[4, 5, 6, 7], [12, 13, 14, 15]]
+    wait_until(lambda: inside(loader) == [20])
+    lose_patience(loader, 0.1)
+    text = "no batch for 0.1 s: 1 of 1 workers inside element 20 of the iterable, or those of other ranks around; raise"
     with pytest.raises(ringfeed.StallError, match=text):
-        numbers(loader)
+        next(batches)
 
 
 # ---- going on ----

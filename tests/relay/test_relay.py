@@ -17,7 +17,7 @@ import pytest
 import ringfeed
 from ringfeed import Loader, ShipError, StallError, WorkerError
 from ringfeed.relay import store as stores
-from watching import PATIENCE_S, pids, pool_of, wait_until
+from watching import PATIENCE_S, inside, lose_patience, pids, pool_of, wait_until, while_it_waits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -418,22 +418,30 @@ def test_one_attempt_is_one() -> None:
 
 def test_a_reader_that_is_stuck_is_shown() -> None:
     """With the element and its stack; who waits for it is at nothing."""
-    loader = fed(Numbers(43, 17, partial(time.sleep, PATIENCE_S)), timeout_s=1.0)
+    loader = fed(Numbers(43, 17, partial(time.sleep, PATIENCE_S)))
+    batches = iter(loader)
+    assert [next(batches)[0].tolist() for _ in range(4)] == cut(16)
+    wait_until(lambda: inside(loader) == [17])
+    lose_patience(loader, 1)
     with pytest.raises(StallError) as caught:
-        numbers(loader)
+        next(batches)
     first, *lines = str(caught.value).splitlines()
     assert first == "no batch for 1 s: 1 of 4 workers inside element 17 of the iterable; raise timeout_s or look there"
-    inside = [line for line in lines if line.startswith("worker ") and " inside " in line]
-    assert len(inside) == 1
-    assert ": inside element 17 of the iterable, has been at it for " in inside[0]
+    stuck = [line for line in lines if line.startswith("worker ") and " inside " in line]
+    assert len(stuck) == 1
+    assert ": inside element 17 of the iterable, has been at it for " in stuck[0]
     assert any("in __iter__" in line for line in lines)
 
 
 def test_a_reader_that_is_stuck_is_restarted(tmp_path: Path) -> None:
     """No other worker is ended for it."""
     deed = partial(once, tmp_path / "flag", partial(time.sleep, PATIENCE_S))
-    loader = fed(Numbers(43, 17, deed), timeout_s=1.0, on_stall="restart")
-    assert numbers(loader) == cut(43)
+    loader = fed(Numbers(43, 17, deed), on_stall="restart")
+    batches = iter(loader)
+    given = [next(batches)[0].tolist() for _ in range(4)]
+    lose_patience(loader, 1.0)
+    while_it_waits(lambda: wait_until(lambda: loader.stats().restarts == 1) or lose_patience(loader, PATIENCE_S))
+    assert given + [batch[0].tolist() for batch in batches] == cut(43)
     assert loader.stats().restarts == 1
 
 

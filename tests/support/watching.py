@@ -30,6 +30,12 @@ def pids(loader: ringfeed.Loader) -> list[int]:
     return [worker.pid for worker in list(pool_of(loader)._roster.workers.values())]
 
 
+def inside(loader: ringfeed.Loader) -> list[int]:
+    """Return the numbers of the samples or elements that workers are at."""
+    assert loader._runner.engine is not None
+    return [worker.inside for worker in loader._runner.engine.observer.workers() if worker.inside is not None]
+
+
 def wait_until(holds: Callable[[], bool]) -> None:
     """Wait for a state that must come, however busy the machine is."""
     deadline = time.monotonic() + PATIENCE_S

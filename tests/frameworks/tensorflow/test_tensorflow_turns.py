@@ -17,7 +17,7 @@ import tensorflow as tf
 import ringfeed
 from datasets import Oracle, check
 from leftovers import present
-from watching import wait_until
+from watching import PATIENCE_S, wait_until
 
 
 def eager(loader: ringfeed.Loader) -> tf.data.Dataset:
@@ -42,24 +42,25 @@ def test_close_gives_the_memory_back() -> None:
     assert dataset.cardinality() == 12
 
 
-class Pausing:
-    """Samples some of which take their time."""
+class Stuck:
+    """Samples of which the ninth does not come before it is let through."""
 
-    def __init__(self, pauses: dict[int, float]) -> None:
-        self.pauses = pauses
+    def __init__(self) -> None:
+        self.go_on = threading.Event()
 
     def __len__(self) -> int:
         return 40
 
     def __getitem__(self, index: int) -> np.float32:
-        time.sleep(self.pauses.get(index, 0))
+        if index == 8:
+            self.go_on.wait(PATIENCE_S)
         return np.float32(index)
 
 
 def test_a_new_epoch_has_the_whole_timeout() -> None:
     """What an iteration has waited that was taken over is not counted against the next one."""
-    dataset = Pausing({8: 4.0})
-    with ringfeed.Loader(dataset, batch_size=4, workers=1, backend="thread", slots=6, timeout_s=5) as loader:
+    stuck, waited_ns = Stuck(), int(PATIENCE_S / 2 * 1e9)
+    with ringfeed.Loader(stuck, batch_size=4, workers=1, backend="thread", slots=6, timeout_s=PATIENCE_S) as loader:
         errors: list[str] = []
 
         def walk() -> None:
@@ -71,9 +72,12 @@ def test_a_new_epoch_has_the_whole_timeout() -> None:
         thread = threading.Thread(target=walk)
         thread.start()
         wait_until(lambda: loader.stats().batches == 2)
-        time.sleep(3.5)
-        dataset.pauses = {0: 3.0}
-        assert next(iter(loader)).tolist() == [0, 1, 2, 3]
+        ring = loader._runner.engine.ring  # type: ignore[union-attr]
+        ring.waited_ns = waited_ns
+        batches = iter(loader)
+        assert ring.waited_ns < waited_ns
+        stuck.go_on.set()
+        assert next(batches).tolist() == [0, 1, 2, 3]
         thread.join(120)
     assert "SupersededError" in errors[0]
 
