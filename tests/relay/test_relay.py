@@ -440,7 +440,12 @@ def test_a_reader_that_is_stuck_is_restarted(tmp_path: Path) -> None:
     batches = iter(loader)
     given = [next(batches)[0].tolist() for _ in range(4)]
     lose_patience(loader, 1.0)
-    while_it_waits(lambda: wait_until(lambda: loader.stats().restarts == 1) or lose_patience(loader, PATIENCE_S))
+
+    def have_patience() -> None:
+        wait_until(lambda: loader.stats().restarts == 1)
+        lose_patience(loader, PATIENCE_S)
+
+    while_it_waits(have_patience)
     assert given + [batch[0].tolist() for batch in batches] == cut(43)
     assert loader.stats().restarts == 1
 
