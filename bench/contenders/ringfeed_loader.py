@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from workloads.workload import Workload
 
 
-def settings(workload: Workload, workers: int, slots: int, *, start_method: str = "spawn") -> dict[str, Any]:
+def settings(workload: Workload, workers: int, slots: int, *, start_method: str = "forkserver") -> dict[str, Any]:
     """What the loader is told."""
     order = {"shuffle": True, "drop_remainder": True} if workload.shuffled else {}
     return {
@@ -25,7 +25,9 @@ def settings(workload: Workload, workers: int, slots: int, *, start_method: str 
 
 
 @contextmanager
-def batches(workload: Workload, workers: int, slots: int, *, start_method: str = "spawn") -> Iterator[Iterable[Any]]:
+def batches(
+    workload: Workload, workers: int, slots: int, *, start_method: str = "forkserver"
+) -> Iterator[Iterable[Any]]:
     """A loader over the workload's dataset; where it shuffles, one epoch after another."""
     import ringfeed  # noqa: PLC0415, its import belongs to the memory it takes
 

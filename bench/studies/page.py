@@ -32,7 +32,7 @@ FACTS = {
     "program": "ringfeed",
     "version": "0",
     "began": "2026-01-01 00:00:00 +0000",
-    "loader": "<Loader of Photographs: batches of 32, workers by spawn: 8, slots: 12, 462.4 MB>",
+    "loader": "<Loader of Photographs: batches of 32, workers by forkserver: 8, slots: 12, 462.4 MB>",
     "verdict": "input-bound: training waited 31% of the time; workers are 97% busy in dataset[i], 4.1 ms a sample: add "
     "workers (now 8, for 16 CPUs) or make it cheaper",
     "slot_size": 38_535_168,

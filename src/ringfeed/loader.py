@@ -180,7 +180,7 @@ class Loader(Generic[Batch_co]):
         workers: int | Literal["auto"] | None = None,
         concurrency: int | None = None,
         backend: Literal["process", "thread"] | Ray = "process",
-        start_method: Literal["forkserver", "spawn", "fork"] = "spawn",
+        start_method: Literal["forkserver", "spawn", "fork"] = "forkserver",
         slots: int | Literal["auto"] | None = None,
         memory: int | str | None = None,
         prefetch_epochs: bool | Literal["auto"] = "auto",

@@ -261,7 +261,7 @@ def test_a_larger_batch_says_what_to_do() -> None:
 def test_workers_of_the_dataset() -> None:
     """The dataset's own number of workers counts where it was set, and processes unless told otherwise."""
     with ringfeed.keras.feed(Plain(workers=3)) as data:
-        assert "workers by spawn: 3, slots: 5" in repr(data.loader)
+        assert "workers by forkserver: 3, slots: 5" in repr(data.loader)
     with fed(Plain(workers=3)) as data:
         assert "workers in threads: 1" in repr(data.loader)
 

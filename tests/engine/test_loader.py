@@ -513,4 +513,4 @@ def test_what_is_printed_is_a_line() -> None:
         )
     assert repr(ringfeed.Loader.__new__(ringfeed.Loader)).startswith("<ringfeed.loader.Loader object at ")
     with ringfeed.Loader([columns[0]] * 3, batch_size=None, workers=1) as loader:
-        assert repr(loader).startswith("<Loader of list: whole batches, workers by spawn: 1, slots: 3, ")
+        assert repr(loader).startswith("<Loader of list: whole batches, workers by forkserver: 1, slots: 3, ")

@@ -26,7 +26,7 @@ DEFAULTS: dict[str, Any] = {
     "slots": None,
     "memory": None,
     "backend": "process",
-    "start_method": "spawn",
+    "start_method": "forkserver",
     "copy": False,
     "drop_remainder": False,
     "timeout_s": None,

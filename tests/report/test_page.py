@@ -123,7 +123,7 @@ def test_a_loader_draws_its_own(tmp_path: Path, name: str) -> None:
     assert "8 batches" in text
     assert "Consumer, workers and slots" in text
     assert f"ringfeed {ringfeed.__version__}" in text
-    assert "Loader of Oracle: batches of 8, workers by spawn: 1, slots: 2" in text
+    assert "Loader of Oracle: batches of 8, workers by forkserver: 1, slots: 2" in text
     assert "held 0 of 2 slots" in text
 
 

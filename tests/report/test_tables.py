@@ -47,7 +47,7 @@ def test_a_loader(loader: ringfeed.Loader) -> None:
     list(map(len, loader))
     html = loader._repr_html_()
     assert html is not None
-    assert "<caption>Loader of Oracle: batches of 8, workers by spawn: 1, slots: 2, " in html
+    assert "<caption>Loader of Oracle: batches of 8, workers by forkserver: 1, slots: 2, " in html
     rows = dict(cells(html))
     assert rows["epochs"] == "number 1 is next, 8 batches each"
     assert rows["memory"] == str(loader.plan)

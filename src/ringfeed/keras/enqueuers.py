@@ -176,7 +176,7 @@ class OrderedEnqueuer(SequenceEnqueuer):
         copy: bool = True,
         spec: object = None,
         max_batch_size: int | None = None,
-        start_method: Literal["forkserver", "spawn", "fork"] = "spawn",
+        start_method: Literal["forkserver", "spawn", "fork"] = "forkserver",
         seed: int = 0,
         timeout_s: float | None = 300,
     ) -> None:

@@ -30,7 +30,7 @@ class PoolConfig:
     source: Source
     offsets: tuple[int, ...]  # of the fields of a slot
     workers: int
-    start_method: str = "spawn"
+    start_method: str = "forkserver"
     max_restarts: int | None = None
     max_attempts: int = 3
     initial_workers: int = 0  # of the workers; the others come when they are wanted
