@@ -1,4 +1,4 @@
-"""Whether this process is still the one that made a loader, whether it is about to end, and what is called at ends."""
+"""Whether this process is still the one that made a loader, or works for one, or is about to end; what is called then."""
 
 from __future__ import annotations
 
@@ -23,6 +23,16 @@ class Forks:
 
 
 os.register_at_fork(after_in_child=Forks.note)
+
+
+class Worker:
+    """Knows whether this process works for a loader of another one: it is a worker, or it forks them.
+
+    A module of the user's that makes a loader makes one here, too, where it is imported. That one must start nothing
+    before its first epoch: its forkserver would import the module, and make the next one.
+    """
+
+    is_here = False
 
 
 class Exit:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import importlib
 import os
@@ -12,6 +13,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -82,6 +84,38 @@ def test_the_forkserver_imports_the_datasets_modules_early(tmp_path: Path, monke
         wait_until(ran.exists)
         assert np.concatenate([*loader]).tolist() == list(range(8))
     sys.modules.pop("own_numbers")
+
+
+MAKES_A_LOADER = """
+import os
+import numpy as np
+import leftovers, ringfeed
+class Numbers:
+    def __len__(self): return 8
+    def __getitem__(self, index): return np.int64(index)
+loader = ringfeed.Loader(Numbers(), batch_size=4, workers=1)
+with open({told!r}, "a") as file:
+    print(len(leftovers.children(os.getpid())), file=file)
+"""
+
+
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_module_that_makes_a_loader(method: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loader that the user's module makes where workers import it starts nothing there, or each would start another."""
+    told = tmp_path / "told"
+    (tmp_path / "own_loader.py").write_text(MAKES_A_LOADER.format(told=str(told)))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    own = __import__("own_loader")
+    with own.loader as loader:
+        assert np.concatenate([*loader]).tolist() == list(range(8))
+    with ringfeed.Loader(own.Numbers(), batch_size=4, workers=1, start_method=method) as loader:
+        assert np.concatenate([*loader]).tolist() == list(range(8))
+    here, *elsewhere = map(int, told.read_text().split())
+    assert here > 0  # this process has begun its forkserver
+    assert elsewhere
+    assert not any(elsewhere)
+    sys.modules.pop("own_loader")
 
 
 class Frozen:
@@ -287,6 +321,35 @@ def test_workers_share_no_file_that_an_import_opens(
     sys.modules.pop("own_file")
     assert index.tolist() == list(range(8))
     assert (importer == worker).tolist() == [apart] * 8
+
+
+class Computing:
+    """Starts a thread of C code where it is unpickled, as a tensor of TensorFlow's or JAX's does."""
+
+    def __init__(self) -> None:
+        self.unpickler = 0
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        sys.modules.setdefault("jax", ModuleType("jax"))
+        faulthandler.dump_traceback_later(10**6)
+        self.unpickler = os.getpid()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"unpickler": 0}
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> Any:
+        return np.array([self.unpickler, os.getpid()])
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_workers_lack_no_thread_that_a_frameworks_tensors_have_started() -> None:
+    """Where unpickling starts a thread, each worker unpickles for itself: a fork would not have it, and wait for it."""
+    with loader_of(Computing()) as loader:
+        unpickler, worker = np.concatenate([*loader]).T
+    assert unpickler.tolist() == worker.tolist()
 
 
 @pytest.mark.usefixtures("nothing_left")

@@ -6,6 +6,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ringfeed._process import Worker
 from ringfeed.engine.plan import plan_for
 from ringfeed.errors import RingfeedError, ShipError
 from ringfeed.ring.machine import check_futex
@@ -62,7 +63,7 @@ class Sending:
 
     def begin_to_launch(self) -> Launcher | None:
         """Have a forkserver import what the workers need while the user's program goes on."""
-        if not self._options.sends or self._options.start_method != "forkserver":
+        if Worker.is_here or not self._options.sends or self._options.start_method != "forkserver":
             return None
         from ringfeed.forkserver.launchers import Forkserver  # noqa: PLC0415 - its room
 

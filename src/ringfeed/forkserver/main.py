@@ -187,12 +187,11 @@ def private() -> set[Private]:
 
 
 def _threads() -> Iterator[str]:
-    """Name the threads of this process; those of C code only where no framework starts some when it is imported."""
+    """Name the threads of this process, those of C code too: a framework starts some with its first tensor."""
     main = threading.main_thread()
     yield from (thread.name for thread in threading.enumerate() if thread is not main)
-    if not _imports.frameworks_loaded():
-        with suppress(FileNotFoundError):  # no /proc
-            yield from os.listdir("/proc/self/task")  # noqa: PTH208 - names are enough
+    with suppress(FileNotFoundError):  # no /proc
+        yield from os.listdir("/proc/self/task")  # noqa: PTH208 - names are enough
 
 
 def _generators() -> Iterator[object]:

@@ -25,6 +25,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ringfeed._callers import FRAMEWORKS
+from ringfeed._process import Worker
 from ringfeed.errors import WorkerError
 from ringfeed.ring._ring import wait_for
 from ringfeed.transport.modules import frameworks_of, is_installed
@@ -234,9 +235,9 @@ def _around() -> object:
     """Return what a process has from the one that starts it, and what imports may depend on.
 
     What an older process would have otherwise: another user, limit, container or environment variable than now. None:
-    /proc does not say, or no warm forkserver is wanted.
+    /proc does not say, or no warm forkserver is wanted; none is in a process that works for a loader of another one.
     """
-    if _idle_s() <= 0:
+    if _idle_s() <= 0 or Worker.is_here:
         return None
     try:
         with open("/proc/thread-self/status", encoding="ascii", errors="replace") as file:  # noqa: PTH123 - quicker

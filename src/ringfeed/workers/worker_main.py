@@ -13,6 +13,7 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ringfeed._process import Worker
 from ringfeed.ring import _ring
 from ringfeed.ring._ring import Child, Descriptor
 from ringfeed.transport import imports as _imports
@@ -135,6 +136,7 @@ def fork(live: Callable[[], NoReturn]) -> Child:
 
 def become_worker(parent_fd: int, lifeline_fd: int) -> None:
     """Lead a process group that dies with the consumer, and leave Ctrl-C to the consumer."""
+    Worker.is_here = True
     if os.getpgrp() != os.getpid():
         os.setpgid(0, 0)
     for fd in (parent_fd, lifeline_fd):
