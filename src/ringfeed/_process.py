@@ -1,4 +1,4 @@
-"""Whether this process is still the one that made a loader, or works for one, or is about to end; what is called then."""
+"""Whether this process made a loader, or works for one, and whether it is about to end; what is called at ends."""
 
 from __future__ import annotations
 

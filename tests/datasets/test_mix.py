@@ -220,7 +220,8 @@ def test_hooks_of_all_datasets_run() -> None:
 
 def test_a_worker_imports_only_what_reads_a_mix() -> None:
     """No worker imports what orders the samples, or the kinds of dataset."""
-    with Loader(Mix([Imported(), Imported()]), batch_size=1, workers=1, spec=Array((SAID,), "uint8")) as loader:
+    settings: Any = {"workers": 1, "start_method": "spawn", "spec": Array((SAID,), "uint8")}
+    with Loader(Mix([Imported(), Imported()]), batch_size=1, **settings) as loader:
         for batch in loader:
             assert batch.tobytes().decode().split() == [
                 "data.base",

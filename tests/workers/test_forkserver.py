@@ -22,7 +22,7 @@ import pytest
 import leftovers
 import ringfeed
 from datasets import Oracle, Reshuffling, Witness, check, drain, told
-from ringfeed.forkserver import fork
+from ringfeed.forkserver import fork, launchers
 from ringfeed.forkserver import main as forkserver_main
 from ringfeed.monitor._snapshot import Observer
 from ringfeed.ring.machine import show_limit
@@ -86,6 +86,23 @@ def test_the_forkserver_imports_the_datasets_modules_early(tmp_path: Path, monke
     sys.modules.pop("own_numbers")
 
 
+@pytest.mark.usefixtures("nothing_left")
+def test_a_loader_among_many_starts_its_forkserver_with_its_first_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where many loaders wait for their first epoch, another one starts no process before its own."""
+    monkeypatch.setattr(launchers, "MOST_WAITING", 1)
+    with loader_of(Oracle(8)) as first, loader_of(Oracle(8)) as second:
+        assert begun(first) > 0
+        assert second._runner.launcher is None
+        assert drain(second) == list(range(8))
+        with loader_of(Oracle(8)) as third:
+            assert third._runner.launcher is None
+        assert drain(first) == list(range(8))
+        with loader_of(Oracle(8)) as fourth:  # none waits any more
+            assert begun(fourth) > 0
+        with loader_of(Oracle(8)) as fifth:
+            assert begun(fifth) > 0
+
+
 MAKES_A_LOADER = """
 import os
 import numpy as np
@@ -102,7 +119,7 @@ with open({told!r}, "a") as file:
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_a_module_that_makes_a_loader(method: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A loader that the user's module makes where workers import it starts nothing there, or each would start another."""
+    """A loader that a module makes where workers import it starts nothing there: each would start the next one."""
     told = tmp_path / "told"
     (tmp_path / "own_loader.py").write_text(MAKES_A_LOADER.format(told=str(told)))
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -69,9 +69,7 @@ class Sending:
 
         with suppress(RingfeedError, OSError):  # what keeps it from starting is raised by the first epoch
             check_futex()
-            launcher = Forkserver(self._options.timeout_s, self._source.packages, self._modules)
-            launcher.begin()
-            return launcher
+            return Forkserver.begun(self._options.timeout_s, self._source.packages, self._modules)
         return None
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import time
+import weakref
 from abc import abstractmethod
 from contextlib import suppress
 from functools import partial
@@ -34,6 +35,7 @@ LOOK_S = 0.1  # between two looks at whether the caller still waits
 END_S = 1.0
 ARRIVAL_S = 10.0  # for an interpreter to come up, on whatever machine, and however short a sample's time is
 CLOSED = "this loader is closed; make a new one"
+MOST_WAITING = 8  # forkservers that wait for a first epoch: each is a process, and has four descriptors here
 
 
 class NoAnswerError(WorkerError):
@@ -186,6 +188,16 @@ class Forkserver(Forker):
         self._begun: WorkerProcess | None = None  # a forkserver that has no dataset yet
         self._ordered: tuple[Descriptor, Warm] | None = None  # the channel to one, and the warm one that is to fork it
 
+    @classmethod
+    def begun(cls, *terms: Any) -> Forkserver | None:
+        """Return one that starts before the first epoch; None where many others wait for theirs."""
+        if len(_waiting) >= MOST_WAITING:
+            return None
+        forkserver = cls(*terms)
+        _waiting.add(forkserver)
+        forkserver.begin()
+        return forkserver
+
     def begin(self, workers: int = 0) -> None:  # noqa: ARG002 - it forks as many as are asked for
         """Start the forkserver, unless it has begun: it imports while this process does something else."""
         if self._begun is None and self._ordered is None:
@@ -218,6 +230,7 @@ class Forkserver(Forker):
             return super().start()
 
     def _open(self) -> WorkerProcess:
+        _waiting.discard(self)
         self.begin()  # again, where one has died
         forkserver = self._arrived() or self._begun
         if forkserver is None:  # the warm one has died, or must not have forked it
@@ -255,6 +268,7 @@ class Forkserver(Forker):
 
     def close(self) -> None:
         """End the forkserver; its children end by the ring."""
+        _waiting.discard(self)
         ordered, self._ordered = self._ordered, None
         if ordered is not None:
             channel, by = ordered
@@ -266,3 +280,6 @@ class Forkserver(Forker):
             self._forkserver, self._begun = self._begun, None
         super().close()
         warm.leave(self)
+
+
+_waiting: weakref.WeakSet[Forkserver] = weakref.WeakSet()  # for a first epoch

@@ -36,6 +36,7 @@ class WorkerMain:
 
     def __init__(self, channel: Descriptor, dataset: Any = None) -> None:
         """Wait for the `WorkerConfig` and open the segment; ``dataset`` is set in a forked worker."""
+        from ringfeed.orders.rng import scatter  # noqa: PLC0415 - imports NumPy
         from ringfeed.ring.segment import open_ring  # noqa: PLC0415 - see above
         from ringfeed.workers import channel as channels  # noqa: PLC0415 - after the guard, like all that is slow
 
@@ -56,7 +57,7 @@ class WorkerMain:
         self._version = config.version
         self._dataset = dataset if config.manifest is None else self._unpack(config.manifest, fds[3:])
         self._bars = config.bars
-        self._scatter(config.starts)
+        scatter(self._source.seed, self._number, config.starts)
         self._reader = self._open()
 
     def _open(self) -> Reader:
@@ -70,11 +71,6 @@ class WorkerMain:
         from ringfeed.transport.shared_dataset import unpack  # noqa: PLC0415 - imports NumPy
 
         return unpack(manifest, [fd.fileno() for fd in fds])
-
-    def _scatter(self, start: int) -> None:
-        from ringfeed.orders.rng import scatter  # noqa: PLC0415 - see above
-
-        scatter(self._source.seed, self._number, start)
 
     @staticmethod
     def _register_stack_dump(fd: int) -> None:
