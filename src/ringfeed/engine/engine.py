@@ -138,11 +138,6 @@ class Engine:
         """How many batches the order has given that are not handed out."""
         return self.ring.left + self._lookahead.kept + (self.intake.kept is not None)
 
-    def withdraw(self) -> int:
-        """Cancel what is left of the epoch, without planning another; returns how many batches were not handed out."""
-        self.ring.begin(0)
-        return self.intake.discard() + self.ring.planned + self._lookahead.kept
-
     @property
     def has_more(self) -> bool:
         """Whether the epoch has batches that are not handed out, or may have."""

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from ringfeed.engine.runner import EpochRunner
     from ringfeed.frameworks.base import BatchIterator, BatchStream
     from ringfeed.resume.place import Progress
     from ringfeed.spec.builder import BuildBatch
@@ -63,6 +62,7 @@ class DatasetFeed:
         self._stream, self._runner = stream_of(self.loader), runner_of(self.loader)
         self._reloads = passes.has_hooks and self.loader.plan.workers > 0
         self._error: RingfeedError | None = None  # of what a hook has changed
+        self._rest_at: int | None = None  # where the pass goes on, while what was planned of it is withdrawn
         self._failed_at: int | None = None
 
     @property
@@ -78,7 +78,7 @@ class DatasetFeed:
         """Begin the next pass over the dataset as it is now."""
         self._error, self._failed_at = None, None
         batches = self._stream.epoch(build, wait_for_slots=wait_for_slots)
-        self._failed_at = 0
+        self._failed_at, self._rest_at = 0, None
         return RingPass(self, batches)
 
     def __iter__(self) -> RingPass:
@@ -88,7 +88,7 @@ class DatasetFeed:
     @property
     def position(self) -> int:
         """How many batches of the pass were taken; of a dataset without end, the number of the next one."""
-        return self._order.now.given - self._waiting()
+        return self._order.now.given - self._waiting() if self._rest_at is None else self._rest_at
 
     def rest(self) -> Iterator[int] | None:
         """Give the numbers of the batches still to come after an error, the one that failed included.
@@ -104,10 +104,7 @@ class DatasetFeed:
             return
         hook()
         if self._reloads:
-            try:
-                self._reload()
-            except RingfeedError as error:
-                self._error = error  # the next batch says so
+            self._reload()
 
     def _waiting(self) -> int:
         """Return how many batches the order has given that were not taken."""
@@ -122,11 +119,28 @@ class DatasetFeed:
             is_over = not self._waiting() and runner.unfinished is None
             if engine is None or engine.pool.failure is not None or is_over:
                 return
+            runner.unfinished = self._plan_rest  # first: what Ctrl-C leaves of it comes ahead of the next batch
+            self._plan_rest()
+
+    def _plan_rest(self) -> None:
+        """Plan the pass under way anew, from where it is; again from the start, where Ctrl-C has broken that off."""
+        runner, order = self._runner, self._order
+        engine, now = runner.engine, runner.position.under_way
+        if engine is None or engine.pool.failure is not None or now is None:
+            return
+        engine.ring.begin(0)  # nothing is taken meanwhile
+        if self._rest_at is None:
+            self._rest_at = self.position
+        engine.cancel()  # before the update: a worker that starts after it has no ticket of an older dataset
+        order.go_to(self._rest_at)
+        self._rest_at = None  # from here on the position is what the order gives
+        try:
             engine.update(runner.source.dataset)
-            if runner.unfinished is None:
-                rest_at = self._order.now.given - engine.withdraw()
-                runner.unfinished = partial(_plan_rest, runner, self._order, rest_at)
-            runner.unfinished()
+        except RingfeedError as error:
+            self._error = error  # the next batch says so
+        done = order.now.given - now.begun.samples
+        engine.begin(order.now, now.begun.epoch, runner.turn, now.progress, pure=order.pure, done=done)
+        runner.unfinished = None
 
     def state(self) -> Any:
         """Return what the dataset's own ``state_dict()`` says, for JSON; None where it has none."""
@@ -280,15 +294,3 @@ def _set_state(draws: Any, state: Any) -> None:
         draws.setstate(state)
     else:
         draws.set_state(state)
-
-
-def _plan_rest(runner: EpochRunner, order: PassOrder, position: int) -> None:
-    """Plan the pass under way anew from a position."""
-    engine, now = runner.engine, runner.position.under_way
-    if engine is None or engine.pool.failure is not None:
-        return
-    assert now is not None
-    order.go_to(position)
-    done = position - now.begun.samples
-    engine.begin(order.now, now.begun.epoch, runner.turn, now.progress, pure=order.pure, done=done)
-    runner.unfinished = None
