@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ringfeed.frameworks.base import BatchIterator, BatchStream
     from ringfeed.ring._ring import Lease
 
-EXIT_S = 2.0
+EXIT_S = 30.0  # what a sample that is read in this process may take to its end
 CLOSED = "ClosedError: "  # in TensorFlow's text of one of ours
 
 
