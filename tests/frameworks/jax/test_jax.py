@@ -29,6 +29,7 @@ from frameworks import (
     slot_bytes,
     with_lease,
 )
+from ringfeed.data.base import packages_in
 from watching import wait_until
 
 jax = pytest.importorskip("jax", reason="jax is not installed")
@@ -131,6 +132,11 @@ def test_every_shape_arrives(shape: tuple[int, ...]) -> None:
         found = [np.array(array) for (array,) in loader.to_jax()]
         assert [array.shape for array in found] == [(4, *shape), (3, *shape)]
         np.testing.assert_array_equal(np.concatenate(found), given)
+
+
+def test_a_worker_needs_all_of_jax_for_samples_of_arrays() -> None:
+    """Their class is in jaxlib, and a worker that is forked, or warns, knows that they need jax."""
+    assert packages_in({"x": jnp.zeros(2), "y": np.zeros(2)}) == {"jax", "numpy"}
 
 
 def test_every_iteration_is_an_epoch() -> None:
