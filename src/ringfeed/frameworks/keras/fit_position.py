@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ringfeed.resume.place import Progress
     from ringfeed.spec.builder import BuildBatch
 
-    Steps = Iterator[tuple[int, int, Any]]
+    Steps = Iterator[tuple[Any, ...]]
 
 
 @dataclass
@@ -186,12 +186,12 @@ def _rest(iterator: EpochIterator, step: int, batches: int, ready: Callable[[], 
     counts_anew = not (whole or iterator._num_batches)  # noqa: SLF001 - the branch without an end sets its count each time
     iterator.steps_per_epoch = whole and whole - step
     try:
-        for number, (begin, end, data) in enumerate(iterator._enumerate_iterator()):  # noqa: SLF001
+        for number, (*steps, data) in enumerate(iterator._enumerate_iterator()):  # noqa: SLF001
             iterator.steps_per_epoch = whole
             if number == 0:
                 ready()
             if number == 0 or counts_anew:
                 iterator._steps_seen += batches  # noqa: SLF001
-            yield begin + step, end + step, data
+            yield *(at + step for at in steps), data  # the first and the last; before Keras 3.11 the first alone
     finally:
         iterator.steps_per_epoch = whole
