@@ -73,7 +73,7 @@ CONTENDERS = {
     "spdl-pool": Contender("SPDL segment pool", "spdl_pool", SPDL),
     "spdl-pools": Contender("SPDL segment pools, one a worker", "spdl_pools", SPDL),
     "faster-fifo": Contender("faster-fifo", "faster_fifo_queues", (("faster-fifo", "faster_fifo"),)),
-    "ray": Contender("Ray Data", "ray_data", (("ray[data]", "ray"),)),
+    "ray": Contender("Ray Data", "ray_data", (("ray[data]", "ray"), ("pandas", "pandas"))),
 }
 # It takes part in `fit` alone and gives what fitting.py has in memory: no loader, and so in no file here.
 MODEL = "model"
