@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 BENCH = Path(__file__).parents[1]
-STRINGS, QUICK_STRINGS, TOGETHER = 1_000_000, 20_000, 100
+STRINGS, QUICK_STRINGS, TOGETHER = 1_000_000, 100_000, 100
 WORKERS, QUICK_WORKERS = 8, 2
 MOST = 10_000_000  # bytes of a Frozen in a worker
 WAYS = ("ringfeed, spawn", "ringfeed, fork", "torch, fork")
