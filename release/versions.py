@@ -77,7 +77,7 @@ def append(line: dict[str, Any]) -> None:
 
 def newest(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return each cell's last line, in the order of the tables."""
-    cells = {(line["framework"], line["version"], line["python"]): line for line in lines}
+    cells = {(line["framework"], line["version"].partition("+")[0], line["python"]): line for line in lines}
     order = [*TITLES]
     return sorted(
         cells.values(),
@@ -91,7 +91,7 @@ def row(line: dict[str, Any]) -> str:
     own = {line["framework"], "numpy", "ringfeed"}
     beside = ", ".join(f"{TITLES[name]} {versions[name]}" for name in BESIDE if name in versions and name not in own)
     cells = line["version"], line["python"], versions["numpy"], beside, line["passed"], line["failed"], line["skipped"]
-    return f"| {' | '.join(map(str, cells))} | {line['date']} |"
+    return f"| {' | '.join(map(str, cells))} | {line['date']}, {line['commit'][:7]} |"
 
 
 def left_out(lines: list[dict[str, Any]]) -> list[str]:

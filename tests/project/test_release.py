@@ -29,6 +29,7 @@ CELL = {
     "passed": 46,
     "failed": 1,
     "skipped": 2,
+    "commit": "54101e4a0b1c",
     "date": "2026-11-25",
 }
 
@@ -100,10 +101,11 @@ def test_a_cell_of_the_matrix() -> None:
     """It has what was installed, and the counts; what was not run has its reason; the last run of a cell counts."""
     reason = {"framework": "torch", "version": "2.15.0", "python": "3.11", "reason": "it has 3 GB of CUDA"}
     unknown = {"framework": "jax", "version": "newest", "python": "3.11", "reason": "of the time"}
-    again = {**CELL, "passed": 47, "failed": 0}
+    again = {**CELL, "version": "0.8.1+cpu", "passed": 47, "failed": 0}  # the same, as the packager calls it
     assert versions.render([reason, unknown, CELL, again]) == (
         "### torch\n\nNot run, since it has 3 GB of CUDA: 2.15.0 on Python 3.11.\n\n"
-        f"### JAX\n\n{versions.HEAD}\n| 0.8.1 | 3.11 | 2.4.6 | Keras 3.15.1 | 47 | 0 | 2 | 2026-11-25 |"
+        f"### JAX\n\n{versions.HEAD}\n"
+        "| 0.8.1+cpu | 3.11 | 2.4.6 | Keras 3.15.1 | 47 | 0 | 2 | 2026-11-25, 54101e4 |"
     )
 
 
