@@ -26,6 +26,7 @@ PROMISED = {
     "node": (20, 2, 2.0),
     "raylet": (5, 1, 2.0),
     "bridge": (20, 2, 3.0),
+    "bridges": (20, 2, 1.0),  # one of two
     "stop": (10, 1, 2.0),
     "cut": (10, 1, 2.0),
     "gcs": (3, 1, 3.0),
@@ -67,8 +68,8 @@ def hashes(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
 class Deeds:
     """What is done to a cluster and a training."""
 
-    def __init__(self, made: cluster.Cluster, training: Training) -> None:
-        self._made, self._training = made, training
+    def __init__(self, made: cluster.Cluster, training: Training, bridges: int) -> None:
+        self._made, self._training, self._bridges = made, training, bridges
         self._random = random.Random(0)  # noqa: S311 - no secret
         self.orphans = 0  # times that actors outlived their raylet
 
@@ -91,11 +92,13 @@ class Deeds:
         self._made.add(4)
 
     def bridge(self) -> None:
-        """Kill it, once it is connected; its actors end with it."""
-        assert wait_until(self._training.bridges, BACK_S)
+        """Kill one, once all are connected; its actors end with it."""
+        assert wait_until(lambda: len(self._training.bridges()) == self._bridges, BACK_S)
         before = {*self._made.actors}
         os.kill(self._training.bridges()[0], signal.SIGKILL)
-        wait_until(lambda: not before & {*self._made.actors}, BACK_S)
+        wait_until(lambda: not before <= {*self._made.actors}, BACK_S)
+
+    bridges = bridge
 
     def stop(self) -> None:
         """Stop a node for a while."""
@@ -160,9 +163,10 @@ def _round(kind: str, often: int) -> dict[str, Any]:
     """Kill so often on one cluster; without its GCS, a worker here goes on."""
     with cluster.start(3, cpus=4, network=kind == "cut") as made:
         place = {**PLACES, "address": made.address, "actors": ACTORS, "sample_s": SAMPLE_S}
-        training = Training(**place, local=int(kind == "gcs"), stops=True)
+        bridges = 2 if kind == "bridges" else 1
+        training = Training(**place, local=int(kind == "gcs"), bridges=bridges, stops=True)
         try:
-            deeds = Deeds(made, training)
+            deeds = Deeds(made, training, bridges)
             for _ in range(often):
                 deeds.do(kind)
             found = training.result()
