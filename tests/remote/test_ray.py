@@ -17,8 +17,9 @@ import pytest
 import cluster
 import ringfeed
 from remote_sets import KINDS, Samples, content, leaves_of
-from ringfeed import Loader, WorkerError
-from watching import run_script, start_script, wait_until
+from ringfeed import Loader, StallError, WorkerError
+from ringfeed.remote import stalls
+from watching import lose_patience, run_script, start_script, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -159,6 +160,41 @@ def test_a_sample_that_raises_has_its_remote_traceback(three: Cluster) -> None:
     assert isinstance(cause, OSError)
     assert [frame.name for frame in traceback.extract_tb(cause.__traceback__)] == ["__getitem__"]
     assert any(re.fullmatch(r"on node [0-9.]+", note) for note in getattr(cause, "__notes__", ()))
+
+
+class Sticks(Samples):
+    """A sample that never comes."""
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 17:
+            time.sleep(600)
+        return super().__getitem__(index)
+
+
+def test_a_sample_that_hangs_is_named_with_its_stack(three: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task on the actor's node reads it, in which an actor that is stuck has no part."""
+    monkeypatch.setattr(stalls, "STACKS_S", 100.0)
+    with Loader(Sticks(), batch_size=16, workers=0, backend=on(three, 2), timeout_s=200) as loader:
+        batches = iter(loader)
+        next(batches)
+        lose_patience(loader, 0.1)
+        text = ""
+        while "in __getitem__" not in text:  # the actors may not be there yet
+            with pytest.raises(StallError) as caught:
+                next(batches)
+            text = str(caught.value)
+    assert re.search(
+        r"^worker 0 \(the bridge, pid \d+\): inside dataset\[1[67]\], has been at it for", text, re.MULTILINE
+    )
+    assert re.search(
+        r"^actor \d+ \(node [0-9.]+\): inside dataset\[1[67]\]( or the (\d+ rows|row) after it)?, has been "
+        r"at it for \d+\.\d s\n"
+        r"    \w[^(]* \(most recent call first\):\n"
+        r'      File ".*test_ray\.py", line \d+ in __getitem__$',
+        text,
+        re.MULTILINE,
+    )
+    assert three.without_actors(20)
 
 
 OTHER_VERSION = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 import traceback
@@ -17,7 +18,8 @@ import ringfeed
 from fake_fleet import FakeRay
 from remote_sets import KINDS, Samples, content
 from ringfeed import Loader, PlanError, StallError, WorkerError
-from watching import wait_until
+from ringfeed.remote import stalls
+from watching import lose_patience, pool_of, wait_until
 
 pytestmark = [pytest.mark.once, pytest.mark.usefixtures("nothing_left")]
 
@@ -220,6 +222,52 @@ def test_a_dataset_that_a_node_has_no_room_for_is_refused() -> None:
     )
 
 
+# ---- room for answers ----
+
+
+class Pictures:
+    """Samples of 9 MB, which do not come within answers."""
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> Any:
+        return np.full(9_000_000, index, np.uint8)
+
+
+def test_an_object_store_that_is_full_has_fewer_calls_under_way() -> None:
+    """The verdict says so, with the node and the bytes."""
+    with Loader(Samples(), batch_size=16, workers=0, backend=remote(2, nodes={"a": 2}, full=[2])) as loader:
+        assert [number for _, batch in loader for number in batch.tolist()] == [*range(100)]
+        wait_until(lambda: bool(loader.stats().remote.narrowed))
+        stats = loader.stats()
+    assert re.fullmatch(
+        r"node 10\.0\.0\.0 has no room for 1\.2 kB in its object store of 1\.0 GB: [12] calls? at a time",
+        stats.remote.narrowed,
+    )
+    assert stats.verdict.endswith(f"; {stats.remote.narrowed}")
+
+
+def test_an_object_store_that_stays_full_is_an_error() -> None:
+    """It names the node and the bytes."""
+    assert refusal(WorkerError, backend=remote(1, nodes={"a": 1}, full=[*range(1000)]), batch_size=1) == (
+        "dataset[0] could not be made remotely: node 10.0.0.0 has no room for 72 bytes in its object store of 1.0 GB, "
+        "with no other call under way; start it with a larger --object-store-memory, or have less in a batch"
+    )
+
+
+def test_answers_take_a_quarter_of_an_object_store_at_most() -> None:
+    """It is said, with the node and the bytes, and counts for answers that lie in a store alone."""
+    ray = remote(4, nodes={"a": 4}, store=72_000_000)
+    with Loader(Pictures(), batch_size=1, workers=0, backend=ray) as loader:
+        assert [int(batch[0, 0]) for batch in loader] == [*range(6)]
+        wait_until(lambda: loader.stats().remote.there == 4)
+        assert loader.stats().remote.narrowed == (
+            "answers may take a quarter of an object store, and that of node 10.0.0.0 has 72.0 MB: 2 calls of 9.0 MB "
+            "at a time"
+        )
+
+
 # ---- samples ----
 
 
@@ -280,13 +328,42 @@ def test_a_sample_that_ends_its_actors_is_an_error_in_its_place() -> None:
     assert skipped == [number for number in range(100) if number != 42]
 
 
-def test_a_sample_that_hangs_is_named_with_its_actor_and_node() -> None:
+def stall_in(ray: FakeRay, call: int, **given: Any) -> str:
+    """Return what a StallError says once an actor is at a call that is never answered."""
+    with Loader(Samples(), **{"batch_size": 16, "workers": 0, "backend": ray, **given}) as loader:
+        batches = iter(loader)
+        wait_until(lambda: any(said.get("calls") == call - 1 and said["actors"] for said in pool_of(loader).said()))
+        lose_patience(loader, 0.1)
+        with pytest.raises(StallError) as caught:
+            next(batches)
+    return str(caught.value)
+
+
+def test_a_sample_that_hangs_is_named_with_its_actor_its_node_and_its_stack() -> None:
     """In the StallError; with on_stall="restart" its actor is ended, and the row made again."""
     ray = remote(1, hangs=[2], nodes={"a": 1})
-    with pytest.raises(StallError) as caught:
-        numbers(backend=ray, timeout_s=2)
-    assert "\nactor 1 (node 10.0.0.0): inside dataset[" in str(caught.value)
+    assert re.fullmatch(
+        r"no batch for 0\.1 s: 1 of 1 workers inside dataset\[i\] \(i = \d\); raise timeout_s or look there\n"
+        r"worker 0 \(the bridge, pid \d+\): inside dataset\[\d\], has been at it for \d+\.\d s\n"
+        r"actor 1 \(node 10\.0\.0\.0\): inside dataset\[\d\] or the \d rows after it, has been at it for \d+\.\d s\n"
+        r"    Thread \(most recent call first\):\n"
+        r'      File ".*fake_fleet\.py", line \d+ in _fill\n'
+        r'      File ".*fake_fleet\.py", line \d+ in _run(\n      File ".*threading\.py", line \d+ in \w+)+',
+        stall_in(ray, call=2),
+    )
     assert numbers(backend=ray, timeout_s=2, on_stall="restart") == [*range(100)]
+
+
+def test_a_stack_that_does_not_come_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As from a node that has died; its actor is named all the same, by the row that it is at."""
+    monkeypatch.setattr(stalls, "STACKS_S", 0.1)
+    ray = remote(1, hangs=[1], nodes={"a": 1}, mute=["a"])
+    last = stall_in(ray, call=1, batch_size=1).partition("\nactor ")[2]
+    assert re.fullmatch(
+        r"1 \(node 10\.0\.0\.0\): inside dataset\[0\], has been at it for \d+\.\d s\n"
+        r"    no stack came from there within 0\.1 s",
+        last,
+    )
 
 
 def test_an_epoch_that_is_broken_off_frees_its_slots_whatever_actors_are_at() -> None:

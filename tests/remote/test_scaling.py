@@ -162,13 +162,15 @@ def test_what_several_bridges_say_is_one() -> None:
         "flight_s": 4.0,
         "window": 3,
         "declined": None,
+        "narrowed": "",
         "work_ns": 10**9,
         "cpu_ns": 10**9,
         "nodes": {"10.0.0.1": 2},
         "since_s": 10.0,
         "idle": 0.25,
     }
-    found = RemoteStats.of([one, {}, {**one, "declined": [2, "no room"], "idle": 0.75}])
+    found = RemoteStats.of([one, {}, {**one, "declined": [2, "no room"], "narrowed": "4 calls", "idle": 0.75}])
+    assert found.narrowed == "4 calls"
     assert (found.there, found.calls, found.hedged, found.window, found.nodes) == (4, 4, 2, 3, {"10.0.0.1": 4})
     assert (found.flight_s, found.work_s, found.busy, found.bridge_busy, found.declined) == (
         2.0,

@@ -10,8 +10,10 @@ late        calls that are answered after so many seconds, by number
 doubles     calls that are answered twice
 unreached   calls that do not come through
 broken      calls that are not carried out
+full        calls whose answers have no room
 poison      indices of the dataset that kill each actor
 vanishes    nodes, and the calls from which on they are no more and nothing comes from there
+mute        nodes whose actors do not say where they are
 refuses     nodes whose actors do not start
 differs     nodes whose actors run another NumPy
 store       bytes of each node's object store
@@ -23,15 +25,17 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ringfeed.remote.desk import Desk, Facts
-from ringfeed.remote.fleet import Answer, Broken, Died, Hired, Node, Refused, Unreached
+from ringfeed.remote.fleet import Answer, Broken, Died, Hired, Node, Refused, Stack, Unreached
 from ringfeed.remote.options import Ray
 
 if TYPE_CHECKING:
@@ -62,7 +66,8 @@ class FakeActor:
         self.is_dead = False
         self.orders: SimpleQueue[Any] = SimpleQueue()
         self._papers = papers
-        threading.Thread(target=self._run, daemon=True).start()
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
 
     def tell(self, event: Event) -> None:
         """Have the bridge see an event, unless this actor is dead, or its node."""
@@ -106,6 +111,8 @@ class FakeActor:
             self.tell(Unreached(flight))
         elif call in script.get("broken", ()):
             self.tell(Broken(flight, RuntimeError("no such thing")))
+        elif call in script.get("full", ()):
+            self.tell(Broken(flight, RuntimeError("no room"), is_full=True))
         else:
             reply = desk.fill(*order)
             filled = reply.filled._replace(leaves=tuple(map(copied, reply.filled.leaves)))
@@ -181,6 +188,13 @@ class FakeFleet:
     def call(self, actor: int, flight: int, order: tuple[int, int, list[int]]) -> None:
         """Have it fill rows."""
         self._actors[actor].orders.put(("fill", flight, order))
+
+    def ask_stack(self, actor: int) -> None:
+        """Say where its thread is, unless it does not say."""
+        if (asked := self._actors[actor]).node not in self.script.get("mute", ()):
+            frame = sys._current_frames()[asked.thread.ident or 0]
+            lines = [f'  File "{at.filename}", line {at.lineno} in {at.name}' for at in traceback.extract_stack(frame)]
+            self.events.put(Stack(actor, "\n".join(["Thread (most recent call first):", *reversed(lines)])))
 
     def dismiss(self, actor: int) -> None:
         """Have it answer no more."""

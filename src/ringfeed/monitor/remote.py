@@ -22,17 +22,19 @@ class RemoteStats:
     """Counts of all bridges since each was started; times in seconds.
 
     ``wanted`` actors, of which so many are ``there`` and so many ``suspects``, which are late; ``declined``: why there
-    are fewer than were asked for. ``tickets`` are in flight now, up to ``window`` an actor. ``calls`` were answered,
-    with ``rows`` of ``bytes``; a call took ``flight_s`` on average, ``work_s`` of it in the actor. ``cpu_s``: of all
-    actors, in ``dataset[i]``; ``bridge_cpu_s``: of the bridges. ``busy``: share of their time that actors work;
-    ``bridge_busy``: share of a CPU that a bridge uses. ``hedged`` calls were made a second time for being late,
-    ``rerun`` rows made again after a death, ``dropped`` answers came too late. ``nodes``: actors by address.
+    are fewer than were asked for; ``narrowed``: why fewer calls are under way than they could take. ``tickets`` are in
+    flight now, up to ``window`` an actor. ``calls`` were answered, with ``rows`` of ``bytes``; a call took ``flight_s``
+    on average, ``work_s`` of it in the actor. ``cpu_s``: of all actors, in ``dataset[i]``; ``bridge_cpu_s``: of the
+    bridges. ``busy``: share of their time that actors work; ``bridge_busy``: share of a CPU that a bridge uses.
+    ``hedged`` calls were made a second time for being late, ``rerun`` rows made again after a death, ``dropped``
+    answers came too late. ``nodes``: actors by address.
     """
 
     wanted: int = 0
     there: int = 0
     suspects: int = 0
     declined: str = ""
+    narrowed: str = ""
     tickets: int = 0
     window: int = 0
     calls: int = 0
@@ -62,6 +64,7 @@ class RemoteStats:
                 setattr(found, name, getattr(found, name) + one[name])
             found.window = max(found.window, one["window"])
             found.declined = found.declined or (one["declined"] or [0, ""])[1]
+            found.narrowed = found.narrowed or one["narrowed"]
             found.work_s += one["work_ns"] / 1e9
             found.cpu_s += one["cpu_ns"] / 1e9
             for node, count in one["nodes"].items():
@@ -90,6 +93,7 @@ def tell(stats: Stats, said: Iterable[Mapping[str, Any]]) -> None:
 def verdict_with(stats: Stats, remote: RemoteStats, otherwise: str) -> str:
     """Say what waits for what, and what to change; ``otherwise``: what is said of workers here."""
     declined = f"; there are {remote.there} of {remote.wanted} actors: {remote.declined}" if remote.declined else ""
+    declined += f"; {remote.narrowed}" if remote.narrowed else ""
     elapsed_s = stats.elapsed_s - stats.startup_s
     if not stats.batches or elapsed_s < EARLY_S or not remote.calls:
         return otherwise + declined

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import time
+from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ringfeed.ring._ring import Descriptor
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 WRITING_S = 0.5
+_NAME = "ringfeed-stack"
+_kept: list[Descriptor] = []
 
 
 class Process(Protocol):
@@ -34,33 +41,62 @@ class Stacks:
     def fd_of(self, number: int) -> int:
         """Return the file that worker ``number`` is to write into."""
         if number not in self._files:
-            self._files[number] = Descriptor(os.memfd_create, "ringfeed-stack", os.MFD_CLOEXEC)
-            os.fchmod(self._files[number].fileno(), 0o600)  # as the segment's
+            self._files[number] = _file()
         return self._files[number].fileno()
 
     def read(self, number: int, worker: Process) -> str:
         """Have a worker write its stack, and return it, or why it was not asked; "" where it does not answer."""
-        if refusal := _why_not(worker.pid):
-            return refusal
-        fd = self.fd_of(number)
-        os.ftruncate(fd, 0)
-        os.lseek(fd, 0, os.SEEK_SET)  # its descriptor shares our offset
-        worker.kill(signal.SIGUSR1)
-        deadline = time.monotonic() + WRITING_S
-        text = b""
-        while True:
-            time.sleep(0.02)
-            late = time.monotonic() >= deadline  # before the look, so that a busy machine has one too
-            before, text = text, os.pread(fd, 1 << 16, 0)
-            if late or (text and text == before):
-                break
-        return text.decode(errors="replace")
+        return _written(worker.pid, self.fd_of(number), worker.kill)
 
     def close(self) -> None:
         """Close all files."""
         for file in self._files.values():
             file.close()
         self._files.clear()
+
+
+def keep_own() -> int:
+    """Have this process write its stack into a file on SIGUSR1; returns the number, for `of_process`."""
+    import faulthandler  # noqa: PLC0415 - as few need it
+
+    _kept.append(file := _file())
+    faulthandler.register(signal.SIGUSR1, file=file.fileno(), all_threads=False)
+    return file.fileno()
+
+
+def of_process(pid: int, fd: int) -> str:
+    """Have another process of this machine write its stack, and return it, or why it was not asked."""
+    path = f"/proc/{pid}/fd/{fd}"
+    try:
+        if _NAME not in str(Path(path).readlink()):
+            return f"no stack: process {pid} is another by now"
+        with Descriptor(os.open, path, os.O_RDWR | os.O_CLOEXEC) as file:
+            return _written(pid, file.fileno(), partial(os.kill, pid))
+    except OSError as error:
+        return f"no stack: process {pid} cannot be asked: {error.strerror}"
+
+
+def _file() -> Descriptor:
+    file = Descriptor(os.memfd_create, _NAME, os.MFD_CLOEXEC)
+    os.fchmod(file.fileno(), 0o600)  # as the segment's
+    fcntl.fcntl(file.fileno(), fcntl.F_SETFL, os.O_APPEND)  # a stack that was asked for begins where the file ends
+    return file
+
+
+def _written(pid: int, fd: int, kill: Callable[[signal.Signals], None]) -> str:
+    if refusal := _why_not(pid):
+        return refusal
+    os.ftruncate(fd, 0)
+    kill(signal.SIGUSR1)
+    deadline = time.monotonic() + WRITING_S
+    text = b""
+    while True:
+        time.sleep(0.02)
+        late = time.monotonic() >= deadline  # before the look, so that a busy machine has one too
+        before, text = text, os.pread(fd, 1 << 16, 0)
+        if late or (text and text == before):
+            break
+    return text.decode(errors="replace")
 
 
 def _why_not(pid: int) -> str:

@@ -34,7 +34,8 @@ class Board:
         """Say it; the longest lists are cut where they do not fit."""
         text = json.dumps(said).encode()
         if len(text) > SIZE - _HEAD.size:
-            text = json.dumps({**said, "actors": said.get("actors", [])[:64]}).encode()[: SIZE - _HEAD.size]
+            cut = {"actors": said.get("actors", [])[:64], "asked": [], "stacks": {}}
+            text = json.dumps({**said, **cut}).encode()[: SIZE - _HEAD.size]
         self._memory[: _HEAD.size] = bytes(_HEAD.size)
         self._memory[_HEAD.size : _HEAD.size + len(text)] = text
         _HEAD.pack_into(self._memory, 0, len(text), zlib.crc32(text))

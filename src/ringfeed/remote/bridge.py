@@ -23,14 +23,12 @@ from ringfeed.workers.worker_main import become_worker, channel_of, flush_output
 if TYPE_CHECKING:
     from ringfeed.remote.claims import Claim
     from ringfeed.remote.dispatch import Job
-    from ringfeed.remote.fleet import Event, Fleet
+    from ringfeed.remote.fleet import Broken, Event, Fleet
     from ringfeed.ring._ring import Descriptor
     from ringfeed.workers.channel import WorkerConfig
 
 LOOK_S = 0.05  # between two looks of the main thread
 LOOK_NS = 50_000_000
-SMALLEST_STORE = 32 << 20  # bytes: no node has less
-STORE_SHARE = 2  # a dataset may take one part in so many of a node's object store
 READ_ONLY = (
     "; in actors, arrays of the dataset of 1 MB or more are read-only, as they share them: copy what you change, or "
     "give ringfeed.Ray(private=True)"
@@ -50,6 +48,7 @@ class Bridge:
         from ringfeed.remote.dispatch import Dispatch  # noqa: PLC0415
         from ringfeed.remote.pace import most_calls  # noqa: PLC0415
         from ringfeed.remote.sent import Sent  # noqa: PLC0415
+        from ringfeed.remote.stalls import Inquiry  # noqa: PLC0415
         from ringfeed.ring import _ring  # noqa: PLC0415
         from ringfeed.ring.segment import open_ring  # noqa: PLC0415
         from ringfeed.workers import channel as channels  # noqa: PLC0415
@@ -74,29 +73,13 @@ class Bridge:
         self._fleet: Fleet = _open_fleet(terms)
         self._sent = Sent(self._fleet)
         assert config.manifest is not None
-        self._put(config.version, config.manifest, dataset_fds)
+        self._sent.put(config.version, config.manifest, [fd.fileno() for fd in dataset_fds])
         self._crew = Crew(self._fleet, self._sent, self._dispatch, terms, source)
         self._source, self._terms = source, terms
         self._versions: dict[int, int] = {}  # that each actor has
+        self._inquiry = Inquiry()
         self._order = 0  # of claims
         self._failure: BaseException | None = None  # of a thread
-
-    def _put(self, version: int, manifest: bytes, fds: list[Descriptor]) -> None:
-        """Send a version of the dataset to the cluster; PlanError where a node has no room for it."""
-        from ringfeed._units import show_bytes  # noqa: PLC0415
-        from ringfeed.errors import PlanError  # noqa: PLC0415
-
-        numbers = [fd.fileno() for fd in fds]
-        size = sum(os.fstat(fd).st_size for fd in numbers)
-        for node in self._fleet.nodes() if size > SMALLEST_STORE else ():
-            if node.store and size > node.store // STORE_SHARE:
-                message = (
-                    f"the dataset takes {show_bytes(size)} of each node's object store, and that of node "
-                    f"{node.address} has {show_bytes(node.store)}, of which it may take half; start the node with a "
-                    f"larger --object-store-memory, or keep less in the dataset and read files on demand"
-                )
-                raise PlanError(message)
-        self._sent.put(version, manifest, numbers)
 
     # ---- the threads ----
 
@@ -145,13 +128,14 @@ class Bridge:
         now_s = time.monotonic()
         self._dispatch.tick(now_s)
         for actor in self._dispatch.overdue(now_s, self._terms.timeout_s):
-            self._end_actor(actor, "was silent")
+            if not self._inquiry.waits_for(actor, now_s):
+                self._end_actor(actor, "was silent")
         consumer = self._observer.consumer()
         waiting_ns = time.monotonic_ns() - consumer.wait_ns if consumer.wait_ns else 0
         self._crew.scale(now_s, (consumer.stall_ns + waiting_ns) / 1e9)
         self._crew.look(now_s)
         self._send_all()
-        self._board.write(self._crew.said(now_s, self._claims))
+        self._board.write({**self._crew.said(now_s, self._claims), **self._inquiry.said()})
         if self._capacity != (capacity := self._dispatch.capacity):
             self._capacity = capacity
             os.eventfd_write(self._wake.fileno(), 1)  # have it look at the board
@@ -161,7 +145,10 @@ class Bridge:
         message, fds = self._channels.receive(self._channel)
         with self._changed:
             if "version" in message:
-                self._put(message["version"], message["manifest"], fds)
+                self._sent.put(message["version"], message["manifest"], [fd.fileno() for fd in fds])
+            elif "inquiry" in message:
+                now_s = time.monotonic()
+                self._inquiry.begin(message["inquiry"], now_s, self._crew.at_work(now_s), self._fleet)
             elif "stuck" in message:
                 self._end_stuck(message["stuck"])
             elif self._crew.scaling is not None:
@@ -242,14 +229,26 @@ class Bridge:
                 self._crew.refused(event)
             elif isinstance(event, fleet.Died):
                 self._lost(event.actor, event.why)
+            elif isinstance(event, fleet.Stack):
+                self._inquiry.note(event.actor, event.text)
             elif isinstance(event, fleet.Unreached):
                 self._dispatch.unreached(event.flight, now_s)
-            elif (job := self._dispatch.broken(event.flight)) is not None:
-                self._give_up(job, f"could not be made remotely: {event.error}")
-            if isinstance(event, fleet.Broken) and event.is_full:
-                self._dispatch.narrow()
+            elif isinstance(event, fleet.Broken):
+                self._note_broken(event, now_s)
             self._send_all()
             self._changed.notify_all()
+
+    def _note_broken(self, event: Broken, now_s: float) -> None:
+        """Have the rows of a call that was not carried out be made again, or give them up."""
+        why, remedy = str(event.error), ""
+        if event.is_full:
+            why = self._crew.note_full(self._dispatch.actor_of(event.flight))
+            remedy = (
+                ", with no other call under way; start it with a larger --object-store-memory, or have less in a batch"
+            )
+        job = self._dispatch.broken(event.flight, now_s if event.is_full else None)
+        if job is not None:
+            self._give_up(job, f"could not be made remotely: {why}{remedy}")
 
     def _land(self, event: Any) -> None:
         filled, idle = event.reply

@@ -6,10 +6,14 @@ import sys
 import time
 import warnings
 from collections import Counter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ringfeed._units import show_bytes
 from ringfeed.errors import WorkerError
 from ringfeed.remote.desk import Facts, Papers
+from ringfeed.remote.limit import show_calls
+from ringfeed.remote.pace import calls_in, ticket_size
 from ringfeed.remote.placing import Placing
 from ringfeed.remote.scaling import Scaling, Seen
 
@@ -20,6 +24,7 @@ if TYPE_CHECKING:
     from ringfeed.remote.fleet import Fleet, Hired, Node, Refused
     from ringfeed.remote.options import BridgeTerms
     from ringfeed.remote.sent import Sent
+    from ringfeed.remote.stalls import AtWork
 
 SILENT_S = 5.0  # that the head of a cluster may take to say which nodes there are
 PENDING_S = 60.0  # without any start, after which training goes on without the actors that have not started
@@ -33,11 +38,6 @@ class Post(NamedTuple):
     seat: int
     since_s: float
     version: int  # of the dataset, that it was hired with
-
-
-def size_of(leaf: Any) -> int:
-    """Return the bytes of what an actor sends for a leaf."""
-    return int(leaf.nbytes) if hasattr(leaf, "nbytes") else sum(part.nbytes for part in leaf)
 
 
 class Crew:
@@ -63,6 +63,7 @@ class Crew:
         self._counts = Counter[str](rows=0, bytes=0, work_ns=0, cpu_ns=0)
         self._since_s = self._started_s = 0.0  # the first hello, and the last
         self._began_cpu_s = time.process_time()
+        self._full = ""  # which node had no room for an answer
 
     # ---- nodes ----
 
@@ -71,6 +72,8 @@ class Crew:
         self._heard_s, self._silence = now_s, ""
         self._nodes = {node.name: node for node in nodes}
         self._addresses.update((node.name, node.address) for node in nodes)
+        if stores := [node.store for node in nodes if node.store]:
+            self._dispatch.limit.stores = calls_in(min(stores), self._source, self._terms.bridges)
         return [actor for actor, post in self._posts.items() if post.node not in self._nodes]
 
     def note_silence(self, why: str) -> None:
@@ -225,13 +228,37 @@ class Crew:
         self._posts.pop(actor, None)
         self._there.discard(actor)
 
+    # ---- room for answers ----
+
+    def note_full(self, actor: int | None) -> str:
+        """Take note that the node of an actor had no room for an answer; returns that in words."""
+        node = None if actor is None or actor not in self._posts else self._nodes.get(self._posts[actor].node)
+        size = show_bytes(ticket_size(self._source))
+        store = f" of {show_bytes(node.store)}" if node is not None and node.store else ""
+        self._full = f"node {self.address_of(actor)} has no room for {size} in its object store{store}"
+        return self._full
+
+    @property
+    def narrowed(self) -> str:
+        """Why fewer calls are under way than the actors could take; "" where that is not so."""
+        limit, there = self._dispatch.limit, len(self._there)
+        if limit.found < min(limit.stores, sys.maxsize):
+            return f"{self._full}: {show_calls(limit.found)} at a time"
+        if limit.stores >= limit.wished(there, self._dispatch.window):
+            return ""
+        node = min((node for node in self._nodes.values() if node.store), key=attrgetter("store"))
+        return (
+            f"answers may take a quarter of an object store, and that of node {node.address} has "
+            f"{show_bytes(node.store)}: {show_calls(limit.stores)} of {show_bytes(ticket_size(self._source))} at a time"
+        )
+
     # ---- what is told of them ----
 
     def count(self, filled: Filled) -> None:
         """Count an answer."""
         self._counts.update(
             rows=filled.delivered,
-            bytes=sum(size_of(leaf) for leaf in filled.leaves),
+            bytes=filled.size,
             work_ns=filled.work_ns,
             cpu_ns=filled.cpu_ns,
         )
@@ -244,6 +271,7 @@ class Crew:
             "there": len(self._there),
             "suspects": len(dispatch.suspects),
             "declined": self.declined,
+            "narrowed": self.narrowed,
             "deaths": self.deaths,
             "hedged": dispatch.hedged,
             "rerun": dispatch.rerun,
@@ -259,8 +287,12 @@ class Crew:
             "since_s": now_s - self._since_s if self._since_s else 0.0,
             "nodes": Counter(self.address_of(actor) for actor in self._there),
             **self._counts,
-            "actors": [
-                (actor, self._addresses.get(node, node), now_s - sent_s, job.ticket.indices[job.rows[0]])
-                for actor, node, sent_s, job in dispatch.under_way()
-            ],
+            "actors": self.at_work(now_s),
         }
+
+    def at_work(self, now_s: float) -> list[AtWork]:
+        """Return what each actor is at, the longest first."""
+        return [
+            (actor, self._addresses.get(node, node), now_s - sent_s, job.ticket.indices[job.rows[0]], len(job.rows))
+            for actor, node, sent_s, job in sorted(self._dispatch.under_way(), key=itemgetter(2))
+        ]

@@ -19,6 +19,8 @@ from operator import attrgetter
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ringfeed.remote.limit import Limit
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -75,10 +77,10 @@ class Dispatch:
     def __init__(self, max_attempts: int, *, splits: bool = True, most_calls: int = sys.maxsize) -> None:
         """``splits``: whether rows of a job can be made one by one; ``most_calls``: beyond one an actor, at a time."""
         self.window = LEAST_WINDOW
-        self.most_window = MOST_WINDOW
+        self.limit = Limit(most_calls)
         self.hedged = self.rerun = self.dropped = self.calls = 0  # counts for the statistics
         self.flight_s = 0.0  # that calls took, all together
-        self._max_attempts, self._splits, self._most_calls = max_attempts, splits, most_calls
+        self._max_attempts, self._splits = max_attempts, splits
         self._actors: dict[int, _Actor] = {}
         self._suspect_nodes: set[str] = set()
         self._waiting: list[Job] = []  # by order
@@ -164,7 +166,7 @@ class Dispatch:
         return self._calls_of(sum(actor.suspect_s is None for actor in self._actors.values())) - len(self._live)
 
     def _calls_of(self, actors: int) -> int:
-        return max(actors, min(self.window * actors, self._most_calls))
+        return self.limit.calls_of(actors, self.window)
 
     @property
     def jobs(self) -> int:
@@ -194,9 +196,12 @@ class Dispatch:
     def sends(self, now_s: float) -> list[Send]:
         """Return the calls to make now: the caller makes them."""
         made: list[Send] = []
+        free = self._free()
         held: set[int] = set()  # actors that are to have nothing beside a job that waits for them
         stopped: set[int | None] = set()  # lanes of which an earlier job waits
         for job in [*self._waiting]:
+            if len(made) >= free:
+                break
             actor = None if job.lane is not None and job.lane in stopped else self._actor_for(job, held)
             if actor is None:
                 stopped.add(job.lane)
@@ -207,6 +212,13 @@ class Dispatch:
             job.flights[made[-1].flight] = actor
             self._waiting.remove(job)
         return [*made, *self._probes(now_s)]
+
+    def _free(self) -> int:
+        """Return for how many more answers there is room; what suspects owe may never come, and does not count."""
+        if not self.limit.is_tight:
+            return sys.maxsize
+        actors = [actor for actor in self._actors.values() if actor.suspect_s is None]
+        return self._calls_of(len(actors)) - sum(len(actor.flights) for actor in actors)
 
     def _send(self, actor: int, made: _Flight) -> Send:
         flight, self._next_flight = self._next_flight, self._next_flight + 1
@@ -289,13 +301,8 @@ class Dispatch:
         """Give the actors one more call at a time where they wait between calls though jobs wait for them."""
         self.idle += (idle - self.idle) / MEAN_OF
         self._looked_at += (idle - self._looked_at) / MEAN_OF
-        if self._looked_at > IDLE and self.room <= 0 and self.window < self.most_window:
+        if self._looked_at > IDLE and self.room <= 0 and self.window < MOST_WINDOW:
             self.window, self._looked_at = self.window + 1, 0.0
-
-    def narrow(self) -> None:
-        """Have actors have fewer calls at a time from now on: there is no room for what they answer."""
-        self.most_window = max(1, self.window // 2)
-        self.window = self.most_window
 
     def unreached(self, flight: int, now_s: float) -> None:
         """Take note that a call has not come through, and may or may not be carried out: its actor is a suspect."""
@@ -305,13 +312,18 @@ class Dispatch:
         if found is not None and not found.is_probe and not found.job.is_over:
             self._wait_again(found.job)
 
-    def broken(self, flight: int) -> Job | None:
-        """Take note that a call was not carried out; returns the job if that was tried often enough."""
+    def broken(self, flight: int, full_s: float | None = None) -> Job | None:
+        """Take note that a call was not carried out; returns the job if that was tried often enough.
+
+        ``full_s``: the time, where there was no room for the answer: fewer calls are under way from then on, and only
+        one that was alone counts.
+        """
+        calls = self.capacity
         _, found = self._take(flight)
         if found is None or found.is_probe or found.job.is_over:
             return None
         job = found.job
-        job.deaths += 1
+        job.deaths += full_s is None or not self.limit.narrow(found.sent_s, full_s, calls)
         if job.deaths >= self._max_attempts:
             self._end(job)
             return job

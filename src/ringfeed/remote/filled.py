@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
@@ -32,6 +33,12 @@ class Filled(NamedTuple):
     timed: int = 0  # rows of which the next two are the times, all together
     read_ns: int = 0
     write_ns: int = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of its arrays."""
+        arrays = chain.from_iterable(leaf if isinstance(leaf, Packed) else [leaf] for leaf in self.leaves)
+        return sum(array.nbytes for array in arrays)
 
 
 Part: TypeAlias = "tuple[Sequence[int], Filled]"  # of a claim: rows of the ticket, and the answer of their call

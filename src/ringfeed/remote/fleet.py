@@ -65,7 +65,14 @@ class Broken(NamedTuple):
     is_full: bool = False  # whether a store or a disk had no room for the answer
 
 
-Event = Hired | Refused | Answer | Died | Unreached | Broken
+class Stack(NamedTuple):
+    """The Python stack of an actor that was asked for, or why there is none."""
+
+    actor: int
+    text: str
+
+
+Event = Hired | Refused | Answer | Died | Unreached | Broken | Stack
 
 
 class Fleet(Protocol):
@@ -88,6 +95,9 @@ class Fleet(Protocol):
 
     def dismiss(self, actor: int) -> None:
         """End an actor, whatever it is at."""
+
+    def ask_stack(self, actor: int) -> None:
+        """Have an actor's stack be read, whatever it is at."""
 
     def next(self, timeout_s: float) -> Event | None:
         """Return the next event; None: none came."""

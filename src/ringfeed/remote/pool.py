@@ -13,6 +13,7 @@ from ringfeed.errors import RingfeedError, WorkerError
 from ringfeed.remote.board import Board
 from ringfeed.remote.options import BridgeTerms
 from ringfeed.remote.pace import set_pace
+from ringfeed.remote.stalls import lines_of
 from ringfeed.ring.segment import worker_ids
 from ringfeed.workers.processes import Processes
 from ringfeed.workers.roster import Roster
@@ -116,6 +117,7 @@ class Mixed(Processes):
         self._roster = MixedRoster(first, bridges, self._policy, self._watchdog, self._own_policy)
         self._bridge_launcher = Spawner("ringfeed.remote.bridge")
         self._boards = {number: Board() for number in bridges}
+        self._inquiries = 0  # into what actors are at
         self._told = False  # that training goes on without bridges
 
     # ---- starting ----
@@ -216,14 +218,19 @@ class Mixed(Processes):
     # ---- looking on ----
 
     def stalled(self) -> list[str]:
-        """Describe each worker, and what each actor is at."""
-        name, lines = self._config.source.describe, super().stalled()
-        for board in self._boards.values():
-            lines += [
-                f"actor {actor} (node {node}): inside {name(index)}, has been at it for {seconds:.1f} s"
-                for actor, node, seconds, index in board.read().get("actors", ())
-            ]
-        return lines
+        """Describe each worker; below them, what each actor is at."""
+        with self._lock:
+            bridges, self._inquiries = self._bridges(), self._inquiries + 1
+        for bridge in bridges:
+            bridge.send({"inquiry": self._inquiries}, ())
+        lines = super().stalled()
+        told = lines_of([*self._boards.values()], self._inquiries, self._config.source.describe)
+        return ["\n".join([line, *told]) if line is lines[-1] else line for line in lines]
+
+    def _describe(self, number: int, runs_as: str, stack: str = "") -> str:
+        is_busy = number in self._boards and self._boards[number].read().get("actors")
+        runs_as = f"the bridge, {runs_as}" if number in self._boards else runs_as
+        return super()._describe(number, runs_as, "" if is_busy else stack)
 
     def said(self) -> list[dict[str, Any]]:
         """Return what each bridge says of itself and its actors."""

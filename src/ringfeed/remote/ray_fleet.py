@@ -31,9 +31,11 @@ from ray.exceptions import (
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ringfeed._failure import decode, encode
+from ringfeed._units import show_bytes
 from ringfeed.errors import WorkerError
+from ringfeed.monitor.stacks import keep_own, of_process
 from ringfeed.remote.desk import Desk, Facts, guard
-from ringfeed.remote.fleet import Answer, Broken, Died, Hired, Node, Refused, Unreached
+from ringfeed.remote.fleet import Answer, Broken, Died, Hired, Node, Refused, Stack, Unreached
 from ringfeed.remote.options import LOCAL
 
 if TYPE_CHECKING:
@@ -59,15 +61,16 @@ class Actor:
         """Start with nothing: what fails here would be told as text alone."""
         self._desk: Desk
 
-    def begin(self, papers: bytes, version: int, *pieces: Any) -> Facts | bytes:
-        """Open the dataset; returns what this process is, or the record of what was raised."""
+    def begin(self, papers: bytes, version: int, *pieces: Any) -> tuple[Facts, tuple[int, int]] | bytes:
+        """Open the dataset; returns what this process is and what `of_process` takes, or the record of an error."""
         try:
             guard()
+            stack = os.getpid(), keep_own()
             self._desk = Desk(papers)
             self._desk.open(version, pieces)
         except BaseException as error:  # noqa: BLE001 - whatever it is, the bridge decides
             return encode(error)
-        return Facts.here()
+        return Facts.here(), stack
 
     def open(self, version: int, *pieces: Any) -> None:
         """Open another version of the dataset."""
@@ -86,6 +89,7 @@ class RayFleet:
         self._terms = terms
         self._done: SimpleQueue[tuple[Any, int, Future[Any]]] = SimpleQueue()
         self._handles: dict[int, Any] = {}
+        self._stacks: dict[int, tuple[str, int, int]] = {}  # of actors: the node, and what `of_process` takes there
         self._own = terms.address == LOCAL
         _connect(terms.address)
         need = dict(terms.need)
@@ -98,6 +102,8 @@ class RayFleet:
             max_task_retries=0,
             runtime_env=_environment(terms.runtime_env),
         )(Actor)
+        # In no environment of ours: a process that waits for work there can take it.
+        self._of_process = ray.remote(num_cpus=0, max_retries=0, runtime_env=dict(terms.runtime_env or {}))(of_process)
 
     # ---- the cluster ----
 
@@ -116,7 +122,17 @@ class RayFleet:
 
     def put(self, piece: Any) -> Any:
         """Put a piece into the object store of this node; others fetch it once each."""
-        return ray.put(piece)
+        try:
+            return ray.put(piece)
+        except (ObjectStoreFullError, OutOfDiskError) as error:
+            here = ray.get_runtime_context().get_node_id()
+            address = next((node.address for node in self.nodes() if node.name == here), here)
+            message = (
+                f"node {address}, to which the bridge is connected, has no room for {show_bytes(piece.nbytes)} of the "
+                f"dataset in its object store, nor on its disk; start it with a larger --object-store-memory, or keep "
+                f"less in the dataset and read files on demand"
+            )
+            raise WorkerError(message) from error
 
     # ---- actors ----
 
@@ -125,7 +141,7 @@ class RayFleet:
         placed = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
         handle: Any = self._class.options(scheduling_strategy=placed).remote()
         self._handles[actor] = handle
-        self._watch(partial(self._begun, actor), actor, handle.begin.remote(papers, version, *pieces))
+        self._watch(partial(self._begun, node), actor, handle.begin.remote(papers, version, *pieces))
 
     def send(self, actor: int, version: int, pieces: Sequence[Any]) -> None:
         """Have an actor open another version of the dataset."""
@@ -144,9 +160,18 @@ class RayFleet:
 
     def dismiss(self, actor: int) -> None:
         """Kill an actor."""
+        self._stacks.pop(actor, None)
         if (handle := self._handles.pop(actor, None)) is not None:
             with contextlib.suppress(RayError, ValueError):
                 ray.kill(handle)
+
+    def ask_stack(self, actor: int) -> None:
+        """Have a task on the actor's node read it: the actor answers one call after the other."""
+        if (found := self._stacks.get(actor)) is not None:
+            node, *where = found
+            placed = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
+            task: Any = self._of_process.options(scheduling_strategy=placed)
+            self._watch(self._told, actor, task.remote(*where))
 
     # ---- what comes of calls ----
 
@@ -159,7 +184,7 @@ class RayFleet:
         event: Event | None = event_of(actor, future)
         return event
 
-    def _begun(self, actor: int, _: int, future: Future[Any]) -> Event | None:
+    def _begun(self, node: str, actor: int, future: Future[Any]) -> Event | None:
         try:
             found = future.result()
         except Exception as error:  # noqa: BLE001 - of Ray's
@@ -168,7 +193,9 @@ class RayFleet:
             why = decode(found).error
             assert why is not None
             return Refused(actor, why)
-        return Hired(actor, found)
+        facts, stack = found
+        self._stacks[actor] = node, *stack
+        return Hired(actor, facts)
 
     def _opened(self, actor: int, future: Future[Any]) -> Event | None:
         """Tell of an actor that could not open a version; of one that has died its calls tell."""
@@ -181,11 +208,19 @@ class RayFleet:
         except ActorUnavailableError:
             return Unreached(flight)
         except (ActorDiedError, RayActorError) as error:
+            self._stacks.pop(actor, None)
             if self._handles.pop(actor, None) is None:
                 return None  # that was told with another of its calls
             return Died(actor, _why(error))
         except Exception as error:  # noqa: BLE001 - of Ray's, or an environment that cannot be unpickled here
             return Broken(flight, error, is_full=_is_about_room(error))
+
+    def _told(self, actor: int, future: Future[Any]) -> Event:
+        """Tell of a stack."""
+        try:
+            return Stack(actor, future.result())
+        except Exception as error:  # noqa: BLE001 - of Ray's
+            return Stack(actor, f"no stack: {type(error).__name__}: {' '.join(str(error).split())}")
 
     def close(self) -> None:
         """Kill the actors, and disconnect; a cluster that was started here ends with that."""

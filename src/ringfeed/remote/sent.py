@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ringfeed._units import show_bytes
+from ringfeed.errors import PlanError
 from ringfeed.remote.desk import SMALL
 from ringfeed.transport.shared_dataset import pieces_of
 
@@ -14,6 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ringfeed.remote.fleet import Fleet
+
+
+SMALLEST_STORE = 32 << 20  # bytes: no node has less
+STORE_SHARE = 2  # a dataset may take one part in so many of a node's object store
 
 
 class Sent:
@@ -36,7 +42,11 @@ class Sent:
         return self._pieces
 
     def put(self, version: int, manifest: bytes, fds: Sequence[int]) -> None:
-        """Have actors be sent this version from now on; what did not change is not put again."""
+        """Have actors be sent this version from now on; what did not change is not put again.
+
+        PlanError where a node has no room for it.
+        """
+        self._check_room(sum(os.fstat(fd).st_size for fd in fds))
         part_count, places, views = pieces_of(manifest, fds)
         inodes = [os.fstat(fd).st_ino for fd in fds]
         small: list[bytes | None] = []
@@ -52,3 +62,13 @@ class Sent:
         self._pieces = [part_count, small, *named]
         self.size = sum(view.nbytes for view in views)
         self.version = version
+
+    def _check_room(self, size: int) -> None:
+        for node in self._fleet.nodes() if size > SMALLEST_STORE else ():
+            if node.store and size > node.store // STORE_SHARE:
+                message = (
+                    f"the dataset takes {show_bytes(size)} of each node's object store, and that of node "
+                    f"{node.address} has {show_bytes(node.store)}, of which it may take half; start the node with a "
+                    f"larger --object-store-memory, or keep less in the dataset and read files on demand"
+                )
+                raise PlanError(message)
