@@ -63,6 +63,7 @@ class Crew:
         self._counts = Counter[str](rows=0, bytes=0, work_ns=0, cpu_ns=0)
         self._since_s = self._started_s = 0.0  # the first hello, and the last
         self._began_cpu_s = time.process_time()
+        self._out: dict[str, BaseException] = {}  # nodes that start none: it is said of those that still live
         self._full = ""  # which node had no room for an answer
 
     # ---- nodes ----
@@ -72,6 +73,11 @@ class Crew:
         self._heard_s, self._silence = now_s, ""
         self._nodes = {node.name: node for node in nodes}
         self._addresses.update((node.name, node.address) for node in nodes)
+        for node in nodes:
+            if (error := self._out.pop(node.name, None)) is not None:
+                why = f"{type(error).__name__}: {error}"
+                message = f"no actor of ringfeed starts on node {node.address}, and none is tried there any more: {why}"
+                warnings.warn(message, UserWarning, stacklevel=2)
         if stores := [node.store for node in nodes if node.store]:
             self._dispatch.limit.stores = calls_in(min(stores), self._source, self._terms.bridges)
         return [actor for actor, post in self._posts.items() if post.node not in self._nodes]
@@ -207,13 +213,7 @@ class Crew:
         while at_once and not is_out:
             is_out = self._placing.note_refusal(post.node, error)
         if is_out:
-            where = self._addresses.get(post.node, post.node)
-            warnings.warn(
-                f"no actor of ringfeed starts on node {where}, and none is tried there any more: "
-                f"{type(error).__name__}: {error}",
-                UserWarning,
-                stacklevel=2,
-            )
+            self._out[post.node] = error
 
     def lost(self, actor: int) -> None:
         """Forget an actor that has died."""
