@@ -214,8 +214,8 @@ test-weak: ## the C core under a weak memory model, where Relacy's headers (Debi
 # their own, and torch, whose tests fork, another.
 # `machine` takes most of a processor: by itself, at the end. So do `nodes`, clusters of Ray on this machine, whose tests
 # say that they are skipped where .venv has no Ray.
-CORE := ring orders spec iterables data datasets transforms waiting relay transport workers resume tuning engine monitor report cli frameworks/shared sharing remote simulation
-MOST := ring spec transport workers monitor cli
+CORE := system ring orders spec iterables data datasets transforms waiting relay transport workers resume tuning engine monitor report cli frameworks/shared sharing remote simulation
+MOST := system ring spec transport workers monitor cli
 OLDEST := $(firstword $(OTHERS))
 
 # A part of the tests is one pytest. $(1): its name, $(2): its Python, $(3): its folders, $(4): which tests. Each test has
@@ -236,7 +236,7 @@ $(eval $(call part,torch,$(MAIN),dropin_torch frameworks/torch))
 CORE_PARTS := deaths once-samples once-loaders limits $(ALL:%=core-%)
 say-pythons = @echo "== the core on Python $(ALL); not found: $(or $(filter-out $(FOUND),$(VERSIONS)),none)"
 # In two parts, which would else be the longest by far, with one core idle beside it.
-SAMPLES := ring orders spec iterables data datasets transforms waiting relay transport
+SAMPLES := system ring orders spec iterables data datasets transforms waiting relay transport
 $(eval $(call part,once-samples,$(MAIN),$(SAMPLES),-m once))
 $(eval $(call part,once-loaders,$(MAIN),$(filter-out $(SAMPLES),$(CORE)),-m once))
 $(eval $(call part,core-$(MAIN),$(MAIN),$(CORE),-m "not once"))

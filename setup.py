@@ -12,9 +12,9 @@ from setuptools import Extension, setup
 # Each module with the C files that are compiled into it. One without a .pyx is a library that TensorFlow opens; it is
 # built without TensorFlow, and looks up there what it calls.
 SOURCES = {
+    "system._system": "os/descriptors os/pages os/wait",
     "ring._ring": "segment slots plan bind take await cancel wake claim reap damage fork snapshot "
-    "os/wait os/pages os/descriptors export/dlpack export/feed export/feed_registry",
-    "ring._pages": "os/pages os/wait",
+    "os/wait os/pages export/dlpack export/feed export/feed_registry",
     "monitor._snapshot": "snapshot os/pages os/wait",
     "spec._fields": "",
     "spec._values": "",

@@ -24,9 +24,9 @@ from ringfeed.remote._land import Lander
 from ringfeed.remote.claims import Claims
 from ringfeed.remote.filled import Filled
 from ringfeed.ring import _ring
-from ringfeed.ring.machine import beyond_caches
 from ringfeed.ring.segment import Segment
 from ringfeed.spec.spec import Spec
+from ringfeed.system.machine import beyond_caches
 
 SLOTS = 8
 SIZES = (0.6, 2.4, 9.6, 38.5)  # MB a ticket

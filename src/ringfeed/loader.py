@@ -21,8 +21,8 @@ from ringfeed.monitor.memory import Memory, frameworks_in
 from ringfeed.orders._repeated import Repeated
 from ringfeed.orders.asked import DEFAULT_BATCH_SIZE, AskedOrder
 from ringfeed.resume.identity import Identity
-from ringfeed.ring.machine import usable_cpus
 from ringfeed.sources.opening import end_loop, open_readers, open_source, with_weights
+from ringfeed.system.machine import usable_cpus
 
 if TYPE_CHECKING:
     import os

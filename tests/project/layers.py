@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[2] / "src" / "ringfeed"
 LAYERS = (
     "errors",
     "_failure _process _units _html _progress _classes _callers _checks _foreign",
+    "system",
     "conversion ring orders",
     "spec",
     "coercion introspection",
@@ -41,7 +42,7 @@ LAYERS = (
     "cli",
     "__main__ __init__",
 )
-CORE = {"ring", "spec", "data", "workers", "engine", "loader", "sources"}
+CORE = {"system", "ring", "spec", "data", "workers", "engine", "loader", "sources"}
 ROOMS = {
     "coercion",
     "conversion",

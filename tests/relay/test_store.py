@@ -12,7 +12,7 @@ from ringfeed.relay import store as stores
 from ringfeed.relay.elements import Packer, size_of, unpack
 from ringfeed.relay.sizes import Run, StoreSizes
 from ringfeed.relay.store import ELEMENT, END, ERROR, GoneError, Store, TooLargeError
-from ringfeed.ring.segment import reserve
+from ringfeed.system.memory import reserve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

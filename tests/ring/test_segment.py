@@ -19,9 +19,10 @@ from ringfeed._units import show_bytes
 from ringfeed.engine.plan import make_plan
 from ringfeed.monitor._snapshot import Observer
 from ringfeed.ring import segment
-from ringfeed.ring.machine import show_limit
-from ringfeed.ring.segment import Segment, open_ring, reserve
+from ringfeed.ring.segment import Segment, open_ring
 from ringfeed.spec.spec import Array, Spec
+from ringfeed.system.machine import show_limit
+from ringfeed.system.memory import reserve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

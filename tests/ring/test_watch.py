@@ -13,8 +13,9 @@ import pytest
 from ringfeed.engine.plan import make_plan
 from ringfeed.monitor._snapshot import Observer
 from ringfeed.ring import _ring
-from ringfeed.ring.segment import Segment, reserve
+from ringfeed.ring.segment import Segment
 from ringfeed.spec.spec import Array, Spec
+from ringfeed.system.memory import reserve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ import pytest
 
 import ringfeed
 from ringfeed.data import reader
-from ringfeed.ring.machine import beyond_caches
+from ringfeed.system.machine import beyond_caches
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -144,7 +144,7 @@ def test_huge_pages_are_set_aside_before_anything_is_written(monkeypatch: pytest
         assert (os.fstat(fd).st_size, os.fstat(fd).st_blocks) == (size, 0)
         offered.append(size)
 
-    monkeypatch.setattr("ringfeed.ring._pages.reserve_huge", reserve_huge)
+    monkeypatch.setattr("ringfeed.system._system.reserve_huge", reserve_huge)
     large, small = np.zeros(5 * MB, np.uint8), np.zeros(5000, np.uint8)
     first = shipped((large, small))
     small += 1

@@ -25,7 +25,7 @@ from datasets import Oracle, Reshuffling, Witness, check, drain, told
 from ringfeed.forkserver import fork, launchers
 from ringfeed.forkserver import main as forkserver_main
 from ringfeed.monitor._snapshot import Observer
-from ringfeed.ring.machine import show_limit
+from ringfeed.system.machine import show_limit
 from ringfeed.workers import channel as channels
 from watching import pids, pool_of, run_script, start_script, wait_until
 

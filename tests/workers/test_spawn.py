@@ -14,7 +14,7 @@ import leftovers
 import ringfeed
 from datasets import Oracle, Witness, told
 from ringfeed.forkserver.fork import Fork
-from ringfeed.ring._ring import Descriptor
+from ringfeed.system._system import Descriptor
 from ringfeed.workers import spawn
 from ringfeed.workers.process import Launcher, WorkerProcess
 from ringfeed.workers.spawn import Spawner

@@ -22,10 +22,10 @@ from ringfeed.engine.plan import Plan, make_plan
 from ringfeed.errors import PlanError
 from ringfeed.loader import Loader
 from ringfeed.ring import _ring
-from ringfeed.ring.machine import usable_cpus
 from ringfeed.ring.segment import MIN_SLOTS
 from ringfeed.sources.opening import open_source
 from ringfeed.spec.spec import Array, Spec
+from ringfeed.system.machine import usable_cpus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

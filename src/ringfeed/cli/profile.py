@@ -18,9 +18,9 @@ from ringfeed._units import show_bytes, show_s
 from ringfeed.data.terms import Terms
 from ringfeed.loader import Loader
 from ringfeed.orders.sampler import check_seed
-from ringfeed.ring.machine import usable_cpus
 from ringfeed.ring.segment import MIN_SLOTS
 from ringfeed.sources.opening import open_source
+from ringfeed.system.machine import usable_cpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

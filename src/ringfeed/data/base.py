@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from ringfeed.data.terms import Terms
     from ringfeed.orders.permutation import Indices
     from ringfeed.orders.sampler import Sampler
-    from ringfeed.ring._ring import Descriptor, Lease
+    from ringfeed.ring._ring import Lease
     from ringfeed.spec.spec import Spec
+    from ringfeed.system._system import Descriptor
 
 MAX_NOTHING = 1000  # batches of None that are read to find one that is none
 MAX_FAILED = 32  # elements that fail before one does not

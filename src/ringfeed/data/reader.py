@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ringfeed._failure import encode
 from ringfeed.orders.rng import SampleContext, installed, reseed
-from ringfeed.ring.machine import beyond_caches
 from ringfeed.spec._rows import RowWriter
+from ringfeed.system.machine import beyond_caches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ringfeed._checks import AUTO, MOST, check_choice, check_count, check_seconds, is_auto
 from ringfeed.ring import _ring
-from ringfeed.ring.machine import usable_cpus
+from ringfeed.system.machine import usable_cpus
 from ringfeed.workers.backends import POOLS
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from ringfeed.monitor.lease_tracker import LeaseTracker
 from ringfeed.monitor.memory import Held, Memory, look
 from ringfeed.monitor.stats import Ledger, Setting
 from ringfeed.ring import _ring
-from ringfeed.ring.machine import usable_cpus
 from ringfeed.ring.segment import Segment
 from ringfeed.spec._fields import Fields
+from ringfeed.system.machine import usable_cpus
 from ringfeed.workers.backends import make_pool
 from ringfeed.workers.pool import PoolConfig
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ringfeed._process import Worker
 from ringfeed.engine.plan import plan_for
 from ringfeed.errors import RingfeedError, ShipError
-from ringfeed.ring.machine import check_futex
+from ringfeed.system.machine import check_futex
 from ringfeed.transport.shared_dataset import pack
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from types import FrameType
 
-    from ringfeed.ring._ring import Descriptor
+    from ringfeed.system._system import Descriptor
     from ringfeed.transport.shared_dataset import SharedDataset
 
 OPENING_S = 1.0  # what another thread may take to make its pipes, which is microseconds

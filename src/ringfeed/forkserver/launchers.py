@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from ringfeed._failure import decode
 from ringfeed.errors import ClosedError, WorkerError
 from ringfeed.forkserver import warm
-from ringfeed.ring._ring import wait_for
-from ringfeed.ring.machine import is_shortage, reason
+from ringfeed.system._system import wait_for
+from ringfeed.system.machine import is_shortage, reason
 from ringfeed.workers import channel as channels
 from ringfeed.workers.process import Launcher, WorkerProcess
 from ringfeed.workers.spawn import spawn, surroundings
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from ringfeed.forkserver.warm import Warm
-    from ringfeed.ring._ring import Descriptor
+    from ringfeed.system._system import Descriptor
     from ringfeed.transport.shared_dataset import SharedDataset
 
 LOOK_S = 0.1  # between two looks at whether the caller still waits

@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ringfeed._callers import FRAMEWORKS
-from ringfeed.ring.machine import reason
+from ringfeed.system.machine import reason
 from ringfeed.transport import imports as _imports
 from ringfeed.workers import channel as channels
 from ringfeed.workers.worker_main import become_worker, channel_of, fork, report_and_leave, work
@@ -27,7 +27,7 @@ from ringfeed.workers.worker_main import become_worker, channel_of, fork, report
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from ringfeed.ring._ring import Child, Descriptor
+    from ringfeed.system._system import Child, Descriptor
 
 Private = tuple[str, str]
 OWN = (

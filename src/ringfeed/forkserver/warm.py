@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from ringfeed._callers import FRAMEWORKS
 from ringfeed._process import Worker
 from ringfeed.errors import WorkerError
-from ringfeed.ring._ring import wait_for
+from ringfeed.system._system import wait_for
 from ringfeed.transport.modules import frameworks_of, is_installed
 from ringfeed.workers import channel as channels
 from ringfeed.workers.process import Lifeline
@@ -36,7 +36,7 @@ from ringfeed.workers.spawn import spawn, surroundings
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from ringfeed.ring._ring import Descriptor
+    from ringfeed.system._system import Descriptor
 
 IDLE_S = 300.0
 DEATH_S = 1.0  # what SIGKILL may take, which is milliseconds

@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any, NoReturn
 
 from ringfeed.forkserver.main import ForkserverMain, import_own
-from ringfeed.ring import _ring
-from ringfeed.ring._ring import Descriptor
+from ringfeed.system import _system
+from ringfeed.system._system import Descriptor
 from ringfeed.workers import channel as channels
 from ringfeed.workers.worker_main import become_worker, channel_of, flush_output, fork, report_and_leave
 
@@ -58,7 +58,7 @@ class WarmMain(ForkserverMain):
     def _run_forkserver(self, channel: Descriptor, *fds: Descriptor) -> NoReturn:
         """In the forked child: have nothing of the warm forkserver's but what it has imported."""
         try:
-            _ring.close_others(channel, *fds)
+            _system.close_others(channel, *fds)
             for fd in self._lifeline:
                 os.close(fd)
             _print_to(*fds[2:])

@@ -13,7 +13,7 @@ from ringfeed.orders.replay import Replay
 
 if TYPE_CHECKING:
     from ringfeed.iterables.streams import StreamSource
-    from ringfeed.ring._ring import Descriptor
+    from ringfeed.system._system import Descriptor
 
 LOOK_NS = 10**8  # while streams leave out what was read before
 

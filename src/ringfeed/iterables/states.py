@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ringfeed._units import show_bytes
 from ringfeed.errors import PlanError
-from ringfeed.ring.segment import reserve
+from ringfeed.system.memory import reserve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ringfeed.ring._ring import Descriptor
+    from ringfeed.system._system import Descriptor
 
 ENTRIES = 8  # of a stream: while the newest is written, others lie behind all that is read ahead
 MOST_SIZE = 2**20  # bytes of all streams

@@ -18,7 +18,7 @@ from ringfeed.keras.pydataset import draws_kept
 from ringfeed.profiling.reading import Candidate
 from ringfeed.profiling.report import Stages
 from ringfeed.profiling.subject import Subject, Timer
-from ringfeed.ring.machine import usable_cpus
+from ringfeed.system.machine import usable_cpus
 from ringfeed.transport.opened import as_before
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from ringfeed.ring._ring import Descriptor
+from ringfeed.system._system import Descriptor
 
 if TYPE_CHECKING:
     from collections.abc import Callable

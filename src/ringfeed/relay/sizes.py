@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from ringfeed.relay.store import Store
-    from ringfeed.ring._ring import Descriptor
+    from ringfeed.system._system import Descriptor
 
 AHEAD = 3  # regions beside those of the slots: two that are cut by a batch's borders, and one to read ahead
 REGION = 2**30  # bytes

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from ringfeed.relay.sizes import StoreSizes
-    from ringfeed.ring._ring import Descriptor
+    from ringfeed.system._system import Descriptor
 
 TOGETHER, SMALL = 16, 2**14  # at most so many elements are written together, and only up to so many bytes
 ELEMENT, ERROR, END = 1, 2, 3  # what the bytes of an entry are

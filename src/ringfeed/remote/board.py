@@ -12,10 +12,10 @@ import zlib
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
-from ringfeed.ring.segment import reserve
+from ringfeed.system.memory import reserve
 
 if TYPE_CHECKING:
-    from ringfeed.ring._ring import Descriptor
+    from ringfeed.system._system import Descriptor
 
 SIZE = 1 << 16
 _HEAD = Struct("<II")

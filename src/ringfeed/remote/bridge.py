@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ringfeed.remote.claims import Claim
     from ringfeed.remote.dispatch import Job
     from ringfeed.remote.fleet import Broken, Event, Fleet
-    from ringfeed.ring._ring import Descriptor
+    from ringfeed.system._system import Descriptor
     from ringfeed.workers.channel import WorkerConfig
 
 LOOK_S = 0.05  # between two looks of the main thread

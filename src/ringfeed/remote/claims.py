@@ -16,7 +16,7 @@ from ringfeed.remote import _land
 from ringfeed.remote._land import Lander
 from ringfeed.remote.filled import failed
 from ringfeed.ring import _ring
-from ringfeed.ring.machine import beyond_caches
+from ringfeed.system.machine import beyond_caches
 from ringfeed.waiting import _claims
 
 if TYPE_CHECKING:

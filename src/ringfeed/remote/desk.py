@@ -14,6 +14,7 @@ import numpy as np
 from ringfeed.orders.rng import scatter
 from ringfeed.remote.private import PrivateSlot
 from ringfeed.ring import _ring
+from ringfeed.system import _system
 from ringfeed.transport import imports
 from ringfeed.transport.shared_dataset import opened
 
@@ -109,9 +110,9 @@ def guard() -> None:
     parent = os.getppid()
     if os.getpgrp() != os.getpid():
         os.setpgid(0, 0)
-    reader, _ = _kept = _ring.pipe()  # of our own: it never closes
+    reader, _ = _kept = _system.pipe()  # of our own: it never closes
     _guards.append((_kept, pidfd := os.pidfd_open(parent)))
-    _ring.start_guard(pidfd, reader.fileno())
+    _system.start_guard(pidfd, reader.fileno())
 
 
 _guards: list[Any] = []

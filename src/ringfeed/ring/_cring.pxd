@@ -273,30 +273,9 @@ cdef extern from "export/feed.h" nogil:
 
 
 cdef extern from "os/pages.h" nogil:
-    rf_bool rf_reserve_huge(int fd, uint64_t offset, uint64_t size)
     void *rf_map(int fd, uint64_t size, int inherit)
-    void *rf_map_private(int fd, uint64_t least, uint64_t *size)
     void rf_unmap(void *address, uint64_t size)
-
-
-cdef extern from "os/descriptors.h" nogil:
-    enum:
-        RF_MAX_FDS
-
-    struct rf_received:
-        size_t size
-        unsigned count
-        int truncated
-        int fds[RF_MAX_FDS]
-
-    int rf_send(int end, const void *packet, size_t size, const int *fds, unsigned count)
-    int rf_receive(int end, void *packet, size_t size, rf_received *received)
 
 
 cdef extern from "os/wait.h" nogil:
     int64_t rf_now_ns()
-    uint32_t rf_fork_generation()
-    void rf_end_child(int pid)
-    int rf_futex_error()
-    int rf_guard_start(int parent, int lifeline)
-    int rf_keep_heap(int trim, int mmap)

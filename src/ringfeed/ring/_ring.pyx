@@ -8,13 +8,12 @@ cimport cython
 from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New
-from libc.errno cimport EPROTO, errno
+from libc.errno cimport EPROTO
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
 
 from ringfeed.ring cimport _cring as c
 
 import os
-from _thread import RLock
 
 ABI = c.RF_ABI
 FIELD_ALIGN = c.RF_FIELD_ALIGN
@@ -72,23 +71,6 @@ def window_size(uint32_t capacity, uint32_t rows):
 def now_ns():
     """Return CLOCK_MONOTONIC in nanoseconds, the clock of all times in the segment."""
     return c.rf_now_ns()
-
-
-def futex_error():
-    """Return 0, or the errno with which the kernel refuses the C library's own locks."""
-    return c.rf_futex_error()
-
-
-def start_guard(int parent, int lifeline):
-    """SIGKILL this process's group when `parent` (a pidfd) ends or the other end of `lifeline` closes."""
-    cdef int error = c.rf_guard_start(parent, lifeline)
-    if error:
-        raise OSError(error, os.strerror(error))
-
-
-def keep_heap(int trim, int mmap):
-    """Make malloc keep freed memory: `trim` bytes at most, blocks up to `mmap` bytes. False where it cannot."""
-    return c.rf_keep_heap(trim, mmap) == 0
 
 
 def format_control(int fd, uint64_t size, uint32_t slots, uint32_t cells, uint32_t workers, uint32_t rows,
@@ -392,6 +374,5 @@ cdef class Ring:
         c.rf_note_undelivered(self.ring, batches, samples)
 
 
-include "_owners.pxi"
 include "_lease.pxi"
 include "_worker_end.pxi"

@@ -3,72 +3,22 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import resource
 from typing import NamedTuple
 
 from ringfeed._units import show_bytes
 from ringfeed.errors import ClosedError, PlanError
-from ringfeed.ring import _pages, _ring
-from ringfeed.ring._ring import Descriptor
-from ringfeed.ring.machine import check_futex, show_limit
+from ringfeed.ring import _ring
+from ringfeed.system.machine import check_futex, show_limit
+from ringfeed.system.memory import allocate, is_sealed, keep_standard_descriptors, reserve
 
 MIN_SLOTS = 2  # one to fill while one is in use
-STDERR = 2
-SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
-_NO_CALL = "; ringfeed needs Linux 3.17 or newer, and a container whose seccomp profile allows memfd_create"
-_NO_DESCRIPTOR = "; raise RLIMIT_NOFILE (ulimit -n), or close what keeps descriptors open"
-_WAYS = {errno.ENOSYS: _NO_CALL, errno.EPERM: _NO_CALL, errno.EACCES: _NO_CALL, errno.EMFILE: _NO_DESCRIPTOR}
 
 
 def worker_ids(workers: int) -> int:
     """How many ids there are for workers: one each, and one more each for a worker in quarantine meanwhile."""
     return min(2 * workers, _ring.MAX_IDS) or 1  # without workers the consumer takes the place of one
-
-
-def keep_standard_descriptors() -> None:
-    """Open /dev/null for each closed standard stream: C code would print into a memfd that got its number."""
-    while (opened := Descriptor(os.open, os.devnull, os.O_RDWR)).fileno() <= STDERR:
-        os.set_inheritable(opened.detach(), True)  # noqa: FBT003 - the name says it
-
-
-def reserve(name: str, size: int, at_first: int | None = None) -> Descriptor:
-    """Return a memfd of ``size`` zeroed bytes, whose size can no longer change.
-
-    All of them are reserved, or as many as ``at_first`` says: the others before they are used.
-    """
-    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
-    if limit != resource.RLIM_INFINITY and size > limit:  # asked, as the kernel's answer may be SIGXFSZ
-        message = f"RLIMIT_FSIZE (ulimit -f) is {limit} bytes, and {show_bytes(size)} of shared memory are needed"
-        raise PlanError(f"{message}; raise it, use fewer slots, or memory=")
-    try:
-        memfd = Descriptor(os.memfd_create, name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    except OSError as error:
-        message = f"cannot create shared memory: memfd_create: {error.strerror}"
-        raise PlanError(message + _WAYS.get(error.errno or 0, "")) from error
-    fd = memfd.fileno()
-    try:
-        os.fchmod(fd, 0o600)  # or another user could open it by way of /proc
-        os.ftruncate(fd, size)
-        if at_first is None:
-            _pages.reserve_huge(fd, size)
-        _allocate(fd, 0, size if at_first is None else at_first)
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
-    except BaseException:
-        memfd.close()  # now: the error's traceback keeps what this frame refers to
-        raise
-    return memfd
-
-
-def _allocate(fd: int, offset: int, size: int) -> None:
-    try:
-        os.posix_fallocate(fd, offset, size)
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
-            raise
-        message = f"cannot reserve {show_bytes(size)} of shared memory: {error.strerror}; use fewer slots, or memory="
-        raise PlanError(message) from error
 
 
 def open_ring(control_fd: int, slots_fd: int, sizes: tuple[int, int], *, inherit: bool = False) -> _ring.Ring:
@@ -77,20 +27,13 @@ def open_ring(control_fd: int, slots_fd: int, sizes: tuple[int, int], *, inherit
     Raises ValueError for what is no segment of this version, PlanError where there is no room for it.
     """
     for fd in (control_fd, slots_fd):
-        if _seals(fd) & SEALS != SEALS:
+        if not is_sealed(fd):
             message = "this is no segment of ringfeed: its size is not sealed, so that reading it could be a SIGBUS"
             raise ValueError(message)
     try:
         return _ring.Ring(control_fd, slots_fd, *sizes, inherit=inherit)
     except OSError as error:
         raise PlanError(_no_map(sum(sizes), error.strerror)) from error
-
-
-def _seals(fd: int) -> int:
-    try:
-        return fcntl.fcntl(fd, fcntl.F_GET_SEALS)
-    except OSError:  # no memfd
-        return 0
 
 
 def _no_map(size: int, why: str | None) -> str:
@@ -165,7 +108,7 @@ class Segment:
             message = "the loader was closed while a slot was to be opened"
             raise ClosedError(message)
         if slot not in self.reserved:
-            _allocate(self.slots_fd, slot * self.slot_size, self.slot_size)
+            allocate(self.slots_fd, slot * self.slot_size, self.slot_size)
             self.reserved.add(slot)
 
     def give_back(self, ring: _ring.Ring, slot: int) -> None:

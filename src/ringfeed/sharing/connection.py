@@ -16,7 +16,7 @@ from ringfeed.errors import ClosedError, StallError, WorkerError
 from ringfeed.workers import channel as channels
 
 if TYPE_CHECKING:
-    from ringfeed.ring._ring import Descriptor
+    from ringfeed.system._system import Descriptor
 
 HOST_S = 30.0  # beyond timeout_s, after which the host process itself counts as stuck
 UNSENT_S = 0.05  # between two attempts to send what there was no room for

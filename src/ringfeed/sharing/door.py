@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ringfeed._failure import decode
 from ringfeed.errors import StallError, WorkerError
-from ringfeed.ring.segment import keep_standard_descriptors
 from ringfeed.sharing.client import SharedLoader
 from ringfeed.sharing.connection import HOST_S, Connection
 from ringfeed.sharing.epoch import Joined
 from ringfeed.sharing.names import bind, check_name, connect
 from ringfeed.sharing.terms import Cut, Terms, rank_of
 from ringfeed.spec.spec import Spec
+from ringfeed.system.memory import keep_standard_descriptors
 from ringfeed.transport.shared_dataset import pack, to_shared_memory
 from ringfeed.workers import channel as channels
 from ringfeed.workers import spawn
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ringfeed.loader import Loader
-    from ringfeed.ring._ring import Descriptor
     from ringfeed.sharing.host_loader import SharedInfo
+    from ringfeed.system._system import Descriptor
 
 SOON_S = 0.02  # between two looks for a host that another process starts, or that is about to end
 

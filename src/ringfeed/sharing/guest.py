@@ -6,9 +6,9 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ringfeed.ring._ring import Descriptor
 from ringfeed.sharing.names import peer_of
 from ringfeed.sharing.trainings import Training
+from ringfeed.system._system import Descriptor
 from ringfeed.workers import channel as channels
 
 if TYPE_CHECKING:

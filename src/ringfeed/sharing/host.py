@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 from ringfeed._failure import encode
 from ringfeed.errors import ClosedError, SlotsHeldWarning, SpecError
 from ringfeed.loader import stream_of
-from ringfeed.ring._ring import Descriptor
 from ringfeed.sharing.flow import Flow
 from ringfeed.sharing.guest import Guest
 from ringfeed.sharing.host_loader import HostLoader
 from ringfeed.sharing.names import accept
+from ringfeed.system._system import Descriptor
 from ringfeed.transport.shared_dataset import unpack
 from ringfeed.workers import channel as channels
 

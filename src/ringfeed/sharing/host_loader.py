@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringfeed.errors import SpecError
 from ringfeed.loader import Loader, runner_of, stream_of
-from ringfeed.ring._ring import Descriptor
 from ringfeed.sharing.flow import MIN_SLOTS
 from ringfeed.spec.builder import BatchBuilder
+from ringfeed.system._system import Descriptor
 from ringfeed.transforms.draws import DrawSource
 
 if TYPE_CHECKING:

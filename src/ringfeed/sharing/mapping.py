@@ -15,7 +15,7 @@ from contextlib import suppress
 
 import numpy as np
 
-from ringfeed.ring._ring import Descriptor
+from ringfeed.system._system import Descriptor
 
 _ENTRY = 8  # bytes of pagemap for a page
 _FLAGS = 61  # bit 61: a page of the file; bit 62: swapped out; bit 63: present

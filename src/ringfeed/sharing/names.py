@@ -12,7 +12,7 @@ import socket
 import struct
 from typing import NamedTuple
 
-from ringfeed.ring._ring import Descriptor
+from ringfeed.system._system import Descriptor
 
 _ALLOWED = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid

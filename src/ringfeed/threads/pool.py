@@ -10,7 +10,7 @@ from ringfeed._callers import frames_by_thread
 from ringfeed.data.reader import Port
 from ringfeed.errors import WorkerError
 from ringfeed.ring import _ring
-from ringfeed.ring.machine import start_thread
+from ringfeed.system.machine import start_thread
 from ringfeed.workers.pool import STOP_S, Pool
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from ringfeed.errors import RingfeedError
 from ringfeed.profiling.reading import Candidate
 from ringfeed.profiling.report import Stages
 from ringfeed.profiling.subject import Subject, Timer
-from ringfeed.ring.machine import usable_cpus
+from ringfeed.system.machine import usable_cpus
 from ringfeed.torch.draws import draws_kept, generators
 from ringfeed.torch.first_sample import told
 from ringfeed.torch.loader import OWN, DataLoader

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from ringfeed.data.terms import Delivery, Kept
     from ringfeed.orders.permutation import Indices
     from ringfeed.orders.sampler import Sampler
-    from ringfeed.ring._ring import Descriptor, Lease
+    from ringfeed.ring._ring import Lease
+    from ringfeed.system._system import Descriptor
 
 
 class WrappedSource(Source):

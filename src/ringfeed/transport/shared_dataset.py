@@ -22,8 +22,8 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringfeed.errors import PlanError, ShipError
-from ringfeed.ring import _pages
-from ringfeed.ring._ring import Descriptor
+from ringfeed.system import _system
+from ringfeed.system._system import Descriptor
 from ringfeed.transport.imports import watched
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def _mapped(fds: Sequence[int], pieces: Sequence[Piece]) -> list[memoryview]:
     ends = [1] * len(fds)
     for piece in pieces:
         ends[piece.file] = max(ends[piece.file], piece.offset + piece.length)
-    maps = [memoryview(_pages.PrivateMapping(fd, end)) for fd, end in zip(fds, ends, strict=True)]
+    maps = [memoryview(_system.PrivateMapping(fd, end)) for fd, end in zip(fds, ends, strict=True)]
     return [maps[piece.file][piece.offset : piece.offset + piece.length] for piece in pieces]
 
 
@@ -265,7 +265,7 @@ def _sealed_memfd(packed: DatasetPickle, content: Sequence[tuple[int, memoryview
     try:
         os.fchmod(fd, 0o600)  # as the segment's
         os.ftruncate(fd, size)
-        _pages.reserve_huge(fd, size)
+        _system.reserve_huge(fd, size)
         os.posix_fallocate(fd, 0, size)
         for offset, source in content:
             _write(fd, source, offset)

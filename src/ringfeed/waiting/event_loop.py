@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ringfeed.orders.rng import installed, making
-from ringfeed.ring.machine import start_thread
+from ringfeed.system.machine import start_thread
 
 if TYPE_CHECKING:
     import asyncio

@@ -21,7 +21,7 @@ from ringfeed.errors import WorkerError
 from ringfeed.introspection.worker_info import being
 from ringfeed.orders.rng import SampleContext, making
 from ringfeed.ring import _ring
-from ringfeed.ring.machine import start_thread
+from ringfeed.system.machine import start_thread
 from ringfeed.waiting.event_loop import LAST_S, loop_of
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import select
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ringfeed.ring import _ring
-from ringfeed.ring._ring import PACKET, Descriptor
+from ringfeed.system import _system
+from ringfeed.system._system import PACKET, Descriptor
 
 if TYPE_CHECKING:
     from _typeshed import HasFileno
@@ -46,20 +46,20 @@ class PeerGoneError(EOFError):
 
 def pair() -> tuple[Descriptor, Descriptor]:
     """Return the two ends of a new channel."""
-    return _ring.socket_pair()
+    return _system.socket_pair()
 
 
 def send(end: HasFileno, message: object, fds: tuple[int, ...] = ()) -> None:
     """Send a message at once: a dead peer is an OSError, a peer that does not read a BlockingIOError."""
     packet = pickle.dumps(message)
     if len(packet) <= PACKET:
-        _ring.send(end.fileno(), packet, fds)
+        _system.send(end.fileno(), packet, fds)
         return
     with Descriptor(os.memfd_create, "ringfeed-message", os.MFD_CLOEXEC) as memfd:
         os.fchmod(memfd.fileno(), 0o600)  # as the segment's
         with open(memfd.fileno(), "wb", closefd=False) as file:
             file.write(packet)
-        _ring.send(end.fileno(), ELSEWHERE, (*fds, memfd.fileno()))
+        _system.send(end.fileno(), ELSEWHERE, (*fds, memfd.fileno()))
 
 
 def receive(end: HasFileno, timeout_s: float | None = None) -> tuple[Any, list[Descriptor]]:
@@ -84,4 +84,4 @@ def _next_packet(end: HasFileno, timeout_s: float | None) -> tuple[bytes, list[D
         if not poller.poll(None if timeout_s is None else timeout_s * 1000):
             raise TimeoutError
         with suppress(ConnectionResetError):  # said once, before what it had sent, of a peer that left messages unread
-            return _ring.receive(end.fileno())
+            return _system.receive(end.fileno())

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from ringfeed._failure import decode
 from ringfeed.errors import RingfeedError, WorkerError
-from ringfeed.ring import _ring
-from ringfeed.ring._ring import Descriptor
-from ringfeed.ring.segment import keep_standard_descriptors
+from ringfeed.system import _system
+from ringfeed.system._system import Descriptor
+from ringfeed.system.memory import keep_standard_descriptors
 from ringfeed.workers import channel as channels
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Lifeline:
 
     def __init__(self) -> None:
         """Open a pidfd of this process and a pipe."""
-        self._reader, self.writer = _ring.pipe()
+        self._reader, self.writer = _system.pipe()
         self._parent = Descriptor(os.pidfd_open, os.getpid())
 
     @property
@@ -44,7 +44,7 @@ class Lifeline:
 
     def close_others(self, channel: Descriptor) -> None:
         """In a forked child: close every descriptor but the lifeline and its channel, so that it keeps no pipe open."""
-        _ring.close_others(self._parent, self._reader, channel)
+        _system.close_others(self._parent, self._reader, channel)
 
 
 class WorkerProcess:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from ringfeed.errors import RingfeedError, WorkerError
 from ringfeed.monitor.faults import Death
 from ringfeed.monitor.stacks import Stacks
-from ringfeed.ring._ring import Descriptor
-from ringfeed.ring.machine import check_processes, start_thread
+from ringfeed.system._system import Descriptor
+from ringfeed.system.machine import check_processes, start_thread
 from ringfeed.workers.handshake import Handshake
 from ringfeed.workers.pool import STOP_S, Pool
 from ringfeed.workers.process import terminate_all

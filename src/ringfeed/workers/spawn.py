@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ringfeed.errors import WorkerError
-from ringfeed.ring._ring import Child, Descriptor
-from ringfeed.ring.machine import reason
-from ringfeed.ring.segment import STDERR
+from ringfeed.system._system import Child, Descriptor
+from ringfeed.system.machine import reason
+from ringfeed.system.memory import STDERR
 from ringfeed.workers import channel as channels
 from ringfeed.workers.process import Launcher, WorkerProcess
 

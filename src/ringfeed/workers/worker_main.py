@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from ringfeed._process import Worker
 from ringfeed.ring import _ring
-from ringfeed.ring._ring import Child, Descriptor
+from ringfeed.system import _system
+from ringfeed.system._system import Child, Descriptor
 from ringfeed.transport import imports as _imports
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def fork(live: Callable[[], NoReturn]) -> Child:
     flush_output()  # or the child would write it again
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        return Child(_ring.fork, live)
+        return Child(_system.fork, live)
 
 
 def become_worker(parent_fd: int, lifeline_fd: int) -> None:
@@ -144,15 +145,15 @@ def become_worker(parent_fd: int, lifeline_fd: int) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the kernel sends it to stopped orphans, when a forkserver dies
     signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())  # whatever thread of the consumer started us
     if os.environ.get("RINGFEED_KEEP_HEAP", "1") != "0":
-        _ring.keep_heap(KEPT_HEAP, LARGEST_KEPT_BLOCK)
+        _system.keep_heap(KEPT_HEAP, LARGEST_KEPT_BLOCK)
 
 
 def _start_guard(parent_fd: int, lifeline_fd: int) -> None:
     try:
-        _ring.start_guard(parent_fd, lifeline_fd)
+        _system.start_guard(parent_fd, lifeline_fd)
     except OSError as error:
         from ringfeed.errors import WorkerError  # noqa: PLC0415 - see below
-        from ringfeed.ring.machine import reason  # noqa: PLC0415 - the guard comes before all that takes time
+        from ringfeed.system.machine import reason  # noqa: PLC0415 - the guard comes before all that takes time
 
         raise WorkerError(f"the thread that guards a worker cannot be started: {reason(error)}") from error
 

@@ -12,7 +12,7 @@ import pytest
 
 import ringfeed
 from ringfeed.monitor.free_memory import free_memory
-from ringfeed.ring import machine as limits
+from ringfeed.system import machine as limits
 
 if TYPE_CHECKING:
     from pathlib import Path

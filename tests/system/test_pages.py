@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from ringfeed.ring import _pages
+from ringfeed.system import _system
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +27,7 @@ SIZES = [1, mmap.PAGESIZE, HUGE - 1, HUGE, HUGE + 1, 2 * HUGE + 5000]
 
 def mapped(fd: int, least: int = 1) -> memoryview:
     """All of a file, as what is unpacked sees it."""
-    return memoryview(_pages.PrivateMapping(fd, least))
+    return memoryview(_system.PrivateMapping(fd, least))
 
 
 def address_of(view: memoryview) -> int:
@@ -41,7 +41,7 @@ def file_of(size: int) -> Iterator[int]:
     fd = os.memfd_create("ringfeed-test")
     try:
         os.ftruncate(fd, size)
-        _pages.reserve_huge(fd, size)
+        _system.reserve_huge(fd, size)
         os.pwrite(fd, counted(size), 0)
         yield fd
     finally:
@@ -152,7 +152,7 @@ def test_a_mapping_is_asked_for_by_a_descriptor_and_a_size() -> None:
         with pytest.raises(OverflowError):
             mapped(fd, -1)
         with pytest.raises(TypeError):
-            _pages.PrivateMapping(fd)  # type: ignore[call-arg]
+            _system.PrivateMapping(fd)  # type: ignore[call-arg]
 
 
 # ---- pages set aside ----
@@ -164,7 +164,7 @@ def test_what_is_set_aside_is_empty_and_within_the_file(size: int) -> None:
     fd = os.memfd_create("ringfeed-test")
     try:
         os.ftruncate(fd, size)
-        _pages.reserve_huge(fd, size)
+        _system.reserve_huge(fd, size)
         taken = os.fstat(fd).st_blocks * 512
         assert taken <= size // HUGE * HUGE
         assert os.fstat(fd).st_size == size
@@ -184,7 +184,7 @@ def test_nothing_stays_mapped_of_what_is_set_aside() -> None:
 def test_what_cannot_be_set_aside_is_left() -> None:
     """No memfd, or a closed one: nothing is raised, as who reserves the rest will see."""
     read, write = os.pipe()
-    _pages.reserve_huge(read, HUGE)
+    _system.reserve_huge(read, HUGE)
     os.close(read)
     os.close(write)
-    _pages.reserve_huge(read, HUGE)
+    _system.reserve_huge(read, HUGE)

@@ -17,8 +17,8 @@ import signal
 from typing import TYPE_CHECKING
 
 from ringfeed.errors import WorkerError
-from ringfeed.ring import _ring
-from ringfeed.ring._ring import Descriptor
+from ringfeed.system import _system
+from ringfeed.system._system import Descriptor
 
 if TYPE_CHECKING:
     import threading
@@ -66,7 +66,7 @@ def check_processes(workers: int, own: int = 0) -> None:
 
 def check_futex() -> None:
     """Raise WorkerError where the C library's own locks do not work: it would abort this process in the first wait."""
-    number = _ring.futex_error()
+    number = _system.futex_error()
     if number:
         raise WorkerError(
             f"ringfeed needs the system call futex, which is refused: {os.strerror(number)}; "

@@ -1,8 +1,22 @@
-# Included by _ring.pyx: descriptors and child processes, owned from the call that makes them.
-#
-# Ctrl-C raises between any two steps of Python, so that a number which a system call has returned can be lost before
-# Python has stored it. The calls here store it before they return to Python, and what nothing refers to any more is
-# closed or ended.
+# cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
+"""What the kernel gives: descriptors and child processes, owned from the call that makes them; memory of files.
+
+Ctrl-C raises between any two steps of Python, so that a number which a system call has returned can be lost before
+Python has stored it. The calls here store it before they return to Python, and what nothing refers to any more is
+closed or ended.
+
+Nothing here imports NumPy, so that a worker can start its guard before the slow imports.
+"""
+
+cimport cython
+from cpython.buffer cimport PyBuffer_FillInfo
+from cpython.exc cimport PyErr_CheckSignals
+from libc.errno cimport EPROTO, errno
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+
+import os
+from _thread import RLock
+
 
 cdef extern from "<signal.h>" nogil:
     ctypedef struct sigset_t:
@@ -11,14 +25,45 @@ cdef extern from "<signal.h>" nogil:
     int sigfillset(sigset_t *set)
     int pthread_sigmask(int how, const sigset_t *set, sigset_t *before)
 
+
 cdef extern from "<sys/socket.h>" nogil:
     int AF_UNIX, SOCK_SEQPACKET, SOCK_CLOEXEC
     int SHUT_RDWR
     int socketpair(int domain, int type, int protocol, int *fds)
     int shutdown(int end, int how)
 
+
 cdef extern from "<unistd.h>" nogil:
     int close(int fd)
+
+
+cdef extern from "os/descriptors.h" nogil:
+    enum:
+        RF_MAX_FDS
+
+    struct rf_received:
+        size_t size
+        unsigned count
+        int truncated
+        int fds[RF_MAX_FDS]
+
+    int rf_send(int end, const void *packet, size_t size, const int *fds, unsigned count)
+    int rf_receive(int end, void *packet, size_t size, rf_received *received)
+
+
+cdef extern from "os/pages.h" nogil:
+    bint rf_reserve_huge(int fd, uint64_t offset, uint64_t size)
+    void *rf_map_private(int fd, uint64_t least, uint64_t *size)
+    void rf_unmap(void *address, uint64_t size)
+
+
+cdef extern from "os/wait.h" nogil:
+    uint32_t rf_fork_generation()
+    void rf_end_child(int pid)
+    int rf_futex_error()
+    int rf_guard_start(int parent, int lifeline)
+    int rf_keep_heap(int trim, int mmap)
+
 
 PACKET = 1 << 16  # bytes; a longer message goes beside it, in a memfd: what a socket takes at once is not ours to say
 
@@ -123,26 +168,26 @@ def socket_pair():
 
 def send(int end, const uint8_t[::1] packet not None, fds=()):
     """Send a packet with descriptors at once; OSError for a dead peer, BlockingIOError for one that does not read."""
-    cdef int numbers[c.RF_MAX_FDS]
+    cdef int numbers[RF_MAX_FDS]
     cdef unsigned count = 0
-    if len(fds) > c.RF_MAX_FDS:
-        raise ValueError(f"{len(fds)} descriptors in one message, at most {c.RF_MAX_FDS}")
+    if len(fds) > RF_MAX_FDS:
+        raise ValueError(f"{len(fds)} descriptors in one message, at most {RF_MAX_FDS}")
     for fd in fds:
         numbers[count] = fd
         count += 1
-    cdef int error = c.rf_send(end, &packet[0], packet.shape[0], numbers, count)
+    cdef int error = rf_send(end, &packet[0], packet.shape[0], numbers, count)
     if error:
         raise OSError(error, os.strerror(error))
 
 
 def receive(int end):
     """Return (packet, descriptors, truncated) of a message that has come; the packet is empty if the peer is gone."""
-    cdef c.rf_received received
+    cdef rf_received received
     cdef unsigned at
     cdef Descriptor owner
-    cdef list owners = [Descriptor() for _ in range(c.RF_MAX_FDS)]  # first: there is no room for them afterwards, maybe
+    cdef list owners = [Descriptor() for _ in range(RF_MAX_FDS)]  # first: there is no room for them afterwards, maybe
     packet = bytearray(PACKET)
-    cdef int error = c.rf_receive(end, <char *>packet, PACKET, &received)  # with the GIL, as above
+    cdef int error = rf_receive(end, <char *>packet, PACKET, &received)  # with the GIL, as above
     if error:
         raise OSError(error, os.strerror(error))
     for at in range(received.count):
@@ -210,15 +255,15 @@ cdef class Child:
     cdef bint is_over
 
     def __cinit__(self, make, *arguments, **options):
-        self.generation = c.rf_fork_generation()
+        self.generation = rf_fork_generation()
         self.pid = make(*arguments, **options)
         self.pidfd = Descriptor(os.pidfd_open, self.pid)  # no race: it has not been waited for
 
     def __dealloc__(self):
         cdef int pid = self.pid
-        if pid > 0 and not self.is_over and self.generation == c.rf_fork_generation():
+        if pid > 0 and not self.is_over and self.generation == rf_fork_generation():
             with nogil:
-                c.rf_end_child(pid)
+                rf_end_child(pid)
 
     def wait(self):
         """Wait for its end, and for that of its group; returns its exit code, None where others have waited for it."""
@@ -227,3 +272,66 @@ cdef class Child:
         code = wait_for(self.pid)
         self.is_over = True
         return code
+
+
+# ---- memory of files, in huge pages where the kernel has them ----
+
+# So many bytes are set aside between two looks at signals: a tenth of a second, if all goes well.
+cdef uint64_t STEP = 1 << 30
+
+
+def reserve_huge(int fd, uint64_t size):
+    """Have huge pages set aside for a fresh memfd, as far as the kernel gives them; the rest is to be reserved yet."""
+    cdef uint64_t at = 0
+    cdef bint given = True
+    while given and at < size:
+        with nogil:
+            given = rf_reserve_huge(fd, at, min(STEP, size - at))
+        at += STEP
+        PyErr_CheckSignals()
+
+
+@cython.final
+cdef class PrivateMapping:
+    """All bytes of a file, writable: what is written here no other process sees. Views keep it; `fd` may be closed.
+
+    The file has at least `least` bytes, or it is a ValueError. A page is copied when it is first written to.
+    """
+
+    cdef void *address
+    cdef uint64_t size
+
+    def __cinit__(self, int fd, uint64_t least):
+        self.address = rf_map_private(fd, least, &self.size)
+        if self.address != NULL:
+            return
+        if errno == EPROTO:
+            raise ValueError(f"a file of shared memory has {self.size} bytes, expected at least {least or 1}: it is "
+                             "none that this version of ringfeed has made; do the workers import the same one?")
+        raise OSError(errno, os.strerror(errno))
+
+    def __dealloc__(self):
+        if self.address != NULL:
+            rf_unmap(self.address, self.size)
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        PyBuffer_FillInfo(view, self, self.address, self.size, 0, flags)
+
+
+# ---- a worker process ----
+
+def futex_error():
+    """Return 0, or the errno with which the kernel refuses the C library's own locks."""
+    return rf_futex_error()
+
+
+def start_guard(int parent, int lifeline):
+    """SIGKILL this process's group when `parent` (a pidfd) ends or the other end of `lifeline` closes."""
+    cdef int error = rf_guard_start(parent, lifeline)
+    if error:
+        raise OSError(error, os.strerror(error))
+
+
+def keep_heap(int trim, int mmap):
+    """Make malloc keep freed memory: `trim` bytes at most, blocks up to `mmap` bytes. False where it cannot."""
+    return rf_keep_heap(trim, mmap) == 0

@@ -12,8 +12,8 @@ from typing import NoReturn
 import pytest
 
 import leftovers
-from ringfeed.ring import _ring
-from ringfeed.ring._ring import Child, Descriptor
+from ringfeed.system import _system
+from ringfeed.system._system import Child, Descriptor
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -66,10 +66,10 @@ def test_a_call_that_fails_owns_nothing() -> None:
 
 def test_received_descriptors_close_by_themselves() -> None:
     """What a message brings is owned before Python sees it."""
-    ours, theirs = _ring.socket_pair()
+    ours, theirs = _system.socket_pair()
     with ours, theirs, Descriptor(os.eventfd, 0) as sent:
-        _ring.send(ours.fileno(), b"hello", (sent.fileno(),) * 3)
-        packet, received, truncated = _ring.receive(theirs.fileno())
+        _system.send(ours.fileno(), b"hello", (sent.fileno(),) * 3)
+        packet, received, truncated = _system.receive(theirs.fileno())
         assert (packet, len(received), truncated) == (b"hello", 3, False)
         fds = [descriptor.fileno() for descriptor in received]
         assert all(map(is_open, fds))
@@ -77,27 +77,27 @@ def test_received_descriptors_close_by_themselves() -> None:
         del received
         assert not any(map(is_open, fds))
         with pytest.raises(BlockingIOError):
-            _ring.receive(theirs.fileno())
+            _system.receive(theirs.fileno())
 
 
 def test_too_many_descriptors_for_a_message() -> None:
     """The kernel's limit is an error before anything is sent."""
-    ours, theirs = _ring.socket_pair()
+    ours, theirs = _system.socket_pair()
     with ours, theirs, pytest.raises(ValueError, match=r"^251 descriptors in one message, at most 250$"):
-        _ring.send(ours.fileno(), b"hello", (0,) * 251)
+        _system.send(ours.fileno(), b"hello", (0,) * 251)
 
 
 def test_a_forked_process_closes_all_but_what_it_is_given() -> None:
     """`close_others` leaves the descriptors that are named, and those that are not ours."""
-    kept, other = _ring.pipe()
+    kept, other = _system.pipe()
     foreign, report = os.pipe()
 
     def look() -> None:
         fds = (kept.fileno(), other.fileno(), foreign)
-        _ring.close_others(kept)
+        _system.close_others(kept)
         os.write(report, bytes(map(is_open, fds)))
 
-    child = Child(_ring.fork, look)
+    child = Child(_system.fork, look)
     assert child.wait() == 1
     assert os.read(foreign, 9) == bytes([True, False, True])
     os.close(foreign)
@@ -121,7 +121,7 @@ def test_a_child_that_cannot_be_watched_is_ended(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(os, "pidfd_open", full)
     with pytest.raises(OSError, match="Too many open files"):
-        Child(_ring.fork, sleeper)
+        Child(_system.fork, sleeper)
 
 
 def test_a_child_is_waited_for_once() -> None:
@@ -133,8 +133,8 @@ def test_a_child_is_waited_for_once() -> None:
 
 def test_a_forked_copy_of_an_owner_ends_nothing() -> None:
     """In a forked process the parent's children are not its own to end."""
-    owners = [Child(_ring.fork, sleeper)]
-    copy = Child(_ring.fork, owners.clear)
+    owners = [Child(_system.fork, sleeper)]
+    copy = Child(_system.fork, owners.clear)
     assert copy.wait() == 1
     assert leftovers.runs(owners[0].pid)
 
@@ -144,7 +144,7 @@ def test_a_fork_leaves_the_signal_mask_alone() -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     reader, writer = os.pipe()
     blocked = lambda: os.write(writer, bytes([signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])]))  # noqa: E731
-    child = Child(_ring.fork, blocked)
+    child = Child(_system.fork, blocked)
     assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
     assert os.read(reader, 1) == b"\1"
     os.close(reader)
