@@ -6,6 +6,7 @@
                                                refusals     what to return instead
     a spec of TensorFlow's or JAX's ──▶ foreign_specs: an Array
     columns of tensors or Series    ──▶ columns: arrays
+    elements with padding           ──▶ gaps: where it lies
 
 `spec` imports this package with the first such value, `sources` with such columns. Imports only `spec`.
 """

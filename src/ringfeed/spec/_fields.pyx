@@ -11,12 +11,7 @@ from libc.string cimport memcpy, memset
 from ringfeed.ring cimport _cring as c
 from ringfeed.ring._ring cimport Lease
 
-import numpy as np
-
 cnp.import_array()
-
-cdef int X87_BITS = 63
-cdef int X87_BYTES = 10  # of a number of Intel's 80 bits, of which NumPy makes 12 or 16 bytes
 
 
 cdef extern from "numpy/arrayobject.h":
@@ -49,27 +44,6 @@ def shape_of(lease, uint64_t offset, tuple most not None):
         limits[axis] = most[axis]
     read_shape(base + offset, <int>len(most), limits, shape)
     return tuple([shape[axis] for axis in range(len(most))])
-
-
-cdef list gaps_in(dtype):
-    """Return where an element has padding: the offset and the length of each stretch, in bytes."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[True], is_meant(dtype), [True]])))
-    return [(start, end - start) for start, end in edges.reshape(-1, 2).tolist()]
-
-
-cdef is_meant(dtype):
-    """Return for each byte of an element whether it is part of a value."""
-    if dtype.subdtype is not None:
-        return np.tile(is_meant(dtype.base), np.prod(dtype.shape, dtype=int))
-    found = np.full(dtype.itemsize, dtype.names is None)
-    if dtype.char in "gG" and np.finfo(np.longdouble).nmant == X87_BITS:
-        parts = found.reshape(-1, np.dtype("g").itemsize)
-        parts[:, X87_BYTES:] = False
-        found = found if dtype.isnative else parts[:, ::-1].reshape(-1)
-    for name in dtype.names or ():
-        field, offset = dtype.fields[name][:2]
-        found[offset:offset + field.itemsize] |= is_meant(field)
-    return found
 
 
 @cython.auto_pickle(False)
@@ -124,7 +98,11 @@ cdef class Fields:
         self.note_gaps(field, leaf.dtype)
 
     cdef note_gaps(self, Field *field, dtype):
-        gaps = gaps_in(dtype)
+        gaps = []
+        if dtype.names is not None or dtype.char in "gG":
+            from ringfeed.coercion.gaps import gaps_in  # its room
+
+            gaps = gaps_in(dtype)
         field.itemsize = dtype.itemsize
         field.gaps = <size_t *>calloc(2 * len(gaps) + 1, sizeof(size_t))
         if field.gaps == NULL:
