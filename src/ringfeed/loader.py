@@ -242,7 +242,6 @@ class Loader(Generic[Batch_co]):
         if reseed and options.backend == "thread":
             message = "reseed=True seeds states that all threads share; use backend='process', or ringfeed.rng()"
             raise ValueError(message)
-        self._dataset = source.given
         asked.rank.check(asked.sampler, seed)
         with UsersErrors():  # of a first sample
             self._runner = EpochRunner(source, options, asked.part, shuffle=shuffle, sampler=asked.sampler)
@@ -264,7 +263,7 @@ class Loader(Generic[Batch_co]):
     @property
     def dataset(self) -> Any:
         """The dataset, as it was given."""
-        return self._dataset
+        return self._runner.source.given
 
     @property
     def spec(self) -> Spec:
@@ -340,7 +339,7 @@ class Loader(Generic[Batch_co]):
         memory = f"slots: {most}{plan.slots}, {show_bytes(plan.total)}"
         rank = f"{self._asked.rank}, " if self._asked.rank.found or self._asked.rank.world_size > 1 else ""
         seed = f"seed: {self._runner.source.seed}, " if self._asked.seed_is_drawn else ""
-        return f"<Loader of {type(self._dataset).__name__}: {batches}, {seed}{rank}{workers}, {memory}>"
+        return f"<Loader of {type(self.dataset).__name__}: {batches}, {seed}{rank}{workers}, {memory}>"
 
     def _repr_html_(self) -> str | None:
         """Return the same for a notebook, with what has been done so far."""
@@ -536,16 +535,17 @@ class Loader(Generic[Batch_co]):
         )
 
     def _info(self) -> LoaderInfo:
-        plan, settings, is_iterable = self._runner.plan, self._options, self._runner.source.streams > 0
-        skips, rows = settings.on_error == "skip", plan.layout.rows
+        plan, settings, source = self._runner.plan, self._options, self._runner.source
+        skips, rows, is_iterable = settings.on_error == "skip", plan.layout.rows, source.streams > 0
+        is_fixed = settings.drop_remainder and not (skips or self.batch_size is None or source.collates)
         # None has come in the place of whole batches, ahead of the plan or since.
-        has_gaps = self._runner.source.has_gaps or self._runner.stats.none_batches > 0
+        has_gaps = source.has_gaps or self._runner.stats.none_batches > 0
         return LoaderInfo(
             spec=self.spec,
             offsets=plan.layout.offsets,
             slots=plan.slots,
             max_rows=rows,
-            fixed_rows=rows if self._has_fixed_rows else None,
+            fixed_rows=rows if is_fixed else None,
             count=self._count,
             is_exact=not (skips or has_gaps or is_iterable),
             is_iterable=is_iterable,
@@ -554,12 +554,6 @@ class Loader(Generic[Batch_co]):
             is_in_order=self.is_in_order,
             timeout_s=settings.timeout_s,
         )
-
-    @property
-    def _has_fixed_rows(self) -> bool:
-        """Whether all batches have as many rows."""
-        keeps, is_sized = self._options.on_error != "skip", self._asked.batch_size is not None
-        return keeps and is_sized and self._options.drop_remainder and not self._runner.source.collates
 
     def _count(self) -> int | None:
         try:

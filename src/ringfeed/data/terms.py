@@ -50,11 +50,9 @@ class Terms(NamedTuple):
 
     def given_spec(self) -> Spec | None:
         """Return the spec, where the user gives one."""
-        return (
-            self.spec
-            if self.spec is None or isinstance(self.spec, Spec)
-            else Spec(self.spec, has_rows=self.batch_size is None)
-        )
+        if self.spec is None or isinstance(self.spec, Spec):
+            return self.spec
+        return Spec(self.spec, has_rows=self.batch_size is None)
 
     def reads_first(self, length: int | None) -> bool:
         """Whether element 0 is to be read: to learn the spec, or what the user's functions make of it."""

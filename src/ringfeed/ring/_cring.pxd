@@ -6,13 +6,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 cdef extern from "layout.h" nogil:
     ctypedef bint rf_bool "bool"
 
-    uint32_t RF_ABI
-    uint32_t RF_FIELD_ALIGN
-    uint32_t RF_CONTROL_MAX
-    uint32_t RF_MAX_WORKERS
-    uint32_t RF_MAX_IDS
-    uint32_t RF_MAX_CELLS
-    uint32_t RF_FAILURE_SIZE
+    uint32_t RF_ABI, RF_FIELD_ALIGN, RF_CONTROL_MAX, RF_MAX_WORKERS, RF_MAX_IDS, RF_MAX_CELLS, RF_FAILURE_SIZE
 
     enum rf_mark:
         RF_ROW_OK
@@ -20,20 +14,12 @@ cdef extern from "layout.h" nogil:
         RF_ROW_KILLED
 
     struct rf_failure:
-        uint32_t row
-        uint32_t size
+        uint32_t row, size
         uint8_t payload[4080]
 
     struct rf_geometry:
-        uint32_t slots
-        uint32_t cells
-        uint32_t workers
-        uint32_t rows
-        uint32_t ids
-        uint64_t slot_size
-        uint64_t indices_at
-        uint64_t marks_at
-        uint64_t failures_at
+        uint32_t slots, cells, workers, rows, ids
+        uint64_t slot_size, indices_at, marks_at, failures_at
         uint32_t spin_ns
 
     struct rf_control:
@@ -41,19 +27,14 @@ cdef extern from "layout.h" nogil:
 
     struct rf_claim:
         uint64_t batch, epoch
-        uint32_t attempt
-        uint32_t version
-        uint32_t first_row
-        uint32_t rows
+        uint32_t attempt, version, first_row, rows
         uint8_t *base
         const int64_t *indices
         uint8_t *marks
         const rf_failure *failure
         const rf_control *control
-        int64_t claimed_ns
-        int64_t work_ns
-        uint32_t lane
-        uint32_t rows_delivered
+        int64_t claimed_ns, work_ns
+        uint32_t lane, rows_delivered
 
     uint32_t RF_IN_COLLATE_FN, RF_IN_BATCH_TRANSFORM
 
@@ -69,43 +50,27 @@ cdef extern from "snapshot.h" nogil:
         RF_SLOT_PARKED
 
     struct rf_cells_report:
-        uint32_t claimed
-        uint32_t final
+        uint32_t claimed, final
 
     struct rf_slot_report:
         rf_slot_state state
-        uint32_t rows
-        uint32_t tickets
+        uint32_t rows, tickets
         rf_cells_report cells
-        uint64_t batch
-        uint64_t epoch
-        uint64_t held_ns
+        uint64_t batch, epoch, held_ns
 
     enum:
         RF_TOTAL_COUNT
 
     struct rf_worker_report:
-        uint64_t index
-        uint64_t since_ns
-        uint64_t busy_ns
-        uint64_t wait_ns
-        uint64_t samples
-        uint64_t tickets
-        uint64_t timed
-        uint64_t read_ns
-        uint64_t write_ns
+        uint64_t index, since_ns, busy_ns, wait_ns, samples, tickets, timed, read_ns, write_ns
         uint64_t totals[RF_TOTAL_COUNT]
         uint32_t pid
-        rf_bool in_row
-        rf_bool leave
+        rf_bool in_row, leave
 
     const char *rf_total_names[]
 
     struct rf_consumer_report:
-        uint64_t batches
-        uint64_t samples
-        uint64_t stall_ns
-        uint64_t wait_ns
+        uint64_t batches, samples, stall_ns, wait_ns
         uint32_t open_slots
         rf_bool stopped
 
@@ -144,13 +109,8 @@ cdef extern from "ring.h" nogil:
         rf_room room
 
     struct rf_taken:
-        uint64_t batch
-        uint64_t epoch
-        uint64_t place
-        uint32_t slot
-        uint32_t rows
-        uint32_t tickets
-        uint32_t rows_per_ticket
+        uint64_t batch, epoch, place
+        uint32_t slot, rows, tickets, rows_per_ticket
         rf_bool failed
         uint64_t failed_cells
 
@@ -159,11 +119,8 @@ cdef extern from "ring.h" nogil:
 
     struct rf_damage_report:
         rf_damage what
-        uint64_t batch
-        uint64_t epoch
-        uint32_t slot
-        uint32_t first_row
-        uint32_t rows
+        uint64_t batch, epoch
+        uint32_t slot, first_row, rows
         rf_bool indices
 
     uint64_t rf_control_size(uint32_t slots, uint32_t cells, uint32_t ids)
@@ -233,12 +190,9 @@ cdef extern from "ring.h" nogil:
 
 cdef extern from "reap.h" nogil:
     struct rf_reaped:
-        uint32_t claims
-        uint32_t deaths
-        uint32_t stage
+        uint32_t claims, deaths, stage
         int64_t index
-        uint64_t batch
-        uint64_t epoch
+        uint64_t batch, epoch
         uint32_t row
         rf_bool given_up
 
@@ -249,8 +203,7 @@ cdef extern from "export/dlpack.h" nogil:
     uint32_t RF_MAX_AXES
 
     struct rf_dlpack_type:
-        uint8_t code
-        uint8_t bits
+        uint8_t code, bits
         uint16_t lanes
 
     struct rf_dlpack:

@@ -86,6 +86,12 @@ def format_control(int fd, uint64_t size, uint32_t slots, uint32_t cells, uint32
     c.rf_unmap(address, size)
 
 
+cdef int check_id(c.rf_ring *ring, uint32_t worker) except -1:
+    if worker >= ring.geometry.ids:
+        raise ValueError(f"worker {worker} of {ring.geometry.ids}")
+    return 0
+
+
 @cython.final
 cdef class Ring:
     """One process's hold on a segment. Views, leases and worker ends keep it mapped, also after `close`."""
@@ -311,8 +317,7 @@ cdef class Ring:
 
     def retire(self, uint32_t worker):
         """Have a worker leave when it has published what it is at."""
-        if worker >= self.ring.geometry.ids:
-            raise ValueError(f"worker {worker} of {self.ring.geometry.ids}")
+        check_id(self.ring, worker)
         c.rf_retire(self.ring, worker)
 
     # ---- ends ----
@@ -341,8 +346,7 @@ cdef class Ring:
         `stage`: the name of the user's function that had all rows of the batch, "" for a row of its own.
         """
         cdef c.rf_reaped reaped
-        if worker >= self.ring.geometry.ids:
-            raise ValueError(f"worker {worker} of {self.ring.geometry.ids}")
+        check_id(self.ring, worker)
         with nogil:
             reaped = c.rf_reap(self.ring, worker, blame)
         return (reaped.claims, reaped.index, reaped.deaths, reaped.epoch, reaped.batch, reaped.row,
@@ -361,8 +365,7 @@ cdef class Ring:
 
     def note_pid(self, uint32_t worker, uint32_t pid):
         """Tell observers which process a worker is."""
-        if worker >= self.ring.geometry.ids:
-            raise ValueError(f"worker {worker} of {self.ring.geometry.ids}")
+        check_id(self.ring, worker)
         c.rf_note_pid(self.ring, worker, pid)
 
     def note_stall(self, int64_t stall_ns):

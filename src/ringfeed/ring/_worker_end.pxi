@@ -14,8 +14,7 @@ cdef class WorkerEnd:
     cdef uint32_t worker
 
     def __cinit__(self, Ring owner not None, uint32_t worker, uint32_t lane=0, bint yields=False):
-        if worker >= owner.ring.geometry.ids:
-            raise ValueError(f"worker {worker} of {owner.ring.geometry.ids}")
+        check_id(owner.ring, worker)
         self.owner = owner
         self.worker = worker
         self.cursor.lane = lane

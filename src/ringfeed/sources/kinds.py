@@ -91,8 +91,7 @@ def _refusal(dataset: Any, batch_size: int | None) -> str | None:
     if not _GIVES_BATCHES.isdisjoint(names) and batch_size is not None:
         return (
             f"{_a(kind)} gives the batches of a loader, expected a dataset of samples; give the dataset of that "
-            f"loader, "
-            f"or batch_size=None to have its batches as they are"
+            f"loader, or batch_size=None to have its batches as they are"
         )
     if isinstance(dataset, type) and callable(getattr(dataset, "__getitem__", None)):
         return f"{dataset.__name__} is a class, expected a dataset; give an instance: {dataset.__name__}(...)"

@@ -190,6 +190,24 @@ def check_array(shape: tuple[int, ...], dtype: AnyDtype, where: str) -> None:
         raise error_of(where, f"has shape {shape}", "axes of 0 or more", "write every axis out")
 
 
+def matching(found: AnyArray, shape: tuple[int, ...], leaf: Leaf, where: str) -> AnyArray:
+    """Return what was found if its dtype and ``shape``, that of one sample, are those that the leaf takes."""
+    is_right = shape == leaf.given_shape or (leaf.variable and _may_be_smaller(shape, leaf))
+    if found.dtype == leaf.given_dtype and is_right:
+        return found
+    from ringfeed.coercion.refusals import other_array  # noqa: PLC0415 - its room
+
+    raise other_array(found, shape, leaf, where)
+
+
+def _may_be_smaller(shape: tuple[int, ...], leaf: Leaf) -> bool:
+    """Whether a shape is the leaf's but for axes that vary, along which it is smaller."""
+    if len(shape) != len(leaf.shape):
+        return False
+    pairs = enumerate(zip(shape, leaf.shape, strict=True))
+    return all(got == most or (got < most and axis in leaf.variable) for axis, (got, most) in pairs)
+
+
 def copy_of(array: AnyArray) -> AnyArray:
     """Return a private copy, byte for byte: NumPy's own leaves the padding of structured dtypes undefined."""
     plain = array.dtype.names is None

@@ -78,9 +78,8 @@ def gather(model: Any, value: Any, where: str, leaves: list[object]) -> None:
         _check_keys(model, value, where)
         value = {key: value[key] for key in model}
     if len(below := parts_of(model, "")) != len(parts := parts_of(value, where)):
-        raise error_of(
-            where, f"is {expected}, but its __iter__ gives others", "as many", "return a plain list or tuple"
-        )
+        got = f"is {expected}, but its __iter__ gives others"
+        raise error_of(where, got, "as many", "return a plain list or tuple")
     for (_, inner), (path, child) in zip(below, parts, strict=True):
         gather(inner, child, path, leaves)
 

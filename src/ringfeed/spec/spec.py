@@ -15,8 +15,7 @@ import numpy as np
 
 from ringfeed._checks import error_of
 from ringfeed._classes import class_names
-from ringfeed.spec.array import CONTAINERS, AnyArray, AnyDtype, Array, Leaf, check_array, fields_of, shown
-from ringfeed.spec.matching import matching
+from ringfeed.spec.array import CONTAINERS, AnyArray, AnyDtype, Array, Leaf, check_array, fields_of, matching, shown
 from ringfeed.spec.nodes import Node, gather, parts_of, rebuilder, renamed, wrapper
 from ringfeed.spec.values import (
     SKIPS_NONE,

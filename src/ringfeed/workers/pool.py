@@ -134,9 +134,6 @@ class InProcess(Pool):
         port = Port(self._end, config.ring, config.offsets, is_consumer=True, states=config.states)
         self._reader = config.source.reader(dataset, port)
 
-    def note_shortage(self) -> None:
-        """Take note that training waits, and that more workers do not help."""
-
     def step(self) -> bool:
         """Fill one ticket, if there is one."""
         try:

@@ -51,13 +51,9 @@ class RestartPolicy:
         if progress and self.wanted <= self._proved:  # an optional worker that cannot start is given up all the same
             self.early_deaths = 0
         self.early_deaths = self.early_deaths + 1 if starting and not asked else 0  # a slow start may succeed next time
-        if (
-            exit_reason == FOR_WANT_OF_MEMORY and not asked
-        ):  # the kernel takes the largest, which need not be the newest
-            scarce = self.scale_down(
-                f"a worker {exit_reason} while another was to start, as it happens when memory is short"
-            )
-            if scarce and fresh:
+        if exit_reason == FOR_WANT_OF_MEMORY and not asked:  # the kernel takes the largest, perhaps not the newest
+            want = f"a worker {exit_reason} while another was to start, as it happens when memory is short"
+            if self.scale_down(want) and fresh:
                 return
         why = self._objection(exit_reason)
         if why and fresh and self.scale_down(why):

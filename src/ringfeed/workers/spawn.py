@@ -120,9 +120,8 @@ def start_interpreter(module: str, fds: tuple[int, ...]) -> Child:
     around = surroundings()
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001 - as multiprocessing
     inherited = {*_inherited()} - {*fds}
-    beyond = [
-        fd for fd in inherited if fd >= resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    ]  # posix_spawn refuses these
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    beyond = [fd for fd in inherited if fd >= limit]  # posix_spawn refuses these
     with Descriptor(os.memfd_create, "ringfeed-order", os.MFD_CLOEXEC) as file:  # an argument is at most 128 KiB
         os.fchmod(file.fileno(), 0o600)
         os.pwrite(file.fileno(), _order(module, fds, beyond, around), 0)
