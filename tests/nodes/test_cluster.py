@@ -108,7 +108,7 @@ def test_a_node_is_stopped(found: cluster.Cluster) -> None:
     head, node = found.nodes
     with actors(found, node):
         node.stop()
-        assert {state(pid) for pid in node.pids} == {"T"}
+        wait_until(lambda: {state(pid) for pid in node.pids} == {"T"})
         assert "T" not in {state(pid) for pid in head.pids}
         node.go_on()
         wait_until(lambda: "T" not in {state(pid) for pid in node.pids})

@@ -151,8 +151,11 @@ class Node:
         signal_all([self.gcs], signal.SIGKILL)
 
     def stop(self) -> None:
-        """Stop all of its processes, as a machine that hangs."""
-        signal_all(self.pids, signal.SIGSTOP)
+        """Stop all of its processes, as a machine that hangs; also those that one of them has started meanwhile."""
+        stopped: set[int] = set()
+        while new := self.pids - stopped:
+            signal_all(new, signal.SIGSTOP)
+            stopped |= new
 
     def go_on(self) -> None:
         """Let them run again."""
