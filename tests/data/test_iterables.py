@@ -451,7 +451,7 @@ def test_who_takes_the_place_of_a_killed_reader_goes_on(way: str, tmp_path: Path
     dataset = Numbers(30, at=14, deed=functools.partial(die_once, tmp_path / "dead"))
     with loader_of(dataset, way) as loader:
         assert [(batch[0].tolist(), batch[2].tolist()) for batch in loader] == expected
-        assert loader.stats().restarts == 1
+        wait_until(lambda: loader.stats().restarts == 1)
 
 
 def test_one_of_several_may_lose_its_reader(tmp_path: Path) -> None:
@@ -460,7 +460,7 @@ def test_one_of_several_may_lose_its_reader(tmp_path: Path) -> None:
     dataset = Interleave([Numbers(5), Numbers(120, 100, at=105, deed=dead), Numbers(210, 200)])
     with loader_of(dataset, "spawn", workers=3) as loader:
         assert rows(loader) == THREE
-        assert loader.stats().restarts == 1
+        wait_until(lambda: loader.stats().restarts == 1)
 
 
 def test_two_elements_that_end_every_reader_of_one_lane() -> None:
@@ -474,7 +474,7 @@ def test_two_elements_that_end_every_reader_of_one_lane() -> None:
                 next(batches)
             texts.append(str(caught.value))
         assert next(batches, None) is None
-        assert loader.stats().restarts == 4
+        wait_until(lambda: loader.stats().restarts == 4)
     assert texts == [
         f"element {element} ended 2 workers; the last one was killed by SIGKILL; try it with workers=0"
         for element in ("3 of iterable 0", "2 of iterable 1")
@@ -492,7 +492,7 @@ def test_an_element_that_ends_every_reader_ends_the_epoch(on_error: str) -> None
         with pytest.raises(ringfeed.WorkerError) as caught:
             next(batches)
         assert next(batches, None) is None
-        assert loader.stats().restarts == 2
+        wait_until(lambda: loader.stats().restarts == 2)
     assert (
         str(caught.value)
         == {

@@ -130,7 +130,7 @@ def test_a_worker_that_dies_costs_nothing(tmp_path: Path) -> None:
     mix = Mix([Named(0, 60), mortal], [0.6, 0.4], stop="all")
     with Loader(mix, batch_size=8, shuffle=True, workers=2, copy=True) as loader:
         found = rows_of(loader)
-        assert loader.stats().restarts == 1
+        wait_until(lambda: loader.stats().restarts == 1)
     with Loader(mix, batch_size=8, shuffle=True, workers=0, copy=True) as loader:
         assert rows_of(loader) == found
 

@@ -200,7 +200,7 @@ def test_a_death_loses_nothing(
     with open_loader(dataset, method) as loader:
         executioner.start()
         run_until(loader, len(row.deeds), dataset.length)
-        assert loader.stats().restarts == len(row.deeds)
+        wait_until(lambda: loader.stats().restarts == len(row.deeds))
         assert loader.stats().skipped == []
     executioner.join(120)
     assert sorted(ends) == sorted(map(exit_reason_of, row.deeds))
@@ -226,7 +226,7 @@ def test_a_death_asleep_loses_nothing(row: Row, method: str, tmp_path: Path, end
             dataset.due(number)
             wait_until(lambda: loader.stats().restarts == number + 1)  # noqa: B023 - not kept
         found += [check(batch) for batch in iterator]
-        assert loader.stats().restarts == len(row.deeds)
+        wait_until(lambda: loader.stats().restarts == len(row.deeds))
     assert found == whole_epoch(dataset.length)
     assert ends == [exit_reason_of(deed) for deed in row.deeds]
 
@@ -249,7 +249,7 @@ def test_poison_is_an_error_in_its_place(where: str, method: str, tmp_path: Path
             except ringfeed.WorkerError as error:
                 found.append(str(error))
         assert next(iterator, "over") == "over"
-        assert loader.stats().restarts == 2 * len(ALL)
+        wait_until(lambda: loader.stats().restarts == 2 * len(ALL))
     expected: list[Any] = whole_epoch(dataset.length)
     for number, deed in enumerate(ALL):
         index = SPACING * number + FIRST
@@ -268,7 +268,7 @@ def test_poison_is_skipped(method: str, tmp_path: Path) -> None:
         found = [check(batch) for batch in loader]
         assert loader.stats().skipped == poison
         assert loader.stats().samples == dataset.length - len(poison)
-        assert loader.stats().restarts == len(poison)
+        wait_until(lambda: loader.stats().restarts == len(poison))
     assert found == [[index for index in batch if index not in poison] for batch in whole_epoch(dataset.length)]
 
 
@@ -429,7 +429,7 @@ def test_workers_that_always_end_in_start_up(method: str, tmp_path: Path) -> Non
     with open_loader(dataset, method) as loader:
         with pytest.raises(ringfeed.WorkerError) as caught:
             next(iter(loader))
-        assert loader.stats().restarts == 3
+        wait_until(lambda: loader.stats().restarts == 3)
     assert str(caught.value) == (
         "3 workers in a row ended before they filled anything; the last exited with status 3; look at its output "
         "above, or try workers=0"

@@ -312,7 +312,7 @@ def test_a_reader_that_dies_is_replaced(way: str, at: int, tmp_path: Path) -> No
     flag.unlink()
     found = taken(loader)
     assert found == taken(alone(Numbers(43), transform=drawn, seed=2))
-    assert loader.stats().restarts == 1
+    wait_until(lambda: loader.stats().restarts == 1)
 
 
 def test_a_reader_is_killed_at_any_time() -> None:
@@ -339,7 +339,7 @@ def test_a_worker_that_dies_in_transform_is_replaced(way: str, tmp_path: Path) -
 
     loader = fed(Numbers(101), transform=deadly, **WAYS[way])
     assert numbers(loader) == cut(101)
-    assert loader.stats().restarts == 1
+    wait_until(lambda: loader.stats().restarts == 1)
 
 
 def test_workers_are_killed_at_random() -> None:

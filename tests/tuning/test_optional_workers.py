@@ -110,7 +110,7 @@ def test_a_worker_that_cannot_open_the_dataset_is_refused(deed: str, method: str
         assert script.refusals == [why]
         assert script.setting == Setting(1, 3)
         assert len(pids(loader)) == 1
-        assert loader.stats().restarts == restarts
+        wait_until(lambda: loader.stats().restarts == restarts)
         pool_of(loader).resize(2)
         assert len(pids(loader)) == 1
     assert len((tmp_path / "pids").read_text().split()) == {"leave": 4}.get(deed, 2)

@@ -383,7 +383,7 @@ def test_a_stuck_worker_is_replaced(kind: type, tmp_path: Path) -> None:
         (tmp_path / "go").touch()
         lose_patience(loader, 0.3)
         assert numbers(batches) == [*range(2, 64)]
-        assert loader.stats().restarts == 1
+        wait_until(lambda: loader.stats().restarts == 1)
 
 
 # ---- refusals ----

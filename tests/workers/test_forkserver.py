@@ -522,7 +522,7 @@ def test_children_that_are_buried_by_themselves(method: Any) -> None:
             seen = check(next(iterator))
             os.kill(pool_of(loader)._roster.workers[0].pid, signal.SIGKILL)
             assert seen + drain(iterator) == list(range(400))
-            assert loader.stats().restarts == 1
+            wait_until(lambda: loader.stats().restarts == 1)
     finally:
         signal.signal(signal.SIGCHLD, before)
 

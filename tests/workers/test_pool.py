@@ -506,7 +506,7 @@ def test_a_worker_stuck_in_its_start_is_replaced(tmp_path: Path) -> None:
         wait_until(lambda: not flag.exists())
         assert pool_of(loader).kill_stuck(1) == 1
         assert drain(batches) == list(range(20))
-        assert loader.stats().restarts == 1
+        wait_until(lambda: loader.stats().restarts == 1)
 
 
 class TwiceReluctant(Reluctant):

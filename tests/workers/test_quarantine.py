@@ -139,7 +139,7 @@ def test_a_worker_that_cannot_be_ended(method: Any, tmp_path: Path, immortal: se
         for number in range(10):
             check(next(batches), number)
         assert next(batches, None) is None
-        assert loader.stats().restarts == 1
+        wait_until(lambda: loader.stats().restarts == 1)
         assert len(pids(loader)) == 2
         assert loader.slot_states().count("draining") == 1
         os.kill(immortal.pop(), signal.SIGKILL)
@@ -147,7 +147,7 @@ def test_a_worker_that_cannot_be_ended(method: Any, tmp_path: Path, immortal: se
         wait_until(lambda: pool_of(loader)._roster.quarantined == {})
         for number, batch in enumerate(loader):
             check(batch, number)
-        assert loader.stats().restarts == 1
+        wait_until(lambda: loader.stats().restarts == 1)
 
 
 @pytest.mark.usefixtures("nothing_left")

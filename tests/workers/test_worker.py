@@ -521,7 +521,7 @@ def test_killed_while_it_starts(delay_s: float) -> None:
         time.sleep(delay_s)
         os.kill(pool_of(loader)._roster.workers[0].pid, signal.SIGKILL)
         assert drain(iterator) == list(range(40))
-        assert loader.stats().restarts == 1
+        wait_until(lambda: loader.stats().restarts == 1)
 
 
 MODULE = """
