@@ -39,7 +39,7 @@ COUNT = 40
 METHODS = ["spawn", "fork", "forkserver"]
 REMEDY = (
     "and forked workers would share it with this process, its position too; open it on first use in __getitem__, in "
-    "the worker, and close it here, or use start_method='spawn' with a __getstate__ that leaves it out"
+    "the worker, and close it here, or use start_method='forkserver' with a __getstate__ that leaves it out"
 )
 
 

@@ -81,7 +81,7 @@ def _warn_of_threads() -> None:
     if live:
         warnings.warn(
             f"start_method='fork' after {', '.join(live)} was imported: its threads do not survive the fork, and a "
-            f"worker that uses it hangs; use start_method='spawn'",
+            f"worker that uses it hangs; use start_method='forkserver'",
             RuntimeWarning,
             stacklevel=2,
         )

@@ -186,7 +186,6 @@ def _settings(loader: Any) -> dict[str, Any]:
         "workers": min(loader.num_workers, MAX_WORKERS),
         "slots": max(loader.prefetch_factor * loader.num_workers + 1, MIN_SLOTS),  # one is in the program's hands
         "timeout_s": loader.timeout or None,
-        "start_method": "forkserver",
     }
     if loader.multiprocessing_context is not None:
         settings["start_method"] = loader.multiprocessing_context.get_start_method()
