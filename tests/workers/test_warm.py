@@ -241,6 +241,8 @@ def changed(change: str) -> None:
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_a_process_takes_over_when_it_starts(change: str) -> None:
     """A loader made after a change has workers that were started after it."""
+    if change == "the CPUs" and len(os.sched_getaffinity(0)) == 1:
+        pytest.skip("there is one CPU")
     assert run_script(f"import test_warm; test_warm.changed({change!r})", cwd=Path(__file__).parent) == (
         "True True\n",
         "",
