@@ -81,7 +81,7 @@ def tensorflow(session: nox.Session, version: str) -> None:
 @nox.parametrize("version", ["3.7.0", "3.8.0", "3.9.2", "3.10.0", "3.11.3", "3.12.4", "3.13.2", "3.14.1", "3.15.1"])
 def keras(session: nox.Session, version: str) -> None:
     """`fit` and what takes the place of Keras' loading, on each Keras, with a TensorFlow of its time."""
-    tensorflow = "2.18.1" if versions.number(version) < (3, 10) else "2.21.0"
+    tensorflow = "2.18.1" if versions.number(version) < (3, 12) else "2.21.0"  # which demands Keras 3.12
     cell(session, "keras", [f"keras=={version}", f"{CPU}=={tensorflow}"], KERAS)
 
 

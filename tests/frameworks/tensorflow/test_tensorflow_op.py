@@ -188,7 +188,7 @@ PIPELINES: dict[str, Callable[[Any], Any]] = {
     "zip": lambda ds: tf.data.Dataset.zip(ds, tf.data.Dataset.range(12)).map(lambda batch, _: batch),
     "cache": lambda ds: ds.cache(),
     "window": lambda ds: ds.window(7).flat_map(lambda *parts: tf.data.Dataset.zip(parts)),
-    "interleave": lambda ds: tf.data.Dataset.range(1).interleave(lambda _: ds, num_parallel_calls=2),
+    "interleave": lambda ds: tf.data.Dataset.range(1).interleave(lambda _: ds, 2, num_parallel_calls=2),
 }
 
 
