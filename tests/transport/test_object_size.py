@@ -44,7 +44,7 @@ KINDS: dict[str, Any] = {
     "paths": lambda: [f"/pictures/train/class_{n % 100:03d}/{n:08d}.jpg" for n in range(COUNT)],
     "pairs": lambda: [(f"/pictures/{n}.jpg", n + 1000) for n in range(COUNT)],
     "table": lambda: {f"/pictures/{n}.jpg": n + 1000 for n in range(COUNT)},
-    "encoded": lambda: [n.to_bytes(4, "little") * 5000 for n in range(500)],
+    "encoded": lambda: [n.to_bytes(4, "little") * 5000 for n in range(1500)],
     "records": lambda: [Record(n) for n in range(COUNT // 4)],
     "small arrays": lambda: [np.full(10, n, np.float32) for n in range(COUNT // 4)],
 }

@@ -31,6 +31,7 @@ from ringfeed.transport.opened import as_before, refuse_to_share
 from ringfeed.transport.unpicklable import _global_names
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Iterator
 
 pytestmark = pytest.mark.once
@@ -50,7 +51,7 @@ def rows(tmp_path: Path) -> str:
     return str(tmp_path / "rows")
 
 
-def reading(path: str) -> Any:
+def reading(path: str | os.PathLike[str]) -> Any:
     """The file, to be read."""
     return Path(path).open("rb")
 
@@ -170,13 +171,35 @@ class Wrapping:
         return self.inner[index]
 
 
+class Numbered:
+    """As the class below pathlib's since Python 3.13: it has a slot."""
+
+    __slots__ = ("number",)
+
+
+class Where(Numbered):
+    """A path with a property where its base has the slot."""
+
+    __slots__ = ("path",)
+    number = property(lambda _: object())
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __fspath__(self) -> str:
+        return self.path
+
+    def __reduce__(self) -> Any:
+        return Where, (self.path,)
+
+
 class Slotted:
     """A dataset without a __dict__."""
 
     __slots__ = ("file", "path")
 
     def __init__(self, path: str) -> None:
-        self.path = path
+        self.path = Where(path)
 
     def __len__(self) -> int:
         return COUNT

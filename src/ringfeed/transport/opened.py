@@ -13,14 +13,15 @@ from __future__ import annotations
 import copyreg
 import functools
 import gc
+import inspect
 import io
 import logging
 import sys
 import warnings
 from collections import OrderedDict, defaultdict, deque
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain, islice
-from types import FunctionType, ModuleType
+from types import FunctionType, MemberDescriptorType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -180,10 +181,10 @@ def _attributes(obj: Any) -> dict[str, Any]:
     """Return what lies in an instance; no code of its class runs."""
     found = {}
     for name in copyreg._slotnames(type(obj)):  # type: ignore[attr-defined]  # noqa: SLF001 - as pickle asks it
-        try:
-            found[name] = object.__getattribute__(obj, name)
-        except AttributeError:
-            continue
+        slot = inspect.getattr_static(type(obj), name)
+        if type(slot) is MemberDescriptorType:  # and no property over it, as pathlib has one
+            with suppress(AttributeError):
+                found[name] = slot.__get__(obj)
     return {**found, **_dict_of(obj)}
 
 
