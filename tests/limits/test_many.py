@@ -10,7 +10,7 @@ import pytest
 import lives
 import many
 from ringfeed.ring import segment
-from ringfeed.workers import process
+from ringfeed.system import guard
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,7 +82,7 @@ def test_it_sees_what_is_left(nothing_left: None, leak: str, monkeypatch: pytest
     """What is not closed, or kept mapped, ends the run, and the error names the seed and the loader."""
     kept: list[Any] = []
     monkeypatch.setattr(many, "PATIENCE_S", 0.1)
-    place: Any = process.Lifeline if "lifeline" in leak else segment.Segment
+    place: Any = guard.Lifeline if "lifeline" in leak else segment.Segment
     with monkeypatch.context() as patched:
         if leak == "a mapping":
             patched.setattr(place, "open", keeping(place.open, kept))

@@ -208,7 +208,8 @@ def _stage(dataset: Doomed) -> None:
         return
 
     def staged(self: Any) -> None:
-        self._end = self._reader.end = StagedEnd(self._end, dataset)
+        self._reader.end = StagedEnd(self._port.end, dataset)
+        self._port = self._port._replace(end=self._reader.end)
         run(self)
 
     worker.WorkerMain.run = staged  # type: ignore[method-assign]

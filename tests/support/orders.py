@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import ringfeed
+from ringfeed.data import reader
 from ringfeed.orders.permutation import permute
-from ringfeed.workers import worker_main as worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,7 +39,7 @@ class Contents:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        worker.IDLE_NS = 2**60  # here, and so in forks, and in a spawned worker: no lost wake-up heals by itself
+        reader.IDLE_NS = 2**60  # here, and so in forks, and in a spawned worker: no lost wake-up heals by itself
 
     def __len__(self) -> int:
         return self.length

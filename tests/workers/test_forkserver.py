@@ -25,8 +25,8 @@ from datasets import Oracle, Reshuffling, Witness, check, drain, told
 from ringfeed.forkserver import fork, launchers
 from ringfeed.forkserver import main as forkserver_main
 from ringfeed.monitor._snapshot import Observer
+from ringfeed.system import channel as channels
 from ringfeed.system.machine import show_limit
-from ringfeed.workers import channel as channels
 from watching import pids, pool_of, run_script, start_script, wait_until
 
 if TYPE_CHECKING:

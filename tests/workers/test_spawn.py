@@ -14,8 +14,8 @@ import leftovers
 import ringfeed
 from datasets import Oracle, Witness, told
 from ringfeed.forkserver.fork import Fork
+from ringfeed.system import interpreter
 from ringfeed.system._system import Descriptor
-from ringfeed.workers import spawn
 from ringfeed.workers.process import Launcher, WorkerProcess
 from ringfeed.workers.spawn import Spawner
 from watching import run_script, wait_until
@@ -42,7 +42,7 @@ def test_the_surroundings_of_a_worker(method: Any, monkeypatch: pytest.MonkeyPat
     """A worker reads no stdin, leads its group, leaves Ctrl-C and signals alone, and finds the consumer's modules."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", ["", *sys.path, tmp_path])  # the last is a Path, which is no entry
-    for name in spawn._ONE_THREAD:
+    for name in interpreter._ONE_THREAD:
         monkeypatch.delenv(name, raising=False)
     before = signal.signal(signal.SIGTERM, lambda *_: None)
     try:
@@ -64,7 +64,7 @@ def test_the_surroundings_of_a_worker(method: Any, monkeypatch: pytest.MonkeyPat
 
 def test_what_the_user_says_of_threads_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread variable that is set already stays as it is."""
-    for name in spawn._ONE_THREAD:
+    for name in interpreter._ONE_THREAD:
         monkeypatch.setenv(name, "3")
     assert ask("surroundings", "spawn")["threads"] == ["3"]
 

@@ -28,9 +28,10 @@ from ringfeed.engine.plan import make_plan
 from ringfeed.ring import _ring
 from ringfeed.ring.segment import Segment
 from ringfeed.sources.opening import open_source
+from ringfeed.system import channel as channels
 from ringfeed.transport.shared_dataset import pack, to_shared_memory
-from ringfeed.workers import channel as channels
 from ringfeed.workers.spawn import Spawner
+from ringfeed.workers.worker_main import WorkerConfig
 from travel import without_figures
 from watching import pool_of, run_script, start_script, wait_until
 
@@ -55,9 +56,9 @@ class Bench:
         self.ring.become_consumer(8, 3)
         self.stack_fd = os.memfd_create("stack")
 
-    def config(self, sent: Any, version: int = 0) -> tuple[channels.WorkerConfig, tuple[int, ...]]:
+    def config(self, sent: Any, version: int = 0) -> tuple[WorkerConfig, tuple[int, ...]]:
         """Return the first message to a worker, and its descriptors."""
-        config = channels.WorkerConfig(
+        config = WorkerConfig(
             source=self.source,
             offsets=self.plan.layout.offsets,
             sizes=self.segment.sizes,

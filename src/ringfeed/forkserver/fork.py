@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ringfeed.forkserver.launchers import Forker
 from ringfeed.forkserver.main import run_forked
+from ringfeed.system import channel as channels
+from ringfeed.system.guard import fork
+from ringfeed.system.interpreter import explained, surroundings
 from ringfeed.transport.imports import frameworks_loaded
-from ringfeed.workers import channel as channels
 from ringfeed.workers.process import WorkerProcess
-from ringfeed.workers.spawn import explained, surroundings
-from ringfeed.workers.worker_main import fork
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any
 from ringfeed._failure import decode
 from ringfeed.errors import ClosedError, WorkerError
 from ringfeed.forkserver import warm
+from ringfeed.system import channel as channels
 from ringfeed.system._system import wait_for
+from ringfeed.system.interpreter import surroundings
 from ringfeed.system.machine import is_shortage, reason
-from ringfeed.workers import channel as channels
 from ringfeed.workers.process import Launcher, WorkerProcess
-from ringfeed.workers.spawn import spawn, surroundings
+from ringfeed.workers.spawn import spawn
 
 if TYPE_CHECKING:
     from collections.abc import Collection

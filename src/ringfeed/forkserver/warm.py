@@ -27,11 +27,12 @@ from typing import TYPE_CHECKING, Any
 from ringfeed._callers import FRAMEWORKS
 from ringfeed._process import Worker
 from ringfeed.errors import WorkerError
+from ringfeed.system import channel as channels
 from ringfeed.system._system import wait_for
+from ringfeed.system.guard import Lifeline
+from ringfeed.system.interpreter import surroundings
 from ringfeed.transport.modules import frameworks_of, is_installed
-from ringfeed.workers import channel as channels
-from ringfeed.workers.process import Lifeline
-from ringfeed.workers.spawn import spawn, surroundings
+from ringfeed.workers.spawn import spawn
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable

@@ -18,14 +18,15 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ringfeed.workers.worker_main import become_worker, channel_of, flush_output, report_and_leave
+from ringfeed.system.guard import become_worker, flush_output
+from ringfeed.workers.worker_main import channel_of, report_and_leave
 
 if TYPE_CHECKING:
     from ringfeed.remote.claims import Claim
     from ringfeed.remote.dispatch import Job
     from ringfeed.remote.fleet import Broken, Event, Fleet
     from ringfeed.system._system import Descriptor
-    from ringfeed.workers.channel import WorkerConfig
+    from ringfeed.workers.worker_main import WorkerConfig
 
 LOOK_S = 0.05  # between two looks of the main thread
 LOOK_NS = 50_000_000
@@ -51,7 +52,7 @@ class Bridge:
         from ringfeed.remote.stalls import Inquiry  # noqa: PLC0415
         from ringfeed.ring import _ring  # noqa: PLC0415
         from ringfeed.ring.segment import open_ring  # noqa: PLC0415
-        from ringfeed.workers import channel as channels  # noqa: PLC0415
+        from ringfeed.system import channel as channels  # noqa: PLC0415
 
         self._channels, self._channel = channels, channel
         message, fds = channels.receive(channel)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ringfeed._process import Forks
 from ringfeed.errors import ClosedError, StallError, WorkerError
-from ringfeed.workers import channel as channels
+from ringfeed.system import channel as channels
 
 if TYPE_CHECKING:
     from ringfeed.system._system import Descriptor

@@ -13,10 +13,10 @@ from ringfeed.sharing.epoch import Joined
 from ringfeed.sharing.names import bind, check_name, connect
 from ringfeed.sharing.terms import Cut, Terms, rank_of
 from ringfeed.spec.spec import Spec
+from ringfeed.system import channel as channels
+from ringfeed.system.interpreter import explained, start_interpreter
 from ringfeed.system.memory import keep_standard_descriptors
 from ringfeed.transport.shared_dataset import pack, to_shared_memory
-from ringfeed.workers import channel as channels
-from ringfeed.workers import spawn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -129,10 +129,10 @@ def _find_host(make_loader: Callable[[], Any], terms: Terms) -> tuple[Descriptor
     return channel, True
 
 
-@spawn.explained()
+@explained()
 def _start(listener: Descriptor) -> None:
     """Start the host, whose parent ends at once."""
-    spawn.start_interpreter("ringfeed.sharing.start", (listener.fileno(),)).wait()
+    start_interpreter("ringfeed.sharing.start", (listener.fileno(),)).wait()
 
 
 def _greet(

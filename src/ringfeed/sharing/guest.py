@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from ringfeed.sharing.names import peer_of
 from ringfeed.sharing.trainings import Training
+from ringfeed.system import channel as channels
 from ringfeed.system._system import Descriptor
-from ringfeed.workers import channel as channels
 
 if TYPE_CHECKING:
     from ringfeed.sharing.host_loader import Held

@@ -23,9 +23,9 @@ from ringfeed.sharing.flow import Flow
 from ringfeed.sharing.guest import Guest
 from ringfeed.sharing.host_loader import HostLoader
 from ringfeed.sharing.names import accept
+from ringfeed.system import channel as channels
 from ringfeed.system._system import Descriptor
 from ringfeed.transport.shared_dataset import unpack
-from ringfeed.workers import channel as channels
 
 if TYPE_CHECKING:
     from ringfeed.sharing.terms import Terms

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ringfeed.transport.shared_dataset import SharedDataset, pack, to_shared_memory
-from ringfeed.workers.channel import WorkerConfig
+from ringfeed.workers.worker_main import WorkerConfig
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable

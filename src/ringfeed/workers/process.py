@@ -1,8 +1,7 @@
-"""A worker process as the consumer sees it, the lifeline that ends it with the consumer, and what starts it."""
+"""A worker process as the consumer sees it, and what starts it."""
 
 from __future__ import annotations
 
-import os
 import select
 import signal
 import threading
@@ -13,38 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from ringfeed._failure import decode
 from ringfeed.errors import RingfeedError, WorkerError
-from ringfeed.system import _system
-from ringfeed.system._system import Descriptor
+from ringfeed.system import channel as channels
+from ringfeed.system.guard import Lifeline
 from ringfeed.system.memory import keep_standard_descriptors
-from ringfeed.workers import channel as channels
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ringfeed.system._system import Descriptor
     from ringfeed.transport.shared_dataset import SharedDataset
-
-
-class Lifeline:
-    """Ends worker processes with this one: they die when it does, or when the pipe's only writer is closed."""
-
-    def __init__(self) -> None:
-        """Open a pidfd of this process and a pipe."""
-        self._reader, self.writer = _system.pipe()
-        self._parent = Descriptor(os.pidfd_open, os.getpid())
-
-    @property
-    def fds(self) -> tuple[int, int]:
-        """What a child is given."""
-        return self._parent.fileno(), self._reader.fileno()
-
-    def close(self) -> None:
-        """Close the lifeline: every process that still holds it ends."""
-        for end in (self._parent, self._reader, self.writer):
-            end.close()
-
-    def close_others(self, channel: Descriptor) -> None:
-        """In a forked child: close every descriptor but the lifeline and its channel, so that it keeps no pipe open."""
-        _system.close_others(self._parent, self._reader, channel)
 
 
 class WorkerProcess:

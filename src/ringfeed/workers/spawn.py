@@ -1,54 +1,17 @@
-"""A fresh interpreter for a worker or a forkserver; it never imports the user's main module."""
+"""start_method="spawn": each worker is a fresh interpreter."""
 
 from __future__ import annotations
 
-import marshal
-import os
-import resource
-import signal
-import subprocess
-import sys
-from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ringfeed.errors import WorkerError
-from ringfeed.system._system import Child, Descriptor
-from ringfeed.system.machine import reason
-from ringfeed.system.memory import STDERR
-from ringfeed.workers import channel as channels
+from ringfeed.system import channel as channels
+from ringfeed.system.interpreter import explained, start_interpreter
 from ringfeed.workers.process import Launcher, WorkerProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
-    from ringfeed.workers.process import Lifeline
-
-_ONE_THREAD = (
-    "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-    "OPENCV_FOR_THREADS_NUM",
-)
-# Until sys.path is the consumer's, only what is built into the interpreter is imported. Whatever that path has now, a
-# module that the consumer has from the standard library comes from there.
-_CODE = """
-import sys, marshal, posix
-from _frozen_importlib_external import PathFinder
-with open(int(sys.argv.pop()), "rb") as file:
-    order = marshal.load(file)
-class Library:
-    def find_spec(name, path=None, target=None):
-        return PathFinder.find_spec(name, order["library"]) if path is None and name in order["names"] else None
-sys.meta_path.insert(0, Library)
-sys.path[:] = order["path"]
-order["lost"] and posix.chdir("/")
-for fd in order["inherited"]:
-    posix.close(fd)
-__import__(order["module"], fromlist=["main"]).main(*order["fds"])
-"""
-_NO_FOLDER_FIRST = ("-P",) if sys.version_info >= (3, 11) else ()  # Python 3.13 imports modules before it runs _CODE
+    from ringfeed.system.guard import Lifeline
 
 
 class Spawner(Launcher):
@@ -81,15 +44,6 @@ class Spawner(Launcher):
         return spawn(self._module, self.lifeline)
 
 
-@contextmanager
-def explained() -> Iterator[None]:
-    """Turn the kernel's refusal of another process into a WorkerError with the reason."""
-    try:
-        yield
-    except OSError as error:
-        raise WorkerError(f"no worker can be started: {reason(error)}") from error
-
-
 @explained()
 def spawn(module: str, lifeline: Lifeline) -> WorkerProcess:
     """Run ``module.main(channel, parent, lifeline)`` in a fresh interpreter with this one's path and flags."""
@@ -97,69 +51,3 @@ def spawn(module: str, lifeline: Lifeline) -> WorkerProcess:
     with theirs:
         process = start_interpreter(module, (theirs.fileno(), *lifeline.fds))
     return WorkerProcess(process.pid, process.pidfd, ours, process.wait, is_child=True)
-
-
-def surroundings() -> dict[str, Any]:
-    """Return what a new interpreter takes over of this one: the environment, the working directory, the modules' path.
-
-    The directory is "" where it is gone.
-    """
-    here = ""
-    with suppress(OSError):
-        here = str(Path.cwd())
-    path = [str.__str__(entry) or here for entry in sys.path if isinstance(entry, str)]
-    environment = {**dict.fromkeys(_ONE_THREAD, "1"), **os.environ}
-    return {"environment": environment, "here": here, "path": [entry for entry in path if entry]}
-
-
-def start_interpreter(module: str, fds: tuple[int, ...]) -> Child:
-    """Start an interpreter. Not by Popen, which can lose it to Ctrl-C and waits for copies of its pipe in others."""
-    if not sys.executable:
-        message = "sys.executable does not say which Python runs here, so no worker can be started; set it"
-        raise WorkerError(message)
-    around = surroundings()
-    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001 - as multiprocessing
-    inherited = {*_inherited()} - {*fds}
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    beyond = [fd for fd in inherited if fd >= limit]  # posix_spawn refuses these
-    with Descriptor(os.memfd_create, "ringfeed-order", os.MFD_CLOEXEC) as file:  # an argument is at most 128 KiB
-        os.fchmod(file.fileno(), 0o600)
-        os.pwrite(file.fileno(), _order(module, fds, beyond, around), 0)
-        return Child(
-            os.posix_spawn,
-            sys.executable,
-            [sys.executable, *flags, *_NO_FOLDER_FIRST, "-c", _CODE, str(file.fileno())],
-            around["environment"],
-            file_actions=[
-                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                *((os.POSIX_SPAWN_DUP2, fd, fd) for fd in (*fds, file.fileno())),  # to the same number: it is inherited
-                *((os.POSIX_SPAWN_CLOSE, fd) for fd in inherited.difference(beyond)),
-            ],
-            setsid=True,  # so that Ctrl-C does not reach it before it can say that it wants none
-            setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),  # which Python ignores
-        )
-
-
-def _order(module: str, fds: tuple[int, ...], inherited: list[int], around: dict[str, Any]) -> bytes:
-    """Return what `_CODE` reads: what to run, which descriptors to close, and where modules come from."""
-    library = os.path.dirname(os.__file__)  # noqa: PTH120 - as it stands on sys.path
-    folders = [library, os.path.join(library, "lib-dynload")]  # noqa: PTH118 - likewise
-    names = [name for name in sys.stdlib_module_names & sys.modules.keys() if _folder_of(name) in folders]
-    order = {"path": around["path"], "library": folders, "names": names, "lost": not around["here"]}
-    return marshal.dumps({**order, "module": module, "fds": fds, "inherited": inherited})
-
-
-def _folder_of(name: str) -> str:
-    """Return the folder from which a module was imported; "" where it comes from none."""
-    module = sys.modules.get(name)  # another thread may have removed it meanwhile
-    file = getattr(module, "__file__", None) or ""
-    return os.path.dirname(os.path.dirname(file) if hasattr(module, "__path__") else file)  # noqa: PTH120 - as above
-
-
-def _inherited() -> Iterator[int]:
-    """Yield the descriptors, but for the standard ones, that a program started here would be given."""
-    with suppress(FileNotFoundError):  # no /proc
-        for fd in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208 - names are enough
-            with suppress(OSError):  # closed meanwhile
-                if fd > STDERR and os.get_inheritable(fd):
-                    yield fd

@@ -7,7 +7,7 @@ import resource
 
 import pytest
 
-from ringfeed.workers import channel as channels
+from ringfeed.system import channel as channels
 
 
 @pytest.mark.usefixtures("nothing_left")

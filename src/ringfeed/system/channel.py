@@ -1,4 +1,4 @@
-"""Cold traffic between the consumer and one worker: small pickled messages and file descriptors.
+"""Cold traffic between two processes: small pickled messages and file descriptors.
 
 Batches never travel here. A message is one SEQPACKET packet, so it arrives whole or not at all.
 """
@@ -10,7 +10,7 @@ import os
 import pickle
 import select
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ringfeed.system import _system
 from ringfeed.system._system import PACKET, Descriptor
@@ -18,26 +18,7 @@ from ringfeed.system._system import PACKET, Descriptor
 if TYPE_CHECKING:
     from _typeshed import HasFileno
 
-    from ringfeed.data.base import Source
-
 ELSEWHERE = b"memfd"  # in place of a message that is in the last descriptor
-
-
-class WorkerConfig(NamedTuple):
-    """The first message to a worker: what it fills slots from, and as which of the workers."""
-
-    source: Source
-    offsets: tuple[int, ...]  # of the fields of a slot
-    sizes: tuple[int, int]  # of the segment
-    number: int
-    lane: int
-    workers: int
-    starts: int  # how often a worker of this number was started before
-    version: int  # of the dataset
-    manifest: bytes | None  # of the dataset, where the worker does not hold it yet
-    bars: list[tuple[int, int]]
-    states_size: int = 0  # of what is kept of iterables; 0: nothing
-    remote: Any = None  # the terms of a bridge to a cluster; None: a worker
 
 
 class PeerGoneError(EOFError):

@@ -1,0 +1,124 @@
+"""Worker processes end with the process that they work for, also where that is killed.
+
+    Lifeline ── a pidfd and a pipe ──▶ become_worker(): a thread, in C, waits for the end of either
+
+No module that takes time to import is needed here: the guard starts first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ringfeed._process import Worker
+from ringfeed.system import _system
+from ringfeed.system._system import Child, Descriptor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import NoReturn
+
+KEPT_HEAP = 64 * 1024 * 1024
+LARGEST_KEPT_BLOCK = 32 * 1024 * 1024
+
+
+class Lifeline:
+    """Ends worker processes with this one: they die when it does, or when the pipe's only writer is closed."""
+
+    def __init__(self) -> None:
+        """Open a pidfd of this process and a pipe."""
+        self._reader, self.writer = _system.pipe()
+        self._parent = Descriptor(os.pidfd_open, os.getpid())
+
+    @property
+    def fds(self) -> tuple[int, int]:
+        """What a child is given."""
+        return self._parent.fileno(), self._reader.fileno()
+
+    def close(self) -> None:
+        """Close the lifeline: every process that still holds it ends."""
+        for end in (self._parent, self._reader, self.writer):
+            end.close()
+
+    def close_others(self, channel: Descriptor) -> None:
+        """In a forked child: close every descriptor but the lifeline and its channel, so that it keeps no pipe open."""
+        _system.close_others(self._parent, self._reader, channel)
+
+
+def flush_output() -> None:
+    """Write out what has been printed, where that can be done."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # None, closed, a pipe without a reader
+            stream.flush()
+
+
+def fork(live: Callable[[], NoReturn]) -> Child:
+    """Fork a process that becomes a worker or a forkserver in ``live()``; until then no signal runs our handlers in it.
+
+    Python's warning about threads is given by `forkserver.fork`, in better words.
+    """
+    import warnings  # noqa: PLC0415 - see above
+
+    flush_output()  # or the child would write it again
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return Child(_system.fork, live)
+
+
+def become_worker(parent_fd: int, lifeline_fd: int) -> None:
+    """Lead a process group that dies with the consumer, and leave Ctrl-C to the consumer."""
+    Worker.is_here = True
+    if os.getpgrp() != os.getpid():
+        os.setpgid(0, 0)
+    for fd in (parent_fd, lifeline_fd):
+        os.set_inheritable(fd, False)  # noqa: FBT003 - what the dataset starts has no part in them
+    _start_guard(parent_fd, lifeline_fd)
+    for name in ("execv", "execve"):  # all functions of os that put another program in this one's place end in these
+        setattr(os, name, partial(_execute, getattr(os, name), os.getpid(), parent_fd, lifeline_fd))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the kernel sends it to stopped orphans, when a forkserver dies
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())  # whatever thread of the consumer started us
+    if os.environ.get("RINGFEED_KEEP_HEAP", "1") != "0":
+        _system.keep_heap(KEPT_HEAP, LARGEST_KEPT_BLOCK)
+
+
+def _start_guard(parent_fd: int, lifeline_fd: int) -> None:
+    try:
+        _system.start_guard(parent_fd, lifeline_fd)
+    except OSError as error:
+        from ringfeed.errors import WorkerError  # noqa: PLC0415 - see below
+        from ringfeed.system.machine import reason  # noqa: PLC0415 - the guard comes before all that takes time
+
+        raise WorkerError(f"the thread that guards a worker cannot be started: {reason(error)}") from error
+
+
+def _execute(
+    execute: Callable[..., NoReturn], home: int, parent_fd: int, lifeline_fd: int, *arguments: Any
+) -> NoReturn:
+    """Put another program in this one's place. No thread survives that: another process guards it in the same way."""
+    if os.getpid() != home:  # a child of the dataset's: it is in the guarded group
+        execute(*arguments)
+    myself = os.pidfd_open(home)
+    guard = fork(partial(_guard_program, parent_fd, lifeline_fd, myself))
+    try:
+        execute(*arguments)
+    finally:  # there is no such program
+        os.close(myself)
+        signal.pidfd_send_signal(guard.pidfd.fileno(), signal.SIGKILL)
+        guard.wait()
+
+
+def _guard_program(parent_fd: int, lifeline_fd: int, program: int) -> NoReturn:
+    """Kill a program, which was a worker, and its group when the consumer ends; end with it."""
+    poller = select.poll()
+    for fd in (parent_fd, lifeline_fd, program):
+        poller.register(fd, select.POLLIN)
+    if program not in dict(poller.poll()):
+        signal.pidfd_send_signal(program, signal.SIGKILL)
+        os.killpg(0, signal.SIGKILL)
+    os._exit(0)
