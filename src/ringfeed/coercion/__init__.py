@@ -4,6 +4,7 @@
     a value that is no array of its leaf ──▶ _values      written, where it certainly fits
                                          └─▶ arrays       an array of it, or a refusal
                                                refusals     what to return instead
+                                               casts        what cast=True converts
     a spec of TensorFlow's or JAX's ──▶ foreign_specs: an Array
     columns of tensors or Series    ──▶ columns: arrays
     elements with padding           ──▶ gaps: where it lies

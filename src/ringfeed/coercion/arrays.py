@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ringfeed._checks import error_of
+from ringfeed.coercion.casts import may_cast
 from ringfeed.coercion.refusals import expected_of, for_dtype, way_out
-from ringfeed.spec.array import MAX_AXES, TEXT, AnyArray, AnyDtype, Leaf, may_cast, shown
+from ringfeed.spec.array import MAX_AXES, TEXT, AnyArray, AnyDtype, Leaf, shown
 from ringfeed.spec.values import SKIPS_NONE, from_array, from_number, has_array, is_number
 
 if TYPE_CHECKING:

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from ringfeed.coercion.casts import may_cast
 from ringfeed.errors import SpecError
-from ringfeed.spec.array import Array, may_cast
+from ringfeed.spec.array import Array
 from ringfeed.spec.spec import Spec
 
 FEW = 8  # arrays in a list, which may be columns; more are samples

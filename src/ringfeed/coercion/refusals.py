@@ -10,7 +10,8 @@ import numpy as np
 from ringfeed._callers import callers_depth
 from ringfeed._checks import error_of
 from ringfeed._classes import class_names
-from ringfeed.spec.array import Array, may_cast, shown
+from ringfeed.coercion.casts import may_cast
+from ringfeed.spec.array import Array, shown
 from ringfeed.spec.values import SKIPS_NONE, is_number
 
 if TYPE_CHECKING:

@@ -17,6 +17,7 @@ from ringfeed.spec.values import from_number, is_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import SupportsIndex
 
     from ringfeed.spec.array import AnyDtype, Leaf
 
@@ -76,6 +77,21 @@ def padded(leaf: Leaf, array: Array) -> Array:
     if not axes:
         return Array(shape, leaf.dtype, cast=leaf.casts)
     return Array(shape, leaf.dtype, form="pad", max_shape=leaf.shape, cast=leaf.casts)
+
+
+def variable_axes(variable: bool | Sequence[SupportsIndex], shape: tuple[int, ...]) -> tuple[int, ...]:  # noqa: FBT001
+    """Return the numbers of the axes that ``variable`` names."""
+    every = range(len(shape))
+    if isinstance(variable, bool):
+        return tuple(every) if variable else ()
+    try:
+        axes = {operator.index(axis) for axis in variable}
+    except TypeError:
+        axes = {-1}
+    if not axes <= set(every):
+        expected = f"True, or numbers of axes of {shape}, which count from 0"
+        raise error_of("Array", f"has variable={variable!r}", expected, "write it as in variable=(0, 1)")
+    return tuple(sorted(axes))
 
 
 def bytes_form(name: str, max_size: Any, total: Any) -> Form:

@@ -29,7 +29,6 @@ CONTAINERS = (tuple, list, dict)
 TEXT = "SU"  # kinds of dtypes
 UINT8, FLOAT32 = np.dtype("uint8"), np.dtype("float32")
 USER_DTYPE = 2  # what dtype.isbuiltin is for dtypes that others registered, such as bfloat16
-_WIDER = {"b": "biufc", "i": "iufc", "u": "iufc", "f": "fc", "c": "c"}  # by kinds
 
 AnyDtype: TypeAlias = "np.dtype[Any]"
 AnyArray: TypeAlias = "np.ndarray[Any, AnyDtype]"
@@ -143,9 +142,9 @@ class Array:
         object.__setattr__(self, "shape", room)
         object.__setattr__(self, "dtype", found)
         object.__setattr__(self, "form", found_form)
-        object.__setattr__(self, "variable", _checked_axes(variable, room))
+        object.__setattr__(self, "variable", () if variable is False else _variable_axes(variable, room))
         object.__setattr__(self, "cast", _cast_of(self, steps) if converts else None)
-        object.__setattr__(self, "casts", _checked_casts(cast, self))
+        object.__setattr__(self, "casts", cast is not False and _checked_cast(cast, self))
 
     def __repr__(self) -> str:
         name = str(self.dtype)
@@ -215,10 +214,10 @@ def copy_of(array: AnyArray) -> AnyArray:
     return copied
 
 
-def may_cast(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
-    """Whether cast=True converts a dtype into another: whole numbers into all, fractions not into whole numbers."""
-    kind = "f" if wanted.isbuiltin == USER_DTYPE else wanted.kind
-    return kind in _WIDER.get(given.kind, "")
+def _variable_axes(variable: bool | Sequence[SupportsIndex], room: tuple[int, ...]) -> tuple[int, ...]:  # noqa: FBT001
+    from ringfeed.forms.checks import variable_axes  # noqa: PLC0415 - its room
+
+    return variable_axes(variable, room)
 
 
 def _cast_of(array: Array, steps: dict[str, Any]) -> Cast:
@@ -227,29 +226,7 @@ def _cast_of(array: Array, steps: dict[str, Any]) -> Cast:
     return cast_of(array, **steps)
 
 
-def _checked_axes(variable: bool | Sequence[SupportsIndex], shape: tuple[int, ...]) -> tuple[int, ...]:  # noqa: FBT001
-    """Return the numbers of the axes that ``variable`` names."""
-    every = range(len(shape))
-    if isinstance(variable, bool):
-        return tuple(every) if variable else ()
-    try:
-        axes = {operator.index(axis) for axis in variable}
-    except TypeError:
-        axes = {-1}
-    if not axes <= set(every):
-        expected = f"True, or numbers of axes of {shape}, which count from 0"
-        raise error_of("Array", f"has variable={variable!r}", expected, "write it as in variable=(0, 1)")
-    return tuple(sorted(axes))
+def _checked_cast(cast: object, array: Array) -> bool:
+    from ringfeed.coercion.casts import checked_cast  # noqa: PLC0415 - its room
 
-
-def _checked_casts(casts: object, array: Array) -> bool:
-    """Return whether other dtypes are converted, or refuse what there is no such conversion for."""
-    if not isinstance(casts, bool):
-        raise error_of("Array", f"has cast={casts!r}", "True or False", "write it as in cast=True")
-    if casts and array.cast is not None:
-        remedy = "leave cast= out: uint8 is converted already"
-        raise error_of("Array", "has cast=True beside scale=, offset=, mean=, std= or layout=", "one of them", remedy)
-    if casts and not may_cast(np.dtype("bool"), array.dtype):
-        remedy = "leave cast= out: shorter strings are taken anyway" if array.dtype.kind in "SU" else "leave cast= out"
-        raise error_of("Array", f"has cast=True and dtype {array.dtype}", "a dtype of numbers", remedy)
-    return casts
+    return checked_cast(cast, array)

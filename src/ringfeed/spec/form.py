@@ -1,17 +1,11 @@
-"""What is asked of a leaf's form, where its samples differ in length: the room `forms` has what answers."""
+"""What Python asks of a leaf's form, where its samples differ in length: the room `forms` has what answers."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ringfeed.ring._ring import Ring
-    from ringfeed.spec._fields import Fields, FormFields
-    from ringfeed.spec._writer import FormWriter
-    from ringfeed.spec.array import AnyArray, AnyDtype, Leaf
-    from ringfeed.spec.spec import Spec
+    from ringfeed.spec.array import AnyDtype, Leaf
 
 
 class Form(Protocol):
@@ -32,10 +26,6 @@ class Form(Protocol):
     @property
     def total(self) -> int | None:
         """Elements of a whole batch along the varying axis; None: so many as its rows may have."""
-
-    @property
-    def padding(self) -> bytes:
-        """One element of what shorter samples are filled up with."""
 
     @property
     def pad_to(self) -> tuple[int, ...]:
@@ -70,20 +60,5 @@ class Form(Protocol):
     def field_size(self, leaf: Leaf, rows: int) -> int:
         """Return the bytes of the field of a leaf."""
 
-    def open_fields(self, spec: Spec, offsets: Sequence[int]) -> FormFields:
-        """Return what knows the fields of all leaves with a form."""
-
-    def open_writer(self, spec: Spec, fields: Fields, owner: Ring) -> FormWriter:
-        """Return what writes into them."""
-
-    def given(self, array: AnyArray) -> Any:
-        """Return what the elements of one sample are given as."""
-
     def join(self, values: Any, beside: Any) -> Any:
         """Return what a batch holds: values, with what is beside them."""
-
-    def joined(self, leaf: Leaf, samples: Sequence[AnyArray]) -> Any:
-        """Return what a batch of these samples holds, as a copy."""
-
-    def values_of(self, batch: Any) -> Any:
-        """Return the values of what a batch holds, with a row a sample where it is padded."""
