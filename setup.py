@@ -33,6 +33,7 @@ SOURCES = {
     "orders._strata": "",
     "engine._iterator": "",
     "torch._watched": "",
+    "frameworks._dlpack": "",
     "frameworks.tensorflow._feed": "",
     "frameworks.tensorflow._tf_op": "export/tf_op",
 }

@@ -100,9 +100,9 @@ cdef class Intake:
         if not self.is_kept(batch) or self.kept_rows is not None:
             return False
         if self.fields.forms:
-            self.fields.finish(self.kept, <uint32_t>len(good), good)
+            self.fields.formed.finish(self.kept, <uint32_t>len(good), good)
         for number, leaf in enumerate(self.fields.views(self.kept, rows)):
-            if not self.fields.has_form(number):
+            if not self.fields.fields[number].has_form:
                 leaf[:len(good)] = leaf[good]
         self.kept_rows = len(good)
         self.ring.note_undelivered(0, self.kept.taken.rows - len(good))

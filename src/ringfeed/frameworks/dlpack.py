@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ringfeed.errors import SpecError
-from ringfeed.spec._fields import shape_of
+from ringfeed.frameworks._dlpack import capsule, shape_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -53,8 +53,7 @@ class Exports:
         for number in self._varying:
             offset, most, code, bits = self._fields[number]
             forms[number] = offset, _shape_now(lease, rows, offset, most), code, bits
-        dlpack = lease.dlpack
-        return [dlpack(offset, shape, code, bits) for offset, shape, code, bits in forms]
+        return [capsule(lease, offset, shape, code, bits) for offset, shape, code, bits in forms]
 
 
 def _shape_now(lease: Lease, rows: int, offset: int, most: tuple[int, ...]) -> tuple[int, ...]:

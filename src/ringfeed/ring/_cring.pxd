@@ -1,6 +1,6 @@
 """The C core, as far as several modules of Python's world use it."""
 
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 
 cdef extern from "layout.h" nogil:
@@ -202,18 +202,11 @@ cdef extern from "reap.h" nogil:
 cdef extern from "export/dlpack.h" nogil:
     uint32_t RF_MAX_AXES
 
-    struct rf_dlpack_type:
-        uint8_t code, bits
-        uint16_t lanes
-
-    struct rf_dlpack:
-        void (*deleter)(rf_dlpack *self)
+    struct rf_dlpack:  # see frameworks/_dlpack.pyx
+        pass
 
     struct rf_field:
-        uint8_t *address
-        rf_dlpack_type type
-        int32_t axes
-        int64_t shape[33]
+        pass
 
     rf_dlpack *rf_export(rf_ring *ring, uint32_t slot, const rf_field *field)
 

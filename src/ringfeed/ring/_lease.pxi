@@ -1,8 +1,5 @@
 # The lease: one slot in the consumer's hands. Part of _ring.pyx.
 
-# The name of DLPack's capsules; a consumer renames one when it takes ownership.
-cdef const char *NAME = "dltensor"
-
 
 @cython.final
 @cython.no_gc  # a batch costs the collector nothing, and `finished` leads nowhere
@@ -33,24 +30,9 @@ cdef class Lease:
         """Where the slot's first field starts, in this process."""
         return <uintptr_t>c.rf_slot_base(self.ring, self.taken.slot)
 
-    def dlpack(self, uint64_t offset, tuple shape, uint8_t code, uint8_t bits):
-        """Return a DLPack capsule over the array at `offset` of the slot; it holds the slot by itself, in plain C."""
-        cdef c.rf_field field
-        cdef uint64_t size = (bits + 7) // 8
-        if len(shape) > <Py_ssize_t>c.RF_MAX_AXES:
-            raise ValueError(f"an array of {len(shape)} axes, at most {c.RF_MAX_AXES} are supported")
-        field.address = c.rf_slot_base(self.ring, self.taken.slot) + offset
-        field.type = c.rf_dlpack_type(code, bits, 1)
-        field.axes = <int32_t>len(shape)
-        for axis, length in enumerate(shape):
-            field.shape[axis] = length
-            size *= <uint64_t>length
-        if offset + size > self.ring.geometry.failures_at:
-            raise ValueError(f"an array of {size} bytes at {offset} does not lie within the slot's fields")
-        cdef c.rf_dlpack *export = c.rf_export(self.ring, self.taken.slot, &field)
-        if export == NULL:
-            raise MemoryError
-        return PyCapsule_New(export, NAME, delete_export)
+    cdef c.rf_dlpack *export(self, const c.rf_field *field) noexcept nogil:
+        """Return a DLPack tensor over a field, which holds the slot by itself, in plain C; NULL without memory."""
+        return c.rf_export(self.ring, self.taken.slot, field)
 
     def has_room(self):
         """Whether another slot is left to be filled: one that is free, or bound."""
@@ -119,11 +101,3 @@ cdef class Lease:
             if self.has_failed(cell) and c.rf_read_failure(self.ring, self.taken.slot, cell, &failure):
                 found.append((failure.row, <bytes>failure.payload[:failure.size]))
         return found
-
-
-cdef void delete_export(object capsule) noexcept:
-    """Delete an export that no framework has taken: a framework that takes one renames its capsule."""
-    cdef c.rf_dlpack *export
-    if PyCapsule_IsValid(capsule, NAME):
-        export = <c.rf_dlpack *>PyCapsule_GetPointer(capsule, NAME)
-        export.deleter(export)

@@ -14,6 +14,7 @@ cdef class Lease:
 
     cdef uint8_t *base(self)
     cdef bint has_failed(self, uint32_t cell) noexcept
+    cdef c.rf_dlpack *export(self, const c.rf_field *field) noexcept nogil
 
 
 cdef class Ring:

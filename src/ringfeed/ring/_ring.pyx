@@ -7,9 +7,8 @@ Nothing here imports NumPy, so that a worker can start its guard before the slow
 cimport cython
 from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.exc cimport PyErr_CheckSignals
-from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New
 from libc.errno cimport EPROTO
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
 
 from ringfeed.ring cimport _cring as c
 
@@ -36,7 +35,6 @@ DUE = c.RF_DUE
 GAPS = c.RF_GAPS
 CROWDED = c.RF_CROWDED
 
-ROW_OK = c.RF_ROW_OK
 ROW_RAISED = c.RF_ROW_RAISED
 ROW_KILLED = c.RF_ROW_KILLED
 STAGES = {c.RF_IN_COLLATE_FN: "collate_fn", c.RF_IN_BATCH_TRANSFORM: "batch_transform"}

@@ -19,6 +19,9 @@ cdef struct Field:
     size_t *gaps             # where each begins, and how long it is
 
 
+cdef void read_shape(uint8_t *field, int ndim, const cnp.npy_intp *most, cnp.npy_intp *shape) noexcept nogil
+
+
 cdef class FormFields:  # of leaves with a form; see `forms`
     cdef cnp.ndarray wrap_all(self, Py_ssize_t number, uint8_t *base, Lease owner)
     cdef cnp.ndarray wrap_row(self, Py_ssize_t number, uint8_t *base, cnp.npy_intp row, owner)
@@ -39,5 +42,3 @@ cdef class Fields:
     cdef void clear_gaps(self, Py_ssize_t number, uint8_t *target, size_t size) noexcept nogil
     cdef void note_shape(self, Py_ssize_t number, cnp.ndarray array, uint8_t *base) noexcept
     cdef cnp.ndarray wrap(self, Py_ssize_t number, uint8_t *base, cnp.npy_intp first, cnp.npy_intp rows, owner)
-    cdef bint has_form(self, Py_ssize_t number) noexcept
-    cdef finish(self, Lease lease, uint32_t rows, cnp.ndarray good)

@@ -10,8 +10,6 @@ from ringfeed.spec.spec import Spec
 
 _Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
-def shape_of(lease: Lease, offset: int, most: tuple[int, ...]) -> tuple[int, ...]: ...
-
 @disjoint_base
 class FormFields: ...
 

@@ -34,18 +34,6 @@ cdef void read_shape(uint8_t *field, int ndim, const cnp.npy_intp *most, cnp.npy
         shape[axis] = max(0, min(recorded[axis], most[axis]))
 
 
-def shape_of(lease, uint64_t offset, tuple most not None):
-    """Return the shape that a leaf has in the batch of a lease, if it varies up to `most`; without the rows."""
-    cdef cnp.npy_intp limits[33]
-    cdef cnp.npy_intp shape[33]
-    cdef uint8_t *base = <uint8_t *><uintptr_t>lease.address
-    cdef int axis
-    for axis in range(len(most)):
-        limits[axis] = most[axis]
-    read_shape(base + offset, <int>len(most), limits, shape)
-    return tuple([shape[axis] for axis in range(len(most))])
-
-
 @cython.auto_pickle(False)
 cdef class FormFields:
     """The fields of leaves whose samples differ in length, as their room has them."""
@@ -57,6 +45,7 @@ cdef class FormFields:
         raise NotImplementedError
 
     cdef finish(self, Lease lease, uint32_t rows, cnp.ndarray good):
+        """Make one array of the rows of each leaf, of the `good` ones only, None: of all; once a lease."""
         raise NotImplementedError
 
     cdef dict besides(self, Lease lease, uint32_t rows):
@@ -158,14 +147,6 @@ cdef class Fields:
         return array
 
     # ---- rows that differ in length ----
-
-    cdef bint has_form(self, Py_ssize_t number) noexcept:
-        return self.fields[number].has_form
-
-    cdef finish(self, Lease lease, uint32_t rows, cnp.ndarray good):
-        """Make one array of the rows of each leaf with a form, of the `good` ones only; once a lease."""
-        if self.formed is not None:
-            self.formed.finish(lease, rows, good)
 
     def besides(self, Lease lease not None, uint32_t rows):
         """Return what comes beside the values of leaves with a form, by the leaf's number."""

@@ -47,7 +47,7 @@ cdef put_back(RowWriter writer, c.rf_claim *claim, uint32_t row, sample, list ou
     for number, (array, field) in enumerate(zip(found, out)):
         if array is None:
             continue
-        if writer.writer.fields.has_form(number):
+        if writer.writer.fields.fields[number].has_form:
             writer.writer.forms.put(number, array, claim.base, claim.first_row + row, index, False)
         else:
             field[...] = array
@@ -55,7 +55,7 @@ cdef put_back(RowWriter writer, c.rf_claim *claim, uint32_t row, sample, list ou
 
 cdef judged(RowWriter writer, Py_ssize_t number, value, int64_t index):
     """Return a value as an array that fits a leaf, or refuse it."""
-    if writer.writer.fields.has_form(number):
+    if writer.writer.fields.fields[number].has_form:
         return writer.writer.forms.sample_of(number, value, index)
     return writer.spec.array(number, value, index)
 
@@ -148,13 +148,13 @@ cdef class BatchWriter:
         elif not self.rows.flat:
             self.rows.check_out(given, out, indices[0], "batch", "batch_transform")
         for number in range(self.rows.count):
-            if has_gaps or leaves[number] is not out[number] or self.fields.has_form(number):
+            if has_gaps or leaves[number] is not out[number] or self.fields.fields[number].has_form:
                 self.write_rows(claim, number, leaves[number], rows, indices[0])
             self.clear_rows(claim, number)
 
     cdef field_of(self, c.rf_claim *claim, Py_ssize_t number, list rows, bint has_gaps):
         """Return the rows of a field as `batch_transform` is given them."""
-        if self.fields.has_form(number):
+        if self.fields.fields[number].has_form:
             leaf = self.rows.spec.leaves[number]
             return leaf.form.joined(leaf, self.samples_at(claim, number, rows))
         view = self.view_of(claim, number)
@@ -177,7 +177,7 @@ cdef class BatchWriter:
     cdef copied(self, Py_ssize_t number, leaf, field, int64_t index):
         path = self.rows.spec.leaves[number].path.replace("sample", "batch", 1)
         where = f"dataset[{index}]: {path}"
-        if self.fields.has_form(number):
+        if self.fields.fields[number].has_form:
             found = [np.array(sample) for sample in
                      self.forms.samples_of(number, leaf, where, self.rows_of(number, field), index)]
             if len(found) != self.rows_of(number, field):
@@ -195,7 +195,7 @@ cdef class BatchWriter:
 
     cdef write_rows(self, c.rf_claim *claim, Py_ssize_t number, leaf, list rows, int64_t index):
         """Write rows that are no views of the slot."""
-        if self.fields.has_form(number):
+        if self.fields.fields[number].has_form:
             if type(leaf) is not list:
                 leaf = self.samples_in(claim, number, leaf, rows, index)
             self.forms.write_anew(number, leaf, claim.base, claim.first_row, rows, index)
@@ -215,7 +215,7 @@ cdef class BatchWriter:
 
     cdef clear_rows(self, c.rf_claim *claim, Py_ssize_t number):
         """Clear the padding of elements that the user's code may have written."""
-        if not self.fields.has_form(number):
+        if not self.fields.fields[number].has_form:
             view = self.view_of(claim, number)
             self.fields.clear_gaps(number, claim.base + self.fields.fields[number].offset, view.nbytes)
 
