@@ -20,6 +20,7 @@ SOURCES = {
     "spec._values": "",
     "spec._writer": "bytes/copy bytes/gather bytes/convert",
     "spec._rows": "os/wait",
+    "bulk._bulk": "os/wait",
     "coercion._structure": "",
     "coercion._values": "",
     "forms._fields": "bytes/forms",

@@ -24,7 +24,7 @@ LAYERS = (
     "system",
     "conversion ring orders",
     "spec",
-    "coercion introspection",
+    "bulk coercion introspection",
     "forms",
     "data",
     "iterables",
@@ -44,6 +44,7 @@ LAYERS = (
 )
 CORE = {"system", "ring", "spec", "data", "workers", "engine", "loader", "sources"}
 ROOMS = {
+    "bulk",
     "coercion",
     "conversion",
     "forms",
@@ -61,6 +62,7 @@ ROOMS = {
     "simulation",
 }
 DOORS = {
+    ("spec", "bulk"),
     ("spec", "coercion"),
     ("spec", "forms"),
     ("workers", "forkserver"),

@@ -7,6 +7,7 @@
                                                    └── _fields  the fields of a slot as NumPy arrays
 
 `form` is what is asked of a leaf whose samples differ in length; the room `forms` has the answers. The room `coercion`
-finds leaves in nested containers, and makes arrays of values that are neither arrays nor numbers. The room `conversion`
-turns uint8 into floating point on the way. Imports only `ring` and, where they are needed, those rooms.
+finds leaves in nested containers, and makes arrays of values that are neither arrays nor numbers, `conversion` turns
+uint8 into floating point on the way, and `bulk` fills a claim with many samples at once. Imports only `ring` and, where
+they are needed, those rooms.
 """
