@@ -11,6 +11,7 @@ import pytest
 import ringfeed
 from converting import IMAGENET, Samples, array_of, converted
 from ringfeed import Array, Cast, Spec, SpecError
+from ringfeed.coercion.columns import before_cast
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -270,8 +271,8 @@ def test_a_spec_knows_what_is_given() -> None:
         ((2,), "uint8"),
     ]
     given = {"x": Array((4, 5, 3), "uint8"), "y": [Array((), "int64"), Array((2,), "uint8", variable=True)]}
-    assert spec.before_cast() == Spec(given)
-    assert Spec(given).before_cast() == Spec(given)
+    assert before_cast(spec) == Spec(given)
+    assert before_cast(Spec(given)) == Spec(given)
 
 
 def test_a_cast_is_a_plain_value() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from ringfeed._progress import tell
 from ringfeed._units import show_bytes
 from ringfeed.data.terms import Terms
+from ringfeed.forms.checks import padded
 from ringfeed.forms.values import fitting
 from ringfeed.sources.opening import open_source
 from ringfeed.spec.layout import field_size
@@ -29,7 +30,7 @@ def usage(dataset: Any, spec: Spec, rows: int) -> list[str]:
 
     A sample that fails ends no plan: it is told of.
     """
-    spec = spec.padded() if rows > 1 else spec
+    spec = padded(spec) if rows > 1 else spec
     leaves = {number: leaf for number, leaf in enumerate(spec.leaves) if leaf.form is not None}
     source = open_source(dataset, Terms(1, spec)) if leaves else None
     length = None if source is None or source.streams else source.length()

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ringfeed._checks import error_of
+from ringfeed.errors import SpecError
 from ringfeed.spec.array import USER_DTYPE
 
 if TYPE_CHECKING:
     from ringfeed.spec.array import Array
+    from ringfeed.spec.spec import Spec
 
 _WIDER = {"b": "biufc", "i": "iufc", "u": "iufc", "f": "fc", "c": "c"}  # by kinds
 
@@ -21,8 +23,8 @@ def may_cast(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
     return kind in _WIDER.get(given.kind, "")
 
 
-def checked_cast(casts: object, array: Array) -> bool:
-    """Return whether other dtypes are converted, or refuse what there is no such conversion for."""
+def check_cast(casts: object, array: Array) -> None:
+    """Refuse a `cast=` that there is no conversion for."""
     if not isinstance(casts, bool):
         raise error_of("Array", f"has cast={casts!r}", "True or False", "write it as in cast=True")
     if casts and array.cast is not None:
@@ -31,4 +33,15 @@ def checked_cast(casts: object, array: Array) -> bool:
     if casts and not may_cast(np.dtype("bool"), array.dtype):
         remedy = "leave cast= out: shorter strings are taken anyway" if array.dtype.kind in "SU" else "leave cast= out"
         raise error_of("Array", f"has cast=True and dtype {array.dtype}", "a dtype of numbers", remedy)
-    return casts
+
+
+def refuse_in_place(spec: Spec) -> None:
+    """Refuse to convert what a dataset itself writes into the slot."""
+    for leaf in spec.leaves:
+        if leaf.cast is not None or leaf.casts:
+            steps = "cast=" if leaf.casts else "scale=, offset=, mean=, std= and layout="
+            message = (
+                f"{leaf.path} is converted by its Array, but read_into writes into the slot itself; write {leaf.dtype} "
+                f"there and leave {steps} out, or take read_into out of the dataset"
+            )
+            raise SpecError(message)

@@ -118,7 +118,7 @@ def check_columns(spec: Spec, inferred: Spec, given: object) -> None:
     """Refuse columns that are not what the spec takes; ``given``: as the user has written it."""
     if inferred == _adopted(spec, inferred):
         return
-    plain = spec is spec.before_cast()
+    plain = spec is before_cast(spec)
     remedy = "leave spec= out" if plain else "it converts uint8 arrays of the samples' shape"
     if any(leaf.casts for leaf in spec.leaves):
         remedy = "cast=True converts arrays of the samples' shape, and none of fractions into whole numbers"
@@ -126,9 +126,18 @@ def check_columns(spec: Spec, inferred: Spec, given: object) -> None:
     raise SpecError(message)
 
 
+def before_cast(spec: Spec) -> Spec:
+    """Return the spec of what the dataset gives: the same, where no leaf is converted."""
+    given = [
+        Array(leaf.given_shape, leaf.given_dtype, variable=leaf.variable) if leaf.form is None else array
+        for leaf, array in zip(spec.leaves, spec.flatten(spec.tree, 0), strict=True)
+    ]
+    return Spec(spec.unflatten(given)) if any(leaf.cast or leaf.casts for leaf in spec.leaves) else spec
+
+
 def _adopted(spec: Spec, given: Spec) -> Spec:
     """Return what the dataset gives for a spec, of whose casting leaves it gives these dtypes."""
-    before = spec.before_cast()
+    before = before_cast(spec)
     if len(before.leaves) != len(given.leaves):
         return before
     pairs = zip(before.leaves, spec.leaves, given.leaves, strict=True)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ringfeed._checks import error_of
 from ringfeed.errors import SpecError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 STEPS = ("scale", "offset", "mean", "std")
 CHW_AXES = 3
@@ -52,6 +55,16 @@ class Cast:
         """Return the arguments that make it of an Array, as they are written there."""
         steps = ((name, getattr(self, name)) for name in (*STEPS, "layout"))
         return "".join(f", {name}={value!r}" for name, value in steps if value is not None)
+
+    def numbers(self) -> NDArray[np.float32]:
+        """Return the steps as C takes them: scale, offset, then mean and std, one number each or one a channel.
+
+        A step that is left out has what leaves every float32 as it is, the sign of a zero included.
+        """
+        none = {"scale": 1.0, "offset": -0.0, "mean": 0.0, "std": 1.0}
+        given = {name: none[name] if getattr(self, name) is None else getattr(self, name) for name in STEPS}
+        each = [np.full(self.channels or 1, given[name], np.float32) for name in STEPS[2:]]
+        return np.concatenate([np.array([given["scale"], given["offset"]], np.float32), *each])
 
     @property
     def channels(self) -> int | None:

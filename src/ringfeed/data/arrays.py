@@ -57,7 +57,10 @@ class ArraySource(Source):
             self.accept(Spec.infer(made, 0) if given is None else given, self.indices)
             return
         spec = inferred if given is None else given
-        _refuse_forms(spec)
+        if any(leaf.form is not None for leaf in spec.leaves):
+            from ringfeed.forms.checks import refuse_columns  # noqa: PLC0415 - its room
+
+            refuse_columns(spec)
         if inferred != spec:
             from ringfeed.coercion.columns import check_columns  # noqa: PLC0415 - its room
 
@@ -76,17 +79,6 @@ class ArraySource(Source):
             return reader.by(reader.writer.gather, arrays)
         unflatten = self.spec.unflatten
         return reader.by(reader.writer.samples, lambda index: unflatten([array[index, ...] for array in arrays]))
-
-
-def _refuse_forms(spec: Spec) -> None:
-    """Refuse samples that differ in length: the rows of an array do not."""
-    for leaf in spec.leaves:
-        if leaf.form is not None:
-            message = (
-                f"{leaf.path} is {leaf.form.name} in spec=, but the dataset is made of arrays, whose rows have one "
-                f"length; give an object whose __getitem__(i) returns sample i in its own length"
-            )
-            raise SpecError(message)
 
 
 def leaf_arrays(dataset: Any) -> list[np.ndarray[Any, Any]] | None:

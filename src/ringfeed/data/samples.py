@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ringfeed.data.base import Source, packages_in
-from ringfeed.errors import SpecError
 from ringfeed.spec.spec import Spec
 
 if TYPE_CHECKING:
@@ -69,11 +68,16 @@ class SampleSource(Source):
             assert learnt is not None
             spec = learnt
         else:
-            spec = spec.padded() if self.indices > 1 else spec
+            if self.indices > 1 and any(leaf.variable for leaf in spec.leaves):
+                from ringfeed.forms.checks import padded  # noqa: PLC0415 - its room
+
+                spec = padded(spec)
             if any(leaf.form or leaf.variable for leaf in spec.leaves) and self.method == "read_into":
                 self.method = "__getitem__"  # no place in a slot is that of a row before its length is known
-            if self.method == "read_into":
-                _refuse_cast(spec)
+            if self.method == "read_into" and any(leaf.cast or leaf.casts for leaf in spec.leaves):
+                from ringfeed.coercion.casts import refuse_in_place  # noqa: PLC0415 - its room
+
+                refuse_in_place(spec)
         self.accept(spec, self.indices)
 
     def _look(self, sample: Any, index: int) -> Spec | None:
@@ -81,15 +85,3 @@ class SampleSource(Source):
             return None
         self.packages = packages_in(sample)
         return Spec.infer(sample, index)
-
-
-def _refuse_cast(spec: Spec) -> None:
-    """Refuse to convert what a dataset itself writes into the slot."""
-    for leaf in spec.leaves:
-        if leaf.cast is not None or leaf.casts:
-            steps = "cast=" if leaf.casts else "scale=, offset=, mean=, std= and layout="
-            message = (
-                f"{leaf.path} is converted by its Array, but read_into writes into the slot itself; write {leaf.dtype} "
-                f"there and leave {steps} out, or take read_into out of the dataset"
-            )
-            raise SpecError(message)

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ringfeed._checks import error_of
+from ringfeed.errors import SpecError
 from ringfeed.forms.forms import Form
 from ringfeed.spec.array import Array, shown
+from ringfeed.spec.spec import Spec
 from ringfeed.spec.values import from_number, is_number
 
 if TYPE_CHECKING:
@@ -64,7 +66,15 @@ def form_of(  # noqa: PLR0913 - what an Array says of it
     return Form(name, most, axes, None, _padding(padding_value, dtype), _pad_to(pad_to, most, axes), beside)
 
 
-def padded(leaf: Leaf, array: Array) -> Array:
+def padded(spec: Spec) -> Spec:
+    """Return a spec with form="pad" in the place of variable=: of batches of several samples."""
+    if not any(leaf.variable for leaf in spec.leaves):
+        return spec
+    arrays: list[Any] = spec.flatten(spec.tree, 0)
+    return Spec(spec.unflatten([_padded(*pair) for pair in zip(spec.leaves, arrays, strict=True)]))
+
+
+def _padded(leaf: Leaf, array: Array) -> Array:
     """Return an Array whose samples are padded in the place of one with variable=; of others, as it is."""
     if not leaf.variable:
         return array
@@ -77,6 +87,17 @@ def padded(leaf: Leaf, array: Array) -> Array:
     if not axes:
         return Array(shape, leaf.dtype, cast=leaf.casts)
     return Array(shape, leaf.dtype, form="pad", max_shape=leaf.shape, cast=leaf.casts)
+
+
+def refuse_columns(spec: Spec) -> None:
+    """Refuse samples that differ in length: the rows of an array do not."""
+    for leaf in spec.leaves:
+        if leaf.form is not None:
+            message = (
+                f"{leaf.path} is {leaf.form.name} in spec=, but the dataset is made of arrays, whose rows have one "
+                f"length; give an object whose __getitem__(i) returns sample i in its own length"
+            )
+            raise SpecError(message)
 
 
 def variable_axes(variable: bool | Sequence[SupportsIndex], shape: tuple[int, ...]) -> tuple[int, ...]:  # noqa: FBT001

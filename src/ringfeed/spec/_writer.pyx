@@ -12,8 +12,6 @@ from ringfeed.ring cimport _cring as c
 from ringfeed.spec._fields cimport Field, Fields
 from ringfeed.spec._values cimport Given, array_of, rf_conversion, rf_dlpack_type, same_shape, store_number
 
-import numpy as np
-
 cnp.import_array()
 
 # Below this a copy is cheaper than giving the GIL away and taking it back.
@@ -31,11 +29,6 @@ cdef extern from "bytes/gather.h" nogil:
 
 
 cdef extern from "bytes/convert.h" nogil:
-    float RF_NO_SCALE
-    float RF_NO_OFFSET
-    float RF_NO_MEAN
-    float RF_NO_STD
-
     rf_conversion *rf_conversion_new(float scale, float offset, const float *mean, const float *std, size_t count,
                                      size_t channels, bint planar)
     void rf_convert(const rf_conversion *conversion, float *target, const uint8_t *source, Py_ssize_t stride,
@@ -49,15 +42,12 @@ cdef extern from "bytes/numbers.h":
 cdef rf_conversion *conversion_of(leaf) except NULL:
     """Return what makes float32 of the uint8 of a leaf."""
     cast, shape = leaf.cast, leaf.given_shape
-    cdef size_t count = cast.channels or 1
+    cdef cnp.ndarray numbers = cast.numbers()
+    cdef const float *steps = <const float *>cnp.PyArray_DATA(numbers)
+    cdef size_t count = (cnp.PyArray_SIZE(numbers) - 2) // 2
     cdef size_t channels = shape[len(shape) - 1] if shape else 1
-    cdef float scale = RF_NO_SCALE if cast.scale is None else cast.scale
-    cdef float offset = RF_NO_OFFSET if cast.offset is None else cast.offset
-    cdef cnp.ndarray mean = np.full(count, RF_NO_MEAN if cast.mean is None else cast.mean, np.float32)
-    cdef cnp.ndarray std = np.full(count, RF_NO_STD if cast.std is None else cast.std, np.float32)
     cdef rf_conversion *made = rf_conversion_new(
-        scale, offset, <const float *>cnp.PyArray_DATA(mean), <const float *>cnp.PyArray_DATA(std), count, channels,
-        cast.layout is not None)
+        steps[0], steps[1], steps + 2, steps + 2 + count, count, channels, cast.layout is not None)
     if made == NULL:
         raise MemoryError
     return made
@@ -94,11 +84,9 @@ cdef class OtherValues:
 
     cdef const void *memory_of(self, value, const Given *given) except? NULL:
         """Return where the bytes of a leaf lie in a value that is no array; NULL where that is not certain."""
-        raise NotImplementedError
 
     cdef bint write(self, value, cnp.ndarray array, const Given *given, uint8_t *target) except -1:
         """Write a value that certainly fits; `array`: what it is, or None. False leaves it to the spec."""
-        raise NotImplementedError
 
 
 @cython.auto_pickle(False)
@@ -111,29 +99,23 @@ cdef class FormWriter:
     cdef int write(self, Py_ssize_t number, value, uint8_t *base, Py_ssize_t row, int64_t index,
                    bint stream) except -1:
         """Write the value of a leaf of one sample."""
-        raise NotImplementedError
 
     cdef Py_ssize_t write_batch(self, Py_ssize_t number, value, uint8_t *base, Py_ssize_t rows, Py_ssize_t most,
                                 int64_t index, bint stream) except -1:
         """Write the samples of a whole batch; returns how many."""
-        raise NotImplementedError
 
     cdef int put(self, Py_ssize_t number, cnp.ndarray array, uint8_t *base, Py_ssize_t row, int64_t index,
                  bint stream) except -1:
         """Write a sample that fits."""
-        raise NotImplementedError
 
     cdef write_anew(self, Py_ssize_t number, list samples, uint8_t *base, Py_ssize_t first, rows, int64_t index):
         """Write samples into these rows, counted from the `first` of a ticket that is all of a batch."""
-        raise NotImplementedError
 
     cdef cnp.ndarray sample_of(self, Py_ssize_t number, value, int64_t index):
         """Return a sample as an array that fits, or refuse it."""
-        raise NotImplementedError
 
     cdef list samples_of(self, Py_ssize_t number, value, str where, Py_ssize_t most, int64_t index):
         """Return the samples of a whole batch as arrays that fit, and their total too, or refuse them."""
-        raise NotImplementedError
 
 
 @cython.final

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import operator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, TypeAlias
 
 import numpy as np
@@ -139,12 +140,25 @@ class Array:
             found_form = form_of(axes, found, max_shape, form, besides, **says)
             room = found_form.room
         check_array(room, found, "Array")
-        object.__setattr__(self, "shape", room)
-        object.__setattr__(self, "dtype", found)
-        object.__setattr__(self, "form", found_form)
-        object.__setattr__(self, "variable", () if variable is False else _variable_axes(variable, room))
-        object.__setattr__(self, "cast", _cast_of(self, steps) if converts else None)
-        object.__setattr__(self, "casts", cast is not False and _checked_cast(cast, self))
+        put = partial(object.__setattr__, self)  # it is frozen
+        put("shape", room)
+        put("dtype", found)
+        put("form", found_form)
+        put("variable", ())
+        put("cast", None)
+        put("casts", cast)
+        if variable is not False:
+            from ringfeed.forms.checks import variable_axes  # noqa: PLC0415 - its room
+
+            put("variable", variable_axes(variable, room))
+        if converts:
+            from ringfeed.conversion.cast import cast_of  # noqa: PLC0415 - its room
+
+            put("cast", cast_of(self, **steps))
+        if cast is not False:
+            from ringfeed.coercion.casts import check_cast  # noqa: PLC0415 - its room
+
+            check_cast(cast, self)
 
     def __repr__(self) -> str:
         name = str(self.dtype)
@@ -212,21 +226,3 @@ def copy_of(array: AnyArray) -> AnyArray:
     plain = array.dtype.names is None
     copied: AnyArray = array.copy() if plain else np.ndarray(array.shape, array.dtype, bytearray(array.tobytes()))
     return copied
-
-
-def _variable_axes(variable: bool | Sequence[SupportsIndex], room: tuple[int, ...]) -> tuple[int, ...]:  # noqa: FBT001
-    from ringfeed.forms.checks import variable_axes  # noqa: PLC0415 - its room
-
-    return variable_axes(variable, room)
-
-
-def _cast_of(array: Array, steps: dict[str, Any]) -> Cast:
-    from ringfeed.conversion.cast import cast_of  # noqa: PLC0415 - its room
-
-    return cast_of(array, **steps)
-
-
-def _checked_cast(cast: object, array: Array) -> bool:
-    from ringfeed.coercion.casts import checked_cast  # noqa: PLC0415 - its room
-
-    return checked_cast(cast, array)

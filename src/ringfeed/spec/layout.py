@@ -12,9 +12,7 @@ if TYPE_CHECKING:
     from ringfeed.spec.spec import Spec
 
 PAGE = 4096
-
 INDEX_SIZE = 8
-
 SHAPE_SIZE = 8  # an axis
 
 

@@ -214,22 +214,6 @@ class Spec:
 
         return cls(_Scan(f"dataset[{index}]: batch", batch, look).tree), rows[0]
 
-    def before_cast(self) -> Spec:
-        """Return the spec of what the dataset gives: the same, where no leaf is converted."""
-        given = (
-            Array(leaf.given_shape, leaf.given_dtype, variable=leaf.variable) if leaf.form is None else array
-            for leaf, array in zip(self.leaves, self._key[1], strict=True)
-        )
-        return self if not any(leaf.cast or leaf.casts for leaf in self.leaves) else Spec(self.unflatten(list(given)))
-
-    def padded(self) -> Spec:
-        """Return the spec with form="pad" in the place of variable=: of batches of several samples."""
-        if not any(leaf.variable for leaf in self.leaves):
-            return self
-        from ringfeed.forms.checks import padded  # noqa: PLC0415 - as for the forms of an Array
-
-        return Spec(self.unflatten([padded(*pair) for pair in zip(self.leaves, self._key[1], strict=True)]))
-
     def flatten(self, sample: object, index: int, root: str = "sample") -> list[object]:
         """Return the leaves of a sample (``root``: or "batch") in order; only the structure is checked."""
         leaves: list[object] = []
