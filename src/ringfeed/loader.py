@@ -216,15 +216,13 @@ class Loader(Generic[Batch_co]):
         source = open_source(dataset, terms, transform, collate_fn, batch_transform, worker_init_fn)
         if asked.carries_weights:
             source = with_weights(source)
-        remote = None if isinstance(backend, str) else _checked(backend, source, start_method, workers)
         self._options = options = Options.of(
             source,
             workers=workers,
             concurrency=concurrency,
             slots=slots,
             memory=memory,
-            backend="process" if remote else "thread" if source.local_only else backend,
-            remote=remote,
+            backend=backend,
             start_method=start_method,
             copy=copy,
             drop_remainder=asked.part.uneven == "drop",
@@ -574,12 +572,7 @@ class Loader(Generic[Batch_co]):
         Raises SpecError for what cannot be cast so, and ValueError with a `PrioritizedSampler`, for whose batches
         ``fit`` has no place.
         """
-        if self._asked.carries_weights:
-            raise ValueError(
-                "to_keras() with a PrioritizedSampler: fit reads a batch of three as (x, y, sample_weight), and these "
-                "are (sample, index, weight); write the loop: for (x, y), index, weight in loader: "
-                "model.train_on_batch(x, y, sample_weight=weight), and then sampler.update(index, errors)"
-            )
+        self._asked.refuse_weights()
         from ringfeed.frameworks.keras.door import to_keras  # noqa: PLC0415 - imports Keras
 
         return to_keras(self._stream, class_weight=class_weight, cast=cast)
@@ -632,13 +625,6 @@ class Loader(Generic[Batch_co]):
     def __exit__(self, *unused: object) -> None:
         """Close the loader."""
         self.close()
-
-
-def _checked(backend: Any, source: Any, start_method: str, workers: object) -> Any:
-    """Return the terms of workers elsewhere, which must fit the dataset."""
-    from ringfeed.remote.options import checked  # noqa: PLC0415 - its room
-
-    return checked(backend, source, start_method, workers)
 
 
 def _asked_of(runner: EpochRunner, ask: Callable[[Engine], _Answer], otherwise: _Answer) -> Callable[[], _Answer]:

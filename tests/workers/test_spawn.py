@@ -167,7 +167,7 @@ def test_how_a_worker_ended(method: str, number: Any, end: str) -> None:
     launcher = Spawner() if method == "spawn" else forker()
     worker = launcher.start()
     if number is None:
-        worker.shutdown()  # it waits for its `WorkerConfig`
+        worker.channel.shutdown()  # it waits for its `WorkerConfig`
     else:
         signal.pidfd_send_signal(worker.pidfd, number)
     assert worker.is_dead(120)

@@ -180,7 +180,7 @@ def test_idle_workers_leave_at_once(tied: Any) -> None:
 
 def test_a_worker_whose_consumer_hangs_up_leaves(tied: Any) -> None:
     """The end of the channel before the `WorkerConfig` ends the worker, without a word."""
-    tied.shutdown()
+    tied.channel.shutdown()
     assert tied.is_dead(120)
 
 

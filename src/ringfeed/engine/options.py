@@ -50,10 +50,12 @@ class Options:
     prefetch_epochs: bool | Literal["auto"]
 
     @classmethod
-    def of(
+    def of(  # noqa: PLR0913 - as the loader has
         cls,
         source: Source,
         *,
+        backend: Any,
+        start_method: str,
         workers: int | Literal["auto"] | None,
         concurrency: int | None = None,
         slots: int | Literal["auto"] | None,
@@ -61,10 +63,16 @@ class Options:
         **others: Any,
     ) -> Options:
         """Understand the parameters for this dataset; ValueError or TypeError for what does not fit."""
+        remote = None
+        if not isinstance(backend, str):
+            from ringfeed.remote.options import checked  # noqa: PLC0415 - its room
+
+            remote = checked(backend, source, start_method, workers)
+        backend = "process" if remote else "thread" if source.local_only else backend
         asked_for: dict[Side, object] = {"workers": workers, "slots": slots}
         auto = {side for side, value in asked_for.items() if is_auto(side, value)}
-        most_workers = _most_workers(workers, a_cpu=1 if others.get("remote") else AUTO_WORKERS)
-        readers = int(workers is not None and _reads_apart(source, most_workers, others["backend"]))
+        most_workers = _most_workers(workers, a_cpu=1 if remote else AUTO_WORKERS)
+        readers = int(workers is not None and _reads_apart(source, most_workers, backend))
         if readers:
             most_workers = usable_cpus() if "workers" in auto else most_workers
             auto.discard("workers")
@@ -86,9 +94,9 @@ class Options:
                 count = most_workers + SPARE_SLOTS
         if in_flight and slots is None and memory is None:
             count = max(count or DEFAULT_SLOTS, ceil(in_flight / source.indices) + SPARE_SLOTS)
-        if others.get("remote") is not None and slots is None and memory is None:
+        if remote is not None and slots is None and memory is None:
             tickets = 1 if source.whole or source.at_once else min(source.indices, _ring.MAX_CELLS)
-            count = max(count or DEFAULT_SLOTS, others["remote"].slots(tickets) + SPARE_SLOTS)
+            count = max(count or DEFAULT_SLOTS, remote.slots(tickets) + SPARE_SLOTS)
         return cls(
             workers=most_workers,
             readers=readers,
@@ -96,6 +104,9 @@ class Options:
             slots=count,
             memory=memory,
             auto=frozenset(auto),
+            backend=backend,
+            remote=remote,
+            start_method=start_method,
             **others,
         )
 

@@ -66,32 +66,19 @@ class Parts:
         self.observer = Observer(self.ring)
         self.lease_tracker = LeaseTracker()
         self.ledger = Ledger(stats, self.observer)
-        self.resizer = None if tuner is None else self._resizer(tuner)
+        self.resizer: Resizer | None = None
+        if tuner is not None:
+            from ringfeed.tuning.resizer import Resizer  # noqa: PLC0415 - its room
+
+            self.resizer = Resizer(tuner, self.segment, self.ring, self.pool, self.count)
         self.copy_policy = CopyPolicy(self.ring, self.lease_tracker, self.resizer, self.timeout_ns)
 
-    def _resizer(self, tuner: Tuner) -> Resizer:
-        from ringfeed.tuning.resizer import Resizer  # noqa: PLC0415 - its room
-
-        return Resizer(tuner, self.segment, self.ring, self.pool, self.count)
-
     def _make_pool(self, at_first: int, launcher: Launcher | None) -> Pool:
-        options = self.options
-        config = PoolConfig(
-            self.ring,
-            self.segment,
-            self.source,
-            self.plan.layout.offsets,
-            self.plan.workers,
-            options.start_method,
-            options.max_restarts,
-            options.max_attempts,
-            at_first,
-            options.timeout_s,
-            launcher,
-            self.streams.states,
-            options.remote,
-            "workers" in options.auto,
-        )
+        options, plan = self.options, self.plan
+        what = self.ring, self.segment, self.source, plan.layout.offsets, plan.workers
+        limits = options.start_method, options.max_restarts, options.max_attempts, at_first, options.timeout_s
+        is_auto = "workers" in options.auto
+        config = PoolConfig(*what, *limits, launcher, self.streams.states, options.remote, is_auto)
         return make_pool(options.backend, config)
 
     def close(self) -> None:
@@ -115,9 +102,8 @@ class Parts:
 
     def memory(self, plan: Plan) -> Memory:
         """Ask the kernel about the memory of this loader; at any moment, from any thread."""
-        now_ns = _ring.now_ns()
-        where_taken, since_ns = self.lease_tracker.where_taken, self.observer.held_since_ns()
-        held = [Held((now_ns - taken_ns) / 1e9, where_taken(taken_ns)) for taken_ns in since_ns]
+        now_ns, tracker = _ring.now_ns(), self.lease_tracker
+        held = [Held((now_ns - at_ns) / 1e9, tracker.where_taken(at_ns)) for at_ns in self.observer.held_since_ns()]
         return look(plan, self._descriptors, self.pool.pids(), held, self.pool.forkservers())
 
     def _descriptors(self) -> list[int]:

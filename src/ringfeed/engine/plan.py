@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ringfeed._html import table
 from ringfeed._units import parse_memory, show_bytes
 from ringfeed.engine.options import DEFAULT_SLOTS
 from ringfeed.errors import PlanError
 from ringfeed.monitor.free_memory import check_free, free_memory
+from ringfeed.monitor.plan_words import lines_of, text_of
 from ringfeed.monitor.stats import Setting
 from ringfeed.ring import _ring
 from ringfeed.ring.segment import MIN_SLOTS, Sizes, worker_ids
@@ -99,41 +100,17 @@ class Plan:
         streams = self.states_size + self.elements_size
         return self.slots * self.slot_size + self.control_size + streams + dataset + self.flights_size
 
-    def _parts(self) -> list[str]:
-        """Say what the total is for."""
-        parts = [f"{self.slots} slots of {show_bytes(self.slot_size)}", f"{show_bytes(self.control_size)} of control"]
-        if self.states_size:
-            parts.append(f"{show_bytes(self.states_size)} for the iterables")
-        if self.store is not None:
-            parts.append(f"{show_bytes(self.elements_size)} for {self.store.entries} elements as large as the first")
-        if self.flights_size:
-            parts.append(f"{show_bytes(self.flights_size)} of rows on their way from the cluster")
-        if self.dataset_shared:
-            parts.append(f"{show_bytes(self.dataset_shared)} of the dataset")
-        if self.dataset_per_worker:
-            holders = f"{self.workers} workers" + " and the forkserver" * self.forkserver
-            parts.append(f"{show_bytes(self.dataset_per_worker)} more in each of {holders}")
-        return parts
-
     def __str__(self) -> str:
         """Return the total, and what it is for."""
-        indices = f"and {show_bytes(self.planned_size)} of indices in this process"
-        advice = self.advice and f"; {self.advice}"
-        return f"{show_bytes(self.total)}: {', '.join(self._parts())}; {indices}{advice}"
+        return text_of(self)
 
     def __repr__(self) -> str:
         """Return the same in a line of code's output."""
         return f"<Plan of {self}>"
 
-    def lines(self) -> list[tuple[str, str]]:
-        """Return the same as lines of a table."""
-        parts = [("of it", part) for part in self._parts()]
-        besides = ("besides", f"{show_bytes(self.planned_size)} of indices in this process")
-        return [("in all", show_bytes(self.total)), *parts, besides, *([("advice", self.advice)] * bool(self.advice))]
-
     def _repr_html_(self) -> str:
-        """Return the lines for a notebook."""
-        return table("Plan", self.lines())
+        """Return the same for a notebook."""
+        return table("Plan", lines_of(self))
 
 
 def _control_size(slots: int, cells: int, workers: int) -> int:
@@ -155,7 +132,7 @@ def _cells(indices: int, slots: int, workers: int, more: int) -> int:
     return cells
 
 
-def make_plan(  # noqa: PLR0913 - every figure of the plan
+def make_plan(  # noqa: PLR0913 - what decides the others
     spec: Spec,
     rows: int,
     indices: int,
@@ -163,19 +140,14 @@ def make_plan(  # noqa: PLR0913 - every figure of the plan
     workers: int,
     slots: int | None = None,
     memory: int | str | None = None,
-    dataset_shared: int = 0,
-    dataset_per_worker: int = 0,
-    states_size: int = 0,
-    element_size: int | None = None,
     at_once: bool = False,
-    forkserver: bool = False,
     more: int = 0,
-    flights_size: int = 0,
+    **figures: Any,
 ) -> Plan:
     """Return the plan for ``slots``, or for as many slots as ``memory`` holds; ``at_once``: a worker fills a batch.
 
-    ``element_size``: one of the workers reads elements of so many bytes for the others. ``more``: tickets that are
-    worked on at a time beyond one a worker, where a worker may hold several.
+    ``more``: tickets that are worked on at a time beyond one a worker, where a worker may hold several. ``figures``:
+    others of the `Plan`; with ``element_size``, one of the workers reads elements of so many bytes for the others.
 
     Raises PlanError when the budget is under two slots, ValueError when both or nonsense are given.
     """
@@ -186,14 +158,12 @@ def make_plan(  # noqa: PLR0913 - every figure of the plan
     def with_slots(count: int) -> Plan:
         cells = _cells(1 if at_once else indices, count, workers, more)
         layout = Layout.of(spec, rows, indices, cells)
-        control_size = _control_size(count, cells, workers)
-        sizes = control_size, dataset_shared, dataset_per_worker, states_size
-        plan = Plan(layout, count, workers, *sizes, forkserver=forkserver, flights_size=flights_size)
-        if element_size is None:
+        plan = Plan(layout, count, workers, _control_size(count, cells, workers), **figures)
+        if "element_size" not in figures:
             return plan
         from ringfeed.relay.sizes import StoreSizes  # noqa: PLC0415 - its room
 
-        return replace(plan, store=StoreSizes(count, indices, workers - 1), element_size=element_size)
+        return replace(plan, store=StoreSizes(count, indices, workers - 1))
 
     if memory is not None:
         return _most_within(memory, with_slots)
@@ -226,19 +196,17 @@ def plan_for(options: Options, source: Source, packed: DatasetPickle | None) -> 
     Where ``memory`` holds no more, of the workers that are "auto" there are fewer, down to one. Without ``memory``,
     slots that are "auto" may take a quarter of what is free.
     """
-    make = partial(
-        make_plan,
-        source.spec,
-        source.rows,
-        source.indices,
-        dataset_shared=packed.shared if packed else 0,
-        dataset_per_worker=packed.unpickled if packed else 0,
-        forkserver=packed is not None and options.start_method == "forkserver",
-        states_size=source.states_size,
-        element_size=source.innermost.element_size if options.readers else None,
-        at_once=source.at_once,
-        **_remote_terms(options, source),
-    )
+    figures: dict[str, Any] = {"states_size": source.states_size, "at_once": source.at_once}
+    if options.remote is not None:
+        from ringfeed.remote.pace import flights_size, in_flight  # noqa: PLC0415 - its room
+
+        figures |= {"more": in_flight(options.remote), "flights_size": flights_size(options.remote, source)}
+    if packed:
+        figures |= {"dataset_shared": packed.shared, "dataset_per_worker": packed.unpickled}
+        figures |= {"forkserver": options.start_method == "forkserver"}
+    if options.readers:
+        figures |= {"element_size": source.innermost.element_size}
+    make = partial(make_plan, source.spec, source.rows, source.indices, **figures)
     workers, memory = options.workers + options.readers + options.bridges, options.memory
     if "slots" in options.auto and memory is None:
         least = make(workers=workers, slots=MIN_SLOTS).total
@@ -254,15 +222,6 @@ def plan_for(options: Options, source: Source, packed: DatasetPickle | None) -> 
     if "slots" in options.auto and plan.slots > MOST_AUTO_SLOTS:
         plan = make(workers=workers, slots=MOST_AUTO_SLOTS)
     return plan
-
-
-def _remote_terms(options: Options, source: Source) -> dict[str, int]:
-    """Return how many tickets a cluster works on at a time beyond one a worker, and the bytes of their rows."""
-    if options.remote is None:
-        return {}
-    from ringfeed.remote.pace import flights_size, in_flight  # noqa: PLC0415 - its room
-
-    return {"more": in_flight(options.remote), "flights_size": flights_size(options.remote, source)}
 
 
 def tuner_for(options: Options, plan: Plan) -> Tuner | None:

@@ -105,26 +105,19 @@ class EpochRunner:
             self._start()
         elif self.source.changes:
             self.engine.update(self.source.dataset)
-        progress = self._begin_next(hooks)
-        assert self.engine is not None
-        intake = self.engine.intake
-        return BatchIterator(self, intake, self.turn, progress, build, wait_for_slots=wait_for_slots, keeps=keeps)
-
-    def _begin_next(self, hooks: Any) -> Progress:
-        """Plan the epoch of the next place; the one after it comes next."""
-        engine, position = self.engine, self.position
+        engine, position, progress = self.engine, self.position, Progress()
         assert engine is not None
-        progress, streams = Progress(), engine.parts.streams
-        epoch = position.start(hooks, progress, streams.states)
+        epoch = position.start(hooks, progress, engine.parts.streams.states)
         begun, shard, sampler = epoch.begun, position.shard, position.sampler
         number = begun.epoch
-        streams.go_on_from(number, begun.samples, begun.streams, is_ahead=engine.is_ahead(number))
+        engine.parts.streams.go_on_from(number, begun.samples, begun.streams, is_ahead=engine.is_ahead(number))
         # Not by a method: the engine must not keep this.
         following = partial(shard.epoch_of, sampler) if self._goes_on and number < MOST else None
         part = shard.part_of(epoch.order)
         engine.begin(part, number, self.turn, progress, pure=sampler.pure, following=following)
         position.enter(epoch)
-        return progress
+        intake = engine.intake
+        return BatchIterator(self, intake, self.turn, progress, build, wait_for_slots=wait_for_slots, keeps=keeps)
 
     def _is_ahead(self, engine: Engine) -> bool:
         """Whether the engine has begun to read the next epoch, from its start."""

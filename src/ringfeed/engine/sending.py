@@ -59,7 +59,11 @@ class Sending:
         packed = pack(dataset, weigh=True) if sent else None
         self._modules = () if packed is None else packed.modules
         plan = plan_for(options, self._source, packed)
-        return replace(plan, advice=self._source.in_users_words(_advice(dataset))) if options.sends else plan
+        if not options.sends:
+            return plan
+        from ringfeed.transport.object_size import advice  # noqa: PLC0415 - as above
+
+        return replace(plan, advice=self._source.in_users_words(advice(dataset)))
 
     def begin_to_launch(self) -> Launcher | None:
         """Have a forkserver import what the workers need while the user's program goes on."""
@@ -71,9 +75,3 @@ class Sending:
             check_futex()
             return Forkserver.begun(self._options.timeout_s, self._source.packages, self._modules)
         return None
-
-
-def _advice(dataset: object) -> str:
-    from ringfeed.transport.object_size import advice  # noqa: PLC0415 - as above
-
-    return advice(dataset)

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ringfeed._callers import FRAMEWORKS
 from ringfeed.system import channel as channels
-from ringfeed.system.guard import become_worker, fork
+from ringfeed.system.guard import become_worker, channel_of, fork
 from ringfeed.system.machine import reason
 from ringfeed.transport import imports as _imports
-from ringfeed.workers.worker_main import channel_of, report_and_leave, work
+from ringfeed.workers.worker_main import report_and_leave, work
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

@@ -10,8 +10,8 @@ from ringfeed.forkserver.main import ForkserverMain, import_own
 from ringfeed.system import _system
 from ringfeed.system import channel as channels
 from ringfeed.system._system import Descriptor
-from ringfeed.system.guard import become_worker, flush_output, fork
-from ringfeed.workers.worker_main import channel_of, report_and_leave
+from ringfeed.system.guard import become_worker, channel_of, flush_output, fork
+from ringfeed.workers.worker_main import report_and_leave
 
 IDLE_MS = 60_000  # of one that no loader came to use
 

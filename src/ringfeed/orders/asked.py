@@ -77,6 +77,15 @@ class AskedOrder(NamedTuple):
         """Whether samples come with their numbers and weights."""
         return getattr(self.sampler, "carries_weights", False)
 
+    def refuse_weights(self) -> None:
+        """Raise ValueError where Keras' ``fit`` has no place for what a batch holds."""
+        if self.carries_weights:
+            raise ValueError(
+                "to_keras() with a PrioritizedSampler: fit reads a batch of three as (x, y, sample_weight), and these "
+                "are (sample, index, weight); write the loop: for (x, y), index, weight in loader: "
+                "model.train_on_batch(x, y, sample_weight=weight), and then sampler.update(index, errors)"
+            )
+
     @property
     def shared_part(self) -> Shard | None:
         """The part of this rank, where there are others."""

@@ -18,8 +18,8 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ringfeed.system.guard import become_worker, flush_output
-from ringfeed.workers.worker_main import channel_of, report_and_leave
+from ringfeed.system.guard import become_worker, channel_of, flush_output
+from ringfeed.workers.worker_main import report_and_leave
 
 if TYPE_CHECKING:
     from ringfeed.remote.claims import Claim

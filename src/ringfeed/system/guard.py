@@ -122,3 +122,9 @@ def _guard_program(parent_fd: int, lifeline_fd: int, program: int) -> NoReturn:
         signal.pidfd_send_signal(program, signal.SIGKILL)
         os.killpg(0, signal.SIGKILL)
     os._exit(0)
+
+
+def channel_of(channel_fd: int) -> Descriptor:
+    """Return the owner of an inherited channel, which is not inherited any further."""
+    os.set_inheritable(channel_fd, False)  # noqa: FBT003 - see become_worker()
+    return Descriptor(int, channel_fd)

@@ -21,11 +21,11 @@ class Handshake:
         """Nothing is sent before the first dataset."""
         self.version = 0
         self.bars: list[tuple[int, int]] = []  # epoch and number of elements of iterables that were given up
+        self.lanes: dict[int, int] = {}  # by worker
         self._config = config
         self._launcher = launcher
         self._sent: SharedDataset | None = None
         self._starts = [0] * config.ring.ids
-        self._lanes: dict[int, int] = {}  # by worker
 
     def send_first(self, dataset: Any) -> None:
         """Have the workers that are started from now on hold the dataset, or be sent it."""
@@ -37,7 +37,8 @@ class Handshake:
         """Send a worker the segment, the source, and the dataset unless it holds it; ``others`` are at work."""
         segment, states = self._config.segment, self._config.states
         sent = None if self._launcher.holds_dataset else self._sent
-        self._lanes[number] = self._free_lane(others)
+        taken = {self.lanes.get(other) for other in others}
+        self.lanes[number] = next(lane for lane in range(1, self._config.workers + 1) if lane not in taken)
         config = self._config_of(number, sent)._replace(states_size=0 if states is None else states.size)
         self._starts[number] += 1
         fds = () if sent is None else sent.fds
@@ -52,26 +53,10 @@ class Handshake:
         worker.send(config, (segment.control_fd, segment.slots_fd, stack_fd, *sent.fds, *fds))
 
     def _config_of(self, number: int, sent: SharedDataset | None) -> WorkerConfig:
-        return WorkerConfig(
-            source=self._config.source,
-            offsets=self._config.offsets,
-            sizes=self._config.segment.sizes,
-            number=number,
-            lane=self._lanes.get(number, 0),
-            workers=self._config.workers,
-            starts=self._starts[number],
-            version=self.version,
-            manifest=None if sent is None else sent.manifest(),
-            bars=self.bars,
-        )
-
-    def _free_lane(self, others: Collection[int]) -> int:
-        taken = {self._lanes.get(other) for other in others}
-        return next(lane for lane in range(1, self._config.workers + 1) if lane not in taken)
-
-    def lanes_of(self, numbers: Iterable[int]) -> dict[int, int]:
-        """Return the lane of each of these workers."""
-        return {number: self._lanes.get(number, 0) for number in numbers}
+        config, sizes = self._config, self._config.segment.sizes
+        manifest = None if sent is None else sent.manifest()
+        own = number, self.lanes.get(number, 0), config.workers, self._starts[number]
+        return WorkerConfig(config.source, config.offsets, sizes, *own, self.version, manifest, self.bars)
 
     def change(self, dataset: Any) -> SharedDataset | None:
         """Return what has changed in the dataset, to be sent with `send`; None where nothing has."""

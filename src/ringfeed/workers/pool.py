@@ -10,6 +10,7 @@ from ringfeed.data.reader import Port
 from ringfeed.monitor._snapshot import Observer
 from ringfeed.monitor.faults import Death
 from ringfeed.ring import _ring
+from ringfeed.workers.restart_policy import RestartPolicy
 
 if TYPE_CHECKING:
     from ringfeed.data.base import Source
@@ -49,16 +50,17 @@ class Pool(ABC):
         self.failure: RingfeedError | None = None  # what has ended the pool
         self._config = config
         self._observer = Observer(config.ring)
+        self._policy = RestartPolicy(config.initial_workers, config.max_restarts)
 
     @property
     def restarts(self) -> int:
         """How many workers were started in the place of dead ones."""
-        return 0
+        return self._policy.restarts
 
     @property
     def scaled_down(self) -> tuple[int, str] | None:
         """How many workers there may be and why, once more could not be had: `resize` stops there."""
-        return None
+        return self._policy.scaled_down
 
     @abstractmethod
     def start(self, dataset: Any) -> None:

@@ -75,7 +75,8 @@ class WorkerProcess:
             self.channel.close()
         if code is None:
             return "ended"
-        return f"exited with status {code}" if code >= 0 else f"was killed by {_name_of_signal(-code)}"
+        names = {number.value: number.name for number in signal.Signals}  # but for real-time signals
+        return f"exited with status {code}" if code >= 0 else f"was killed by {names.get(-code, f'signal {-code}')}"
 
     def send(self, message: object, fds: tuple[int, ...]) -> None:
         """Send a message. A worker that cannot take it, and would wait for it, is killed; its replacement gets it."""
@@ -97,10 +98,6 @@ class WorkerProcess:
             error = WorkerError(f"a worker could not open the dataset: {failure.summary}; try workers=0")
         error.__cause__ = failure.error
         return error
-
-    def shutdown(self) -> None:
-        """End the channel, also where a process forked from this one holds a copy of our end."""
-        self.channel.shutdown()
 
 
 class Launcher(ABC):
@@ -141,7 +138,7 @@ def terminate_all(workers: list[WorkerProcess], timeout_s: float) -> None:
     """End the workers; SIGKILL those that do not leave within ``timeout_s``, and wait as long again."""
     deadline = time.monotonic() + timeout_s
     for worker in workers:
-        worker.shutdown()  # ends one that still waits for its `WorkerConfig`
+        worker.channel.shutdown()  # ends one that still waits for its `WorkerConfig`
     for worker in workers:
         if not worker.is_dead(max(0.0, deadline - time.monotonic())):
             worker.kill()
@@ -149,10 +146,3 @@ def terminate_all(workers: list[WorkerProcess], timeout_s: float) -> None:
     for worker in workers:
         worker.is_dead(max(0.0, deadline - time.monotonic()))
         worker.exit_reason()
-
-
-def _name_of_signal(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # a real-time signal
-        return f"signal {number}"

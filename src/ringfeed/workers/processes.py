@@ -16,7 +16,6 @@ from ringfeed.system.machine import check_processes, start_thread
 from ringfeed.workers.handshake import Handshake
 from ringfeed.workers.pool import STOP_S, Pool
 from ringfeed.workers.process import terminate_all
-from ringfeed.workers.restart_policy import RestartPolicy
 from ringfeed.workers.roster import Roster
 from ringfeed.workers.spawn import Spawner
 from ringfeed.workers.watchdog import Watchdog
@@ -35,7 +34,6 @@ class Processes(Pool):
         """Prepare ``config.workers`` processes."""
         super().__init__(config)
         self._home = os.getpid()
-        self._policy = RestartPolicy(config.initial_workers, config.max_restarts)
         self._watchdog = Watchdog(config.ring, self._observer)
         self._roster = Roster(config.ring.ids, self._policy, self._watchdog)
         self._stacks = Stacks()
@@ -181,16 +179,6 @@ class Processes(Pool):
 
     # ---- answers ----
 
-    @property
-    def restarts(self) -> int:
-        """How many workers were started in the place of dead ones."""
-        return self._policy.restarts
-
-    @property
-    def scaled_down(self) -> tuple[int, str] | None:
-        """The highest number of workers that could be reached, and why; None while every request was met."""
-        return self._policy.scaled_down
-
     def death_of(self, batch: int, row: int) -> Death:
         """Say how the last worker died that tried this row."""
         with self._lock:
@@ -211,7 +199,8 @@ class Processes(Pool):
     def kill_stuck(self, timeout_ns: int) -> int:
         """End the workers that are stuck for so long, and run their rows again, also where SIGKILL does not end one."""
         with self._lock:
-            stuck, pause_ns = self._watchdog.stuck(self._handshake.lanes_of(self._roster.readers), timeout_ns)
+            lanes = {number: self._handshake.lanes.get(number, 0) for number in self._roster.readers}
+            stuck, pause_ns = self._watchdog.stuck(lanes, timeout_ns)
             inside = self._watchdog.inside(stuck)
             if self._roster.most_unkillable_in(inside.values()) >= self._config.max_attempts:
                 return 0  # a sample whose workers cannot be ended, one after the other

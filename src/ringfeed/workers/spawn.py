@@ -26,12 +26,12 @@ class Spawner(Launcher):
 
     def begin(self, workers: int) -> None:
         """Start the first workers now, so that their interpreters come up while the dataset is packed."""
-        self._begun = [self._spawn() for _ in range(workers)]
+        self._begun = [spawn(self._module, self.lifeline) for _ in range(workers)]
 
     def start(self) -> WorkerProcess:
         """Return a worker that has begun, or start one."""
         if not self._begun:
-            return self._spawn()
+            return spawn(self._module, self.lifeline)
         worker, *self._begun = self._begun
         return worker
 
@@ -39,9 +39,6 @@ class Spawner(Launcher):
         """End what has begun and is no worker yet."""
         self._begun = ()
         super().close()
-
-    def _spawn(self) -> WorkerProcess:
-        return spawn(self._module, self.lifeline)
 
 
 @explained()

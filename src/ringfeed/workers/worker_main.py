@@ -12,14 +12,14 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringfeed.ring import _ring
-from ringfeed.system._system import Descriptor
-from ringfeed.system.guard import become_worker, flush_output
+from ringfeed.system.guard import become_worker, channel_of, flush_output
 from ringfeed.transport import imports as _imports
 
 if TYPE_CHECKING:
     from _typeshed import HasFileno
 
     from ringfeed.data.base import Source
+    from ringfeed.system._system import Descriptor
 
 
 class WorkerConfig(NamedTuple):
@@ -99,12 +99,6 @@ def report_and_leave(channel: HasFileno) -> None:
         flush_output()
     finally:
         os._exit(1)
-
-
-def channel_of(channel_fd: int) -> Descriptor:
-    """Return the owner of an inherited channel, which is not inherited any further."""
-    os.set_inheritable(channel_fd, False)  # noqa: FBT003 - see become_worker()
-    return Descriptor(int, channel_fd)
 
 
 def work(channel_fd: int, dataset: Any = None) -> None:
