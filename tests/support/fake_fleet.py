@@ -12,7 +12,7 @@ unreached   calls that do not come through
 broken      calls that are not carried out
 full        calls whose answers have no room
 poison      indices of the dataset that kill each actor
-vanishes    nodes, and the calls from which on they are no more and nothing comes from there
+vanishes    nodes, and the calls from which on they are no more and nothing comes from there, once an actor has started
 mute        nodes whose actors do not say where they are
 refuses     nodes whose actors do not start
 differs     nodes whose actors run another NumPy
@@ -94,6 +94,7 @@ class FakeActor:
                     facts = facts._replace(numpy="0.9.1")
                 if order is self.fleet.first.get(self.number):
                     self.tell(Hired(self.number, facts))
+                    self.fleet.started.add(self.node)
             elif order[0] == "fill":
                 self._fill(desk, *order[1:])
         desk.close()
@@ -137,6 +138,7 @@ class FakeFleet:
         self.events: SimpleQueue[Event] = SimpleQueue()
         self.first: dict[int, Any] = {}
         self._actors: dict[int, FakeActor] = {}
+        self.started: set[str] = set()
         self._calls = 0
         self._lock = threading.Lock()
 
@@ -158,8 +160,9 @@ class FakeFleet:
 
     def rooms(self) -> dict[str, int]:
         """Return how many actors each node has room for that is there."""
-        rooms, never = self.script.get("nodes", {"a": 8, "b": 8}), float("inf")
-        return {name: rooms[name] for name in rooms if self._calls < self.script.get("vanishes", {}).get(name, never)}
+        rooms, vanishes = self.script.get("nodes", {"a": 8, "b": 8}), self.script.get("vanishes", {})
+        gone = {name for name in self.started & vanishes.keys() if self._calls >= vanishes[name]}
+        return {name: rooms[name] for name in rooms if name not in gone}
 
     def nodes(self) -> list[Node]:
         """Return the nodes of the script."""
