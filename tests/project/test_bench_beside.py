@@ -26,4 +26,5 @@ def test_others_decode_as_much_as_a_loader_would() -> None:
         ended = subprocess.run(command, check=True, capture_output=True, text=True, timeout=240, env=environment)
         found[contender] = json.loads(ended.stdout.splitlines()[-1])
     assert found["beside"]["losses"][0] == found["alone"]["losses"][0]
-    assert found["beside"]["cpu_s_per_batch"] > found["alone"]["cpu_s_per_batch"]
+    # Processes that decode nothing leave it within a few hundredths of the model's own.
+    assert found["beside"]["cpu_s_per_batch"] > 1.15 * found["alone"]["cpu_s_per_batch"]
