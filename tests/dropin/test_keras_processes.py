@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
@@ -98,8 +96,7 @@ def test_distribution_strategies() -> None:
 def test_example() -> None:
     """The example trains, in a script without a main guard."""
     pytest.importorskip("sklearn")
-    script = ROOT / "examples" / "keras_fit.py"
-    ended = subprocess.run([sys.executable, script], check=False, capture_output=True, text=True, timeout=240, cwd=ROOT)
+    ended = warm.run([ROOT / "examples" / "keras_fit.py"], cwd=ROOT)
     assert ended.returncode == 0, ended.stderr
     *_, accuracy, memory = ended.stdout.splitlines()
     assert accuracy.startswith("accuracy on 397 digits never seen: ")

@@ -22,6 +22,7 @@ from studies import auto  # noqa: E402
 def _in_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have each part of a run take a moment."""
     monkeypatch.setattr(auto, "QUICK", auto.Times(0.2, 0.05, 0.05, 2))
+    monkeypatch.setattr(auto, "SORTED", 1500)
     monkeypatch.setattr(auto, "QUICK_WORKERS", (1,))
     monkeypatch.setattr(auto, "QUICK_SLOTS", (2, 3))
 

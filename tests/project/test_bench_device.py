@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+import warm
 
 sys.path.append(str(Path(__file__).parents[2] / "bench"))
 
@@ -42,8 +43,8 @@ def test_all_but_pinned_memory_runs_on_the_cpu(framework: str) -> None:
     """Every contender gives every figure; a framework that sees no GPU says so."""
     code = TINY.format(bench=str(BENCH), framework=framework)
     environment = device_copy.environment(framework) | {"CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-c", code]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    backend = framework.rpartition(" ")[2]
+    ended = warm.run_keras(["-c", code], backend, env=environment)
     assert ended.returncode == 0, ended.stderr
     said = json.loads(ended.stdout.splitlines()[-1])
     assert said["why_not"].endswith("sees no GPU")

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import warm
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -66,12 +68,11 @@ def has_ended(process: int) -> bool:
 def test_a_slice_of_the_demo_fills_its_table_and_leaves_a_picture(
     example: Callable[[str], Any], tmp_path: Path
 ) -> None:
-    """In a pipe, without a display, the table has every figure, and nothing else is written but a picture."""
+    """In a file, without a display, the table has every figure, and nothing else is written but a picture."""
     for module in "demo_photos", "demo_picture", "tensorflow", "rich":
         example(module)
     small = ["--epochs=2", "--samples=60", "--batch-size=16", "--slots=2"]
-    command = [sys.executable, str(EXAMPLES / "demo.py"), *small]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, cwd=tmp_path)
+    done = warm.run([EXAMPLES / "demo.py", *small], cwd=tmp_path, forks=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert "\x1b" not in done.stdout
     rows = {

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+import warm
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NEEDS = {
     "torch_train": ("torch", "sklearn"),
@@ -53,7 +55,10 @@ def needed(name: str) -> list[pytest.MarkDecorator]:
 def printed_by(name: str) -> str:
     """Run an example, which must end without an error or a warning; returns what it prints."""
     script = EXAMPLES / f"{name}.py"
-    ended = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=240, check=False)
+    if "tensorflow" in NEEDS.get(name, NEEDS["pydataset_before"]):
+        ended = warm.run([script])
+    else:
+        ended = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=240, check=False)
     assert ended.returncode == 0, ended.stderr
     assert "RuntimeWarning" not in ended.stderr
     return ended.stdout

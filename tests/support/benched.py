@@ -8,13 +8,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import warm
+
 BENCH = Path(__file__).parents[2] / "bench"
 
 
-def bench(output: Path, *arguments: str) -> tuple[int, list[dict[str, Any]]]:
-    """Run the bench in a process of its own, as a user does: its exit status and its lines."""
+def bench(output: Path, *arguments: str, forks: bool = False) -> tuple[int, list[dict[str, Any]]]:
+    """Run the bench in a process of its own, as a user does: its exit status and its lines.
+
+    ``forks``: what it starts needs TensorFlow, and is spared the import.
+    """
     command = [
-        sys.executable,
         str(BENCH / "run.py"),
         "--output",
         str(output),
@@ -24,8 +28,11 @@ def bench(output: Path, *arguments: str) -> tuple[int, list[dict[str, Any]]]:
         "200",
         *arguments,
     ]
-    with output.with_suffix(".log").open("wb") as log:
-        done = subprocess.run(command, stdout=log, stderr=log, timeout=240, check=False)
+    if forks:
+        done = warm.run([*command], forks=True)
+    else:
+        done = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=240, check=False)
+    output.with_suffix(".log").write_text(done.stdout + done.stderr)
     lines = output.read_text().splitlines() if output.exists() else []
     return done.returncode, [json.loads(line) for line in lines]
 

@@ -3,6 +3,8 @@
 One process imports TensorFlow and Keras and nothing else, starts no thread of theirs and runs no op. It forks for each
 program, which then has modules loaded that it was to import, and else its own environment, folder, arguments, streams,
 ``__main__`` and end of the interpreter. What looks at the order of imports needs a process that is new.
+
+With ``forks`` the Python programs that such a program starts are forked from it, too, and have the modules that it has.
 """
 
 from __future__ import annotations
@@ -16,11 +18,15 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
+import traceback
 import types
 import warnings
+import weakref
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, NoReturn
 
 MOST_BYTES = 1 << 17  # of an order
 BACKEND = "tensorflow"
@@ -32,6 +38,7 @@ class Order(NamedTuple):
     arguments: list[str]  # -W ACTION, then -c CODE or a script, then its own
     environment: dict[str, str]
     folder: str
+    forks: bool = False  # what it starts, too
 
 
 # ---- in the test ----
@@ -92,18 +99,25 @@ class Program:
         return texts[0], texts[1]
 
 
-def start(arguments: list[Any], *, env: dict[str, str] | None = None, cwd: Path | None = None) -> Program:
+def start(
+    arguments: list[Any], *, env: dict[str, str] | None = None, cwd: Path | None = None, forks: bool = False
+) -> Program:
     """Start a program; ``arguments`` are those of ``python``."""
     environment = dict(os.environ if env is None else env)
     assert environment.get("KERAS_BACKEND", BACKEND) == BACKEND
-    return Program(Order([*map(str, arguments)], environment, str(cwd or Path.cwd())))
+    return Program(Order([*map(str, arguments)], environment, str(cwd or Path.cwd()), forks))
 
 
 def run(
-    arguments: list[Any], *, env: dict[str, str] | None = None, cwd: Path | None = None, timeout: float = 240
+    arguments: list[Any],
+    *,
+    env: dict[str, str] | None = None,
+    cwd: Path | None = None,
+    timeout: float = 240,
+    forks: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """Run a program to its end."""
-    program = start(arguments, env=env, cwd=cwd)
+    program = start(arguments, env=env, cwd=cwd, forks=forks)
     out, error = program.communicate(timeout)
     assert program.returncode is not None
     return subprocess.CompletedProcess(arguments, program.returncode, out, error)
@@ -185,7 +199,59 @@ def _become(order: Order) -> None:
     sys.path[0:1] = [first, *filter(None, order.environment.get("PYTHONPATH", "").split(os.pathsep))]
     text = arguments[1] if is_code else Path(arguments[0]).read_text()
     sys.modules["__main__"] = main
+    if order.forks:
+        subprocess.Popen = _Forked  # type: ignore[misc]
     exec(compile(text, "<string>" if is_code else arguments[0], "exec"), main.__dict__)  # noqa: S102 - what it is for
+
+
+class _Forked(subprocess.Popen[Any]):
+    """What a program starts: forked from it where it is a Python program of the same backend, else as ever."""
+
+    def _execute_child(self, args: Any, *how: Any) -> None:
+        _, _, _, pass_fds, folder, environment, _, _, _, *pipes = how
+        streams = pipes[0], pipes[3], pipes[5]
+        environment = dict(os.environ if environment is None else environment)
+        is_script = len(args) > 1 and (str(args[1]) == "-c" or str(args[1]).endswith(".py"))
+        if args[0] != sys.executable or not is_script or environment.get("KERAS_BACKEND", BACKEND) != BACKEND:
+            super()._execute_child(args, *how)  # type: ignore[misc]
+            return
+        order = Order([*map(str, args[1:])], environment, str(folder or Path.cwd()), forks=True)
+        sys.stdout.flush()  # else both write what is left of it
+        sys.stderr.flush()
+        self.pid = _fork()
+        if self.pid == 0:
+            if pipes[11]:
+                os.setsid()
+            _run_forked(order, streams, pass_fds)
+        self._child_created = True
+        self._close_pipe_fds(*pipes[:6])  # type: ignore[attr-defined]
+
+
+def _run_forked(order: Order, streams: tuple[int, ...], kept: tuple[int, ...]) -> NoReturn:
+    """Run a program to the end of its process. The stack is that of the one that has started it, and never goes on."""
+    status: Any = 0
+    for number, fd in enumerate(streams):
+        if fd != -1:
+            os.dup2(fd, number)
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - names are numbers
+        if int(name) > 2 and int(name) not in kept:
+            with suppress(OSError):
+                os.close(int(name))
+    weakref.finalize._registry.clear()  # type: ignore[attr-defined] # what it is to do at its end, as remove its folders
+    try:
+        _become(order)
+    except SystemExit as end:
+        status = end.code
+    except BaseException:  # noqa: BLE001 - as Python's own end
+        traceback.print_exc()
+        status = 1
+    if isinstance(status, str):
+        sys.stderr.write(status + "\n")
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status if isinstance(status, int) else int(status is not None))
 
 
 def _serve() -> None:
