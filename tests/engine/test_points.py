@@ -167,10 +167,10 @@ def test_a_state_at_any_place_has_the_rest(case: str) -> None:
 
 def test_what_ends_the_workers_is_raised_once() -> None:
     """Ctrl-C while they are ended does not make an epoch that broke off look like one that is over."""
-    counting = points.Points(points.ALL)
+    counting = points.Points()
     points.live(broken, np.ndarray.tolist, counting)
     wrong = {}
-    for number in range(1, 1 + points.ALL - counting.left):
+    for number in counting.moments():
         hit = points.Points(number)
         seen = points.live(broken, np.ndarray.tolist, hit).seen
         if seen.count("all workers are gone") != 1 or seen[:2] != [[0, 1, 2, 3], [4, 5, 6, 7]]:
@@ -215,7 +215,7 @@ def test_ctrl_c_in_iter_leaves_the_place_that_was_loaded() -> None:
     counting, expected = rest_of(points.ALL, state)
     assert expected == list(range(8, 24))
     wrong = {}
-    for point in range(1, 1 + points.ALL - counting.left):
+    for point in counting.moments():
         hit, found = rest_of(point, state)
         if found != expected:
             wrong[hit.where] = found[:4]

@@ -86,10 +86,10 @@ def read(epoch: Epoch, hit: points.Points) -> list[int]:
 @pytest.mark.parametrize("kind", EPOCHS)
 def test_ctrl_c_at_any_point_of_take_costs_nothing(kind: str) -> None:
     """The numbers and their order are those without it."""
-    counting = points.Points(points.ALL)
+    counting = points.Points()
     expected = read(EPOCHS[kind](), counting)
     wrong = {}
-    for number in range(1, 1 + points.ALL - counting.left):
+    for number in counting.moments():
         hit = points.Points(number)
         found = read(EPOCHS[kind](), hit)
         if found[:24] != expected[:24]:
@@ -158,13 +158,13 @@ def state_of_streams(hit: points.Points) -> Any:
 
 def test_a_state_says_nothing_of_what_ctrl_c_kept_back() -> None:
     """What was noted for it is forgotten: the streams have changed since."""
-    counting = points.Points(points.ALL)
+    counting = points.Points()
     state_of_streams(counting)
     wrong = {}
-    for number in range(1, 1 + points.ALL - counting.left):
+    for number in counting.moments():
         hit = points.Points(number)
         state = state_of_streams(hit)
         if state != {"given": 6, "read": [3, 0, 3], "turn": [0, 2]}:
             wrong[hit.where] = state
-    assert counting.left < points.ALL
+    assert counting.moments()
     assert wrong == {}

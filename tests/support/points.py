@@ -25,9 +25,10 @@ ALL = 10**9
 class Points:
     """Raises KeyboardInterrupt at the `number`-th point: at a function's start, after a call, or round a loop."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int = ALL) -> None:
         self.left = number
         self.where = ""
+        self._passed: list[Any] = []  # the place in the code of each point so far
         self._calling: set[int] = set()  # frames whose last step was a call, and that have called no traced function
 
     def __enter__(self) -> None:
@@ -39,6 +40,17 @@ class Points:
         """Put an end to it."""
         sys.settrace(None)
         gc.enable()
+
+    def moments(self) -> list[int]:
+        """Return the numbers of the points that each place in the code is at for the first and for the last time.
+
+        What is tried there says all: a pass in between finds neither the start nor the end of anything.
+        """
+        first: dict[Any, int] = {}
+        last = {place: number for number, place in enumerate(self._passed, 1)}
+        for number, place in enumerate(self._passed, 1):
+            first.setdefault(place, number)
+        return sorted({*first.values(), *last.values()})
 
     def _trace(self, frame: FrameType, *_: object) -> Any:
         self._calling.discard(id(frame.f_back))
@@ -64,6 +76,7 @@ class Points:
 
     def _pass(self, frame: FrameType, what: str) -> None:
         self.left -= 1
+        self._passed.append((frame.f_code, frame.f_lasti, what))
         if not self.left and not _is_finalizing(frame):
             code = frame.f_code
             self.where = f"{Path(code.co_filename).name}:{frame.f_lineno}, {what} {code.co_name}"
@@ -129,10 +142,10 @@ def differing(make: Callable[[], ringfeed.Loader], read: Callable[[Any], Any], s
 
     ``step``: of so many points one is tried. With workers the points are not the same in each life.
     """
-    counting = Points(ALL)
+    counting = Points()
     expected = live(make, read, counting)
     found: dict[str, Any] = {}
-    for number in range(1, 1 + ALL - counting.left, step):
+    for number in counting.moments()[::step]:
         points = Points(number)
         got = live(make, read, points)
         if (got.seen, got.counted) != (expected.seen, expected.counted):
@@ -154,13 +167,13 @@ def rests(make: Callable[[], ringfeed.Loader], read: Callable[[Any], Any]) -> di
     def samples(seen: list[Any]) -> list[Any]:
         return [one for one in seen if "was ended by" not in one]
 
-    whole = live(make, read, Points(ALL))
+    whole = live(make, read, Points())
     found = {}
     for number, (state, _) in enumerate(whole.places):
         with make() as loader:
             loader.load_state_dict(state)
             is_over = loader.epoch > 0
-            rest = [] if is_over else live(lambda loader=loader: loader, read, Points(ALL)).seen
+            rest = [] if is_over else live(lambda loader=loader: loader, read, Points()).seen
         if samples(rest) != samples(whole.seen[number:]):
             found[number] = rest
     return found
