@@ -57,6 +57,30 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call() -> None:
+    """Have all tests run in one environment: a warm forkserver serves loaders as long as that is the same."""
+    os.environ.pop("PYTEST_CURRENT_TEST", None)
+
+
+@pytest.fixture(scope="module")
+def warm_forkserver() -> Iterator[None]:
+    """Keep the process that loaders' forkservers are forked from between the tests of a module.
+
+    Its start is most of what a small loader costs. What begins with it, and ends it, is in tests/workers.
+    """
+    import ringfeed  # noqa: PLC0415 - behind the environment, as the tests import it
+    from ringfeed.forkserver import warm  # noqa: PLC0415 - likewise
+
+    os.environ.pop("PYTEST_CURRENT_TEST", None)
+    with ringfeed.Loader([0], workers=1, start_method="forkserver") as loader:
+        warm._Kept.users.add(warm_forkserver)
+        for _ in loader:
+            pass
+    yield
+    warm.leave(warm_forkserver)
+
+
 @pytest.fixture
 def no_crash_report(pytestconfig: pytest.Config) -> Iterator[None]:
     """Have forked workers that die of a signal say nothing: they would report all of pytest's stack."""

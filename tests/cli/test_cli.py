@@ -16,6 +16,8 @@ from ringfeed.cli.place import load
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.usefixtures("warm_forkserver")
+
 MODULE = """
 import numpy as np
 

@@ -10,6 +10,8 @@ import pytest
 import ringfeed
 from ringfeed import plan
 
+pytestmark = pytest.mark.usefixtures("warm_forkserver")
+
 
 class Pictures:
     """Samples of a picture and a label."""
