@@ -173,8 +173,7 @@ demo-cluster: .venv/with-pictures .venv/with-tensorflow ## train on three Ray no
 # The tests of a Python begin once its environment is there; the C core's, which need none, come first.
 test: ## everything: the C core with sanitizers, and the package on every Python found
 	$(say-pythons)
-	$(call at-once,test-model test-c test-weak $(FRAMEWORK_PARTS) $(CORE_PARTS),$(A_FEW),FIRST=environment-)
-	@$(MAKE) machine
+	$(call at-once,test-model test-c test-weak $(filter-out $(SHORT),$(FRAMEWORK_PARTS) $(CORE_PARTS)) $(SHORT),$(A_FEW),FIRST=environment-)
 	@$(MAKE) nodes
 
 ENVIRONMENTS := $(ALL:%=environment-%)
@@ -207,14 +206,20 @@ test-weak: ## the C core under a weak memory model, where Relacy's headers (Debi
 	else echo "== the weak memory model left out: $(CXX) finds no <relacy/relacy.hpp>; install relacy-dev and g++"; fi
 
 # A folder of tests says what it needs. CORE needs no framework and runs on every Python, but for what is marked `once`.
-# The main Python runs it; others run each test with the first of its parameters, and of each no more than MOST, which is
+# The main Python runs it, in parts of about the same length: one with fewer tests is also smaller, and so are the workers
+# that are forked from it. Others run each test with the first of its parameters, and of each no more than MOST, which is
 # what depends on Python most: the extensions with buffers and finalizers, what is pickled, and processes that start, fork
 # and die. The oldest that is found lacks most of what a later one has, and runs all of CORE.
 # Beside TensorFlow, and where JAX is loaded, a fork warns, and a warning fails a test: frameworks have processes of
 # their own, and torch, whose tests fork, another.
-# `machine` takes most of a processor: by itself, at the end. So do `nodes`, clusters of Ray on this machine, whose tests
-# say that they are skipped where .venv has no Ray.
-CORE := system ring orders spec iterables data datasets transforms waiting relay transport workers resume tuning engine monitor report cli frameworks/shared sharing remote simulation
+# `nodes` are clusters of Ray on this machine, which take all of it: by themselves, at the end. Their tests say that they
+# are skipped where .venv has no Ray.
+SAMPLES := system ring orders spec iterables data datasets
+CHANGES := transforms waiting relay transport
+PROCESSES := workers monitor report cli
+RUNS := engine resume tuning
+ELSEWHERE := frameworks/shared sharing remote simulation
+CORE := $(SAMPLES) $(CHANGES) $(PROCESSES) $(RUNS) $(ELSEWHERE)
 MOST := system ring spec transport workers monitor cli
 OLDEST := $(firstword $(OTHERS))
 
@@ -226,20 +231,21 @@ $(1): $(FIRST:%=%$(2))
 	@echo "== $(1)"
 	@timeout --foreground --kill-after=60 3600 $(if $(filter $(2),$(MAIN)),.venv,.venv-$(2))/bin/python -m pytest -q $(4) $(3:%=tests/%)
 endef
-# Those that take longest come first.
+# Those that take longest come first, so that none is alone at the end.
 FRAMEWORK_PARTS := project keras tensorflow dropin torch
 $(eval $(call part,project,$(MAIN),project))
 $(eval $(call part,tensorflow,$(MAIN),frameworks/tensorflow frameworks/jax))
 $(eval $(call part,keras,$(MAIN),frameworks/keras))
 $(eval $(call part,dropin,$(MAIN),dropin))
 $(eval $(call part,torch,$(MAIN),dropin_torch frameworks/torch))
-CORE_PARTS := deaths once-samples once-loaders limits $(ALL:%=core-%)
+CORE_PARTS := deaths core-runs core-changes core-samples core-processes core-elsewhere $(OTHERS:%=core-%) limits machine
+SHORT := dropin $(OTHERS:%=core-%) limits machine torch
 say-pythons = @echo "== the core on Python $(ALL); not found: $(or $(filter-out $(FOUND),$(VERSIONS)),none)"
-# In two parts, which would else be the longest by far, with one core idle beside it.
-SAMPLES := system ring orders spec iterables data datasets transforms waiting relay transport
-$(eval $(call part,once-samples,$(MAIN),$(SAMPLES),-m once))
-$(eval $(call part,once-loaders,$(MAIN),$(filter-out $(SAMPLES),$(CORE)),-m once))
-$(eval $(call part,core-$(MAIN),$(MAIN),$(CORE),-m "not once"))
+$(eval $(call part,core-samples,$(MAIN),$(SAMPLES)))
+$(eval $(call part,core-changes,$(MAIN),$(CHANGES)))
+$(eval $(call part,core-processes,$(MAIN),$(PROCESSES)))
+$(eval $(call part,core-runs,$(MAIN),$(RUNS)))
+$(eval $(call part,core-elsewhere,$(MAIN),$(ELSEWHERE)))
 $(foreach v,$(OTHERS),$(eval $(call part,core-$(v),$(v),$(if $(filter $(v),$(OLDEST)),$(CORE),$(MOST)),-m "not once" --first-parameters)))
 $(eval $(call part,deaths,$(MAIN),deaths))
 $(eval $(call part,limits,$(MAIN),limits))
@@ -269,10 +275,9 @@ test-remote: .venv/with-test ## remote workers on a Ray cluster on this machine;
 	$(PY) -m pip install -q "$(RAY)"
 	$(PY) -m pytest tests/remote tests/nodes
 
-test-core: .venv/with-test $(OTHERS:%=.venv-%/with-test) ## the core on every Python found; what takes a machine alone, on the main one
+test-core: .venv/with-test $(OTHERS:%=.venv-%/with-test) ## the core on every Python found
 	$(say-pythons)
 	$(call at-once,$(CORE_PARTS),$(A_FEW))
-	@$(MAKE) machine
 
 # A warning is an error: a link within the pages that leads nowhere is one.
 docs: .venv/with-docs ## the pages of docs/ and the reference, as a site in build/docs
