@@ -13,6 +13,7 @@ from contextlib import ExitStack, suppress
 from itertools import chain
 from typing import Any
 
+import warm
 from ringfeed.orders.sampler import Shuffled
 
 WORLD = 2
@@ -64,15 +65,37 @@ def run_together(script: str, *given: str, **environment: str) -> list[dict[str,
                 process.wait(max(deadline - time.monotonic(), 0))
         statuses = [process.poll() for process in processes]
         said = [output.seek(0) or output.read() for output in outputs]
+    return _told(statuses, said)
+
+
+def run_with_tensorflow(script: str, *given: str, **environment: str) -> list[dict[str, Any]]:
+    """Do the same where TensorFlow is loaded: see `warm`."""
+    with ExitStack() as ends:
+        programs = []
+        for rank in range(WORLD):
+            arguments = ["-c", PRELUDE + script, str(rank), *given]
+            programs.append(warm.start(arguments, env=_environment(environment)))
+            ends.callback(programs[-1].kill)
+        deadline = time.monotonic() + PATIENCE_S
+        said = ["".join(program.communicate(max(deadline - time.monotonic(), 0))) for program in programs]
+    return _told([program.returncode for program in programs], said)
+
+
+def _told(statuses: list[int | None], said: list[str]) -> list[dict[str, Any]]:
     assert statuses == [0] * WORLD, "\n".join(said)
     return [json.loads(next(line for line in reversed(text.splitlines()) if line.startswith("{"))) for text in said]
 
 
-def _start(script: str, given: list[str], environment: dict[str, str], output: Any) -> subprocess.Popen[str]:
+def _environment(more: dict[str, str]) -> dict[str, str]:
     env = {name: value for name, value in os.environ.items() if name not in {"TF_CONFIG", "RANK", "WORLD_SIZE"}}
     env["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    return env | more
+
+
+def _start(script: str, given: list[str], environment: dict[str, str], output: Any) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", PRELUDE + script, *given]
-    return subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, text=True, env=env | environment)
+    env = _environment(environment)
+    return subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, text=True, env=env)
 
 
 def _end(process: subprocess.Popen[str]) -> None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.usefixtures("warm_forkserver")]
 
 COUNT = 40
 METHODS = ["spawn", "fork", "forkserver"]

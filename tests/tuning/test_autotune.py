@@ -52,7 +52,7 @@ CHANGES: dict[str, tuple[Job, dict[str, Any]]] = {
 }
 
 
-def found(job: Job, most: Setting = MOST, seconds: float = 60.0, seed: int = 1) -> tuple[Tuner, list[Step]]:
+def found(job: Job, most: Setting = MOST, seconds: float = 30.0, seed: int = 1) -> tuple[Tuner, list[Step]]:
     """Return a tuner that has run the job for so long, and its moves."""
     tuner = Tuner(LEAST, most)
     return tuner, tune(Queue(job, tuner.setting, seed), tuner, seconds)
@@ -80,13 +80,13 @@ def test_it_ends_near_the_best_fixed_setting(job: Job, noise: float) -> None:
 @pytest.mark.parametrize("noise", [0.0, 0.1], ids=["quiet", "noisy"])
 @pytest.mark.parametrize("name", CHANGES)
 def test_it_finds_the_best_anew_where_something_changes(name: str, noise: float) -> None:
-    """Settled for a minute, it comes near the best of another regime in the next."""
+    """Settled for half a minute, it comes near the best of another regime in the next."""
     first, change = CHANGES[name]
     tuner = Tuner(LEAST, MOST)
     queue = Queue(replace(first, noise=noise), tuner.setting)
-    tune(queue, tuner, 60)
+    tune(queue, tuner, 30)
     queue.job = replace(queue.job, **change)
-    moves = tune(queue, tuner, queue.now_s + 60)
+    moves = tune(queue, tuner, queue.now_s + 30)
     job = replace(first, **change)
     assert throughput(job, tuner.setting, 150) >= 0.95 * sweep(job)[0], tuner.history
     assert 1 <= len(moves) <= 10

@@ -192,8 +192,7 @@ PIPELINES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("slots", [2, 3, 8])
-@pytest.mark.parametrize("backend", ["thread", "process"])
+@pytest.mark.parametrize(("slots", "backend"), [(2, "thread"), (2, "process"), (3, "process"), (8, "thread")])
 def test_no_pipeline_waits_for_itself(slots: int, backend: str) -> None:
     """Every kind of stage works with any number of slots, and gives all of them back."""
     with oracle(slots=slots, backend=backend, workers=2) as loader:
@@ -223,8 +222,7 @@ def test_many_threads_share_an_iterator() -> None:
         assert sorted(index for batch in found for index in batch) == list(range(480))
 
 
-@pytest.mark.parametrize("slots", [2, 3, 8])
-@pytest.mark.parametrize("steps_per_execution", [1, 8, 32])
+@pytest.mark.parametrize(("slots", "steps_per_execution"), [(2, 1), (2, 8), (2, 32), (3, 8), (8, 32)])
 def test_fit_with_few_slots(slots: int, steps_per_execution: int) -> None:
     """Keras trains on the dataset whatever the slots, learns what it learns from arrays, and lets all slots go."""
     keras = pytest.importorskip("keras")
@@ -596,8 +594,7 @@ DAEMON = """
 
 def test_a_daemon_thread_that_reads_at_the_exit_ends_silently() -> None:
     """It prints no traceback of the loader that the exit has closed; an error of the user's is printed."""
-    command = [sys.executable, "-c", textwrap.dedent(DAEMON)]
-    ended = subprocess.run(command, check=False, capture_output=True, timeout=240, text=True)
+    ended = warm.run(["-c", textwrap.dedent(DAEMON)])
     assert ended.returncode == 0, ended.stderr
     lines = [line for line in ended.stderr.splitlines() if "Error: " in line and "rendezvous" not in line]
     assert lines == ["KeyError: 'of the user'"], ended.stderr

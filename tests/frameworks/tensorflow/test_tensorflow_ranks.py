@@ -7,7 +7,7 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 
-from together import check_ranks, ports, run_together
+from together import check_ranks, ports, run_with_tensorflow
 
 pytestmark = pytest.mark.skipif(find_spec("tensorflow") is None, reason="tensorflow is not installed")
 
@@ -40,6 +40,6 @@ with loader() as made:
 
 def test_two_workers_of_a_strategy_have_each_global_batch_between_them() -> None:
     """shard="auto" reads TF_CONFIG; every worker gives the strategy its own part."""
-    ranks = run_together(SCRIPT, *ports(2), CUDA_VISIBLE_DEVICES="-1")
+    ranks = run_with_tensorflow(SCRIPT, *ports(2), CUDA_VISIBLE_DEVICES="-1")
     check_ranks(ranks, "TF_CONFIG")
     np.testing.assert_array_equal(ranks[0]["weights"], ranks[1]["weights"])
