@@ -313,6 +313,8 @@ def test_a_closure_opens_anew(method: str, rows: str) -> None:
     assert epoch(Read(), method) == list(range(COUNT))
 
 
+# Python 3.13 says it of the one that reading sample 0 has connected, and that is let go.
+@pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning")
 @pytest.mark.parametrize("method", METHODS)
 def test_a_database_is_connected_by_each_worker(method: str, tmp_path: Path) -> None:
     """SQLite forbids to use a connection in a forked process."""
@@ -320,6 +322,7 @@ def test_a_database_is_connected_by_each_worker(method: str, tmp_path: Path) -> 
         database.execute("CREATE TABLE numbers (id INTEGER PRIMARY KEY, value INTEGER)")
         database.executemany("INSERT INTO numbers VALUES (?, ?)", [(number, number) for number in range(COUNT)])
     assert epoch(Database(str(tmp_path / "db")), method) == list(range(COUNT))
+    gc.collect()  # a connection refers to itself: it would warn in a later test
 
 
 @pytest.mark.parametrize("method", METHODS)
