@@ -154,7 +154,7 @@ with ringfeed.share(shared.make, name={name!r}, ranks=1, mode="broadcast", timeo
             batch = next(batches)
         except KeyboardInterrupt:
             count += 1
-            if batch is None:
+            if batch is None or found[-1] == batch[1].tolist():  # Ctrl-C came ahead of `batch = None`
                 continue
         except StopIteration:
             break
