@@ -16,7 +16,7 @@ static bool has_news(struct rf_ring *ring, const struct rf_cell *place, enum pur
     return rf_is_bound(ring) || (purpose == FOR_ROOM && rf_has_room(ring));
 }
 
-/* Sleep once, until the next look would differ; the takers' lock is given back meanwhile. What comes before our
+/* Sleep once, until the next look would differ; the take lock is given back meanwhile. What comes before our
  * announcement, has_news() sees; what comes after it bumps news_seq, on which we sleep. Where several threads sleep, the
  * last that was announced is told of, all are woken, and what they have announced stands until the last one wakes. */
 static int sleep_once(struct rf_ring *ring, enum purpose purpose, int64_t deadline_ns)
@@ -40,9 +40,9 @@ static int sleep_once(struct rf_ring *ring, enum purpose purpose, int64_t deadli
     binder->asleep += 1;
     int slept = 0;
     if (!has_news(ring, place, purpose)) {
-        rf_unlock_takers(ring);
+        rf_unlock_taking(ring);
         slept = rf_futex_wait(&control->news_seq, seen, deadline_ns);
-        rf_lock_takers(ring);
+        rf_lock_taking(ring);
     }
     binder->asleep -= 1;
     if (!binder->asleep)
@@ -54,30 +54,30 @@ static int sleep_once(struct rf_ring *ring, enum purpose purpose, int64_t deadli
 static void leave_wait(struct rf_ring *ring)
 {
     bool others = ring->binder->asleep > 0;
-    rf_unlock_takers(ring);
+    rf_unlock_taking(ring);
     if (others)
         rf_wake_consumer(ring);
 }
 
-static enum rf_answer look_in(struct rf_ring *ring, int64_t turn)
+static enum rf_answer look_in(struct rf_ring *ring, int64_t epoch_id)
 {
-    return turn == ring->binder->turn ? rf_look_now(ring) : RF_STALE;
+    return epoch_id == ring->binder->epoch_id ? rf_look_now(ring) : RF_STALE;
 }
 
 /* Look again, for as long as that is faster than a sleep. Without the lock. */
 static bool look_again(struct rf_ring *ring, struct rf_waiter *waiter)
 {
-    rf_unlock_takers(ring);
+    rf_unlock_taking(ring);
     bool again = rf_look_again(ring, waiter);
-    rf_lock_takers(ring);
+    rf_lock_taking(ring);
     return again;
 }
 
-static enum rf_answer wait_head(struct rf_ring *ring, int64_t turn, int64_t deadline_ns, struct rf_waiter *waiter)
+static enum rf_answer wait_head(struct rf_ring *ring, int64_t epoch_id, int64_t deadline_ns, struct rf_waiter *waiter)
 {
     bool awake = true; /* sleeps only after a look at which the lock has not been given back since */
     for (bool first = true;; first = false) {
-        enum rf_answer answer = look_in(ring, turn);
+        enum rf_answer answer = look_in(ring, epoch_id);
         if (answer != RF_PENDING && answer != RF_HELD)
             return answer;
         if (answer == RF_PENDING && first)
@@ -85,17 +85,17 @@ static enum rf_answer wait_head(struct rf_ring *ring, int64_t turn, int64_t dead
         if (answer == RF_PENDING && awake)
             awake = look_again(ring, waiter);
         else if (sleep_once(ring, FOR_HEAD, deadline_ns)) /* a signal, or the deadline */
-            return look_in(ring, turn);
+            return look_in(ring, epoch_id);
     }
 }
 
-enum rf_answer rf_wait_head(struct rf_ring *ring, int64_t turn, int64_t deadline_ns)
+enum rf_answer rf_wait_head(struct rf_ring *ring, int64_t epoch_id, int64_t deadline_ns)
 {
     if (rf_is_copy(ring))
         return RF_STOPPED;
     struct rf_waiter waiter = rf_begin_wait(ring, false);
-    rf_lock_takers(ring);
-    enum rf_answer answer = wait_head(ring, turn, deadline_ns, &waiter);
+    rf_lock_taking(ring);
+    enum rf_answer answer = wait_head(ring, epoch_id, deadline_ns, &waiter);
     if (answer == RF_PENDING)
         ring->binder->waited_ns += rf_now_ns() - waiter.began_ns;
     leave_wait(ring);
@@ -106,7 +106,7 @@ enum rf_answer rf_wait_slot(struct rf_ring *ring, int64_t deadline_ns)
 {
     if (rf_is_copy(ring))
         return RF_STOPPED;
-    rf_lock_takers(ring);
+    rf_lock_taking(ring);
     enum rf_answer answer = rf_look_now(ring);
     while (answer == RF_HELD) {
         int slept = sleep_once(ring, FOR_SLOT, deadline_ns);
@@ -128,7 +128,7 @@ static bool is_disturbed(const struct rf_ring *ring)
 bool rf_wait_room(struct rf_ring *ring, int64_t deadline_ns)
 {
     int slept = 0; /* a signal, or the deadline, ends it */
-    rf_lock_takers(ring);
+    rf_lock_taking(ring);
     while (!slept && !rf_has_room(ring) && !is_disturbed(ring))
         slept = sleep_once(ring, FOR_ROOM, deadline_ns);
     leave_wait(ring);

@@ -161,7 +161,7 @@ static void write_record(struct rf_ring *ring, uint32_t slot)
     atomic_store_explicit(&record->rows, binding->rows, memory_order_relaxed);
     record->rows_per_ticket = binding->rows_per_ticket;
     atomic_store_explicit(&record->tickets, binding->tickets, memory_order_relaxed);
-    record->lane = binding->lane;
+    record->stream = binding->stream;
     memset(rf_slot_base(ring, slot) + ring->geometry.marks_at, RF_ROW_OK, binding->rows);
     if (ring->binder->holds[slot].blamed)
         rf_forget_deaths(ring->binder, slot);
@@ -179,7 +179,7 @@ static void write_binding(const struct rf_ring *ring, struct rf_binding *binding
     binding->rows = planned->rows;
     binding->rows_per_ticket = per_ticket;
     binding->tickets = (planned->rows + per_ticket - 1) / per_ticket;
-    binding->lane = planned->lane;
+    binding->stream = planned->stream;
 }
 
 /* Give the next planned batch a slot, and say how many workers to wake for it; false where that cannot be now. */
@@ -190,7 +190,7 @@ static bool bind_batch(struct rf_ring *ring, uint32_t *wakes)
     uint64_t read = atomic_load_explicit(&binder->plan_read, memory_order_relaxed);
     struct rf_planned *planned = &binder->planned[read % binder->capacity];
     uint64_t batch = rf_bound(ring);
-    uint32_t slot = choose_slot(binder, planned), lane = planned->lane;
+    uint32_t slot = choose_slot(binder, planned), stream = planned->stream;
     if (planned->source != slot && !rf_keep_indices(ring, slot)) {
         binder->free_count += 1;
         return false;
@@ -208,14 +208,14 @@ static bool bind_batch(struct rf_ring *ring, uint32_t *wakes)
                           memory_order_relaxed);
     for (uint32_t cell = 0; cell < tickets; cell++) /* B: release, pairs with C in rf_claim_next() */
         atomic_store_explicit(&rf_cell_of(ring, slot, cell)->word,
-                              rf_word(batch * ring->geometry.cells + cell, 0, lane, RF_AVAIL), memory_order_release);
+                              rf_word(batch * ring->geometry.cells + cell, 0, stream, RF_AVAIL), memory_order_release);
     /* Its place in the window is free; before `bound`, so that the thread that has taken all finds room. */
     if (read == atomic_load_explicit(&binder->plan_bound, memory_order_relaxed))
         atomic_store_explicit(&binder->plan_bound, read + 1, memory_order_release); /* pairs with rf_plan_room() */
     atomic_store_explicit(&binder->bound, batch + 1, memory_order_release);         /* pairs with rf_bound() */
     atomic_store_explicit(&control->bound, batch + 1, memory_order_seq_cst);
     atomic_store_explicit(&binder->plan_read, read + 1, memory_order_relaxed); /* read under the lock */
-    *wakes = add(*wakes, lane ? RF_ALL : tickets); /* a sleeper of another lane is no help */
+    *wakes = add(*wakes, stream ? RF_ALL : tickets); /* a sleeper of another stream is no help */
     return true;
 }
 

@@ -23,7 +23,7 @@ static void drain_bound(struct rf_ring *ring)
 static void wake_waiters(struct rf_ring *ring)
 {
     bool waits = ring->binder->asleep > 0;
-    rf_unlock_takers(ring);
+    rf_unlock_taking(ring);
     rf_tell_holders(ring);
     if (waits)
         rf_wake_consumer(ring);
@@ -46,12 +46,12 @@ void rf_cancel(struct rf_ring *ring)
     struct rf_binder *binder = ring->binder;
     if (rf_is_copy(ring))
         return;
-    rf_lock_takers(ring);
+    rf_lock_taking(ring);
     rf_lock(binder);
     drain_bound(ring);
     drop_plan(binder);
     rf_unlock(ring); /* sweeps, and collects the slots that no worker is in */
-    binder->turn = binder->due_ns = 0;
+    binder->epoch_id = binder->due_ns = 0;
     binder->low_water = 0;
     atomic_store_explicit(&binder->border, RF_NO_BORDER, memory_order_relaxed);
     wake_waiters(ring);
@@ -62,7 +62,7 @@ void rf_requeue(struct rf_ring *ring)
     struct rf_binder *binder = ring->binder;
     if (rf_is_copy(ring))
         return;
-    rf_lock_takers(ring);
+    rf_lock_taking(ring);
     rf_lock(binder);
     drain_bound(ring);
     atomic_store_explicit(&binder->plan_read, atomic_load_explicit(&binder->plan_taken, memory_order_relaxed),

@@ -32,7 +32,7 @@ static bool fill_claim(struct rf_ring *ring, uint32_t worker, uint64_t ticket, u
                                .line = &ring->workers[worker],
                                .control = ring->control,
                                .claimed_ns = rf_now_ns(),
-                               .lane = record->lane,
+                               .stream = record->stream,
                                .rows_delivered = rows};
     claim->failure->size = 0;
     claim->failure->seal = 0;
@@ -48,7 +48,7 @@ static bool fill_claim(struct rf_ring *ring, uint32_t worker, uint64_t ticket, u
 }
 
 /* C: claim and owner in one step, so that a death between two steps cannot lose a ticket. */
-static bool try_claim(struct rf_ring *ring, uint32_t worker, uint32_t lane, uint64_t batch, uint32_t slot,
+static bool try_claim(struct rf_ring *ring, uint32_t worker, uint32_t stream, uint64_t batch, uint32_t slot,
                       uint32_t cell, struct rf_claim *claim)
 {
     struct rf_cell *place = rf_cell_of(ring, slot, cell);
@@ -56,7 +56,7 @@ static bool try_claim(struct rf_ring *ring, uint32_t worker, uint32_t lane, uint
     uint64_t word = atomic_load_explicit(&place->word, memory_order_relaxed);
     if (rf_word_state(word) != RF_AVAIL || rf_word_ticket(word) != (uint32_t)ticket)
         return false;
-    if (lane && rf_word_owner(word) && rf_word_owner(word) != lane)
+    if (stream && rf_word_owner(word) && rf_word_owner(word) != stream)
         return false;
     uint32_t attempt = rf_word_attempt(word);
     uint64_t mine = rf_word(ticket, attempt, worker, RF_CLAIMED);
@@ -151,7 +151,7 @@ bool rf_claim_next(struct rf_ring *ring, uint32_t worker, struct rf_cursor *curs
         if (slot >= ring->geometry.slots || tickets > ring->geometry.cells)
             continue; /* the same */
         while (cursor->cell < tickets)
-            if (try_claim(ring, worker, cursor->lane, cursor->batch, slot, cursor->cell++, claim))
+            if (try_claim(ring, worker, cursor->stream, cursor->batch, slot, cursor->cell++, claim))
                 return true;
     }
     return false;

@@ -14,7 +14,7 @@
 
 struct rf_planned {
     uint64_t epoch;
-    uint32_t rows, version, lane;
+    uint32_t rows, version, stream;
     uint32_t source; /* the slot its indices stand in, as long as it is to be bound again; RF_NO_SLOT: see `indices` */
     uint64_t sum;    /* of its indices */
     int64_t *saved;  /* they themselves, where another batch was given that slot */
@@ -24,7 +24,7 @@ struct rf_planned {
  * as it is until the slot is free again. */
 struct rf_binding {
     uint64_t batch, epoch;
-    uint32_t version, rows, rows_per_ticket, tickets, lane;
+    uint32_t version, rows, rows_per_ticket, tickets, stream;
     uint64_t sum[RF_MAX_CELLS]; /* of each ticket's indices */
 };
 
@@ -49,15 +49,15 @@ struct rf_binder {
     _Atomic uint32_t alarm;
     struct rf_hold *holds;
 
-    _Atomic uint32_t taking; /* the lock of those that take, in whatever thread: see take.c */
+    _Atomic uint32_t take_lock; /* of the threads that take: see take.c */
     /* Under it. */
-    int64_t turn;            /* whose batches these are; 0 after a break */
+    int64_t epoch_id;        /* whose batches these are; 0 after a break */
     int64_t due_ns;          /* from then on the engine is asked; 0: never; below it: at once */
     uint64_t looked_at;      /* the head when that was set */
     int64_t waited_ns;       /* in vain, since a batch was taken */
     uint32_t low_water;      /* batches that stay planned until the engine has planned more */
     uint32_t asleep;         /* threads that have announced that they sleep */
-    _Atomic uint64_t border; /* place in the plan where the next turn's batches begin, or RF_NO_BORDER; of the engine */
+    _Atomic uint64_t border; /* where in the plan the next epoch's batches begin, or RF_NO_BORDER; of the engine */
 
     /* Under the lock. */
     uint32_t *free_slots;
@@ -69,7 +69,7 @@ struct rf_binder {
     uint64_t cancel_upto; /* as in struct rf_control, like the next four */
     struct rf_binding *bindings;
     uint32_t *slot_of;      /* of the batch, modulo the slots */
-    _Atomic uint64_t head;  /* written under the takers' lock */
+    _Atomic uint64_t head;  /* written under the take lock */
     _Atomic uint64_t bound; /* written under the lock */
     _Atomic uint32_t stop;
     _Atomic uint64_t damage; /* what of the shared memory is not as it was left; 0: nothing was found, see damage.c */
@@ -80,22 +80,22 @@ struct rf_binder {
     uint32_t ticket_rows;    /* at most, 0: no bound */
     uint32_t more;           /* tickets that are worked on at a time beyond one a worker */
     uint32_t cpus;           /* that this process may use */
-    uint64_t last_wake_head; /* the head when rf_wake_another() last woke a worker; under the takers' lock */
+    uint64_t last_wake_head; /* the head when rf_wake_another() last woke a worker; under the take lock */
 
-    /* Planned batches, a queue written under the takers' lock and read under the binder's. A batch keeps
+    /* Planned batches, a queue written under the take lock and read under the binder's. A batch keeps
      * its place until it is taken, so that it can be bound again. Its indices are here until it is bound for the first
      * time, `window` batches of them; then they stand in its slot. */
     struct rf_planned *planned;
     int64_t *indices;
     uint32_t capacity, window;
-    uint32_t lane;                          /* of what is planned now; of the engine */
+    uint32_t stream;                        /* of what is planned now; of the engine */
     _Atomic uint64_t plan_write, plan_read; /* plan_read: the next to be bound */
     _Atomic uint64_t plan_bound;            /* all before it have been bound once; written under the lock */
-    _Atomic uint64_t plan_taken;            /* the next to be taken; under the takers' lock */
+    _Atomic uint64_t plan_taken;            /* the next to be taken; under the take lock */
 
-    struct rf_ledger ledger; /* written under the takers' lock */
+    struct rf_ledger ledger; /* written under the take lock */
 
-    _Atomic uint64_t row_ns; /* running mean of the work a row takes; written under the takers' lock */
+    _Atomic uint64_t row_ns; /* running mean of the work a row takes; written under the take lock */
 };
 
 /* Also where observers see it. */
@@ -105,28 +105,28 @@ bool rf_all_held(const struct rf_ring *ring);
 /* Free, or parked where it is not among the open ones. Under the lock. */
 void rf_set_free(struct rf_ring *ring, uint32_t slot);
 
-void rf_lock_takers(struct rf_ring *ring);
-void rf_unlock_takers(struct rf_ring *ring);
-/* Under their lock: what rf_look() answers, and the lane of the head batch. */
+void rf_lock_taking(struct rf_ring *ring);
+void rf_unlock_taking(struct rf_ring *ring);
+/* Under the take lock: what rf_look() answers, and the stream of the head batch. */
 enum rf_answer rf_look_now(struct rf_ring *ring);
-uint32_t rf_lane_of_head(const struct rf_ring *ring);
+uint32_t rf_stream_of_head(const struct rf_ring *ring);
 
 bool rf_try_lock(struct rf_binder *binder);
 void rf_lock(struct rf_binder *binder);
 /* Unlock, and bind what was released meanwhile: a thread that could not lock has left that to this one. */
 void rf_unlock(struct rf_ring *ring);
 
-/* Whether a planned batch is not taken yet. By the taker's own counts: plan_read, which another thread may be about to
- * store, would have the taker sleep for a batch that it has taken already. */
+/* Whether a planned batch is not taken yet. By what the threads that take count: plan_read, which another one may be
+ * about to store, would have one sleep for a batch that it has taken already. */
 bool rf_is_planned(const struct rf_ring *ring);
 
 /* Bump work_seq, and wake `count` sleepers, or RF_ALL. At a fast pace a smaller count wakes no worker while one
  * is awake, since that one looks before it sleeps, and otherwise no more workers than there are processors. */
 void rf_wake_workers(struct rf_ring *ring, uint32_t count);
-/* Under the takers' lock, before one sleeps on an unclaimed ticket: wake as many sleepers as there are such tickets,
+/* Under the take lock, before one sleeps on an unclaimed ticket: wake as many sleepers as there are such tickets,
  * even while others are awake, since those may be slow to come. */
 void rf_wake_claimers(struct rf_ring *ring);
-/* Under the takers' lock, when one begins to wait at a fast pace: now and then wake one sleeper more for unclaimed
+/* Under the take lock, when one begins to wait at a fast pace: now and then wake one sleeper more for unclaimed
  * tickets, while fewer are awake than there are processors. No caller relies on it. */
 void rf_wake_another(struct rf_ring *ring);
 

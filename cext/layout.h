@@ -49,7 +49,7 @@
 
 /* ---- the word of a cell: bits 0-3 state, 4-12 owner, 13-31 attempt, 32-63 low half of the ticket ----
  *
- * The owner of an AVAIL cell is the only lane that may claim it; 0: any lane may. */
+ * The owner of an AVAIL cell is the only stream whose worker may claim it; 0: any worker may. */
 
 enum rf_state { RF_EMPTY = 0, RF_AVAIL = 1, RF_CLAIMED = 2, RF_READY = 3, RF_FAILED = 4, RF_CANCELLED = 5 };
 
@@ -117,7 +117,7 @@ struct rf_record {
     _Atomic uint32_t rows;
     uint32_t rows_per_ticket;
     _Atomic uint32_t tickets;
-    uint32_t lane;            /* the only lane that may fill it; 0: any lane */
+    uint32_t stream;          /* the only stream whose worker may fill it; 0: any worker may */
     _Atomic uint32_t state;   /* enum rf_slot_state; this and what follows: for observers, and not trusted */
     _Atomic uint64_t held_ns; /* when the batch was taken that it holds, or held last */
 };
@@ -228,7 +228,7 @@ _Static_assert(sizeof(struct rf_worker) == RF_LINE, "two workers never share a p
 _Static_assert(sizeof(struct rf_record) == 64, "a record is one cache line");
 _Static_assert(sizeof(struct rf_failure) == RF_FAILURE_SIZE, "the plan counts RF_FAILURE_SIZE a cell");
 _Static_assert(RF_MAX_IDS <= RF_OWNER_MASK, "every worker id fits the owner bits");
-_Static_assert(RF_MAX_WORKERS <= RF_OWNER_MASK, "every lane fits the owner bits");
+_Static_assert(RF_MAX_WORKERS <= RF_OWNER_MASK, "every stream fits the owner bits");
 _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2 && ATOMIC_INT_LOCK_FREE == 2,
                "a lock in shared memory dies with its holder");
 
@@ -287,7 +287,7 @@ struct rf_claim { /* process-local; filled by rf_claim_next() */
     const struct rf_control *control;
     int64_t claimed_ns;
     int64_t work_ns;         /* what the ticket counts as; 0: the time from claim to publish */
-    uint32_t lane;           /* of the batch; 0: any worker may fill it */
+    uint32_t stream;         /* of the batch; 0: any worker may fill it */
     uint32_t rows_delivered; /* starts as rows; a whole batch says its own length */
 };
 

@@ -93,19 +93,19 @@ static void plan_batch(struct rf_ring *ring, const int64_t *indices, uint32_t ro
     uint64_t write = atomic_load_explicit(&binder->plan_write, memory_order_relaxed);
     uint64_t place = write % binder->capacity;
     binder->planned[place] = (struct rf_planned){
-        .epoch = epoch, .rows = rows, .version = version, .lane = binder->lane, .source = RF_NO_SLOT};
+        .epoch = epoch, .rows = rows, .version = version, .stream = binder->stream, .source = RF_NO_SLOT};
     memcpy(&binder->indices[write % binder->window * ring->geometry.rows], indices, rows * sizeof *indices);
     atomic_store_explicit(&binder->plan_write, write + 1, memory_order_release); /* pairs with bind_all() */
 }
 
 bool rf_plan(struct rf_ring *ring, const int64_t *indices, uint32_t rows, uint64_t epoch, uint32_t version)
 {
-    rf_lock_takers(ring);
+    rf_lock_taking(ring);
     bool fits = rows > 0 && rows <= ring->geometry.rows && rf_plan_room(ring) > 0;
     if (fits)
         plan_batch(ring, indices, rows, epoch, version);
-    rf_unlock_takers(ring);
+    rf_unlock_taking(ring);
     return fits;
 }
 
-void rf_set_lane(struct rf_ring *ring, uint32_t lane) { ring->binder->lane = lane; }
+void rf_set_stream(struct rf_ring *ring, uint32_t stream) { ring->binder->stream = stream; }

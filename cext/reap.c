@@ -101,7 +101,7 @@ static void take_back(struct rf_ring *ring, uint32_t slot, uint32_t cell, uint32
         blame_row(ring, &ring->workers[worker], slot, ticket, attempt, reaped);
     bool cancelled = ticket < ring->binder->cancel_upto;
     uint32_t next = attempt < RF_ATTEMPT_MAX ? attempt + 1 : attempt; /* must not spill into the ticket */
-    uint64_t back = rf_word(ticket, next, rf_binding_of(ring, slot)->lane, cancelled ? RF_CANCELLED : RF_AVAIL);
+    uint64_t back = rf_word(ticket, next, rf_binding_of(ring, slot)->stream, cancelled ? RF_CANCELLED : RF_AVAIL);
     /* B: release, pairs with the claim's acquire. No compare-exchange: its only other writer is dead. */
     atomic_store_explicit(&place->word, back, memory_order_seq_cst);
     reaped->claims += 1;

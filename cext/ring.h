@@ -10,7 +10,7 @@
  *   - the consumer goes by its own copies (internal.h) of all that it has written, and delivers what is sealed;
  *   - a worker reads a slot's record only after its claim; one live writer per row; READY means all rows are there;
  *   - only w, or the reaper of w, changes CLAIMED(w);
- *   - the consumer's threads look, plan, take and cancel under the takers' lock, which no thread holds while it sleeps;
+ *   - the consumer's threads look, plan, take and cancel under the take lock, which no thread holds while it sleeps;
  *   - each batch is taken once, in order; a held slot is never written; a cancelled batch is never delivered;
  *   - no batch beyond the border is taken before rf_begin() has taken the border away;
  *   - some sleeper is woken for every AVAIL, and the consumer for every final state or release it may wait on.
@@ -70,8 +70,8 @@ void rf_unreference(struct rf_ring *ring);
 
 /* Bytes of the indices that a consumer keeps, `capacity` batches of `rows` being planned ahead. */
 uint64_t rf_window_size(uint32_t capacity, uint32_t rows);
-/* How many more batches can be planned; how many are planned or bound, and not taken; how many of these are this turn's,
- * see rf_set_border(). */
+/* How many more batches can be planned; how many are planned or bound, and not taken; how many of these are this
+ * epoch's, see rf_set_border(). */
 uint32_t rf_plan_room(const struct rf_ring *ring);
 uint32_t rf_planned(const struct rf_ring *ring);
 uint32_t rf_left(const struct rf_ring *ring);
@@ -79,9 +79,10 @@ uint32_t rf_left(const struct rf_ring *ring);
 uint64_t rf_plan_taken(const struct rf_ring *ring);
 /* Plan one batch; false when there is no room. */
 bool rf_plan(struct rf_ring *ring, const int64_t *indices, uint32_t rows, uint64_t epoch, uint32_t version);
-/* Have the batches planned from now on be claimed by the workers of one lane only; 0: by any worker. Lanes are for what
- * must be read in order: a lane has one worker, so that no other worker reads ahead of it. Only by the engine. */
-void rf_set_lane(struct rf_ring *ring, uint32_t lane);
+/* Have the batches planned from now on be claimed by the worker of one stream only; 0: by any worker. A stream is what
+ * must be read in order: it has one worker, so that no other worker reads ahead of it. All iterables that one worker
+ * reads are one stream. Only by the engine. */
+void rf_set_stream(struct rf_ring *ring, uint32_t stream);
 /* Bind what can be bound. It wakes no thread that waits: rf_drop() and rf_reap() do. */
 void rf_bind(struct rf_ring *ring);
 
@@ -118,7 +119,7 @@ enum rf_answer {
     RF_ALARMED, /* rf_alarm() was called */
     RF_DAMAGED, /* what is shared was overwritten: see rf_damage_of() */
     /* Only by rf_next(), and RF_STALE by rf_wait_head(): what the engine is to resolve. */
-    RF_STALE,   /* the ring is at another turn */
+    RF_STALE,   /* the ring is at another epoch */
     RF_PLAN,    /* no more batches are planned than are to stay so */
     RF_DUE,     /* the time that the engine has set has come */
     RF_GAPS,    /* a row of the head batch has failed */
@@ -138,24 +139,24 @@ enum rf_room {              /* what is to be left to be filled when a batch is t
                RF_OWN_ROOM, /* a slot; or one is held alone, which the caller drops for this batch */
 };
 
-struct rf_terms { /* on which a caller takes without asking the engine */
-    int64_t turn;
-    uint32_t kept; /* batches of this turn that are to stay planned, whatever the low water is */
+struct rf_terms {     /* on which a caller takes without asking the engine */
+    int64_t epoch_id; /* tells the iterators of one loader apart, also two that read an epoch of one number */
+    uint32_t kept;    /* batches of this epoch that are to stay planned, whatever the low water is */
     enum rf_room room;
 };
 
-/* From any thread of the consumer: each call looks under the takers' lock, which no thread holds while it sleeps. */
+/* From any thread of the consumer: each call looks under the take lock, which no thread holds while it sleeps. */
 
-/* Have the batches be taken by callers of this turn only, those beyond the border too; rf_cancel() sets it to 0. */
-void rf_begin(struct rf_ring *ring, int64_t turn);
-/* What is planned from now on is the next turn's: workers fill it, and to callers of this turn it is not there. Until
+/* Have batches be taken by callers with this epoch id only, those beyond the border too; rf_cancel() sets it to 0. */
+void rf_begin(struct rf_ring *ring, int64_t epoch_id);
+/* What is planned from now on is the next epoch's: workers fill it, and to callers of this epoch it is not there. Until
  * rf_begin() or rf_cancel(). */
 void rf_set_border(struct rf_ring *ring);
 /* Have rf_next() answer RF_PLAN while no more batches than these are planned; 0: no more are to come. */
 void rf_set_low_water(struct rf_ring *ring, uint32_t batches);
 /* Have rf_next() answer RF_DUE from that time on, once a batch has been taken since; 0: never; below 0: at once. */
 void rf_set_due(struct rf_ring *ring, int64_t due_ns);
-/* What rf_wait_head() has waited in vain since a batch was taken, or a turn begun. */
+/* What rf_wait_head() has waited in vain since a batch was taken, or an epoch begun. */
 int64_t rf_waited_ns(struct rf_ring *ring);
 void rf_set_waited(struct rf_ring *ring, int64_t waited_ns);
 
@@ -166,12 +167,12 @@ enum rf_answer rf_next(struct rf_ring *ring, const struct rf_terms *terms, struc
 enum rf_answer rf_take(struct rf_ring *ring, struct rf_taken *taken);
 /* Whether the head batch is ready, and if not, why. */
 enum rf_answer rf_look(struct rf_ring *ring);
-/* Sleep until a look at this turn would answer neither RF_PENDING nor RF_HELD. */
-enum rf_answer rf_wait_head(struct rf_ring *ring, int64_t turn, int64_t deadline_ns);
+/* Sleep until a look at this epoch would answer neither RF_PENDING nor RF_HELD. */
+enum rf_answer rf_wait_head(struct rf_ring *ring, int64_t epoch_id, int64_t deadline_ns);
 /* Only while the head batch has no slot: a consumer without workers must then fill the batch itself. */
 enum rf_answer rf_wait_slot(struct rf_ring *ring, int64_t deadline_ns);
-/* The lane of the batch to be taken next; 0: any worker may fill it, or it has no slot. */
-uint32_t rf_head_lane(struct rf_ring *ring);
+/* The stream of the batch to be taken next; 0: any worker may fill it, or it has no slot. */
+uint32_t rf_head_stream(struct rf_ring *ring);
 /* Whether some slot is left to be filled: free, or bound. One that drains may be in quarantine, and never come back. */
 bool rf_has_room(const struct rf_ring *ring);
 /* Whether some slot besides the head batch's is left to be filled. With `lets_go` one that is held alone counts as one:
@@ -221,7 +222,7 @@ enum rf_slot_state rf_slot_state(const struct rf_ring *ring, uint32_t slot);
 
 /* ---- the consumer: ends ---- */
 
-/* Break off: drop the plan, cancel all that is bound, and start empty; no turn is under way any more. */
+/* Break off: drop the plan, cancel all that is bound, and start empty; no epoch is under way any more. */
 void rf_cancel(struct rf_ring *ring);
 /* Fence: bind all that is bound and not taken again, as other batches in other slots. The old slots drain; one that a
  * worker is in that cannot be ended is quarantined: it drains until that worker is proven dead and reaped. Whatever the
@@ -241,7 +242,7 @@ struct rf_consumer_report rf_report_consumer(const struct rf_ring *ring);
 struct rf_cursor { /* where a worker's next look starts: nothing below is AVAIL, unless the reaper was here since */
     uint64_t batch;
     uint32_t cell, reaps;
-    uint32_t lane; /* batches that this worker claims, besides those of lane 0; 0: all */
+    uint32_t stream; /* whose batches this worker claims, besides those of stream 0; 0: all batches */
     /* Only of a worker that yields: */
     bool yields;
     uint32_t passed_seq; /* the work_seq that it has passed on */

@@ -110,18 +110,18 @@ void rf_note_pid(struct rf_ring *ring, uint32_t worker, uint32_t pid)
 
 void rf_note_stall(struct rf_ring *ring, int64_t stall_ns)
 {
-    rf_lock_takers(ring);
+    rf_lock_taking(ring);
     if (RF_STATISTICS)
         atomic_store_explicit(&ring->control->wait_ns, 0, memory_order_relaxed);
     rf_count(&ring->binder->ledger.stall_ns, &ring->control->ledger.stall_ns, (uint64_t)stall_ns);
-    rf_unlock_takers(ring);
+    rf_unlock_taking(ring);
 }
 
 void rf_note_undelivered(struct rf_ring *ring, uint32_t batches, uint32_t samples)
 {
     struct rf_ledger *own = &ring->binder->ledger, *shown = &ring->control->ledger;
-    rf_lock_takers(ring);
+    rf_lock_taking(ring);
     rf_count(&own->undelivered_batches, &shown->undelivered_batches, batches);
     rf_count(&own->undelivered_samples, &shown->undelivered_samples, samples);
-    rf_unlock_takers(ring);
+    rf_unlock_taking(ring);
 }

@@ -1,68 +1,71 @@
-/* The consumer takes: it looks and takes, in any of its threads, each look under the takers' lock. See await.c. */
+/* The consumer takes: it looks and takes, in any of its threads, each look under the take lock. See await.c. */
 #include "internal.h"
 #include "os/wait.h"
 
 #define FAST_NS 20000   /* a sleep and a wake take about that */
 #define FASTEST_NS 3000 /* and a wake alone */
 
-/* ---- the takers' lock: before the binder's; held for microseconds, never while sleeping or in Python ---- */
+/* ---- the take lock: before the binder's; held for microseconds, never while sleeping or in Python ---- */
 
-void rf_lock_takers(struct rf_ring *ring)
+void rf_lock_taking(struct rf_ring *ring)
 {
-    for (unsigned attempt = 0; atomic_exchange_explicit(&ring->binder->taking, 1, memory_order_acquire); attempt++)
+    for (unsigned attempt = 0; atomic_exchange_explicit(&ring->binder->take_lock, 1, memory_order_acquire); attempt++)
         rf_yield(attempt);
 }
 
-void rf_unlock_takers(struct rf_ring *ring) { atomic_store_explicit(&ring->binder->taking, 0, memory_order_release); }
+void rf_unlock_taking(struct rf_ring *ring)
+{
+    atomic_store_explicit(&ring->binder->take_lock, 0, memory_order_release);
+}
 
 /* ---- settings of the engine ---- */
 
-void rf_begin(struct rf_ring *ring, int64_t turn)
+void rf_begin(struct rf_ring *ring, int64_t epoch_id)
 {
-    rf_lock_takers(ring);
-    ring->binder->turn = turn;
+    rf_lock_taking(ring);
+    ring->binder->epoch_id = epoch_id;
     ring->binder->waited_ns = 0;
     atomic_store_explicit(&ring->binder->border, RF_NO_BORDER, memory_order_relaxed);
-    rf_unlock_takers(ring);
+    rf_unlock_taking(ring);
 }
 
 void rf_set_border(struct rf_ring *ring)
 {
     struct rf_binder *binder = ring->binder;
-    rf_lock_takers(ring);
+    rf_lock_taking(ring);
     atomic_store_explicit(&binder->border, atomic_load_explicit(&binder->plan_write, memory_order_relaxed),
                           memory_order_relaxed);
-    rf_unlock_takers(ring);
+    rf_unlock_taking(ring);
 }
 
 void rf_set_low_water(struct rf_ring *ring, uint32_t batches)
 {
-    rf_lock_takers(ring);
+    rf_lock_taking(ring);
     ring->binder->low_water = batches;
-    rf_unlock_takers(ring);
+    rf_unlock_taking(ring);
 }
 
 void rf_set_due(struct rf_ring *ring, int64_t due_ns)
 {
-    rf_lock_takers(ring);
+    rf_lock_taking(ring);
     ring->binder->due_ns = due_ns;
     ring->binder->looked_at = rf_head(ring);
-    rf_unlock_takers(ring);
+    rf_unlock_taking(ring);
 }
 
 int64_t rf_waited_ns(struct rf_ring *ring)
 {
-    rf_lock_takers(ring);
+    rf_lock_taking(ring);
     int64_t waited_ns = ring->binder->waited_ns;
-    rf_unlock_takers(ring);
+    rf_unlock_taking(ring);
     return waited_ns;
 }
 
 void rf_set_waited(struct rf_ring *ring, int64_t waited_ns)
 {
-    rf_lock_takers(ring);
+    rf_lock_taking(ring);
     ring->binder->waited_ns = waited_ns;
-    rf_unlock_takers(ring);
+    rf_unlock_taking(ring);
 }
 
 /* ---- looking ---- */
@@ -80,20 +83,20 @@ struct rf_cell *rf_unfinished(const struct rf_ring *ring, uint64_t batch, uint32
     return NULL;
 }
 
-uint32_t rf_lane_of_head(const struct rf_ring *ring)
+uint32_t rf_stream_of_head(const struct rf_ring *ring)
 {
-    return rf_is_bound(ring) ? rf_binding_of(ring, rf_slot_of(ring, rf_head(ring)))->lane : 0;
+    return rf_is_bound(ring) ? rf_binding_of(ring, rf_slot_of(ring, rf_head(ring)))->stream : 0;
 }
 
-uint32_t rf_head_lane(struct rf_ring *ring)
+uint32_t rf_head_stream(struct rf_ring *ring)
 {
-    rf_lock_takers(ring);
-    uint32_t lane = rf_lane_of_head(ring);
-    rf_unlock_takers(ring);
-    return lane;
+    rf_lock_taking(ring);
+    uint32_t stream = rf_stream_of_head(ring);
+    rf_unlock_taking(ring);
+    return stream;
 }
 
-/* Whether all of this turn's batches are taken, and the head batch is the next turn's. */
+/* Whether all of this epoch's batches are taken, and the head batch is the next epoch's. */
 static bool is_at_border(const struct rf_ring *ring)
 {
     return atomic_load_explicit(&ring->binder->border, memory_order_relaxed) == rf_plan_taken(ring);
@@ -111,7 +114,7 @@ enum rf_answer rf_look_now(struct rf_ring *ring)
         return RF_TAKEABLE;
     if (atomic_load_explicit(&ring->binder->stop, memory_order_seq_cst))
         return RF_STOPPED;
-    if (over) /* ahead of an alarm: what is not filled for it is the next turn's */
+    if (over) /* ahead of an alarm: what is not filled for it is the next epoch's */
         return RF_DRY;
     if (atomic_load_explicit(&ring->binder->alarm, memory_order_seq_cst))
         return RF_ALARMED;
@@ -128,9 +131,9 @@ enum rf_answer rf_look(struct rf_ring *ring)
 {
     if (rf_is_copy(ring))
         return RF_STOPPED;
-    rf_lock_takers(ring);
+    rf_lock_taking(ring);
     enum rf_answer answer = rf_look_now(ring);
-    rf_unlock_takers(ring);
+    rf_unlock_taking(ring);
     return answer;
 }
 
@@ -226,7 +229,7 @@ static enum rf_answer look_on(struct rf_ring *ring, const struct rf_terms *terms
     const struct rf_binder *binder = ring->binder;
     if (atomic_load_explicit(&binder->stop, memory_order_relaxed)) /* also where a batch is ready */
         return RF_STOPPED;
-    if (terms->turn != binder->turn)
+    if (terms->epoch_id != binder->epoch_id)
         return RF_STALE;
     if (is_due(ring))
         return RF_DUE;
@@ -245,11 +248,11 @@ enum rf_answer rf_next(struct rf_ring *ring, const struct rf_terms *terms, struc
 {
     if (rf_is_copy(ring))
         return RF_STOPPED;
-    rf_lock_takers(ring);
+    rf_lock_taking(ring);
     enum rf_answer answer = look_on(ring, terms);
     if (answer == RF_TAKEABLE)
         answer = take(ring, taken);
-    rf_unlock_takers(ring);
+    rf_unlock_taking(ring);
     return answer;
 }
 
@@ -257,10 +260,10 @@ enum rf_answer rf_take(struct rf_ring *ring, struct rf_taken *taken)
 {
     if (rf_is_copy(ring))
         return RF_STOPPED;
-    rf_lock_takers(ring);
+    rf_lock_taking(ring);
     enum rf_answer answer = rf_look_now(ring);
     if (answer == RF_TAKEABLE)
         answer = take(ring, taken);
-    rf_unlock_takers(ring);
+    rf_unlock_taking(ring);
     return answer;
 }

@@ -59,7 +59,8 @@ void rf_wake_workers(struct rf_ring *ring, uint32_t count)
 
 void rf_wake_claimers(struct rf_ring *ring)
 {
-    uint32_t count = rf_lane_of_head(ring) ? RF_ALL : count_unclaimed(ring); /* a sleeper of another lane is no help */
+    /* A sleeper of another stream is no help. */
+    uint32_t count = rf_stream_of_head(ring) ? RF_ALL : count_unclaimed(ring);
     if (bump_work(ring) && count)
         rf_futex_wake(&ring->control->work_seq, (int)count);
 }

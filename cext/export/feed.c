@@ -14,7 +14,7 @@ static struct rf_part *part_of(struct rf_feed *feed, uint32_t part) { return &fe
 /* Whether this is a forked child's copy, whose lock may never be free. */
 static bool is_copy(const struct rf_feed *feed) { return feed->generation != rf_fork_generation(); }
 
-/* Waits for a caller inside, which a new turn or the stop of the ring sends away. */
+/* Waits for a caller inside, which a new epoch or the stop of the ring sends away. */
 static void set_ring(struct rf_feed *feed, struct rf_ring *ring, int64_t timeout_ns)
 {
     if (is_copy(feed))
@@ -36,14 +36,14 @@ static void detach(struct rf_feed *feed) { set_ring(feed, NULL, 0); }
 /* ---- taking, under the feed's lock ---- */
 
 /* Wait a slice for the head; whether to go on waiting for it. */
-static bool wait_head(struct rf_feed *feed, int64_t turn)
+static bool wait_head(struct rf_feed *feed, int64_t epoch_id)
 {
     struct rf_ring *ring = feed->ring;
     if (!ring || rf_look(ring) != RF_PENDING)
         return false;
     int64_t began_ns = rf_now_ns(), left_ns = feed->timeout_ns - rf_waited_ns(ring);
     int64_t until_ns = began_ns + (left_ns < RF_SLICE_NS ? left_ns : RF_SLICE_NS);
-    enum rf_answer answer = rf_wait_head(ring, turn, until_ns);
+    enum rf_answer answer = rf_wait_head(ring, epoch_id, until_ns);
     int64_t now_ns = rf_now_ns();
     if (answer == RF_PENDING)
         rf_check(ring);
@@ -53,12 +53,12 @@ static bool wait_head(struct rf_feed *feed, int64_t turn)
     return answer == RF_PENDING && now_ns >= until_ns && rf_waited_ns(ring) < feed->timeout_ns;
 }
 
-static bool wait_slice(struct rf_feed *feed, int64_t turn)
+static bool wait_slice(struct rf_feed *feed, int64_t epoch_id)
 {
     if (is_copy(feed))
         return false;
     pthread_mutex_lock(&feed->lock);
-    bool goes_on = wait_head(feed, turn);
+    bool goes_on = wait_head(feed, epoch_id);
     pthread_mutex_unlock(&feed->lock);
     return goes_on;
 }
@@ -72,9 +72,9 @@ static void hand_out(struct rf_handout *handout, struct rf_ring *ring, uint32_t 
 }
 
 /* The last batch of an epoch is Python's to take, which then runs what comes after it. */
-static enum rf_answer take(struct rf_feed *feed, int64_t turn, struct rf_handout *handout)
+static enum rf_answer take(struct rf_feed *feed, int64_t epoch_id, struct rf_handout *handout)
 {
-    const struct rf_terms terms = {.turn = turn, .kept = 1, .room = RF_ANY_ROOM};
+    const struct rf_terms terms = {.epoch_id = epoch_id, .kept = 1, .room = RF_ANY_ROOM};
     struct rf_taken taken;
     if (is_copy(feed))
         return RF_STALE;
@@ -108,70 +108,70 @@ static void give(struct rf_handout *handout, struct rf_ring *ring, uint32_t slot
     hand_out(handout, ring, slot, rows);
 }
 
-static enum rf_reply ask_begin(struct rf_feed *feed, int64_t step, int64_t *turn, char **error)
+static enum rf_reply ask_begin(struct rf_feed *feed, int64_t step, int64_t *epoch_id, char **error)
 {
     if (!rf_feed_may_ask())
         return failed(error, ENDING);
-    enum rf_reply reply = feed->asks->begin(feed, turn, error);
+    enum rf_reply reply = feed->asks->begin(feed, epoch_id, error);
     rf_feed_asked();
     atomic_store_explicit(&feed->step, step, memory_order_seq_cst);
-    atomic_store_explicit(&feed->untouched, reply == RF_REPLY_BATCH ? *turn : UNBEGUN, memory_order_seq_cst);
+    atomic_store_explicit(&feed->untouched, reply == RF_REPLY_BATCH ? *epoch_id : UNBEGUN, memory_order_seq_cst);
     if (reply == RF_REPLY_BATCH)
-        atomic_store_explicit(&feed->newest, *turn, memory_order_seq_cst);
+        atomic_store_explicit(&feed->newest, *epoch_id, memory_order_seq_cst);
     return reply;
 }
 
-static enum rf_reply begin_new(struct rf_feed *feed, int64_t step, int64_t *turn, char **error)
+static enum rf_reply begin_new(struct rf_feed *feed, int64_t step, int64_t *epoch_id, char **error)
 {
     int64_t untouched = atomic_load_explicit(&feed->untouched, memory_order_seq_cst);
     if (step == 0 || untouched == UNBEGUN)
-        return ask_begin(feed, step, turn, error);
+        return ask_begin(feed, step, epoch_id, error);
     bool is_ours = untouched != TOUCHED && atomic_load_explicit(&feed->step, memory_order_seq_cst) == step;
-    *turn = is_ours ? untouched : RF_NO_TURN;
+    *epoch_id = is_ours ? untouched : RF_NO_EPOCH;
     return RF_REPLY_BATCH;
 }
 
-static enum rf_reply ask_rest(struct rf_feed *feed, int64_t *turn, char **error)
+static enum rf_reply ask_rest(struct rf_feed *feed, int64_t *epoch_id, char **error)
 {
     if (!rf_feed_may_ask())
         return failed(error, ENDING);
     int64_t reached = atomic_load_explicit(&feed->reached, memory_order_seq_cst);
-    enum rf_reply reply = feed->asks->rest(feed, reached, turn, error);
+    enum rf_reply reply = feed->asks->rest(feed, reached, epoch_id, error);
     rf_feed_asked();
     return reply;
 }
 
-static enum rf_reply begin(uint64_t number, int64_t state, int64_t step, int64_t *turn, char **error)
+static enum rf_reply begin(uint64_t number, int64_t state, int64_t step, int64_t *epoch_id, char **error)
 {
     struct rf_feed *feed = rf_feed_find(number);
     if (!feed)
         return failed(error, GONE);
     enum rf_reply reply = RF_REPLY_BATCH;
-    *turn = state;
+    *epoch_id = state;
     if (state == RF_REST)
-        reply = ask_rest(feed, turn, error);
+        reply = ask_rest(feed, epoch_id, error);
     else if (state == RF_NEW)
-        reply = begin_new(feed, step, turn, error);
+        reply = begin_new(feed, step, epoch_id, error);
     if (state != RF_REST && reply == RF_REPLY_BATCH &&
-        *turn == atomic_load_explicit(&feed->newest, memory_order_seq_cst))
+        *epoch_id == atomic_load_explicit(&feed->newest, memory_order_seq_cst))
         atomic_store_explicit(&feed->reached, step, memory_order_seq_cst);
     rf_feed_unreference(feed);
     return reply;
 }
 
-static enum rf_reply ask_next(struct rf_feed *feed, int64_t turn, struct rf_handout *handout, char **error)
+static enum rf_reply ask_next(struct rf_feed *feed, int64_t epoch_id, struct rf_handout *handout, char **error)
 {
     if (!rf_feed_may_ask())
         return failed(error, ENDING);
-    enum rf_reply reply = feed->asks->next(feed, turn, handout, error);
+    enum rf_reply reply = feed->asks->next(feed, epoch_id, handout, error);
     rf_feed_asked();
     return reply;
 }
 
 /* An iteration has no batch of this step. */
-static void count_error(struct rf_feed *feed, int64_t turn)
+static void count_error(struct rf_feed *feed, int64_t epoch_id)
 {
-    if (atomic_load_explicit(&feed->untouched, memory_order_seq_cst) == turn)
+    if (atomic_load_explicit(&feed->untouched, memory_order_seq_cst) == epoch_id)
         atomic_fetch_add_explicit(&feed->step, 1, memory_order_seq_cst);
 }
 
@@ -186,44 +186,44 @@ static bool is_interrupted(struct rf_feed *feed)
     return heard != told;
 }
 
-static enum rf_reply wait(uint64_t number, int64_t turn, char **error)
+static enum rf_reply wait(uint64_t number, int64_t epoch_id, char **error)
 {
     struct rf_feed *feed = rf_feed_find(number);
     if (!feed)
         return failed(error, GONE);
-    enum rf_reply reply = wait_slice(feed, turn) ? RF_REPLY_LATER : RF_REPLY_BATCH;
+    enum rf_reply reply = wait_slice(feed, epoch_id) ? RF_REPLY_LATER : RF_REPLY_BATCH;
     if (reply == RF_REPLY_LATER && is_interrupted(feed)) {
-        count_error(feed, turn);
+        count_error(feed, epoch_id);
         reply = failed(error, INTERRUPTED);
     }
     rf_feed_unreference(feed);
     return reply;
 }
 
-static enum rf_reply next_of(struct rf_feed *feed, int64_t turn, struct rf_handout *handout, char **error)
+static enum rf_reply next_of(struct rf_feed *feed, int64_t epoch_id, struct rf_handout *handout, char **error)
 {
-    if (turn == RF_OVER)
+    if (epoch_id == RF_OVER)
         return RF_REPLY_END;
-    enum rf_answer answer = take(feed, turn, handout);
+    enum rf_answer answer = take(feed, epoch_id, handout);
     if (answer == RF_STOPPED) /* Python may be ending */
         return failed(error, CLOSED);
-    return answer == RF_TAKEABLE ? RF_REPLY_BATCH : ask_next(feed, turn, handout, error);
+    return answer == RF_TAKEABLE ? RF_REPLY_BATCH : ask_next(feed, epoch_id, handout, error);
 }
 
-static enum rf_reply next(uint64_t number, int64_t turn, struct rf_handout *handout, char **error)
+static enum rf_reply next(uint64_t number, int64_t epoch_id, struct rf_handout *handout, char **error)
 {
     struct rf_feed *feed = rf_feed_find(number);
     if (!feed)
         return failed(error, GONE);
     *handout = (struct rf_handout){0};
-    enum rf_reply reply = next_of(feed, turn, handout, error);
+    enum rf_reply reply = next_of(feed, epoch_id, handout, error);
     if (reply == RF_REPLY_ERROR) {
-        count_error(feed, turn);
+        count_error(feed, epoch_id);
         rf_feed_unreference(feed);
         return reply;
     }
     handout->feed = feed;
-    int64_t expected = turn;
+    int64_t expected = epoch_id;
     atomic_compare_exchange_strong_explicit(&feed->untouched, &expected, TOUCHED, memory_order_seq_cst,
                                             memory_order_seq_cst);
     if (reply == RF_REPLY_END || handout->rows > feed->rows)

@@ -9,7 +9,7 @@
  * at a time. Between two waits the framework can cancel the step.
  *
  * A step that brings no batch (Ctrl-C, the deadline) is gone for an iteration of a known number of steps, but its batch
- * is not: when the steps are done, begin() with RF_REST gives the turn again, for as long as its epoch has batches.
+ * is not: when the steps are done, begin() with RF_REST gives the epoch id again, for as long as its epoch has batches.
  */
 #ifndef RF_FEED_H
 #define RF_FEED_H
@@ -20,8 +20,8 @@
 
 struct rf_feed;
 
-enum { RF_NEW = -1, RF_REST = -2 }; /* states of an iteration without a turn: at its first step, after its last */
-enum { RF_NO_TURN = 0, RF_OVER = -1 };
+enum { RF_NEW = -1, RF_REST = -2 }; /* states of an iteration without an epoch id: at its first step, after its last */
+enum { RF_NO_EPOCH = 0, RF_OVER = -1 };
 
 enum rf_reply {
     RF_REPLY_BATCH,
@@ -45,11 +45,11 @@ struct rf_handout { /* a batch on its way out, or, without a ring, the end of th
 };
 
 struct rf_callbacks { /* how Python is asked. *error is malloc()ed text */
-    enum rf_reply (*begin)(struct rf_feed *feed, int64_t *turn, char **error);
+    enum rf_reply (*begin)(struct rf_feed *feed, int64_t *epoch_id, char **error);
     /* On success by way of give(). */
-    enum rf_reply (*next)(struct rf_feed *feed, int64_t turn, struct rf_handout *handout, char **error);
-    /* The newest turn, whose iteration has come to `step`, if that was its last and batches are left; else RF_OVER. */
-    enum rf_reply (*rest)(struct rf_feed *feed, int64_t step, int64_t *turn, char **error);
+    enum rf_reply (*next)(struct rf_feed *feed, int64_t epoch_id, struct rf_handout *handout, char **error);
+    /* The newest epoch id, whose iteration has come to `step`, if that was its last and batches are left; or RF_OVER */
+    enum rf_reply (*rest)(struct rf_feed *feed, int64_t step, int64_t *epoch_id, char **error);
     /* The number of the last Ctrl-C that Python's main thread has heard and does not get to, perhaps because it waits
      * for us; `told` if there is none but that one. Asked again and again while a batch is waited for. */
     uint32_t (*interrupted)(uint32_t told, int64_t now_ns);
@@ -68,7 +68,7 @@ struct rf_feed_calls {
     void *(*owner)(const struct rf_feed *feed); /* NULL after end() */
 
     /* In a forked child these do nothing; elsewhere they wait for a caller inside: without the GIL.
-     * Have callers take from this ring, waiting for a batch up to `timeout_ns`. The turn that they come from is over. */
+     * Have callers take from this ring, waiting for a batch up to `timeout_ns`. The epoch before is over. */
     void (*attach)(struct rf_feed *feed, struct rf_ring *ring, int64_t timeout_ns);
     /* Take from no ring any more, and keep none. */
     void (*detach)(struct rf_feed *feed);
@@ -80,16 +80,16 @@ struct rf_feed_calls {
 
     /* ---- for the other C code ---- */
 
-    /* The turn of an iteration at a step, from its state: the turn that it has had, or
+    /* The epoch id of an iteration at a step, from its state: the epoch id that it has had, or
      *   RF_NEW   that of a new epoch for its first step; for a later one, whose first batches were errors, that of the
-     *            newest epoch, if no batch of it was given yet, else RF_NO_TURN
+     *            newest epoch, if no batch of it was given yet, else RF_NO_EPOCH
      *   RF_REST  that of the newest epoch if it has batches left though its iteration has no steps, else RF_OVER. */
-    enum rf_reply (*begin)(uint64_t number, int64_t state, int64_t step, int64_t *turn, char **error);
-    /* Wait for the next batch of that turn, RF_SLICE_NS at most. LATER: call again. BATCH: call next(). ERROR: Ctrl-C
+    enum rf_reply (*begin)(uint64_t number, int64_t state, int64_t step, int64_t *epoch_id, char **error);
+    /* Wait for the next batch of that epoch, RF_SLICE_NS at most. LATER: call again. BATCH: call next(). ERROR: Ctrl-C
      * has come, and no batch is lost. */
-    enum rf_reply (*wait)(uint64_t number, int64_t turn, char **error);
-    /* The next batch of that turn. Unless it is an error, done() must follow. */
-    enum rf_reply (*next)(uint64_t number, int64_t turn, struct rf_handout *handout, char **error);
+    enum rf_reply (*wait)(uint64_t number, int64_t epoch_id, char **error);
+    /* The next batch of that epoch. Unless it is an error, done() must follow. */
+    enum rf_reply (*next)(uint64_t number, int64_t epoch_id, struct rf_handout *handout, char **error);
     uint32_t (*parts)(const struct rf_feed *feed);
     /* One more hold on the slot and the ring, which let_go() ends; NULL without memory. */
     void *(*hold)(const struct rf_handout *handout);

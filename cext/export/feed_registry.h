@@ -22,9 +22,9 @@ struct rf_feed {
     struct rf_ring *ring; /* whose batches are taken; NULL: none */
     int64_t timeout_ns;
 
-    _Atomic int64_t untouched; /* the newest turn while it has given nothing, or TOUCHED or UNBEGUN */
+    _Atomic int64_t untouched; /* the newest epoch id while its epoch has given nothing, or TOUCHED or UNBEGUN */
     _Atomic int64_t step;      /* at which its iteration will ask again: one more with each error */
-    _Atomic int64_t newest;    /* turn */
+    _Atomic int64_t newest;    /* the newest epoch id */
     _Atomic int64_t reached;   /* the step that its iteration has come to */
     _Atomic uint32_t told;     /* of which Ctrl-C */
 

@@ -4,11 +4,11 @@
  * opened it (the declarations are those of tensorflow/c/{ops,kernels,tf_tensor,tf_status}.h, unchanged since 2.4). Where
  * something is missing it registers nothing, and ringfeed falls back to Python.
  *
- *   RingfeedTurn   state, step -> the turn of this iteration: its state, or, if that is negative, a new epoch's or the
- *                  rest of one (feed.h); and whether its next batch is still to be waited for
- *   RingfeedWait   turn -> the same after a little while. A loop in TensorFlow's graph calls it again, and ends when
- *                  TensorFlow has cancelled the iteration, of which an op against the C API is not told.
- *   RingfeedBatch  turn -> the next batch of its epoch, over the memory of the slot, which its tensors hold. With one
+ *   RingfeedEpoch  state, step -> the epoch id of this iteration: its state, or, if that is negative, the id of a new
+ *                  epoch or of the rest of one (feed.h); and whether its next batch is still to be waited for
+ *   RingfeedWait   epoch_id -> the same after a little while. A loop in TensorFlow's graph calls it again, and ends
+ *                  when TensorFlow has cancelled the iteration, of which an op against the C API is not told.
+ *   RingfeedBatch  epoch_id -> the next batch of its epoch, over the slot's memory, which its tensors hold. With one
  *                  output more than a batch has leaves, the first says whether there was one: at the end of the epoch
  *                  come false and tensors without content, instead of an error.
  */
@@ -135,12 +135,12 @@ static TF_Tensor *scalar(int type, const void *value, size_t size)
     return tensor;
 }
 
-/* Wait a little for the next batch of this turn, and put out whether it is still to be waited for. */
-static void wait_and_put(struct kernel *kernel, TF_OpKernelContext *context, TF_Status *status, int64_t turn,
+/* Wait a little for the next batch of this epoch, and put out whether it is still to be waited for. */
+static void wait_and_put(struct kernel *kernel, TF_OpKernelContext *context, TF_Status *status, int64_t epoch_id,
                          int output)
 {
     char *error = NULL;
-    enum rf_reply reply = calls->wait(kernel->feed, turn, &error);
+    enum rf_reply reply = calls->wait(kernel->feed, epoch_id, &error);
     bool waits = reply == RF_REPLY_LATER;
     if (reply == RF_REPLY_ERROR)
         fail_with(context, status, error);
@@ -148,30 +148,30 @@ static void wait_and_put(struct kernel *kernel, TF_OpKernelContext *context, TF_
         fail(context, status, NULL);
 }
 
-static void compute_turn(void *kernel, TF_OpKernelContext *context)
+static void compute_epoch(void *kernel, TF_OpKernelContext *context)
 {
     TF_Status *status = TF.NewStatus();
-    int64_t state, step, turn;
+    int64_t state, step, epoch_id;
     char *error = NULL;
     if (!kernel || !read_input(context, status, 0, &state) || !read_input(context, status, 1, &step))
         fail(context, status, kernel ? NULL : "out of memory");
-    else if (calls->begin(((struct kernel *)kernel)->feed, state, step, &turn, &error) != RF_REPLY_BATCH)
+    else if (calls->begin(((struct kernel *)kernel)->feed, state, step, &epoch_id, &error) != RF_REPLY_BATCH)
         fail_with(context, status, error);
-    else if (!put(context, status, 0, scalar(TF_INT64, &turn, sizeof turn)))
+    else if (!put(context, status, 0, scalar(TF_INT64, &epoch_id, sizeof epoch_id)))
         fail(context, status, NULL);
     else
-        wait_and_put(kernel, context, status, turn, 1);
+        wait_and_put(kernel, context, status, epoch_id, 1);
     TF.DeleteStatus(status);
 }
 
 static void compute_wait(void *kernel, TF_OpKernelContext *context)
 {
     TF_Status *status = TF.NewStatus();
-    int64_t turn;
-    if (!kernel || !read_input(context, status, 0, &turn))
+    int64_t epoch_id;
+    if (!kernel || !read_input(context, status, 0, &epoch_id))
         fail(context, status, kernel ? NULL : "out of memory");
     else
-        wait_and_put(kernel, context, status, turn, 0);
+        wait_and_put(kernel, context, status, epoch_id, 0);
     TF.DeleteStatus(status);
 }
 
@@ -211,11 +211,11 @@ static void compute_batch(void *kernel, TF_OpKernelContext *context)
 {
     TF_Status *status = TF.NewStatus();
     struct rf_handout handout;
-    int64_t turn = -1;
+    int64_t epoch_id = -1;
     char *error = NULL;
-    if (!kernel || !read_input(context, status, 0, &turn)) {
+    if (!kernel || !read_input(context, status, 0, &epoch_id)) {
         fail(context, status, kernel ? NULL : "out of memory");
-    } else if (calls->next(((struct kernel *)kernel)->feed, turn, &handout, &error) == RF_REPLY_ERROR) {
+    } else if (calls->next(((struct kernel *)kernel)->feed, epoch_id, &handout, &error) == RF_REPLY_ERROR) {
         fail_with(context, status, error);
     } else {
         put_batch(context, status, &handout);
@@ -246,9 +246,9 @@ struct form {
 };
 
 static const struct form FORMS[] = {
-    {"RingfeedTurn", {"state: int64", "step: int64"}, {"turn: int64", "waits: bool"}, NULL, compute_turn},
-    {"RingfeedWait", {"turn: int64"}, {"waits: bool"}, NULL, compute_wait},
-    {"RingfeedBatch", {"turn: int64"}, {"leaves: types"}, "types: list(type) >= 1", compute_batch},
+    {"RingfeedEpoch", {"state: int64", "step: int64"}, {"epoch_id: int64", "waits: bool"}, NULL, compute_epoch},
+    {"RingfeedWait", {"epoch_id: int64"}, {"waits: bool"}, NULL, compute_wait},
+    {"RingfeedBatch", {"epoch_id: int64"}, {"leaves: types"}, "types: list(type) >= 1", compute_batch},
 };
 
 static bool add_op(const struct form *form, TF_Status *status)

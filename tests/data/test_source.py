@@ -72,7 +72,7 @@ PARTS = {
     "batches": ["data.batches"],
     "streams": [
         "iterables.opening",
-        "iterables.state_taker",
+        "iterables.state_recorder",
         "iterables.states",
         "iterables.stream",
         "iterables.stream_reader",

@@ -289,8 +289,8 @@ class Interrupting:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.intake, name)
 
-    def take(self, turn: int) -> bool:
-        taken: bool = self.intake.take(turn)
+    def take(self, epoch_id: int) -> bool:
+        taken: bool = self.intake.take(epoch_id)
         if self.times and taken:
             self.times -= 1
             raise KeyboardInterrupt

@@ -34,16 +34,16 @@ def loader() -> Iterator[ringfeed.Loader]:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The turns of which the engine was asked for a batch."""
-    turns: list[int] = []
+    """The ids of the epochs of which the engine was asked for a batch."""
+    ids: list[int] = []
     original = EpochRunner.resolve
 
-    def counting(self: EpochRunner, turn: int, *arguments: Any, **others: Any) -> None:
-        turns.append(turn)
-        original(self, turn, *arguments, **others)
+    def counting(self: EpochRunner, epoch_id: int, *arguments: Any, **others: Any) -> None:
+        ids.append(epoch_id)
+        original(self, epoch_id, *arguments, **others)
 
     monkeypatch.setattr(EpochRunner, "resolve", counting)
-    return turns
+    return ids
 
 
 def all_ready(loader: ringfeed.Loader) -> None:

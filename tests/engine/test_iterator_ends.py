@@ -124,10 +124,10 @@ def test_a_handler_that_takes_between_the_look_and_the_take(monkeypatch: pytest.
         seen = [next(iterator)[0]]
         original = Waiter.wait
 
-        def wait(self: Waiter, build: Any, turn: int, *, wait_for_slots: bool) -> None:
+        def wait(self: Waiter, build: Any, epoch_id: int, *, wait_for_slots: bool) -> None:
             monkeypatch.setattr(Waiter, "wait", original)
             gate.opened.set()
-            original(self, build, turn, wait_for_slots=wait_for_slots)
+            original(self, build, epoch_id, wait_for_slots=wait_for_slots)
             seen.extend([next(iterator)[0] for _ in range(3)])
 
         engine.intake.own_wait_ns = 0
@@ -193,12 +193,12 @@ def test_a_hook_that_runs_during_a_wait_reaches_the_next_batch(monkeypatch: pyte
     seen: list[int] = []
     original = Waiter.wait
 
-    def wait(waiter: Waiter, build: Any, turn: int, *, wait_for_slots: bool) -> None:
+    def wait(waiter: Waiter, build: Any, epoch_id: int, *, wait_for_slots: bool) -> None:
         if len(seen) == 95 and not dataset.ended:
             wait_until(lambda: waiter._parts.observer.states().count("ready") >= 3)  # behind it, as they were before
             feed.run_hook("on_epoch_end")
             dataset.changed.set()
-        original(waiter, build, turn, wait_for_slots=wait_for_slots)
+        original(waiter, build, epoch_id, wait_for_slots=wait_for_slots)
 
     monkeypatch.setattr(Waiter, "wait", wait)
     feed = DatasetFeed(dataset, workers=2, backend="thread", slots=6, timeout_s=FOREVER_S)

@@ -75,7 +75,7 @@ def test_a_handler_that_ends_the_epoch_of_the_batch_being_settled(act: str, monk
 
 
 def test_an_answer_may_be_out_of_date(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That the ring was empty, or at another turn, ends no epoch of which batches are planned by now."""
+    """That the ring was empty, or at another epoch, ends no epoch of which batches are planned by now."""
     with ringfeed.Loader(Oracle(40), batch_size=4, workers=1, backend="thread") as loader:
         batches = iter(loader)
         original = Engine.resolve

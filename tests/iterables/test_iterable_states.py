@@ -13,9 +13,9 @@ import pytest
 
 from ringfeed._classes import is_iterable
 from ringfeed.errors import StateError
-from ringfeed.iterables import opening, state_taker
+from ringfeed.iterables import opening, state_recorder
 from ringfeed.iterables.round_robin import RoundRobinEpoch
-from ringfeed.iterables.state_taker import StateTaker
+from ringfeed.iterables.state_recorder import StateRecorder
 from ringfeed.iterables.states import ENTRIES, HEAD, LARGEST, MOST_SIZE, State, StreamStates, encoded, states_size
 from ringfeed.iterables.states import UnfitError as Unfit
 from ringfeed.orders.custom import IteratedEpoch
@@ -158,13 +158,13 @@ class Counter:
         self.at = state["at"]
 
 
-def read(counter: Counter, taker: StateTaker, elements: int, *, each_ns: int) -> None:
+def read(counter: Counter, recorder: StateRecorder, elements: int, *, each_ns: int) -> None:
     """Read elements as a stream does."""
     while counter.at < elements:
-        text = taker.take(counter.at) if counter.at >= taker.due else None
+        text = recorder.take(counter.at) if counter.at >= recorder.due else None
         counter.now_ns += each_ns
         if text is not None:
-            taker.keep(counter.at, text)
+            recorder.keep(counter.at, text)
         counter.at += 1
 
 
@@ -176,10 +176,10 @@ def read(counter: Counter, taker: StateTaker, elements: int, *, each_ns: int) ->
 def test_how_often_a_state_is_taken(monkeypatch: pytest.MonkeyPatch, cost_ns: int, slots: int, batches: int) -> None:
     """As often as it takes no more than a hundredth of the time, every 64 batches in any case."""
     counter, states = Counter(cost_ns=cost_ns), kept(1)
-    monkeypatch.setattr(state_taker, "now_ns", lambda: counter.now_ns)
-    taker = StateTaker(states, 0, 0, ROWS, slots)
-    taker.begin(counter, None)
-    read(counter, taker, 200 * ROWS, each_ns=1000)
+    monkeypatch.setattr(state_recorder, "now_ns", lambda: counter.now_ns)
+    recorder = StateRecorder(states, 0, 0, ROWS, slots)
+    recorder.begin(counter, None)
+    read(counter, recorder, 200 * ROWS, each_ns=1000)
     steps = set(np.diff(counter.asked[1:]).tolist())
     assert counter.asked[0] == 1
     assert steps == {batches * ROWS}
@@ -190,11 +190,11 @@ def test_how_often_a_state_is_taken(monkeypatch: pytest.MonkeyPatch, cost_ns: in
 def test_a_state_that_does_not_change_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first is kept only when the second differs."""
     counter, states = Counter(), kept(1)
-    monkeypatch.setattr(state_taker, "now_ns", lambda: counter.now_ns)
+    monkeypatch.setattr(state_recorder, "now_ns", lambda: counter.now_ns)
     counter.state_dict = lambda: {"at": 7}  # type: ignore[method-assign]
-    taker = StateTaker(states, 0, 0, ROWS, 4)
-    taker.begin(counter, None)
-    read(counter, taker, 100 * ROWS, each_ns=1)
+    recorder = StateRecorder(states, 0, 0, ROWS, 4)
+    recorder.begin(counter, None)
+    read(counter, recorder, 100 * ROWS, each_ns=1)
     assert states.find(0, 0, 10**6) is None
     why = "is the same after 1 and after 21 elements, so it does not say where it is"
     assert states.refusal() == (0, why)

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-OF_PEOPLE = re.compile(r"\b(who|whom|whoever|nobody|somebody|anybody)\b", re.IGNORECASE)
+OF_PEOPLE = re.compile(r"\b(who|whom|whoever|nobody|somebody|anybody|takers?)\b", re.IGNORECASE)
 WRITTEN = {".py", ".pyi", ".pyx", ".pxd", ".pxi", ".h", ".c"}
 FOLDERS = ("src", "cext", "bench", "examples")
 PAGES = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "bench/README.md")

@@ -146,8 +146,8 @@ def cut(stop: int, rows: int = 4, start: int = 0) -> list[list[int]]:
 def reader_pid(loader: Loader) -> int:
     """Return the process that reads."""
     pool = pool_of(loader)
-    lanes = pool._handshake.lanes
-    return next(worker.pid for number, worker in pool._roster.workers.items() if lanes[number] == 1)
+    streams = pool._handshake.streams
+    return next(worker.pid for number, worker in pool._roster.workers.items() if streams[number] == 1)
 
 
 # ---- what comes ----

@@ -205,13 +205,13 @@ def test_a_call_that_is_not_carried_out_is_made_again_so_often() -> None:
     assert dispatch.broken(flight) is job
 
 
-def test_a_lane_stays_with_its_actor_and_moves_as_a_whole() -> None:
+def test_a_stream_stays_with_its_actor_and_moves_as_a_whole() -> None:
     """Its rows are made in their order."""
     dispatch = Dispatch(ATTEMPTS)
     dispatch.join(0, "a")
     dispatch.join(1, "b")
     for number in range(2):
-        dispatch.add(Job(f"ticket {number}", number, (number,), lane=7))
+        dispatch.add(Job(f"ticket {number}", number, (number,), stream=7))
     made = send(dispatch)
     assert [(actor, rows) for actor, _, rows in made] == [(0, (0,)), (0, (1,))]
     dispatch.tick(FIRST_S + 1)
@@ -309,11 +309,11 @@ class Model(RuleBasedStateMachine):
         self.queues[self.number] = []
         self.dispatch.join(self.number, node)
 
-    @rule(rows=st.integers(1, 3), lane=st.sampled_from([None, None, 0, 1]))
-    def add(self, rows: int, lane: int | None) -> None:
+    @rule(rows=st.integers(1, 3), stream=st.sampled_from([None, None, 0, 1]))
+    def add(self, rows: int, stream: int | None) -> None:
         """Claim a ticket."""
         self.number += 1
-        self.dispatch.add(Job(self.number, self.number, tuple(range(rows)), lane))
+        self.dispatch.add(Job(self.number, self.number, tuple(range(rows)), stream))
         self.added += [(self.number, row) for row in range(rows)]
 
     @rule()

@@ -300,7 +300,7 @@ def test_drop_goes_on_at_the_border() -> None:
     stage.fill()
     stage.flow.took(second, second.serial)
     stage.flow.ask(second, 2, None)
-    assert (second.turn, second.lost) == (2, SLOTS - 1)
+    assert (second.epoch_id, second.lost) == (2, SLOTS - 1)
 
 
 def test_a_wait_without_end_is_an_error() -> None:

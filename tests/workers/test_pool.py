@@ -305,7 +305,7 @@ def test_iterators_from_several_threads() -> None:
             thread.start()
         for thread in threads:
             thread.join(120)
-        newest = max(made, key=lambda iterator: iterator.turn)
+        newest = max(made, key=lambda iterator: iterator.epoch_id)
         for older in made:
             if older is not newest:
                 with pytest.raises(ringfeed.SupersededError):

@@ -18,7 +18,7 @@ class Ring:
     ids = 3
 
     def __init__(self) -> None:
-        self.head_lane = 0
+        self.head_stream = 0
         self.slots = ["filling", "free"]
         self.since_ns, self.samples, self.claims = [0] * 3, [0] * 3, [0] * 3
 
@@ -95,9 +95,9 @@ def test_where_nobody_comes_all_are_due(ring: Ring, watchdog: Watchdog) -> None:
     assert watchdog.due_ns({0: 1, 1: 2}, HOUR_NS) == {}
 
 
-def test_only_the_lane_of_the_head_is_due(ring: Ring, watchdog: Watchdog) -> None:
+def test_only_the_stream_of_the_head_is_due(ring: Ring, watchdog: Watchdog) -> None:
     """The others have nothing to do."""
-    ring.head_lane = 2
+    ring.head_stream = 2
     assert set(watchdog.due_ns({0: 1, 1: 2, 2: 3}, 1)) == {1}
 
 

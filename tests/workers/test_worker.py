@@ -63,7 +63,7 @@ class Bench:
             offsets=self.plan.layout.offsets,
             sizes=self.segment.sizes,
             number=0,
-            lane=0,
+            stream=0,
             workers=1,
             starts=0,
             version=version,

@@ -200,7 +200,7 @@ class Source(ABC):
         raise NotImplementedError
 
     def cut(self, indices: Indices, workers: int) -> Iterable[tuple[Indices, int]]:  # noqa: ARG002 - see streams
-        """Cut indices into what may be planned together: each part, and the lane whose worker fills it (0: any)."""
+        """Cut indices into what may be planned together: each part, and the stream whose worker fills it (0: any)."""
         return [(indices, 0)] if len(indices) else []
 
     def settle(self, lease: Lease, rows: int, epoch: Any) -> Delivery:  # noqa: ARG002 - see streams

@@ -44,10 +44,10 @@ cdef class Intake:
     cdef readonly bint settled
     cdef public object error
     """What an iterator raises once no batch is kept; None when it was raised."""
-    cdef public int64_t error_turn
-    """The turn of the iterators that raise it."""
+    cdef public int64_t error_epoch_id
+    """The epoch id of the iterators that raise it."""
     cdef bint private
-    cdef int64_t kept_turn
+    cdef int64_t kept_epoch_id
     cdef uint64_t error_place
 
     def __cinit__(self, Ring ring not None, Fields fields not None, spec, uint32_t rows):
@@ -71,12 +71,12 @@ cdef class Intake:
 
     # ---- by the engine ----
 
-    def take(self, int64_t turn):
-        """Take the head batch and keep it, for callers of this turn; whether it was ready."""
+    def take(self, int64_t epoch_id):
+        """Take the head batch and keep it, for callers with this epoch id; whether it was ready."""
         cdef Lease lease = None if self.ring is None else self.ring.take()
         if lease is None:
             return False
-        self.kept_turn = turn
+        self.kept_epoch_id = epoch_id
         self.kept_rows = None
         self.settled = False
         self.kept = lease
@@ -122,7 +122,7 @@ cdef class Intake:
         stats.skipped += loss.skipped
         if loss.error is not None:
             self.error = loss.error
-            self.error_turn = self.kept_turn
+            self.error_epoch_id = self.kept_epoch_id
             self.error_place = self.kept.taken.place + 1
         return 0
 
@@ -142,12 +142,12 @@ cdef class Intake:
 
     # ---- by iterators ----
 
-    cdef Lease next(self, int64_t turn, object lock, c.rf_answer *answer, uint32_t *rows, bint *private):
+    cdef Lease next(self, int64_t epoch_id, object lock, c.rf_answer *answer, uint32_t *rows, bint *private):
         """Return the lease of the next batch, if no decision is due; None with the answer otherwise."""
         cdef Ring ring = self.ring  # held by this call, too: another thread may let go of it during the wait
         cdef Lease lease
         private[0] = False
-        if self.kept is not None and turn == self.kept_turn:
+        if self.kept is not None and epoch_id == self.kept_epoch_id:
             answer[0] = c.RF_GAPS
             if not self.settled:
                 return None
@@ -160,31 +160,31 @@ cdef class Intake:
         if ring is None or self.error is not None:
             return None
         lease = Lease.__new__(Lease)
-        self.terms.turn = turn
+        self.terms.epoch_id = epoch_id
         answer[0] = ring.next(&self.terms, lease)
-        if answer[0] == c.RF_PENDING and self.own_wait_ns and self.wait(ring, turn, lock):
+        if answer[0] == c.RF_PENDING and self.own_wait_ns and self.wait(ring, epoch_id, lock):
             if self.kept is not None:
                 return None
-            self.terms.turn = turn  # another thread's may have come in
+            self.terms.epoch_id = epoch_id  # another thread's may have come in
             answer[0] = ring.next(&self.terms, lease)
         rows[0] = min(lease.taken.rows, self.most_rows)
         return lease if answer[0] == c.RF_TAKEABLE else None
 
-    cdef void put_back(self, Lease lease, uint32_t rows, bint private, int64_t turn) noexcept:
+    cdef void put_back(self, Lease lease, uint32_t rows, bint private, int64_t epoch_id) noexcept:
         """Keep a batch that was not handed out, unless another thread's is kept."""
         if self.kept is None:
-            self.kept_turn = turn
+            self.kept_epoch_id = epoch_id
             self.kept_rows = rows
             self.private = private
             self.settled = True
             self.kept = lease
 
-    cdef bint wait(self, Ring ring, int64_t turn, object lock) except -1:
+    cdef bint wait(self, Ring ring, int64_t epoch_id, object lock) except -1:
         """Wait for the head batch, with the loader's lock, where no other thread has it; whether the wait was ours."""
         if not lock.acquire(False):
             return False
         try:
-            ring.wait_head(self.own_wait_ns, turn)
+            ring.wait_head(self.own_wait_ns, epoch_id)
         finally:
             lock.release()
         return True
@@ -225,24 +225,24 @@ cdef class Progress:
 
 
 cdef class Batches:
-    """The iterator over one turn's batches; a subclass has the engine `resolve` what the ring answers."""
+    """The iterator over one epoch's batches; a subclass has the engine `resolve` what the ring answers."""
 
     cdef Intake intake
     cdef public Progress progress
     """Kept up to date here, unless the caller does so: see `count_alone`."""
-    cdef readonly int64_t turn
+    cdef readonly int64_t epoch_id
     cdef object build
     cdef object lock
     cdef bint copy
 
-    def __init__(self, Intake intake not None, int64_t turn, build, lock, Progress progress not None, bint copy=False):
-        """Iterate over the batches of this turn, or what build(lease, rows) makes of them; ``copy``: over copies."""
+    def __init__(
+        self, Intake intake not None, int64_t epoch_id, build, lock, Progress progress not None, bint copy=False
+    ):
+        """Iterate over the batches of this epoch, or what build(lease, rows) makes of them; ``copy``: over copies."""
         self.intake = intake
         self.progress = progress
-        self.turn = turn
-        self.build = build
-        self.lock = lock
-        self.copy = copy
+        self.epoch_id = epoch_id
+        self.build, self.lock, self.copy = build, lock, copy
 
     def __iter__(self):
         return self
@@ -253,7 +253,7 @@ cdef class Batches:
         cdef bint private = False
         if self.intake is None:
             raise TypeError("Batches.__init__() has not been called")
-        cdef Lease lease = self.intake.next(self.turn, self.lock, &answer, &rows, &private)
+        cdef Lease lease = self.intake.next(self.epoch_id, self.lock, &answer, &rows, &private)
         while lease is None:
             try:
                 self.resolve(answer)
@@ -263,13 +263,13 @@ cdef class Batches:
                     self.intake.error = None
                     self.note(self.intake.error_place)
                 raise error.with_traceback(shown)
-            lease = self.intake.next(self.turn, self.lock, &answer, &rows, &private)
+            lease = self.intake.next(self.epoch_id, self.lock, &answer, &rows, &private)
         try:
             batch = self.made(lease, rows, private)
         except Exception:
             raise
         except BaseException:  # Ctrl-C in a user's or a framework's Python: the next call hands it out
-            self.intake.put_back(lease, rows, private, self.turn)
+            self.intake.put_back(lease, rows, private, self.epoch_id)
             raise
         self.note(lease.taken.place + 1)  # last: what Ctrl-C has kept from the user's code is not handed out
         return batch
@@ -285,9 +285,9 @@ cdef class Batches:
         self.progress.given = max(self.progress.given, <int64_t>planned - self.progress.planned_before)
 
     def raise_kept(self):
-        """Raise the error that the engine has kept for this turn, if no batch comes before it."""
+        """Raise the error that the engine has kept for this epoch, if no batch comes before it."""
         cdef Intake intake = self.intake
-        if intake.error is not None and intake.error_turn == self.turn and intake.kept is None:
+        if intake.error is not None and intake.error_epoch_id == self.epoch_id and intake.kept is None:
             raise intake.error
 
     def count_alone(self):

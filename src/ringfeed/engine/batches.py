@@ -30,18 +30,18 @@ class BatchIterator(Batches):
         self,
         runner: EpochRunner,
         intake: Intake,
-        turn: int,
+        epoch_id: int,
         progress: Progress,
         build: BuildBatch | None,
         *,
         wait_for_slots: bool,
         keeps: object,
     ) -> None:
-        """Iterate over this turn's batches, as arrays, or copies, or as what ``build`` makes of them.
+        """Iterate over this epoch's batches, as arrays, or copies, or as what ``build`` makes of them.
 
         ``keeps``: the loader, which lives as long as its iterators.
         """
-        super().__init__(intake, turn, build, runner.lock, progress, runner.options.copy)
+        super().__init__(intake, epoch_id, build, runner.lock, progress, runner.options.copy)
         self._runner = runner
         self._build = build
         self._wait_for_slots = wait_for_slots
@@ -56,7 +56,7 @@ class BatchIterator(Batches):
             raise StopIteration
         try:
             self.raise_kept()
-            self._runner.resolve(self.turn, answer, self._build, wait_for_slots=self._wait_for_slots)
+            self._runner.resolve(self.epoch_id, answer, self._build, wait_for_slots=self._wait_for_slots)
         except StopIteration:
             self._finished = True
             self.progress.is_over = self._runner.engine is not None  # else the workers have failed
@@ -72,7 +72,7 @@ class BatchIterator(Batches):
     def ready(self) -> bool:
         """Whether ``next()`` would not wait; raises what it would, for an iterator that has had its time."""
         try:
-            return not self._finished and self._runner.ready(self.turn)
+            return not self._finished and self._runner.ready(self.epoch_id)
         except ClosedError:
             Exit.park()
             raise
@@ -80,4 +80,4 @@ class BatchIterator(Batches):
     def __del__(self, is_exiting: Callable[[], bool] = sys.is_finalizing) -> None:
         """Break the epoch off, unless it is over, or the interpreter ends: globals may be None then."""
         if not is_exiting() and not self._finished:
-            self._runner.break_off(self.turn)
+            self._runner.break_off(self.epoch_id)

@@ -48,7 +48,7 @@ class Engine:
         self._lookahead = Lookahead(parts)
         self._settler = Settler(parts, self._lookahead)
         self._waiter = Waiter(parts)
-        self._turn = 0
+        self._epoch_id = 0
         self._feed: Feed | None = None  # the last that was attached
 
     # ---- epochs ----
@@ -70,14 +70,14 @@ class Engine:
         self,
         order: Epoch,
         number: int,
-        turn: int,
+        epoch_id: int,
         progress: Progress,
         *,
         pure: bool,
         done: int = 0,
         following: Callable[[int], Epoch] | None = None,
     ) -> None:
-        """Begin an epoch, for the iterator of this turn, or go on with it where `is_ahead`.
+        """Begin an epoch, for the iterator with this id, or go on with it where `is_ahead`.
 
         What was left of the one before is cancelled. ``done``: batches of ``progress`` that are done with already.
         ``following``: gives the order of the next epoch, by its number, where that may be read ahead of its time.
@@ -89,13 +89,13 @@ class Engine:
             most = self.parts.plan.lookahead if pure else getattr(order, "most_ahead", None) or self.ring.slots
             self._lookahead.begin(order, number, most, following)
         progress.planned_before = self.ring.plan_taken - done
-        if turn != self._turn:
+        if epoch_id != self._epoch_id:
             self.intake.error = None  # of an epoch before
-        self._turn = turn
+        self._epoch_id = epoch_id
         self.parts.ledger.begin_epoch()
         self.parts.copy_policy.begin()
         self.intake.set_lets_go(False)
-        self.ring.begin(turn)
+        self.ring.begin(epoch_id)
         self._set_due()
         self._lookahead.top_up()
 
@@ -173,7 +173,7 @@ class Engine:
         elif answer in (_ring.GAPS, _ring.CROWDED):
             self._take(build)
         elif answer in (_ring.PENDING, _ring.HELD):
-            self._waiter.wait(build, self._turn, wait_for_slots=wait_for_slots)
+            self._waiter.wait(build, self._epoch_id, wait_for_slots=wait_for_slots)
         else:
             self._waiter.judge(answer)
 
@@ -201,7 +201,7 @@ class Engine:
 
     def _take(self, build: BuildBatch | None) -> None:
         """Take the head batch, if it is there still, and settle what becomes of it."""
-        if self.intake.take(self._turn):
+        if self.intake.take(self._epoch_id):
             self._settle(build)
 
     def _settle(self, build: BuildBatch | None) -> None:

@@ -3,7 +3,7 @@
     plan      4 5 6 7 8 9 | 0 1 2 3
               taken       border    as far as the ring has room, at most to the end of that epoch
 
-Workers fill both alike. Callers of the epoch's turn come to its end at the border, so that neither epoch is handed the
+Workers fill both alike. Callers with the epoch's id come to its end at the border, so that neither epoch is handed the
 other's batches.
 """
 

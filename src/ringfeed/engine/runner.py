@@ -1,4 +1,4 @@
-"""One loader's epochs: begun one after the other, kept apart by their turn, the dataset's hooks run between them.
+"""One loader's epochs: begun one after the other, kept apart by their ids, the dataset's hooks run between them.
 
     Loader ──▶ EpochRunner.begin() ──▶ BatchIterator ── an answer of the ring ──▶ EpochRunner ──▶ Engine.resolve()
 
@@ -64,11 +64,11 @@ class EpochRunner:
         self.stats = Stats()
         self._forks = Forks.count
         self.lock = threading.RLock()  # a signal handler, a hook or the garbage collector may come in again
-        self.turn = 0
+        self.epoch_id = 0
         """The number of the newest iterator."""
         self.unfinished: Callable[[], None] | None = None
         """Plans the rest of the epoch under way anew, where Ctrl-C has kept what began to do so from its end."""
-        self._ended = 0  # the turn of the last iterator that came to its end
+        self._ended = 0  # the epoch id of the last iterator that came to its end
         self._closed = False
         self._unended: Engine | None = None  # the last engine, until it has stopped
         self.finalizer: Finalizer | None = None
@@ -90,10 +90,10 @@ class EpochRunner:
             raise
 
     def _begin(self, build: BuildBatch | None, keeps: object, *, wait_for_slots: bool) -> BatchIterator:
-        self.turn += 1
+        self.epoch_id += 1
         self.unfinished = None
         if self.engine is not None and not self._is_ahead(self.engine):
-            self.engine.cancel()  # before the hook, which may raise: C code does not look at the turn here
+            self.engine.cancel()  # before the hook, which may raise: C code does not look at the id here
         if self._hooks.restore(self.position.next.hooks):
             self._renew_order()
         hooks = self._hooks.now()
@@ -114,10 +114,10 @@ class EpochRunner:
         # Not by a method: the engine must not keep this.
         following = partial(shard.epoch_of, sampler) if self._goes_on and number < MOST else None
         part = shard.part_of(epoch.order)
-        engine.begin(part, number, self.turn, progress, pure=sampler.pure, following=following)
+        engine.begin(part, number, self.epoch_id, progress, pure=sampler.pure, following=following)
         position.enter(epoch)
         intake = engine.intake
-        return BatchIterator(self, intake, self.turn, progress, build, wait_for_slots=wait_for_slots, keeps=keeps)
+        return BatchIterator(self, intake, self.epoch_id, progress, build, wait_for_slots=wait_for_slots, keeps=keeps)
 
     def _is_ahead(self, engine: Engine) -> bool:
         """Whether the engine has begun to read the next epoch, from its start."""
@@ -164,24 +164,24 @@ class EpochRunner:
             self.stop_engine()
             raise
 
-    def _check_turn(self, turn: int) -> None:
-        if turn != self.turn:
+    def _check_epoch_id(self, epoch_id: int) -> None:
+        if epoch_id != self.epoch_id:
             message = "a newer iterator of this loader has taken over; finish one before you make the next"
             raise SupersededError(message)
 
-    def ready(self, turn: int) -> bool:
+    def ready(self, epoch_id: int) -> bool:
         """Whether the next batch is there; raises what is raised for an iterator that has had its time."""
         self._check_open()
         with self.lock:
-            self._check_turn(turn)
+            self._check_epoch_id(epoch_id)
             engine = self.engine
             return engine is not None and (engine.intake.kept is not None or engine.ring.look() == _ring.TAKEABLE)
 
-    def resolve(self, turn: int, answer: int, build: BuildBatch | None, *, wait_for_slots: bool) -> None:
+    def resolve(self, epoch_id: int, answer: int, build: BuildBatch | None, *, wait_for_slots: bool) -> None:
         """Have the engine do what the ring's answer asks for; StopIteration at the epoch's end."""
         self._check_open()
         with self.lock:
-            self._check_turn(turn)
+            self._check_epoch_id(epoch_id)
             engine = self.engine
             if engine is None:
                 self._check_open()
@@ -195,22 +195,22 @@ class EpochRunner:
             except RingfeedError as error:
                 if error is engine.pool.failure:
                     intake = engine.intake  # keeps it for as long as Ctrl-C keeps it from the user's code
-                    self.engine, intake.error, intake.error_turn = None, error, turn  # one step, for Ctrl-C
+                    self.engine, intake.error, intake.error_epoch_id = None, error, epoch_id  # one step, for Ctrl-C
                     self.stop_engine()
                 raise
-            if self._ended != turn:
-                self._ended = turn  # whatever the hook raises, it has run
+            if self._ended != epoch_id:
+                self._ended = epoch_id  # whatever the hook raises, it has run
                 self._run_hook("on_epoch_end")
             raise StopIteration
 
-    def break_off(self, turn: int) -> None:
+    def break_off(self, epoch_id: int) -> None:
         """Cancel an epoch whose iterator died before its end."""
         # Never wait for the lock: this runs wherever the garbage collector does, in the pool's watcher too. Its
-        # owner closes the loader or begins an epoch: the iterator of the newest turn is not inside next() if it dies.
-        if turn != self.turn or self._forks != Forks.count or not self.lock.acquire(blocking=False):
+        # owner closes the loader or begins an epoch: the newest iterator is not inside next() if it dies.
+        if epoch_id != self.epoch_id or self._forks != Forks.count or not self.lock.acquire(blocking=False):
             return
         try:
-            if turn == self.turn and self.engine is not None:
+            if epoch_id == self.epoch_id and self.engine is not None:
                 self.engine.cancel()
         finally:
             self.lock.release()
@@ -223,9 +223,9 @@ class EpochRunner:
             self.source.seed = seed
             self._renew_order()
 
-    def give_back(self, turn: int) -> None:
-        """Begin the epoch of this turn again, unless another has begun or was asked for since."""
-        if turn == self.turn:
+    def give_back(self, epoch_id: int) -> None:
+        """Begin the epoch of this id again, unless another has begun or was asked for since."""
+        if epoch_id == self.epoch_id:
             self.position.give_back()
 
     # ---- statistics ----

@@ -35,20 +35,20 @@ class Waiter:
         self._is_starting = parts.plan.workers > 0  # no batch yet
         self._set_own_wait()
 
-    def wait(self, build: BuildBatch | None, turn: int, *, wait_for_slots: bool) -> None:
+    def wait(self, build: BuildBatch | None, epoch_id: int, *, wait_for_slots: bool) -> None:
         """Wait for the head batch, and for slots to fill."""
         parts, began_ns = self._parts, _ring.now_ns()
         if self._is_starting and parts.observer.consumer().batches:
             self._note_start()
         starting = self._is_starting
         try:
-            self._wait_once(build, turn, wait_for_slots=wait_for_slots)
+            self._wait_once(build, epoch_id, wait_for_slots=wait_for_slots)
         finally:
             stall_ns = _ring.now_ns() - began_ns
             parts.stats.startup_s += starting * stall_ns / 1e9
             parts.ring.note_stall(stall_ns)
 
-    def _wait_once(self, build: BuildBatch | None, turn: int, *, wait_for_slots: bool) -> None:
+    def _wait_once(self, build: BuildBatch | None, epoch_id: int, *, wait_for_slots: bool) -> None:
         ring, timeout_ns = self._parts.ring, self._parts.timeout_ns
         answer = ring.look()
         while answer == _ring.PENDING and self._parts.pool.step():
@@ -57,17 +57,17 @@ class Waiter:
             self._wait_for_views(build, min(timeout_ns, FOREVER_NS if wait_for_slots else HELD_NS))
             ring.waited_ns = 0
         elif answer == _ring.PENDING:
-            answer = self._wait_for_workers(turn, timeout_ns)
+            answer = self._wait_for_workers(epoch_id, timeout_ns)
         if answer == _ring.TAKEABLE and self._is_starting:
             self._note_start()
         self.judge(answer)
 
     # ---- workers ----
 
-    def _wait_for_workers(self, turn: int, timeout_ns: int) -> int:
+    def _wait_for_workers(self, epoch_id: int, timeout_ns: int) -> int:
         """Wait until the head batch is there; StallError, or an end of what is stuck, after so long."""
         ring, streams = self._parts.ring, self._parts.streams
-        answer = ring.wait(streams.look_in_ns(timeout_ns - ring.waited_ns), turn=turn)
+        answer = ring.wait(streams.look_in_ns(timeout_ns - ring.waited_ns), epoch_id=epoch_id)
         streams.look()
         if answer == _ring.PENDING and ring.waited_ns >= timeout_ns:
             self.judge(ring.look())  # what is damaged may be why workers are stuck

@@ -76,7 +76,7 @@ class BatchIterator(Protocol):
     """One epoch. Dropping it before the end breaks the epoch off."""
 
     @property
-    def turn(self) -> int:
+    def epoch_id(self) -> int:
         """The number of this iterator among those of its loader."""
 
     @property
@@ -111,7 +111,7 @@ class BatchStream:
     epoch: begins the next epoch, whose batches ``build`` makes: ``epoch(build, wait_for_slots=False)``. Older iterators
         raise SupersededError. ``wait_for_slots``: where views hold every slot, wait for one up to ``timeout_s``,
         instead of one second: for frameworks that let go of their views by themselves.
-    give_back: makes the next epoch the one of this turn again, from where it began; unless another was asked for since.
+    give_back: makes the next epoch the one of this id again, from where it began; unless another was asked for since.
     attach: has C code take the newest iterator's batches from a feed.
     has_more: whether the newest iterator has batches that are not taken, or may have.
     request_stop: begins to close: what waits for a batch gives up. At once, from any thread.

@@ -299,4 +299,4 @@ class Epoch:
     def give_back(self) -> None:
         """Let the next epoch be this one again, unless another was begun since."""
         if self._batches is not None:
-            self._stream.give_back(self._batches.turn)
+            self._stream.give_back(self._batches.epoch_id)

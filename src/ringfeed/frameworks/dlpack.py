@@ -40,7 +40,7 @@ class Exports:
         """The rows of a batch, and what its lease takes: in one word, since threads may share an iterator."""
 
     def capsules(self, lease: Lease, rows: int) -> list[object]:
-        """Return a capsule a leaf over the first ``rows`` rows; each holds the slot until its taker lets go.
+        """Return a capsule a leaf over the first ``rows`` rows; each holds the slot until its framework lets go.
 
         Of a leaf with a form, over its values: `Fields.besides`, or `Fields.views`, comes first, and makes them.
         """

@@ -4,7 +4,7 @@
                  stream_part: one rank's part
 
     opening      an iterator whose next element is known before it is taken; what kind of iterable there is
-    state_taker  its own states, taken while it is read
+    state_recorder  its own states, taken while it is read
     states       where they are kept, in memory that a replaced worker finds
     kept_streams the same in the consumer: seeded, looked at, given back
     round_robin  in which order the elements of several become batches

@@ -19,7 +19,7 @@ from ringfeed.ring._ring import now_ns
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ringfeed.iterables.state_taker import StateTaker
+    from ringfeed.iterables.state_recorder import StateRecorder
     from ringfeed.iterables.states import State
 
 REMEDY = "give the iterable state_dict() and load_state_dict(), whose states are JSON"
@@ -31,7 +31,7 @@ class Stream:
     def __init__(
         self,
         iterable: Any,
-        taker: StateTaker,
+        recorder: StateRecorder,
         prepare: Callable[[int], object],
         name: Callable[[int], str],
         *,
@@ -40,7 +40,7 @@ class Stream:
         self.bar: int | None = None  # the position of an element that is not to be read
         self.length: int | None = None  # by which the batches of several ranks were planned
         self._iterable = iterable
-        self._taker = taker
+        self._recorder = recorder
         self._prepare = prepare  # is called with the position of each element ahead of its reading
         self._name = name
         self._is_here = is_here  # in the user's own thread
@@ -88,7 +88,7 @@ class Stream:
 
     def is_near(self, position: int, reach: int) -> bool:
         """Whether it is read already, up to fewer than ``reach`` elements ahead of a position."""
-        is_begun = self._iterator is not None or self._taker.find(position) is None
+        is_begun = self._iterator is not None or self._recorder.find(position) is None
         return is_begun and self._asked <= position < self._asked + reach
 
     def passed(self, end: int) -> Iterator[tuple[int, Any]]:
@@ -126,15 +126,15 @@ class Stream:
         """Have the element of this position be the next, unless the iterable ends before."""
         try:
             self._begin_near(position if self.bar is None else min(position, self.bar))
-            self._taker.pause()
+            self._recorder.pause()
             self._leave_out(position)
         except End:
             raise End from self._error
-        self._taker.go_on(position)
+        self._recorder.go_on(position)
 
     def _begin_near(self, position: int) -> None:
         """Begin at the newest state of its own that lies before a position, unless it has come as far already."""
-        state = self._taker.find(position)
+        state = self._recorder.find(position)
         if state is not None and state.read > self._asked:
             self._open(state)
         elif self._iterator is None:
@@ -147,14 +147,14 @@ class Stream:
         except BaseException as error:
             self._ended, self._error = True, error
             raise
-        self._taker.begin(owner, state)
+        self._recorder.begin(owner, state)
         if state is not None:
             self._loaded_at = state.read if owner is not None else None
             self._asked = self._loaded_at or 0
 
     def _leave_out(self, position: int) -> None:
         """Read up to a position."""
-        note: Callable[[int, int], object] = partial(self._taker.note_skipped, now_ns())
+        note: Callable[[int, int], object] = partial(self._recorder.note_skipped, now_ns())
         if self._is_here:
             if self._replay is None or not self._replay.is_told:
                 self._replay = Replay(f"the elements before {self._name(position)} are read", REMEDY)
@@ -164,7 +164,7 @@ class Stream:
                 self._note(note, position)
                 self._next()
         finally:
-            self._taker.note_skipped(0, 0, 0)
+            self._recorder.note_skipped(0, 0, 0)
 
     def _note(self, note: Callable[[int, int], object], position: int) -> None:
         try:
@@ -183,7 +183,7 @@ class Stream:
         self._asked += 1
         self._prepare(position)
         try:
-            text = self._taker.take(position) if position >= self._taker.due else None
+            text = self._recorder.take(position) if position >= self._recorder.due else None
             element = next(self._iterator)
         except StopIteration:
             raise self._end(position) from None
@@ -191,7 +191,7 @@ class Stream:
             self._ended, self._error = True, error
             raise
         if text is not None:
-            self._taker.keep(position, text)
+            self._recorder.keep(position, text)
         return element
 
     def _end_at_bar(self) -> NoReturn:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ringfeed._failure import End
 from ringfeed.iterables import opening
-from ringfeed.iterables.state_taker import StateTaker
+from ringfeed.iterables.state_recorder import StateRecorder
 from ringfeed.iterables.stream import Stream
 from ringfeed.orders.rng import reseed
 
@@ -86,7 +86,7 @@ class StreamReader:
 
     def _made(self, place: int, iterable: Any, epoch: int) -> Stream:
         port, count = self._reader.port, len(self._iterables)
-        taker = StateTaker(port.states, place, epoch, self._step, port.ring.slots + self._ahead)
+        recorder = StateRecorder(port.states, place, epoch, self._step, port.ring.slots + self._ahead)
 
         def prepare(position: int) -> None:
             """Have the random numbers be those of an element; also of one that is only skipped."""
@@ -97,7 +97,7 @@ class StreamReader:
         def name(position: int) -> str:
             return self._source.describe(position * count + place)
 
-        stream = Stream(iterable, taker, prepare, name, is_here=port.is_consumer)
+        stream = Stream(iterable, recorder, prepare, name, is_here=port.is_consumer)
         stream.length = opening.length_of(iterable) if self._source.is_planned else None
         return stream
 

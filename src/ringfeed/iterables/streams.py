@@ -131,7 +131,7 @@ class StreamSource(Source):
         return StreamStates.opened(memfd, size, self.streams)
 
     def cut(self, indices: Indices, workers: int) -> Iterable[tuple[Indices, int]]:
-        """Have each batch filled by the worker that reads its stream."""
+        """Have each batch filled by the worker that reads its iterable: all that one reads is a stream of the ring."""
         if self.streams == 1:
             return super().cut(indices, workers)
         batches = (indices[first : first + self.indices] for first in range(0, len(indices), self.indices))

@@ -139,7 +139,7 @@ class DatasetFeed:
         except RingfeedError as error:
             self._error = error  # the next batch says so
         done = order.now.given - now.begun.samples
-        engine.begin(order.now, now.begun.epoch, runner.turn, now.progress, pure=order.pure, done=done)
+        engine.begin(order.now, now.begun.epoch, runner.epoch_id, now.progress, pure=order.pure, done=done)
         runner.unfinished = None
 
     def state(self) -> Any:
@@ -206,9 +206,9 @@ class RingPass:
         return self._feed.take(self._batches)
 
     @property
-    def turn(self) -> int:
+    def epoch_id(self) -> int:
         """The number of the loader's iterator."""
-        return self._batches.turn
+        return self._batches.epoch_id
 
     @property
     def progress(self) -> Progress:

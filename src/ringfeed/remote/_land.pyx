@@ -35,9 +35,9 @@ cdef inline c.rf_claim *at(uintptr_t address) noexcept:
     return <c.rf_claim *>address
 
 
-def lane_of(uintptr_t address):
-    """Return the lane of the claim's batch; 0 where any worker may fill it."""
-    return at(address).lane
+def stream_of(uintptr_t address):
+    """Return the stream of the claim's batch; 0 where any worker may fill it."""
+    return at(address).stream
 
 
 def claimed_ns(uintptr_t address):

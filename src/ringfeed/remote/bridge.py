@@ -65,7 +65,7 @@ class Bridge:
         register_stack_dump(stack.fileno())
         ring = open_ring(control.fileno(), slots.fileno(), config.sizes)
         self._observer = Observer(ring)
-        end = _ring.WorkerEnd(ring, config.number, terms.lane, yields=terms.leaves)
+        end = _ring.WorkerEnd(ring, config.number, terms.stream, yields=terms.leaves)
         self._claims = Claims(end, lander_of(source, config.offsets, ring))
         self._dispatch = Dispatch(
             terms.max_attempts, splits=not (source.whole or source.at_once), most_calls=most_calls(source)
@@ -185,8 +185,8 @@ class Bridge:
         with self._changed:
             self._changed.wait_for(lambda: self._sent.version >= claim.version or self._claims.is_over)
             self._order += 1
-            lane = claim.indices[0] % self._source.streams if self._source.streams else None
-            self._dispatch.add(Job(claim, self._order, (*claim.rows,), lane))
+            stream = claim.indices[0] % self._source.streams if self._source.streams else None
+            self._dispatch.add(Job(claim, self._order, (*claim.rows,), stream))
             self._send_all()
 
     def _broken_off(self, claims: list[Claim]) -> None:

@@ -48,7 +48,7 @@ class Claim:
         """One a row of the ticket."""
         self.attempt = _claims.attempt_of(self.address)
         """How many workers have died with it."""
-        self.lane = _land.lane_of(self.address)
+        self.stream = _land.stream_of(self.address)
         """0: any worker may fill it."""
         self.since_ns = _land.claimed_ns(self.address)
         self.rows = tuple(row for row, _ in _claims.rows_to_read(self.address))

@@ -36,13 +36,13 @@ IDLE = 0.05  # of an actor's time, from which its window is too small
 
 
 class Job:
-    """Rows that one call makes. ``lane``: rows of one lane are made in their order by one actor; None: by any."""
+    """Rows that one call makes. ``stream``: rows of one stream are made in their order by one actor; None: by any."""
 
-    __slots__ = ("alone", "deaths", "flights", "is_over", "lane", "order", "rows", "ticket")
+    __slots__ = ("alone", "deaths", "flights", "is_over", "order", "rows", "stream", "ticket")
 
-    def __init__(self, ticket: Any, order: int, rows: tuple[int, ...], lane: int | None = None) -> None:
+    def __init__(self, ticket: Any, order: int, rows: tuple[int, ...], stream: int | None = None) -> None:
         """Be made for a claim; ``order``: jobs of lower numbers are waited for first."""
-        self.ticket, self.order, self.rows, self.lane = ticket, order, rows, lane
+        self.ticket, self.order, self.rows, self.stream = ticket, order, rows, stream
         self.deaths = 0  # of actors while they made it, with nothing beside it
         self.alone = False
         self.is_over = False
@@ -85,7 +85,7 @@ class Dispatch:
         self._suspect_nodes: set[str] = set()
         self._waiting: list[Job] = []  # by order
         self._live: dict[Job, None] = {}  # neither over nor given up
-        self._lanes: dict[int, int] = {}  # the actor of each lane
+        self._streams: dict[int, int] = {}  # the actor of each stream
         self._took_s: deque[float] = deque(maxlen=SEEN)
         self.idle = 0.0  # share of their time that actors wait between calls: a moving mean
         self._looked_at = 0.0  # the same, since the window was made larger
@@ -123,8 +123,8 @@ class Dispatch:
             return []
         if all(other.node != gone.node or other.suspect_s is None for other in self._actors.values()):
             self._suspect_nodes.discard(gone.node)
-        for lane in [lane for lane, owner in self._lanes.items() if owner == actor]:
-            del self._lanes[lane]
+        for stream in [stream for stream, owner in self._streams.items() if owner == actor]:
+            del self._streams[stream]
         given_up = []
         for place, (flight, (job, *_)) in enumerate(gone.flights.items()):
             if job.flights.pop(flight, None) is None or job.is_over:
@@ -145,7 +145,7 @@ class Dispatch:
             self._end(job)
             return True
         job.alone = True
-        if self._splits and job.lane is None and len(job.rows) > 1:
+        if self._splits and job.stream is None and len(job.rows) > 1:
             self._end(job)
             for row in job.rows:
                 part = Job(job.ticket, job.order, (row,))
@@ -198,14 +198,14 @@ class Dispatch:
         made: list[Send] = []
         free = self._free()
         held: set[int] = set()  # actors that are to have nothing beside a job that waits for them
-        stopped: set[int | None] = set()  # lanes of which an earlier job waits
+        stopped: set[int | None] = set()  # streams of which an earlier job waits
         for job in [*self._waiting]:
             if len(made) >= free:
                 break
-            actor = None if job.lane is not None and job.lane in stopped else self._actor_for(job, held)
+            actor = None if job.stream is not None and job.stream in stopped else self._actor_for(job, held)
             if actor is None:
-                stopped.add(job.lane)
-                if not job.alone and job.lane is None and not job.flights:
+                stopped.add(job.stream)
+                if not job.alone and job.stream is None and not job.flights:
                     break  # no actor has room
                 continue
             made.append(self._send(actor, _Flight(job, now_s)))
@@ -230,13 +230,13 @@ class Dispatch:
         for number, actor in self._actors.items():
             if actor.suspect_s is None or actor.flights or now_s < actor.asked_s + PROBE_S:
                 continue
-            under_way = (job for job in reversed(self._live) if job.flights and job.lane is None and not job.alone)
+            under_way = (job for job in reversed(self._live) if job.flights and job.stream is None and not job.alone)
             if (job := next(under_way, None)) is not None:
                 actor.asked_s = now_s
                 yield self._send(number, _Flight(job, now_s, is_probe=True))
 
     def _actor_for(self, job: Job, held: set[int]) -> int | None:
-        if job.lane is not None and (owner := self._lanes.get(job.lane)) in self._actors:
+        if job.stream is not None and (owner := self._streams.get(job.stream)) in self._actors:
             assert owner is not None
             return owner if self._has_room(self._actors[owner], job) else None
         there = [*self._candidates(job, held)]
@@ -247,8 +247,8 @@ class Dispatch:
             if job.alone:
                 held.add(found)
             return None
-        if job.lane is not None:
-            self._lanes[job.lane] = found
+        if job.stream is not None:
+            self._streams[job.stream] = found
         return found
 
     def _candidates(self, job: Job, held: set[int]) -> Iterable[int]:
@@ -358,16 +358,16 @@ class Dispatch:
                     self._wait_again(job)
 
     def _suspect(self, actor: _Actor, now_s: float) -> None:
-        """Send an actor nothing until it answers; others go on with its lanes."""
+        """Send an actor nothing until it answers; others go on with its streams."""
         self._suspect_nodes.add(actor.node)
         actor.asked_s = now_s
         if actor.suspect_s is not None:
             return
         actor.suspect_s = now_s
-        for lane in [lane for lane, owner in self._lanes.items() if self._actors.get(owner) is actor]:
-            del self._lanes[lane]
+        for stream in [stream for stream, owner in self._streams.items() if self._actors.get(owner) is actor]:
+            del self._streams[stream]
             for job, *_ in actor.flights.values():
-                if job.lane == lane and not job.is_over:
+                if job.stream == stream and not job.is_over:
                     self._wait_again(job)
 
     def _wait_again(self, job: Job) -> None:

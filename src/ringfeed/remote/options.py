@@ -183,7 +183,7 @@ class BridgeTerms(NamedTuple):
     first: int  # the number of the first actor of all; workers here have those before
     workers: int  # all there may be
     leaves: bool  # whether workers here come first
-    lane: int  # of the iterables that its actors read; 0: of all
+    stream: int  # of the ring, which its actors read; 0: all
     private: bool
     max_attempts: int
     timeout_s: float | None
@@ -207,7 +207,7 @@ class BridgeTerms(NamedTuple):
             first=local,
             workers=local + ray.most,
             leaves=local > 0,
-            lane=0,
+            stream=0,
             private=ray.private,
             max_attempts=max_attempts,
             timeout_s=timeout_s,

@@ -166,10 +166,10 @@ class Mixed(Processes):
         """Send a bridge its first message."""
         config, worker = self._config, self._roster.workers[number]
         place = number - self._roster.bridges.start
-        lane = 0 if config.source.streams == 0 or not self._local else self._local + 1 + place
+        stream = 0 if config.source.streams == 0 or not self._local else self._local + 1 + place
         terms = BridgeTerms.of(
             config.remote, place, self._local, config.max_attempts, config.timeout_s, is_auto=config.is_auto
-        )._replace(lane=lane)
+        )._replace(stream=stream)
         self._watchdog.begin(number)
         config.ring.note_pid(number, worker.pid)
         assert self._wake_fd is not None

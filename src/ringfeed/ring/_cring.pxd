@@ -34,7 +34,7 @@ cdef extern from "layout.h" nogil:
         const rf_failure *failure
         const rf_control *control
         int64_t claimed_ns, work_ns
-        uint32_t lane, rows_delivered
+        uint32_t stream, rows_delivered
 
     uint32_t RF_IN_COLLATE_FN, RF_IN_BATCH_TRANSFORM
 
@@ -83,7 +83,7 @@ cdef extern from "ring.h" nogil:
         rf_geometry geometry
 
     struct rf_cursor:
-        uint32_t lane
+        uint32_t stream
 
     enum rf_answer:
         RF_TAKEABLE
@@ -104,7 +104,7 @@ cdef extern from "ring.h" nogil:
         RF_OWN_ROOM
 
     struct rf_terms:
-        int64_t turn
+        int64_t epoch_id
         uint32_t kept
         rf_room room
 
@@ -136,7 +136,7 @@ cdef extern from "ring.h" nogil:
     uint32_t rf_left(const rf_ring *ring)
     uint64_t rf_plan_taken(const rf_ring *ring)
     rf_bool rf_plan(rf_ring *ring, const int64_t *indices, uint32_t rows, uint64_t epoch, uint32_t version)
-    void rf_set_lane(rf_ring *ring, uint32_t lane)
+    void rf_set_stream(rf_ring *ring, uint32_t stream)
     void rf_bind(rf_ring *ring)
     void rf_set_open(rf_ring *ring, uint32_t slots)
     uint32_t rf_open_slots(const rf_ring *ring)
@@ -147,7 +147,7 @@ cdef extern from "ring.h" nogil:
     void rf_note_pid(rf_ring *ring, uint32_t worker, uint32_t pid)
     void rf_note_stall(rf_ring *ring, int64_t stall_ns)
     void rf_note_undelivered(rf_ring *ring, uint32_t batches, uint32_t samples)
-    void rf_begin(rf_ring *ring, int64_t turn)
+    void rf_begin(rf_ring *ring, int64_t epoch_id)
     void rf_set_border(rf_ring *ring)
     void rf_set_low_water(rf_ring *ring, uint32_t batches)
     void rf_set_due(rf_ring *ring, int64_t due_ns)
@@ -156,9 +156,9 @@ cdef extern from "ring.h" nogil:
     rf_answer rf_next(rf_ring *ring, const rf_terms *terms, rf_taken *taken)
     rf_answer rf_take(rf_ring *ring, rf_taken *taken)
     rf_answer rf_look(rf_ring *ring)
-    rf_answer rf_wait_head(rf_ring *ring, int64_t turn, int64_t deadline_ns)
+    rf_answer rf_wait_head(rf_ring *ring, int64_t epoch_id, int64_t deadline_ns)
     rf_answer rf_wait_slot(rf_ring *ring, int64_t deadline_ns)
-    uint32_t rf_head_lane(rf_ring *ring)
+    uint32_t rf_head_stream(rf_ring *ring)
     rf_bool rf_has_room(const rf_ring *ring)
     rf_bool rf_wait_room(rf_ring *ring, int64_t deadline_ns)
     void rf_check(rf_ring *ring)

@@ -25,5 +25,5 @@ cdef class Ring:
     cdef c.rf_consumer_report consumer_report(self) noexcept
     cdef c.rf_answer next(self, const c.rf_terms *terms, Lease lease) noexcept
     cpdef Lease take(self)
-    cdef int wait_head(self, int64_t timeout_ns, int64_t turn) except -1
-    cdef c.rf_answer wait_past(self, c.rf_answer first, int64_t timeout_ns, int64_t turn) except *
+    cdef int wait_head(self, int64_t timeout_ns, int64_t epoch_id) except -1
+    cdef c.rf_answer wait_past(self, c.rf_answer first, int64_t timeout_ns, int64_t epoch_id) except *

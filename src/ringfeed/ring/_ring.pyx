@@ -149,14 +149,14 @@ cdef class Ring:
         """How many batches were ever planned, and are taken or cancelled."""
         return c.rf_plan_taken(self.ring)
 
-    def plan(self, const int64_t[::1] indices, uint32_t rows, uint64_t epoch, uint32_t version, uint32_t lane=0):
+    def plan(self, const int64_t[::1] indices, uint32_t rows, uint64_t epoch, uint32_t version, uint32_t stream=0):
         """Plan batches of `rows` indices each, the last one perhaps shorter; bind what can be bound.
 
-        Of a `lane`, only workers of that lane claim them.
+        Of a `stream`, only the worker of that stream claims them.
         """
-        if lane > c.RF_MAX_WORKERS:
-            raise ValueError(f"lane {lane}, at most {c.RF_MAX_WORKERS}")
-        c.rf_set_lane(self.ring, lane)
+        if stream > c.RF_MAX_WORKERS:
+            raise ValueError(f"stream {stream}, at most {c.RF_MAX_WORKERS}")
+        c.rf_set_stream(self.ring, stream)
         cdef Py_ssize_t first = 0, count = indices.shape[0]
         cdef uint32_t some
         while first < count:
@@ -167,23 +167,23 @@ cdef class Ring:
         c.rf_bind(self.ring)
 
     def plan_kept(self, list kept, list parts, uint32_t rows, uint64_t epoch, uint32_t version):
-        """Plan parts, each its indices and its lane, and clear `kept`, of which they were made; nothing if it is empty.
+        """Plan parts, each its indices and its stream, and clear `kept`, of which they were made, unless it is empty.
 
         One step for Python: Ctrl-C comes before it, or after it.
         """
         if kept:
-            for indices, lane in parts:
-                self.plan(indices, rows, epoch, version, lane)
+            for indices, stream in parts:
+                self.plan(indices, rows, epoch, version, stream)
             kept.clear()
 
     # ---- taking ----
 
-    def begin(self, int64_t turn):
-        """Have the batches be taken by callers of this turn only, until they are cancelled; no border is set then."""
-        c.rf_begin(self.ring, turn)
+    def begin(self, int64_t epoch_id):
+        """Have the batches be taken by callers with this epoch id only, until they are cancelled; no border is set."""
+        c.rf_begin(self.ring, epoch_id)
 
     def set_border(self):
-        """Let callers of this turn come as far as what is planned now: what follows is the next turn's."""
+        """Let callers of this epoch come as far as what is planned now: what follows is the next epoch's."""
         c.rf_set_border(self.ring)
 
     def set_low_water(self, uint32_t batches):
@@ -204,15 +204,15 @@ cdef class Ring:
         c.rf_set_waited(self.ring, waited_ns)
 
     @property
-    def head_lane(self):
-        """The lane of the batch to be taken next; 0 where any worker may fill it, or it has no slot."""
-        return c.rf_head_lane(self.ring)
+    def head_stream(self):
+        """The stream of the batch to be taken next; 0 where any worker may fill it, or it has no slot."""
+        return c.rf_head_stream(self.ring)
 
     def look(self):
         """Answer at once what `wait` would wait for."""
         return c.rf_look(self.ring)
 
-    def wait(self, int64_t timeout_ns, bint held=False, int64_t turn=0):
+    def wait(self, int64_t timeout_ns, bint held=False, int64_t epoch_id=0):
         """Wait without the GIL for as long as `look` answers PENDING, or HELD, or `timeout_ns`. Answers signals.
 
         ``held``: only where it is HELD, since what is PENDING may be the caller's own to fill.
@@ -220,10 +220,10 @@ cdef class Ring:
         cdef c.rf_answer first = c.rf_look(self.ring)
         if first != c.RF_HELD and (held or first != c.RF_PENDING):
             return first
-        return self.wait_past(first, timeout_ns, turn)
+        return self.wait_past(first, timeout_ns, epoch_id)
 
-    cdef c.rf_answer wait_past(self, c.rf_answer first, int64_t timeout_ns, int64_t turn) except *:
-        """Wait as long as a look answers as the first did, in any case until this turn is over."""
+    cdef c.rf_answer wait_past(self, c.rf_answer first, int64_t timeout_ns, int64_t epoch_id) except *:
+        """Wait as long as a look answers as the first did, in any case until this epoch is over."""
         cdef c.rf_answer answer = first
         cdef int64_t now = c.rf_now_ns()
         cdef int64_t deadline = now + timeout_ns
@@ -232,18 +232,18 @@ cdef class Ring:
                 if first == c.RF_HELD:
                     answer = c.rf_wait_slot(self.ring, min(deadline, now + SLICE_NS))
                 else:
-                    answer = c.rf_wait_head(self.ring, turn, min(deadline, now + SLICE_NS))
+                    answer = c.rf_wait_head(self.ring, epoch_id, min(deadline, now + SLICE_NS))
             if answer == c.RF_PENDING:
                 c.rf_check(self.ring)
             now = c.rf_now_ns()
             PyErr_CheckSignals()
         return answer
 
-    cdef int wait_head(self, int64_t timeout_ns, int64_t turn) except -1:
+    cdef int wait_head(self, int64_t timeout_ns, int64_t epoch_id) except -1:
         """Wait for the head batch, which was PENDING, and count how long."""
         cdef int64_t began = c.rf_now_ns()
         try:
-            self.wait_past(c.RF_PENDING, timeout_ns, turn)
+            self.wait_past(c.RF_PENDING, timeout_ns, epoch_id)
         finally:
             c.rf_note_stall(self.ring, c.rf_now_ns() - began)
         return 0

@@ -13,11 +13,11 @@ cdef class WorkerEnd:
     cdef c.rf_claim current
     cdef uint32_t worker
 
-    def __cinit__(self, Ring owner not None, uint32_t worker, uint32_t lane=0, bint yields=False):
+    def __cinit__(self, Ring owner not None, uint32_t worker, uint32_t stream=0, bint yields=False):
         check_id(owner.ring, worker)
         self.owner = owner
         self.worker = worker
-        self.cursor.lane = lane
+        self.cursor.stream = stream
         self.current.control = owner.ring.control  # also before the first claim
         if yields:
             c.rf_set_yielding(owner.ring, worker, &self.cursor)
@@ -29,7 +29,7 @@ cdef class WorkerEnd:
 
     def another(self):
         """Return one more end of this worker, for another claim. One thread claims, for all of them."""
-        return WorkerEnd(self.owner, self.worker, self.cursor.lane)
+        return WorkerEnd(self.owner, self.worker, self.cursor.stream)
 
     def claim(self, int64_t timeout_ns):
         """Claim the next ticket: TAKEABLE, PENDING after `timeout_ns` or a signal, or STOPPED."""

@@ -61,7 +61,7 @@ class Joined:
         self.fields = Fields(info.spec, info.offsets)
         self.stats = SharedStats()
         self.padding = 0
-        self.turn = 0  # of the newest iterator
+        self.epoch_id = 0  # of the newest iterator
         self.is_told_of_copies = False
         self.wish: tuple[str, Any] | None = None
         """Where the next epoch is to begin, if not after the last."""
@@ -77,16 +77,16 @@ class Joined:
     def begin(self, build: BuildLeaves) -> SharedEpoch:
         """Ask for the next epoch."""
         self.check_open()
-        self.break_off(self.turn)
-        self.turn += 1
+        self.break_off(self.epoch_id)
+        self.epoch_id += 1
         wish, self.wish = self.wish, None
-        self.connection.tell("ask", self.turn, wish)
-        return SharedEpoch(self, self.turn, build)
+        self.connection.tell("ask", self.epoch_id, wish)
+        return SharedEpoch(self, self.epoch_id, build)
 
-    def break_off(self, turn: int) -> None:
-        """Leave the epoch of this turn, if it is the newest."""
-        if turn and turn == self.turn and not self._is_closed:
-            self.connection.tell("break_off", turn)
+    def break_off(self, epoch_id: int) -> None:
+        """Leave the epoch of this id, if it is the newest."""
+        if epoch_id and epoch_id == self.epoch_id and not self._is_closed:
+            self.connection.tell("break_off", epoch_id)
 
     def close(self) -> None:
         """Leave the share; arrays stay valid, and their slots held."""
@@ -105,9 +105,9 @@ class Joined:
 class SharedEpoch:
     """The batches of one epoch of a training; the newest iterator wins."""
 
-    def __init__(self, joined: Joined, turn: int, build: BuildLeaves) -> None:
-        """Iterate over the epoch of this turn; ``build`` makes what is returned of the leaves of a batch."""
-        self._joined, self._turn, self._build = joined, turn, build
+    def __init__(self, joined: Joined, epoch_id: int, build: BuildLeaves) -> None:
+        """Iterate over the epoch of this id; ``build`` makes what is returned of the leaves of a batch."""
+        self._joined, self._epoch_id, self._build = joined, epoch_id, build
         self._is_over = False
 
     def __iter__(self) -> SharedEpoch:
@@ -120,13 +120,13 @@ class SharedEpoch:
         joined.check_open()
         if self._is_over:
             raise StopIteration
-        if joined.turn != self._turn:
+        if joined.epoch_id != self._epoch_id:
             text = "a newer iterator of this loader has taken over; finish one before you make the next"
             raise SupersededError(text)
         began_s = time.monotonic()
         while True:
             message = joined.inbox.open()
-            if message.turn not in {0, self._turn}:
+            if message.epoch_id not in {0, self._epoch_id}:
                 joined.inbox.finish(message)  # of an epoch that was broken off
             elif message.kind != "batch":
                 self._look_at(message)
@@ -200,4 +200,4 @@ class SharedEpoch:
     def __del__(self, is_exiting: Callable[[], bool] = sys.is_finalizing) -> None:
         """Break the epoch off, unless it is over."""
         if not is_exiting() and not self._is_over:
-            self._joined.break_off(self._turn)
+            self._joined.break_off(self._epoch_id)

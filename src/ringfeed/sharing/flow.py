@@ -83,9 +83,9 @@ class Flow:
 
     def put_out(self, training: Training, error: bytes) -> None:
         """Take a training out, which does not know of it yet; it gets this error, now and whenever it asks."""
-        turn, training.error = training.turn, error
+        epoch_id, training.error = training.epoch_id, error
         self.retire(training, None if training.unread is None else training.unread.entry.batch)
-        self.tell_error(training, turn, error)
+        self.tell_error(training, epoch_id, error)
 
     def leave(self, training: Training) -> None:
         """Forget a training whose process has gone, or holds nothing any more."""
@@ -94,32 +94,32 @@ class Flow:
             self.let_go(batch, training)
         self._feed_all()
 
-    def break_off(self, training: Training, turn: int) -> None:
+    def break_off(self, training: Training, epoch_id: int) -> None:
         """Have a training leave its epoch: it will not look at what it was sent of it."""
-        if turn in {training.turn, training.asked and training.asked.turn}:
+        if epoch_id in {training.epoch_id, training.asked and training.asked.epoch_id}:
             self._revoke(training)
             self._after_leaving()
 
     def _revoke(self, training: Training, but: Batch | None = None) -> None:
         """Take back all that a training has not picked up, but for one batch that it may pick up yet."""
-        training.turn, training.asked = 0, None
+        training.epoch_id, training.asked = 0, None
         training.queue.clear()
         for batch in [*self.out.values()]:
             if training in batch.waits and batch is not but:
                 self.let_go(batch, training)
 
     def _after_leaving(self) -> None:
-        self.is_on = self.is_on and any(training.turn for training in self.trainings)
+        self.is_on = self.is_on and any(training.epoch_id for training in self.trainings)
         self._feed_all()
 
     # ---- epochs ----
 
-    def ask(self, training: Training, turn: int, wish: Any) -> None:
-        """Note that a training asks for its next epoch, its own number ``turn``."""
+    def ask(self, training: Training, epoch_id: int, wish: Any) -> None:
+        """Note that a training asks for its next epoch, its own number ``epoch_id``."""
         if training.error is not None:
-            self.tell_error(training, turn, training.error)
+            self.tell_error(training, epoch_id, training.error)
             return
-        training.asked, training.is_late = Ask(turn, wish), False
+        training.asked, training.is_late = Ask(epoch_id, wish), False
         self._moves(training)
         if self.is_on and self.terms.on_slow == "drop" and training.epoch != self._epoch and wish is None:
             training.lost += self._taken
@@ -145,22 +145,22 @@ class Flow:
         """Answer those that have asked for an epoch with an error; they may ask again."""
         for training in trainings:
             if training.asked is not None:
-                self.tell_error(training, training.asked.turn, error)
+                self.tell_error(training, training.asked.epoch_id, error)
                 training.asked = None
 
     def end(self, state: Any) -> None:
         """End the epoch; ``state`` is where the next one begins."""
         self.is_on = False
         for training in self._inside():
-            self.queue(training, Entry("end", training.turn, {"state": state}))
-            training.turn = 0
+            self.queue(training, Entry("end", training.epoch_id, {"state": state}))
+            training.epoch_id = 0
 
     def _enter(self, training: Training) -> None:
         assert training.asked is not None
-        training.turn, training.asked, training.epoch = training.asked.turn, None, self._epoch
+        training.epoch_id, training.asked, training.epoch = training.asked.epoch_id, None, self._epoch
 
     def _inside(self) -> list[Training]:
-        return [training for training in self.trainings if training.turn]
+        return [training for training in self.trainings if training.epoch_id]
 
     # ---- batches ----
 
@@ -186,12 +186,12 @@ class Flow:
         self.out[self._number] = batch
         batch.waits.update(inside)
         for training in inside:
-            self.queue(training, Entry("batch", training.turn, content, batch))
+            self.queue(training, Entry("batch", training.epoch_id, content, batch))
 
     def fail(self, error: bytes, state: Any) -> None:
         """Queue an error of the loader, in its place among the batches, for all trainings of the epoch."""
         for training in self._inside():
-            self.queue(training, Entry("error", training.turn, {"error": error, "state": state}))
+            self.queue(training, Entry("error", training.epoch_id, {"error": error, "state": state}))
 
     def took(self, training: Training, serial: int) -> None:
         """Note that a training has picked up what it was sent."""
@@ -252,9 +252,9 @@ class Flow:
         (training.queue.appendleft if first else training.queue.append)(entry)
         self._feed(training)
 
-    def tell_error(self, training: Training, turn: int, error: bytes, *, first: bool = False) -> None:
+    def tell_error(self, training: Training, epoch_id: int, error: bytes, *, first: bool = False) -> None:
         """Queue an error for one training."""
-        self.queue(training, Entry("error", turn, {"error": error}), first=first)
+        self.queue(training, Entry("error", epoch_id, {"error": error}), first=first)
 
     def _feed_all(self) -> None:
         for training in self.trainings:

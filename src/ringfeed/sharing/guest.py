@@ -53,5 +53,5 @@ class Guest:
                 content["lost"], self.training.lost = self.training.lost, 0
             if entry.batch is not None:
                 content["number"] = entry.batch.number
-            self._last = serial, (serial, entry.kind, entry.turn, content)
+            self._last = serial, (serial, entry.kind, entry.epoch_id, content)
         self.send(self._last[1], () if held is None else (held.slots.fileno(),))

@@ -43,9 +43,9 @@ class SlotLease:
 class Message:
     """One message. ``state``: that of the training, once it is done with."""
 
-    def __init__(self, serial: int, kind: str, turn: int, content: Any, state: dict[str, Any]) -> None:
+    def __init__(self, serial: int, kind: str, epoch_id: int, content: Any, state: dict[str, Any]) -> None:
         """Nothing of it was done."""
-        self.serial, self.kind, self.turn, self.content, self.state = serial, kind, turn, content, state
+        self.serial, self.kind, self.epoch_id, self.content, self.state = serial, kind, epoch_id, content, state
         self.lease: SlotLease | None = None
 
 
@@ -75,13 +75,13 @@ class Inbox:
             heard = self._connection.hear(wait=wait)
             if heard is None:
                 return None
-            (serial, kind, turn, content), fds = heard
+            (serial, kind, epoch_id, content), fds = heard
             if serial <= self.done.serial:
                 continue  # it was sent again, and had come after all
             if fds and content["segment"] != self._segment:
                 self._mapping = Mapping(fds[0].fileno(), self._slot_size)
                 self._segment = content["segment"]
-            self._opened = Message(serial, kind, turn, content, content.get("state", self.done.state))
+            self._opened = Message(serial, kind, epoch_id, content, content.get("state", self.done.state))
         return self._opened
 
     def lease(self, message: Message) -> SlotLease:

@@ -23,7 +23,7 @@ class Entry(NamedTuple):
     """What a training is sent: "batch", "end", "error" or "warning"."""
 
     kind: str
-    turn: int  # of the training's own epochs; 0: whichever it is in
+    epoch_id: int  # of the training's own epochs; 0: whichever it is in
     content: dict[str, Any]  # "state": where the training is when it has it
     batch: Batch | None = None
 
@@ -39,7 +39,7 @@ class Sent(NamedTuple):
 class Ask(NamedTuple):
     """A training asks for its next epoch. ``wish``: None, ("epoch", number) or ("state", state)."""
 
-    turn: int
+    epoch_id: int
     wish: Any
 
 
@@ -52,7 +52,7 @@ class Training:
     queue: deque[Entry] = field(default_factory=deque)
     unread: Sent | None = None
     serial: int = 0
-    turn: int = 0  # of the epoch that it is in, as it counts them; 0: in none
+    epoch_id: int = 0  # of the epoch that it is in, as it counts them; 0: in none
     epoch: int = 0  # the last that it was in, as the flow counts them
     asked: Ask | None = None
     lost: int = 0  # batches that it is to be told of

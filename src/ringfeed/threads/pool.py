@@ -52,7 +52,7 @@ class Threads(Pool):
 
     def _run(self, number: int) -> None:
         config = self._config
-        end = _ring.WorkerEnd(config.ring, number, lane=number + 1)
+        end = _ring.WorkerEnd(config.ring, number, stream=number + 1)
         worker = number, config.workers, 0
         port = Port(end, config.ring, config.offsets, states=config.states, worker=worker)
         reader = config.source.reader(self._dataset, port)

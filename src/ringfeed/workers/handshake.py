@@ -21,7 +21,7 @@ class Handshake:
         """Nothing is sent before the first dataset."""
         self.version = 0
         self.bars: list[tuple[int, int]] = []  # epoch and number of elements of iterables that were given up
-        self.lanes: dict[int, int] = {}  # by worker
+        self.streams: dict[int, int] = {}  # by worker: the one that it reads, also its place among the workers
         self._config = config
         self._launcher = launcher
         self._sent: SharedDataset | None = None
@@ -37,8 +37,8 @@ class Handshake:
         """Send a worker the segment, the source, and the dataset unless it holds it; ``others`` are at work."""
         segment, states = self._config.segment, self._config.states
         sent = None if self._launcher.holds_dataset else self._sent
-        taken = {self.lanes.get(other) for other in others}
-        self.lanes[number] = next(lane for lane in range(1, self._config.workers + 1) if lane not in taken)
+        taken = {self.streams.get(other) for other in others}
+        self.streams[number] = next(stream for stream in range(1, self._config.workers + 1) if stream not in taken)
         config = self._config_of(number, sent)._replace(states_size=0 if states is None else states.size)
         self._starts[number] += 1
         fds = () if sent is None else sent.fds
@@ -55,7 +55,7 @@ class Handshake:
     def _config_of(self, number: int, sent: SharedDataset | None) -> WorkerConfig:
         config, sizes = self._config, self._config.segment.sizes
         manifest = None if sent is None else sent.manifest()
-        own = number, self.lanes.get(number, 0), config.workers, self._starts[number]
+        own = number, self.streams.get(number, 0), config.workers, self._starts[number]
         return WorkerConfig(config.source, config.offsets, sizes, *own, self.version, manifest, self.bars)
 
     def change(self, dataset: Any) -> SharedDataset | None:

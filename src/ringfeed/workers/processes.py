@@ -199,8 +199,8 @@ class Processes(Pool):
     def kill_stuck(self, timeout_ns: int) -> int:
         """End the workers that are stuck for so long, and run their rows again, also where SIGKILL does not end one."""
         with self._lock:
-            lanes = {number: self._handshake.lanes.get(number, 0) for number in self._roster.readers}
-            stuck, pause_ns = self._watchdog.stuck(lanes, timeout_ns)
+            streams = {number: self._handshake.streams.get(number, 0) for number in self._roster.readers}
+            stuck, pause_ns = self._watchdog.stuck(streams, timeout_ns)
             inside = self._watchdog.inside(stuck)
             if self._roster.most_unkillable_in(inside.values()) >= self._config.max_attempts:
                 return 0  # a sample whose workers cannot be ended, one after the other

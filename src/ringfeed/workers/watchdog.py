@@ -70,30 +70,30 @@ class Watchdog:
         self.timed_out.discard(number)
         self._slow_starts[number] = 0
 
-    def stuck(self, lanes: Mapping[int, int], timeout_ns: int) -> tuple[list[int], int]:
+    def stuck(self, streams: Mapping[int, int], timeout_ns: int) -> tuple[list[int], int]:
         """Return the workers to kill now, and in how many ns to look again; 0: there is none to look at."""
-        due_ns, now_ns = self.due_ns(lanes, timeout_ns), time.monotonic_ns()
+        due_ns, now_ns = self.due_ns(streams, timeout_ns), time.monotonic_ns()
         stuck = [number for number, at_ns in due_ns.items() if at_ns <= now_ns]
         if stuck:
             return stuck, timeout_ns
         return [], min(due_ns.values()) - now_ns if due_ns else 0
 
-    def due_ns(self, lanes: Mapping[int, int], timeout_ns: int) -> dict[int, int]:
+    def due_ns(self, streams: Mapping[int, int], timeout_ns: int) -> dict[int, int]:
         """Say when to kill each worker that is inside a sample; or each, where a batch waits and no worker claims it.
 
-        Of the latter only workers whose lane the head batch is in: the others have nothing to do. A worker that still
+        Of the latter only workers whose stream the head batch is of: the others have nothing to do. A worker that still
         starts is given twice as long as the one before it, or none would ever get there where a start takes longer
-        than a batch may. ``lanes``: of each worker.
+        than a batch may. ``streams``: of each worker.
         """
-        claimed_ns = {number: self._observer.worker(number).since_ns for number in lanes}
+        claimed_ns = {number: self._observer.worker(number).since_ns for number in streams}
         busy = {number: since_ns + timeout_ns for number, since_ns in claimed_ns.items() if since_ns}
         if busy or "filling" not in self._observer.states():
             return busy
-        head = self._ring.head_lane
+        head = self._ring.head_stream
         return {
             number: self._started_ns[number] + (timeout_ns << self._slow_starts[number])
             if self.is_starting(number)
             else 0
-            for number, lane in lanes.items()
-            if head in (0, lane)
+            for number, stream in streams.items()
+            if head in (0, stream)
         }

@@ -29,7 +29,7 @@ class WorkerConfig(NamedTuple):
     offsets: tuple[int, ...]  # of the fields of a slot
     sizes: tuple[int, int]  # of the segment
     number: int
-    lane: int
+    stream: int  # that it reads, also its place among the workers, from 1 on
     workers: int
     starts: int  # how often a worker of this number was started before
     version: int  # of the dataset
@@ -58,7 +58,7 @@ class WorkerMain:
         control, slots, self._stack = fds[:3]
         states = self._source.kept(fds.pop(), config.states_size) if config.states_size else None  # the last
         ring = open_ring(control.fileno(), slots.fileno(), config.sizes)
-        end, its_place = _ring.WorkerEnd(ring, number, config.lane), (config.lane - 1, config.workers, starts)
+        end, its_place = _ring.WorkerEnd(ring, number, config.stream), (config.stream - 1, config.workers, starts)
         faulthandler.register(signal.SIGUSR1, file=self._stack.fileno(), all_threads=False)  # whatever Python is doing
         _imports.expect(self._source.packages, silent=number > 0 or starts > 0)  # one of them says it
         dataset = dataset if config.manifest is None else _unpack(config.manifest, fds[3:])

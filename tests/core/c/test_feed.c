@@ -7,7 +7,7 @@
 #include "export/feed.h"
 #include "place.h"
 
-#define TURN 7
+#define EPOCH_ID 7
 #define LONG_NS INT64_C(600000000000) /* longer than any test may take */
 
 static const struct rf_feed_calls *const feeds = &rf_feed_calls;
@@ -15,28 +15,28 @@ static _Atomic int asked;
 
 static enum rf_reply begin_reply = RF_REPLY_BATCH, next_reply = RF_REPLY_END;
 
-static enum rf_reply begin(struct rf_feed *feed, int64_t *turn, char **error)
+static enum rf_reply begin(struct rf_feed *feed, int64_t *epoch_id, char **error)
 {
     (void)feed, (void)error;
-    *turn = TURN;
+    *epoch_id = EPOCH_ID;
     atomic_fetch_add(&asked, 1);
     return begin_reply;
 }
 
-static enum rf_reply count_asked(struct rf_feed *feed, int64_t turn, struct rf_handout *handout, char **error)
+static enum rf_reply count_asked(struct rf_feed *feed, int64_t epoch_id, struct rf_handout *handout, char **error)
 {
-    (void)feed, (void)turn, (void)handout, (void)error;
+    (void)feed, (void)epoch_id, (void)handout, (void)error;
     atomic_fetch_add(&asked, 1);
     return next_reply;
 }
 
 static int64_t asked_step; /* that rest() was asked for */
 
-static enum rf_reply rest(struct rf_feed *feed, int64_t step, int64_t *turn, char **error)
+static enum rf_reply rest(struct rf_feed *feed, int64_t step, int64_t *epoch_id, char **error)
 {
     (void)feed, (void)error;
     asked_step = step;
-    *turn = TURN;
+    *epoch_id = EPOCH_ID;
     return RF_REPLY_BATCH;
 }
 
@@ -61,10 +61,10 @@ static struct rf_feed *feed_of(struct rf_ring **ring, uint32_t slots)
     return feed;
 }
 
-/* Have it take this ring's batches, of which the turn is under way. */
+/* Have it take this ring's batches, of which an epoch is under way. */
 static void attach(struct rf_feed *feed, struct rf_ring *ring, int64_t timeout_ns)
 {
-    rf_begin(ring, TURN);
+    rf_begin(ring, EPOCH_ID);
     feeds->attach(feed, ring, timeout_ns);
 }
 
@@ -74,24 +74,24 @@ static void drop_both(struct rf_feed *feed, struct rf_ring *ring)
     rf_unreference(ring);
 }
 
-static enum rf_reply next_of(struct rf_feed *feed, int64_t turn, struct rf_handout *handout)
+static enum rf_reply next_of(struct rf_feed *feed, int64_t epoch_id, struct rf_handout *handout)
 {
     char *error = NULL;
     enum rf_reply reply;
     do
-        reply = feeds->wait(feeds->number(feed), turn, &error);
+        reply = feeds->wait(feeds->number(feed), epoch_id, &error);
     while (reply == RF_REPLY_LATER);
     if (reply == RF_REPLY_BATCH)
-        reply = feeds->next(feeds->number(feed), turn, handout, &error);
+        reply = feeds->next(feeds->number(feed), epoch_id, handout, &error);
     free(error);
     return reply;
 }
 
 /* Take a batch and let go of it; whether there was one. */
-static bool take(struct rf_feed *feed, int64_t turn)
+static bool take(struct rf_feed *feed, int64_t epoch_id)
 {
     struct rf_handout handout;
-    enum rf_reply reply = next_of(feed, turn, &handout);
+    enum rf_reply reply = next_of(feed, epoch_id, &handout);
     if (reply != RF_REPLY_ERROR)
         feeds->done(&handout);
     return reply == RF_REPLY_BATCH;
@@ -103,15 +103,15 @@ static void batches_are_taken(void)
     struct rf_ring *ring;
     struct rf_feed *feed = feed_of(&ring, 4);
     fill_all(ring, 0);
-    CHECK(!take(feed, TURN) && atomic_load(&asked) == 1);
+    CHECK(!take(feed, EPOCH_ID) && atomic_load(&asked) == 1);
     attach(feed, ring, LONG_NS);
-    CHECK(take(feed, TURN) && take(feed, TURN) && take(feed, TURN) && atomic_load(&asked) == 1);
-    CHECK(!take(feed, TURN) && atomic_load(&asked) == 2);
+    CHECK(take(feed, EPOCH_ID) && take(feed, EPOCH_ID) && take(feed, EPOCH_ID) && atomic_load(&asked) == 1);
+    CHECK(!take(feed, EPOCH_ID) && atomic_load(&asked) == 2);
     CHECK_EQ(rf_report_consumer(ring).batches, 3);
     CHECK_EQ(rf_report_consumer(ring).samples, 3);
     CHECK_EQ(rf_report_consumer(ring).stall_ns, 0);
     feeds->detach(feed);
-    CHECK(!take(feed, TURN) && atomic_load(&asked) == 3);
+    CHECK(!take(feed, EPOCH_ID) && atomic_load(&asked) == 3);
     drop_both(feed, ring);
 }
 
@@ -123,24 +123,24 @@ static void the_engine_is_asked(void)
     fill_all(ring, 0);
     attach(feed, ring, LONG_NS);
     rf_set_low_water(ring, 3);
-    CHECK(take(feed, TURN) && atomic_load(&asked) == 0);
-    CHECK(!take(feed, TURN) && atomic_load(&asked) == 1);
+    CHECK(take(feed, EPOCH_ID) && atomic_load(&asked) == 0);
+    CHECK(!take(feed, EPOCH_ID) && atomic_load(&asked) == 1);
     rf_set_low_water(ring, 0);
     rf_set_due(ring, -1);
-    CHECK(!take(feed, TURN) && atomic_load(&asked) == 2);
+    CHECK(!take(feed, EPOCH_ID) && atomic_load(&asked) == 2);
     rf_set_due(ring, 0);
-    CHECK(take(feed, TURN) && atomic_load(&asked) == 2);
+    CHECK(take(feed, EPOCH_ID) && atomic_load(&asked) == 2);
     drop_both(feed, ring);
 }
 
-/* Another turn than the one under way takes nothing. */
-static void other_turns_ask(void)
+/* Another epoch than the one under way takes nothing. */
+static void other_epochs_ask(void)
 {
     struct rf_ring *ring;
     struct rf_feed *feed = feed_of(&ring, 3);
     fill_all(ring, 0);
     attach(feed, ring, LONG_NS);
-    CHECK(!take(feed, TURN - 1) && atomic_load(&asked) == 1);
+    CHECK(!take(feed, EPOCH_ID - 1) && atomic_load(&asked) == 1);
     CHECK_EQ(atomic_load(&ring->control->head), 0);
     drop_both(feed, ring);
 }
@@ -155,11 +155,11 @@ static void failures_and_alarms_ask(void)
     rf_fail(&claim, 0, "x", 1);
     rf_publish(ring, &claim, false);
     attach(feed, ring, LONG_NS);
-    CHECK(!take(feed, TURN) && atomic_load(&asked) == 1);
+    CHECK(!take(feed, EPOCH_ID) && atomic_load(&asked) == 1);
     CHECK_EQ(atomic_load(&ring->control->head), 0);
     rf_drop(ring, taken_of(ring).slot);
     rf_alarm(ring);
-    CHECK(!take(feed, TURN) && atomic_load(&asked) == 2);
+    CHECK(!take(feed, EPOCH_ID) && atomic_load(&asked) == 2);
     drop_both(feed, ring);
 }
 
@@ -172,8 +172,8 @@ static void stopped_ring_does_not_ask(void)
     char *error = NULL;
     attach(feed, ring, LONG_NS);
     rf_stop(ring);
-    CHECK_EQ(feeds->wait(feeds->number(feed), TURN, &error), RF_REPLY_BATCH);
-    CHECK_EQ(feeds->next(feeds->number(feed), TURN, &handout, &error), RF_REPLY_ERROR);
+    CHECK_EQ(feeds->wait(feeds->number(feed), EPOCH_ID, &error), RF_REPLY_BATCH);
+    CHECK_EQ(feeds->next(feeds->number(feed), EPOCH_ID, &handout, &error), RF_REPLY_ERROR);
     CHECK(error && !strcmp(error, "ClosedError: the loader was closed while this iterator waited"));
     CHECK_EQ(atomic_load(&asked), 0);
     free(error);
@@ -187,7 +187,7 @@ static void deadline_asks(void)
     struct rf_feed *feed = feed_of(&ring, 3);
     int64_t timeout_ns = RF_SLICE_NS + RF_SLICE_NS / 2;
     attach(feed, ring, timeout_ns);
-    CHECK(!take(feed, TURN) && atomic_load(&asked) == 1);
+    CHECK(!take(feed, EPOCH_ID) && atomic_load(&asked) == 1);
     CHECK(rf_waited_ns(ring) >= timeout_ns);
     CHECK(rf_report_consumer(ring).stall_ns >= (uint64_t)timeout_ns);
     drop_both(feed, ring);
@@ -201,15 +201,15 @@ static void waits_are_short(void)
     uint64_t number = feeds->number(feed);
     char *error = NULL;
     attach(feed, ring, LONG_NS);
-    CHECK_EQ(feeds->wait(number, TURN, &error), RF_REPLY_LATER);
-    CHECK_EQ(feeds->wait(number, TURN, &error), RF_REPLY_LATER);
-    CHECK_EQ(feeds->wait(number, TURN - 1, &error), RF_REPLY_BATCH); /* Python tells it off */
+    CHECK_EQ(feeds->wait(number, EPOCH_ID, &error), RF_REPLY_LATER);
+    CHECK_EQ(feeds->wait(number, EPOCH_ID, &error), RF_REPLY_LATER);
+    CHECK_EQ(feeds->wait(number, EPOCH_ID - 1, &error), RF_REPLY_BATCH); /* Python tells it off */
     CHECK(rf_waited_ns(ring) >= 2 * RF_SLICE_NS);
     fill_all(ring, 0);
-    CHECK(take(feed, TURN));
+    CHECK(take(feed, EPOCH_ID));
     CHECK_EQ(rf_waited_ns(ring), 0);
     feeds->detach(feed);
-    CHECK_EQ(feeds->wait(number, TURN, &error), RF_REPLY_BATCH);
+    CHECK_EQ(feeds->wait(number, EPOCH_ID, &error), RF_REPLY_BATCH);
     drop_both(feed, ring);
 }
 
@@ -221,10 +221,10 @@ static void waits_for_python_too(void)
     char *error = NULL;
     attach(feed, ring, LONG_NS);
     rf_set_low_water(ring, 4);
-    CHECK_EQ(feeds->wait(feeds->number(feed), TURN, &error), RF_REPLY_LATER);
+    CHECK_EQ(feeds->wait(feeds->number(feed), EPOCH_ID, &error), RF_REPLY_LATER);
     fill_all(ring, 0);
-    CHECK_EQ(feeds->wait(feeds->number(feed), TURN, &error), RF_REPLY_BATCH);
-    CHECK(!take(feed, TURN) && atomic_load(&asked) == 1);
+    CHECK_EQ(feeds->wait(feeds->number(feed), EPOCH_ID, &error), RF_REPLY_BATCH);
+    CHECK(!take(feed, EPOCH_ID) && atomic_load(&asked) == 1);
     drop_both(feed, ring);
 }
 
@@ -236,15 +236,15 @@ static void interrupts_end_a_wait(void)
     uint64_t number = feeds->number(feed);
     char *error = NULL;
     attach(feed, ring, LONG_NS);
-    CHECK_EQ(feeds->wait(number, TURN, &error), RF_REPLY_LATER);
+    CHECK_EQ(feeds->wait(number, EPOCH_ID, &error), RF_REPLY_LATER);
     atomic_store(&interrupts, 1);
-    CHECK_EQ(feeds->wait(number, TURN, &error), RF_REPLY_ERROR);
+    CHECK_EQ(feeds->wait(number, EPOCH_ID, &error), RF_REPLY_ERROR);
     CHECK(error && !strcmp(error, "KeyboardInterrupt: while a batch was waited for; it is the next to come"));
     free(error);
-    CHECK_EQ(feeds->wait(number, TURN, &error), RF_REPLY_LATER);
+    CHECK_EQ(feeds->wait(number, EPOCH_ID, &error), RF_REPLY_LATER);
     atomic_store(&interrupts, 0);
     fill_all(ring, 0);
-    CHECK(take(feed, TURN) && atomic_load(&asked) == 0);
+    CHECK(take(feed, EPOCH_ID) && atomic_load(&asked) == 0);
     drop_both(feed, ring);
 }
 
@@ -255,30 +255,30 @@ static void rest_is_asked_for(void)
     struct rf_feed *feed = feed_of(&ring, 3);
     uint64_t number = feeds->number(feed);
     struct rf_handout handout;
-    int64_t turn = RF_NEW;
+    int64_t epoch_id = RF_NEW;
     char *error = NULL;
-    CHECK_EQ(feeds->begin(number, RF_NEW, 0, &turn, &error), RF_REPLY_BATCH);
-    CHECK_EQ(feeds->begin(number, TURN, 5, &turn, &error), RF_REPLY_BATCH);
-    CHECK_EQ(turn, TURN);
-    CHECK_EQ(feeds->begin(number, TURN - 1, 6, &turn, &error), RF_REPLY_BATCH); /* an older iteration */
-    CHECK_EQ(turn, TURN - 1);
-    CHECK_EQ(feeds->begin(number, RF_REST, 0, &turn, &error), RF_REPLY_BATCH);
-    CHECK(turn == TURN && asked_step == 5 && atomic_load(&asked) == 1);
+    CHECK_EQ(feeds->begin(number, RF_NEW, 0, &epoch_id, &error), RF_REPLY_BATCH);
+    CHECK_EQ(feeds->begin(number, EPOCH_ID, 5, &epoch_id, &error), RF_REPLY_BATCH);
+    CHECK_EQ(epoch_id, EPOCH_ID);
+    CHECK_EQ(feeds->begin(number, EPOCH_ID - 1, 6, &epoch_id, &error), RF_REPLY_BATCH); /* an older iteration */
+    CHECK_EQ(epoch_id, EPOCH_ID - 1);
+    CHECK_EQ(feeds->begin(number, RF_REST, 0, &epoch_id, &error), RF_REPLY_BATCH);
+    CHECK(epoch_id == EPOCH_ID && asked_step == 5 && atomic_load(&asked) == 1);
     CHECK_EQ(next_of(feed, RF_OVER, &handout), RF_REPLY_END);
     CHECK(!handout.ring && handout.rows == 4 && atomic_load(&asked) == 1);
     feeds->done(&handout);
     drop_both(feed, ring);
 }
 
-struct taker {
+struct caller {
     struct rf_feed *feed;
     bool found;
 };
 
 static void *take_in_thread(void *argument)
 {
-    struct taker *taker = argument;
-    taker->found = take(taker->feed, TURN);
+    struct caller *caller = argument;
+    caller->found = take(caller->feed, EPOCH_ID);
     return NULL;
 }
 
@@ -295,14 +295,14 @@ static void batch_wakes_a_waiter(void)
 {
     struct rf_ring *ring;
     struct rf_feed *feed = feed_of(&ring, 3);
-    struct taker taker = {.feed = feed};
+    struct caller caller = {.feed = feed};
     pthread_t thread;
     attach(feed, ring, LONG_NS);
-    pthread_create(&thread, NULL, take_in_thread, &taker);
+    pthread_create(&thread, NULL, take_in_thread, &caller);
     await_sleeper(ring);
     fill_all(ring, 0);
     pthread_join(thread, NULL);
-    CHECK(taker.found && atomic_load(&asked) == 0);
+    CHECK(caller.found && atomic_load(&asked) == 0);
     CHECK(rf_report_consumer(ring).stall_ns > 0);
     drop_both(feed, ring);
 }
@@ -312,44 +312,44 @@ static void break_ends_a_wait(void)
 {
     struct rf_ring *ring;
     struct rf_feed *feed = feed_of(&ring, 3);
-    struct taker taker = {.feed = feed};
+    struct caller caller = {.feed = feed};
     pthread_t thread;
     attach(feed, ring, LONG_NS);
-    pthread_create(&thread, NULL, take_in_thread, &taker);
+    pthread_create(&thread, NULL, take_in_thread, &caller);
     await_sleeper(ring);
     rf_cancel(ring);
     feeds->detach(feed);
     pthread_join(thread, NULL);
-    CHECK(!taker.found && atomic_load(&asked) == 1);
+    CHECK(!caller.found && atomic_load(&asked) == 1);
     drop_both(feed, ring);
 }
 
-/* A caller that waits in a turn which is over takes nothing of the next. */
-static void next_turn_is_not_touched(void)
+/* A caller that waits in an epoch that is over takes nothing of the next. */
+static void next_epoch_is_not_touched(void)
 {
     struct rf_ring *ring;
     struct rf_feed *feed = feed_of(&ring, 3);
-    struct taker taker = {.feed = feed};
+    struct caller caller = {.feed = feed};
     pthread_t thread;
     attach(feed, ring, LONG_NS);
-    pthread_create(&thread, NULL, take_in_thread, &taker);
+    pthread_create(&thread, NULL, take_in_thread, &caller);
     await_sleeper(ring);
     rf_cancel(ring);
-    rf_begin(ring, TURN + 1);
+    rf_begin(ring, EPOCH_ID + 1);
     bind_batches(ring, 2, 1);
     fill_all(ring, 0);
     pthread_join(thread, NULL);
-    CHECK(!taker.found && atomic_load(&asked) == 1);
+    CHECK(!caller.found && atomic_load(&asked) == 1);
     CHECK_EQ(rf_report_consumer(ring).batches, 0);
-    CHECK(take(feed, TURN + 1));
+    CHECK(take(feed, EPOCH_ID + 1));
     drop_both(feed, ring);
 }
 
 static void *take_three(void *argument)
 {
-    struct taker *taker = argument;
+    struct caller *caller = argument;
     for (int count = 0; count < 3; count++)
-        take(taker->feed, TURN);
+        take(caller->feed, EPOCH_ID);
     return NULL;
 }
 
@@ -358,11 +358,11 @@ static void threads_share_the_batches(void)
 {
     struct rf_ring *ring;
     struct rf_feed *feed = feed_of(&ring, 4);
-    struct taker taker = {.feed = feed};
+    struct caller caller = {.feed = feed};
     pthread_t thread[3];
     attach(feed, ring, LONG_NS);
     for (int number = 0; number < 3; number++)
-        pthread_create(&thread[number], NULL, take_three, &taker);
+        pthread_create(&thread[number], NULL, take_three, &caller);
     for (int64_t until_ns = soon_ns(60000); rf_now_ns() < until_ns && rf_report_consumer(ring).batches < 3; rf_pause())
         fill_all(ring, 0);
     for (int number = 0; number < 3; number++)
@@ -380,7 +380,7 @@ static void holds_keep_slot_and_mapping(void)
     struct rf_handout handout;
     fill_all(ring, 0);
     attach(feed, ring, LONG_NS);
-    CHECK_EQ(next_of(feed, TURN, &handout), RF_REPLY_BATCH);
+    CHECK_EQ(next_of(feed, EPOCH_ID, &handout), RF_REPLY_BATCH);
     CHECK(handout.base == rf_slot_base(ring, handout.slot) && handout.rows == 1 && !handout.copy);
     void *first = feeds->hold(&handout), *second = feeds->hold(&handout);
     CHECK(first && second);
@@ -403,21 +403,21 @@ static void last_slot_is_to_be_copied(void)
     struct rf_handout first, second, third;
     fill_all(ring, 0);
     attach(feed, ring, LONG_NS);
-    CHECK_EQ(next_of(feed, TURN, &first), RF_REPLY_BATCH);
-    CHECK_EQ(next_of(feed, TURN, &second), RF_REPLY_BATCH);
-    CHECK_EQ(next_of(feed, TURN, &third), RF_REPLY_BATCH);
+    CHECK_EQ(next_of(feed, EPOCH_ID, &first), RF_REPLY_BATCH);
+    CHECK_EQ(next_of(feed, EPOCH_ID, &second), RF_REPLY_BATCH);
+    CHECK_EQ(next_of(feed, EPOCH_ID, &third), RF_REPLY_BATCH);
     CHECK(!first.copy && !second.copy && third.copy);
     feeds->done(&third);
     struct rf_claim claim;
     CHECK(claim_as(ring, 0, &claim)); /* in the third slot, which drains from now on */
     rf_cancel(ring);
-    rf_begin(ring, TURN);
+    rf_begin(ring, EPOCH_ID);
     feeds->done(&second);
     bind_batches(ring, 2, 1);
     struct rf_claim other;
     CHECK(claim_as(ring, 1, &other));
     rf_publish(ring, &other, false);
-    CHECK_EQ(next_of(feed, TURN, &second), RF_REPLY_BATCH);
+    CHECK_EQ(next_of(feed, EPOCH_ID, &second), RF_REPLY_BATCH);
     CHECK(second.copy);
     feeds->done(&second);
     feeds->done(&first);
@@ -432,28 +432,28 @@ static void later_steps_begin_nothing(void)
     struct rf_ring *ring;
     struct rf_feed *feed = feed_of(&ring, 3);
     uint64_t number = feeds->number(feed);
-    int64_t turn = -1;
+    int64_t epoch_id = -1;
     char *error = NULL;
     begin_reply = RF_REPLY_ERROR;
-    CHECK_EQ(feeds->begin(number, RF_NEW, 0, &turn, &error), RF_REPLY_ERROR);
+    CHECK_EQ(feeds->begin(number, RF_NEW, 0, &epoch_id, &error), RF_REPLY_ERROR);
     begin_reply = RF_REPLY_BATCH;
-    CHECK_EQ(feeds->begin(number, RF_NEW, 1, &turn, &error), RF_REPLY_BATCH);
-    CHECK(turn == TURN && atomic_load(&asked) == 2);
+    CHECK_EQ(feeds->begin(number, RF_NEW, 1, &epoch_id, &error), RF_REPLY_BATCH);
+    CHECK(epoch_id == EPOCH_ID && atomic_load(&asked) == 2);
     struct rf_handout handout;
     next_reply = RF_REPLY_ERROR;
-    CHECK_EQ(next_of(feed, TURN, &handout), RF_REPLY_ERROR);
+    CHECK_EQ(next_of(feed, EPOCH_ID, &handout), RF_REPLY_ERROR);
     next_reply = RF_REPLY_END;
-    CHECK_EQ(feeds->begin(number, RF_NEW, 1, &turn, &error), RF_REPLY_BATCH);
-    CHECK_EQ(turn, 0);
-    CHECK_EQ(feeds->begin(number, RF_NEW, 2, &turn, &error), RF_REPLY_BATCH);
-    CHECK(turn == TURN && atomic_load(&asked) == 3);
+    CHECK_EQ(feeds->begin(number, RF_NEW, 1, &epoch_id, &error), RF_REPLY_BATCH);
+    CHECK_EQ(epoch_id, 0);
+    CHECK_EQ(feeds->begin(number, RF_NEW, 2, &epoch_id, &error), RF_REPLY_BATCH);
+    CHECK(epoch_id == EPOCH_ID && atomic_load(&asked) == 3);
     fill_all(ring, 0);
     attach(feed, ring, LONG_NS);
-    CHECK(take(feed, TURN));
-    CHECK_EQ(feeds->begin(number, RF_NEW, 3, &turn, &error), RF_REPLY_BATCH);
-    CHECK(turn == 0 && atomic_load(&asked) == 3);
-    CHECK_EQ(feeds->begin(number, RF_NEW, 0, &turn, &error), RF_REPLY_BATCH);
-    CHECK(turn == TURN && atomic_load(&asked) == 4);
+    CHECK(take(feed, EPOCH_ID));
+    CHECK_EQ(feeds->begin(number, RF_NEW, 3, &epoch_id, &error), RF_REPLY_BATCH);
+    CHECK(epoch_id == 0 && atomic_load(&asked) == 3);
+    CHECK_EQ(feeds->begin(number, RF_NEW, 0, &epoch_id, &error), RF_REPLY_BATCH);
+    CHECK(epoch_id == EPOCH_ID && atomic_load(&asked) == 4);
     drop_both(feed, ring);
 }
 
@@ -464,15 +464,15 @@ static void ended_feeds_are_not_found(void)
     struct rf_feed *feed = feed_of(&ring, 3);
     uint64_t number = feeds->number(feed);
     struct rf_handout handout;
-    int64_t turn = -1;
+    int64_t epoch_id = -1;
     char *error = NULL;
-    CHECK_EQ(feeds->begin(number, RF_NEW, 0, &turn, &error), RF_REPLY_BATCH);
-    CHECK_EQ(turn, TURN);
+    CHECK_EQ(feeds->begin(number, RF_NEW, 0, &epoch_id, &error), RF_REPLY_BATCH);
+    CHECK_EQ(epoch_id, EPOCH_ID);
     drop_both(feed, ring);
-    CHECK_EQ(feeds->next(number, TURN, &handout, &error), RF_REPLY_ERROR);
+    CHECK_EQ(feeds->next(number, EPOCH_ID, &handout, &error), RF_REPLY_ERROR);
     CHECK(error && strstr(error, "ClosedError: the loader of this dataset is gone;") == error);
     free(error);
-    CHECK_EQ(feeds->begin(number, RF_NEW, 0, &turn, &error), RF_REPLY_ERROR);
+    CHECK_EQ(feeds->begin(number, RF_NEW, 0, &epoch_id, &error), RF_REPLY_ERROR);
     free(error);
 }
 
@@ -481,7 +481,7 @@ static void use_inherited(struct rf_ring *ring)
 {
     feeds->detach(inherited);
     feeds->attach(inherited, ring, LONG_NS);
-    if (take(inherited, TURN) || atomic_load(&asked) != 1)
+    if (take(inherited, EPOCH_ID) || atomic_load(&asked) != 1)
         abort();
     feeds->end(inherited);
 }
@@ -491,15 +491,15 @@ static void forked_child_asks(void)
 {
     struct rf_ring *ring;
     struct rf_feed *feed = inherited = feed_of(&ring, 3);
-    struct taker taker = {.feed = feed};
+    struct caller caller = {.feed = feed};
     pthread_t thread;
     attach(feed, ring, LONG_NS);
-    pthread_create(&thread, NULL, take_in_thread, &taker);
+    pthread_create(&thread, NULL, take_in_thread, &caller);
     await_sleeper(ring);
     CHECK(in_child(use_inherited, ring));
     fill_all(ring, 0);
     pthread_join(thread, NULL);
-    CHECK(taker.found);
+    CHECK(caller.found);
     drop_both(feed, ring);
 }
 
@@ -509,13 +509,13 @@ static void leaving_ends_all_asking(void)
     struct rf_ring *ring;
     struct rf_feed *feed = feed_of(&ring, 3);
     struct rf_handout handout;
-    int64_t turn = -1;
+    int64_t epoch_id = -1;
     char *error = NULL;
     CHECK_EQ(feeds->leave(), 0);
-    CHECK_EQ(feeds->begin(feeds->number(feed), RF_NEW, 0, &turn, &error), RF_REPLY_ERROR);
+    CHECK_EQ(feeds->begin(feeds->number(feed), RF_NEW, 0, &epoch_id, &error), RF_REPLY_ERROR);
     CHECK(error && !strcmp(error, "ClosedError: the interpreter is about to end"));
     free(error);
-    CHECK_EQ(next_of(feed, TURN, &handout), RF_REPLY_ERROR);
+    CHECK_EQ(next_of(feed, EPOCH_ID, &handout), RF_REPLY_ERROR);
     CHECK_EQ(atomic_load(&asked), 0);
     drop_both(feed, ring);
 }
@@ -525,7 +525,7 @@ int main(void)
     check_begin();
     RUN(batches_are_taken);
     RUN(the_engine_is_asked);
-    RUN(other_turns_ask);
+    RUN(other_epochs_ask);
     RUN(failures_and_alarms_ask);
     RUN(stopped_ring_does_not_ask);
     RUN(deadline_asks);
@@ -535,7 +535,7 @@ int main(void)
     RUN(rest_is_asked_for);
     RUN(batch_wakes_a_waiter);
     RUN(break_ends_a_wait);
-    RUN(next_turn_is_not_touched);
+    RUN(next_epoch_is_not_touched);
     RUN(threads_share_the_batches);
     RUN(holds_keep_slot_and_mapping);
     RUN(last_slot_is_to_be_copied);

@@ -188,7 +188,7 @@ static void consumer_wakes_a_worker_for_each_unclaimed_ticket(void)
     rf_wake_claimers(ring);
     CHECK_EQ(atomic_load(&wake_count), 3);
     rf_publish(ring, &claim, false);
-    ring->binder->bindings[0].lane = 1;
+    ring->binder->bindings[0].stream = 1;
     rf_wake_claimers(ring);
     CHECK_EQ(atomic_load(&wake_count), RF_ALL);
     rf_unreference(ring);

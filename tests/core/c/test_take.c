@@ -113,7 +113,7 @@ static void only_what_is_plain_is_taken_at_once(void)
 {
     struct rf_ring *ring = ring_of(3, 2, 2, 4);
     struct rf_taken taken = {.batch = 77};
-    const struct rf_terms terms = {.turn = 1, .room = RF_ANY_ROOM};
+    const struct rf_terms terms = {.epoch_id = 1, .room = RF_ANY_ROOM};
     bind_batches(ring, 4, 4);
     CHECK_EQ(rf_next(ring, &terms, &taken), RF_STALE);
     rf_begin(ring, 1);
@@ -172,12 +172,12 @@ static void a_caller_has_its_terms(void)
     rf_unreference(ring);
 }
 
-/* A break is no turn; it ends the wait of one that was under way. */
-static void a_break_ends_the_turn(void)
+/* After a break no epoch is under way; it ends the wait of the one that was. */
+static void a_break_ends_the_epoch(void)
 {
     struct rf_ring *ring = ring_of(2, 1, 1, 1);
     struct rf_taken taken;
-    const struct rf_terms terms = {.turn = 5};
+    const struct rf_terms terms = {.epoch_id = 5};
     rf_begin(ring, 5);
     bind_batches(ring, 1, 1);
     rf_cancel(ring);
@@ -186,12 +186,12 @@ static void a_break_ends_the_turn(void)
     rf_unreference(ring);
 }
 
-/* A batch beyond the border is filled, but not there for this turn: no call takes it or waits for it. */
-static void a_turn_ends_at_the_border(void)
+/* A batch beyond the border is filled, but not there for this epoch: no call takes it or waits for it. */
+static void an_epoch_ends_at_the_border(void)
 {
     struct rf_ring *ring = ring_of(4, 1, 1, 1);
     struct rf_taken taken = {.batch = 77};
-    struct rf_terms terms = {.turn = 5, .room = RF_ANY_ROOM};
+    struct rf_terms terms = {.epoch_id = 5, .room = RF_ANY_ROOM};
     rf_begin(ring, 5);
     bind_batches(ring, 1, 1);
     rf_set_border(ring);
@@ -200,7 +200,7 @@ static void a_turn_ends_at_the_border(void)
     CHECK_EQ(rf_planned(ring), 3);
     CHECK_EQ(rf_left(ring), 1);
     terms.kept = 1;
-    CHECK_EQ(rf_next(ring, &terms, &taken), RF_PLAN); /* the last of its turn, though others follow */
+    CHECK_EQ(rf_next(ring, &terms, &taken), RF_PLAN); /* the last of its epoch, though others follow */
     terms.kept = 0;
     CHECK_EQ(rf_next(ring, &terms, &taken), RF_TAKEABLE);
     CHECK_EQ(taken.place, 0);
@@ -215,13 +215,13 @@ static void a_turn_ends_at_the_border(void)
     rf_begin(ring, 6);
     CHECK_EQ(rf_left(ring), 2);
     CHECK_EQ(rf_next(ring, &terms, &taken), RF_STALE);
-    terms.turn = 6;
+    terms.epoch_id = 6;
     CHECK_EQ(rf_next(ring, &terms, &taken), RF_TAKEABLE);
     CHECK_EQ(taken.place, 1);
     rf_unreference(ring);
 }
 
-/* An alarm is the next turn's at the border, the stop is every turn's; a fence leaves the border in its place. */
+/* An alarm is the next epoch's at the border, the stop is every epoch's; a fence leaves the border in its place. */
 static void the_border_stays_through_a_fence(void)
 {
     struct rf_ring *ring = ring_of(4, 1, 1, 1);
@@ -244,7 +244,7 @@ static void the_border_stays_through_a_fence(void)
     rf_unreference(ring);
 }
 
-/* A break leaves no border behind: what is planned next is the next turn's own. */
+/* A break leaves no border behind: what is planned next is the next epoch's own. */
 static void a_break_takes_the_border_away(void)
 {
     struct rf_ring *ring = ring_of(3, 1, 1, 1);
@@ -286,8 +286,8 @@ int main(void)
     RUN(room_is_left_besides_the_head);
     RUN(only_what_is_plain_is_taken_at_once);
     RUN(a_caller_has_its_terms);
-    RUN(a_break_ends_the_turn);
-    RUN(a_turn_ends_at_the_border);
+    RUN(a_break_ends_the_epoch);
+    RUN(an_epoch_ends_at_the_border);
     RUN(the_border_stays_through_a_fence);
     RUN(a_break_takes_the_border_away);
     RUN(slot_is_ready_when_its_tickets_are_final);

@@ -61,16 +61,16 @@ bool wake_workers(struct state *s, unsigned count, unsigned choice)
     return woken;
 }
 
-bool wake_takers(struct state *s, unsigned choice)
+bool wake_consumers(struct state *s, unsigned choice)
 {
     unsigned sleepers = 0;
-    for (unsigned number = TAKER_0; number <= TAKER_1; number++)
+    for (unsigned number = CONSUMER_0; number <= CONSUMER_1; number++)
         sleepers |= (unsigned)(s->thread[number].step == REST_ASLEEP) << number;
     if (!sleepers)
         return choice == 0;
     unsigned all = (unsigned)__builtin_popcount(sleepers);
     unsigned woken = subset(sleepers, broken(NEWS_WAKE_ONE) ? 1 : all, choice);
-    for (unsigned number = TAKER_0; number <= TAKER_1; number++)
+    for (unsigned number = CONSUMER_0; number <= CONSUMER_1; number++)
         if (woken >> number & 1)
             s->thread[number].step = REST_OVER;
     return woken;
@@ -230,7 +230,7 @@ static void write_indices(struct state *s, const struct thread *thread)
     s->saved &= (uint8_t)~(1u << plan);
     slot->indices = (uint8_t)(plan + 1);
     if (plan >= s->plan_bound)
-        s->plan_bound = (uint8_t)(plan + 1); /* before `bound`: a taker that has taken all has room to plan */
+        s->plan_bound = (uint8_t)(plan + 1); /* before `bound`: a thread that has taken all has room to plan */
 }
 
 static void find_batch(struct state *s, struct thread *thread)
@@ -341,7 +341,7 @@ static void look_at_sleepers(const struct state *s, struct thread *thread)
 static enum outcome wake(struct state *s, struct thread *thread, unsigned choice)
 {
     bool workers = thread->step == WORK_WAKE;
-    if (workers ? !wake_workers(s, thread->tickets, choice) : !wake_takers(s, choice))
+    if (workers ? !wake_workers(s, thread->tickets, choice) : !wake_consumers(s, choice))
         return NO_MORE;
     thread->step = workers ? after_wake(thread) : thread->then;
     return STEPPED;

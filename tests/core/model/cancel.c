@@ -46,7 +46,7 @@ static void tell_early(struct state *s)
     wake_holders(s);
 }
 
-static void wake_takers_that_wait(struct thread *thread)
+static void wake_consumers_that_wait(struct thread *thread)
 {
     bool waits = thread->flag;
     *thread = (struct thread){.step = thread->then, .then = thread->then};
@@ -59,11 +59,11 @@ static void wake_takers_that_wait(struct thread *thread)
 /* A sleeper has announced a ticket that is cancelled; and workers hold some. */
 static void wake_sleepers(const struct state *s, struct thread *thread, enum thread_step then)
 {
-    bool is_fence = thread->step == FENCE_DONE, waits = s->asleep && !broken(BREAK_WAKES_NO_TAKER);
+    bool is_fence = thread->step == FENCE_DONE, waits = s->asleep && !broken(BREAK_WAKES_NONE);
     bool silent = broken(is_fence ? FENCE_TELLS_NO_HOLDER : BREAK_TELLS_NO_HOLDER) || broken(BREAK_TELLS_EARLY);
     *thread = (struct thread){.step = TELL_BUMP, .then = (uint8_t)then, .flag = waits};
     if (!configuration->away || silent)
-        wake_takers_that_wait(thread);
+        wake_consumers_that_wait(thread);
 }
 
 static void break_done(struct state *s, struct thread *thread)
@@ -76,7 +76,7 @@ static void break_done(struct state *s, struct thread *thread)
 
 /* ---- a step ---- */
 
-static bool take_lock(struct state *s, struct thread *thread, enum thread_step next)
+static bool lock_binder(struct state *s, struct thread *thread, enum thread_step next)
 {
     if (s->lock && !broken(BREAK_WITHOUT_LOCK))
         return false;
@@ -87,7 +87,7 @@ static bool take_lock(struct state *s, struct thread *thread, enum thread_step n
 
 static bool enter_break(struct state *s, struct thread *thread)
 {
-    if (!lock_takers(s))
+    if (!lock_taking(s))
         return false;
     thread->step = CANCEL_LOCK;
     if (s->epoch == configuration->epochs || !s->planned)
@@ -100,10 +100,10 @@ static bool enter_break(struct state *s, struct thread *thread)
 /* The fence, of a thread that has slept in vain for timeout_s. */
 static bool enter_fence(struct state *s, struct thread *thread)
 {
-    if (!lock_takers(s))
+    if (!lock_taking(s))
         return false;
     withdraw(s);
-    *thread = (struct thread){.step = CANCEL_LOCK, .flag = 1, .turn = thread->turn};
+    *thread = (struct thread){.step = CANCEL_LOCK, .flag = 1, .epoch_id = thread->epoch_id};
     return true;
 }
 
@@ -112,7 +112,7 @@ enum outcome cancel_step(struct state *s, struct thread *thread)
     switch (thread->step) {
     case BREAK_LOCK: return enter_break(s, thread) ? STEPPED : NO_MORE;
     case FENCE_LOCK: return enter_fence(s, thread) ? STEPPED : NO_MORE;
-    case CANCEL_LOCK: return take_lock(s, thread, CANCEL_UPTO) ? STEPPED : NO_MORE;
+    case CANCEL_LOCK: return lock_binder(s, thread, CANCEL_UPTO) ? STEPPED : NO_MORE;
     case CANCEL_UPTO:
         if (broken(BREAK_TELLS_EARLY) && !thread->tickets++) {
             tell_early(s);
@@ -136,12 +136,12 @@ enum outcome cancel_step(struct state *s, struct thread *thread)
     case TELL_WAKE:
         if (!broken(BREAK_WAKES_NO_HOLDER))
             wake_holders(s);
-        wake_takers_that_wait(thread);
+        wake_consumers_that_wait(thread);
         break;
     case BREAK_DONE: break_done(s, thread); break;
     default: /* FENCE_DONE */
         fill_up(s);
-        s->taker_lock = 0;
+        s->take_lock = 0;
         wake_sleepers(s, thread, NEXT_LOCK);
     }
     return STEPPED;

@@ -112,7 +112,7 @@ static unsigned free_places(const struct state *s, unsigned slot)
 static bool is_settled(const struct state *s)
 {
     bool settled = !s->lock;
-    for (unsigned number = TAKER_0; number <= TAKER_1; number++)
+    for (unsigned number = CONSUMER_0; number <= CONSUMER_1; number++)
         settled &= s->thread[number].step < TAKE_CELL || s->thread[number].step > TAKE_HEAD;
     return settled;
 }
@@ -254,9 +254,9 @@ static bool may_sleep(const struct state *s, const struct thread *thread)
     return has_suspect(s) || has_away(s);
 }
 
-static void check_takers_at_rest(const struct state *s)
+static void check_consumers_at_rest(const struct state *s)
 {
-    for (unsigned number = TAKER_0; number <= TAKER_1; number++) {
+    for (unsigned number = CONSUMER_0; number <= CONSUMER_1; number++) {
         const struct thread *thread = &s->thread[number];
         if (thread->step == IDLE || thread->step == OVER)
             continue;
@@ -274,7 +274,7 @@ void check_rest(const struct state *s)
     check_workers_at_rest(s);
     if (s->consumer_dead)
         return;
-    check_takers_at_rest(s);
+    check_consumers_at_rest(s);
     for (unsigned number = RELEASER_0; number <= RELEASER_1; number++)
         if (s->thread[number].step != IDLE)
             wrong("a release hangs");

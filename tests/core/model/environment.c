@@ -43,7 +43,7 @@ static bool is_up(struct state *s, unsigned number)
 
 static bool may_call(const struct state *s, unsigned number)
 {
-    return number < configuration->takers && s->thread[number].step == IDLE && !s->closed && !s->consumer_dead &&
+    return number < configuration->consumers && s->thread[number].step == IDLE && !s->closed && !s->consumer_dead &&
            s->epoch < configuration->epochs;
 }
 
@@ -95,7 +95,7 @@ static bool consumer_dies(struct state *s)
     s->consumer_dead = 1;
     for (unsigned number = 0; number < THREADS; number++)
         s->thread[number] = (struct thread){.step = OVER};
-    s->armed = s->changed = s->taker_lock = s->asleep = 0;
+    s->armed = s->changed = s->take_lock = s->asleep = 0;
     s->kills = s->breaks = s->freezes = s->forks = s->paces = s->calls = 0;
     return true;
 }
@@ -132,7 +132,7 @@ static bool pace_changes(struct state *s)
     return true;
 }
 
-/* rf_wake_another: a taker begins to wait. It may be any moment, for nothing relies on it. */
+/* rf_wake_another: a consumer thread begins to wait. It may be any moment, for nothing relies on it. */
 static bool call_another(struct state *s, unsigned number)
 {
     if (!s->calls || !s->pace || s->consumer_dead || !is_asleep(&s->worker[number]))
@@ -256,7 +256,7 @@ enum outcome make_step(struct state *s, unsigned actor, unsigned choice)
     unsigned number = actor - FIRST_THREAD;
     enum thread_step step = s->thread[number].step;
     enum outcome outcome = step >= BIND_TRY && step <= NEWS_WAKE ? binder_step(s, number, choice)
-                           : number <= TAKER_1                   ? (choice ? NO_MORE : taker_step(s, number))
+                           : number <= CONSUMER_1                ? (choice ? NO_MORE : consumer_step(s, number))
                                                                  : side_step(s, number, choice);
     settle(s, number);
     return outcome;

@@ -16,7 +16,7 @@ struct configuration {
     uint8_t ahead;                         /* batches planned in one go */
     bool crosses;                          /* the next epoch is planned, too, while this one's last batches are taken */
     uint8_t window;                        /* planned batches that may have no slot yet; 0: any number */
-    uint8_t takers, releasers, exports;    /* exports: holds beside the lease's own */
+    uint8_t consumers, releasers, exports; /* exports: holds beside the lease's own */
     uint8_t kills, breaks, freezes, forks; /* how many may happen */
     uint8_t paces;                         /* how often tickets may become pace, or long */
     uint8_t calls;                         /* how often a consumer that begins to wait may wake a worker more */
@@ -41,8 +41,8 @@ enum outcome make_step(struct state *s, unsigned actor, unsigned choice);
 enum outcome worker_step(struct state *s, unsigned number, unsigned choice);
 enum outcome binder_step(struct state *s, unsigned thread, unsigned choice);
 enum outcome row_step(struct state *s, unsigned number, unsigned choice); /* of a worker with a claim */
-enum outcome taker_step(struct state *s, unsigned thread);
-enum outcome cancel_step(struct state *s, struct thread *thread); /* of a taker that breaks off */
+enum outcome consumer_step(struct state *s, unsigned thread);
+enum outcome cancel_step(struct state *s, struct thread *thread); /* of a thread that breaks off */
 enum outcome side_step(struct state *s, unsigned thread, unsigned choice);
 void settle(struct state *s, unsigned thread);
 enum outcome environment_step(struct state *s, unsigned choice);
@@ -139,15 +139,15 @@ void away_step(struct state *s, unsigned number);
 void begin_rows(struct state *s, unsigned number);
 /* FUTEX_WAKE: some `count` of the sleepers, the choice is nobody's. False where there are fewer choices. */
 bool wake_workers(struct state *s, unsigned count, unsigned choice);
-bool wake_takers(struct state *s, unsigned choice);
-/* A taker's sleep is over: it announces none. */
+bool wake_consumers(struct state *s, unsigned choice);
+/* A consumer thread's sleep is over: it announces none. */
 void withdraw(struct state *s);
 /* Forget what the steps to come do not need, so that states which differ in nothing else are one. */
 void forget_claim(struct worker *worker);
 void look_for_work(struct worker *worker);
 unsigned row_in_batch(const struct worker *worker); /* the one it is at */
 void end_epoch(struct state *s);
-bool lock_takers(struct state *s); /* false where another thread has their lock */
+bool lock_taking(struct state *s); /* false where another thread has their lock */
 void go_idle(struct state *s, struct thread *thread);
 void worker_wakes(struct state *s, unsigned number);
 bool must_die(const struct state *s, unsigned number);

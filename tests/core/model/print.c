@@ -9,7 +9,9 @@
 
 static const char *const worker_texts[] = {WORKER_STEPS(AS_TEXT)};
 static const char *const thread_texts[] = {THREAD_STEPS(AS_TEXT)};
-static const char *const thread_names[] = {"taker", "other taker", "releaser", "other releaser", "watcher", "closer"};
+static const char *const thread_names[] = {
+    "consumer", "other consumer", "releaser", "other releaser", "watcher", "closer",
+};
 static const char *const cell_states[] = {"EMPTY", "AVAIL", "CLAIMED", "READY", "FAILED", "CANCELLED"};
 static const char *const slot_states[] = {"FREE", "BOUND", "DRAINING", "HELD"};
 static const char *const contents[] = {"-", "half", "right"};

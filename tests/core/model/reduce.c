@@ -42,7 +42,7 @@ static bool is_private_to_thread(const struct thread *thread)
     case NEXT_LOCK:
     case BREAK_LOCK:
     case FENCE_LOCK:
-    case REST_UNLOCK: return configuration->takers < 2;
+    case REST_UNLOCK: return configuration->consumers < 2;
     case LOOK_STOP: return !configuration->closes;
     case LOOK_ALARM: return !configuration->alarm_after;
     case REST_ENDS: return !configuration->closes && !configuration->alarm_after;
@@ -123,9 +123,10 @@ void sort_twins(struct state *s)
     if (configuration->releasers > 1 &&
         wrong_order(&s->thread[RELEASER_0], &s->thread[RELEASER_1], sizeof *s->thread))
         swap_threads(s, RELEASER_0);
-    if (configuration->takers > 1 && wrong_order(&s->thread[TAKER_0], &s->thread[TAKER_1], sizeof *s->thread)) {
-        swap_threads(s, TAKER_0);
-        s->armed = swap_bits(s->armed, TAKER_0, TAKER_1);
-        s->changed = swap_bits(s->changed, TAKER_0, TAKER_1);
+    if (configuration->consumers > 1 &&
+        wrong_order(&s->thread[CONSUMER_0], &s->thread[CONSUMER_1], sizeof *s->thread)) {
+        swap_threads(s, CONSUMER_0);
+        s->armed = swap_bits(s->armed, CONSUMER_0, CONSUMER_1);
+        s->changed = swap_bits(s->changed, CONSUMER_0, CONSUMER_1);
     }
 }

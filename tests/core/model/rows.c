@@ -218,7 +218,7 @@ enum outcome row_step(struct state *s, unsigned number, unsigned choice)
         break;
     case PUBLISH_LOOK: W->step = s->consumer_wait == WAIT_NONE ? WAIT_STOP : PUBLISH_WAKE; break;
     default: /* PUBLISH_WAKE */
-        if (!wake_takers(s, choice))
+        if (!wake_consumers(s, choice))
             return NO_MORE;
         W->step = WAIT_STOP;
     }

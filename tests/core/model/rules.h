@@ -37,26 +37,26 @@
     X(SLEEP_WITHOUT_BIT, "sleep-without-bit", "tiny", "a worker does not set its sleepers bit")                       \
     X(WAKE_BEFORE_BUMP, "wake-before-bump", "tiny", "workers are woken before work_seq is bumped")                    \
     X(BIND_WAKES_NOBODY, "bind-wakes-nobody", "tiny", "binding wakes no worker")                                      \
-    X(BRISK_WAKES_NOBODY, "pace-wakes-nobody", "pace",                                                              \
-      "while tickets are pace nobody is woken, though all sleep")                                                    \
-    X(CONSUMER_WAKES_NOBODY, "consumer-wakes-nobody", "pace",                                                        \
+    X(BRISK_WAKES_NOBODY, "pace-wakes-nobody", "pace",                                                                \
+      "while tickets are pace nobody is woken, though all sleep")                                                     \
+    X(CONSUMER_WAKES_NOBODY, "consumer-wakes-nobody", "pace",                                                         \
       "the consumer wakes nobody before it sleeps on a ticket that is AVAIL")                                         \
-    X(CONSUMER_TRUSTS_THE_AWAKE, "consumer-trusts-the-awake", "pace",                                                \
+    X(CONSUMER_TRUSTS_THE_AWAKE, "consumer-trusts-the-awake", "pace",                                                 \
       "the consumer wakes nobody before it sleeps on a ticket that is AVAIL, if somebody is awake")                   \
-    X(WOKEN_STAYS_AWAY, "woken-stays-away", "pace-calls", "a worker that is woken for nothing takes its bit away")   \
+    X(WOKEN_STAYS_AWAY, "woken-stays-away", "pace-calls", "a worker that is woken for nothing takes its bit away")    \
     /* -- the consumer's sleep -- */                                                                                  \
     X(CONSUMER_SLEEPS_UNOBSERVED, "consumer-sleeps-unobserved", "tiny",                                               \
       "the consumer sleeps whatever news_seq says")                                                                   \
     X(CONSUMER_OBSERVES_LATE, "consumer-observes-late", "tiny", "news_seq is read after the last look")               \
     X(FLAG_AFTER_LOOK, "flag-after-look", "tiny", "consumer_wait is written after the last look")                     \
     X(NO_LAST_BIND, "no-last-bind", "break", "the consumer does not try to bind before it sleeps")                    \
-    X(SLEEP_WITH_LOCK, "sleep-with-lock", "takers-break", "a consumer thread keeps the takers' lock while it sleeps") \
-    X(WAKER_WITHDRAWS_FOR_ALL, "waker-withdraws-for-all", "takers-tickets",                                           \
+    X(SLEEP_WITH_LOCK, "sleep-with-lock", "consumers-break", "a consumer thread keeps the take lock while it sleeps") \
+    X(WAKER_WITHDRAWS_FOR_ALL, "waker-withdraws-for-all", "consumers-tickets",                                        \
       "a consumer thread that wakes withdraws what another has announced")                                            \
-    X(LEAVER_WAKES_NONE, "leaver-wakes-none", "takers-tickets",                                                       \
+    X(LEAVER_WAKES_NONE, "leaver-wakes-none", "consumers-tickets",                                                    \
       "a consumer thread that has waited, and goes, does not wake those that still wait")                             \
-    X(NEWS_WAKE_ONE, "news-wake-one", "takers", "news wake one of the consumer threads that wait")                    \
-    X(BREAK_WAKES_NO_TAKER, "break-wakes-no-taker", "takers-break", "a break does not wake consumer threads that wait") \
+    X(NEWS_WAKE_ONE, "news-wake-one", "consumers", "news wake one of the consumer threads that wait")                 \
+    X(BREAK_WAKES_NONE, "break-wakes-none", "consumers-break", "a break does not wake consumer threads that wait")    \
     /* -- binding -- */                                                                                               \
     X(BOUND_BEFORE_ENTRY, "bound-before-entry", "tiny", "bound is stored before slot_of")                             \
     X(BOUND_BEFORE_CELLS, "bound-before-cells", "tiny", "bound is stored before the cells are AVAIL")                 \
@@ -68,8 +68,8 @@
     X(NO_LOOK_AFTER_UNLOCK, "no-look-after-unlock", "tiny", "whoever unlocks does not look at the stack again")       \
     /* -- taking and releasing -- */                                                                                  \
     X(TAKE_BY_LAST_CELL, "take-by-last-cell", "small", "a batch is taken when its last cell is final")                \
-    X(TAKERS_UNLOCKED, "takers-unlocked", "takers", "two consumer threads take without a lock")                       \
-    X(BORDER_IGNORED, "border-ignored", "border", "a look does not stop at the border")                                  \
+    X(TAKE_UNLOCKED, "take-unlocked", "consumers", "two consumer threads take without a lock")                        \
+    X(BORDER_IGNORED, "border-ignored", "border", "a look does not stop at the border")                               \
     X(DROP_WITHOUT_COUNT, "drop-without-count", "exports", "the first drop frees the slot")                           \
     X(BUMP_BEFORE_BIND, "bump-before-bind", "break", "a release bumps news_seq before it tries to bind")              \
     X(BUSY_RELEASE_LOST, "busy-release-lost", "break",                                                                \

@@ -95,7 +95,7 @@ enum mark { ROW_OK, ROW_RAISED, ROW_KILLED };
     X(NEWS_BUMP, "rf_wake_consumer: bumps news_seq")                                                                  \
     X(NEWS_LOOK, "rf_wake_consumer: loads consumer_wait")                                                             \
     X(NEWS_WAKE, "rf_wake_consumer: futex wake")                                                                      \
-    X(NEXT_LOCK, "rf_next: takes the takers' lock")                                                                   \
+    X(NEXT_LOCK, "rf_next: takes the take lock")                                                                      \
     X(NEXT_PLAN, "rf_plan: a batch")                                                                                  \
     X(LOOK_BOUND, "rf_look: is_bound")                                                                                \
     X(LOOK_AGAIN, "rf_look: is_bound, after rf_bind")                                                                 \
@@ -113,17 +113,17 @@ enum mark { ROW_OK, ROW_RAISED, ROW_KILLED };
     X(REST_ENDS, "has_news: looks at alarm and stop")                                                                 \
     X(REST_NEWS, "has_news: loads the cell, or goes to bind")                                                         \
     X(REST_NEWS_BOUND, "has_news: is_bound")                                                                          \
-    X(REST_STAYS, "sleep_once: has news, withdraws consumer_wait")                                                   \
-    X(REST_UNLOCK, "sleep_once: gives the takers' lock back")                                                         \
+    X(REST_STAYS, "sleep_once: has news, withdraws consumer_wait")                                                    \
+    X(REST_UNLOCK, "sleep_once: gives the take lock back")                                                            \
     X(REST_FUTEX, "sleep_once: futex wait")                                                                           \
     X(REST_ASLEEP, "asleep")                                                                                          \
-    X(REST_OVER, "sleep_once: takes the takers' lock again, withdraws consumer_wait")                                                                  \
+    X(REST_OVER, "sleep_once: takes the take lock again, withdraws consumer_wait")                                    \
     X(TAKE_CELL, "rf_take: takes over a cell, stores EMPTY")                                                          \
     X(TAKE_HOLD, "rf_take: the slot is held")                                                                         \
     X(TAKE_EXPORT, "rf_hold: one more")                                                                               \
     X(TAKE_HEAD, "rf_take: stores head")                                                                              \
-    X(BREAK_LOCK, "rf_cancel: takes the takers' lock")                                                                \
-    X(FENCE_LOCK, "rf_requeue: takes the takers' lock")                                                                   \
+    X(BREAK_LOCK, "rf_cancel: takes the take lock")                                                                   \
+    X(FENCE_LOCK, "rf_requeue: takes the take lock")                                                                  \
     X(CANCEL_LOCK, "rf_cancel, rf_requeue: takes the lock")                                                           \
     X(CANCEL_UPTO, "drain_bound: stores cancel_upto")                                                                 \
     X(CANCEL_SLOTS, "drain_bound: bound slots are draining")                                                          \
@@ -131,7 +131,7 @@ enum mark { ROW_OK, ROW_RAISED, ROW_KILLED };
     X(CANCEL_PLAN, "rf_cancel: drops the plan; rf_requeue: sets it back")                                             \
     X(TELL_BUMP, "rf_tell_break: bumps break_seq")                                                                    \
     X(TELL_WAKE, "rf_tell_break: futex wake")                                                                         \
-    X(BREAK_DONE, "rf_cancel: gives the takers' lock back")                                                              \
+    X(BREAK_DONE, "rf_cancel: gives the take lock back")                                                              \
     X(FENCE_DONE, "the pool starts workers in the place of fenced ones")                                              \
     X(DROP_COUNT, "rf_drop: one less")                                                                                \
     X(DROP_STATE, "release_slot: the slot is free, loads the stack's top")                                            \
@@ -152,8 +152,8 @@ enum worker_step { WORKER_STEPS(AS_STEP) };
 enum thread_step { THREAD_STEPS(AS_STEP) };
 #undef AS_STEP
 
-/* Takers run next() and break, releasers drop views, the watcher reaps, the closer stops. */
-enum thread_name { TAKER_0, TAKER_1, RELEASER_0, RELEASER_1, WATCHER, CLOSER, THREADS };
+/* Consumers, which are threads, run next() and break, releasers drop views, the watcher reaps, the closer stops. */
+enum thread_name { CONSUMER_0, CONSUMER_1, RELEASER_0, RELEASER_1, WATCHER, CLOSER, THREADS };
 enum actor { FIRST_THREAD = WORKERS, ENVIRONMENT = WORKERS + THREADS, ACTORS };
 
 /* ---- the parts ---- */
@@ -189,7 +189,7 @@ struct thread {
     uint8_t held;        /* rf_look has answered HELD */
     uint8_t batch, plan; /* what is being bound */
     uint8_t worker;      /* whom the watcher reaps */
-    uint8_t turn;        /* the epoch that a taker waits in, and 1; 0: it has not waited */
+    uint8_t epoch_id;    /* the epoch that it waits in, and 1; 0: it has not waited */
 };
 
 struct cell {
@@ -222,11 +222,11 @@ struct state {
     uint8_t plan_bound, saved; /* what was bound once; a bit a batch to be bound again whose indices are kept elsewhere */
     uint8_t homeless;              /* only where a rule is broken: the batch that waits for a slot */
     uint8_t homeless_plan;
-    /* what takers share, under their lock */
-    uint8_t taker_lock, asleep /* takers that have announced a sleep */, epoch, planned, waiting, expected; /* planned: of this epoch; expected: the next id */
+    /* what consumers share, under the take lock */
+    uint8_t take_lock, asleep /* consumers that have announced a sleep */, epoch, planned, waiting, expected; /* planned: of this epoch; expected: the next id */
     uint8_t beyond; /* of those that wait: the next epoch's, behind the border */
     uint8_t pace;          /* tickets are short: of struct rf_control */
-    uint8_t armed, changed; /* a bit a taker: it has observed news_seq; it was bumped since */
+    uint8_t armed, changed; /* a bit a consumer: it has observed news_seq; it was bumped since */
     uint8_t shared_mutex;               /* only where a rule is broken */
     /* what may still happen */
     uint8_t kills, breaks, freezes, forks, paces, calls, closed, consumer_dead, reaps;

@@ -33,9 +33,9 @@ ORDER("rf_reap", "add", "&ring->control->reap_seq", ORDERED, "reap")
 ORDER("rf_claim_next", "load", "&control->reap_seq", ORDERED, "reap")
 SPARE("forget_line", "and", "&ring->control->sleepers[worker / 64]", "", "the bit is that of the dead")
 
-/* -- the takers' lock -- */
-ORDER("rf_lock_takers", "exchange", "&ring->binder->taking", ORDERED, "takers")
-ORDER("rf_unlock_takers", "store", "&ring->binder->taking", ORDERED, "takers")
+/* -- the take lock -- */
+ORDER("rf_lock_taking", "exchange", "&ring->binder->take_lock", ORDERED, "consumers")
+ORDER("rf_unlock_taking", "store", "&ring->binder->take_lock", ORDERED, "consumers")
 
 /* -- the plan, the lock, releases -- */
 ORDER("plan_batch", "store", "&binder->plan_write", ORDERED, "plan")

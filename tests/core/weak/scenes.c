@@ -262,10 +262,10 @@ static void raise_alarm(void) { rf_alarm(ring); }
 
 /* ---- two threads take ---- */
 
-/* The next batch of turn 1, whichever it is. */
+/* The next batch of epoch id 1, whichever it is. */
 static void take_next(void)
 {
-    const struct rf_terms terms = {.turn = 1, .room = RF_ANY_ROOM};
+    const struct rf_terms terms = {.epoch_id = 1, .room = RF_ANY_ROOM};
     struct rf_taken taken;
     enum rf_answer answer = rf_next(ring, &terms, &taken);
     while (answer == RF_PENDING) {
@@ -297,7 +297,7 @@ static void take_as_well(void)
     shim_signal(1);
 }
 
-/* A break ends the wait of a thread whose turn it was. */
+/* A break ends the wait of a thread that waits in the epoch. */
 static void break_while_another_waits(void)
 {
     rf_begin(ring, 1);
@@ -309,11 +309,11 @@ static void break_while_another_waits(void)
     rf_stop(ring);
 }
 
-static void wait_in_the_turn(void)
+static void wait_in_the_epoch(void)
 {
     shim_await(0);
     enum rf_answer answer = rf_wait_head(ring, 1, FOREVER);
-    shim_check(answer == RF_STALE || answer == RF_TAKEABLE, "a wait outlives its turn");
+    shim_check(answer == RF_STALE || answer == RF_TAKEABLE, "a wait outlives its epoch");
     shim_signal(1);
 }
 
@@ -357,11 +357,11 @@ const struct scene scenes[] = {
     {"stop", "all sleep, and are woken", ONE_SLOT(1), 3, {wait_for_the_stop, work_as_0, stop}},
     {"leave", "one of two workers is sent away", ONE_SLOT(2), 3, {send_one_away, work_as_0, work_and_leave}},
     {"alarm", "the pool has news", ONE_SLOT(1), 2, {wait_for_the_alarm, raise_alarm}},
-    {"takers", "two threads take", TWO_SLOTS(1), 3, {plan_and_take, work_as_0, take_as_well}},
+    {"consumers", "two threads take", TWO_SLOTS(1), 3, {plan_and_take, work_as_0, take_as_well}},
     {"stale",
-     "a thread waits in a turn that is broken off",
+     "a thread waits in an epoch that is broken off",
      ONE_SLOT(1),
      2,
-     {break_while_another_waits, wait_in_the_turn}},
+     {break_while_another_waits, wait_in_the_epoch}},
 };
 const unsigned scene_count = sizeof scenes / sizeof *scenes;

@@ -94,8 +94,8 @@ static void watch_binder(void)
 {
     struct rf_binder *binder = ring->binder;
     uint32_t slots = ring->geometry.slots, rows = ring->geometry.rows;
-    shim_atomic(&binder->taking, 4);
-    shim_plain(&binder->turn, sizeof binder->turn, 8);
+    shim_atomic(&binder->take_lock, 4);
+    shim_plain(&binder->epoch_id, sizeof binder->epoch_id, 8);
     shim_plain(&binder->waited_ns, sizeof binder->waited_ns, 8);
     shim_plain(&binder->asleep, sizeof binder->asleep, 4);
     shim_plain(&binder->last_wake_head, sizeof binder->last_wake_head, 8);

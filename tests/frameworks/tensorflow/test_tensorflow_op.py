@@ -251,7 +251,7 @@ def test_batches_come_without_the_interpreter(monkeypatch: pytest.MonkeyPatch) -
     """Between two of its plans Python is not asked for batches, though they are waited for; all are counted."""
     asked = []
     take = op.LoaderFeed.take
-    monkeypatch.setattr(op.LoaderFeed, "take", lambda self, turn: asked.append(turn) or take(self, turn))
+    monkeypatch.setattr(op.LoaderFeed, "take", lambda self, epoch_id: asked.append(epoch_id) or take(self, epoch_id))
     with ringfeed.Loader(Oracle(1600, sleep_s=0.0005), batch_size=8, workers=1, slots=3) as loader:
         assert len(indices(loader.to_tf_dataset())) == 1600
         assert len(asked) == 2, (
@@ -444,15 +444,15 @@ def test_dead_pool_is_told() -> None:
 def test_dataset_without_its_loader() -> None:
     """A graph that has lost its dataset says so, instead of reading memory that is nobody's."""
     ops = op.load_ops()
-    turns = op.OpTurns(ops, oracle()._stream, 12, [], tuple)
-    number = turns._feed.number
-    del turns
+    iterations = op.OpIterations(ops, oracle()._stream, 12, [], tuple)
+    number = iterations._feed.number
+    del iterations
     gc.collect()
     expected = "ClosedError: the loader of this dataset is gone; keep the dataset for as long as you iterate over it"
     with pytest.raises(tf.errors.UnknownError, match=expected):
-        ops.ringfeed_turn(state=np.int64(-1), step=np.int64(0), feed=number)
+        ops.ringfeed_epoch(state=np.int64(-1), step=np.int64(0), feed=number)
     with pytest.raises(tf.errors.UnknownError, match=expected):
-        ops.ringfeed_batch(turn=np.int64(1), feed=number, types=[tf.int64])
+        ops.ringfeed_batch(epoch_id=np.int64(1), feed=number, types=[tf.int64])
 
 
 def test_loader_goes_with_its_dataset(nothing_left: None) -> None:  # noqa: ARG001 - named for what it does

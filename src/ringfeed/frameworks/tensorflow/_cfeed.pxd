@@ -27,9 +27,9 @@ cdef extern from "export/feed.h" nogil:
         pass
 
     struct rf_callbacks:
-        rf_reply (*begin)(rf_feed *feed, int64_t *turn, char **error) noexcept nogil
-        rf_reply (*next)(rf_feed *feed, int64_t turn, rf_handout *handout, char **error) noexcept nogil
-        rf_reply (*rest)(rf_feed *feed, int64_t step, int64_t *turn, char **error) noexcept nogil
+        rf_reply (*begin)(rf_feed *feed, int64_t *epoch_id, char **error) noexcept nogil
+        rf_reply (*next)(rf_feed *feed, int64_t epoch_id, rf_handout *handout, char **error) noexcept nogil
+        rf_reply (*rest)(rf_feed *feed, int64_t step, int64_t *epoch_id, char **error) noexcept nogil
         uint32_t (*interrupted)(uint32_t told, int64_t now_ns) noexcept nogil
 
     struct rf_feed_calls:

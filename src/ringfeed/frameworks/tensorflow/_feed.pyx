@@ -97,8 +97,8 @@ cdef class Feed:
     def __cinit__(self, list parts not None, uint32_t rows, asked):
         """Batches of at most `rows` rows, for each leaf (offset, bytes a row, shape of a row).
 
-        `asked()` gives an object whose `begin()` returns the turn of a new epoch, whose `take(turn)` the lease and the
-        rows of its next batch, or None at its end, and whose `rest(step)` the newest turn if it has batches left after
+        `asked()` gives an object whose `begin()` returns the id of a new epoch, whose `take(epoch_id)` the lease and
+        rows of its next batch, or None at its end, and whose `rest(step)` the newest id if it has batches left after
         its last step, or None; or it gives None, if that object is gone.
         """
         cdef f.rf_part *part
@@ -176,21 +176,23 @@ cdef bint raises_interrupt() noexcept with gil:
         return False
 
 
-cdef f.rf_reply begin_in_python(f.rf_feed *feed, int64_t *turn, char **error) noexcept with gil:
+cdef f.rf_reply begin_in_python(f.rf_feed *feed, int64_t *epoch_id, char **error) noexcept with gil:
     try:
         if raises_interrupt():
             listen(threading.main_thread().ident, meet)
-        turn[0] = asked_by(feed).begin()
+        epoch_id[0] = asked_by(feed).begin()
         return f.RF_REPLY_BATCH
     except BaseException as caught:
         error[0] = text_of(caught)
         return f.RF_REPLY_ERROR
 
 
-cdef f.rf_reply take_in_python(f.rf_feed *feed, int64_t turn, f.rf_handout *handout, char **error) noexcept with gil:
+cdef f.rf_reply take_in_python(
+    f.rf_feed *feed, int64_t epoch_id, f.rf_handout *handout, char **error
+) noexcept with gil:
     cdef Lease lease
     try:
-        taken = asked_by(feed).take(turn)
+        taken = asked_by(feed).take(epoch_id)
         if taken is None:
             return f.RF_REPLY_END
         lease, rows = taken
@@ -201,36 +203,36 @@ cdef f.rf_reply take_in_python(f.rf_feed *feed, int64_t turn, f.rf_handout *hand
         return f.RF_REPLY_ERROR
 
 
-cdef f.rf_reply rest_in_python(f.rf_feed *feed, int64_t step, int64_t *turn, char **error) noexcept with gil:
+cdef f.rf_reply rest_in_python(f.rf_feed *feed, int64_t step, int64_t *epoch_id, char **error) noexcept with gil:
     try:
         rest = asked_by(feed).rest(step)
-        turn[0] = f.RF_OVER if rest is None else rest
+        epoch_id[0] = f.RF_OVER if rest is None else rest
         return f.RF_REPLY_BATCH
     except BaseException as caught:
         error[0] = text_of(caught)
         return f.RF_REPLY_ERROR
 
 
-cdef f.rf_reply ask_begin(f.rf_feed *feed, int64_t *turn, char **error) noexcept nogil:
+cdef f.rf_reply ask_begin(f.rf_feed *feed, int64_t *epoch_id, char **error) noexcept nogil:
     # A thread that asks for the GIL now would be ended by it, with TensorFlow's frames on its stack.
     if is_ending():
         error[0] = strdup("ClosedError: the interpreter is about to end")
         return f.RF_REPLY_ERROR
-    return begin_in_python(feed, turn, error)
+    return begin_in_python(feed, epoch_id, error)
 
 
-cdef f.rf_reply ask_take(f.rf_feed *feed, int64_t turn, f.rf_handout *handout, char **error) noexcept nogil:
+cdef f.rf_reply ask_take(f.rf_feed *feed, int64_t epoch_id, f.rf_handout *handout, char **error) noexcept nogil:
     if is_ending():
         error[0] = strdup("ClosedError: the interpreter is about to end")
         return f.RF_REPLY_ERROR
-    return take_in_python(feed, turn, handout, error)
+    return take_in_python(feed, epoch_id, handout, error)
 
 
-cdef f.rf_reply ask_rest(f.rf_feed *feed, int64_t step, int64_t *turn, char **error) noexcept nogil:
+cdef f.rf_reply ask_rest(f.rf_feed *feed, int64_t step, int64_t *epoch_id, char **error) noexcept nogil:
     if is_ending():
         error[0] = strdup("ClosedError: the interpreter is about to end")
         return f.RF_REPLY_ERROR
-    return rest_in_python(feed, step, turn, error)
+    return rest_in_python(feed, step, epoch_id, error)
 
 
 cdef uint32_t ask_interrupted(uint32_t told, int64_t now_ns) noexcept nogil:

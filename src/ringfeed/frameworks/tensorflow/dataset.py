@@ -1,10 +1,10 @@
 """A loader as a tf.data.Dataset, without `from_generator`.
 
-    range(n) ──scan──> turn ──────────> its next batch
+    range(n) ──scan──> epoch id ──────> its next batch
                │ drawn once, when     │ waits for the loader; over the slot's memory,
                │ an iteration begins  │ or a copy where Python has to make it
 
-The turn tells two iterations over one dataset apart: the newest has the loader, an older one fails at its next
+The epoch id tells two iterations over one dataset apart: the newest has the loader, an older one fails at its next
 batch. Nothing runs before the first batch is asked for, and nothing when an iteration is given up:
 `from_generator` owes its generator a last call, for which the interpreter waits for ever at exit.
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from ringfeed.frameworks.base import BatchStream, LoaderInfo
     from ringfeed.frameworks.cast import CastTree
-    from ringfeed.frameworks.tensorflow.op import OpTurns
+    from ringfeed.frameworks.tensorflow.op import OpIterations
     from ringfeed.spec.array import AnyArray
 
     Leaves: TypeAlias = "list[AnyArray]"
@@ -112,8 +112,8 @@ def to_tf_dataset(stream: BatchStream, cast: CastTree = None) -> tf.data.Dataset
     if ops is None:
         return dataset_of(batches)
     if finish is None:
-        return _whole(tensorflow_op.OpTurns(ops, stream, count, leaves, pack), count)
-    return _with_cast(_whole(tensorflow_op.OpTurns(ops, stream, count, leaves, tuple), count), batches)
+        return _whole(tensorflow_op.OpIterations(ops, stream, count, leaves, pack), count)
+    return _with_cast(_whole(tensorflow_op.OpIterations(ops, stream, count, leaves, tuple), count), batches)
 
 
 def _private_epoch(stream: BatchStream, count: int | None) -> Epoch:
@@ -135,7 +135,7 @@ def dataset_of(batches: Batches) -> tf.data.Dataset:
     """A dataset of `batches`; every iteration opens an epoch of its own."""
     if batches.cast is not None:
         return _with_cast(dataset_of(replace(batches, pack=tuple, cast=None)), batches)
-    return _chain(_Turns(batches), batches.count)
+    return _chain(_Iterations(batches), batches.count)
 
 
 def _with_cast(leaves: tf.data.Dataset, batches: Batches) -> tf.data.Dataset:
@@ -149,16 +149,16 @@ def _with_cast(leaves: tf.data.Dataset, batches: Batches) -> tf.data.Dataset:
     return leaves.map(finished)
 
 
-def _chain(turns: _Turns | OpTurns, count: int | None) -> tf.data.Dataset:
+def _chain(iterations: _Iterations | OpIterations, count: int | None) -> tf.data.Dataset:
     if count is not None:
-        found = turns.elements(tf.data.Dataset.range(count))
+        found = iterations.elements(tf.data.Dataset.range(count))
     else:
-        found = turns.elements_or_end(tf.data.Dataset.range(ENDLESS)).take_while(_goes_on).map(_without_flag)
-    found._ringfeed_turns = turns  # noqa: SLF001  # its graph knows the loader by a number only
+        found = iterations.elements_or_end(tf.data.Dataset.range(ENDLESS)).take_while(_goes_on).map(_without_flag)
+    found._ringfeed_iterations = iterations  # noqa: SLF001  # its graph knows the loader by a number only
     return found
 
 
-def _whole(turns: OpTurns, count: int | None) -> tf.data.Dataset:
+def _whole(iterations: OpIterations, count: int | None) -> tf.data.Dataset:
     """The same, where an error in the place of a batch that is yet to come, as Ctrl-C is, does not cost the batch.
 
         elements, one a step ──> rest ──> take(count) ──> skip(rest)
@@ -166,11 +166,11 @@ def _whole(turns: OpTurns, count: int | None) -> tf.data.Dataset:
     The rest is empty, unless steps have brought such errors. It is asked once more at the end, for an error of
     ``on_epoch_end``, by skipping what is not there: the cardinality is ``count`` still.
     """
-    elements = _chain(turns, count)
+    elements = _chain(iterations, count)
     if count is None:
         return elements
     # What is repeated for ever counts as endless, so that `take` knows how many it gives. If it is empty it ends.
-    rest = turns.rest_or_end(tf.data.Dataset.range(ENDLESS)).take_while(_goes_on).map(_without_flag).repeat()
+    rest = iterations.rest_or_end(tf.data.Dataset.range(ENDLESS)).take_while(_goes_on).map(_without_flag).repeat()
     return elements.concatenate(rest).take(count).concatenate(rest.take(1).skip(1))
 
 
@@ -202,13 +202,13 @@ def _without_flag(_goes_on: tf.Tensor, batch: Any) -> Any:
     return batch
 
 
-class _Turns:
+class _Iterations:
     """Which epoch is open: what the graph of one dataset calls in Python, in TensorFlow's threads."""
 
     def __init__(self, batches: Batches) -> None:
         self._batches = batches
         self._lock = threading.Lock()
-        self._open = _Turn(0, iter(()))
+        self._open = _Iteration(0, iter(()))
 
     def elements(self, steps: tf.data.Dataset) -> tf.data.Dataset:
         """A batch for each step."""
@@ -239,8 +239,8 @@ class _Turns:
 
     def _begin(self) -> np.int64:
         with self._lock:
-            turn = self._open = _Turn(self._open.number + 1, self._batches.open_epoch())
-        number: np.int64 = np.int64(turn.number)
+            iteration = self._open = _Iteration(self._open.number + 1, self._batches.open_epoch())
+        number: np.int64 = np.int64(iteration.number)
         return number
 
     def _next(self, number: np.int64) -> Leaves:
@@ -258,7 +258,7 @@ class _Turns:
         return [np.asarray(a=False), *blanks]
 
 
-class _Turn(NamedTuple):
+class _Iteration(NamedTuple):
     """One epoch and its number among those of its dataset."""
 
     number: int

@@ -48,7 +48,7 @@ class LoaderFeed:
         return self._feed.number
 
     def begin(self) -> int:
-        """Begin the loader's next epoch, whose turn takes over from the one before."""
+        """Begin the loader's next epoch, which takes over from the one before, and return its id."""
         self._tell()
         check_whole(self._stream, self._count)
         with self._lock:
@@ -56,13 +56,13 @@ class LoaderFeed:
             batches.count_alone().given = UNKNOWN
             self._batches, self._all_taken = batches, False
         self._stream.attach(self._feed)
-        return batches.turn
+        return batches.epoch_id
 
-    def take(self, turn: int) -> tuple[Lease, int] | None:
+    def take(self, epoch_id: int) -> tuple[Lease, int] | None:
         """Take the next batch and its rows; None at the end of an epoch of unknown length."""
         self._tell()
         batches = self._batches
-        if batches is None or batches.turn != turn:
+        if batches is None or batches.epoch_id != epoch_id:
             raise superseded()
         taken = next(batches, None)
         if taken is None:
@@ -74,7 +74,7 @@ class LoaderFeed:
         return lease, rows
 
     def rest(self, step: int) -> int | None:
-        """Return the newest turn if it has batches left, though ``step`` was the last of its iteration.
+        """Return the newest epoch id if its epoch has batches left, though ``step`` was the last of its iteration.
 
         Raises what the end of the epoch raised, if it was not raised yet.
         """
@@ -82,7 +82,7 @@ class LoaderFeed:
         batches = self._batches
         if batches is None or self._all_taken or self._count is None or step + 1 < self._count:
             return None
-        return batches.turn
+        return batches.epoch_id
 
     def _close_epoch(self, batches: BatchIterator) -> None:
         """tf.data stops at the known length, so end the epoch here; errors are raised by the next call."""

@@ -45,8 +45,8 @@ def load_ops() -> Any:
     return ops
 
 
-class OpTurns:
-    """What the graph of one dataset calls, all of it in C; see `dataset._Turns` for the same in Python."""
+class OpIterations:
+    """What the graph of one dataset calls, all of it in C; see `dataset._Iterations` for the same in Python."""
 
     def __init__(
         self, ops: Any, stream: BatchStream, count: int | None, leaves: Sequence[tf.TensorSpec], pack: Pack
@@ -70,29 +70,29 @@ class OpTurns:
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def _element(self, state: tf.Tensor, step: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        turn, tensors = self._call(state, step, self._leaves)
-        return turn, self._pack(tensors)
+        epoch_id, tensors = self._call(state, step, self._leaves)
+        return epoch_id, self._pack(tensors)
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def _element_or_end(self, state: tf.Tensor, step: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        turn, (goes_on, *tensors) = self._call(state, step, [tf.TensorSpec((), tf.bool), *self._leaves])
-        return turn, (goes_on, self._pack(tensors))
+        epoch_id, (goes_on, *tensors) = self._call(state, step, [tf.TensorSpec((), tf.bool), *self._leaves])
+        return epoch_id, (goes_on, self._pack(tensors))
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def _rest_or_end(self, step: tf.Tensor) -> Any:
         return self._element_or_end(REST, step)[1]
 
-    def _turn(self, state: tf.Tensor, step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        turn, waits = self._ops.ringfeed_turn(state=state, step=step, feed=self._feed.number)
-        turn.set_shape(())
+    def _epoch_id(self, state: tf.Tensor, step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        epoch_id, waits = self._ops.ringfeed_epoch(state=state, step=step, feed=self._feed.number)
+        epoch_id.set_shape(())
         waits.set_shape(())
-        return turn, waits
+        return epoch_id, waits
 
-    def _wait(self, turn: tf.Tensor, waits: tf.Tensor) -> tf.Tensor:
+    def _wait(self, epoch_id: tf.Tensor, waits: tf.Tensor) -> tf.Tensor:
         """False, when there is something to take. TensorFlow ends the loop when it gives the iteration up."""
 
         def wait(_waits: tf.Tensor) -> tf.Tensor:
-            waits = self._ops.ringfeed_wait(turn=turn, feed=self._feed.number)
+            waits = self._ops.ringfeed_wait(epoch_id=epoch_id, feed=self._feed.number)
             waits.set_shape(())
             return waits
 
@@ -100,11 +100,11 @@ class OpTurns:
         return waits
 
     def _call(self, state: tf.Tensor, step: tf.Tensor, specs: Sequence[tf.TensorSpec]) -> tuple[tf.Tensor, Tensors]:
-        """The turn of this iteration, drawn at its first step, and the tensors of its next batch."""
+        """The epoch id of this iteration, drawn at its first step, and the tensors of its next batch."""
         types = [spec.dtype for spec in specs]
-        turn, waits = self._turn(state, step)
-        with tf.control_dependencies([self._wait(turn, waits)]):
-            tensors = self._ops.ringfeed_batch(turn=turn, feed=self._feed.number, types=types)
+        epoch_id, waits = self._epoch_id(state, step)
+        with tf.control_dependencies([self._wait(epoch_id, waits)]):
+            tensors = self._ops.ringfeed_batch(epoch_id=epoch_id, feed=self._feed.number, types=types)
         for tensor, spec in zip(tensors, specs, strict=True):
             tensor.set_shape(spec.shape)
-        return turn, tensors
+        return epoch_id, tensors

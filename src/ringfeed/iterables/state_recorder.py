@@ -16,7 +16,7 @@ NOTED_EACH = 16  # elements
 BEHIND = 8  # batches that frameworks may have taken, and the user's loop not
 
 
-class StateTaker:
+class StateRecorder:
     """Takes the states of one stream in one epoch, as it is read: as often as they cost little, no batch waits long."""
 
     def __init__(self, states: StreamStates | None, stream: int, epoch: int, rows: int, slots: int) -> None:

@@ -15,14 +15,14 @@ void end_epoch(struct state *s)
 void go_idle(struct state *s, struct thread *thread)
 {
     *thread = (struct thread){.step = IDLE};
-    s->taker_lock = 0;
+    s->take_lock = 0;
 }
 
-bool lock_takers(struct state *s)
+bool lock_taking(struct state *s)
 {
-    if (s->taker_lock && !broken(TAKERS_UNLOCKED))
+    if (s->take_lock && !broken(TAKE_UNLOCKED))
         return false;
-    s->taker_lock = 1;
+    s->take_lock = 1;
     return true;
 }
 
@@ -34,13 +34,16 @@ void withdraw(struct state *s)
 }
 
 /* Look from the beginning, with the lock. */
-static void look_anew(struct thread *thread) { *thread = (struct thread){.step = LOOK_BOUND, .turn = thread->turn}; }
+static void look_anew(struct thread *thread)
+{
+    *thread = (struct thread){.step = LOOK_BOUND, .epoch_id = thread->epoch_id};
+}
 
 /* Leave rf_wait: a thread that has waited wakes those that still wait. What that one has announced may be final, for
  * only the last that was announced is told of. */
 static void leave_wait(struct state *s, struct thread *thread, enum thread_step then)
 {
-    bool wakes = thread->turn && s->asleep && !broken(LEAVER_WAKES_NONE);
+    bool wakes = thread->epoch_id && s->asleep && !broken(LEAVER_WAKES_NONE);
     *thread = (struct thread){.step = (uint8_t)then};
     if (wakes) {
         thread->step = NEWS_BUMP;
@@ -48,7 +51,7 @@ static void leave_wait(struct state *s, struct thread *thread, enum thread_step 
     }
 }
 
-static bool has_waited(const struct thread *thread) { return thread->turn; }
+static bool has_waited(const struct thread *thread) { return thread->epoch_id; }
 
 /* ---- planning ---- */
 
@@ -108,7 +111,7 @@ static void look_at_cell(struct state *s, struct thread *thread)
     thread->cell = 0;
     thread->step = looked == UNFINISHED ? LOOK_STOP : TAKE_CELL;
     if (looked != UNFINISHED && has_waited(thread)) {
-        s->taker_lock = 0;
+        s->take_lock = 0;
         leave_wait(s, thread, NEXT_LOCK);
     }
 }
@@ -129,11 +132,11 @@ static void answer_dry(struct state *s, struct thread *thread)
     s->epoch++;
     s->planned = s->beyond;
     s->beyond = 0;
-    s->taker_lock = 0;
+    s->take_lock = 0;
     leave_wait(s, thread, IDLE);
 }
 
-/* `waiting` is the takers' own count of what is planned and not taken. What is planned and not bound would not do:
+/* `waiting` is the consumers' own count of what is planned and not taken. What is planned and not bound would not do:
  * another thread takes a batch off the plan before, or after, it stores `bound`. */
 static void look_last(struct state *s, struct thread *thread)
 {
@@ -210,7 +213,7 @@ static void raise_flag(struct state *s, struct thread *thread)
 {
     bool free = thread->cell == 0;
     s->asleep++;
-    thread->turn = (uint8_t)(s->epoch + 1);
+    thread->epoch_id = (uint8_t)(s->epoch + 1);
     s->consumer_wait = free ? WAIT_FREE : (uint8_t)(ticket_of(s->head, thread->cell - 1u) + 1);
     thread->step = rest_order(REST_FLAG);
 }
@@ -271,7 +274,7 @@ static void fall_asleep(struct state *s, unsigned number)
 }
 
 /* Whether this thread's epoch is over: another has broken it off meanwhile, or taken its last batch. */
-static bool is_stale(const struct state *s, const struct thread *thread) { return thread->turn != s->epoch + 1; }
+static bool is_stale(const struct state *s, const struct thread *thread) { return thread->epoch_id != s->epoch + 1; }
 
 static void stay(struct state *s, unsigned number)
 {
@@ -282,13 +285,13 @@ static void stay(struct state *s, unsigned number)
         look_anew(T);
         return;
     }
-    s->taker_lock = 0;
+    s->take_lock = 0;
     leave_wait(s, T, IDLE);
 }
 
 static bool rest_over(struct state *s, unsigned number)
 {
-    if (!broken(SLEEP_WITH_LOCK) && !lock_takers(s))
+    if (!broken(SLEEP_WITH_LOCK) && !lock_taking(s))
         return false;
     stay(s, number);
     return true;
@@ -323,7 +326,7 @@ static void take_head(struct state *s, struct thread *thread)
 
 static bool enter_next(struct state *s, struct thread *thread)
 {
-    if (!lock_takers(s))
+    if (!lock_taking(s))
         return false;
     thread->step = NEXT_PLAN;
     if (s->epoch == configuration->epochs)
@@ -333,11 +336,11 @@ static bool enter_next(struct state *s, struct thread *thread)
 
 static void ring_has_ended(struct state *s, struct thread *thread)
 {
-    s->taker_lock = 0;
+    s->take_lock = 0;
     leave_wait(s, thread, OVER);
 }
 
-enum outcome taker_step(struct state *s, unsigned number)
+enum outcome consumer_step(struct state *s, unsigned number)
 {
     if (T->step >= BREAK_LOCK && T->step <= FENCE_DONE)
         return cancel_step(s, T);
@@ -381,7 +384,7 @@ enum outcome taker_step(struct state *s, unsigned number)
     case REST_FUTEX: fall_asleep(s, number); break;
     case REST_STAYS: stay(s, number); break;
     case REST_UNLOCK:
-        s->taker_lock = broken(SLEEP_WITH_LOCK);
+        s->take_lock = broken(SLEEP_WITH_LOCK);
         T->step = rest_order(REST_UNLOCK);
         break;
     case REST_OVER: return rest_over(s, number) ? STEPPED : NO_MORE;
