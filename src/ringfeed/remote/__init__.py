@@ -10,8 +10,10 @@ pool         the loader's pool: worker processes here, and bridges, each supervi
 bridge       the process: a thread that claims, one that lands answers, and the main thread, which hires and listens
 claims       the tickets that it holds, under one worker id; land what has come of them
 _land        rows out of an actor's slot, and into a slot of the training's
-dispatch     windows, hedges, retries and suspects: pure decisions, without clocks and processes
-placing      which node the next actor goes to: pure, too
+dispatch     which calls to make, again after a death or beside a late one: pure decisions, without clocks and processes
+actors       what each is at, which are late, and which is to make a job: pure, too
+answers      how long calls take, and how many an actor is to have at a time: pure
+placing      which node the next actor goes to: pure
 desk         the actor's side
 private      its slot, a ring of its own
 filled       what it answers

@@ -22,8 +22,8 @@ from ringfeed.system.guard import become_worker, channel_of, flush_output
 from ringfeed.workers.worker_main import report_and_leave
 
 if TYPE_CHECKING:
+    from ringfeed.remote.actors import Job
     from ringfeed.remote.claims import Claim
-    from ringfeed.remote.dispatch import Job
     from ringfeed.remote.fleet import Broken, Event, Fleet
     from ringfeed.system._system import Descriptor
     from ringfeed.workers.worker_main import WorkerConfig
@@ -128,7 +128,7 @@ class Bridge:
         """Do what time brings."""
         now_s = time.monotonic()
         self._dispatch.tick(now_s)
-        for actor in self._dispatch.overdue(now_s, self._terms.timeout_s):
+        for actor in self._dispatch.actors.overdue(now_s, self._terms.timeout_s):
             if not self._inquiry.waits_for(actor, now_s):
                 self._end_actor(actor, "was silent")
         consumer = self._observer.consumer()
@@ -159,7 +159,7 @@ class Bridge:
     def _end_stuck(self, patience_s: float) -> None:
         """End the actors that are at a call for so long."""
         now_s = time.monotonic()
-        for actor, _, sent_s, _ in [*self._dispatch.under_way()]:
+        for actor, _, sent_s, _ in [*self._dispatch.actors.under_way()]:
             if now_s - sent_s > patience_s:
                 self._end_actor(actor, f"was ended: it took longer than {patience_s:g} s")
 
@@ -177,7 +177,7 @@ class Bridge:
 
     def _begin(self, claim: Claim) -> None:
         """Have the rows of a claim made; its version of the dataset was sent before it was bound."""
-        from ringfeed.remote.dispatch import Job  # noqa: PLC0415
+        from ringfeed.remote.actors import Job  # noqa: PLC0415
 
         if not claim.rows:
             self._claims.fail(claim, b"")
@@ -243,7 +243,7 @@ class Bridge:
         """Have the rows of a call that was not carried out be made again, or give them up."""
         why, remedy = str(event.error), ""
         if event.is_full:
-            why = self._crew.note_full(self._dispatch.actor_of(event.flight))
+            why = self._crew.note_full(self._dispatch.actors.of(event.flight))
             remedy = (
                 ", with no other call under way; start it with a larger --object-store-memory, or have less in a batch"
             )
@@ -254,7 +254,7 @@ class Bridge:
     def _land(self, event: Any) -> None:
         filled, idle = event.reply
         with self._changed:
-            node = self._crew.address_of(self._dispatch.actor_of(event.flight))
+            node = self._crew.address_of(self._dispatch.actors.of(event.flight))
             job = self._dispatch.answered(event.flight, time.monotonic(), idle)
             self._send_all()  # first: the actor goes on meanwhile
             self._changed.notify_all()

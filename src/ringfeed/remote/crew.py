@@ -126,12 +126,12 @@ class Crew:
         missing = self.wanted - len(self._posts)
         nodes = self._nodes.values()
         if missing > 0:
-            for node in self._placing.place(nodes, there, self._dispatch.suspect_nodes, missing):
+            for node in self._placing.place(nodes, there, self._dispatch.actors.suspect_nodes, missing):
                 self._hire(node, now_s)
             room = sum(self._placing.rooms(nodes).values())
             if room < self.wanted:
                 self._decline(f"the cluster has room for {room}: {self._placing.shown(nodes)}", room)
-        for actor in self._dispatch.idlest(len(self._there) - self.wanted):
+        for actor in self._dispatch.actors.idlest(len(self._there) - self.wanted):
             self._dispatch.lost(actor, blame=False)
             self._leave(actor)
         if not self._posts:
@@ -188,7 +188,7 @@ class Crew:
         self._started_s = time.monotonic()
         self._since_s = self._since_s or self._started_s
         self._there.add(hired.actor)
-        self._dispatch.join(hired.actor, post.node)
+        self._dispatch.actors.join(hired.actor, post.node)
 
     @staticmethod
     def _objection(facts: Facts) -> str:
@@ -244,7 +244,7 @@ class Crew:
         limit, there = self._dispatch.limit, len(self._there)
         if limit.found < min(limit.stores, sys.maxsize):
             return f"{self._full}: {show_calls(limit.found)} at a time"
-        if limit.stores >= limit.wished(there, self._dispatch.window):
+        if limit.stores >= limit.wished(there, self._dispatch.answers.window):
             return ""
         node = min((node for node in self._nodes.values() if node.store), key=attrgetter("store"))
         return (
@@ -269,20 +269,20 @@ class Crew:
         return {
             "wanted": self.wanted,
             "there": len(self._there),
-            "suspects": len(dispatch.suspects),
+            "suspects": len(dispatch.actors.suspects),
             "declined": self.declined,
             "narrowed": self.narrowed,
             "deaths": self.deaths,
             "hedged": dispatch.hedged,
             "rerun": dispatch.rerun,
             "dropped": dispatch.dropped,
-            "window": dispatch.window,
+            "window": dispatch.answers.window,
             "silence": self._silence,
             "capacity": dispatch.capacity,
             "tickets": len(claims),
-            "calls": dispatch.calls,
-            "flight_s": dispatch.flight_s,
-            "idle": dispatch.idle,
+            "calls": dispatch.answers.count,
+            "flight_s": dispatch.answers.flight_s,
+            "idle": dispatch.answers.idle,
             "bridge_cpu_s": time.process_time() - self._began_cpu_s,
             "since_s": now_s - self._since_s if self._since_s else 0.0,
             "nodes": Counter(self.address_of(actor) for actor in self._there),
@@ -294,5 +294,5 @@ class Crew:
         """Return what each actor is at, the longest first."""
         return [
             (actor, self._addresses.get(node, node), now_s - sent_s, job.ticket.indices[job.rows[0]], len(job.rows))
-            for actor, node, sent_s, job in sorted(self._dispatch.under_way(), key=itemgetter(2))
+            for actor, node, sent_s, job in sorted(self._dispatch.actors.under_way(), key=itemgetter(2))
         ]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from ringfeed._callers import callers_depth
 from ringfeed._checks import AUTO, check_count, is_auto
-from ringfeed.remote.dispatch import LEAST_WINDOW
+from ringfeed.remote.answers import LEAST_WINDOW
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from ringfeed.remote.dispatch import LEAST_WINDOW, MOST_WINDOW
+from ringfeed.remote.answers import LEAST_WINDOW, MOST_WINDOW
 
 if TYPE_CHECKING:
     from ringfeed.data.base import Source
