@@ -16,13 +16,11 @@ from ringfeed.engine.options import Options
 from ringfeed.engine.runner import EpochRunner
 from ringfeed.frameworks.base import BatchStream, LoaderInfo
 from ringfeed.frameworks.pinned import DeviceSlots, start_driver
-from ringfeed.monitor.bottleneck import STARTUP_S, verdict
-from ringfeed.monitor.memory import Memory, frameworks_in
+from ringfeed.monitor.account import Account
 from ringfeed.orders._repeated import Repeated
 from ringfeed.orders.asked import DEFAULT_BATCH_SIZE, AskedOrder
 from ringfeed.resume.identity import Identity
 from ringfeed.sources.opening import end_loop, open_readers, open_source, with_weights
-from ringfeed.system.machine import usable_cpus
 
 if TYPE_CHECKING:
     import os
@@ -36,7 +34,6 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
 
     from ringfeed.engine.batches import BatchIterator
-    from ringfeed.engine.engine import Engine
     from ringfeed.engine.plan import Plan
     from ringfeed.frameworks.base import Epochs
     from ringfeed.frameworks.cast import CastTree
@@ -53,9 +50,6 @@ if TYPE_CHECKING:
     Batch_co = TypeVarWithDefault("Batch_co", default=Any, covariant=True)
 else:
     Batch_co = TypeVar("Batch_co", covariant=True)
-
-
-_Answer = TypeVar("_Answer")
 
 
 _in_use: weakref.WeakSet[Loader] = weakref.WeakSet()
@@ -251,7 +245,7 @@ class Loader(Generic[Batch_co]):
         )
         self._slots = DeviceSlots(self._runner.plan.slot_size, pin=pin)
         self._runner.on_start.append(self._slots.prepare)
-        self._imports: Sequence[str] = ()  # frameworks that workers were slow to import
+        self._account = Account(self._runner)
 
     if not TYPE_CHECKING:
         __new__.__wrapped__ = __init__  # for help() and inspect.signature()
@@ -453,41 +447,10 @@ class Loader(Generic[Batch_co]):
 
     def stats(self) -> Stats:
         """Return what has been done so far, and what it means; the object is kept up to date by the next call."""
-        plan, tuner = self.plan, self._runner.tuner
-        stats = self._runner.count()
-        stats.look_with(_asked_of(self._runner, lambda engine: engine.parts.memory(plan), Memory(plan)))
-        stats.tuning = [] if tuner is None else list(tuner.history)
-        stats.verdict = self._verdict(stats)
-        engine = self._runner.engine
-        if self._options.remote is not None and engine is not None:
-            from ringfeed.monitor.remote import tell  # noqa: PLC0415 - few need it
-
-            tell(stats, engine.pool.said())
-        return stats
+        return self._account.stats()
 
     def _verdict(self, stats: Stats) -> str:
-        """Say in words what some statistics of this loader mean."""
-        plan, tuner = self.plan, self._runner.tuner
-        return verdict(
-            stats,
-            workers=self._options.workers if tuner is None else tuner.setting.workers,
-            slots=plan.slots if tuner is None else tuner.setting.slots,
-            slot_size=plan.slot_size,
-            cpus=usable_cpus(),
-            concurrency=self._options.concurrency,
-            readers=self._options.readers,
-            tuned="" if tuner is None else tuner.why,
-            imported=self._imported(stats),
-        )
-
-    def _imported(self, stats: Stats) -> Sequence[str]:
-        """Return the frameworks that workers import, where their start takes long."""
-        engine = self._runner.engine
-        started = self._options.start_method != "fork"  # a forked worker maps what this process has imported
-        slow = stats.launch_s + stats.startup_s >= STARTUP_S or not stats.batches
-        if engine is not None and started and slow and not self._imports:
-            self._imports = frameworks_in(engine.pool.pids())
-        return self._imports
+        return self._account.verdict(stats)
 
     def slot_states(self) -> list[str]:
         """Return a word for each slot: free, filling, ready, held or draining."""
@@ -508,7 +471,7 @@ class Loader(Generic[Batch_co]):
         """
         from ringfeed.report.traced import begin_trace  # noqa: PLC0415 - its room
 
-        return begin_trace(self, path, _asked_of(self._runner, lambda engine: engine.observer, None), Loader._verdict)
+        return begin_trace(self, path, self._account.asked(lambda engine: engine.observer, None), Loader._verdict)
 
     # ---- into frameworks, each imported when it is asked for ----
 
@@ -625,15 +588,3 @@ class Loader(Generic[Batch_co]):
     def __exit__(self, *unused: object) -> None:
         """Close the loader."""
         self.close()
-
-
-def _asked_of(runner: EpochRunner, ask: Callable[[Engine], _Answer], otherwise: _Answer) -> Callable[[], _Answer]:
-    """Return what asks the engine that runs then, if there is one; it does not keep the runner."""
-    this = weakref.ref(runner)
-
-    def answer() -> _Answer:
-        found = this()
-        engine = None if found is None else found.engine
-        return otherwise if engine is None else ask(engine)
-
-    return answer
