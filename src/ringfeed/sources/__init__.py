@@ -1,4 +1,4 @@
-"""What a dataset is, decided once: `kinds` asks the object, `opening` makes its source.
+"""What a dataset is, decided once: `opening` asks the object, and makes its source.
 
     own         of ringfeed's own classes, such as `Mix`        what its __ringfeed_source__(terms, open_source) returns
     arrays      a tuple or dict of equally long arrays          ArraySource

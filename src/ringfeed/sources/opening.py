@@ -1,17 +1,31 @@
-"""Decides once what a dataset is: see the package."""
+"""Decides once what a dataset is; what is none is refused, with what to give instead.
+
+No framework is imported for it: its objects are known by the names of their classes. Columns that are not NumPy's
+arrays are for the room `coercion`.
+"""
 
 from __future__ import annotations
 
+import inspect
+import os
 from typing import TYPE_CHECKING, Any
 
-from ringfeed.data.arrays import ArraySource
+import numpy as np
+
+from ringfeed._classes import class_names, is_iterable
+from ringfeed.data.arrays import ArraySource, leaf_arrays, leaves_of
 from ringfeed.data.batches import BatchSource
 from ringfeed.data.samples import SampleSource
-from ringfeed.sources.kinds import Kind, kind_of
 
 if TYPE_CHECKING:
     from ringfeed.data.base import Source
     from ringfeed.data.terms import Terms
+
+_MAY_BE_ASYNC = ("__getitem__", "__getitems__", "read_into")
+_SERIES = {"pandas.Series", "polars.Series"}
+_TABLES = {"pandas.DataFrame": "columns", "polars.DataFrame": "columns", "pyarrow.Table": "column_names"}
+_MAKES_BATCHES = {"torch.DataLoader", "ringfeed.Loader"}
+_GIVES_BATCHES = {"ringfeed.Reiterable", "ringfeed.LoaderAdapter", "ringfeed.BatchIterator", "ringfeed.Repeated"}
 
 
 def open_source(dataset: Any, terms: Terms, *functions: Any) -> Source:
@@ -29,19 +43,33 @@ def open_source(dataset: Any, terms: Terms, *functions: Any) -> Source:
     if (of_own := getattr(type(dataset), "__ringfeed_source__", None)) is not None:
         own: Source = of_own(dataset, terms, open_source)
         return own
-    kind, columns = kind_of(dataset, terms)
-    if kind is Kind.COLUMNS:
+    _check(dataset, terms)
+    columns = _columns_of(dataset, terms)
+    if leaf_arrays(columns) is not None:
         return ArraySource(dataset, columns, terms)
     elements = BatchSource if terms.batch_size is None else SampleSource
-    if kind is Kind.ITERABLE:
+    if is_iterable(dataset):
         from ringfeed.iterables.streams import StreamSource  # noqa: PLC0415 - its room
 
         return StreamSource(dataset, terms, elements)
-    if kind is Kind.AWAITED:
+    _check_indexable(dataset, terms.batch_size)
+    if any(inspect.iscoroutinefunction(getattr(type(dataset), name, None)) for name in _MAY_BE_ASYNC):
         from ringfeed.waiting.sources import of_elements  # noqa: PLC0415 - its room
 
         return of_elements(elements, dataset, terms)
     return elements(dataset, dataset, terms)
+
+
+def _columns_of(dataset: Any, terms: Terms) -> Any:
+    """Return NumPy arrays in the place of columns of any package, and any other dataset as it is."""
+    if not isinstance(dataset, tuple | list | dict) and _SERIES.isdisjoint(class_names(dataset)):
+        return dataset
+    leaves = [*leaves_of(dataset)]
+    if all(isinstance(leaf, np.ndarray) for _, leaf in leaves):
+        return dataset
+    from ringfeed.coercion.columns import columns_of  # noqa: PLC0415 - its room
+
+    return columns_of(dataset, leaves, is_whole=terms.batch_size is None, has_spec=terms.spec is not None)
 
 
 def with_weights(source: Source) -> Source:
@@ -69,3 +97,84 @@ def end_loop(source: Source) -> None:
         from ringfeed.waiting import event_loop  # noqa: PLC0415 - its room
 
         event_loop.end_loop(source.given)
+
+
+# ---- what is no dataset ----
+
+
+def _check(dataset: Any, terms: Terms) -> None:
+    """Raise TypeError for what can be no dataset, and ValueError for a size that does not fit it."""
+    batch_size = terms.batch_size
+    if refusal := _refusal(dataset, batch_size):
+        raise TypeError(refusal)
+    if terms.max_batch_size is not None and batch_size is not None and terms.collate is None:
+        message = (
+            f"max_batch_size={terms.max_batch_size} is for datasets of whole batches, for batch_sampler= and for "
+            f"collate_fn=; with batch_size= alone leave it out"
+        )
+        raise ValueError(message)
+
+
+def _refusal(dataset: Any, batch_size: int | None) -> str | None:
+    """Say why an object is no dataset, and what to give instead; None where it may be one."""
+    names, kind = class_names(dataset), type(dataset).__name__
+    if isinstance(dataset, str | bytes | os.PathLike):
+        return (
+            f"{dataset!r} is a {kind}, expected a dataset and not the name of one; read it into arrays, or give an "
+            f"object whose __getitem__(i) reads sample i"
+        )
+    if tables := [_TABLES[name] for name in _TABLES if name in names]:
+        return (
+            f"a {kind} has no rows by number, expected a dataset; "
+            f"give its columns: {{name: table[name].to_numpy() for name in table.{tables[0]}}}"
+        )
+    if not _MAKES_BATCHES.isdisjoint(names) and batch_size is not None:
+        return (
+            f"a {kind} makes batches itself, expected a dataset of samples; give what it loads, its .dataset, "
+            f"or batch_size=None to have its batches as they are"
+        )
+    if not _GIVES_BATCHES.isdisjoint(names) and batch_size is not None:
+        return (
+            f"{_a(kind)} gives the batches of a loader, expected a dataset of samples; give the dataset of that "
+            f"loader, or batch_size=None to have its batches as they are"
+        )
+    if isinstance(dataset, type) and callable(getattr(dataset, "__getitem__", None)):
+        return f"{dataset.__name__} is a class, expected a dataset; give an instance: {dataset.__name__}(...)"
+    return _needs_arguments(dataset) if is_iterable(dataset) and not hasattr(type(dataset), "__iter__") else None
+
+
+def _a(kind: str) -> str:
+    return f"{'an' if kind[0] in 'AEIOUaeiou' else 'a'} {kind}"
+
+
+def _needs_arguments(function: Any) -> str | None:
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # of some builtins
+        return None
+    try:
+        signature.bind()
+    except TypeError as error:
+        name = getattr(function, "__name__", type(function).__name__)
+        return (
+            f"{name}{signature} cannot be called without arguments ({error}), as a function that returns an iterable "
+            f"is; give lambda: {name}(...)"
+        )
+    return None
+
+
+def _check_indexable(dataset: Any, batch_size: int | None) -> None:
+    """Refuse what has no samples by number, and a Keras PyDataset whose batches would be taken for samples."""
+    if not callable(getattr(type(dataset), "__getitem__", None)):
+        message = (
+            f"{_a(type(dataset).__name__)} is no dataset: it has neither __getitem__ nor __iter__; "
+            f"give an object with __len__ and __getitem__, a tuple or dict of arrays, or an iterable"
+        )
+        raise TypeError(message)
+    of_keras = ("use_multiprocessing", "max_queue_size", "workers")
+    if batch_size is not None and all(hasattr(dataset, name) for name in of_keras):
+        message = (
+            f"batch_size={batch_size} for a {type(dataset).__name__}, which is a Keras dataset: its items are whole "
+            f"batches already; give batch_size=None"
+        )
+        raise ValueError(message)
