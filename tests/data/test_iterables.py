@@ -16,7 +16,8 @@ import pytest
 
 import ringfeed
 from ringfeed import Array, Interleave, Loader
-from ringfeed.frameworks.batch import NUMPY, Epoch, TensorBuilder
+from ringfeed.frameworks.batch import NUMPY, TensorBuilder
+from ringfeed.frameworks.epoch import Epoch
 from ringfeed.iterables.round_robin import RoundRobinEpoch
 from watching import inside, lose_patience, wait_until
 

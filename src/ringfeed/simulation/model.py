@@ -14,9 +14,11 @@ from __future__ import annotations
 import math
 import random
 from collections import deque
-from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import TYPE_CHECKING
+
+from ringfeed.remote.answers import HEDGE_MEDIANS, HEDGE_S
+from ringfeed.simulation.terms import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,22 +26,6 @@ if TYPE_CHECKING:
     from ringfeed.simulation.terms import Costs, Setting, Work
 
 WARM = 0.25  # of a run, that does not count
-HEDGE_S, HEDGE_TIMES = 1.0, 8  # after so long, or so many tickets' time, a silent actor's tickets are sent to another
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a run has shown. Shares are of the time that counts; ``in_flight`` and ``flight_s`` are of all of it."""
-
-    samples_per_s: float
-    stall: float  # share of the time that the trainer waits
-    busy: dict[str, float]  # share of the time that the busiest of each part is busy
-    starved: float  # share of the time that actors have room, and all tickets of bound batches are under way
-    took_s: float  # in all
-    in_flight: float  # tickets, on average
-    flight_s: float  # of a ticket, on average
-    tickets: int
-    batches: tuple[float, ...] = field(repr=False)  # when each was taken
 
 
 class Server:
@@ -282,7 +268,7 @@ class Run:
     def _lose_node(self) -> None:
         """Have all actors of a node die; their tickets are hedged if nothing tells of it sooner."""
         node, each = self._random.randrange(self._setting.nodes), self._setting.actors_per_node
-        hedge_s = max(HEDGE_S, HEDGE_TIMES * self._work.sample_s * self._setting.rows)
+        hedge_s = max(HEDGE_S, HEDGE_MEDIANS * self._work.sample_s * self._setting.rows)
         self._lose(self._actors[node * each : (node + 1) * each], min(hedge_s, self._costs.node_lost_s))
 
     def _lose(self, actors: list[Actor], noticed_s: float) -> None:

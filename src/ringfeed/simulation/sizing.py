@@ -6,20 +6,20 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from ringfeed.remote.answers import LEAST_WINDOW, MOST_WINDOW
+from ringfeed.remote.pace import TICKET_BYTES
 from ringfeed.simulation.model import simulate
 from ringfeed.simulation.terms import Setting
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ringfeed.simulation.model import Outcome
-    from ringfeed.simulation.terms import Costs, LostKind, Work
+    from ringfeed.simulation.terms import Costs, LostKind, Outcome, Work
 
 WORKERS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
 MOST_WORKERS, MOST_BRIDGES = 10_000, 16
-TICKET_S, TICKET_BYTES = 0.02, 8_000_000  # the work and the bytes of a ticket: as much as a call is worth
+TICKET_S = 0.02  # the work of a ticket; with few actors a loader has up to four times as much
 CELLS = 64  # tickets of a batch, at most
-WINDOWS = 2, 8  # tickets that an actor has at a time, at least and at most
 SPARE = 2  # slots beyond those that are being filled: one that the trainer holds, one that is ready
 FULL = 0.8  # of a bridge's time, from which another one is wanted
 FED = 0.99  # of its appetite, from which a trainer is fed
@@ -78,7 +78,7 @@ def setting_of(wanted: Wanted, workers: int) -> Setting:
     ticket_s = rows * work.sample_s
     wire_s = rows * size * 8e-9 / min(wanted.node_gbits, wanted.gbits)
     away_s = 2 * wanted.latency_s + costs.call_s + costs.land_s(rows * size) + wire_s
-    window = min(max(1 + math.ceil(away_s / ticket_s), WINDOWS[0]), WINDOWS[1])
+    window = min(max(1 + math.ceil(away_s / ticket_s), LEAST_WINDOW), MOST_WINDOW)
     tickets = math.ceil(wanted.batch_size / rows)
     slots = wanted.slots or max(4, math.ceil(workers * window / tickets) + SPARE)
     rate = min(wanted.appetite, workers / work.sample_s)

@@ -1,19 +1,19 @@
-"""What is simulated: the work of a sample, what a call costs, and a setting. Each is read from JSON, and checked."""
+"""What is simulated: the work of a sample, what a call costs, and a setting, read from JSON; and what comes of it."""
 
 from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+
+from ringfeed.remote.pace import TICKET_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from typing_extensions import Self
-
-INLINE_BYTES = 8_000_000  # a larger answer goes by the object store
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ class Costs:
 
     def __post_init__(self) -> None:
         """Raise ValueError for what is no time."""
-        for field in fields(self):
-            _check(field.name, getattr(self, field.name))
+        for one in fields(self):
+            _check(one.name, getattr(self, one.name))
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -71,7 +71,7 @@ class Costs:
 
     def land_s(self, size: int) -> float:
         """Return what an answer of so many bytes takes of a bridge."""
-        return size / 1e9 * (self.inline_s_per_gb if size <= INLINE_BYTES else self.plasma_s_per_gb)
+        return size / 1e9 * (self.inline_s_per_gb if size <= TICKET_BYTES else self.plasma_s_per_gb)
 
 
 LostKind = Literal["actor", "node"]
@@ -135,6 +135,21 @@ class Setting:
             "link": self.gbits / bits if math.isfinite(bits) else math.inf,
             "trainer": self.batch_size / self.step_s if self.step_s else math.inf,
         }
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run has shown. Shares are of the time that counts; ``in_flight`` and ``flight_s`` are of all of it."""
+
+    samples_per_s: float
+    stall: float  # share of the time that the trainer waits
+    busy: dict[str, float]  # share of the time that the busiest of each part is busy
+    starved: float  # share of the time that actors have room, and all tickets of bound batches are under way
+    took_s: float  # in all
+    in_flight: float  # tickets, on average
+    flight_s: float  # of a ticket, on average
+    tickets: int
+    batches: tuple[float, ...] = field(repr=False)  # when each was taken
 
 
 def _check(name: str, value: Any, *, least: float = 0.0, above: float | None = None, finite: bool = True) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import warnings
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -28,21 +27,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from ringfeed.torch.index_lists import Start
+    from ringfeed.torch.place import Place
     from ringfeed.torch.ring import Ring
-
-
-@dataclass
-class Place:
-    """How far the program is in an epoch."""
-
-    epoch: int
-    batches: int = 0
-    samples: int = 0
-    draws: dict[str, str] = field(default_factory=dict)  # where the generators were at its start
-    is_over: bool = False
-    ring: Ring | None = None  # that it comes over
-    taken: int = 0  # of the batches that the ring has given since it began
-    stream: Any = None  # the IterableDataset that this process reads
 
 
 class Epoch:

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch.utils.data
 from torch.utils.data import IterDataPipe, MapDataPipe, TensorDataset, default_collate
 
-from ringfeed.errors import RingfeedError, SpecError, StateError, WorkerError
+from ringfeed.errors import RingfeedError, SpecError, WorkerError
 from ringfeed.forkserver import warm
 from ringfeed.iterables import opening
 from ringfeed.iterables.states import encoded
 from ringfeed.torch import draws, index_lists
-from ringfeed.torch.epoch import Epoch, Place
+from ringfeed.torch.epoch import Epoch
 from ringfeed.torch.log import first_line, say
 from ringfeed.torch.pickled import TooLargeError, UnsendableError
+from ringfeed.torch.place import VERSION, Place, checked
 from ringfeed.torch.ring import Pickling, Ring
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 OWN = torch.utils.data.DataLoader
 T_co = TypeVar("T_co", covariant=True)
-VERSION = 1
 TRIES = 8  # of an epoch, with other slots
 _RUNNING = ("_rings", "_base_seed")  # of which a copy has its own
 
@@ -280,22 +280,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Have the next ``iter()`` go on where ``state`` was taken: StateError for what is no such state."""
-        names = ("version", "epoch", "batches", "samples", "draws")
-        missing = [name for name in names if name not in state]
-        if missing or state["version"] != VERSION:
-            what = f"without {missing[0]!r}" if missing else f"of version {state['version']!r}"
-            message = (
-                f"the state is a {type(state).__name__} {what}, expected what state_dict() of a DataLoader returned"
-            )
-            raise StateError(message)
-        workers = state.get("num_workers", self.num_workers)
-        if workers != self.num_workers:
-            message = (
-                f"the state was taken amid an epoch of an IterableDataset with num_workers={workers}, and this "
-                f"DataLoader has {self.num_workers}, with other elements in each batch; give it num_workers={workers}"
-            )
-            raise StateError(message)
-        self._resumed = dict(state)
+        self._resumed = checked(state, self.num_workers)
 
 
 def _without(batches: Iterator[Any], count: int) -> Iterator[Any]:

@@ -15,8 +15,9 @@ import pytest
 
 import ringfeed
 from ringfeed.frameworks.base import Framework
-from ringfeed.frameworks.batch import Epoch, Outstanding, TensorBuilder
+from ringfeed.frameworks.batch import Outstanding, TensorBuilder
 from ringfeed.frameworks.dlpack import Exported
+from ringfeed.frameworks.epoch import Epoch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,7 +19,7 @@ from keras.src.trainers.epoch_iterator import EpochIterator
 
 from ringfeed.errors import SpecError
 from ringfeed.frameworks.base import Reiterable
-from ringfeed.frameworks.batch import NUMPY, Epoch, Outstanding, TensorBuilder, without_lists
+from ringfeed.frameworks.batch import NUMPY, Outstanding, TensorBuilder, without_lists
 from ringfeed.frameworks.facts import LoaderFacts
 from ringfeed.frameworks.forms import Joiner
 from ringfeed.frameworks.keras.arguments import (
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from ringfeed.frameworks.base import BatchStream, Framework, LoaderInfo
     from ringfeed.frameworks.batch import Extra, Own
     from ringfeed.frameworks.cast import CastTree, Chosen
+    from ringfeed.frameworks.epoch import Epoch
     from ringfeed.frameworks.keras.arguments import ClassWeight
     from ringfeed.spec.array import AnyArray, Leaf
     from ringfeed.spec.builder import BuildBatch

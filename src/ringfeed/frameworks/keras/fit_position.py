@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ringfeed.errors import RingfeedError
-from ringfeed.frameworks.batch import Epoch
+from ringfeed.frameworks.epoch import Epoch
 from ringfeed.frameworks.keras.arguments import resumed_epoch
 from ringfeed.frameworks.keras.caller import caller
 

@@ -26,9 +26,10 @@ import tensorflow as tf
 
 from ringfeed.errors import SpecError
 from ringfeed.frameworks.base import Framework
-from ringfeed.frameworks.batch import Epoch, Outstanding, TensorBuilder, without_lists
+from ringfeed.frameworks.batch import Outstanding, TensorBuilder, without_lists
 from ringfeed.frameworks.cast import casts_of
 from ringfeed.frameworks.dlpack import Exported
+from ringfeed.frameworks.epoch import Epoch
 from ringfeed.frameworks.tensorflow import op as tensorflow_op
 from ringfeed.frameworks.tensorflow.cast import TensorFlowCasts
 from ringfeed.frameworks.tensorflow.feed import check_whole, ended_early, superseded
@@ -233,8 +234,7 @@ class _Iterations:
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def element_or_end(self, number: tf.Tensor) -> tuple[tf.Tensor, Any]:
         """Whether epoch `number` goes on, and its next batch if it does."""
-        flag = tf.TensorSpec((), tf.bool)
-        goes_on, *tensors = _call(self._next_or_blank, number, [flag, *self._batches.leaves])
+        goes_on, *tensors = _call(self._next_or_blank, number, [tf.TensorSpec((), tf.bool), *self._batches.leaves])
         return goes_on, self._batches.pack(tensors)
 
     def _begin(self) -> np.int64:
@@ -253,8 +253,7 @@ class _Iterations:
         leaves = self._open.next_of(number)
         if leaves is not None:
             return [np.asarray(a=True), *leaves]
-        specs = self._batches.leaves
-        blanks = [np.zeros(blank_shape(spec), spec.dtype.as_numpy_dtype) for spec in specs]
+        blanks = [np.zeros(blank_shape(spec), spec.dtype.as_numpy_dtype) for spec in self._batches.leaves]
         return [np.asarray(a=False), *blanks]
 
 

@@ -1,0 +1,47 @@
+"""Where a program is in the epochs of a DataLoader, and the states that say so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ringfeed.errors import StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ringfeed.torch.ring import Ring
+
+VERSION = 1  # of a state
+_NAMES = ("version", "epoch", "batches", "samples", "draws")
+
+
+@dataclass
+class Place:
+    """How far the program is in an epoch."""
+
+    epoch: int
+    batches: int = 0
+    samples: int = 0
+    draws: dict[str, str] = field(default_factory=dict)  # where the generators were at its start
+    is_over: bool = False
+    ring: Ring | None = None  # that it comes over
+    taken: int = 0  # of the batches that the ring has given since it began
+    stream: Any = None  # the IterableDataset that this process reads
+
+
+def checked(state: Mapping[str, Any], num_workers: int) -> dict[str, Any]:
+    """Return a state that a DataLoader with so many workers can go on from; StateError for what is none."""
+    missing = [name for name in _NAMES if name not in state]
+    if missing or state["version"] != VERSION:
+        what = f"without {missing[0]!r}" if missing else f"of version {state['version']!r}"
+        message = f"the state is a {type(state).__name__} {what}, expected what state_dict() of a DataLoader returned"
+        raise StateError(message)
+    workers = state.get("num_workers", num_workers)
+    if workers != num_workers:
+        message = (
+            f"the state was taken amid an epoch of an IterableDataset with num_workers={workers}, and this "
+            f"DataLoader has {num_workers}, with other elements in each batch; give it num_workers={workers}"
+        )
+        raise StateError(message)
+    return dict(state)
