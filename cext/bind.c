@@ -161,7 +161,6 @@ static void write_record(struct rf_ring *ring, uint32_t slot)
     atomic_store_explicit(&record->rows, binding->rows, memory_order_relaxed);
     record->rows_per_ticket = binding->rows_per_ticket;
     atomic_store_explicit(&record->tickets, binding->tickets, memory_order_relaxed);
-    record->stream = binding->stream;
     memset(rf_slot_base(ring, slot) + ring->geometry.marks_at, RF_ROW_OK, binding->rows);
     if (ring->binder->holds[slot].blamed)
         rf_forget_deaths(ring->binder, slot);

@@ -32,7 +32,6 @@ static bool fill_claim(struct rf_ring *ring, uint32_t worker, uint64_t ticket, u
                                .line = &ring->workers[worker],
                                .control = ring->control,
                                .claimed_ns = rf_now_ns(),
-                               .stream = record->stream,
                                .rows_delivered = rows};
     claim->failure->size = 0;
     claim->failure->seal = 0;

@@ -112,7 +112,6 @@ static bool is_record_intact(const struct rf_ring *ring, uint32_t slot)
            atomic_load_explicit(&record->rows, memory_order_relaxed) == binding->rows &&
            atomic_load_explicit(&record->tickets, memory_order_relaxed) == binding->tickets &&
            record->version == binding->version && record->rows_per_ticket == binding->rows_per_ticket &&
-           record->stream == binding->stream &&
            rf_entry_of(ring, binding->batch) == ((uint64_t)binding->tickets << 32 | slot);
 }
 

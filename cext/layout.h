@@ -117,7 +117,6 @@ struct rf_record {
     _Atomic uint32_t rows;
     uint32_t rows_per_ticket;
     _Atomic uint32_t tickets;
-    uint32_t stream;          /* the only stream whose worker may fill it; 0: any worker may */
     _Atomic uint32_t state;   /* enum rf_slot_state; this and what follows: for observers, and not trusted */
     _Atomic uint64_t held_ns; /* when the batch was taken that it holds, or held last */
 };
@@ -287,7 +286,6 @@ struct rf_claim { /* process-local; filled by rf_claim_next() */
     const struct rf_control *control;
     int64_t claimed_ns;
     int64_t work_ns;         /* what the ticket counts as; 0: the time from claim to publish */
-    uint32_t stream;         /* of the batch; 0: any worker may fill it */
     uint32_t rows_delivered; /* starts as rows; a whole batch says its own length */
 };
 

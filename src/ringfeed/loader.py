@@ -191,7 +191,7 @@ class Loader(Generic[Batch_co]):
         fingerprint: str | None = None,
     ) -> None:
         """Check everything, read sample 0 unless ``spec`` is given, and make the plan; no slot is reserved yet."""
-        self._asked = asked = AskedOrder.of(
+        asked = AskedOrder.of(
             batch_size=batch_size,
             max_batch_size=max_batch_size,
             seed=seed,
@@ -210,7 +210,7 @@ class Loader(Generic[Batch_co]):
         source = open_source(dataset, terms, transform, collate_fn, batch_transform, worker_init_fn)
         if asked.carries_weights:
             source = with_weights(source)
-        self._options = options = Options.of(
+        options = Options.of(
             source,
             workers=workers,
             concurrency=concurrency,
@@ -234,15 +234,13 @@ class Loader(Generic[Batch_co]):
         if reseed and options.backend == "thread":
             message = "reseed=True seeds states that all threads share; use backend='process', or ringfeed.rng()"
             raise ValueError(message)
-        asked.rank.check(asked.sampler, seed)
         with UsersErrors():  # of a first sample
             self._runner = EpochRunner(source, options, asked.part, shuffle=shuffle, sampler=asked.sampler)
         if options.sends:
             end_loop(source)  # which sample 0 was read in
-        self._position = self._runner.position
-        self._identity = Identity(
-            source, self._position, asked.batch_size, fingerprint, seed_is_drawn=asked.seed_is_drawn
-        )
+        self._asked, self._options, self._position = asked, options, self._runner.position
+        seed_is_drawn = asked.seed_is_drawn
+        self._identity = Identity(source, self._position, asked.batch_size, fingerprint, seed_is_drawn=seed_is_drawn)
         self._slots = DeviceSlots(self._runner.plan.slot_size, pin=pin)
         self._runner.on_start.append(self._slots.prepare)
         self._account = Account(self._runner)

@@ -68,6 +68,7 @@ class AskedOrder(NamedTuple):
             given, order = batch_sampler, _lists_of(batch_sampler, this.world_size, uneven, most)
             order.check_ranks(this.world_size)
             size, rows, most = None, order.most, most if collates else None
+        this.check(order, seed)
         of_each = size or 1  # positions of the order that a batch takes
         part = Shard(this.rank, this.world_size, of_each, uneven)
         return cls(given, order, shuffle, size, rows, most, number, seed is None, this, part)

@@ -46,10 +46,6 @@ class Claim:
         self.epoch, self.version = end.epoch, end.version
         self.indices = end.indices
         """One a row of the ticket."""
-        self.attempt = _claims.attempt_of(self.address)
-        """How many workers have died with it."""
-        self.stream = _land.stream_of(self.address)
-        """0: any worker may fill it."""
         self.since_ns = _land.claimed_ns(self.address)
         self.rows = tuple(row for row, _ in _claims.rows_to_read(self.address))
         """Those of the ticket that are to be made: all but what was given up before."""

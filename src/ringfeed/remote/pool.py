@@ -16,6 +16,7 @@ from ringfeed.remote.pace import set_pace
 from ringfeed.remote.stalls import lines_of
 from ringfeed.ring.segment import worker_ids
 from ringfeed.workers.processes import Processes
+from ringfeed.workers.restart_policy import EARLY_DEATHS
 from ringfeed.workers.roster import Roster
 from ringfeed.workers.spawn import Spawner
 
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from ringfeed.workers.process import WorkerProcess
     from ringfeed.workers.restart_policy import RestartPolicy
     from ringfeed.workers.watchdog import Watchdog
-
-EARLY_DEATHS = 3
 
 
 class BridgePolicy:

@@ -34,7 +34,7 @@ cdef extern from "layout.h" nogil:
         const rf_failure *failure
         const rf_control *control
         int64_t claimed_ns, work_ns
-        uint32_t stream, rows_delivered
+        uint32_t rows_delivered
 
     uint32_t RF_IN_COLLATE_FN, RF_IN_BATCH_TRANSFORM
 

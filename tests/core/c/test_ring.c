@@ -331,20 +331,6 @@ static void work_elsewhere_is_told(void)
     rf_unreference(ring);
 }
 
-/* A claim tells the stream of its batch to a worker that claims those of all streams. */
-static void claim_tells_its_stream(void)
-{
-    struct rf_ring *ring = ring_of(3, 1, 1, 1);
-    for (uint32_t stream = 0; stream < 3; stream++) {
-        struct rf_claim claim;
-        rf_set_stream(ring, stream);
-        bind_batches(ring, 1, 1);
-        CHECK(claim_as(ring, 0, &claim));
-        CHECK_EQ(claim.stream, stream);
-    }
-    rf_unreference(ring);
-}
-
 /* A worker may hold all tickets there are, by one cursor that looks at each cell once; its reap takes all of them back. */
 static void worker_holds_many_claims(void)
 {
@@ -392,7 +378,6 @@ int main(void)
     RUN(slot_of_comes_round);
     RUN(tickets_come_round_at_32_bits);
     RUN(work_elsewhere_is_told);
-    RUN(claim_tells_its_stream);
     RUN(worker_holds_many_claims);
     return check_end("test_ring");
 }
