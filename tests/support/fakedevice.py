@@ -72,9 +72,14 @@ class FakeDevice:
         self.begun: list[FakeEvent] = []
         self.handed_over: list[FakeEvent] = []
         self.waits = 0
+        self.computes = False
         self.refuses: Exception | None = None  # the next copy
         self.breaks: Exception | None = None  # the next event
         self._jobs: list[tuple[FakeEvent, list[tuple[np.ndarray[Any, Any], int]]]] = []
+
+    def is_computing(self) -> bool:
+        """Whether it still computes, as the test says."""
+        return self.computes
 
     def copy(self, tensors: list[Any]) -> tuple[list[Any], FakeEvent]:
         """Note down what is to be read, and where; nothing holds it."""

@@ -344,6 +344,28 @@ def check_resumed_epochs() -> None:
             assert seen(loader, backup) == epochs[1:]
 
 
+def check_waits_in_which_the_backend_computes() -> None:
+    """On JAX, which runs behind the program, a wait with work left is no stall; other backends are through by then."""
+
+    class Slow:
+        def __len__(self) -> int:
+            return 10 * ROWS  # more batches than there are slots, in which compiling may end
+
+        def __getitem__(self, index: int) -> Any:
+            time.sleep(0.001)
+            return X[index % len(X)], Y[index % len(Y)]
+
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        ringfeed.Loader(Slow(), batch_size=ROWS, workers=1, backend="thread") as loader,
+    ):
+        if BACKEND == "jax":
+            patch.setattr("ringfeed.frameworks.jax.is_computing", lambda: True)
+        compiled().evaluate(loader.to_keras(), verbose=0)
+        stats = loader.stats()
+        assert (stats.stall_s - stats.startup_s < 1e-6) == (BACKEND == "jax")
+
+
 def check_after_a_failure() -> None:
     """An error in a sample or in a callback ends `fit` as it is, and leaves all slots to the next."""
 

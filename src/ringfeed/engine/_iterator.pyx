@@ -162,7 +162,7 @@ cdef class Intake:
         lease = Lease.__new__(Lease)
         self.terms.epoch_id = epoch_id
         answer[0] = ring.next(&self.terms, lease)
-        if answer[0] == c.RF_PENDING and self.own_wait_ns and self.wait(ring, epoch_id, lock):
+        if answer[0] == c.RF_PENDING and self.own_wait_ns and lock is not None and self.wait(ring, epoch_id, lock):
             if self.kept is not None:
                 return None
             self.terms.epoch_id = epoch_id  # another thread's may have come in
@@ -238,7 +238,7 @@ cdef class Batches:
     def __init__(
         self, Intake intake not None, int64_t epoch_id, build, lock, Progress progress not None, bint copy=False
     ):
-        """Iterate over the batches of this epoch, or what build(lease, rows) makes of them; ``copy``: over copies."""
+        """Iterate over this epoch, what build(lease, rows) makes of it, or copies; without a lock it never waits."""
         self.intake = intake
         self.progress = progress
         self.epoch_id = epoch_id

@@ -41,7 +41,8 @@ class BatchIterator(Batches):
 
         ``keeps``: the loader, which lives as long as its iterators.
         """
-        super().__init__(intake, epoch_id, build, runner.lock, progress, runner.options.copy)
+        lock = None if getattr(build, "is_computing", None) else runner.lock  # None: each wait is the engine's
+        super().__init__(intake, epoch_id, build, lock, progress, runner.options.copy)
         self._runner = runner
         self._build = build
         self._wait_for_slots = wait_for_slots

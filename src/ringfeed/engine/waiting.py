@@ -46,7 +46,8 @@ class Waiter:
         finally:
             stall_ns = _ring.now_ns() - began_ns
             parts.stats.startup_s += starting * stall_ns / 1e9
-            parts.ring.note_stall(stall_ns)
+            is_computing = None if starting else getattr(build, "is_computing", None)
+            parts.ring.note_stall(0 if is_computing and is_computing() else stall_ns)
 
     def _wait_once(self, build: BuildBatch | None, epoch_id: int, *, wait_for_slots: bool) -> None:
         ring, timeout_ns = self._parts.ring, self._parts.timeout_ns

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from ringfeed.frameworks.tensorflow._feed import Feed
     from ringfeed.resume.place import Progress
     from ringfeed.resume.position import Position
+    from ringfeed.ring._ring import Lease
     from ringfeed.spec.array import AnyArray, Leaf
+    from ringfeed.spec.builder import BuildBatch
     from ringfeed.spec.spec import Spec
 
 
@@ -191,6 +193,19 @@ class Framework:
     strings: bool = False
     on_host: Callable[[Leaf], bool] = lambda _leaf: False
     has_one_shape: bool = False
+
+
+class BuildAhead:
+    """A `BuildBatch` for a framework, or a device, that may still compute when the program asks for the next batch."""
+
+    def __init__(self, build: BuildBatch, is_computing: Callable[[], bool] | None) -> None:
+        self._build = build
+        self.is_computing = is_computing
+        """As that of a `BatchBuilder`."""
+
+    def __call__(self, lease: Lease, rows: int) -> Any:
+        """Return the batch."""
+        return self._build(lease, rows)
 
 
 class Reiterable:

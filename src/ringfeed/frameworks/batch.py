@@ -84,7 +84,7 @@ class TensorBuilder(BatchBuilder):
     ) -> None:
         leaves, offsets, own = info.spec.leaves, info.offsets, own or {}
         self.framework = framework
-        self.copied_by = framework.copied_by
+        self.copied_by, self.is_computing = framework.copied_by, framework.is_computing
         self._cast = cast
         self._extra = extra
         self._fields = Fields(info.spec, offsets)

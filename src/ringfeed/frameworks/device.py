@@ -16,6 +16,8 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ringfeed.frameworks.base import BuildAhead
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -36,6 +38,9 @@ class Device(Protocol):
     def registrar(self) -> Registrar | None:
         """The registrar of the slots in place of the CUDA driver, with ``pin=True``."""
 
+    def is_computing(self) -> bool:
+        """Whether it is not through with what the program has asked for."""
+
     def copy(self, tensors: list[Any]) -> tuple[list[Any], Event]:
         """Begin to copy; returns what will be the copies, and when they will be. If it raises, none is under way."""
 
@@ -54,7 +59,8 @@ class DevicePrefetcher:
         self._most = stream.info.slots - 2  # copies in flight when one more begins
         self._queue: deque[tuple[tuple[list[Any], Event] | Exception, int, bool]] = deque()
         # Nothing here may refer to this iterator: it must die, and its epoch with it, when the program drops it.
-        self._batches = stream.epoch(partial(_copied, self._pending, device, builder), wait_for_slots=True)
+        copied = BuildAhead(partial(_copied, self._pending, device, builder), device.is_computing)
+        self._batches = stream.epoch(copied, wait_for_slots=True)
         self._progress = self._batches.count_alone()
         if device.registrar is not None:
             stream.slots.register(device.registrar)

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache, partial
+from itertools import filterfalse
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -97,7 +99,7 @@ def jax_framework(leaves_alone: frozenset[str] = frozenset()) -> Framework:
         copied_by="a jax array is copied by jax.numpy.array(x)",
         has_memory=lambda array: not array.is_deleted(),  # by a donation
         in_flight_s=IN_FLIGHT_S,
-        is_computing=_is_computing,
+        is_computing=is_computing,
         joins={"ragged": RaggedArrays},
         has_one_shape=True,
     )
@@ -138,9 +140,19 @@ def _cut(array: AnyArray, dtype: AnyDtype, leaf: Leaf) -> AnyArray:
     return narrow
 
 
-def _is_computing() -> bool:
-    """Whether JAX owes the program a result."""
-    return any(not array.is_deleted() and not array.is_ready() for array in jax.live_arrays())
+_is_deleted, _is_ready = methodcaller("is_deleted"), methodcaller("is_ready")
+
+
+def is_computing() -> bool:
+    """Whether JAX owes the program a result.
+
+    Python takes no step between the two questions: to ask a deleted array whether it is ready may end the process
+    (JAX 0.10).
+    """
+    try:
+        return not all(map(_is_ready, filterfalse(_is_deleted, jax.live_arrays())))
+    except jax.errors.JaxRuntimeError:  # another thread has just donated one: to what is computed now
+        return True
 
 
 # ---- casts, on the device of the arrays, compiled ----
@@ -198,6 +210,7 @@ class JaxDevice:
         client = device.client
         on_gpu = device.platform == "gpu" and hasattr(client, "dma_map") and hasattr(client, "dma_unmap")
         self.registrar = JaxRegistrar(client) if on_gpu else None
+        self.is_computing = is_computing
 
     def copy(self, tensors: list[jax.Array]) -> tuple[list[jax.Array], JaxEvent]:
         """Begin to copy."""

@@ -185,6 +185,10 @@ class CudaDevice:
                 raise
         return copies, event
 
+    def is_computing(self) -> bool:
+        """Whether this thread's stream is not through with what the program has asked for."""
+        return not torch.cuda.current_stream(self._device).query()
+
     def hand_over(self, copies: list[torch.Tensor], event: torch.cuda.Event) -> None:
         """Have this thread's stream wait for the copy, and the copies outlive what it does with them."""
         stream = torch.cuda.current_stream(self._device)

@@ -54,14 +54,15 @@ class Step:
 class Stats:
     """Counts and times since the loader was made; times in seconds.
 
-    ``stall_s`` is what the consumer waited for batches, ``startup_s`` the part of it before workers that had just been
-    started gave their first batch, ``back_pressure_s`` what all workers together waited for
-    free slots, ``busy_s`` what they spent on filling. Of a sample, ``read_s`` is the mean time inside ``dataset[i]``
-    and ``write_s`` that of writing it into its slot, by one row of each ticket. ``elapsed_s`` is the time in which an
-    epoch was under way, and ``verdict`` says in words what these times mean. ``skipped`` lists the dataset indices that
-    were left out, ``none_batches`` counts the whole batches of None, which are left out without an error. ``tuning``:
-    the moves of what is "auto", each with the batches before it, the setting and the reason. ``memory`` is looked up
-    when it is asked for. ``remote``: what the actors of a cluster do, with ``backend=ringfeed.Ray(...)``.
+    ``stall_s`` is what the consumer waited for batches, but for waits after which JAX or a GPU still had work left,
+    ``startup_s`` the part of it before workers that had just been started gave their first batch, ``back_pressure_s``
+    what all workers together waited for free slots, ``busy_s`` what they spent on filling. Of a sample, ``read_s`` is
+    the mean time inside ``dataset[i]`` and ``write_s`` that of writing it into its slot, by one row of each ticket.
+    ``elapsed_s`` is the time in which an epoch was under way, and ``verdict`` says in words what these times mean.
+    ``skipped`` lists the dataset indices that were left out, ``none_batches`` counts the whole batches of None, which
+    are left out without an error. ``tuning``: the moves of what is "auto", each with the batches before it, the setting
+    and the reason. ``memory`` is looked up when it is asked for. ``remote``: what the actors of a cluster do, with
+    ``backend=ringfeed.Ray(...)``.
     """
 
     batches: int = 0

@@ -16,6 +16,8 @@ class BatchBuilder:
 
     copied_by = ""
     """How a user copies what is to be kept."""
+    is_computing: Callable[[], bool] | None = None
+    """Whether the framework still computes with earlier batches: then a wait for the next one holds up nothing."""
 
     def __call__(self, lease: Lease, rows: int) -> Any:
         """Return the batch in the slot of the lease; it keeps the slot by itself."""

@@ -323,7 +323,7 @@ def test_kept_views_are_told_of_when_jax_has_nothing_to_do(monkeypatch: pytest.M
 
 def test_what_is_kept_of_an_earlier_epoch_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """The program's arrays are known by their slots, whichever epoch they are of."""
-    monkeypatch.setattr(adapter, "_is_computing", lambda: pytest.fail("JAX is waited for"))
+    monkeypatch.setattr(adapter, "is_computing", lambda: True)  # for ever, were it waited for
     monkeypatch.setattr(adapter, "IN_FLIGHT_S", 0)
     with make(slots=2, timeout_s=None) as loader:
         epochs = loader.to_jax()
@@ -335,7 +335,7 @@ def test_what_is_kept_of_an_earlier_epoch_is_not_waited_for(monkeypatch: pytest.
 
 def test_what_holds_slots_for_ever_is_waited_for_to_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     """A step that never ends, as it seems, is told of after `timeout_s`, and no sooner; then it is not waited for."""
-    monkeypatch.setattr(adapter, "_is_computing", lambda: True)
+    monkeypatch.setattr(adapter, "is_computing", lambda: True)
     monkeypatch.setattr(adapter, "IN_FLIGHT_S", 0)
     with make(slots=2, timeout_s=2.5) as loader:
         with pytest.warns(ringfeed.SlotsHeldWarning, match=r"^1 of 2 slots are held by"):
@@ -440,3 +440,56 @@ def test_one_iterator_over_several_epochs() -> None:
             seen.append(y.tolist())
             assert (loader.state_dict()["epoch"], loader.state_dict()["samples"]) == divmod(4 * len(seen), 12)
         assert seen == expected
+
+
+# ---- statistics ----
+
+
+class Slow:
+    """Samples that take a while."""
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(0.01)
+        return X[index]
+
+
+@pytest.mark.parametrize("computes", [False, True])
+def test_a_wait_in_which_jax_computes_is_no_stall(monkeypatch: pytest.MonkeyPatch, *, computes: bool) -> None:
+    """JAX runs behind the program: where it has work left when the batch comes, the wait held up nothing."""
+    monkeypatch.setattr(adapter, "is_computing", lambda: computes)
+    with ringfeed.Loader(Slow(), batch_size=8, workers=1) as loader:
+        assert sum(1 for _ in loader.to_jax()) == 5
+        stats = loader.stats()
+        assert (stats.stall_s - stats.startup_s < 1e-6) == computes
+
+
+def test_what_jax_owes_is_seen() -> None:
+    """A result that is not there is; one that is, or was given away, is not."""
+    numbers = jnp.ones((512, 512))
+    numbers.block_until_ready()
+    jax.block_until_ready(jax.live_arrays())
+    assert not adapter.is_computing()
+    result = busy(numbers, 1 << 10)
+    assert adapter.is_computing()
+    result.block_until_ready()
+    donating = jax.jit(lambda array: array + 1, donate_argnums=0)
+    donating(numbers).block_until_ready()
+    assert numbers.is_deleted()
+    assert not adapter.is_computing()
+
+
+def test_an_array_that_another_thread_donates_meanwhile_is_computed_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is there when the first question is put, and gone at the second."""
+
+    class Donated:
+        def is_deleted(self) -> bool:
+            return False
+
+        def is_ready(self) -> bool:
+            raise jax.errors.JaxRuntimeError("INVALID_ARGUMENT: Array has been deleted.")
+
+    monkeypatch.setattr(jax, "live_arrays", lambda: [Donated()])
+    assert adapter.is_computing()

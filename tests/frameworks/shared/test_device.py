@@ -376,3 +376,17 @@ class Dying(Oracle):
 
     def __getitem__(self, index: int) -> Any:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+# ---- statistics ----
+
+
+@pytest.mark.parametrize("computes", [False, True])
+def test_a_wait_in_which_the_device_computes_is_no_stall(*, computes: bool) -> None:
+    """The device has work left when the batch comes: the wait held up nothing."""
+    device = FakeDevice(at_once)
+    device.computes = computes
+    with oracle(Oracle(LENGTH, sleep_s=0.01), workers=1) as loader:
+        assert len(outcomes(epochs_of(loader, device))) == 8
+        stats = loader.stats()
+        assert (stats.stall_s - stats.startup_s < 1e-6) == computes

@@ -134,6 +134,10 @@ class Elsewhere:
         self.told.append(("copied", [str(tensor.dtype) for tensor in tensors]))
         return [tensor.clone() for tensor in tensors], self
 
+    def is_computing(self) -> bool:
+        """Whether it is not through: never."""
+        return False
+
     def hand_over(self, copies: list[Any], event: Any) -> None:
         """Note it down."""
         assert event is self

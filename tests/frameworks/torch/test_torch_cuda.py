@@ -59,6 +59,10 @@ class Stream:
             if job is not None:
                 job()
 
+    def query(self) -> bool:
+        """Whether all is done."""
+        return all(job is None for job in self.jobs)
+
     def wait_event(self, event: Event) -> None:
         """Have what comes next here see what came before the event: at once, since nothing here is late."""
         event.synchronize()
@@ -179,6 +183,17 @@ def test_the_stream_that_waits_is_the_one_that_is_current(fake: Fake) -> None:
             batch = next(epochs)
         assert told(batch) == list(range(ROWS))
         assert {stream for _, stream in fake.recorded} == {own}
+
+
+def test_the_stream_that_is_current_says_whether_the_gpu_computes(fake: Fake) -> None:
+    """What the program has asked of it, and not what is copied beside it."""
+    device = adapter.CudaDevice(torch.device("cuda", 1))
+    device.copy([torch.zeros(3)])
+    assert not device.is_computing()
+    fake.current.jobs.append(lambda: None)
+    assert device.is_computing()
+    fake.current.synchronize()
+    assert not device.is_computing()
 
 
 def test_a_copy_that_fails_in_its_middle_is_waited_for(fake: Fake) -> None:

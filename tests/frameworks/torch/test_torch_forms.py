@@ -198,6 +198,10 @@ class Elsewhere:
         """Copy into memory of its own."""
         return [tensor.clone() for tensor in tensors], self
 
+    def is_computing(self) -> bool:
+        """Whether it is not through: never."""
+        return False
+
     def hand_over(self, copies: list[Any], _event: Any) -> None:
         """Count what it has."""
         self.handed.append(len(copies))

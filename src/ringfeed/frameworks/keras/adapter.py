@@ -18,7 +18,7 @@ from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 from keras.src.trainers.epoch_iterator import EpochIterator
 
 from ringfeed.errors import SpecError
-from ringfeed.frameworks.base import Reiterable
+from ringfeed.frameworks.base import BuildAhead, Reiterable
 from ringfeed.frameworks.batch import NUMPY, Outstanding, TensorBuilder, without_lists
 from ringfeed.frameworks.facts import LoaderFacts
 from ringfeed.frameworks.forms import Joiner
@@ -160,8 +160,8 @@ class LoaderAdapter(LoaderFacts, DataAdapter):  # type: ignore[misc]  # keras ha
 
     # ---- the call of Keras ----
 
-    def _walk(self, feed: Feed, memory: Framework | None, own: Own, cast: Chosen) -> Iterator[Any]:
-        leaves = feed.arrays(own) if memory is None else feed.tensors(memory, self._outstanding, own)
+    def _walk(self, feed: Feed, memory: Framework, own: Own, cast: Chosen) -> Iterator[Any]:
+        leaves = feed.tensors(memory, self._outstanding, own)
         return map(feed.pack, map(cast, leaves) if cast.numbers else leaves)
 
     def _feed(self, frame: FrameType) -> Feed:
@@ -213,7 +213,7 @@ class Feed:
     def tensors(self, memory: Framework, outstanding: Outstanding, own: Own | None = None) -> Iterator[list[Any]]:
         """One epoch: the same as tensors of a framework, over the slots where that can be."""
         builder = TensorBuilder(self._info, memory, own=own, extra=self._weights)
-        return self._begin(partial(outstanding.build, builder))
+        return self._begin(BuildAhead(partial(outstanding.build, builder), memory.is_computing))
 
     def leave(self, *, trained: bool) -> None:
         """Forget the epoch; the loader has it again where nothing was trained on it."""

@@ -5,11 +5,13 @@ Every function imports its framework alone.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import keras
 
 from ringfeed.frameworks.base import Framework
+from ringfeed.frameworks.batch import NUMPY
 from ringfeed.frameworks.cast import NOTHING, apart, casts_of, in_numpy
 from ringfeed.frameworks.forms import STRINGS, Joiner, refuse_forms
 
@@ -41,17 +43,17 @@ def tensorflow_memory() -> Framework:
     )
 
 
-def jax_memory() -> Framework | None:
-    """Arrays on the CPU; None where steps run elsewhere, or on several devices, and Keras places arrays itself.
+def jax_memory() -> Framework:
+    """Arrays on the CPU; NumPy's where steps run elsewhere, or on several devices, and Keras places arrays itself.
 
     JAX dispatches many steps ahead, and holds what they are to read.
     """
     import jax  # noqa: PLC0415 - not on other backends
 
-    if jax.default_backend() != "cpu" or jax.config.jax_default_device is not None or keras.distribution.distribution():
-        return None
-    from ringfeed.frameworks.jax import jax_framework  # noqa: PLC0415 - not on other backends
+    from ringfeed.frameworks.jax import is_computing, jax_framework  # noqa: PLC0415 - not on other backends
 
+    if jax.default_backend() != "cpu" or jax.config.jax_default_device is not None or keras.distribution.distribution():
+        return replace(NUMPY, is_computing=is_computing)
     narrowed = frozenset(name for name in WIDE if jax.dtypes.canonicalize_dtype(name) != name)  # unless told otherwise
     return jax_framework(narrowed)
 
