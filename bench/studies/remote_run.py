@@ -75,7 +75,8 @@ class Batches(Samples):
     """Whole batches of one row."""
 
     def __getitem__(self, index: int) -> Any:
-        return self.value[None], np.full(1, index)
+        value, _ = super().__getitem__(index)
+        return value[None], np.full(1, index)
 
 
 def loader_of(terms: Terms) -> ringfeed.Loader[Any]:

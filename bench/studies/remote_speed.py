@@ -189,8 +189,8 @@ def _checked(address: str, actors: int, rows: int, step_s: float, costs: Costs) 
     work_s, size = rows * SAMPLE_S, rows * SAMPLE_BYTES
     slots = 2 * actors + 2
     terms = {"address": address, "actors": actors, "whole": True, "sample_s": work_s, "size": size, "slots": slots}
-    found = run(**terms, step_s=step_s, count=200 * actors, seconds=6.0)
-    real = found["batches"] / found["took_s"]
+    found = run(**terms, step_s=step_s, count=200 * actors, seconds=12.0)
+    real = found["rate"]
     setting = Setting(actors, batch_size=1, window=2, slots=slots, step_s=step_s, actors_per_node=8, cores=2)
     told = simulate(replace(setting), Work(work_s, 0.0, size), costs, batches=max(200, 40 * actors)).samples_per_s
     off = abs(told / real - 1)
