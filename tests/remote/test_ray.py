@@ -200,11 +200,11 @@ def test_a_sample_that_hangs_is_named_with_its_stack(three: Cluster, monkeypatch
 OTHER_VERSION = """
 import ray
 from ringfeed.errors import WorkerError
-from ringfeed.remote import ray_fleet
+from ringfeed.remote import ray_connection
 
 ray.__version__ = "2.0.0"
 try:
-    ray_fleet._connect("{address}")
+    ray_connection.connect("{address}")
 except WorkerError as error:
     print(error, end="")
 """

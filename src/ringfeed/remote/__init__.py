@@ -7,7 +7,8 @@
 options      `ringfeed.Ray`, checked
 pace         how batches are cut into tickets for actors
 pool         the loader's pool: worker processes here, and bridges, each supervised as a worker process is
-bridge       the process: a thread that claims, one that lands answers, and the main thread, which hires and listens
+bridge_main  the start of a bridge's process: its guard first
+bridge       what it does: a thread that claims, one that lands answers, and the main thread, which hires and listens
 claims       the tickets that it holds, under one worker id; land what has come of them
 _land        rows out of an actor's slot, and into a slot of the training's
 dispatch     which calls to make, again after a death or beside a late one: pure decisions, without clocks and processes
@@ -18,5 +19,5 @@ desk         the actor's side
 private      its slot, a ring of its own
 filled       what it answers
 fleet        what a bridge asks of a cluster
-ray_fleet    the same by Ray: the only module that imports it
+ray_fleet    the same by Ray, connected by ray_connection: only these two import it
 """

@@ -9,20 +9,34 @@ They share one lock, which is held for a few steps, and for the calls of a `Flee
 
 from __future__ import annotations
 
+import faulthandler
 import importlib
 import os
 import select
+import signal
 import threading
 import time
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ringfeed.system.guard import become_worker, channel_of, flush_output
-from ringfeed.workers.worker_main import report_and_leave
+from ringfeed._failure import encode, with_note
+from ringfeed.errors import FunctionError
+from ringfeed.monitor._snapshot import Observer
+from ringfeed.remote import fleet
+from ringfeed.remote.actors import Job
+from ringfeed.remote.board import Board
+from ringfeed.remote.claims import Claims, lander_of
+from ringfeed.remote.crew import Crew
+from ringfeed.remote.dispatch import Dispatch
+from ringfeed.remote.filled import failed
+from ringfeed.remote.pace import most_calls
+from ringfeed.remote.sent import Sent
+from ringfeed.remote.stalls import Inquiry
+from ringfeed.ring import _ring
+from ringfeed.ring.segment import open_ring
+from ringfeed.system import channel as channels
 
 if TYPE_CHECKING:
-    from ringfeed.remote.actors import Job
     from ringfeed.remote.claims import Claim
     from ringfeed.remote.fleet import Broken, Event, Fleet
     from ringfeed.system._system import Descriptor
@@ -42,19 +56,7 @@ class Bridge:
 
     def __init__(self, channel: Descriptor) -> None:
         """Wait for the `WorkerConfig`, open the segment, and connect to the cluster."""
-        from ringfeed.monitor._snapshot import Observer  # noqa: PLC0415
-        from ringfeed.remote.board import Board  # noqa: PLC0415 - after the guard, like all that is slow
-        from ringfeed.remote.claims import Claims, lander_of  # noqa: PLC0415
-        from ringfeed.remote.crew import Crew  # noqa: PLC0415
-        from ringfeed.remote.dispatch import Dispatch  # noqa: PLC0415
-        from ringfeed.remote.pace import most_calls  # noqa: PLC0415
-        from ringfeed.remote.sent import Sent  # noqa: PLC0415
-        from ringfeed.remote.stalls import Inquiry  # noqa: PLC0415
-        from ringfeed.ring import _ring  # noqa: PLC0415
-        from ringfeed.ring.segment import open_ring  # noqa: PLC0415
-        from ringfeed.system import channel as channels  # noqa: PLC0415
-
-        self._channels, self._channel = channels, channel
+        self._channel = channel
         message, fds = channels.receive(channel)
         config: WorkerConfig = message
         terms, source = config.remote, config.source
@@ -62,7 +64,7 @@ class Bridge:
         self._wake = dataset_fds.pop()
         self._board = Board(dataset_fds.pop())
         self._capacity = 0  # that the training process was told of
-        register_stack_dump(stack.fileno())
+        faulthandler.register(signal.SIGUSR1, file=stack.fileno())
         ring = open_ring(control.fileno(), slots.fileno(), config.sizes)
         self._observer = Observer(ring)
         end = _ring.WorkerEnd(ring, config.number, terms.stream, yields=terms.leaves)
@@ -143,7 +145,7 @@ class Bridge:
 
     def _obey(self) -> None:
         """Do what the training process asks for; EOFError where it is gone."""
-        message, fds = self._channels.receive(self._channel)
+        message, fds = channels.receive(self._channel)
         with self._changed:
             if "version" in message:
                 self._sent.put(message["version"], message["manifest"], [fd.fileno() for fd in fds])
@@ -177,8 +179,6 @@ class Bridge:
 
     def _begin(self, claim: Claim) -> None:
         """Have the rows of a claim made; its version of the dataset was sent before it was bound."""
-        from ringfeed.remote.actors import Job  # noqa: PLC0415
-
         if not claim.rows:
             self._claims.fail(claim, b"")
             return
@@ -216,8 +216,6 @@ class Bridge:
                 self._take(event)
 
     def _take(self, event: Event) -> None:
-        from ringfeed.remote import fleet  # noqa: PLC0415
-
         if isinstance(event, fleet.Answer):
             self._land(event)
             return
@@ -282,10 +280,6 @@ class Bridge:
 
     def _give_up(self, job: Job, why: str) -> None:
         """Have rows fail that no actor can make."""
-        from ringfeed._failure import encode  # noqa: PLC0415
-        from ringfeed.errors import FunctionError  # noqa: PLC0415
-        from ringfeed.remote.filled import failed  # noqa: PLC0415
-
         claim = job.ticket
         text = f"{self._source.describe_read(job.rows[0], claim.indices[job.rows[0]])} {why}"
         filled = failed(len(job.rows), encode(FunctionError(text)))
@@ -294,34 +288,10 @@ class Bridge:
 
 def noted(record: bytes, node: str) -> bytes:
     """Have an error say on which node it was raised."""
-    from ringfeed._failure import with_note  # noqa: PLC0415
-
     return with_note(record, f"on node {node}", read_only=READ_ONLY) if record else record
-
-
-def register_stack_dump(fd: int) -> None:
-    """Write this process's Python stacks into ``fd`` on SIGUSR1."""
-    import faulthandler  # noqa: PLC0415
-    import signal  # noqa: PLC0415
-
-    faulthandler.register(signal.SIGUSR1, file=fd)
 
 
 def _open_fleet(terms: Any) -> Fleet:
     module, name = terms.fleet
     fleet: Fleet = getattr(importlib.import_module(module), name)(terms)
     return fleet
-
-
-def main(channel_fd: int, parent_fd: int, lifeline_fd: int) -> None:
-    """Run a bridge."""
-    channel = None
-    try:
-        become_worker(parent_fd, lifeline_fd)
-        channel = channel_of(channel_fd)
-        Bridge(channel).run()
-    except BaseException:  # noqa: BLE001 - reported, whatever it is
-        report_and_leave(channel or channel_of(channel_fd))
-    with suppress(Exception):
-        flush_output()
-    os._exit(0)  # Ray's threads must not keep it

@@ -114,7 +114,7 @@ class Mixed(Processes):
         bridges = range(first, first + (0 if has_reader else ray.bridges))
         self._own_policy = BridgePolicy(config.max_restarts)
         self._roster = MixedRoster(first, bridges, self._policy, self._watchdog, self._own_policy)
-        self._bridge_launcher = Spawner("ringfeed.remote.bridge")
+        self._bridge_launcher = Spawner("ringfeed.remote.bridge_main")
         self._boards = {number: Board() for number in bridges}
         self._inquiries = 0  # into what actors are at
         self._told = False  # that training goes on without bridges

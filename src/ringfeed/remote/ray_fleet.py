@@ -1,4 +1,4 @@
-"""A fleet on a Ray cluster: the only module that imports Ray. It runs in bridges and actors.
+"""A fleet on a Ray cluster. Only this module and `ray_connection` import Ray; they run in bridges and actors.
 
 Ray's own retries are off, since a bridge has rows made again elsewhere at once, and chooses the node of each actor.
 Rows come back within the answer up to `INLINE` bytes, which takes no round trips to the nodes' object stores and cannot
@@ -8,12 +8,7 @@ be lost with one; larger ones come through the stores.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
-import secrets
-import socket
-import sys
-import time
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -36,7 +31,7 @@ from ringfeed.errors import WorkerError
 from ringfeed.monitor.stacks import keep_own, of_process
 from ringfeed.remote.desk import Desk, Facts, guard
 from ringfeed.remote.fleet import Answer, Broken, Died, Hired, Node, Refused, Stack, Unreached
-from ringfeed.remote.options import LOCAL
+from ringfeed.remote.ray_connection import connect
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -47,7 +42,6 @@ if TYPE_CHECKING:
     from ringfeed.remote.options import BridgeTerms
 
 INLINE = 8 << 20  # bytes of an answer
-CONNECT_S = 10.0
 _ENVIRONMENT = {
     "RAY_max_direct_call_object_size": str(INLINE),
     "RAY_task_rpc_inlined_bytes_limit": str(2 * INLINE),
@@ -90,8 +84,7 @@ class RayFleet:
         self._done: SimpleQueue[tuple[Any, int, Future[Any]]] = SimpleQueue()
         self._handles: dict[int, Any] = {}
         self._stacks: dict[int, tuple[str, int, int]] = {}  # of actors: the node, and what `of_process` takes there
-        self._own = terms.address == LOCAL
-        _connect(terms.address)
+        connect(terms.address)
         need = dict(terms.need)
         cpus, gpus = need.pop("CPU", 0), need.pop("GPU", 0)
         self._class = ray.remote(
@@ -246,68 +239,6 @@ def _environment(given: Mapping[str, Any] | None) -> dict[str, Any]:
     environment = dict(given or {})
     environment["env_vars"] = {**_ENVIRONMENT, **environment.get("env_vars", {})}
     return environment
-
-
-def _connect(address: str) -> None:
-    """Connect this process to a cluster."""
-    quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False, "namespace": None}
-    if address == LOCAL:
-        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # else Ray writes one to the home of this user
-        ray.init(address=LOCAL, include_dashboard=False, **quiet)
-        return
-    if address != "auto":
-        _wait_for(address)
-    try:
-        ray.init(address=address, **quiet)
-    except RuntimeError as error:
-        raise WorkerError(_differs(address, error)) from error
-    except OSError as error:  # ConnectionError, too
-        text = _asks_for_token(address) if _is_about_token(error) else _nothing_at(address, str(error))
-        raise WorkerError(text) from error
-
-
-def _wait_for(address: str) -> None:
-    """Wait until a head answers at an address; WorkerError where none does."""
-    host, _, port = address.rpartition(":")
-    deadline_s = time.monotonic() + CONNECT_S
-    while True:
-        try:
-            with socket.create_connection((host.strip("[]"), int(port)), timeout=1.0):
-                return
-        except (OSError, ValueError) as error:
-            if time.monotonic() > deadline_s or isinstance(error, ValueError):
-                raise WorkerError(_nothing_at(address, str(error))) from error
-            time.sleep(0.2)
-
-
-def _nothing_at(address: str, why: str) -> str:
-    return (
-        f"no Ray cluster answers at {address!r} within {CONNECT_S:g} s ({why}); `ray status --address {address}` says "
-        f"whether one runs there; start one by `ray start --head`, or give address='local'"
-    )
-
-
-def _is_about_token(error: BaseException | None) -> bool:
-    """Whether a cluster has refused what led to this for want of its token."""
-    while error is not None:
-        if "AuthToken" in str(error) or type(error).__name__ == "AuthenticationError":
-            return True
-        error = error.__cause__ or error.__context__
-    return False
-
-
-def _asks_for_token(address: str) -> str:
-    mode = os.environ.get("RAY_AUTH_MODE", "disabled")
-    return (
-        f"the Ray cluster at {address!r} asks for a token, and RAY_AUTH_MODE is {mode!r} here; have training run with "
-        f"RAY_AUTH_MODE=token and the token of that cluster, as Ray's page on token authentication says"
-    )
-
-
-def _differs(address: str, error: RuntimeError) -> str:
-    here = f"Ray {ray.__version__}, Python {sys.version.split()[0]}"
-    told = " ".join(str(error).split())
-    return f"the Ray cluster at {address!r} cannot be joined: here is {here}; {told}"
 
 
 os.environ.setdefault("RAY_DEDUP_LOGS", "0")
