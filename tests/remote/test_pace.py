@@ -51,19 +51,35 @@ def tickets(source: Source, ray: Ray, *, row_ns: int, workers_here: int = 0) -> 
 
 @pytest.mark.parametrize(
     ("row_ns", "here", "expected"),
-    [(20_000_000, 0, [3] * 21 + [1]), (4_900_000, 0, [4] * 16), (4_900_000, 2, [1] * 64), (1_900_000, 2, [2] * 32)],
+    [(53_000_000, 0, [3] * 21 + [1]), (4_900_000, 0, [4] * 16), (4_900_000, 2, [1] * 64), (1_900_000, 2, [2] * 32)],
 )
 def test_tickets_are_worth_a_call(row_ns: int, here: int, expected: list[int]) -> None:
-    """80 ms of work, or 5 ms beside workers here, but no more than leaves some to each call under way."""
+    """160 ms of work, or 5 ms beside workers here, but no more than leaves some to each call under way."""
     assert tickets(source_of(np.zeros(3)), Ray(workers=8), row_ns=row_ns, workers_here=here) == expected
 
 
 def test_all_actors_have_tickets() -> None:
     """However quick rows are, a batch is shared by all calls under way, down to a fiftieth of that work."""
     source = source_of(np.zeros(3))
-    assert tickets(source, Ray(workers=7), row_ns=500_000) == [5] * 12 + [4]
-    assert tickets(source, Ray(workers=1000), row_ns=2_000_000) == [1] * 64
-    assert tickets(source, Ray(workers=1000), row_ns=199_000) == [8] * 8
+    assert tickets(source, Ray(workers=7), row_ns=500_000) == [6] * 10 + [4]
+    assert tickets(source, Ray(workers=40), row_ns=2_500_000) == [1] * 64
+    assert tickets(source, Ray(workers=40), row_ns=399_000) == [8] * 8
+
+
+def test_a_bridge_has_time_for_the_calls_of_all_its_actors() -> None:
+    """Where it has more than 64, each call is worth 2.5 ms for each of them, and never less than a fiftieth of that."""
+    source = source_of(np.zeros(3))
+    assert tickets(source, Ray(workers=80), row_ns=4_000_000) == [1] * 64
+    assert tickets(source, Ray(workers=1000), row_ns=2_000_000) == [24, 24, 16]
+    assert tickets(source, Ray(workers=1000, bridges=10), row_ns=2_000_000) == [2] * 32
+
+
+def test_slots_hold_two_calls_of_eight_samples_for_each_actor() -> None:
+    """Within reason; of whole batches one holds a call."""
+    source = source_of(np.zeros(3))
+    assert [Ray(workers=actors).slots(source) for actors in (1, 16, 64, 1000)] == [1, 4, 16, 62]
+    whole = open_source([np.zeros((4, 3))] * 100, Terms(spec=None, batch_size=None))
+    assert [Ray(workers=actors).slots(whole) for actors in (1, 16, 64)] == [2, 32, 62]
 
 
 def test_an_answer_is_not_too_large() -> None:

@@ -95,8 +95,7 @@ class Options:
         if in_flight and slots is None and memory is None:
             count = max(count or DEFAULT_SLOTS, ceil(in_flight / source.indices) + SPARE_SLOTS)
         if remote is not None and slots is None and memory is None:
-            tickets = 1 if source.whole or source.at_once else min(source.indices, _ring.MAX_CELLS)
-            count = max(count or DEFAULT_SLOTS, remote.slots(tickets) + SPARE_SLOTS)
+            count = max(count or DEFAULT_SLOTS, remote.slots(source) + SPARE_SLOTS)
         return cls(
             workers=most_workers,
             readers=readers,

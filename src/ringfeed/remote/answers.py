@@ -7,10 +7,10 @@ from statistics import median
 
 LEAST_WINDOW, MOST_WINDOW = 2, 8  # calls that an actor has at a time
 HEDGE_S = 1.0  # a call is hedged after so long, or
-HEDGE_MEDIANS = 8  # after so many medians
+HEDGE_MEDIANS = 4  # after so many medians, each of about two calls' work
 FIRST_S = 10.0  # while no call was answered: an actor may import what the dataset needs
 SEEN = 64  # calls that the median is of
-MEAN_OF = 16  # answers that a moving mean is of
+MEAN_OF = 16  # answers of each actor that a moving mean is of
 IDLE = 0.05  # of an actor's time, from which its window is too small
 
 
@@ -32,10 +32,10 @@ class Answers:
         self.count += 1
         self.flight_s += took_s
 
-    def note_idle(self, idle: float) -> bool:
-        """Take note of the share of its time that an actor waited for a call; returns whether actors wait too much."""
-        self.idle += (idle - self.idle) / MEAN_OF
-        self._looked_at += (idle - self._looked_at) / MEAN_OF
+    def note_idle(self, idle: float, actors: int) -> bool:
+        """Take note of the share of its time that one of the actors waited; returns whether they wait too much."""
+        self.idle += (idle - self.idle) / (MEAN_OF * actors)
+        self._looked_at += (idle - self._looked_at) / (MEAN_OF * actors)
         return self._looked_at > IDLE and self.window < MOST_WINDOW
 
     def widen(self) -> None:

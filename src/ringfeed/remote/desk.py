@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ringfeed.remote.filled import Filled
 
 SMALL = 1 << 20  # bytes: an actor has a writable copy of smaller buffers
+CALL_NS = 2_000_000  # between two calls of which the second has come long before
 
 
 class Facts(NamedTuple):
@@ -94,7 +95,7 @@ class Desk:
         """Make rows; its arrays are valid until the next call."""
         assert self._slot is not None
         began_ns = time.monotonic_ns()
-        idle_ns = began_ns - self._idle_since_ns
+        idle_ns = max(0, began_ns - self._idle_since_ns - CALL_NS)
         filled = self._slot.fill(epoch, version, indices)
         self._idle_since_ns = time.monotonic_ns()
         return Reply(filled, idle_ns / max(1, self._idle_since_ns - began_ns + idle_ns))

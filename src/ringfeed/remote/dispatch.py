@@ -149,7 +149,7 @@ class Dispatch:
             return None
         self.actors.trust(actor)
         self.answers.note(now_s - found.sent_s)
-        if idle is not None and self.answers.note_idle(idle) and self.room <= 0:
+        if idle is not None and self.answers.note_idle(idle, len(self.actors)) and self.room <= 0:
             self.answers.widen()  # actors wait between calls though jobs wait for them
         job = found.job
         if job.is_over:

@@ -7,6 +7,7 @@ import os
 import sys
 import warnings
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
@@ -22,8 +23,9 @@ if TYPE_CHECKING:
 MOST_ACTORS = 10_000
 MOST_BRIDGES = 16
 AUTO_ACTORS = 64  # "auto": at most
-MOST_SLOTS = 62  # by default: whole batches for more actors are the user's to ask for
 LOCAL = "local"
+TICKET_ROWS = 8  # that slots are for, by default
+MOST_SLOTS = 62  # by default: whole batches for more actors are the user's to ask for
 
 
 @dataclass(frozen=True)
@@ -92,9 +94,10 @@ class Ray:
         """The most actors there may be."""
         return AUTO_ACTORS if isinstance(self.workers, str) else self.workers
 
-    def slots(self, tickets: int) -> int:
-        """Return how many slots of so many tickets keep the actors busy, within reason."""
-        return min(MOST_SLOTS, -(-self.most * LEAST_WINDOW // tickets))
+    def slots(self, source: Source) -> int:
+        """Return how many slots have rows for all calls of the actors, within reason."""
+        calls, one_each = self.most * LEAST_WINDOW, source.whole or source.at_once
+        return min(MOST_SLOTS, calls if one_each else ceil(calls * TICKET_ROWS / source.indices))
 
     def check_ready(self) -> None:
         """Raise ImportError without Ray, ValueError where no address says which cluster."""

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from ringfeed.remote.options import Ray
     from ringfeed.ring._ring import Ring
 
-TICKET_NS = 80_000_000  # a call costs an actor 1.4 ms and the bridge 0.3 ms
+TICKET_NS = 160_000_000  # at least: a call costs an actor about a millisecond, and a bridge half of one
+TICKET_NS_AN_ACTOR = 2_500_000  # of a bridge, which is to spend a fifth of its time on their calls
 MIXED_NS = 5_000_000  # beside workers here, which fill the same batches
 TICKET_BYTES = 8_000_000  # what comes in an answer, and not by the object store
 STORE_PART = 4  # answers may take one part in so many of a node's object store
@@ -55,7 +56,8 @@ def flights_size(ray: Ray, source: Source) -> int:
 def set_pace(ring: Ring, source: Source, ray: Ray, *, workers_here: int, calls: int = 0) -> None:
     """Have batches cut into tickets for actors, and for workers here beside them.
 
-    ``calls``: that all actors together have at a time; 0: none is there yet.
+    ``calls``: that all actors together have at least, at a time; 0: none is there yet.
     """
-    most_rows = max(1, TICKET_BYTES // max(1, row_size(source)))
-    ring.set_pace(MIXED_NS if workers_here else TICKET_NS, most_rows, calls or in_flight(ray))
+    most_rows, calls = max(1, TICKET_BYTES // max(1, row_size(source))), calls or in_flight(ray)
+    ticket_ns = max(TICKET_NS, TICKET_NS_AN_ACTOR * calls // LEAST_WINDOW // ray.bridges)
+    ring.set_pace(MIXED_NS if workers_here else ticket_ns, most_rows, calls)

@@ -10,6 +10,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from ringfeed.errors import RingfeedError, WorkerError
+from ringfeed.remote.answers import LEAST_WINDOW
 from ringfeed.remote.board import Board
 from ringfeed.remote.options import BridgeTerms
 from ringfeed.remote.pace import set_pace
@@ -147,7 +148,9 @@ class Mixed(Processes):
     def _set_pace(self) -> None:
         """Have batches be cut into tickets for workers here and for as many calls as the actors have."""
         config, here = self._config, self._policy.wanted
-        calls = sum(one["capacity"] for one in (board.read() for board in self._boards.values()) if one)
+        told = [one for one in (board.read() for board in self._boards.values()) if one]
+        # Not by the window, which is larger where actors wait: smaller tickets would have them wait for more calls.
+        calls = sum(min(one["capacity"], LEAST_WINDOW * one["there"]) for one in told)
         config.ring.set_worker_count(here + config.remote.bridges)
         set_pace(config.ring, config.source, config.remote, workers_here=here, calls=calls)
 
