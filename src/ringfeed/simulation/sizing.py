@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 WORKERS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
 MOST_WORKERS, MOST_BRIDGES = 10_000, 16
-TICKET_S = 0.02  # the work of a ticket; with few actors a loader has up to four times as much
+TICKET_S = 0.02  # the work of a ticket; a loader whose slots have the rows makes it eight times as much
 CELLS = 64  # tickets of a batch, at most
 SPARE = 2  # slots beyond those that are being filled: one that the trainer holds, one that is ready
 FULL = 0.8  # of a bridge's time, from which another one is wanted
