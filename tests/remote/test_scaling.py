@@ -73,26 +73,9 @@ NODES = [
 ]
 
 
-def proven(need: dict[str, float]) -> Placing:
-    """Return a placing for which an actor has started on each node."""
-    placing = Placing(need)
-    for node in NODES:
-        placing.note_start(node.name)
-    return placing
-
-
-def test_the_first_actor_of_a_node_starts_alone() -> None:
-    """The others come once it is there."""
-    placing = Placing({"CPU": 1.0})
-    assert placing.place(NODES, {}, (), 9) == ["a", "b"]
-    assert placing.place(NODES, {"a": 1, "b": 1}, (), 7) == []
-    placing.note_start("b")
-    assert placing.place(NODES, {"a": 1, "b": 1}, (), 7) == ["b", "b", "b"]
-
-
 def test_actors_are_spread_evenly_and_not_beyond_what_nodes_have() -> None:
     """By the share of each node's room."""
-    placing = proven({"CPU": 1.0})
+    placing = Placing({"CPU": 1.0})
     assert placing.rooms(NODES) == {"a": 2, "b": 4}
     assert sorted(placing.place(NODES, {}, (), 9)) == ["a", "a", "b", "b", "b", "b"]
     assert placing.place(NODES, {"a": 1}, (), 2) == ["b", "b"]
@@ -109,7 +92,7 @@ def test_no_actor_goes_to_a_suspect_node_or_to_one_without_what_it_asks_for() ->
 
 def test_a_node_is_out_after_failed_starts_in_a_row() -> None:
     """A start that succeeds begins the count anew."""
-    placing = proven({"CPU": 1.0})
+    placing = Placing({"CPU": 1.0})
     for _ in range(STRIKES - 1):
         assert not placing.note_refusal("a", SpecError("torn"))
     placing.note_start("a")
@@ -120,7 +103,7 @@ def test_a_node_is_out_after_failed_starts_in_a_row() -> None:
 
 def test_actors_that_ask_for_nothing_have_room_on_every_node() -> None:
     """As with num_cpus=0."""
-    assert sorted(proven({"CPU": 0}).place(NODES, {}, (), 4)) == ["a", "a", "b", "b"]
+    assert sorted(Placing({"CPU": 0}).place(NODES, {}, (), 4)) == ["a", "a", "b", "b"]
 
 
 # ---- in words ----

@@ -24,7 +24,6 @@ class Placing:
         self.why: dict[str, BaseException] = {}  # the last refusal of each node that is out
         self._need = {name: amount for name, amount in need.items() if amount}
         self._strikes: Counter[str] = Counter()
-        self._proven: set[str] = set()  # nodes on which an actor has started
 
     def rooms(self, nodes: Iterable[Node]) -> dict[str, int]:
         """Return how many actors each node has room for, if they are all that it has; without those that are out."""
@@ -44,7 +43,6 @@ class Placing:
 
     def note_start(self, node: str) -> None:
         """Take note that an actor has started there."""
-        self._proven.add(node)
         del self._strikes[node]
         self.why.pop(node, None)
 
@@ -57,13 +55,8 @@ class Placing:
     def place(
         self, nodes: Iterable[Node], there: Mapping[str, int], suspects: Collection[str], count: int
     ) -> list[str]:
-        """Return the nodes for up to ``count`` more actors: evenly, and none to suspects; ``there``: actors by node.
-
-        The first of a node starts alone: sooner than where all that are to come share the node's processors, and
-        what is missing there is found out by one.
-        """
+        """Return the nodes for up to ``count`` more actors: evenly, and none to suspects; ``there``: actors by node."""
         rooms = {name: room for name, room in self.rooms(nodes).items() if name not in suspects}
-        rooms |= {name: 1 for name, room in rooms.items() if room and name not in self._proven}
         taken = Counter(there)
         placed: list[str] = []
         for _ in range(count):
