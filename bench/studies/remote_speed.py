@@ -98,8 +98,8 @@ def link(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 def against(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """The same work by Ray Data's `iter_batches`, in turns."""
-    if importlib.util.find_spec("pyarrow") is None:
-        yield {"case": "all", "text": 'left out: Ray Data needs pyarrow; pip install "ray[data]"'}
+    if missing := [name for name in ("pyarrow", "pandas", "fsspec") if importlib.util.find_spec(name) is None]:
+        yield {"case": "all", "text": f"left out: Ray Data needs {', '.join(missing)}; pip install 'ray[data]'"}
         return
     actors = 4 if chosen.quick else 16
     with cluster.start(2, cpus=8) as made:
