@@ -64,7 +64,8 @@ def actors(found: cluster.Cluster, *nodes: cluster.Node) -> Iterator[dict[int, s
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as driver:
         try:
             assert driver.stdout is not None
-            line = driver.stdout.readline()
+            lines = iter(driver.stdout.readline, "")
+            line = next(line for line in lines if line.startswith("{"))  # Ray says there which nodes are dead
             yield {int(pid): node for pid, node in json.loads(line).items()}
         finally:
             driver.kill()
