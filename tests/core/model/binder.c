@@ -271,7 +271,7 @@ static void write_entry(struct state *s, const struct thread *thread)
 static void write_cells(struct state *s, struct thread *thread)
 {
     for (unsigned cell = 0; cell < tickets_of(thread->plan); cell++)
-        s->slot[thread->slot].cell[cell] = (struct cell){.state = AVAIL, .batch = thread->batch, .owner = NOBODY};
+        s->slot[thread->slot].cell[cell] = (struct cell){.state = AVAIL, .batch = thread->batch, .owner = NO_OWNER};
     thread->tickets += tickets_of(thread->plan);
 }
 
@@ -311,7 +311,7 @@ static void leave(struct thread *thread)
 {
     thread->slot = thread->cell = thread->flag = thread->batch = thread->plan = 0;
     thread->step = thread->then;
-    if (thread->tickets && !broken(BIND_WAKES_NOBODY))
+    if (thread->tickets && !broken(BIND_WAKES_NONE))
         go_wake_workers(thread, thread->tickets, thread->then);
 }
 
@@ -323,12 +323,12 @@ static void bump_for_workers(struct state *s, struct thread *thread)
     thread->step = broken(WAKE_BEFORE_BUMP) ? thread->then : WORK_LOOK;
 }
 
-/* While tickets are pace, who is awake is enough: he looks before he sleeps. And where nobody is, one: no more than
+/* While tickets are quick, one that is awake is enough: it looks before it sleeps. Where none is, one: no more than
  * there are processors. */
 static void look_at_sleepers(const struct state *s, struct thread *thread)
 {
     unsigned asleep = (unsigned)__builtin_popcount(s->sleepers);
-    unsigned needed = broken(BRISK_WAKES_NOBODY) ? asleep + 1 : crew();
+    unsigned needed = broken(BRISK_WAKES_NONE) ? asleep + 1 : crew();
     bool sparing = thread->tickets != ALL && !(thread->tickets & HOWEVER_BRISK) && s->pace;
     if (sparing)
         thread->tickets = 1;

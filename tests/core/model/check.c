@@ -9,7 +9,7 @@ void wrong(const char *what)
         violation = what;
 }
 
-/* ---- when somebody writes ---- */
+/* ---- when an actor writes ---- */
 
 void check_write(const struct slot *slot)
 {
@@ -162,7 +162,7 @@ void check_state(const struct state *s)
     check_claims(s);
 }
 
-/* ---- where nobody can go on but by the user's doing, a death or a suspect's recovery ---- */
+/* ---- where none can go on but by the user's doing, a death or a suspect's recovery ---- */
 
 static bool has_available(const struct state *s)
 {

@@ -56,7 +56,7 @@ void sort_twins(struct state *s);
 /* What went wrong, or NULL. Set by wrong(), the first time in a step. */
 extern const char *violation;
 void wrong(const char *what);
-/* Everything that must be so in every state, and in one where nobody can go on by himself. */
+/* Everything that must be so in every state, and in one where none can go on by itself. */
 void check_state(const struct state *s);
 void check_rest(const struct state *s);
 void check_taken(const struct state *s, const struct slot *slot);
@@ -121,9 +121,9 @@ static inline void finish_cell(struct cell *cell, enum cell_state state)
 {
     cell->state = (uint8_t)state;
     cell->attempt = 0;
-    cell->owner = NOBODY;
+    cell->owner = NO_OWNER;
 }
-static inline void empty_cell(struct cell *cell) { *cell = (struct cell){.state = EMPTY, .owner = NOBODY}; }
+static inline void empty_cell(struct cell *cell) { *cell = (struct cell){.state = EMPTY, .owner = NO_OWNER}; }
 
 /* Whether a worker stands still in a slot whose batch is awaited. */
 bool has_suspect(const struct state *s);

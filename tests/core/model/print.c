@@ -54,7 +54,7 @@ static void say_slot(const struct state *s, unsigned number, struct text *text)
     SAY("slot %u holds batch %u, planned as %u", number, slot->batch, slot->plan);
     for (unsigned cell = 0; cell < configuration->cells; cell++) {
         const struct cell *place = &slot->cell[cell];
-        if (place->state == CLAIMED && place->owner != NOBODY)
+        if (place->state == CLAIMED && place->owner != NO_OWNER)
             SAY("cell %u of slot %u: CLAIMED(%u) ticket %u.%u attempt %u", cell, number, place->owner, place->batch,
                 cell, place->attempt);
         else

@@ -30,19 +30,19 @@
     X(READY_TOO_EARLY, "ready-too-early", "failures", "a ticket is published before its last row")                    \
     X(FAILED_AS_READY, "failed-as-ready", "failures", "a ticket with a failed row is published READY")                \
     X(WAKE_BEFORE_PUBLISH, "wake-before-publish", "tiny", "consumer_wait is read before the cell is final")           \
-    X(PUBLISHER_IGNORES_FREE, "publisher-ignores-free", "break", "a publisher wakes nobody who waits for a slot")     \
+    X(PUBLISHER_IGNORES_FREE, "publisher-ignores-free", "break", "a publisher wakes no sleeper that waits for a slot")\
     /* -- a worker's sleep -- */                                                                                      \
     X(WORKER_SLEEPS_UNOBSERVED, "worker-sleeps-unobserved", "tiny", "a worker sleeps whatever work_seq says")         \
     X(WORKER_OBSERVES_LATE, "worker-observes-late", "tiny", "work_seq is read after the last look")                   \
     X(SLEEP_WITHOUT_BIT, "sleep-without-bit", "tiny", "a worker does not set its sleepers bit")                       \
     X(WAKE_BEFORE_BUMP, "wake-before-bump", "tiny", "workers are woken before work_seq is bumped")                    \
-    X(BIND_WAKES_NOBODY, "bind-wakes-nobody", "tiny", "binding wakes no worker")                                      \
-    X(BRISK_WAKES_NOBODY, "pace-wakes-nobody", "pace",                                                                \
-      "while tickets are pace nobody is woken, though all sleep")                                                     \
-    X(CONSUMER_WAKES_NOBODY, "consumer-wakes-nobody", "pace",                                                         \
-      "the consumer wakes nobody before it sleeps on a ticket that is AVAIL")                                         \
+    X(BIND_WAKES_NONE, "bind-wakes-none", "tiny", "binding wakes no worker")                                          \
+    X(BRISK_WAKES_NONE, "pace-wakes-none", "pace",                                                                    \
+      "while tickets are quick no worker is woken, though all sleep")                                                 \
+    X(CONSUMER_WAKES_NONE, "consumer-wakes-none", "pace",                                                             \
+      "the consumer wakes no worker before it sleeps on a ticket that is AVAIL")                                      \
     X(CONSUMER_TRUSTS_THE_AWAKE, "consumer-trusts-the-awake", "pace",                                                 \
-      "the consumer wakes nobody before it sleeps on a ticket that is AVAIL, if somebody is awake")                   \
+      "the consumer wakes no worker before it sleeps on a ticket that is AVAIL, if another is awake")                 \
     X(WOKEN_STAYS_AWAY, "woken-stays-away", "pace-calls", "a worker that is woken for nothing takes its bit away")    \
     /* -- the consumer's sleep -- */                                                                                  \
     X(CONSUMER_SLEEPS_UNOBSERVED, "consumer-sleeps-unobserved", "tiny",                                               \
@@ -65,7 +65,7 @@
     X(DRY_BY_PLAN, "dry-by-plan", "one", "an epoch is over when the plan is empty and then nothing is bound")         \
     X(LATE_SLOT_CHOICE, "late-slot-choice", "stale", "a later batch may have its slot before an earlier one")         \
     X(BIND_WITHOUT_LOCK, "bind-without-lock", "long", "binders do not exclude each other")                            \
-    X(NO_LOOK_AFTER_UNLOCK, "no-look-after-unlock", "tiny", "whoever unlocks does not look at the stack again")       \
+    X(NO_LOOK_AFTER_UNLOCK, "no-look-after-unlock", "tiny", "the thread that unlocks does not look at the stack again")\
     /* -- taking and releasing -- */                                                                                  \
     X(TAKE_BY_LAST_CELL, "take-by-last-cell", "small", "a batch is taken when its last cell is final")                \
     X(TAKE_UNLOCKED, "take-unlocked", "consumers", "two consumer threads take without a lock")                        \
@@ -73,7 +73,7 @@
     X(DROP_WITHOUT_COUNT, "drop-without-count", "exports", "the first drop frees the slot")                           \
     X(BUMP_BEFORE_BIND, "bump-before-bind", "break", "a release bumps news_seq before it tries to bind")              \
     X(BUSY_RELEASE_LOST, "busy-release-lost", "break",                                                                \
-      "a release that finds the lock busy wakes nobody, and whoever unlocks looks at no stack")                       \
+      "a release that finds the lock busy wakes no thread, and the one that unlocks looks at no stack")               \
     X(FORK_RELEASES, "fork-releases", "fork", "a forked child's drop releases the slot")                              \
     /* -- breaking off -- */                                                                                          \
     X(BREAK_WITHOUT_LOCK, "break-without-lock", "break", "a break does not take the binder's lock")                   \
@@ -106,11 +106,11 @@
     X(FENCE_KEEPS_PLAN, "fence-keeps-plan", "quarantine", "a fence does not set the plan back to what is not taken")  \
     X(FENCE_LOSES_INDICES, "fence-loses-indices", "quarantine",                                                       \
       "a slot is bound although the indices of a batch to be bound again stand in it")                                \
-    X(NO_GUARD, "no-guard", "death", "nobody kills the workers of a dead consumer")                                   \
+    X(NO_GUARD, "no-guard", "death", "nothing kills the workers of a dead consumer")                                  \
     /* -- ends -- */                                                                                                  \
     X(STOP_WAKES_NO_WORKERS, "stop-wakes-no-workers", "stop", "a stop does not wake the workers")                     \
     X(STOP_WAKES_NO_CONSUMER, "stop-wakes-no-consumer", "stop", "a stop does not wake the consumer")                  \
-    X(ALARM_WAKES_NOBODY, "alarm-wakes-nobody", "alarm", "an alarm does not wake the consumer")
+    X(ALARM_WAKES_NONE, "alarm-wakes-none", "alarm", "an alarm does not wake the consumer")
 
 #define AS_RULE(rule, name, configuration, text) rule,
 enum rule { RULES(AS_RULE) RULE_COUNT };

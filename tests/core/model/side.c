@@ -120,7 +120,7 @@ static void take_back(struct state *s, struct thread *thread)
         finish_cell(cell, CANCELLED);
     } else {
         cell->state = AVAIL;
-        cell->owner = NOBODY;
+        cell->owner = NO_OWNER;
         cell->attempt += !broken(ATTEMPT_KEPT);
     }
     thread->slot = thread->cell = 0;
@@ -180,7 +180,7 @@ static void alarm(struct state *s, struct thread *thread)
 {
     s->alarm = 1;
     *thread = (struct thread){.step = OVER};
-    if (!broken(ALARM_WAKES_NOBODY))
+    if (!broken(ALARM_WAKES_NONE))
         go_wake_consumer(thread, OVER);
 }
 

@@ -16,8 +16,8 @@
 #include <stdint.h>
 
 enum { WORKERS = 3, SLOTS = 3, CELLS = 3, ROWS = 4 }; /* the most that a configuration may have */
-enum { NOBODY = 0xf, NO_SLOT = 0xff, ALL = 0xff, NO_BATCH = 0xff };
-enum { HOWEVER_BRISK = 0x40 }; /* with a count of workers to be woken: whoever is awake */
+enum { NO_OWNER = 0xf, NO_SLOT = 0xff, ALL = 0xff, NO_BATCH = 0xff };
+enum { HOWEVER_BRISK = 0x40 }; /* with a count of workers to be woken: however many are awake */
 
 enum cell_state { EMPTY, AVAIL, CLAIMED, READY, FAILED, CANCELLED };
 enum slot_state { FREE, BOUND, DRAINING, HELD };

@@ -238,12 +238,12 @@ static unsigned count_unclaimed(const struct state *s)
     return unclaimed;
 }
 
-/* While tickets are pace nobody may have been woken for it, and whoever is awake may be long in coming. */
+/* While tickets are quick none may have been woken for it, and one that is awake may be long in coming. */
 static void wake_for_available(const struct state *s, struct thread *thread)
 {
     thread->step = rest_order(REST_AVAIL);
     bool available = thread->cell && s->slot[thread->slot].cell[thread->cell - 1u].state == AVAIL;
-    if (available && !broken(CONSUMER_WAKES_NOBODY))
+    if (available && !broken(CONSUMER_WAKES_NONE))
         go_wake_workers(thread, (uint8_t)(count_unclaimed(s) | (broken(CONSUMER_TRUSTS_THE_AWAKE) ? 0 : HOWEVER_BRISK)),
                         (enum thread_step)thread->step);
 }

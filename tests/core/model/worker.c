@@ -119,7 +119,7 @@ static void claim(struct state *s, unsigned number)
     W->rescan = W->bound = W->tickets = W->changed = 0;
     W->step = broken(SHARED_MUTEX) ? CLAIM_MUTEX_GIVE : FILL_RECORD;
     if (broken(CLAIM_WITHOUT_OWNER)) {
-        cell->owner = NOBODY;
+        cell->owner = NO_OWNER;
         W->claimed = 0;
         W->step = CLAIM_OWNER;
     }
