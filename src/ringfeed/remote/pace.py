@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from ringfeed.remote.options import Ray
     from ringfeed.ring._ring import Ring
 
-TICKET_NS = 160_000_000  # at least: a call costs an actor about a millisecond, and a bridge half of one
-TICKET_NS_AN_ACTOR = 2_500_000  # of a bridge, which is to spend a fifth of its time on their calls
+TICKET_NS = 160_000_000  # at least: a call costs a bridge 0.6 ms, and an actor 0.7 ms
+TICKET_NS_AN_ACTOR = 2_500_000  # of a bridge, which is to spend a quarter of its time on their calls
 MIXED_NS = 5_000_000  # beside workers here, which fill the same batches
 TICKET_BYTES = 8_000_000  # what comes in an answer, and not by the object store
 STORE_PART = 4  # answers may take one part in so many of a node's object store
