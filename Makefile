@@ -331,7 +331,6 @@ lint: .venv/with-lint ## style, spelling, types, and the stubs against the built
 	.venv/bin/clang-format --dry-run -Werror $(wildcard cext/*.[ch] cext/*/*.[ch] tests/core/c/*.[ch])
 	.venv/bin/codespell
 	$(PY) tests/project/layers.py
-	$(PY) tests/project/core_size.py
 	$(PY) tests/project/english.py
 	$(PY) -m mypy
 	MYPYPATH=src $(PY) -m mypy.stubtest --concise --mypy-config-file pyproject.toml \

@@ -1,7 +1,6 @@
 """The import contract: each package imports only from the layers below its own, also where only types are meant.
 
-A room is what a loader can do without. A package below one may open its door, within a function, so that the room is
-imported where it is wanted: `DOORS`. Packages of `CORE` import no room in any other way, but for types.
+`DOORS` are the exceptions: the first package may import the second within a function.
 
 Run by `make lint`.
 """
@@ -42,25 +41,6 @@ LAYERS = (
     "cli",
     "__main__ __init__",
 )
-CORE = {"system", "ring", "spec", "data", "workers", "engine", "loader", "sources"}
-ROOMS = {
-    "bulk",
-    "coercion",
-    "conversion",
-    "forms",
-    "iterables",
-    "datasets",
-    "transforms",
-    "waiting",
-    "relay",
-    "forkserver",
-    "threads",
-    "remote",
-    "tuning",
-    "profiling",
-    "report",
-    "simulation",
-}
 DOORS = {
     ("spec", "bulk"),
     ("spec", "coercion"),
@@ -80,8 +60,6 @@ class Import(NamedTuple):
     """The package that it is of."""
     is_lazy: bool
     """Whether it stands in a function."""
-    is_typed: bool
-    """Whether only the type checker sees it."""
 
     @property
     def room(self) -> str:
@@ -98,31 +76,28 @@ class Import(NamedTuple):
         """Say what is wrong with it."""
         if not self.goes_down and not (self.is_lazy and (self.room, self.there) in DOORS):
             return f"{self.file} imports ringfeed.{self.there}, which does not lie below it"
-        if self.room in CORE and self.there in ROOMS and not (self.is_lazy or self.is_typed):
-            return f"{self.file} imports ringfeed.{self.there} in any case; a room is imported within a function"
         return None
 
 
-def in_python(path: Path) -> Iterator[tuple[str, bool, bool]]:
-    """Yield the dotted name of each module of ringfeed that a file imports; whether lazily, and whether for types."""
+def in_python(path: Path) -> Iterator[tuple[str, bool]]:
+    """Yield the dotted name of each module of ringfeed that a file imports, and whether it does so within a function."""
 
-    def walk(node: ast.AST, *, is_lazy: bool, is_typed: bool) -> Iterator[tuple[str, bool, bool]]:
+    def walk(node: ast.AST, *, is_lazy: bool) -> Iterator[tuple[str, bool]]:
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "ringfeed":
-            yield from ((f"{node.module}.{name.name}", is_lazy, is_typed) for name in node.names)
+            yield from ((f"{node.module}.{name.name}", is_lazy) for name in node.names)
         elif isinstance(node, ast.Import):
-            yield from ((name.name, is_lazy, is_typed) for name in node.names if name.name.startswith("ringfeed."))
+            yield from ((name.name, is_lazy) for name in node.names if name.name.startswith("ringfeed."))
         is_lazy |= isinstance(node, ast.FunctionDef)
-        is_typed |= isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
         for child in ast.iter_child_nodes(node):
-            yield from walk(child, is_lazy=is_lazy, is_typed=is_typed)
+            yield from walk(child, is_lazy=is_lazy)
 
-    yield from walk(ast.parse(path.read_text()), is_lazy=False, is_typed=path.suffix == ".pyi")
+    yield from walk(ast.parse(path.read_text()), is_lazy=False)
 
 
-def in_cython(path: Path) -> Iterator[tuple[str, bool, bool]]:
+def in_cython(path: Path) -> Iterator[tuple[str, bool]]:
     """Yield the same of a file of Cython."""
     for indent, module in re.findall(r"^(\s*)from (ringfeed\.[\w.]+) c?import", path.read_text(), re.MULTILINE):
-        yield module, bool(indent.strip("\n")), False
+        yield module, bool(indent.strip("\n"))
 
 
 def imports() -> Iterator[Import]:
@@ -131,9 +106,9 @@ def imports() -> Iterator[Import]:
         here = path.relative_to(ROOT)
         if path.suffix not in {".py", ".pyi", ".pyx", ".pxd", ".pxi"} or here.name == "__init__.py":
             continue
-        for name, is_lazy, is_typed in (in_python if path.suffix in {".py", ".pyi"} else in_cython)(path):
+        for name, is_lazy in (in_python if path.suffix in {".py", ".pyi"} else in_cython)(path):
             if (there := name.split(".")[1]) in RANK:
-                yield Import(here, there, is_lazy, is_typed)
+                yield Import(here, there, is_lazy)
 
 
 if __name__ == "__main__":
