@@ -80,7 +80,7 @@ class Import(NamedTuple):
 
 
 def in_python(path: Path) -> Iterator[tuple[str, bool]]:
-    """Yield the dotted name of each module of ringfeed that a file imports, and whether it does so within a function."""
+    """Yield the dotted name of each module of ringfeed that a file imports, and whether within a function."""
 
     def walk(node: ast.AST, *, is_lazy: bool) -> Iterator[tuple[str, bool]]:
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "ringfeed":
