@@ -18,16 +18,16 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from ringfeed._callers import callers_depth
 from ringfeed.forkserver.launchers import Forker
 from ringfeed.forkserver.main import run_forked
 from ringfeed.system import channel as channels
 from ringfeed.system.guard import fork
 from ringfeed.system.interpreter import explained, surroundings
-from ringfeed.transport.imports import frameworks_loaded
 from ringfeed.workers.process import WorkerProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from types import FrameType
 
     from ringfeed.system._system import Descriptor
@@ -77,14 +77,27 @@ class Fork(Forker):
 
 
 def _warn_of_threads() -> None:
-    live = [name for name in frameworks_loaded() if name != "torch"]  # it computes in one thread there
+    live = [*_computing()]
     if live:
         warnings.warn(
-            f"start_method='fork' after {', '.join(live)} was imported: its threads do not survive the fork, and a "
-            f"worker that uses it hangs; use start_method='forkserver'",
+            f"start_method='fork' after {' and '.join(live)} has computed: its threads do not survive the fork, and a "
+            f"worker that uses it hangs; use start_method='forkserver', or with ringfeed.torch "
+            f"multiprocessing_context='forkserver'",
             RuntimeWarning,
-            stacklevel=2,
+            stacklevel=callers_depth(),
         )
+
+
+def _computing() -> Iterator[str]:
+    """Name the frameworks that have begun to compute: threads that only an import starts hold up nothing.
+
+    Torch is none of them: it computes in one thread in a worker.
+    """
+    if getattr(sys.modules.get("jax._src.xla_bridge"), "_backends", None):
+        yield "jax"
+    context = getattr(sys.modules.get("tensorflow.python.eager.context"), "_context", None)
+    if getattr(context, "_context_handle", None) is not None:
+        yield "tensorflow"
 
 
 def pipes_of_launches() -> set[int]:

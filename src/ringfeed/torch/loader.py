@@ -19,7 +19,7 @@ from ringfeed.torch.epoch import Epoch
 from ringfeed.torch.log import first_line, say
 from ringfeed.torch.pickled import TooLargeError, UnsendableError
 from ringfeed.torch.place import VERSION, Place, checked
-from ringfeed.torch.ring import Pickling, Ring
+from ringfeed.torch.ring import Pickling, Ring, start_method
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -43,15 +43,11 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
 
     - Workers fill batches together, straight into ``prefetch_factor * num_workers + 1`` slots; a tensor keeps its slot.
       Where kept tensors hold every slot but one, batches are private copies, with one `SlotsHeldWarning`.
-    - Workers stay from epoch to epoch, also without ``persistent_workers``; what the program changes in the dataset
-      between two epochs is sent to them then, with the base seed of the epoch, and a fresh copy of an
-      ``IterableDataset``. With ``persistent_workers=True`` it is not, as with torch.
     - The numbers that a sample draws from torch, ``numpy.random`` and ``random`` depend on the epoch's base seed and
       the sample's index: with ``num_workers`` above 0 they do not depend on the workers. A dataset with
       ``__getitems__`` is asked for many samples at once, and is not seeded so.
-    - Workers are forked from a process of their own, and not from this one as torch's on Linux, unless
-      ``multiprocessing_context`` says so: a fork copies locks, and no threads. ``worker_init_fn`` runs in each worker
-      before its first sample, and again where it is sent another dataset. A worker that dies is replaced.
+    - Where JAX or TensorFlow has computed in this process, and workers are forked from it, one `RuntimeWarning` says
+      so. A worker that dies is replaced, as it was at the start of the epoch.
     - Each worker reads a copy of an ``IterableDataset``, with its own ``get_worker_info()``, as with torch; batches
       come from each in turn.
     - Each iterator has a place and, where two are in use at once, a ring of its own: ``zip(loader, loader)`` works.
@@ -78,9 +74,10 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
     _pickling: Pickling | None = None  # how batches go that do not go leaf by leaf
 
     def __init__(self, *given: Any, **named: Any) -> None:
-        """Begin to import torch for the workers, while the program builds its model."""
+        """Have a forkserver import torch for the workers, if one forks them, while the program builds its model."""
         super().__init__(*given, **named)
-        if self.num_workers and self.multiprocessing_context is None and type(self.dataset) is not TensorDataset:
+        by_forkserver = self.num_workers and start_method(self) == "forkserver"
+        if by_forkserver and type(self.dataset) is not TensorDataset:
             warm.expect("torch", self)
 
     __init__.__wrapped__ = OWN.__init__  # type: ignore[attr-defined]  # for help() and inspect.signature()
@@ -143,6 +140,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
             if at is None and not isinstance(begun, index_lists.IndexLists):
                 _without(over.batches, epoch.place.batches)
                 epoch.place.taken = epoch.place.batches
+        except Warning:
+            raise  # to the program that has warnings be errors
         except Exception as error:  # noqa: BLE001 - whatever it is, torch may be able to do it
             return self._instead(epoch, begun, error, at)
         return over
@@ -196,9 +195,10 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
         return True
 
     def _give_back(self, ring: Ring) -> None:
-        """Keep a ring for the next epoch; what is more than one is closed."""
+        """Keep a ring whose workers persist for the next epoch; what is more than one is closed."""
         rings = self._idle()
-        if rings or self._own_reason is not None or ring.pickling is not self._pickling:
+        leaves = rings or self._own_reason is not None or ring.pickling is not self._pickling
+        if leaves or not self.persistent_workers:
             ring.close()
         else:
             rings.append(ring)

@@ -103,9 +103,7 @@ class TorchSubject(Subject):
             if loader.num_workers:
                 stack.callback(torch.set_num_threads, torch.get_num_threads())
                 torch.set_num_threads(1)  # as in torch's workers
-                stack.enter_context(
-                    told(loader, WorkerStart(loader.num_workers, 0, None, epoch_is_seed=False), loader.dataset)
-                )
+                stack.enter_context(told(loader, WorkerStart(loader.num_workers, 0, None), loader.dataset))
             for samples_of in self._samples():
                 for timer in (read, collate, send):
                     timer.wall_s = timer.cpu_s = 0.0

@@ -1,8 +1,8 @@
 """The ring under a DataLoader: a Loader whose order the DataLoader's own samplers give, epoch after epoch.
 
-One iterator at a time has it. It stays for the next epoch, with its workers. Unless ``persistent_workers`` says that
-they keep what they have, they are told the base seed of the epoch, and sent what the program has changed in the
-dataset, or another copy of an iterable, of which nothing is read yet.
+One iterator at a time has it. With ``persistent_workers`` it stays for the next epoch, and its workers keep what they
+have. Without, it ends with its epoch, as torch's workers do, and the next one's know what the program has set
+meanwhile.
 
     default_collate, samples of one shape and text      leaf by leaf: Form
     collate_fn, batch_size=None, all else               as bytes: Pickling
@@ -10,6 +10,7 @@ dataset, or another copy of an iterable, of which nothing is read yet.
 
 from __future__ import annotations
 
+import multiprocessing
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -93,7 +94,7 @@ class Ring:
         self.rows = rows = max(_size_of(loader), begun.longest if isinstance(begun, IndexLists) else 0)
         """The most samples of a batch."""
         self._order = _Order()
-        start, is_stream = _start_of(loader, begun), first is None
+        start, is_stream = WorkerStart(loader.num_workers, begun.base_seed, loader.worker_init_fn), first is None
         if pickling is None:
             form = with_first(loader, first, start, Form.of)
             spec = {"spec": form.tree} if is_stream else {"spec": form.tree, "max_batch_size": rows}
@@ -103,11 +104,8 @@ class Ring:
             settings = _of_iterable(loader, start)
         else:
             settings = {"dataset": _of_samples(loader, start, pickling), "batch_sampler": self._order}
-        self._read = settings["dataset"]
         self.loader = Loader(**settings | spec, **_settings(loader))
         self._stream = stream_of(self.loader)
-        if not loader.persistent_workers:
-            self._stream.source.changes = True
         info, pinned = self._stream.info, loader.pin_memory and has_accelerator()
         if pickling is None:
             self._build: Any = BatchTensors(info, form, pinned=pinned)
@@ -121,9 +119,6 @@ class Ring:
         """
         if isinstance(begun, IndexLists):
             self._order.now, begun.room = begun, self.rows
-        elif self._stream.source.changes:
-            for copy in self._read.iterables:
-                copy.start = copy.start._replace(base_seed=begun.base_seed)
         self.loader.set_epoch(epoch % EPOCHS)
         if place is not None:
             now = self.loader.state_dict()
@@ -151,11 +146,6 @@ class Ring:
         return f"{workers}, {plan.slots} slots, {show_bytes(plan.total)} of shared memory"
 
 
-def _start_of(loader: Any, begun: IndexLists | Start) -> WorkerStart:
-    is_told = not loader.persistent_workers and isinstance(begun, IndexLists)
-    return WorkerStart(loader.num_workers, begun.base_seed, loader.worker_init_fn, epoch_is_seed=is_told)
-
-
 def has_accelerator() -> bool:
     """Whether torch can pin memory."""
     accelerator = getattr(torch, "accelerator", torch.cuda)
@@ -181,15 +171,21 @@ def _size_of(loader: Any) -> int:
     return size if isinstance(size, int) else 1
 
 
+def start_method(loader: Any) -> str:
+    """Return how workers start: as those of torch's do, by default in the way that multiprocessing starts its own."""
+    if loader.multiprocessing_context is not None:
+        return str(loader.multiprocessing_context.get_start_method())
+    # Not to be fixed here: the program may still set it.
+    return multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
+
+
 def _settings(loader: Any) -> dict[str, Any]:
-    settings: dict[str, Any] = {
+    return {
         "workers": min(loader.num_workers, MAX_WORKERS),
         "slots": max(loader.prefetch_factor * loader.num_workers + 1, MIN_SLOTS),  # one is in the program's hands
         "timeout_s": loader.timeout or None,
+        "start_method": start_method(loader),
     }
-    if loader.multiprocessing_context is not None:
-        settings["start_method"] = loader.multiprocessing_context.get_start_method()
-    return settings
 
 
 def _of_iterable(loader: Any, start: WorkerStart) -> dict[str, Any]:

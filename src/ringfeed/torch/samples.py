@@ -27,18 +27,16 @@ class WorkerStart(NamedTuple):
     workers: int
     base_seed: int
     init_fn: Callable[[int], object] | None
-    epoch_is_seed: bool
-    """Whether each epoch has a base seed of its own, which is its number."""
 
-    def begin(self, dataset: Any, epoch: int, *, is_first: bool) -> None:
+    def begin(self, dataset: Any, *, is_first: bool) -> None:
         """Have torch's ``get_worker_info()`` say which worker this is; in its first epoch call the user's function."""
         here = worker_info()
         if here is not None:
-            self.begin_as(here.id, dataset, epoch if self.epoch_is_seed else None, is_first=is_first)
+            self.begin_as(here.id, dataset, is_first=is_first)
 
-    def begin_as(self, number: int, dataset: Any, base_seed: int | None = None, *, is_first: bool = True) -> None:
-        """The same, as the worker of this number; ``base_seed``: in the place of that of the first epoch."""
-        seed = (self.base_seed if base_seed is None else base_seed) + number
+    def begin_as(self, number: int, dataset: Any, *, is_first: bool = True) -> None:
+        """The same, as the worker of this number."""
+        seed = self.base_seed + number
         tell_torch(number, self.workers, seed, dataset, as_torch=True)
         if self.init_fn is not None and is_first:
             import torch  # noqa: PLC0415 - such functions ask torch for the seed
@@ -78,7 +76,7 @@ class Samples(WatchedSamples):
         if context is None or context.epoch == self._epoch:
             return
         is_first, self._epoch = self._epoch is None, context.epoch
-        self.start.begin(self.dataset, context.epoch, is_first=is_first)
+        self.start.begin(self.dataset, is_first=is_first)
         forget()
 
     def read(self, index: int, looks: int) -> Any:
