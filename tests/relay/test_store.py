@@ -13,6 +13,7 @@ from ringfeed.relay.elements import Packer, size_of, unpack
 from ringfeed.relay.sizes import Run, StoreSizes
 from ringfeed.relay.store import ELEMENT, END, ERROR, GoneError, Store, TooLargeError
 from ringfeed.system.memory import reserve
+from watching import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.once
 SIZES = StoreSizes(slots=2, rows=4, workers=2)
 RUN, NEXT_RUN = Run(1, 0, 6), Run(2, 0, 0)
+HOUR_NS = 3600 * 10**9
 
 
 @pytest.fixture
@@ -110,23 +112,60 @@ def test_a_worker_sleeps_until_its_element_is_there(store: Store) -> None:
 
     def wait(number: int) -> None:
         while not store.has(RUN.number, number):
-            store.wait(RUN.number, number, 60 * 10**9)
+            store.wait(RUN.number, number, HOUR_NS)
         woken.append(number)
 
     threads = [threading.Thread(target=wait, args=(number,)) for number in (6, 12)]
     for thread in threads:
         thread.start()
     put(store, RUN, 6, ELEMENT, [b"six"])
-    threads[0].join(60)
+    threads[0].join(PATIENCE_S)
     assert woken == [6]
     put(store, RUN, 7, END, [b"e"])
-    threads[1].join(60)
+    threads[1].join(PATIENCE_S)
     assert woken == [6, 12]
+
+
+@pytest.mark.parametrize("number", [6, 12])
+@pytest.mark.parametrize("kind", [ELEMENT, END])
+def test_what_comes_between_a_look_and_the_sleep_is_not_slept_through(
+    store: Store, monkeypatch: pytest.MonkeyPatch, number: int, kind: int
+) -> None:
+    """The element that a worker waits for, or the end, which is told elsewhere."""
+    for before in range(6, number if kind == ELEMENT else 6):
+        put(store, RUN, before, ELEMENT, [b"one"])
+    has = store.has
+
+    def look(run: int, wanted: int) -> bool:
+        found = has(run, wanted)
+        put(store, RUN, number if kind == ELEMENT else 6, kind, [b"e"])
+        return found
+
+    monkeypatch.setattr(store, "has", look)
+    sleeper = threading.Thread(target=store.wait, args=(RUN.number, number, HOUR_NS), daemon=True)
+    sleeper.start()
+    sleeper.join(PATIENCE_S)
+    assert not sleeper.is_alive()
+
+
+def test_room_that_is_made_before_the_reader_rests_is_not_slept_through(store: Store) -> None:
+    """A claim that comes when the reader has found its store full, and has not yet said what it is to be woken for."""
+    for number in range(6, store.limit(RUN)):
+        put(store, RUN, number, ELEMENT, [b"one"])
+    asked = store.asked
+    store.want(0, RUN.number, 15)
+    assert store.asked == asked
+    reader = threading.Thread(target=store.rest, args=(asked, RUN, HOUR_NS), daemon=True)
+    reader.start()
+    reader.join(PATIENCE_S)
+    assert not reader.is_alive()
 
 
 def test_the_reader_sleeps_until_it_is_asked(store: Store) -> None:
     """By a worker whose claim makes room for more, or by the consumer."""
     limit = store.limit(RUN)
+    for number in range(6, limit):
+        put(store, RUN, number, ELEMENT, [b"one"])
     for ask, is_heard in (
         (lambda: store.want(0, RUN.number, 14), False),
         (lambda: store.want(0, RUN.number, 15), True),
@@ -134,12 +173,12 @@ def test_the_reader_sleeps_until_it_is_asked(store: Store) -> None:
         (lambda: store.tell(NEXT_RUN), True),
     ):
         asked = store.asked
-        thread = threading.Thread(target=store.rest, args=(asked, RUN, 60 * 10**9 if is_heard else 1))
+        thread = threading.Thread(target=store.rest, args=(asked, RUN, HOUR_NS if is_heard else 1))
         thread.start()
         if not is_heard:
-            thread.join(60)
+            thread.join(PATIENCE_S)
         ask()
-        thread.join(60)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive()
         assert (store.asked > asked) == is_heard
     assert store.limit(RUN) == limit + SIZES.rows

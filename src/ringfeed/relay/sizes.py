@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 AHEAD = 3  # regions beside those of the slots: two that are cut by a batch's borders, and one to read ahead
 REGION = 2**30  # bytes
 WANTED = 16  # words ahead of those of the workers
-ENTRY = 5  # words of an entry
+ENTRY = 6  # words of an entry
 _PAGE = mmap.PAGESIZE
 
 

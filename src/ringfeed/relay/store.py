@@ -2,8 +2,8 @@
 
     words     told by the consumer: run, epoch, start    told by the reader: what it reads, where the iterable ended
               told by each worker: the newest number that it waits for
-    entries   of each number, modulo their count: stamp, where its bytes lie, how many, what they are, and whether a
-              worker sleeps until it is there
+    entries   of each number, modulo their count: stamp, where its bytes lie, how many, what they are, whether a worker
+              sleeps until it is there, and how often its sleepers were woken
     regions   the bytes: of each ``rows`` numbers one behind the other
 
 A run is what is read from one start on: see `iterables.states`. A stamp says run and number, so an entry or a word of
@@ -45,10 +45,9 @@ _READ_RUN, _NEXT, _END = 4, 5, 6  # told by the reader; 1 + the number where it 
 _READING, _ATTEMPTS = 7, 8  # 1 + the number that the reader is at, and how many readers have died there
 _WAKE_AT = 9  # the number from which on a claim makes room for more; the reader is not woken for others
 _READER = 10  # the newest one's pid: one that SIGKILL could not end may wake up beside it
-_AT, _SIZE, _KIND, _SLEEPS = 1, 2, 3, 4  # of an entry, behind its stamp
+_AT, _SIZE, _KIND, _SLEEPS, _WAKES = 1, 2, 3, 4, 5  # of an entry, behind its stamp
 _NUMBER_BITS = 40
 _NEVER = 2**63
-_SPREAD = 0x9E3779B1  # so that the low halves of two stamps differ, which is what sleepers look at
 
 
 class _Taken(NamedTuple):
@@ -118,7 +117,7 @@ class Store:
 
     def want(self, worker: int, run: int, number: int) -> None:
         """Tell the reader that a worker has claimed elements up to this number."""
-        if self.words[WANTED + worker] != (wanted := _wanted(run, number)):
+        if self.words[WANTED + worker] != (wanted := _stamp(run, number)):
             self.words[WANTED + worker] = wanted
             if number >= self.words[_WAKE_AT]:
                 self._ask()
@@ -133,12 +132,14 @@ class Store:
         return end - 1 if end and number >= end - 1 and self.words[_READ_RUN] == run else None
 
     def wait(self, run: int, number: int, timeout_ns: int) -> None:
-        """Sleep until an element may be there."""
+        """Sleep until an element may be there, or the end."""
         words, at = self.words, self._entry(number)
+        # Neither changes one word alone, so sleepers have one of their own. What comes after the look below finds
+        # that a worker sleeps, and changes this word, which was read before.
+        seen = words[at + _WAKES]
         words[at + _SLEEPS] = 1
-        seen = words[at]
         if not self.has(run, number):
-            words.wait(at, seen, timeout_ns)
+            words.wait(at + _WAKES, seen, timeout_ns)
 
     def get(self, run: int, number: int) -> tuple[int, bytearray]:
         """Return what an entry has, and what that is; GoneError where the run is over."""
@@ -165,9 +166,9 @@ class Store:
     def rest(self, asked: int, run: Run | None, timeout_ns: int) -> None:
         """Sleep until the consumer tells something, or there is room for more of a run."""
         if run is not None and not self.is_over:
-            full, rows = self.limit(run), self.sizes.rows
-            self.words[_WAKE_AT] = full + (self.sizes.slots - self.sizes.regions + 1) * rows - 1
-            if self.limit(run) > full:  # a worker may have claimed it ahead of that
+            rows = self.sizes.rows
+            self.words[_WAKE_AT] = self.limit(run) + (self.sizes.slots - self.sizes.regions + 1) * rows - 1
+            if self.limit(run) > self.words[_NEXT]:  # a worker has claimed it ahead of that
                 return
         self.words.wait(_ASKED, asked, timeout_ns)
 
@@ -189,6 +190,7 @@ class Store:
         number = words[_NEXT]
         while words[self._entry(number)] == _stamp(run.number, number):
             number += 1
+        words[_NEXT] = number
         return number
 
     @property
@@ -198,7 +200,7 @@ class Store:
 
     def limit(self, run: Run) -> int:
         """Return the number that no element may have yet: its place is that of one which a worker may ask for."""
-        first, most = WANTED, _wanted(run.number, run.start)
+        first, most = WANTED, _stamp(run.number, run.start)
         for word in range(first, first + self.sizes.workers):
             if (wanted := self.words[word]) >> _NUMBER_BITS == most >> _NUMBER_BITS:
                 most = max(most, wanted)
@@ -258,7 +260,8 @@ class Store:
             at = self._entry(one)
             if self.words[at + _SLEEPS]:
                 self.words[at + _SLEEPS] = 0
-                self.words.wake(at)
+                self.words.add(at + _WAKES)
+                self.words.wake(at + _WAKES)
 
     def _place(self, run: Run, number: int) -> int:
         """Return where an element's bytes begin: behind those of the one before it, or at a region's start."""
@@ -275,9 +278,4 @@ class Store:
 
 
 def _stamp(run: int, number: int) -> int:
-    high = (run << _NUMBER_BITS) & (1 << 64) - 1
-    return (high | number + 1) ^ (run * _SPREAD & 0xFFFFFFFF)
-
-
-def _wanted(run: int, number: int) -> int:
     return (run << _NUMBER_BITS) & (1 << 64) - 1 | number + 1

@@ -183,7 +183,7 @@ class Bridge:
             self._claims.fail(claim, b"")
             return
         with self._changed:
-            self._changed.wait_for(lambda: self._sent.version >= claim.version or self._claims.is_over)
+            self._changed.wait_for(lambda: self._sent.version >= claim.version)  # this thread is what notes the end
             self._order += 1
             stream = claim.indices[0] % self._source.streams if self._source.streams else None
             self._dispatch.add(Job(claim, self._order, (*claim.rows,), stream))

@@ -98,8 +98,7 @@ class Host:
                     self._drop(guest)
             if self._flow is not None:
                 self._flow.tick()
-            if self._flow is None or self._flow.may_take or self._flow.due():
-                self._changed.notify_all()
+            self._changed.notify_all()
 
     def _accept(self) -> None:
         while (channel := accept(self._listener)) is not None:
@@ -235,15 +234,16 @@ class Host:
             if self._is_over:
                 return False
             asked = flow.due()
+            asks = [training.asked for training in asked]
             wish = self._wish_of(asked)
         try:
             batches = host_loader.begin(wish)
         except Exception as error:  # noqa: BLE001 - a hook's, or a state that does not fit: for the trainings
             with self._changed:
-                flow.refuse(asked, encode(error))
+                flow.refuse(_still(asked, asks), encode(error))
             return True
         with self._changed:
-            flow.begin(asked)
+            flow.begin(_still(asked, asks))
         self._take(batches)
         return True
 
@@ -286,6 +286,11 @@ class Host:
             with self._changed:
                 flow.add(host_loader.hold(lease), host_loader.content(lease, rows))
             del lease
+
+
+def _still(trainings: list[Training], asks: list[Any]) -> list[Training]:
+    """Return the trainings that ask for the same as before; the others have broken it off meanwhile, and asked anew."""
+    return [training for training, ask in zip(trainings, asks, strict=True) if training.asked is ask]
 
 
 def _shown(wish: Any) -> str:
