@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from multiprocessing import shared_memory
+from pathlib import Path
 
 import leftovers
 
@@ -70,6 +71,29 @@ def test_named_shared_memory_is_seen_until_it_is_unlinked() -> None:
     left = leftovers.since(before, BRIEFLY_S)
     named.unlink()
     assert f"/dev/shm/{named.name}" in left
+
+
+SEMAPHORE = """
+import multiprocessing, os, sys, time
+if os.fork():
+    os._exit(0)
+lock = multiprocessing.get_context("spawn").Lock()
+print(lock._semlock.name, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_named_memory_of_another_program_is_not_reported() -> None:
+    """A semaphore of multiprocessing's, in a process that is none of ours, stays as long as that process likes."""
+    before = leftovers.present()
+    with subprocess.Popen([sys.executable, "-c", SEMAPHORE], stdin=-1, stdout=-1, text=True) as program:
+        assert program.stdout is not None
+        name = program.stdout.readline().strip().removeprefix("/")
+        program.wait()
+        assert Path(f"/dev/shm/sem.{name}").exists()
+        left = leftovers.since(before, BRIEFLY_S)
+    assert [one for one in left if one.startswith("/dev/shm")] == []
+    assert leftovers.since(before) == []
 
 
 def test_what_goes_away_in_time_is_not_reported() -> None:

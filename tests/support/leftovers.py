@@ -6,6 +6,7 @@ import gc
 import os
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -82,6 +83,21 @@ def _named_memory() -> Iterator[str]:
             continue
 
 
+def _is_of_others(left: str) -> bool:
+    """Whether this is named shared memory that a process maps which is none of ours: it has made it."""
+    if not left.startswith("/dev/shm/"):
+        return False
+    with suppress(OSError):  # here and below: it has gone meanwhile, or is another user's
+        inode = str(os.stat(left).st_ino)  # noqa: PTH116 - as above. A semaphore's mapping has another name
+        processes = _processes()
+        for number in processes.keys() - _below(os.getpid(), processes) - {os.getpid()}:
+            with suppress(OSError):
+                lines = Path(f"/proc/{number}/maps").read_text().splitlines()
+                if any("/dev/shm/" in line and line.split(maxsplit=5)[4] == inode for line in lines):
+                    return True
+    return False
+
+
 def present() -> Counter[str]:
     """Return all that is there now, after a garbage collection."""
     gc.collect()
@@ -91,9 +107,11 @@ def present() -> Counter[str]:
 def since(before: Counter[str], patience_s: float = PATIENCE_S) -> list[str]:
     """Return what is there and was not before, once nothing is or `patience_s` have passed."""
     deadline = time.monotonic() + patience_s
-    while (left := present() - before) and time.monotonic() < deadline:
+    while True:
+        left = [one for one in sorted((present() - before).elements()) if not _is_of_others(one)]
+        if not left or time.monotonic() >= deadline:
+            return left
         time.sleep(0.02)
-    return sorted(left.elements())
 
 
 def runs(pid: int) -> bool:
