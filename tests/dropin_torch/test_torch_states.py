@@ -61,12 +61,12 @@ def numbers(batch: Any) -> Any:
 
 
 def run(make: Any, cut: int, dataset: Any, **settings: Any) -> tuple[list[Any], list[Any]]:
-    """Return what two epochs give, and what they give where they are cut after some batches."""
+    """Return what three epochs give, and what they give where they are cut after some batches."""
     found: list[list[Any]] = []
     for cuts in (False, True):
         torch.manual_seed(9)
         loader, state, had = DataLoader(dataset, **settings, **make()), None, []
-        for number, batch in enumerate(batch for _ in range(2) for batch in loader):
+        for number, batch in enumerate(batch for _ in range(3) for batch in loader):
             had.append(numbers(batch))
             if cuts and number + 1 == cut:
                 state = json.loads(json.dumps(loader.state_dict()))
@@ -76,7 +76,7 @@ def run(make: Any, cut: int, dataset: Any, **settings: Any) -> tuple[list[Any], 
             torch.manual_seed(1234)
             loader = DataLoader(dataset, **settings, **make())
             loader.load_state_dict(state)
-            had += [numbers(batch) for _ in range(2 - state["epoch"]) for batch in loader]
+            had += [numbers(batch) for _ in range(3 - state["epoch"]) for batch in loader]
             close(loader)
         found.append(had)
     return found[0], found[1]
@@ -92,13 +92,77 @@ def test_a_cut_run_goes_on(kind: str, cut: int) -> None:
 
 
 @pytest.mark.parametrize("kind", MADE)
-@pytest.mark.parametrize("dataset", [Squares(), Words()])
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_cut_run_goes_on_in_either_way(kind: str, dataset: Any, workers: int) -> None:
-    """Without workers, and where torch makes the batches; an epoch after that draws from the program's generator."""
+@pytest.mark.parametrize("settings", [{}, {"num_workers": 1}, {"num_workers": 1, "persistent_workers": True}])
+def test_a_cut_run_goes_on_in_order(kind: str, settings: Any) -> None:
+    """Also in the epochs after that, which draw from the global generator, or whose workers keep their base seed."""
     sizes = {} if kind == "lists" else {"batch_size": 4}
-    whole, resumed = run(lambda: sizes | MADE[kind](), 3, dataset, num_workers=workers)
-    assert [batch[0] for batch in resumed][:6] == [batch[0] for batch in whole][:6]
+    whole, resumed = run(lambda: sizes | MADE[kind](), 8, Words(), **settings)
+    assert [batch[0] for batch in resumed] == [batch[0] for batch in whole]
+
+
+@pytest.mark.parametrize(("cut", "left"), [(8, False), (12, False), (8, True)])
+def test_workers_that_persist_keep_their_base_seed(cut: int, *, left: bool) -> None:
+    """A resumed epoch draws none, over a ring and torch's own way; neither do the epochs after it."""
+
+    def made() -> Any:
+        generator = torch.Generator().manual_seed(3)
+        loader = DataLoader(
+            Squares(), batch_size=4, shuffle=True, num_workers=1, persistent_workers=True, generator=generator
+        )
+        if left:
+            loader._leave_to_torch("the test says so")
+        return loader
+
+    def next_of(loader: Any, batches: Any) -> Any:
+        return [batch[0].tolist() for batch in batches], loader.generator.get_state().tolist()
+
+    first = made()
+    batches = (batch for _ in range(4) for batch in first)
+    for _ in range(cut):
+        next(batches)
+    state = json.loads(json.dumps(first.state_dict()))
+    expected = next_of(first, batches)
+    close(first)
+    other = made()
+    other.load_state_dict(state)
+    assert next_of(other, (batch for _ in range(4 - state["epoch"]) for batch in other)) == expected
+    close(other)
+
+
+def test_a_state_of_ringfeed_0_2_goes_on() -> None:
+    """It has no base seed, and says nothing of the global generator: the order of workers that persist is theirs."""
+    settings = {"batch_size": 4, "shuffle": True, "num_workers": 1, "persistent_workers": True}
+    first = DataLoader(Squares(), **settings, generator=torch.Generator().manual_seed(3))
+    assert sum(1 for _ in first) == 6
+    batches = iter(first)
+    next(batches)
+    state = json.loads(json.dumps(first.state_dict()))
+    expected = [batch[0].tolist() for batch in batches]
+    close(first)
+    del state["base_seed"], state["draws"]["now"]
+    other = DataLoader(Squares(), **settings, generator=torch.Generator().manual_seed(3))
+    before = torch.get_rng_state()
+    other.load_state_dict(state)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert [batch[0].tolist() for batch in other] == expected
+    close(other)
+
+
+def test_a_batch_samplers_own_sampler_goes_on() -> None:
+    """Its generator is in the state, too."""
+
+    def made() -> Any:
+        numbers = sets.RandomSampler(range(23), generator=torch.Generator().manual_seed(3))
+        return DataLoader(Squares(), batch_sampler=sets.BatchSampler(numbers, 4, drop_last=False))
+
+    first = made()
+    batches = (batch[0].tolist() for _ in range(3) for batch in first)
+    for _ in range(8):
+        next(batches)
+    state = json.loads(json.dumps(first.state_dict()))
+    other = made()
+    other.load_state_dict(state)
+    assert [batch[0].tolist() for _ in range(2) for batch in other] == [*batches]
 
 
 def test_another_batch_size_goes_on_with_the_next_sample() -> None:

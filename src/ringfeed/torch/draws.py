@@ -54,6 +54,7 @@ def draws_kept() -> Iterator[None]:
 def generators(loader: Any) -> dict[str, Any]:
     """Return the generators of the user's that an epoch may draw from, each once."""
     places = {"generator": loader, "sampler": loader.sampler, "batch_sampler": loader.batch_sampler}
+    places["batch_sampler.sampler"] = getattr(loader.batch_sampler, "sampler", None)
     found: dict[str, Any] = {}
     for name, place in places.items():
         generator = getattr(place, "generator", None)
@@ -66,6 +67,17 @@ def written(loader: Any) -> dict[str, str]:
     """Return where all generators are that the next epoch of a DataLoader may draw from."""
     states = {name: generator.get_state() for name, generator in generators(loader).items()}
     return {name: _text(state) for name, state in ({"global": torch.get_rng_state()} | states).items()}
+
+
+def now() -> dict[str, str]:
+    """Return where the global generator is, of which the epochs after this one draw."""
+    return {"now": _text(torch.get_rng_state())}
+
+
+def put_now(states: dict[str, str]) -> None:
+    """Have the global generator be where `now` says; states of ringfeed 0.2 do not."""
+    if "now" in states:
+        torch.set_rng_state(_state(states["now"]))
 
 
 @contextmanager

@@ -88,32 +88,35 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
         """Begin an epoch of its own."""
         resumed, self._resumed = self._resumed, None
         if resumed is None:
-            place = Place(self._next_epoch(), draws=draws.written(self))
-            return self._begin(place, None)
-        place = Place(resumed["epoch"], resumed["batches"], resumed["samples"], resumed["draws"])
+            return self._begin(self._next_place(), None)
+        names = ("epoch", "batches", "samples", "draws", "base_seed")
+        place = Place(**{name: resumed[name] for name in names})
         with draws.put_back(self, resumed["draws"]):
             return self._begin(place, resumed)
 
-    def _next_epoch(self) -> int:
-        return 0 if self._place is None else self._place.epoch + 1
+    def _next_place(self) -> Place:
+        epoch = 0 if self._place is None else self._place.epoch + 1
+        return Place(epoch, draws=draws.written(self), base_seed=self._kept_seed())
 
     def _begin(self, place: Place, skipped: dict[str, Any] | None) -> Iterator[Any]:
         own, by_index = self._why_own(), not isinstance(self.dataset, torch.utils.data.IterableDataset)
         if own is not None and not by_index:
             found = self._begin_own_stream(place, skipped)
-        elif own is not None and skipped is None:
+        elif own is not None and (place.base_seed is None or self._iterator is not None) and skipped is None:
             found = Epoch(self, place, None).torchs_own(super().__iter__())
         elif by_index:
             found = self._begin_lists(place, skipped, own)
         else:
-            begun = index_lists.start(self, self._kept_seed())
+            begun = index_lists.start(self, place.base_seed)
+            self._base_seed = begun.base_seed
             found = self._over_ring(Epoch(self, place, begun), begun, at=(skipped or {}).get("stream"))
         self._place = place
         return found
 
     def _begin_lists(self, place: Place, skipped: dict[str, Any] | None, own: str | None) -> Epoch:
         """Begin an epoch whose batches are known by their indices."""
-        indices = index_lists.begin(self, self._kept_seed(), skipped)
+        indices = index_lists.begin(self, place.base_seed, skipped)
+        self._base_seed = indices.base_seed
         epoch, first = Epoch(self, place, indices), indices.peek()
         if first is None:
             return epoch
@@ -133,7 +136,6 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
 
     def _over_ring(self, epoch: Epoch, begun: IndexLists | Start, *, at: Mapping[str, Any] | None = None) -> Epoch:
         """Have an epoch come over a ring, or else torch's own way; ``at``: where iterables go on."""
-        self._base_seed = begun.base_seed
         number = begun.base_seed + (epoch.place.epoch if self.persistent_workers else 0)
         try:
             over = epoch.over_ring(self._take_ring(begun), number, at)
@@ -161,8 +163,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
         return epoch.torchs_own(self._own_rest(begun, epoch.place.batches))
 
     def _kept_seed(self) -> int | None:
-        """Return the base seed of workers that persist."""
-        return self._base_seed if self.persistent_workers else None
+        """Return the base seed of workers that persist, torch's own or a ring's."""
+        return getattr(self._iterator, "_base_seed", self._base_seed) if self.persistent_workers else None
 
     # ---- rings ----
 
@@ -262,10 +264,11 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
             return copy(self._resumed)  # nothing of it has been handed out
         place = self._place
         if place is None or place.is_over:
-            place = Place(self._next_epoch(), draws=draws.written(self))
+            place = self._next_place()
         size, length = self.batch_size, getattr(self.sampler, "__len__", lambda: None)()
         counts = {"epoch": place.epoch, "batches": place.batches, "samples": place.samples}
-        found = {"version": VERSION, **counts, "batch_size": size, "length": length, "draws": place.draws}
+        drawn = {"base_seed": place.base_seed, "draws": place.draws | draws.now()}
+        found = {"version": VERSION, **counts, "batch_size": size, "length": length, **drawn}
         return found | self._streams_state(place)
 
     def _streams_state(self, place: Place) -> dict[str, Any]:
@@ -279,8 +282,12 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
         return {"num_workers": self.num_workers}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Have the next ``iter()`` go on where ``state`` was taken: StateError for what is no such state."""
-        self._resumed = checked(state, self.num_workers)
+        """Have the next ``iter()`` go on where ``state`` was taken: StateError for what is no such state.
+
+        Without ``generator=`` later epochs draw from torch's global generator, which is put where it was then.
+        """
+        self._resumed = checked(state, self)
+        draws.put_now(self._resumed["draws"])
 
 
 def _without(batches: Iterator[Any], count: int) -> Iterator[Any]:
