@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 LIMIT = 4080  # bytes of a record
 _GROUP: Any = getattr(builtins, "BaseExceptionGroup", ())  # since Python 3.11
 Frame = tuple[str, str, int]  # name, file, line
-_OWN = (Exception, SystemExit)  # what an error's own methods may raise, and Ctrl-C does not
+# What the user's code may raise by itself. KeyboardInterrupt is not: in the consumer it is Ctrl-C.
+NOT_CTRL_C = (Exception, SystemExit, GeneratorExit)
 
 
 class _Room(NamedTuple):
@@ -110,7 +111,7 @@ def encode(error: BaseException, *, interruptible: bool = False) -> bytes:
     Whatever it is, nothing is raised; but Ctrl-C comes out where it may come: ``interruptible``.
     """
     kind = Kind.NOTHING if type(error) is Nothing else Kind.END if type(error) is End else Kind.ERROR
-    silenced = _OWN if interruptible else (BaseException,)
+    silenced = NOT_CTRL_C if interruptible else (BaseException,)
     return bytes([kind]) + (_encode(error, silenced) if kind is Kind.ERROR else b"")
 
 
@@ -207,7 +208,7 @@ def _stand_in(module: str, name: str, text: str) -> RemoteError:
     return kind(text)
 
 
-def _safe_text(error: BaseException, silenced: tuple[type[BaseException], ...] = _OWN) -> str:
+def _safe_text(error: BaseException, silenced: tuple[type[BaseException], ...] = NOT_CTRL_C) -> str:
     try:
         return str.__str__(str(error))  # a plain str, which the consumer can unpickle
     except silenced:  # a broken __str__ must not hide the error
@@ -223,7 +224,7 @@ def _pickle(error: BaseException) -> bytes | None:
             pickled: bytes = dumps(error)
             if not by_name:
                 pickle.loads(pickled)  # noqa: S301 - whether the other side will be able to
-        except _OWN:  # then by its name and text
+        except NOT_CTRL_C:  # then by its name and text
             continue
         return pickled
     return None

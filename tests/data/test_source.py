@@ -66,6 +66,24 @@ def test_reseed_reads_one_by_one() -> None:
     assert way_of(Bulk(5), reseed=True) == "samples"
 
 
+@pytest.mark.parametrize("ways", [{}, {"transform": abs}, {"batch_size": None}], ids=str)
+def test_a_first_sample_that_exits_is_an_error(ways: dict[str, Any]) -> None:
+    """sys.exit() in it would end the training here as if it were done; with "skip" it is left out like any other."""
+
+    class Exiting:
+        def __len__(self) -> int:
+            return 4
+
+        def __getitem__(self, index: int) -> Any:
+            return sys.exit(0) if index == 0 else np.float32([index])
+
+    with pytest.raises(ringfeed.WorkerError) as caught:
+        ringfeed.Loader(Exiting(), workers=0, **{"batch_size": 1} | ways)
+    assert str(caught.value) == "dataset[0], read for the spec, raised SystemExit: 0"
+    loader = ringfeed.Loader(Exiting(), workers=0, copy=True, on_error="skip", **{"batch_size": 1} | ways)
+    assert np.concatenate([*loader]).ravel().tolist() == [1, 2, 3]
+
+
 KINDS = {"samples": Imported(), "batches": ImportedBatches(), "streams": imported_in_turn}
 PARTS = {
     "samples": ["data.samples"],

@@ -352,6 +352,35 @@ def test_a_samples_own_error_is_raised() -> None:
     close(loader)
 
 
+@pytest.mark.parametrize("error", [SystemExit(0), KeyboardInterrupt(), GeneratorExit()])
+@pytest.mark.parametrize("place", ["sample", "iterable", "collate_fn"])
+def test_what_asks_for_an_end_in_a_worker_does_not_end_the_training(error: BaseException, place: str) -> None:
+    """The batch is an error: a training that ended with status 0 would seem to be done."""
+
+    def ending(index: int) -> int:
+        if index == 5:
+            raise error
+        return index
+
+    class Ending(sets.IterableDataset):  # type: ignore[misc]
+        def __iter__(self) -> Any:
+            return map(ending, range(12))
+
+    def collated(samples: list[int]) -> Any:
+        return torch.tensor([*map(ending, samples)])
+
+    datasets = {"sample": Of(ending, 12), "iterable": Ending(), "collate_fn": range(12)}
+    functions = {"collate_fn": collated} if place == "collate_fn" else {}
+    loader = DataLoader(datasets[place], batch_size=4, num_workers=1, **functions)
+    ours = iter(loader)
+    assert next(ours).tolist() == [0, 1, 2, 3]
+    with pytest.raises(ringfeed.WorkerError, match=f"raised {type(error).__name__}") as caught:
+        next(ours)
+    assert type(caught.value.__cause__) is type(error)
+    del ours, caught
+    close(loader)
+
+
 # ---- torch's own way ----
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
+import sys
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -359,6 +360,27 @@ def test_a_batch_that_fails_is_named(way: str) -> None:
             "the batch of dataset[i] (i = 11, 12, 13, 14, 15, 16, 17, 18) and 3 more: collate_fn raised ValueError: "
             "eleven"
         )
+
+
+@pytest.mark.parametrize("way", ["here", "two"])
+def test_a_function_that_exits_is_named(way: str) -> None:
+    """sys.exit() in it is an error like any other, and ends no training; nor in the first batch, read for the spec."""
+
+    def ending(samples: list[Any]) -> Any:
+        if samples[0]["y"] in {0, 7}:
+            sys.exit(0)
+        return stacked(samples)
+
+    text = "the batch of dataset[i] (i = 7, 8, 9, 10, 11, 12, 13): collate_fn raised SystemExit: 0"
+    spec = Loader(Plain(), batch_size=7, collate_fn=stacked, workers=0).spec
+    with Loader(Plain(), batch_size=7, collate_fn=ending, spec=spec, copy=True, **WAYS[way]) as loader:
+        epoch = iter(loader)
+        assert raised(WorkerError, lambda: next(epoch)) == text.replace("7, 8, 9, 10, 11, 12, 13", "0, 1, 2, 3, 4, 5, 6")
+        assert raised(WorkerError, lambda: next(epoch)) == text
+        assert len([*epoch]) == 4
+    assert raised(WorkerError, lambda: Loader(Plain(), batch_size=7, collate_fn=ending, **WAYS[way])) == (
+        "the batch of dataset[i] (i = 0, 1, 2, 3, 4, 5, 6), made for the spec: collate_fn raised SystemExit: 0"
+    )
 
 
 @pytest.mark.parametrize("way", ["here", "threads"])

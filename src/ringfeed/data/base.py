@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ringfeed.data.reader import Reader
 from ringfeed.data.terms import Delivery, Kept
-from ringfeed.errors import SpecError
+from ringfeed.errors import SpecError, WorkerError
 from ringfeed.orders.rng import SampleContext, installed
 from ringfeed.spec.values import plain
 
@@ -167,6 +167,10 @@ class Source(ABC):
             installed.context = context
             element = self.element(index)
             return element if self.terms.trial is None else self.terms.trial(element)
+        except (SystemExit, GeneratorExit) as error:
+            # It would end the training here, as if it were done, though only a sample's code asked for an end.
+            message = f"{self.describe(index)}, read for the spec, raised {type(error).__name__}: {error}"
+            raise WorkerError(message.removesuffix(": ")) from error
         finally:
             installed.context = before
 

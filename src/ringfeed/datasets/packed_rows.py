@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ringfeed._checks import error_of
+from ringfeed._failure import NOT_CTRL_C
 from ringfeed.errors import FunctionError, SpecError
 from ringfeed.orders.rng import installed, reseed
 from ringfeed.spec.array import Array, shown
@@ -105,7 +106,7 @@ class PackedRows:
                 if self._reseeds:
                     reseed(context)
                 found = self.dataset[sample]
-            except Exception as error:
+            except NOT_CTRL_C as error:
                 text = f"{_where(sample, row)} raised {type(error).__qualname__}: {error}".removesuffix(": ")
                 raise FunctionError(text) from error
             yield found

@@ -206,7 +206,8 @@ def _of_pickling(error: BaseException) -> Exception | None:
 def _users(error: WorkerError) -> BaseException:
     """Return the user's own exception, as torch raises it; what says more, where there is none or it has no class."""
     cause = error.__cause__
-    if isinstance(error, FunctionError) or cause is None or isinstance(cause, RemoteError):
+    # SystemExit would end the training here, as if it were done, though only a sample's code asked for an end.
+    if isinstance(error, FunctionError) or not isinstance(cause, Exception) or isinstance(cause, RemoteError):
         return error
     if hasattr(cause, "add_note"):
         place = str(error).partition(" raised ")[0]

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ringfeed._failure import End, Kind, kind_of
+from ringfeed._failure import NOT_CTRL_C, End, Kind, kind_of
 from ringfeed.data.base import packages_in
-from ringfeed.errors import SpecError
+from ringfeed.errors import SpecError, WorkerError
 from ringfeed.orders.rng import SampleContext, installed, reseed
 from ringfeed.spec.spec import Array, Spec
 from ringfeed.spec.values import plain
@@ -110,6 +110,8 @@ class FirstBatch:
         try:
             installed.context = SampleContext(source.seed, index=tuple(samples))
             return self._call([*samples.values()])
+        except (SystemExit, GeneratorExit) as error:
+            raise WorkerError(str(failed(f"{where}, made for the spec: collate_fn", error))) from error
         except Exception as error:
             if source.terms.on_error != "skip":
                 raise
@@ -189,7 +191,7 @@ class CollateSource(TransformSource):
             reseed(reader.context)
         try:
             return call(samples)
-        except Exception as error:
+        except NOT_CTRL_C as error:
             raise failed(f"{_batch_of(self, indices)}: collate_fn", error) from error
 
     def _batch_failed(self, reader: Reader, row: int, index: int, error: BaseException) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from ringfeed._failure import NOT_CTRL_C
 from ringfeed.data.base import packages_in
 from ringfeed.data.rows import Rows
 from ringfeed.data.terms import Preview
@@ -166,7 +167,7 @@ class TransformSource(WrappedSource):
             return
         try:
             function(found.id)
-        except Exception as error:
+        except NOT_CTRL_C as error:
             raise failed(f"worker_init_fn({found.id})", error) from error
 
     def open(self, dataset: Any, reader: Reader) -> Fill:
@@ -202,14 +203,14 @@ class TransformSource(WrappedSource):
                 reseed(reader.context)
         try:
             return call(batch)
-        except Exception as error:
+        except NOT_CTRL_C as error:
             more = f" and {len(indices) - 1} more" if len(indices) > 1 else ""
             raise failed(f"the batch of {self.describe(indices[0])}{more}: batch_transform", error) from error
 
     def _apply(self, call: Callable[[Any], Any], index: int, sample: Any) -> Any:
         try:
             return call(sample)
-        except Exception as error:
+        except NOT_CTRL_C as error:
             raise failed(f"{self.describe(index)}: {self.each}", error) from error
 
     def made(self, apply: Callable[[int, Any], Any], index: int, sample: Any) -> Any:
@@ -224,7 +225,7 @@ class TransformSource(WrappedSource):
         return made
 
 
-def failed(what: str, error: Exception) -> FunctionError:
+def failed(what: str, error: BaseException) -> FunctionError:
     """Say which function of the user's has raised, for which samples."""
     return FunctionError(f"{what} raised {type(error).__qualname__}: {error}".removesuffix(": "))
 
