@@ -375,7 +375,9 @@ def test_a_function_that_exits_is_named(way: str) -> None:
     spec = Loader(Plain(), batch_size=7, collate_fn=stacked, workers=0).spec
     with Loader(Plain(), batch_size=7, collate_fn=ending, spec=spec, copy=True, **WAYS[way]) as loader:
         epoch = iter(loader)
-        assert raised(WorkerError, lambda: next(epoch)) == text.replace("7, 8, 9, 10, 11, 12, 13", "0, 1, 2, 3, 4, 5, 6")
+        assert raised(WorkerError, lambda: next(epoch)) == text.replace(
+            "7, 8, 9, 10, 11, 12, 13", "0, 1, 2, 3, 4, 5, 6"
+        )
         assert raised(WorkerError, lambda: next(epoch)) == text
         assert len([*epoch]) == 4
     assert raised(WorkerError, lambda: Loader(Plain(), batch_size=7, collate_fn=ending, **WAYS[way])) == (
