@@ -64,21 +64,9 @@ def pytest_pyfunc_call() -> None:
 
 
 @pytest.fixture(scope="module")
-def warm_forkserver() -> Iterator[None]:
-    """Keep the process that loaders' forkservers are forked from between the tests of a module.
-
-    Its start is most of what a small loader costs. What begins with it, and ends it, is in tests/workers.
-    """
-    import ringfeed  # noqa: PLC0415 - behind the environment, as the tests import it
-    from ringfeed.forkserver import warm  # noqa: PLC0415 - likewise
-
+def warm_forkserver() -> None:
+    """Have one environment from the first test on, as `pytest_pyfunc_call`: fixtures make loaders, too."""
     os.environ.pop("PYTEST_CURRENT_TEST", None)
-    with ringfeed.Loader([0], workers=1, start_method="forkserver") as loader:
-        warm._Kept.users.add(warm_forkserver)
-        for _ in loader:
-            pass
-    yield
-    warm.leave(warm_forkserver)
 
 
 @pytest.fixture

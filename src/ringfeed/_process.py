@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import _thread
+import atexit
 import os
+import sys
 import threading
 import weakref
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+END_S = 10.0  # that a call may take which another thread makes, before it is no longer waited for
 
 
 class Forks:
@@ -58,35 +64,86 @@ class Exit:
 
 
 class Finalizer:
-    """Calls something when an object dies, or at the exit; what Ctrl-C keeps it from, a second call does.
+    """Calls something soon after an object dies, or else at the exit; what Ctrl-C keeps it from, a second call does.
 
-    Python ignores Ctrl-C there, on the first line of `weakref.finalize` too, which is then never called again.
+    Objects die wherever the garbage collector runs: in any thread, amid any allocation, under any lock. So nothing
+    that waits for a lock or a thread may be called there. A thread of its own makes the call, and `finish` waits for
+    it where no lock is held.
+
+    Python ignores Ctrl-C in finalizers, on the first line of `weakref.finalize` too, which is then never called again.
     """
 
-    def __init__(self, obj: object, call: Callable[[], object]) -> None:
-        """Call it when this object dies."""
-        self._is_done = False
-        self._calls: list[weakref.finalize[[Callable[[], object]], object]] = []
-        for _ in range(2):  # Ctrl-C here leaves those that there are
-            self._calls.append(weakref.finalize(obj, self._run, call))
+    _open: ClassVar[dict[Finalizer, None]] = {}  # whose call is still to come
 
-    def _run(self, call: Callable[[], object]) -> None:
-        if not self._is_done:
-            call()
-            self._is_done = True
-            for other in self._calls:  # that of an object that is dead cannot be detached, and keeps the call
-                other()
+    def __init__(self, obj: object, call: Callable[[], object]) -> None:
+        """Call it when this object has died."""
+        self._call: Callable[[], object] | None = call
+        self._calling = threading.RLock()
+        self._is_due = self._is_begun = False
+        self._open[self] = None
+        self._deaths: list[weakref.finalize[[], object]] = []
+        for _ in range(2):  # Ctrl-C here leaves those that there are
+            death = weakref.finalize(obj, self._begin)
+            death.atexit = False  # `finish_all` does
+            self._deaths.append(death)
+
+    def _begin(self) -> None:
+        """Have a thread make the call. Where there is room for none, `finish` makes it."""
+        self._is_due = True
+        if not self._is_begun and self in self._open:
+            with suppress(RuntimeError):
+                # Not by `threading`: the lock that its start() takes may be what this thread holds.
+                _thread.start_new_thread(self._begin_apart, ())
+            self._is_begun = True
+
+    def _begin_apart(self) -> None:
+        """Have a thread that `threading` knows make the call: what is called may join others."""
+        with suppress(RuntimeError):
+            threading.Thread(target=self, name="ringfeed-end", daemon=True).start()
+
+    def __call__(self) -> None:
+        """Call it now, unless it was called; wait for a thread that is at it."""
+        if self._calling.acquire(timeout=END_S):
+            try:
+                if self in self._open and self._call is not None:
+                    self._call()
+                    self.detach()
+            finally:
+                self._calling.release()
 
     @property
     def alive(self) -> bool:
-        """Whether a call is still to come."""
-        return any(call.alive for call in self._calls)
-
-    def __call__(self) -> None:
-        """Call it now."""
-        self._calls[0]()
+        """Whether the call is still to come."""
+        return self in self._open
 
     def detach(self) -> None:
-        """Call it no more."""
-        for call in self._calls:
-            call.detach()
+        """Call it no more, and keep nothing of it."""
+        self._open.pop(self, None)
+        self._call = None
+        for death in self._deaths:
+            death.detach()
+
+    @classmethod
+    def finish(cls) -> None:
+        """Have all calls made whose objects have died: what they held is free then. The caller holds no lock."""
+        for one in [*cls._open]:
+            if one._is_due:  # noqa: SLF001 - its own
+                one()
+
+    @classmethod
+    def forget_all(cls) -> None:
+        """Make none of the calls, in a forked child: all of them are the parent's."""
+        cls._open.clear()
+
+    @classmethod
+    def finish_all(cls) -> None:
+        """Have all calls made, at the exit."""
+        for one in [*cls._open]:
+            try:
+                one()
+            except BaseException:  # noqa: BLE001 - the others' turn comes whatever this one's user code raises
+                sys.excepthook(*sys.exc_info())
+
+
+atexit.register(Finalizer.finish_all)
+os.register_at_fork(after_in_child=Finalizer.forget_all)

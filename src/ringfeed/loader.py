@@ -20,7 +20,7 @@ from ringfeed.monitor.account import Account
 from ringfeed.orders._repeated import Repeated
 from ringfeed.orders.asked import DEFAULT_BATCH_SIZE, AskedOrder
 from ringfeed.resume.identity import Identity
-from ringfeed.sources.opening import end_loop, open_readers, open_source, with_weights
+from ringfeed.sources.opening import open_readers, open_source, with_weights
 
 if TYPE_CHECKING:
     import os
@@ -236,8 +236,6 @@ class Loader(Generic[Batch_co]):
             raise ValueError(message)
         with UsersErrors():  # of a first sample
             self._runner = EpochRunner(source, options, asked.part, shuffle=shuffle, sampler=asked.sampler)
-        if options.sends:
-            end_loop(source)  # which sample 0 was read in
         self._asked, self._options, self._position = asked, options, self._runner.position
         seed_is_drawn = asked.seed_is_drawn
         self._identity = Identity(source, self._position, asked.batch_size, fingerprint, seed_is_drawn=seed_is_drawn)

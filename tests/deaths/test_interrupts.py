@@ -18,8 +18,8 @@ import pytest
 import interrupts
 import ringfeed
 from datasets import Oracle, check, drain
+from ringfeed._process import Finalizer
 from ringfeed.engine.batches import BatchIterator
-from ringfeed.engine.engine import Engine
 from ringfeed.ring.segment import Segment
 from watching import pool_of
 
@@ -166,10 +166,10 @@ def test_an_interrupted_close_is_finished(then: str, workers: int, monkeypatch: 
 
 
 @pytest.mark.usefixtures("nothing_left")
-@pytest.mark.parametrize("call", [weakref.finalize.__call__, Engine.stop])
+@pytest.mark.parametrize("call", [weakref.finalize.__call__, Finalizer._begin])
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_loader_that_is_dropped_as_ctrl_c_comes(workers: int, call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C on the first line of the finalizer, or of what it calls, keeps nothing, though Python ignores it there."""
+    """Ctrl-C on the first line of the finalizer, or of what it runs, keeps nothing, though Python ignores it there."""
     lost = []
     monkeypatch.setattr(sys, "unraisablehook", lambda found: lost.append(found.exc_type))
     loader = ringfeed.Loader(Oracle(20), batch_size=4, workers=workers)

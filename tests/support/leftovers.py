@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import time
 from collections import Counter
 from contextlib import suppress
@@ -50,15 +51,28 @@ def below(pid: int) -> set[int]:
     return _below(pid, _processes())
 
 
-def _descendants() -> Iterator[str]:
+def _kept_warm() -> tuple[set[int], set[int]]:
+    """Return the processes that wait on purpose for the next loader, warm forkservers, and their descriptors here."""
+    warm = sys.modules.get("ringfeed.forkserver.warm")
+    if warm is None:
+        return set(), set()
+    pids, fds = {*warm.pids()}, set()
+    for kept in warm._Kept.all:
+        fds |= {kept.process.pidfd, kept.process.channel.fileno(), *kept._lifeline.fds, kept._lifeline.writer.fileno()}
+    return pids, fds
+
+
+def _descendants(kept: set[int]) -> Iterator[str]:
     """Yield each process below this one."""
     processes = _processes()
-    yield from (f"process {number} ({processes[number][1]})" for number in _below(os.getpid(), processes))
+    yield from (f"process {number} ({processes[number][1]})" for number in _below(os.getpid(), processes) - kept)
 
 
-def _descriptors() -> Iterator[str]:
+def _descriptors(kept: set[int]) -> Iterator[str]:
     """Yield each open file descriptor and what it is open on."""
     for descriptor in os.listdir("/proc/self/fd"):  # noqa: PTH208 - as above
+        if int(descriptor) in kept:
+            continue
         try:
             yield f"fd {descriptor} -> {os.readlink(f'/proc/self/fd/{descriptor}')}"  # noqa: PTH115
         except FileNotFoundError:  # the descriptor of the listing itself
@@ -99,9 +113,10 @@ def _is_of_others(left: str) -> bool:
 
 
 def present() -> Counter[str]:
-    """Return all that is there now, after a garbage collection."""
+    """Return all that is there now, after a garbage collection, but for what is kept warm for the next loader."""
     gc.collect()
-    return Counter([*_descendants(), *_descriptors(), *_mappings(), *_named_memory()])
+    pids, fds = _kept_warm()
+    return Counter([*_descendants(pids), *_descriptors(fds), *_mappings(), *_named_memory()])
 
 
 def since(before: Counter[str], patience_s: float = PATIENCE_S) -> list[str]:

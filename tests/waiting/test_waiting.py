@@ -7,6 +7,8 @@ import itertools
 import os
 import re
 import signal
+from threading import Thread
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +20,8 @@ from datasets import drain
 from ringfeed import Array, Loader, Mix, Pack, SpecError, StallError, WorkerError
 from ringfeed.monitor.bottleneck import verdict
 from ringfeed.monitor.stats import Stats
-from watching import lose_patience, pids, wait_until
+from ringfeed.waiting.window import Window
+from watching import PATIENCE_S, lose_patience, pids, wait_until
 
 if TYPE_CHECKING:
     import threading
@@ -370,6 +373,103 @@ def test_a_stall_names_the_sample(kind: type, way: str, tmp_path: Path) -> None:
         text = "no batch for 0.3 s: 1 of 2 workers inside dataset[i] (i = 3); raise timeout_s or look there"
         with pytest.raises(StallError, match=f"^{re.escape(text)}"):
             next(batches)
+
+
+@pytest.mark.parametrize("kind", [slow.Hanging, slow.HangingAwaits])
+def test_a_stall_here_names_the_sample_and_its_line(kind: type, tmp_path: Path) -> None:
+    """With workers=0 the wait for samples in flight is as bounded as that for workers; the next call asks again."""
+    dataset, spec = kind(tmp_path), Array((), "int64")
+    with Loader(dataset, batch_size=2, concurrency=8, spec=spec, workers=0, timeout_s=0.3) as loader:
+        batches = iter(loader)
+        _expect_stall(batches)
+        assert next(batches).tolist() == [0, 1]  # what has come beside it
+        _expect_stall(batches)
+        (tmp_path / "go").touch()
+        assert numbers(batches) == [*range(2, 64)]
+
+
+def _expect_stall(batches: Any) -> None:
+    with pytest.raises(StallError) as caught:
+        next(batches)
+    first, second, *stack = str(caught.value).splitlines()
+    assert first == "no batch for 0.3 s: 1 of 1 workers inside dataset[i] (i = 3); raise timeout_s or look there"
+    assert re.fullmatch(r"worker 0 \(this process\): inside dataset\[3\], has been at it for \d+\.\d s", second)
+    assert any("slow_sources.py" in line for line in stack)
+
+
+# ---- what loaders share, and what Ctrl-C leaves half made ----
+
+
+def test_a_second_loader_of_an_async_dataset_ends_nothing_of_the_first() -> None:
+    """Their samples are awaited in one event loop, which stays as long as the dataset, whatever loaders come and go."""
+    dataset = slow.Awaits()
+    one = iter(Loader(dataset, batch_size=16, workers=0))
+    found = [next(one)["index"].tolist()]
+    for settings in WAYS.values():
+        with Loader(dataset, batch_size=16, **settings) as other:
+            next(iter(other))
+        found.append(next(one)["index"].tolist())
+    assert found == [[*range(16 * number, 16 * number + 16)] for number in range(1 + len(WAYS))]
+
+
+@pytest.mark.parametrize("after", ["it began", "nothing"])
+def test_ctrl_c_while_the_event_loop_starts(after: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is kept of what did not come to run: the next epoch starts another."""
+    start, calls = Thread.start, []
+
+    def interrupted(thread: Thread) -> None:
+        if thread.name == "ringfeed-loop" and not calls:
+            calls.append(thread)
+            if after == "it began":
+                start(thread)
+            raise KeyboardInterrupt
+        start(thread)
+
+    monkeypatch.setattr(Thread, "start", interrupted)
+    dataset = slow.HangingAwaits(tmp_path, at=())
+    with Loader(dataset, batch_size=16, workers=0, spec=Array((), "int64")) as loader:
+        with pytest.raises(KeyboardInterrupt):
+            next(iter(loader))
+        assert numbers(loader) == [*range(64)]
+    (thread,) = calls
+    if after == "it began":
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+
+
+class Writing:
+    """Stands for a ticket whose rows are written while its window gives up all claims."""
+
+    address = 0
+
+    def __init__(self, window: Any) -> None:
+        self._window = window
+        self.fetches: list[Any] = []
+        self.is_over = self.is_writing = False
+        self.end = self
+
+    def show(self) -> None:
+        """Show nothing."""
+
+    def write(self) -> bool:
+        """Give up all claims meanwhile."""
+        self._window.drop_all()
+        return True
+
+    def publish(self, _: object) -> None:
+        """Never called: others take the claim back."""
+        raise AssertionError
+
+
+def test_a_claim_that_is_given_up_while_its_rows_are_written() -> None:
+    """It is not published: what was given up is another's."""
+    window = Window(None, 4, writes_here=False)  # type: ignore[arg-type]
+    window.fetcher = SimpleNamespace(drop=list)  # type: ignore[assignment]
+    ticket: Any = Writing(window)
+    window._open[ticket] = None
+    window._write(ticket)
+    assert window.is_empty
+    assert ticket.is_over
 
 
 @pytest.mark.parametrize("kind", [slow.Hanging, slow.HangingAwaits])

@@ -29,17 +29,12 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
 
-class Open:
-    """What stands for a loader that is open."""
-
-
 @pytest.fixture(autouse=True)
-def kept(nothing_left: None) -> Iterator[Open]:  # noqa: ARG001 - it looks after this has let go
-    """Keep the warm forkservers between the loaders of a test."""
-    user = Open()
-    warm._Kept.users.add(user)
-    yield user
-    warm.leave(user)
+def fresh(nothing_left: None) -> Iterator[None]:  # noqa: ARG001 - it looks after this has ended
+    """Keep no warm forkserver of a test before, or for one after."""
+    warm.end()
+    yield
+    warm.end()
 
 
 def loader_of(dataset: Any, **settings: Any) -> ringfeed.Loader:
@@ -69,29 +64,41 @@ def spent(dataset: Any, **settings: Any) -> int:
 # ---- how long it stays ----
 
 
-def test_the_last_loader_that_closes_ends_it(kept: Open) -> None:
-    """Whichever it is; nothing is left behind then, and the next loader starts another."""
-    warm.leave(kept)
-    assert warm.pids() == []
-    with loader_of(Oracle(8)) as one:
-        drain(one)
-        with loader_of(Oracle(8)) as other:
-            drain(other)
-            found = warm.pids()
-        drain(one)
-        assert warm.pids() == found != []
-    assert warm.pids() == []
-    assert [spent(Oracle(8))] != found
-    assert warm.pids() == []
-
-
-def test_a_loader_that_is_dropped_ends_it(kept: Open) -> None:
-    """Without close(), and without an epoch."""
-    warm.leave(kept)
+def test_a_loader_for_each_epoch_waits_for_its_start_once() -> None:
+    """It outlives the loader that was closed, or dropped, and forks the next one's forkserver."""
+    assert spent(Oracle(8)) == spent(Oracle(8))
     loader = loader_of(Oracle(8))
-    assert len(warm.pids()) == 1
+    drain(loader)
+    found = [warm_of(loader)]
     del loader
     gc.collect()
+    assert spent(Oracle(8)) == found[0]
+    assert warm.pids() == found
+
+
+def test_it_ends_soon_after_the_last_loader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of it is left then in this process: no zombie, no descriptor, no thread."""
+    monkeypatch.setenv("RINGFEED_WARM_S", "0.1")
+    threads, fds = threading.active_count(), len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - names are enough
+    (pid,) = {spent(Oracle(8))}
+    wait_until(lambda: not Path(f"/proc/{pid}").exists() and warm._Kept.all == [])
+    wait_until(lambda: threading.active_count() == threads)
+    assert len(os.listdir("/proc/self/fd")) == fds  # noqa: PTH208 - as above
+
+
+def test_a_collection_amid_its_end_ends_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A finalizer of the user's that closes a loader, or ends it as well, comes in at any moment."""
+    close = warm.Warm.close
+
+    def collected(self: warm.Warm) -> None:
+        warm.end()
+        close(self)
+
+    monkeypatch.setattr(warm.Warm, "close", collected)
+    with loader_of(Oracle(8)) as one, loader_of(Oracle(8)) as other:
+        drain(one)
+        drain(other)
+    warm.end()
     assert warm.pids() == []
 
 
@@ -384,9 +391,6 @@ HOLDS = """
 import os, ringfeed
 from datasets import Oracle
 from ringfeed.forkserver import warm
-class Open: pass
-user = Open()
-warm._Kept.users.add(user)  # it stays when the loader is closed
 loader = ringfeed.Loader(Oracle(8), batch_size=4, workers=1, start_method="forkserver")
 for batch in loader: pass
 loader.close()

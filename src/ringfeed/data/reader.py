@@ -32,6 +32,7 @@ class Port(NamedTuple):
     is_consumer: bool = False  # the consumer fills its own batches: then Ctrl-C comes out of `Reader.fill`
     bars: Sequence[tuple[int, int]] = ()  # elements that replaced workers must not read again (see `Source.barred`)
     states: Any = None  # what is kept of an iterable: see `Source.keep`
+    timeout_s: float | None = None  # how long the consumer waits for what it reads itself beside its own thread
     worker: tuple[int, int, int] | None = None  # its number, how many there are, how often it was started again
 
 
@@ -80,8 +81,11 @@ class Reader:
             self.source.begin_worker(self)
         self._introduced = True
 
-    def fill(self) -> bool:
-        """Fill the claim, recording what fails in its failure record; False when it was cancelled."""
+    def fill(self) -> bool | None:
+        """Fill the claim, recording what fails in its failure record; False when it was cancelled.
+
+        None: what is read beside this thread does not come.
+        """
         self.context.epoch = self.end.epoch
         before = installed.context
         try:
@@ -89,6 +93,10 @@ class Reader:
             return self._fill()
         finally:
             installed.context = before
+
+    def stack(self) -> str:
+        """Return where that is which does not come."""
+        return ""
 
     def close(self) -> None:
         """End what reads beside the thread that fills, if anything does."""

@@ -57,7 +57,7 @@ class EpochRunner:
         self._goes_on = options.prefetches_epochs(source, order)
         self.plan = self._sending.plan()
         self.tuner = tuner_for(options, self.plan)
-        check_available(self.plan, self.tuner)
+        self._check_available()
         self.engine: Engine | None = None
         self.on_start: list[Callable[[Engine], None]] = []
         """Called with each engine before its workers start."""
@@ -146,7 +146,7 @@ class EpochRunner:
 
     def _start(self) -> None:
         self.stop_engine()  # if Ctrl-C has kept the last from it
-        check_available(self.plan, self.tuner)
+        self._check_available()
         source, self._sent_seed = self.source.without_dataset(), self.source.seed
         launcher, self.launcher = self.launcher, None
         engine = Engine(Parts(self.plan, source, self.options, self.stats, self.tuner, launcher))
@@ -163,6 +163,11 @@ class EpochRunner:
         except BaseException:
             self.stop_engine()
             raise
+
+    def _check_available(self) -> None:
+        """Raise PlanError unless there is memory, once dropped loaders have given theirs back."""
+        Finalizer.finish()
+        check_available(self.plan, self.tuner)
 
     def _check_epoch_id(self, epoch_id: int) -> None:
         if epoch_id != self.epoch_id:

@@ -204,7 +204,7 @@ class Forkserver(Forker):
         if self._begun is None and self._ordered is None:
             # Where something opens a file, each worker imports for itself: see `ForkserverMain._unpack`.
             imports = self._preload if self.holds_dataset else {**self._preload, "modules": ()}
-            self._ordered = None if self._is_alone else warm.begin(self, self.lifeline, **imports)
+            self._ordered = None if self._is_alone else warm.begin(self.lifeline, **imports)
             if self._ordered is not None:
                 channel = self._ordered[0]
             else:
@@ -280,7 +280,6 @@ class Forkserver(Forker):
         if self._begun is not None:
             self._forkserver, self._begun = self._begun, None
         super().close()
-        warm.leave(self)
 
 
 _waiting: weakref.WeakSet[Forkserver] = weakref.WeakSet()  # for a first epoch

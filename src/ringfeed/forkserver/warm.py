@@ -7,8 +7,11 @@ modules, which may change between two loaders, are imported by each loader's for
 What processes cannot share is not imported here either: see `ForkserverMain.private`.
 
 There is one for each set of frameworks, and it serves as long as this process is as it was when it started: see
-`_around`. The newest two are kept. They end with the last loader that is open, with this process, by `end`, and when
-they have had nothing to do for `RINGFEED_WARM_S` seconds (300; 0: there is none).
+`_around`. The newest two are kept. They end with this process, by `end`, and when no loader has had a forkserver of
+theirs for `RINGFEED_WARM_S` seconds (60; 0: there is none): a program that makes a loader for each epoch waits once.
+
+Nobody waits for the lock of this module for long: a user's finalizer may close a loader, and so wait for another
+thread, while this thread holds it.
 """
 
 from __future__ import annotations
@@ -16,12 +19,12 @@ from __future__ import annotations
 import atexit
 import os
 import resource
+import select
 import subprocess
 import sys
 import threading
 import time
-import weakref
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from ringfeed._callers import FRAMEWORKS
@@ -35,11 +38,13 @@ from ringfeed.transport.modules import frameworks_of, is_installed
 from ringfeed.workers.spawn import spawn
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Iterator
 
     from ringfeed.system._system import Descriptor
+    from ringfeed.workers.process import WorkerProcess
 
-IDLE_S = 300.0
+IDLE_S = 60.0
+LOCK_S = 5.0  # that the lock is waited for; what is done under it takes milliseconds
 DEATH_S = 1.0  # what SIGKILL may take, which is milliseconds
 REPORT_S = 5.0  # what its report of an end may take, which is a wake-up on a machine of its own
 POLL_S = 0.001
@@ -89,10 +94,12 @@ class Warm:
     def status_of(self, pid: int) -> int | None:
         """Return the exit code of a dead forkserver that it had forked; None where it was not told."""
         deadline = time.monotonic() + REPORT_S
+        is_over = False
         while True:
-            with _Kept.lock:
-                is_over = self.process.is_dead()  # asked first: then nothing more can come
-                self.is_dead()  # notes what it has told
+            with _locked(0) as is_locked:
+                if is_locked:
+                    is_over = self.process.is_dead()  # asked first: then nothing more can come
+                    self.is_dead()  # notes what it has told
                 if pid in self._statuses:
                     return self._statuses.pop(pid)
             if is_over or time.monotonic() > deadline:
@@ -115,41 +122,50 @@ class _Kept:
 
     lock = threading.RLock()
     all: list[Warm]
-    users: weakref.WeakSet[object]  # what is open and may have one fork
     unfit: set[str]  # modules whose import makes what processes cannot share
 
     @classmethod
     def forget(cls) -> None:
         """Have none; in a forked child those of its parent go on."""
-        cls.lock, cls.all, cls.users, cls.unfit = threading.RLock(), [], weakref.WeakSet(), set()
+        cls.lock, cls.all, cls.unfit = threading.RLock(), [], set()
 
 
 _Kept.forget()
 os.register_at_fork(after_in_child=_Kept.forget)
 
 
-def expect(framework: str, user: object) -> None:
-    """Have one import a framework that samples will surely hold, for ``user``, which lives until it is collected."""
-    with _Kept.lock, suppress(OSError, WorkerError):
+@contextmanager
+def _locked(wait_s: float = LOCK_S) -> Iterator[bool]:
+    """Hold the lock; gives False, and does not hold it, where another thread has it for so long."""
+    lock = _Kept.lock
+    is_locked = lock.acquire(timeout=wait_s)
+    try:
+        yield is_locked
+    finally:
+        if is_locked:
+            lock.release()
+
+
+def expect(framework: str) -> None:
+    """Have one import a framework that samples will surely hold."""
+    with _locked() as is_locked, suppress(OSError, WorkerError):
         around = _around()
-        if around is not None:
-            _use(user)
+        if around is not None and is_locked:
             _one_for(around, frozenset((framework,)), frozenset((framework,)), ())
 
 
 def begin(
-    user: object, lifeline: Lifeline, packages: frozenset[str] | None, modules: Collection[str]
+    lifeline: Lifeline, packages: frozenset[str] | None, modules: Collection[str]
 ) -> tuple[Descriptor, Warm] | None:
     """Order a loader's forkserver; returns the channel to it and what forks it, or None: this process must spawn one.
 
-    ``user``: a warm one stays until it calls `leave`. ``packages``: those whose objects samples hold.
+    ``packages``: those whose objects samples hold.
     """
-    with _Kept.lock, suppress(OSError, WorkerError):
+    with _locked() as is_locked, suppress(OSError, WorkerError):
         around = _around()
-        _use(user)
         installed = {module for module in modules if is_installed(module)} - _Kept.unfit
         frameworks = frozenset(packages or ()).intersection(FRAMEWORKS).union(*map(frameworks_of, installed))
-        if around is None or frameworks & _Kept.unfit:
+        if around is None or not is_locked or frameworks & _Kept.unfit:
             return None
         warm = _one_for(around, frameworks, packages, installed)
         ours, theirs = channels.pair()
@@ -159,30 +175,15 @@ def begin(
     return None
 
 
-def _use(user: object) -> None:
-    if user not in _Kept.users:
-        _Kept.users.add(user)
-        weakref.finalize(user, leave).atexit = False  # where it is dropped, and not closed
-
-
-def leave(user: object = None) -> None:
-    """Take note that one user is closed, or was collected; the last one ends the warm forkservers."""
-    with _Kept.lock:
-        if user is not None:
-            _Kept.users.discard(user)
-        if not [*_Kept.users]:  # not by its length: what is just collected counts in it
-            _keep(0)
-
-
 def end() -> None:
     """End all of them. Loaders go on: their own forkservers are other processes."""
-    with _Kept.lock:
+    with _locked():
         _keep(0)
 
 
 def pids() -> list[int]:
     """Return the processes."""
-    with _Kept.lock:
+    with _locked():
         return [warm.process.pid for warm in _alive()]
 
 
@@ -207,22 +208,41 @@ def _serving(around: object) -> list[Warm]:
 
 def _alive() -> list[Warm]:
     for warm in [warm for warm in _Kept.all if warm.is_dead()]:
-        warm.close()
-        _Kept.all.remove(warm)
+        _end(warm)
     return _Kept.all
+
+
+def _end(warm: Warm) -> None:
+    """End one. It is forgotten first: a signal handler, or a finalizer, may come in here again."""
+    with suppress(ValueError):  # it was forgotten
+        _Kept.all.remove(warm)
+    warm.close()
 
 
 def _new(around: object) -> Warm:
     _keep(MOST_KEPT - 1)
-    _Kept.all.append(Warm(around, _idle_s()))
-    return _Kept.all[-1]
+    warm = Warm(around, _idle_s())
+    _Kept.all.append(warm)
+    with suppress(RuntimeError):  # no room for a thread: the next loader finds it dead
+        threading.Thread(target=_await_end, args=(warm.process,), name="ringfeed-warm", daemon=True).start()
+    return warm
+
+
+def _await_end(process: WorkerProcess) -> None:
+    """Close what there is here of a process as soon as it has ended: it does so long after the last loader."""
+    poller = select.poll()
+    with suppress(ValueError):  # it is closed already
+        poller.register(process.pidfd, select.POLLIN)
+        poller.poll()
+    with _locked() as is_locked:
+        if is_locked:
+            _alive()
 
 
 def _keep(most: int) -> None:
     """End the oldest, so that no more than so many are left."""
     while len(_Kept.all) > most:
-        _Kept.all[0].close()
-        del _Kept.all[0]
+        _end(_Kept.all[0])
 
 
 def _idle_s() -> float:

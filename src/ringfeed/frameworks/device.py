@@ -103,7 +103,10 @@ class DevicePrefetcher:
         self._queue.append((found, progress.given, progress.is_over))
 
     def __del__(self, is_exiting: Callable[[], bool] = sys.is_finalizing) -> None:
-        """Give back the slots that the copies read; the end of the engine has done so at the interpreter's exit."""
+        """Give back the slots that the copies read; the end of the engine has done so at the interpreter's exit.
+
+        The garbage collector may have called: what is waited for is the device, which needs no thread of ours, or lock.
+        """
         if not is_exiting():
             self._pending.wait()
 

@@ -153,8 +153,9 @@ class Ledger:
         self._before = copy(stats)
         self._observer = observer
         self._forks = Forks.count
-        self._counting = threading.RLock()  # held for a few steps: statistics are asked for by any thread
+        self._counting = threading.Lock()  # statistics are asked for by any thread; nobody waits for it
         self._since_ns = 0  # when time was last counted in the epoch under way; 0: there is none
+        self._is_over = False  # whether that epoch has ended
         self._launching_ns = 0  # likewise of a launch
 
     @contextmanager
@@ -169,6 +170,7 @@ class Ledger:
 
     def begin_epoch(self) -> None:
         """Count the time from now on."""
+        self._is_over = False
         self._since_ns = _ring.now_ns()
 
     def end_epoch(self) -> None:
@@ -176,17 +178,29 @@ class Ledger:
         self._count_time(over=True)
 
     def _count_time(self, *, over: bool) -> None:
-        """Count the time since the last look, if an epoch is under way; ``over``: it ends now."""
+        """Count the time since the last look, if an epoch is under way; ``over``: it ends now.
+
+        The garbage collector may come here amid another thread's count, or this one's: that count then ends the epoch.
+        """
         if self._forks != Forks.count:
             return  # the thread that held the lock when this process was forked is not in it
-        with self._counting:
-            now_ns = _ring.now_ns()
-            if self._since_ns:
-                self._stats.elapsed_s += (now_ns - self._since_ns) / 1e9
-                self._since_ns = 0 if over else now_ns
-            if self._launching_ns:
-                self._stats.launch_s += (now_ns - self._launching_ns) / 1e9
-                self._launching_ns = now_ns
+        self._is_over = self._is_over or over
+        while self._counting.acquire(blocking=False):
+            try:
+                self._count_time_once()
+            finally:
+                self._counting.release()
+            if not (self._is_over and self._since_ns):
+                return
+
+    def _count_time_once(self) -> None:
+        now_ns = _ring.now_ns()
+        if self._since_ns:
+            self._stats.elapsed_s += (now_ns - self._since_ns) / 1e9
+            self._since_ns = 0 if self._is_over else now_ns
+        if self._launching_ns:
+            self._stats.launch_s += (now_ns - self._launching_ns) / 1e9
+            self._launching_ns = now_ns
 
     def count(self, restarts: int, waiting_rows: int | None) -> None:
         """Take over what the control block says; ``restarts`` is what the pool has counted.

@@ -91,14 +91,6 @@ def open_readers(source: Source, concurrency: int, readers: int, max_attempts: i
         open_relay(source, max_attempts)
 
 
-def end_loop(source: Source) -> None:
-    """End the event loop of an async dataset in this process."""
-    if source.innermost.is_async:
-        from ringfeed.waiting import event_loop  # noqa: PLC0415 - its room
-
-        event_loop.end_loop(source.given)
-
-
 # ---- what is no dataset ----
 
 

@@ -177,10 +177,10 @@ class Epoch:
         self._loader._instead(self, self._begun, error)  # noqa: SLF001 - a part of it
 
     def _leave(self) -> None:
-        """Let the next epoch have the ring."""
+        """Let the next epoch have the ring, or end it."""
         ring = self._dropped()
-        if ring is not None:
-            self._loader._give_back(ring)  # noqa: SLF001 - a part of it
+        if ring is not None and not self._loader._keeps(ring):  # noqa: SLF001 - a part of it
+            ring.close()
 
     def _dropped(self) -> Ring | None:
         """Return the ring, which the iterator of its batches no longer has."""
@@ -190,9 +190,13 @@ class Epoch:
         return ring
 
     def __del__(self, is_exiting: Callable[[], bool] = sys.is_finalizing) -> None:
-        """Break the epoch off; at the interpreter's exit all ends anyway."""
-        if not is_exiting():
-            self._leave()
+        """Break the epoch off; at the interpreter's exit all ends anyway.
+
+        A ring that nobody keeps is dropped: closing it would wait, where the garbage collector may have called.
+        """
+        ring = None if is_exiting() else self._dropped()
+        if ring is not None:
+            self._loader._keeps(ring)  # noqa: SLF001 - a part of it
 
 
 def _of_pickling(error: BaseException) -> Exception | None:

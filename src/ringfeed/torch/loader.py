@@ -78,7 +78,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
         super().__init__(*given, **named)
         by_forkserver = self.num_workers and start_method(self) == "forkserver"
         if by_forkserver and type(self.dataset) is not TensorDataset:
-            warm.expect("torch", self)
+            warm.expect("torch")
 
     __init__.__wrapped__ = OWN.__init__  # type: ignore[attr-defined]  # for help() and inspect.signature()
 
@@ -196,14 +196,13 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
             ring.close()
         return True
 
-    def _give_back(self, ring: Ring) -> None:
-        """Keep a ring whose workers persist for the next epoch; what is more than one is closed."""
+    def _keeps(self, ring: Ring) -> bool:
+        """Keep a ring whose workers persist for the next epoch; False for another, and for more than one."""
         rings = self._idle()
-        leaves = rings or self._own_reason is not None or ring.pickling is not self._pickling
-        if leaves or not self.persistent_workers:
-            ring.close()
-        else:
-            rings.append(ring)
+        if rings or self._own_reason is not None or ring.pickling is not self._pickling or not self.persistent_workers:
+            return False
+        rings.append(ring)
+        return True
 
     def _idle(self) -> list[Ring]:
         found: list[Ring] = self.__dict__.setdefault("_rings", [])

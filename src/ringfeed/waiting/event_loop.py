@@ -42,10 +42,15 @@ class EventLoop:
         try:
             start_thread(self._thread)
         except BaseException:
-            self.loop.close()
+            self.end()  # after Ctrl-C it may run all the same
+            if not self._thread.is_alive():
+                with suppress(RuntimeError):  # it began just now
+                    self.loop.close()
             raise
 
     def _run(self) -> None:
+        if self.loop.is_closed():
+            return
         try:
             self.loop.run_forever()
             self.loop.run_until_complete(_finish())
@@ -79,12 +84,12 @@ def loop_of(dataset: Any) -> asyncio.AbstractEventLoop:
     key = os.getpid(), id(dataset)
     if key not in _loops:
         made = EventLoop()
+        made.start()  # first: what does not run is nobody's
         if _loops.setdefault(key, made) is made:
-            with suppress(TypeError):  # it has __slots__: its loop stays until `end_loop`
+            with suppress(TypeError):  # it has __slots__: its loop stays
                 weakref.finalize(dataset, _end, key).atexit = False
-            made.start()
         else:
-            made.loop.close()
+            made.end()
     return _loops[key].loop
 
 
@@ -92,11 +97,6 @@ def _end(key: tuple[int, int]) -> None:
     found = _loops.pop(key, None)
     if found is not None and key[0] == os.getpid():
         found.end()
-
-
-def end_loop(dataset: Any) -> None:
-    """End the event loop that a dataset has in this process, if it has one."""
-    _end((os.getpid(), id(dataset)))
 
 
 def completed(dataset: Any, sample: Awaitable[Any]) -> Any:

@@ -10,6 +10,7 @@ Each Fetch comes back once, by ``on_done``, in the thread that has read it: also
 from __future__ import annotations
 
 import threading
+import traceback
 from abc import ABC, abstractmethod
 from collections import deque
 from contextlib import suppress
@@ -17,6 +18,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
+from ringfeed._callers import frames_by_thread
 from ringfeed.errors import WorkerError
 from ringfeed.introspection.worker_info import being
 from ringfeed.orders.rng import SampleContext, making
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 class Fetch:
     """A sample that is asked for. ``context`` says which, and keeps what the sample has drawn."""
 
-    __slots__ = ("context", "error", "index", "is_done", "is_unwanted", "owner", "row", "sample", "took_ns")
+    __slots__ = ("context", "error", "index", "is_done", "is_unwanted", "owner", "row", "sample", "thread", "took_ns")
 
     def __init__(self, owner: Any, row: int, context: SampleContext) -> None:
         """Ask for the sample of the context, for a row of ``owner``."""
@@ -45,7 +47,7 @@ class Fetch:
         self.sample: Any = None
         self.error: BaseException | None = None
         self.is_done = self.is_unwanted = False
-        self.took_ns = 0
+        self.took_ns = self.thread = 0
 
 
 class Fetcher(ABC):
@@ -66,6 +68,10 @@ class Fetcher(ABC):
         """Give these samples up: what has not begun does not begin, and what goes on keeps nothing of the ring."""
         for fetch in fetches:
             fetch.is_unwanted, fetch.owner = True, None
+
+    @abstractmethod
+    def stack(self, fetch: Fetch) -> str:
+        """Return where that is which reads this sample; empty where nothing does yet."""
 
     def close(self) -> None:
         """Begin nothing more, and wait a little for what can be ended; what goes on keeps nothing of the ring."""
@@ -102,6 +108,15 @@ class Tasks(Fetcher):
         with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._close)
             self._is_over.wait(LAST_S)
+
+    def stack(self, fetch: Fetch) -> str:
+        """Return where the sample's task is, from its outermost coroutine to the innermost."""
+        task, frames = self._running.get(fetch), []
+        waits: Any = None if task is None else task.get_coro()
+        while (frame := getattr(waits, "cr_frame", None)) is not None:
+            frames.append((frame, frame.f_lineno))
+            waits = waits.cr_await
+        return "".join(traceback.StackSummary.extract(frames).format())
 
     def _add(self, fetches: Sequence[Fetch]) -> None:
         self._asked.extend(fetches)
@@ -176,6 +191,11 @@ class Threads(Fetcher):
             return False
         return True
 
+    def stack(self, fetch: Fetch) -> str:
+        """Return where the sample's thread is."""
+        frame = frames_by_thread().get(fetch.thread)
+        return "" if frame is None else "".join(traceback.format_stack(frame))
+
     def close(self) -> None:
         """Have the threads end after the sample that each is in."""
         super().close()
@@ -191,6 +211,7 @@ class Threads(Fetcher):
 
     def _read(self, fetch: Fetch) -> None:
         making.set(fetch.context)
+        fetch.thread = threading.get_ident()
         began_ns = _ring.now_ns()
         try:
             fetch.sample = self._getitem(fetch.index)

@@ -54,9 +54,10 @@ class WaitingReader(Reader):
 
     def _open_window(self) -> Window:
         most = self._waiting.share(self.port.worker)
-        window = self._window = Window(self, most, writes_here=self.port.is_consumer)
+        window = Window(self, most, writes_here=self.port.is_consumer)
         kind = Tasks if self._waiting.is_async else Threads
         window.fetcher = kind(self.source.users_own(self.dataset), most, window.on_done, worker_info())
+        self._window = window  # whole: Ctrl-C may come while the event loop starts
         return window
 
     def serve(self, version: int, *, claimed: bool = False) -> bool:
@@ -96,7 +97,7 @@ class WaitingReader(Reader):
                 return None
             window.look()
 
-    def fill(self) -> bool:
+    def fill(self) -> bool | None:
         """Fill the claim, and others that are there: as many samples as may be in flight. In the consumer."""
         window = self._window or self._open_window()
         ticket = window.ticket()
@@ -109,11 +110,18 @@ class WaitingReader(Reader):
                     window.give_back(ticket)
                     break
                 window.begin(ticket)
-            window.write_all()
+            if not window.write_all(self.port.timeout_s):
+                return None
         except BaseException:  # Ctrl-C: the pool takes all claims back
             window.drop_all()
             raise
         return True  # it is published already, and so nothing is by the pool
+
+    def stack(self) -> str:
+        """Return where the thread or the task is that reads the oldest sample in flight."""
+        window = self._window
+        fetch = None if window is None else window.oldest()
+        return "" if fetch is None or window is None else window.fetcher.stack(fetch)
 
     def close(self) -> None:
         """End what reads."""

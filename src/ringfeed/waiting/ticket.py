@@ -74,7 +74,7 @@ class Ticket:
         timed = _claims.timed_row(self.address)
         _claims.note_read(self.address, sum(fetch.took_ns for fetch in self.fetches if fetch.row == timed))
         try:
-            return writer.fill()
+            return bool(writer.fill())
         except BaseException as error:
             if writer.port.is_consumer:
                 raise

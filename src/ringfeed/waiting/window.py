@@ -8,6 +8,7 @@ else in flight, sample by sample, and then a death has one sample to blame.
 from __future__ import annotations
 
 import threading
+import time
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
@@ -143,6 +144,8 @@ class Window:
 
     def _publish(self, ticket: Ticket, *, is_cancelled: bool) -> None:
         with self._lock:
+            if ticket not in self._open:
+                return  # it was given up while its rows were written: others take it back
             ticket.end.publish(is_cancelled)
             _claims.discount(ticket.address, self._published_ns)
             self._published_ns = _ring.now_ns()
@@ -153,14 +156,26 @@ class Window:
             self._show()
             self._changed.notify_all()
 
-    def write_all(self) -> None:
-        """Write the rows of all claims as they are read, until none is held."""
+    def write_all(self, timeout_s: float | None) -> bool:
+        """Write the rows of all claims as they are read, until none is held; False: no sample came for so long."""
         assert self._complete is not None
+        came_s, asked = time.monotonic(), self._asked
         while self._open:
+            if self._asked != asked:
+                came_s, asked = time.monotonic(), self._asked
+            elif timeout_s is not None and time.monotonic() - came_s > timeout_s:
+                return False
             try:
                 self._write(self._complete.get(timeout=LOOK_S))
             except Empty:
                 self.look()
+        return True
+
+    def oldest(self) -> Fetch | None:
+        """Return the sample that has not come of the oldest claim that misses one."""
+        with self._lock:
+            fetches = [fetch for ticket in self._open for fetch in ticket.fetches]
+        return next((fetch for fetch in fetches if not fetch.is_done), None)
 
     # ---- waiting, and the end ----
 

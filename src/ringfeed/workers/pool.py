@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ringfeed.data.reader import Port
 from ringfeed.monitor._snapshot import Observer
-from ringfeed.monitor.faults import Death
+from ringfeed.monitor.faults import Death, stalled
 from ringfeed.ring import _ring
 from ringfeed.workers.restart_policy import RestartPolicy
 
@@ -133,7 +133,8 @@ class InProcess(Pool):
     def start(self, dataset: Any) -> None:
         """Keep the dataset."""
         config = self._config
-        port = Port(self._end, config.ring, config.offsets, is_consumer=True, states=config.states)
+        timeout_s = config.timeout_s
+        port = Port(self._end, config.ring, config.offsets, True, states=config.states, timeout_s=timeout_s)  # noqa: FBT003
         self._reader = config.source.reader(dataset, port)
 
     def step(self) -> bool:
@@ -143,11 +144,20 @@ class InProcess(Pool):
                 return False
             assert self._reader is not None
             filled = self._reader.fill()
+            if filled is None:
+                self._give_up(self._reader)
             self._end.publish(cancelled=not filled)
         except BaseException:  # Ctrl-C, perhaps right after the claim: no worker is to blame, and the ticket runs again
             self._config.ring.reap(0, blame=False)
             raise
         return True
+
+    def _give_up(self, reader: Reader) -> NoReturn:
+        """Raise StallError, and leave what hangs to itself: the next call asks again."""
+        config, lines = self._config, [self._describe(0, "this process", reader.stack())]
+        error = stalled(self._observer, config.source, lines, config.timeout_s)
+        reader.close()
+        raise error
 
     def stop(self) -> None:
         """End what reads for the consumer."""
