@@ -453,10 +453,13 @@ def test_the_log_says_what_it_takes(caplog: Any) -> None:
     close(ours)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of torch's half-made iterator
 def test_parameters_are_refused_in_torchs_words() -> None:
     """The class is torch's own: its checks are, too."""
     with pytest.raises(ValueError, match="sampler option is mutually exclusive with shuffle"):
         DataLoader(Of(pair), shuffle=True, sampler=[1])
+    with pytest.raises(AssertionError, match="prefetch_factor must be greater than 0"):
+        iter(DataLoader(Of(pair), num_workers=1, prefetch_factor=0))
     ours = DataLoader(Of(pair))
     with pytest.raises(ValueError, match="batch_size attribute should not be set after DataLoader is initialized"):
         ours.batch_size = 3

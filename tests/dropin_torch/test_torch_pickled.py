@@ -64,7 +64,18 @@ BATCHES: dict[str, Any] = {
     "layouts": [torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last), torch.rand(3, 4).T, torch.rand(4)[::2]],
     "of no elements, and of no axes": (torch.zeros(0, 3), torch.tensor(5, dtype=torch.bfloat16), torch.ones(2) > 0),
     "expanded": torch.ones(1).expand(3, 2),
-    "arrays": {"a": np.arange(5)[::2], "b": np.array(["x", "yz"]), "c": np.array([1, "x"], object), "d": np.float32(3)},
+    "parts of one": [part for x in [torch.rand(6, 4)] for part in (x[:, :3], x[:, 3], x[2:4])],
+    "a small part of a large one": torch.rand(100, 3)[7],
+    "conjugated": [torch.tensor([1 + 2j]).conj(), torch.tensor([1 + 2j]).conj().imag],
+    "a storage of another length": torch.arange(15, dtype=torch.uint8)[:8].view(torch.float64),
+    "arrays": {
+        "a": np.arange(5)[::2],
+        "b": np.array(["x", "yz"]),
+        "c": np.array([1, "x"], object),
+        "d": np.float32(3),
+        "e": np.ones((2, 3)).T,
+        "f": np.array(7),
+    },
     "objects": [None, "text", 7, {1, 2}, Target(torch.ones(2, 4), [1, 2]), b"bytes"],
     "the same twice": [*[torch.arange(3)] * 2],
     "a gradient": torch.ones(2, requires_grad=True),
@@ -75,9 +86,11 @@ BATCHES: dict[str, Any] = {
 def same(ours: Any, own: Any) -> bool:
     """Whether two batches are the same, those of NumPy and torch in their memory's layout."""
     if isinstance(own, np.ndarray):
-        return ours.dtype == own.dtype and np.array_equal(ours, own)
+        layout = ours.flags.fnc == own.flags.fnc
+        return layout and ours.dtype == own.dtype and np.array_equal(ours, own)
     if isinstance(own, torch.Tensor):
-        layout = own.layout is not torch.strided or own.stride() == ours.stride() or not own.is_contiguous()
+        layout = own.layout is not torch.strided or own.stride() == ours.stride()
+        layout = layout and (own.is_conj(), own.is_neg()) == (ours.is_conj(), ours.is_neg())
         return layout and ours.dtype == own.dtype and torch.equal(ours.to_dense(), own.to_dense())
     if isinstance(own, dict):
         return [*ours] == [*own] and all(same(ours[key], own[key]) for key in own)
@@ -96,6 +109,18 @@ def test_a_batch_comes_back_as_it_was(kind: str) -> None:
     assert same(found, BATCHES[kind])
     if kind == "a tensor":
         assert memory.ctypes.data <= found.data_ptr() < memory.ctypes.data + len(memory)
+
+
+def test_tensors_that_share_memory_share_it_afterwards() -> None:
+    """What is written into one is seen in the others, as in torch's batches."""
+    whole = torch.zeros(4, 3)
+    parts = pickled.parts_of([whole, whole[1], whole.T])
+    assert len(parts) == 2
+    memory = np.zeros(pickled.size_of(parts), np.uint8)
+    pickled.write(parts, memory)
+    found = pickled.read(torch.from_numpy(memory))
+    found[1].fill_(5)
+    assert found[0][1].tolist() == found[2][:, 1].tolist() == [5, 5, 5]
 
 
 def test_what_cannot_be_sent_says_why() -> None:

@@ -224,7 +224,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
         """Say why torch makes all batches; None where a ring is to be tried."""
         if self._own_reason is not None:
             return self._own_reason
-        if self.num_workers == 0:
+        if self.num_workers == 0 or self.prefetch_factor == 0:  # which torch refuses
             return ""
         if isinstance(self.dataset, IterDataPipe | MapDataPipe):
             self._leave_to_torch("its dataset is a datapipe")

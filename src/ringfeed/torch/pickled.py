@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 ALIGNMENT = 64
 WORD = 8  # bytes of a number in the head
+SPARE = 8  # times the memory of a tensor's elements that its storage may have, to go as a whole
 
 
 class TooLargeError(Exception):
@@ -146,6 +147,7 @@ class _Pickler(pickle.Pickler):
     def __init__(self, stream: io.BytesIO, parts: list[AnyArray]) -> None:
         super().__init__(stream, pickle.HIGHEST_PROTOCOL)
         self._parts = parts
+        self._storages: dict[int, _Part] = {}  # by their addresses; the parts keep them
 
     def reducer_override(self, obj: Any) -> Any:
         kind = type(obj)
@@ -167,8 +169,9 @@ class _Pickler(pickle.Pickler):
     def _array(self, array: AnyArray) -> Any:
         if array.dtype.hasobject or not array.itemsize:
             return NotImplemented
-        flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        return _as_array, (self._part(flat), array.dtype, array.shape)
+        order = "F" if array.flags.fnc else "C"
+        flat = np.ascontiguousarray(array.reshape(-1, order=order)).view(np.uint8)
+        return _as_array, (self._part(flat), array.dtype, array.shape, order)
 
     def _tensor(self, torch: Any, tensor: Any) -> Any:
         plain = tensor.layout is torch.strided and not (tensor.requires_grad or tensor.is_quantized)
@@ -179,11 +182,16 @@ class _Pickler(pickle.Pickler):
             raise UnsendableError("it has a tensor that was computed of one with requires_grad; detach() it")
         if not plain or tensor.is_conj() or tensor.is_neg():
             return NotImplemented
-        order = sorted(range(tensor.ndim), key=lambda axis: -tensor.stride(axis))  # that in which it lies in memory
-        lain = tensor.permute(order).contiguous()
-        flat = lain.reshape(-1).view(torch.uint8).numpy()
-        back = None if order == [*range(tensor.ndim)] else tuple(map(order.index, range(tensor.ndim)))
-        return _as_tensor, (self._part(flat), str(tensor.dtype).partition(".")[2], tuple(lain.shape), back)
+        # Its whole storage goes, once for all tensors that share it. A small part of a large one goes as a copy.
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in self._storages and storage.nbytes() > SPARE * tensor.nbytes:
+            tensor = tensor.clone()
+            storage = tensor.untyped_storage()
+        if storage.data_ptr() not in self._storages:
+            flat = torch.empty(0, dtype=torch.uint8).set_(storage)
+            self._storages[storage.data_ptr()] = self._part(flat.numpy())
+        layout = tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
+        return _as_tensor, (self._storages[storage.data_ptr()], str(tensor.dtype).partition(".")[2], *layout)
 
 
 class _Part:
@@ -231,16 +239,18 @@ def read(flat: Any) -> Any:
     return _Unpickler(io.BytesIO(parts[0].numpy().tobytes()), parts).load()
 
 
-def _as_array(flat: Any, dtype: Any, shape: tuple[int, ...]) -> AnyArray:
-    found: AnyArray = flat.numpy().view(dtype).reshape(shape)
+def _as_array(flat: Any, dtype: Any, shape: tuple[int, ...], order: Any) -> AnyArray:
+    found: AnyArray = flat.numpy().view(dtype).reshape(shape, order=order)
     return found
 
 
-def _as_tensor(flat: Any, dtype: str, shape: tuple[int, ...], back: tuple[int, ...] | None) -> Any:
+def _as_tensor(flat: Any, dtype: str, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> Any:
     import torch  # noqa: PLC0415 - it is here, and in no worker
 
-    found = flat.view(getattr(torch, dtype)).view(shape)
-    return found if back is None else found.permute(back)
+    kind = getattr(torch, dtype)
+    size = torch.empty(0, dtype=kind).element_size()
+    whole = flat[: len(flat) // size * size].view(kind)
+    return whole.as_strided(shape, strides, whole.storage_offset() + offset)
 
 
 def _class_of(module: str, name: str) -> Any:
