@@ -30,6 +30,13 @@ class Squares(sets.Dataset):  # type: ignore[misc]  # torch is not seen by the t
         return index, np.random.rand()  # noqa: NPY002
 
 
+class Drawn(Squares):
+    """Numbers that torch's generator draws."""
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.randint(1000, ())
+
+
 class Words(Squares):
     """Samples for which a slot has no place."""
 
@@ -91,12 +98,14 @@ def test_a_cut_run_goes_on(kind: str, cut: int) -> None:
     assert resumed == whole
 
 
-@pytest.mark.parametrize("kind", MADE)
+@pytest.mark.parametrize(
+    ("kind", "cut"), [*((kind, 8) for kind in MADE), ("shuffled by the global generator", 6), ("lists", 11)]
+)
 @pytest.mark.parametrize("settings", [{}, {"num_workers": 1}, {"num_workers": 1, "persistent_workers": True}])
-def test_a_cut_run_goes_on_in_order(kind: str, settings: Any) -> None:
+def test_a_cut_run_goes_on_in_order(kind: str, cut: int, settings: Any) -> None:
     """Also in the epochs after that, which draw from the global generator, or whose workers keep their base seed."""
     sizes = {} if kind == "lists" else {"batch_size": 4}
-    whole, resumed = run(lambda: sizes | MADE[kind](), 8, Words(), **settings)
+    whole, resumed = run(lambda: sizes | MADE[kind](), cut, Words(), **settings)
     assert [batch[0] for batch in resumed] == [batch[0] for batch in whole]
 
 
@@ -127,6 +136,18 @@ def test_workers_that_persist_keep_their_base_seed(cut: int, *, left: bool) -> N
     other.load_state_dict(state)
     assert next_of(other, (batch for _ in range(4 - state["epoch"]) for batch in other)) == expected
     close(other)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_state_from_before_the_first_batch_begins_the_epoch(workers: int) -> None:
+    """A sampler draws its seed with its first index: as often as in the epoch that was begun first."""
+    loader = DataLoader(Drawn(), batch_size=4, shuffle=True, num_workers=workers)
+    batches = iter(loader)
+    state = loader.state_dict()
+    expected = [batch.tolist() for batch in batches] + [batch.tolist() for batch in loader]
+    loader.load_state_dict(state)
+    assert [batch.tolist() for _ in range(2) for batch in loader] == expected
+    close(loader)
 
 
 def test_a_state_of_ringfeed_0_2_goes_on() -> None:
@@ -262,6 +283,11 @@ def test_a_foreign_state_is_refused() -> None:
     assert str(error.value) == (
         "the state is a dict without 'batches', expected what state_dict() of a DataLoader returned"
     )
+
+
+def test_a_sampler_of_what_has_no_length_has_a_state() -> None:
+    """Accelerate unpickles a DataLoader of a class, in whose place it then puts what it pickled."""
+    assert DataLoader(Squares).state_dict()["length"] is None
 
 
 def test_a_state_that_was_loaded_is_the_state() -> None:

@@ -69,23 +69,29 @@ def written(loader: Any) -> dict[str, str]:
     return {name: _text(state) for name, state in ({"global": torch.get_rng_state()} | states).items()}
 
 
-def now() -> dict[str, str]:
-    """Return where the global generator is, of which the epochs after this one draw."""
-    return {"now": _text(torch.get_rng_state())}
+def for_later(states: dict[str, str], *, is_amid: bool) -> dict[str, str]:
+    """Add where the global generator is to be when a run goes on: here amid an epoch, else where the epoch began."""
+    return states | {"now": _text(torch.get_rng_state()) if is_amid else states["global"]}
 
 
 def put_now(states: dict[str, str]) -> None:
-    """Have the global generator be where `now` says; states of ringfeed 0.2 do not."""
+    """Have the global generator be where `for_later` says; states of ringfeed 0.2 do not."""
     if "now" in states:
         torch.set_rng_state(_state(states["now"]))
 
 
 @contextmanager
-def put_back(loader: Any, states: dict[str, str]) -> Iterator[None]:
-    """Have the generators be where `written` says; the global one is given back at the end."""
+def put_back(loader: Any, states: dict[str, str], *, is_amid: bool) -> Iterator[None]:
+    """Have the generators be where `written` says; amid an epoch the global one is given back at the end.
+
+    An epoch that begins goes on with what `put_now` has done.
+    """
     for name, generator in generators(loader).items():
         if name in states:
             generator.set_state(_state(states[name]))
+    if "now" in states and not is_amid:
+        yield
+        return
     before = torch.get_rng_state()
     try:
         torch.set_rng_state(_state(states["global"]))

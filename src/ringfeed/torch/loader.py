@@ -91,8 +91,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
             return self._begin(self._next_place(), None)
         names = ("epoch", "batches", "samples", "draws", "base_seed")
         place = Place(**{name: resumed[name] for name in names})
-        with draws.put_back(self, resumed["draws"]):
-            return self._begin(place, resumed)
+        with draws.put_back(self, resumed["draws"], is_amid=place.batches > 0):
+            return self._begin(place, resumed if place.batches else None)
 
     def _next_place(self) -> Place:
         epoch = 0 if self._place is None else self._place.epoch + 1
@@ -264,10 +264,13 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
         place = self._place
         if place is None or place.is_over:
             place = self._next_place()
-        size, length = self.batch_size, getattr(self.sampler, "__len__", lambda: None)()
+        try:
+            length = len(self.sampler)
+        except (TypeError, NotImplementedError):  # of no length, or of a dataset that has none
+            length = None
         counts = {"epoch": place.epoch, "batches": place.batches, "samples": place.samples}
-        drawn = {"base_seed": place.base_seed, "draws": place.draws | draws.now()}
-        found = {"version": VERSION, **counts, "batch_size": size, "length": length, **drawn}
+        drawn = {"base_seed": place.base_seed, "draws": draws.for_later(place.draws, is_amid=place.batches > 0)}
+        found = {"version": VERSION, **counts, "batch_size": self.batch_size, "length": length, **drawn}
         return found | self._streams_state(place)
 
     def _streams_state(self, place: Place) -> dict[str, Any]:
