@@ -49,7 +49,7 @@ def way_of(dataset: Any, **terms: Any) -> str:
         (Bulk(5), "bulk"),
         (np.zeros((5, 2)), "gather"),
         ((np.zeros(5), {"a": np.zeros(5)}), "gather"),
-        (np.zeros((5, 2, 3)).transpose(0, 2, 1), "samples"),
+        (np.zeros((5, 2, 3)).transpose(0, 2, 1), "gather"),
         ([np.zeros(3)] * 5, "samples"),
         ([(np.zeros(3), 1)] * 5, "samples"),
         (lambda: iter(range(5)), "samples"),

@@ -30,20 +30,43 @@ class ArraySource(Source):
         if self.whole:
             message = "batch_size=None is for datasets of whole batches; arrays hold samples: give a batch_size"
             raise ValueError(message)
-        arrays = self._arrays()
+        self._learnt: Any = None  # an Array for each column whose rows are written as they are
+        self._arrays()
+
+    def _arrays(self) -> list[np.ndarray[Any, Any]]:
+        """Return the arrays as they are now; SpecError where they have no common rows."""
+        if self.dataset is not self.given:
+            _convert_again(self.given, self.dataset)
+        for path, leaf in leaves_of(self.dataset):
+            if not isinstance(leaf, np.ndarray):
+                message = (
+                    f"{path} is of type {type(leaf).__name__}, expected an array as when the loader was made; give "
+                    f"numpy.asarray() of it"
+                )
+                raise SpecError(message)
+        arrays = leaf_arrays(self.dataset) or []
         if any(array.ndim == 0 for array in arrays) or len({len(array) for array in arrays}) > 1:
             shapes = ", ".join(str(array.shape) for array in arrays)
             message = (
                 f"the arrays of a dataset must be equally long, but their shapes are {shapes}; cut them to one length"
             )
             raise SpecError(message)
-
-    def _arrays(self) -> list[np.ndarray[Any, Any]]:
-        return leaf_arrays(self.dataset) or []
+        return arrays
 
     def length(self) -> int | None:
         """Return the number of rows."""
         return len(self._arrays()[0])
+
+    def current(self) -> Any:
+        """Return the columns; SpecError where their rows are not as they were when the loader was made."""
+        self._arrays()
+        if self._learnt is not None and self._learnt != (now := Spec.infer_batch(self.dataset, 0)[0].tree):
+            message = (
+                f"the arrays of the dataset are {now!r} now, expected {self._learnt!r} as when the loader was made; "
+                f"keep their keys, dtypes and shapes of rows, or make a new loader"
+            )
+            raise SpecError(message)
+        return self.dataset
 
     def learn(self) -> None:
         """Set the spec of the arrays; a given one may only convert them."""
@@ -65,6 +88,8 @@ class ArraySource(Source):
             from ringfeed.coercion.columns import check_columns  # noqa: PLC0415 - its room
 
             check_columns(spec, inferred, self.terms.spec)
+        if not any(leaf.casts for leaf in spec.leaves):
+            self._learnt = inferred.tree
         self.accept(spec, self.indices)
 
     def element(self, index: int) -> Any:
@@ -72,13 +97,22 @@ class ArraySource(Source):
         return Rows(self.dataset)[index]
 
     def open(self, dataset: Any, reader: Reader) -> Fill:
-        """Gather rows in C; strided rows go the way of samples."""
-        arrays = [np.asarray(array) for array in leaf_arrays(dataset) or ()]
-        is_cast = any(leaf.casts for leaf in self.spec.leaves)
-        if not is_cast and all(len(array) == 0 or array[0, ...].flags.c_contiguous for array in arrays):
-            return reader.by(reader.writer.gather, arrays)
-        unflatten = self.spec.unflatten
-        return reader.by(reader.writer.samples, lambda index: unflatten([array[index, ...] for array in arrays]))
+        """Gather rows in C."""
+        return reader.by(reader.writer.gather, dataset)
+
+
+def _convert_again(given: Any, columns: Any) -> None:
+    """Have the dicts in converted columns hold what the user's dataset has now: readers of this process keep them."""
+    if isinstance(given, dict):
+        from ringfeed.coercion.columns import columns_of  # noqa: PLC0415 - its room
+
+        now = columns_of(dict(given), [*leaves_of(given)], is_whole=False, has_spec=False)
+        columns.update(now)
+        for key in columns.keys() - now.keys():
+            del columns[key]
+    elif isinstance(given, tuple):
+        for child, converted in zip(given, columns, strict=True):
+            _convert_again(child, converted)
 
 
 def leaf_arrays(dataset: Any) -> list[np.ndarray[Any, Any]] | None:

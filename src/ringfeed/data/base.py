@@ -97,6 +97,10 @@ class Source(ABC):
         raise, too, as a SpecError that asks for a spec.
         """
 
+    def current(self) -> Any:
+        """Return the dataset for an epoch that begins; SpecError where it is no longer what the loader was made for."""
+        return self.dataset
+
     def length(self) -> int | None:
         """Return the number of indices now; None where only reading shows the end, or there is none."""
         return None

@@ -187,6 +187,13 @@ class MixSource(Source):
         self.packages = frozenset[str]().union(*found) if found else None
         self.accept(self.members[0].spec, max(member.rows for member in self.members))
 
+    def current(self) -> Any:
+        """Return the datasets for an epoch that begins."""
+        for number, member in enumerate(self.members):
+            with _named(number, SpecError):
+                member.current()
+        return self.dataset
+
     def length(self) -> int:
         """Return the number of all samples."""
         return sum(self._lengths())

@@ -234,6 +234,11 @@ class PackSource(SampleSource):
         except FunctionError as error:
             raise (error.__cause__ or error) from None
 
+    def current(self) -> Any:
+        """Return the rows for an epoch that begins."""
+        self.inner.current()
+        return self.dataset
+
     def sampler(self, *, shuffle: bool | int, sampler: Any) -> Sampler:
         """Return the order of the rows; ValueError for any other, and for other lengths than the dataset has."""
         from ringfeed.orders.sampler import Sequential, Shuffled  # noqa: PLC0415 - no worker needs it

@@ -104,7 +104,7 @@ class EpochRunner:
         if self.engine is None:
             self._start()
         elif self.source.changes:
-            self.engine.update(self.source.dataset)
+            self.engine.update(self.source.current())
         engine, position, progress = self.engine, self.position, Progress()
         assert engine is not None
         epoch = position.start(hooks, progress, engine.parts.streams.states)
@@ -157,7 +157,7 @@ class EpochRunner:
             atexit.register(Exit.note)  # the last to be registered is the first to run
             for prepare in self.on_start:
                 prepare(engine)
-            engine.start(self.source.dataset)
+            engine.start(self.source.current())
             self._check_open()
             self.engine = engine
         except BaseException:

@@ -39,6 +39,8 @@ cdef class RowWriter:
     cdef fill_in_place(self, c.rf_claim *claim, uint32_t row, function, index)
     cdef check_out(self, given, list out, int64_t index, str name, str function)
     cdef bint fill_rows(self, c.rf_claim *claim, function, bint in_place, context, on_error) except -1
+    cdef bint are_plain(self, tuple arrays)
     cdef bint lie_within(self, c.rf_claim *claim, int64_t length)
-    cdef gather_rows(self, c.rf_claim *claim, list arrays, uint32_t first, uint32_t rows)
+    cdef gather_rows(self, c.rf_claim *claim, tuple arrays, uint32_t first, uint32_t rows)
+    cdef write_row(self, c.rf_claim *claim, tuple arrays, uint32_t row)
     cdef uint32_t write_batch(self, batch, uint8_t *base, int64_t index, uint32_t most) except? 0xffffffff

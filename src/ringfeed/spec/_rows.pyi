@@ -1,13 +1,11 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias, final
 
-import numpy as np
 from typing_extensions import Self, disjoint_base
 
 from ringfeed.ring._ring import Ring
 from ringfeed.spec.spec import Spec
 
-_Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 _OnError: TypeAlias = Callable[[int, int, BaseException], None]
 
 class _Context(Protocol):
@@ -32,7 +30,7 @@ class RowWriter:
     def bulk(
         self, claim_address: int, getitems: Callable[[list[int]], Any], context: _Context, on_error: _OnError
     ) -> bool: ...
-    def gather(self, claim_address: int, arrays: list[_Array], context: _Context, on_error: _OnError) -> bool: ...
+    def gather(self, claim_address: int, columns: object, context: _Context, on_error: _OnError) -> bool: ...
     def batch(
         self,
         claim_address: int,

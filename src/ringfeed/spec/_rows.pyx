@@ -8,6 +8,8 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
 from ringfeed.ring cimport _cring as c
 from ringfeed.spec._writer cimport FieldWriter
 
+from numpy import asarray
+
 from ringfeed.errors import SpecError
 from ringfeed._failure import Nothing
 from ringfeed.spec.nodes import flatness
@@ -181,34 +183,52 @@ cdef class RowWriter:
             fill_many = found
         return fill_many(self, claim_address, getitems, context, on_error)
 
-    def gather(self, uintptr_t claim_address, list arrays, context, on_error):
-        """Fill the claim from resident arrays, an array a leaf, without the GIL.
+    def gather(self, uintptr_t claim_address, columns, context, on_error):
+        """Fill the claim from columns, an array a leaf: without the GIL, where their rows are those of the spec.
 
-        After a death (a mapped file that was cut short, say), or with a transform, row by row, so that only the row to
-        blame is blamed.
+        Columns are looked at for each claim: a hook may have put others in their place. Row by row go rows that are
+        strided or of another dtype, what a transform changes, and rows after a death (a mapped file that was cut short,
+        say), so that only the row to blame is blamed.
         """
         cdef c.rf_claim *claim = <c.rf_claim *>claim_address
+        cdef tuple arrays = self.leaves_of(columns, 0, "sample")
+        cdef bint plain = self.are_plain(arrays)
         cdef int64_t length = min(len(array) for array in arrays), began_ns = c.rf_now_ns()
         cdef uint32_t row
         self.begin(claim)
         if c.rf_cancelled(claim):
             return False
-        if claim.attempt == 0 and self.change is None and self.lie_within(claim, length):
+        if plain and claim.attempt == 0 and self.change is None and self.lie_within(claim, length):
             self.gather_rows(claim, arrays, 0, claim.rows)
             rf_note_times(claim, claim.rows, 0, c.rf_now_ns() - began_ns)
             return True
         for row in range(claim.rows):
+            if c.rf_cancelled(claim):
+                return False
             if claim.marks[row] == c.RF_ROW_KILLED:
                 continue
             c.rf_blame(claim, row)
             try:
                 if not 0 <= claim.indices[row] < length:
                     raise IndexError(f"index {claim.indices[row]} is out of range for arrays of {length} rows")
-                self.gather_rows(claim, arrays, row, 1)
+                if plain:
+                    self.gather_rows(claim, arrays, row, 1)
+                else:
+                    self.write_row(claim, arrays, row)
                 if self.change is not None:
                     self.change_alone(claim, row, context)
             except BaseException as error:
                 on_error(row, claim.indices[row], error)
+        if self.change is None:
+            rf_note_times(claim, claim.rows, 0, c.rf_now_ns() - began_ns)
+        return True
+
+    cdef bint are_plain(self, tuple arrays):
+        """Whether the rows of all arrays are, byte for byte, what the fields of a slot hold."""
+        cdef Py_ssize_t number
+        for number in range(self.count):
+            if not self.writer.is_plain(number, arrays[number]):
+                return False
         return True
 
     cdef bint lie_within(self, c.rf_claim *claim, int64_t length):
@@ -218,10 +238,17 @@ cdef class RowWriter:
                 return False
         return True
 
-    cdef gather_rows(self, c.rf_claim *claim, list arrays, uint32_t first, uint32_t rows):
+    cdef gather_rows(self, c.rf_claim *claim, tuple arrays, uint32_t first, uint32_t rows):
         cdef Py_ssize_t number
         for number in range(self.count):
             self.writer.gather(number, arrays[number], claim.base, claim.first_row + first, claim.indices + first, rows)
+
+    cdef write_row(self, c.rf_claim *claim, tuple arrays, uint32_t row):
+        cdef Py_ssize_t number
+        cdef int64_t index = claim.indices[row]
+        for number in range(self.count):
+            value = asarray(arrays[number])[index, ...]
+            self.writer.write(number, value, claim.base, claim.first_row + row, index)
 
     def batch(self, uintptr_t claim_address, getitem, uint32_t most, context, on_error):
         """Fill the whole slot with the batch getitem(index) of at most `most` rows."""

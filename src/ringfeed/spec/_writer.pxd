@@ -49,5 +49,6 @@ cdef class FieldWriter:
     cdef bint write_otherwise(self, value, cnp.ndarray array, const Given *given, uint8_t *target) except -1
     cdef Py_ssize_t write_batch(self, Py_ssize_t number, value, uint8_t *base, Py_ssize_t rows, Py_ssize_t most,
                                 int64_t index) except -1
+    cdef bint is_plain(self, Py_ssize_t number, array)
     cdef gather(self, Py_ssize_t number, cnp.ndarray array, uint8_t *base, Py_ssize_t first, const int64_t *indices,
                 Py_ssize_t rows)

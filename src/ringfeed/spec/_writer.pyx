@@ -276,6 +276,18 @@ cdef class FieldWriter:
         self.put(array, base + field.offset, cnp.PyArray_NBYTES(array), number, base, 0, rows)
         return rows
 
+    cdef bint is_plain(self, Py_ssize_t number, array):
+        """Whether each row of a column is, byte for byte, what the dataset gives for a leaf: see `gather`."""
+        cdef Py_ssize_t axis, size
+        if not isinstance(array, cnp.ndarray) or not same_shape(array, 1, &self.given[number]):
+            return False
+        size = cnp.PyArray_ITEMSIZE(array)
+        for axis in range(cnp.PyArray_NDIM(array) - 1, 0, -1):
+            if cnp.PyArray_DIM(array, axis) != 1 and cnp.PyArray_STRIDE(array, axis) != size:
+                return False
+            size *= cnp.PyArray_DIM(array, axis)
+        return same_type(array, <cnp.dtype>self.dtypes[number])
+
     cdef gather(self, Py_ssize_t number, cnp.ndarray array, uint8_t *base, Py_ssize_t first, const int64_t *indices,
                 Py_ssize_t rows):
         """Write rows of a resident array, whose rows are contiguous, without the GIL."""

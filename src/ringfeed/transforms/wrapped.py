@@ -52,6 +52,11 @@ class WrappedSource(Source):
         inner.learn()
         self.has_gaps, self.packages, self.states_size = inner.has_gaps, inner.packages, inner.states_size
 
+    def current(self) -> Any:
+        """Return the dataset for an epoch that begins."""
+        self.inner.current()
+        return self.dataset
+
     def length(self) -> int | None:
         """Return the number of samples."""
         return self.inner.length()
