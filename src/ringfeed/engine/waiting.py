@@ -82,7 +82,9 @@ class Waiter:
         pause_ns = parts.pool.kill_stuck(parts.timeout_ns) if parts.options.on_stall == "restart" else 0
         if pause_ns:
             return pause_ns
-        raise stalled(parts.observer, parts.source, parts.pool.stalled(), parts.options.timeout_s)
+        options, lines = parts.options, parts.pool.stalled()
+        are_forked = options.sends and options.start_method == "fork"
+        raise stalled(parts.observer, parts.source, lines, options.timeout_s, are_forked=are_forked)
 
     def end_start(self) -> None:
         """Tell the wait for the first batch no longer from others: C code takes, which does not."""

@@ -67,12 +67,20 @@ def _held(since_ns: list[int], lease_tracker: LeaseTracker, slots: int | None = 
     return f"{count} slots are held by arrays that are still referenced (taken {ages} s ago{where})"
 
 
-def stalled(observer: Observer, source: Source, lines: Sequence[str], timeout_s: float | None) -> StallError:
+def stalled(
+    observer: Observer, source: Source, lines: Sequence[str], timeout_s: float | None, *, are_forked: bool = False
+) -> StallError:
     """Say in which samples the workers are; ``lines`` describe each of them."""
     inside = [worker.inside for worker in observer.workers() if worker.inside is not None]
     stuck = f"{len(inside)} of {len(lines)} workers" if inside else "no worker"
     where = f"{stuck} inside {source.describe_all(inside)}"
     message = f"no batch for {timeout_s:g} s: {where}; raise timeout_s or look there"
+    if are_forked:
+        message += (
+            ", or give start_method='forkserver', with ringfeed.torch multiprocessing_context='forkserver': a forked "
+            "worker lacks the threads that libraries such as polars and tensorstore have started here, and a call "
+            "that waits for them never ends"
+        )
     return StallError("\n".join([message, *lines]))
 
 
