@@ -39,6 +39,8 @@ class Worker:
     """
 
     is_here = False
+    consumer_fd = -1
+    """The pidfd of the process that it works for."""
 
 
 class Exit:

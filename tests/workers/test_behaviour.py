@@ -19,7 +19,7 @@ import ringfeed
 from datasets import Misbehaving, Oracle, check, drain
 from guests import DEEDS, Guest, Leaving, Length, Mutating, MutatingBatches, Returning, Versions
 from ringfeed.monitor._snapshot import Observer
-from watching import lose_patience, pool_of, start_script, wait_until
+from watching import lose_patience, pool_of, run_script, start_script, wait_until
 
 pytestmark = pytest.mark.once
 
@@ -409,3 +409,32 @@ def test_a_forked_worker_does_not_see_what_the_consumer_has_buffered() -> None:
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )
     assert (found.stdout, found.stderr) == ("['a\\n', [0, 0], [0, 0], 'b\\n', 'c\\n']\n", "")
+
+
+GARBAGE = """
+import gc, os, sys
+import ringfeed
+class Cycle:
+    def __init__(self): self.own, self.home = self, os.getpid()
+    def __del__(self):
+        if os.getpid() != self.home:
+            os.write(2, b"ended in another process\\n")
+class Collecting:
+    def __len__(self): return 8
+    def __getitem__(self, index):
+        return gc.collect() * 0 + index
+    def __setstate__(self, state):
+        Cycle()
+gc.disable()
+Cycle()
+spec = ringfeed.Array((), "int64")
+with ringfeed.Loader(Collecting(), batch_size=2, workers=2, start_method=METHOD, spec=spec) as it:
+    print([batch.tolist() for batch in it], gc.isenabled())
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_no_object_of_its_parent_is_ended_by_a_collection_in_a_forked_worker(method: str) -> None:
+    """A worker never finalises what its parent has: connections and epolls are one thing in both processes."""
+    output, errors, _ = run_script(GARBAGE.replace("METHOD", repr(method)))
+    assert (output, errors) == ("[[0, 1], [2, 3], [4, 5], [6, 7]] False\n", "")

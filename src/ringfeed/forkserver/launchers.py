@@ -20,7 +20,7 @@ from ringfeed.errors import ClosedError, WorkerError
 from ringfeed.forkserver import warm
 from ringfeed.system import channel as channels
 from ringfeed.system._system import wait_for
-from ringfeed.system.interpreter import surroundings
+from ringfeed.system.interpreter import family, surroundings
 from ringfeed.system.machine import is_shortage, reason
 from ringfeed.workers.process import Launcher, WorkerProcess
 from ringfeed.workers.spawn import spawn
@@ -241,11 +241,12 @@ class Forkserver(Forker):
         self._begun = None
         assert forkserver is not None
         assert self._sent is not None
-        order: dict[str, Any] = {"surroundings": surroundings(), "manifest": None}
+        told, tracker = family()
+        order: dict[str, Any] = {"surroundings": surroundings(), "family": told, "manifest": None}
         fds: tuple[int, ...] = ()
         if self.holds_dataset:
             order["manifest"], fds = self._sent.manifest(), self._sent.fds
-        channels.send(forkserver.channel, order, fds)
+        channels.send(forkserver.channel, {**order, "tracker_fds": len(tracker)}, (*fds, *tracker))
         return forkserver
 
     def forkservers(self) -> dict[int, str]:

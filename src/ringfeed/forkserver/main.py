@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ringfeed._callers import FRAMEWORKS
 from ringfeed.system import channel as channels
-from ringfeed.system.guard import become_worker, channel_of, fork
+from ringfeed.system.guard import become_worker, channel_of, fork, join_family
 from ringfeed.system.machine import reason
 from ringfeed.transport import imports as _imports
 from ringfeed.workers.worker_main import report_and_leave, work
@@ -87,6 +87,9 @@ class ForkserverMain:
             gc.freeze()  # a collection in a worker would copy every page that it looks at: tens of MB, half a second
         elif "manifest" in message:
             move_to(**message["surroundings"])
+            tracker = [fds.pop() for _ in range(message["tracker_fds"])]
+            if message["family"] is not None:
+                join_family(message["family"], "ringfeed-forkserver", tracker)
             if message["manifest"] is not None:
                 self._unpack(message["manifest"], fds)
         elif "pipes" in message:

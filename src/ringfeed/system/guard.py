@@ -8,6 +8,7 @@ No module that takes time to import is needed here: the guard starts first.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import select
 import signal
@@ -20,7 +21,7 @@ from ringfeed.system import _system
 from ringfeed.system._system import Child, Descriptor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import NoReturn
 
 KEPT_HEAP = 64 * 1024 * 1024
@@ -60,19 +61,38 @@ def flush_output() -> None:
 def fork(live: Callable[[], NoReturn]) -> Child:
     """Fork a process that becomes a worker or a forkserver in ``live()``; until then no signal runs our handlers in it.
 
+    No collection there ends an object of this process: it would close descriptors that have these numbers there by
+    then, or take a connection out of an epoll that both processes have. So none runs before all objects are frozen.
+
     Python's warning about threads is given by `forkserver.fork`, in better words.
     """
     import warnings  # noqa: PLC0415 - see above
 
     flush_output()  # or the child would write it again
+    collects = gc.isenabled()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        return Child(_system.fork, live)
+        gc.disable()
+        try:
+            return Child(_system.fork, partial(_begin, live, collects=collects))
+        finally:
+            if collects:
+                gc.enable()
+
+
+def _begin(live: Callable[[], NoReturn], *, collects: bool) -> NoReturn:
+    """In the forked child: keep the parent's objects, and have multiprocessing's open connections of their own."""
+    gc.freeze()
+    if collects:
+        gc.enable()
+    if "multiprocessing.util" in sys.modules:
+        sys.modules["multiprocessing.util"]._run_after_forkers()  # noqa: SLF001 - as its own children do
+    live()
 
 
 def become_worker(parent_fd: int, lifeline_fd: int) -> None:
     """Lead a process group that dies with the consumer, and leave Ctrl-C to the consumer."""
-    Worker.is_here = True
+    Worker.is_here, Worker.consumer_fd = True, parent_fd
     if os.getpgrp() != os.getpid():
         os.setpgid(0, 0)
     for fd in (parent_fd, lifeline_fd):
@@ -85,6 +105,30 @@ def become_worker(parent_fd: int, lifeline_fd: int) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())  # whatever thread of the consumer started us
     if os.environ.get("RINGFEED_KEEP_HEAP", "1") != "0":
         _system.keep_heap(KEPT_HEAP, LARGEST_KEPT_BLOCK)
+
+
+def join_family(family: dict[str, Any], name: str, fds: Sequence[Descriptor]) -> None:
+    """Be to multiprocessing what a child of the consumer's would be: see `interpreter.family`.
+
+    So proxies of its managers open here, and shared memory that is opened here is for the consumer's tracker to clean
+    up: a tracker of this process would remove it as soon as this process ends.
+    """
+    import multiprocessing  # noqa: PLC0415 - for programs that use it
+    from multiprocessing import process, resource_tracker, util  # noqa: PLC0415 - likewise
+
+    own: Any = process.current_process()
+    own.name, own.authkey = name, family["authkey"]
+    parent = process._ParentProcess(family["name"], family["pid"], Worker.consumer_fd)  # type: ignore[attr-defined]  # noqa: SLF001 - as multiprocessing.spawn
+    process._parent_process = parent  # type: ignore[attr-defined]  # noqa: SLF001 - likewise
+    if family["start_method"] is not None:
+        multiprocessing.set_start_method(family["start_method"], force=True)
+    if family["log_level"] is not None:
+        util.get_logger().setLevel(family["log_level"])
+    if family["log_to_stderr"]:
+        util.log_to_stderr()
+    sys.argv[:] = family["argv"]
+    tracker: Any = resource_tracker._resource_tracker  # noqa: SLF001 - as above
+    tracker._fd, tracker._pid = (fds[0].detach() if fds else None), None  # noqa: SLF001 - as above
 
 
 def _start_guard(parent_fd: int, lifeline_fd: int) -> None:

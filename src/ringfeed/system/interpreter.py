@@ -69,6 +69,34 @@ def surroundings() -> dict[str, Any]:
     return {"environment": environment, "here": here, "path": [entry for entry in path if entry]}
 
 
+def family() -> tuple[dict[str, Any] | None, tuple[int, ...]]:
+    """Return what multiprocessing tells its children, and the descriptor of its resource tracker, if that runs.
+
+    None where this program does not use multiprocessing.
+    """
+    process: Any = sys.modules.get("multiprocessing.process")
+    if process is None:
+        return None, ()
+    import multiprocessing  # noqa: PLC0415 - it is imported
+    from multiprocessing import resource_tracker, util  # noqa: PLC0415 - next to nothing
+
+    tracker: Any = resource_tracker._resource_tracker  # noqa: SLF001 - it may not run
+    if "multiprocessing.shared_memory" in sys.modules:  # a worker may attach to what no one has here
+        tracker.ensure_running()
+    logger: Any = util._logger  # type: ignore[attr-defined]  # noqa: SLF001 - as multiprocessing.spawn
+    own = process.current_process()
+    told = {
+        "name": own.name,
+        "pid": os.getpid(),
+        "authkey": bytes(own.authkey),
+        "start_method": multiprocessing.get_start_method(allow_none=True),
+        "log_level": None if logger is None else logger.getEffectiveLevel(),
+        "log_to_stderr": util._log_to_stderr,  # type: ignore[attr-defined]  # noqa: SLF001 - likewise
+        "argv": [*sys.argv],
+    }
+    return told, () if tracker._fd is None else (tracker._fd,)  # noqa: SLF001 - as above
+
+
 def start_interpreter(module: str, fds: tuple[int, ...]) -> Child:
     """Start an interpreter. Not by Popen, which can lose it to Ctrl-C and waits for copies of its pipe in others."""
     if not sys.executable:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ringfeed.system.interpreter import family
 from ringfeed.transport.shared_dataset import SharedDataset, pack, to_shared_memory
 from ringfeed.workers.worker_main import WorkerConfig
 
@@ -40,10 +41,12 @@ class Handshake:
         taken = {self.streams.get(other) for other in others}
         self.streams[number] = next(stream for stream in range(1, self._config.workers + 1) if stream not in taken)
         config = self._config_of(number, sent)._replace(states_size=0 if states is None else states.size)
+        told, tracker = family()
+        config = config._replace(family=told, tracker_fds=len(tracker))
         self._starts[number] += 1
         fds = () if sent is None else sent.fds
         its_fds = () if states is None or states.memfd is None else (states.memfd.fileno(),)
-        worker.send(config, (segment.control_fd, segment.slots_fd, stack_fd, *fds, *its_fds))
+        worker.send(config, (segment.control_fd, segment.slots_fd, stack_fd, *fds, *its_fds, *tracker))
 
     def greet_bridge(self, number: int, worker: WorkerProcess, stack_fd: int, terms: Any, fds: tuple[int, ...]) -> None:
         """Send a bridge to a cluster the same, with the terms and descriptors of its own."""

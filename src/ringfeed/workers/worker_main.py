@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringfeed.ring import _ring
-from ringfeed.system.guard import become_worker, channel_of, flush_output
+from ringfeed.system.guard import become_worker, channel_of, flush_output, join_family
 from ringfeed.transport import imports as _imports
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ class WorkerConfig(NamedTuple):
     bars: list[tuple[int, int]]
     states_size: int = 0  # of what is kept of iterables; 0: nothing
     remote: Any = None  # the terms of a bridge to a cluster; None: a worker
+    family: dict[str, Any] | None = None  # what multiprocessing tells its children
+    tracker_fds: int = 0  # descriptors of its resource tracker, the last of all
 
 
 class WorkerMain:
@@ -55,6 +57,9 @@ class WorkerMain:
         config: WorkerConfig
         config, fds = self._receive(channel)
         self._source, self._version, number, starts = config.source, config.version, config.number, config.starts
+        tracker = [fds.pop() for _ in range(config.tracker_fds)]
+        if config.family is not None:
+            join_family(config.family, f"ringfeed-{number}", tracker)
         control, slots, self._stack = fds[:3]
         states = self._source.kept(fds.pop(), config.states_size) if config.states_size else None  # the last
         ring = open_ring(control.fileno(), slots.fileno(), config.sizes)
