@@ -35,6 +35,11 @@ def make_array(buffer: Any, dtype: np.dtype[Any], shape: tuple[int, ...], order:
     return np.ndarray(shape, dtype, buffer, order=order)
 
 
+def make_view(buffer: Any, dtype: np.dtype[Any], shape: tuple[int, ...], offset: int, strides: Any) -> object:
+    """Return an array whose elements lie in a buffer by their strides."""
+    return np.ndarray(shape, dtype, buffer, offset, strides)
+
+
 def map_array(stretch: Stretch, layout: dict[str, Any], flags: dict[str, bool], attributes: Any) -> object:
     """Return an array over a stretch of a file; ``layout`` is what np.ndarray takes.
 
@@ -49,10 +54,11 @@ def map_array(stretch: Stretch, layout: dict[str, Any], flags: dict[str, bool], 
     return made
 
 
-def make_tensor(flat: np.ndarray[Any, Any], dtype: str, shape: tuple[int, ...]) -> object:
+def make_tensor(flat: np.ndarray[Any, Any], dtype: str, shape: tuple[int, ...], strides: Any = None) -> object:
     """Return a CPU tensor over the bytes of ``flat``; imports torch."""
     torch: Any = resolve("torch")
-    return torch.from_numpy(flat).view(getattr(torch, dtype)).reshape(shape)
+    tensor = torch.from_numpy(flat).view(getattr(torch, dtype))
+    return tensor.reshape(shape) if strides is None else tensor.as_strided(shape, strides)
 
 
 def reduce_tensor(tensor: Any) -> Any:
@@ -61,8 +67,13 @@ def reduce_tensor(tensor: Any) -> Any:
     plain = tensor.layout is torch.strided and not (tensor.requires_grad or tensor.is_quantized)
     if tensor.device.type != "cpu" or not plain or tensor.is_conj() or tensor.is_neg():
         return NotImplemented
-    flat = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
-    return make_tensor, (flat, str(tensor.dtype).partition(".")[2], tuple(tensor.shape))
+    shape, strides = tuple(tensor.shape), tensor.stride()
+    reach = 1 + sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))
+    if tensor.is_contiguous() or reach >= tensor.numel():
+        flat, strides = tensor.contiguous().reshape(-1), None
+    else:  # it has elements in several places, such as windows of a series: once is enough
+        flat = tensor.as_strided((reach,), (1,))
+    return make_tensor, (flat.view(torch.uint8).numpy(), str(tensor.dtype).partition(".")[2], shape, strides)
 
 
 def reduce_array(array: np.ndarray[Any, Any]) -> Any:
@@ -73,13 +84,29 @@ def reduce_array(array: np.ndarray[Any, Any]) -> Any:
     plain = np.asarray(array)
     if plain.dtype.hasobject or plain.dtype.itemsize == 0:
         return NotImplemented
+    flat: Any
+    low, high = _bounds(plain) if plain.size else (0, 0)
+    if not plain.flags.forc and high - low < plain.nbytes:
+        # Elements that are in several places, such as windows of a series, travel once.
+        flat = np.asarray(_Bytes(plain, low, high - low))
+        place = _address(plain) - low, plain.strides
+        return make_view, (pickle.PickleBuffer(flat), plain.dtype, plain.shape, *place)
     order = "F" if plain.flags.fnc else "C"
     if not plain.flags.forc:
         plain = plain.copy(order="C")
         plain.flags.writeable = array.flags.writeable
     # Bytes, as NumPy exports no buffer of dates or of dtypes that are not its own.
-    flat: Any = (plain.T if order == "F" else plain).reshape(-1).view(np.uint8)
+    flat = (plain.T if order == "F" else plain).reshape(-1).view(np.uint8)
     return make_array, (pickle.PickleBuffer(flat), plain.dtype, plain.shape, order)
+
+
+class _Bytes:
+    """Memory that an array lies in, for NumPy to make an array of its bytes."""
+
+    def __init__(self, array: np.ndarray[Any, Any], address: int, size: int) -> None:
+        self._array = array
+        data = address, not array.flags.writeable
+        self.__array_interface__ = {"version": 3, "data": data, "shape": (size,), "typestr": "|u1"}
 
 
 def _in_file(array: np.ndarray[Any, Any]) -> Any:
