@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import random
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -14,7 +15,9 @@ from hypothesis import strategies as st
 import ringfeed
 from inputs import DICT_BENDS, NUMBERS, SEQUENCE_BENDS, WAYS, WHOLE_BENDS, Tagged, bent, content, sample
 from judge import Pair, raw
+from ringfeed.coercion import _structure
 from ringfeed.spec.spec import Array, Spec
+from ringfeed.spec.values import plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -176,9 +179,34 @@ def usual() -> dict[str, tuple[Any, Any]]:
         "dict": ({"x": row, "y": whole}, {"y": np.int64(1), "x": byte}),
         "list": ([row, whole], [byte, 3]),
         "pair": (Pair(row, whole), Pair(byte, 3)),
+        "pair with attributes": (Loose(row, whole), Loose(byte, 3)),
         "nested": ((row, [{"a": whole}, Pair(whole, (whole,))]), (byte, [{"a": 1}, Pair(2, (3,))])),
         "many": ([whole] * 100, [7] * 100),
     }
+
+
+class Loose(Pair):
+    """A NamedTuple whose instances have attributes, as those of a class that cloudpickle has made again."""
+
+
+@dataclass
+class Fields:
+    """A sample whose fields stand in another order than the keys of the spec."""
+
+    y: Any
+    x: Any
+
+
+def test_the_fields_of_a_dataclass_are_learnt_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever module it is of, the fields of later samples are taken without a dict of them."""
+    looks: list[object] = []
+    monkeypatch.setattr(_structure, "plain", lambda value: looks.append(value) or plain(value))
+    tree = {"x": Array((2,), "i8"), "y": {"a": WHOLE}}
+    samples = [Fields({"a": number}, np.arange(2) + number) for number in range(5)]
+    with ringfeed.Loader(samples, spec=tree, batch_size=5, workers=0) as loader:
+        batch = next(iter(loader))
+    assert (batch["x"].tolist(), batch["y"]["a"].tolist()) == ([[n, n + 1] for n in range(5)], [*range(5)])
+    assert looks == samples[:1]
 
 
 @pytest.mark.parametrize("name", [name for name in usual() if ">" not in name])

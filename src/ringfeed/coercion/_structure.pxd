@@ -14,6 +14,8 @@ cdef class Structure(Containers):
 
     cdef Py_ssize_t take(self, value, tuple leaves, Py_ssize_t first) except -2
     cdef Py_ssize_t take_dict(self, dict value, tuple leaves, Py_ssize_t first) except -2
+    cdef Py_ssize_t take_other(self, value, tuple leaves, Py_ssize_t first) except -2
+    cdef Py_ssize_t take_fields(self, value, tuple leaves, Py_ssize_t first) except -2
     cdef Py_ssize_t take_list(self, list value, tuple leaves, Py_ssize_t first) except -2
     cdef Py_ssize_t take_tuple(self, value, tuple leaves, Py_ssize_t first) except -2
     cdef Py_ssize_t take_child(self, Py_ssize_t number, value, tuple leaves, Py_ssize_t first) except -2

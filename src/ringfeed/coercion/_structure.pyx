@@ -9,6 +9,8 @@ from cpython.tuple cimport PyTuple_CheckExact, PyTuple_GET_ITEM, PyTuple_GET_SIZ
 
 from ringfeed.spec._rows cimport Containers
 
+from collections.abc import Mapping
+
 from ringfeed.spec.array import shown
 from ringfeed.spec.values import plain
 
@@ -58,9 +60,11 @@ cdef class Structure(Containers):
 
     cdef Py_ssize_t take(self, value, tuple leaves, Py_ssize_t first) except -2:
         if self.kind == DICT:
-            if not PyDict_CheckExact(value):
-                value = plain(value)
-            return self.take_dict(value, leaves, first) if PyDict_CheckExact(value) else -1
+            if PyDict_CheckExact(value):
+                return self.take_dict(value, leaves, first)
+            if type(value) is self.known:
+                return self.take_fields(value, leaves, first)
+            return self.take_other(value, leaves, first)
         if self.kind == NONE:
             return first if value is None else -1
         if self.kind == LIST:
@@ -79,6 +83,24 @@ cdef class Structure(Containers):
             if found == NULL:
                 return -1
             first = self.take_child(number, <object>found, leaves, first)
+            if first < 0:
+                return -1
+        return first
+
+    cdef Py_ssize_t take_other(self, value, tuple leaves, Py_ssize_t first) except -2:
+        """Take a mapping, or the first of a dataclass with just these fields."""
+        fields = plain(value)
+        if not PyDict_CheckExact(fields):
+            return -1
+        if not isinstance(value, Mapping) and fields.keys() == set(self.keys):
+            self.known = type(value)
+        return self.take_dict(fields, leaves, first)
+
+    cdef Py_ssize_t take_fields(self, value, tuple leaves, Py_ssize_t first) except -2:
+        """Take a dataclass whose class is known."""
+        cdef Py_ssize_t number
+        for number in range(self.length):
+            first = self.take_child(number, getattr(value, <object>PyTuple_GET_ITEM(self.keys, number)), leaves, first)
             if first < 0:
                 return -1
         return first
@@ -119,8 +141,8 @@ cdef class Structure(Containers):
         cls = type(value)
         if cls is self.known:
             return True
-        is_own = (isinstance(value, tuple) and not cls.__dictoffset__ and cls.__iter__ is tuple.__iter__
-                  and cls.__len__ is tuple.__len__ and cls.__getattribute__ is tuple.__getattribute__)
+        is_own = (isinstance(value, tuple) and cls.__iter__ is tuple.__iter__ and cls.__len__ is tuple.__len__
+                  and cls.__getattribute__ is tuple.__getattribute__)
         if not is_own or shown(value) != shown(self.tree):
             return False
         self.known = cls
