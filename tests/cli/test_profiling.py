@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 import time
 from typing import Any
 
@@ -163,3 +166,43 @@ def test_the_write_is_measured() -> None:
     assert found.sample_size == 64 * 64 * 3
     assert len({sample.write_s for sample in found.samples}) == 1
     assert found.samples[0].write_s > 0
+
+
+def test_a_busy_machine_is_no_source_that_waits() -> None:
+    """Time in the queue of a processor is no wait of the sample's: no advice on concurrency comes of it."""
+    samples = tuple(Timed(index, 0.01, 0.004, 0.0001, 0.005) for index in range(8))
+    text = str(Profile("rows", 2, 2, 8, samples, ()))
+    assert text.splitlines()[2] == "  dataset[i]  99.0%, 10% of it waiting rather than computing"
+    assert "concurrency=" not in text
+
+
+class Computing:
+    """Samples that compute for some milliseconds."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> Any:
+        until_s = time.thread_time() + 0.02
+        while time.thread_time() < until_s:
+            pass
+        return index
+
+
+def test_the_queue_of_a_processor_is_seen() -> None:
+    """Beside another process on its one CPU, a sample that computes waits for the CPU, and for no more."""
+    usable = os.sched_getaffinity(0)
+    other = subprocess.Popen([sys.executable, "-c", "print(flush=True)\nwhile True: pass"], stdout=subprocess.PIPE)
+    try:
+        assert other.stdout is not None
+        other.stdout.readline()
+        for pid in (0, other.pid):
+            os.sched_setaffinity(pid, {min(usable)})
+        samples = profile(Computing(), batch_size=2, seconds=100).samples
+    finally:
+        os.sched_setaffinity(0, usable)
+        other.kill()
+        other.communicate()
+    read_s, cpu_s, queued_s = (sum(getattr(one, name) for one in samples) for name in ("read_s", "cpu_s", "queued_s"))
+    assert queued_s > 0.0
+    assert cpu_s + queued_s > 0.9 * read_s

@@ -18,6 +18,7 @@ from ringfeed._units import show_bytes, show_s
 from ringfeed.data.terms import Terms
 from ringfeed.loader import Loader
 from ringfeed.orders.sampler import check_seed
+from ringfeed.profiling.usage import queued_s
 from ringfeed.ring.segment import MIN_SLOTS
 from ringfeed.sources.opening import open_source
 from ringfeed.system.machine import usable_cpus
@@ -36,12 +37,13 @@ WIDTH = 60  # of a function's place, in characters
 
 @dataclass(frozen=True)
 class Timed:
-    """One sample: seconds in ``dataset[i]``, how many of them on a processor, and in the write to its row."""
+    """One sample: seconds in ``dataset[i]``, those of them on a processor and in its queue, and in its write."""
 
     index: int
     read_s: float
     cpu_s: float
     write_s: float
+    queued_s: float = 0.0
 
 
 class Called(NamedTuple):
@@ -83,7 +85,7 @@ class Profile:
     def _times(self) -> Iterator[str]:
         each = np.array([sample.read_s + sample.write_s for sample in self.samples])
         read_s, write_s = self._sum("read_s"), self._sum("write_s")
-        waiting = max(0.0, 1 - self._sum("cpu_s") / read_s)
+        waiting = max(0.0, 1 - self._wanted_s() / read_s)
         word = "sample" if self.batch_size else "batch"
         plural = "samples" if self.batch_size else "batches"
         yield f"{len(each):,} {plural} of {self.name}, one after another in this process"
@@ -102,7 +104,7 @@ class Profile:
             f"a batch{f' of {rows}' if self.batch_size else ''}: {show_s(rows * each_s)} with one worker, at best "
             f"{show_s(rows * each_s / workers)} with {many} ({workers / each_s:,.0f} a second)"
         )
-        if self._sum("cpu_s") < (1 - WAITING) * self._sum("read_s"):
+        if self._wanted_s() < (1 - WAITING) * self._sum("read_s"):
             yield "much of it is waiting: concurrency= has many samples in flight, and more workers than CPUs help"
 
     def _slowest(self) -> Iterator[str]:
@@ -113,6 +115,10 @@ class Profile:
         yield "where dataset[i] spends it, callees apart"
         for called in self.functions:
             yield f"  {called.share:4.0%}  {called.place}  ({called.calls:,} calls)"
+
+    def _wanted_s(self) -> float:
+        """Return for how long a processor was wanted: on a busy machine a sample waits for one, too."""
+        return self._sum("cpu_s") + self._sum("queued_s")
 
     def _sum(self, field: str) -> float:
         return float(sum(getattr(sample, field) for sample in self.samples))
@@ -171,10 +177,11 @@ class _Watched:
     def __getitem__(self, index: int) -> Any:
         if self.profiler is not None:
             return self.profiler.runcall(self._get, index)
+        before_s = queued_s()
         began, began_cpu = time.perf_counter(), time.thread_time()
         sample = self._get(index)
         cpu_s, read_s = time.thread_time() - began_cpu, time.perf_counter() - began
-        self._read.append(Timed(index, read_s, cpu_s, 0.0))
+        self._read.append(Timed(index, read_s, cpu_s, 0.0, queued_s() - before_s))
         return sample
 
     def read(self, loader: Loader, most: int, seconds: float) -> None:

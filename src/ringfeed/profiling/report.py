@@ -25,8 +25,8 @@ COLD = 1.5  # times a reading from caches
 class Stages:
     """What the steps of some batches took in this process, one after another, in seconds.
 
-    read_s: in the dataset, of which read_cpu_s on a processor. collate_s: to make a batch of samples. send_s: into
-    shared memory or through a pipe, where there are worker processes.
+    read_s: in the dataset, of which read_cpu_s on a processor or in its queue. collate_s: to make a batch of samples.
+    send_s: into shared memory or through a pipe, where there are worker processes.
     """
 
     batches: int

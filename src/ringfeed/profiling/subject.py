@@ -16,7 +16,7 @@ from ringfeed.errors import RingfeedError
 from ringfeed.profiling.deadline import TimeUpError, limited
 from ringfeed.profiling.reading import Limits, in_a_line, read
 from ringfeed.profiling.report import LoaderProfile
-from ringfeed.profiling.usage import others_running
+from ringfeed.profiling.usage import others_running, queued_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -52,17 +52,19 @@ class Subject(ABC):
 
 @dataclass
 class Timer:
-    """Adds up seconds, and those of them on a processor."""
+    """Adds up seconds, and those of them on a processor or in its queue."""
 
     wall_s: float = 0.0
     cpu_s: float = 0.0
 
     def __call__(self, call: Callable[[], Any]) -> Any:
         """Call it, and take the time."""
+        before_s = queued_s()
         began_s, began_cpu_s = time.perf_counter(), time.thread_time()
         made = call()
         self.cpu_s += time.thread_time() - began_cpu_s
         self.wall_s += time.perf_counter() - began_s
+        self.cpu_s += queued_s() - before_s
         return made
 
 

@@ -57,6 +57,13 @@ def _threads_s(pid: int) -> float:
     return sum(found) / 1e9
 
 
+def queued_s() -> float:
+    """Return the seconds for which this thread was ready to run and had no processor; 0.0 where no kernel counts."""
+    with suppress(OSError, IndexError):
+        return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+    return 0.0
+
+
 def others_running() -> float:
     """Return how many threads of the machine run or want to, this one left out: a mean of a tenth of a second."""
     found = []
