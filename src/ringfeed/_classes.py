@@ -1,7 +1,8 @@
-"""By what names a class is known where its package need not be imported."""
+"""What is known of objects whose package need not be imported: the names of their classes; and copies of them."""
 
 from __future__ import annotations
 
+import copy
 import sys
 from typing import Any
 
@@ -35,3 +36,16 @@ def is_iterable(dataset: Any) -> bool:
     if callable(getattr(type(dataset), "__getitem__", None)):
         return False
     return callable(getattr(type(dataset), "__iter__", None)) or callable(dataset)
+
+
+def copied(value: Any) -> Any:
+    """Return a copy of what the user's code may change; a part of it that has no copy is the same one there."""
+    try:
+        return copy.deepcopy(value)
+    except Exception:  # noqa: BLE001, S110 - of objects of any package
+        pass
+    if type(value) is dict:
+        return {key: copied(child) for key, child in value.items()}
+    if type(value) in (tuple, list):
+        return type(value)(map(copied, value))
+    return value

@@ -15,7 +15,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from ringfeed._callers import callers_depth
-from ringfeed._classes import class_names
+from ringfeed._classes import class_names, copied
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,7 +50,7 @@ class PeekableIterator:
     def peek(self) -> Iterator[Any]:
         """Read the first elements, which the epoch will have nevertheless."""
         for element in self._iterator:
-            self._first.append(element)
+            self._first.append(copied(element))
             yield element
 
     def __iter__(self) -> Iterator[Any]:
@@ -112,7 +112,7 @@ def opened(iterable: Any) -> Any:
     return found
 
 
-def copied(iterable: Any) -> Any:
+def fresh(iterable: Any) -> Any:
     """Return a copy of an iterable that has states, to be read in its place.
 
     Some begin at the last state they were loaded with for ever, others where they were left. The copy shares the memory
@@ -139,7 +139,7 @@ def begin(iterable: Any, state: State | None = None) -> tuple[Iterator[Any], Any
     found = opened(iterable)
     owner = found if has_state(found) else None
     if owner is not None and (found is iterable or state is not None):  # a function may return it again
-        found = owner = copied(found)
+        found = owner = fresh(found)
     if owner is not None and state is not None:
         owner.load_state_dict(json.loads(state.text))
     iterator = iter(found)

@@ -10,10 +10,10 @@ the last one, which is not full, is left out on every rank. So all ranks have as
 
 from __future__ import annotations
 
-import copy
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ringfeed._classes import copied
 from ringfeed._failure import End
 from ringfeed.iterables.opening import length_of
 from ringfeed.orders.rng import reseed
@@ -45,7 +45,7 @@ def check_part(part: Shard, iterables: tuple[Any, ...]) -> None:
 
 
 class _Kept(NamedTuple):
-    """An element that was read ahead of its row, with its random numbers; or what it raised."""
+    """A copy of an element that was read ahead of its row, with its random numbers; or what it raised."""
 
     element: Any
     index: Any
@@ -83,7 +83,7 @@ class StreamPart:
         if stream.is_near(numbers[0], self._shard.step):
             for position, element in stream.passed(numbers[0]):
                 if position == self._twice:
-                    self._kept[position] = _Kept(element, self._context.index)
+                    self._kept[position] = _Kept(copied(element), self._context.index)
         if self._reads_on:
             self._read_on(numbers)
 
@@ -92,7 +92,7 @@ class StreamPart:
         end = numbers[0] + (self._shard.world_size - self._shard.rank) * self._shard.rows
         for number in numbers:
             try:
-                self._kept[number] = _Kept(self._stream.element(number), self._context.index)
+                self._kept[number] = _Kept(copied(self._stream.element(number)), self._context.index)
             except End:
                 break
             except Exception as error:  # noqa: BLE001 - of the user's; it is raised in its place
@@ -112,7 +112,7 @@ class StreamPart:
             return self._given(kept)
         element = self._stream.element(number)
         if number == self._twice:
-            self._kept[number] = _Kept(*_copied((element, self._context.index)))
+            self._kept[number] = _Kept(copied(element), copied(self._context.index))
         return element
 
     def _given(self, kept: _Kept) -> Any:
@@ -122,10 +122,3 @@ class StreamPart:
         if self._reseeds:
             reseed(self._context)
         return kept.element
-
-
-def _copied(found: tuple[Any, Any]) -> tuple[Any, Any]:
-    try:
-        return copy.deepcopy(found)
-    except Exception:  # noqa: BLE001 - of objects of any package
-        return found

@@ -227,7 +227,8 @@ class Store:
         if where % REGION + size > room:
             raise TooLargeError(show_bytes(size))
         self._taken.append(_Taken(number, where, size, kind))
-        self._parts.extend(parts)
+        # A small one is kept beyond the next, which the iterable may write into the same memory; a large one is not.
+        self._parts.extend([b"".join(parts)] if size < SMALL else parts)
 
     @property
     def is_full(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from copy import copy
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch.utils.data
@@ -130,7 +130,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
         own = None if skipped is None else skipped.get("dataset")
         if own is None or self.num_workers:
             return epoch.torchs_own(_without(super().__iter__(), place.batches))
-        place.stream = opening.copied(self.dataset)  # some begin where they were loaded for ever
+        place.stream = opening.fresh(self.dataset)  # some begin where they were loaded for ever
         place.stream.load_state_dict(own)
         return epoch.torchs_own(iter(self._own_loader(place.stream, self._own_sizes(None), self.generator)))
 
@@ -260,7 +260,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
     def state_dict(self) -> dict[str, Any]:
         """Return where the program is in this loader's epochs, as JSON has it."""
         if self._resumed is not None:
-            return copy(self._resumed)  # nothing of it has been handed out
+            return deepcopy(self._resumed)  # nothing of it has been handed out
         place = self._place
         if place is None or place.is_over:
             place = self._next_place()
@@ -271,7 +271,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
         counts = {"epoch": place.epoch, "batches": place.batches, "samples": place.samples}
         drawn = {"base_seed": place.base_seed, "draws": draws.for_later(place.draws, is_amid=place.batches > 0)}
         found = {"version": VERSION, **counts, "batch_size": self.batch_size, "length": length, **drawn}
-        return found | self._streams_state(place)
+        return deepcopy(found | self._streams_state(place))
 
     def _streams_state(self, place: Place) -> dict[str, Any]:
         """Return where an IterableDataset is, in the workers or here, amid an epoch."""
@@ -288,7 +288,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
 
         Without ``generator=`` later epochs draw from torch's global generator, which is put where it was then.
         """
-        self._resumed = checked(state, self)
+        self._resumed = deepcopy(checked(state, self))
         draws.put_now(self._resumed["draws"])
 
 

@@ -49,6 +49,8 @@ class DeviceError(UnsendableError):
 class Batches:
     """Has ``collate_fn`` make batches, with their own random numbers, and makes bytes of them."""
 
+    takes_as_given = True  # elements of an iterable that fills the same memory again, too: as torch's
+
     def __init__(self, collate_fn: Callable[[Any], Any] | None, rows: int, room: int, *, alone: bool) -> None:
         """Make arrays of ``rows`` rows of up to ``room`` bytes; ``alone``: of one sample that is no batch."""
         self.collate_fn = collate_fn

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ringfeed._classes import copied
 from ringfeed._failure import NOT_CTRL_C, End, Kind, kind_of
 from ringfeed.data.base import packages_in
 from ringfeed.errors import SpecError, WorkerError
@@ -157,7 +158,10 @@ class CollateSource(TransformSource):
         """Have samples collected, a batch made of them, and then changed."""
         functions, writer, address = dataset.functions, reader.writer, reader.end.claim_address
         rows = reader.writer_of(Spec(Array((0,), "uint8")), (0,))
-        collector = _Collector(rows, self._taken(functions.transform), skips=self.skips)
+        take = self._taken(functions.transform)
+        if self.innermost.streams and not getattr(functions.collate_fn, "takes_as_given", False):
+            take = partial(_kept, take)
+        collector = _Collector(rows, take, skips=self.skips)
         fill = self.open_between(dataset.dataset, reader, collector)
         make = partial(self._collated, of_one(functions.collate_fn), reader, collector)
         change = None
@@ -198,6 +202,11 @@ class CollateSource(TransformSource):
         if isinstance(error, SpecError):
             _in_words(error, index, _batch_of(self, reader.end.indices))
         reader.failed(row, index, error)
+
+
+def _kept(make: Callable[[int, Any], Any], index: int, element: Any) -> Any:
+    """Return a copy of what is made of an iterable's element: the iterable may fill the same memory for the next."""
+    return copied(make(index, element))
 
 
 def _changed(apply: Callable[[int, Any], Any], index: int, sample: Any) -> Any:
@@ -265,8 +274,13 @@ class _Collector(Between):
 
     def bulk(self, claim_address: int, getitems: Callable[[list[int]], Any], context: Any, on_error: Any) -> bool:
         """Collect getitems(indices) for all rows of the claim."""
+
+        def listed(indices: list[int]) -> Any:
+            given = getitems(indices)  # a generator may fill the same memory for each
+            return given if isinstance(given, list | tuple) else [*map(copied, given)]
+
         self._on_error = on_error
-        return super().bulk(claim_address, getitems, context, self._note)
+        return super().bulk(claim_address, listed, context, self._note)
 
     def many(self, getitems: Callable[[list[int]], Any], context: Any, indices: Sequence[int]) -> list[Any]:  # type: ignore[override]
         """Collect getitems(indices), unless these are other than as many."""

@@ -11,12 +11,12 @@ collate_fn makes of several samples: see `collating`.
 
 from __future__ import annotations
 
-import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from ringfeed._classes import copied
 from ringfeed._failure import NOT_CTRL_C
 from ringfeed.data.base import packages_in
 from ringfeed.data.rows import Rows
@@ -53,7 +53,7 @@ class Trial(Preview):
     def __call__(self, sample: Any) -> Any:
         """Return what the spec of its samples can be learnt from; the dataset's own sample stays as it was."""
         self.packages |= packages_in(sample)
-        given = _copied(sample)
+        given = copied(sample)
         try:
             made = self._call(given)
         except (TypeError, AttributeError):  # perhaps of a number, which is an array in a slot
@@ -99,13 +99,6 @@ class AsIs(Preview):
         """Return what it makes of a batch that is not None."""
         self.packages |= packages_in(batch)
         return None if batch is None else self._call(batch)
-
-
-def _copied(sample: Any) -> Any:
-    try:
-        return copy.deepcopy(sample)
-    except Exception:  # noqa: BLE001 - of objects of any package
-        return sample
 
 
 def _is_whole(given: Any, sample: Any) -> bool:
@@ -215,7 +208,7 @@ class TransformSource(WrappedSource):
 
     def made(self, apply: Callable[[int, Any], Any], index: int, sample: Any) -> Any:
         """Return what a function that makes new samples makes of one, or of a whole batch; None for no batch."""
-        made = apply(index, _copied(sample) if self.copies else sample)
+        made = apply(index, copied(sample) if self.copies else sample)
         if made is None and not self.whole:
             message = (
                 f"{self.describe(index)}: transform returned None, expected a sample as of the first one; return it "
