@@ -16,7 +16,9 @@ import pytest
 
 import ringfeed
 import shared
+from forking import Child
 from ringfeed import ClosedError, SlotsHeldWarning, SpecError, StateError, SupersededError, WorkerError
+from ringfeed.sharing import mapping
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 ONCE = pytest.mark.once
@@ -328,3 +330,35 @@ def test_a_late_training_begins_with_the_next_epoch(share: shared.Share) -> None
     assert len(shared.numbers(batches)) == 11
     pairs = list(zip(shared.numbers(shared.first_of(one, late)), shared.expected(2)[12:], strict=True))
     assert all(found == wanted for found, wanted in pairs)
+
+
+# ---- forks ----
+
+
+@ONCE
+@pytest.mark.parametrize("old_kernel", [False, True])
+def test_a_forked_child_keeps_what_was_held(
+    share: shared.Share, monkeypatch: pytest.MonkeyPatch, *, old_kernel: bool
+) -> None:
+    """Its arrays stay as they were at the fork, whatever the parent does; what it writes is its own."""
+    if old_kernel:
+        monkeypatch.setattr(mapping, "_POPULATE_WRITE", -1)
+    (training,) = share.all(1, make=partial(shared.make, slots=4, samples=960))
+    batches = iter(training)
+    kept = [next(batches), next(batches)]
+    kept[1][0][0] = 7
+    before = [[leaf.copy() for leaf in batch] for batch in kept]
+
+    def deed() -> None:
+        for batch, its in zip(kept, before, strict=True):
+            for leaf, was in zip(batch, its, strict=True):
+                np.testing.assert_array_equal(leaf, was)
+        kept[0][0][...] = 1
+
+    child = Child(deed)
+    kept.clear()
+    for _ in range(40):
+        batch = next(batches)
+        assert shared.is_right(batch)
+    assert child.go() == 0
+    assert shared.is_right(batch)

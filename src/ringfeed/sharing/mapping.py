@@ -4,6 +4,9 @@ A page that the training writes to becomes a copy of its own, and no longer show
 pages are thrown away when the training lets go of the slot, or at the latest when it is lent the slot again:
 /proc/self/pagemap says which there are (Documentation/admin-guide/mm/pagemap.rst of the kernel). Where it cannot be
 read, all pages of the slot are mapped anew.
+
+A page that was not written to shows what workers write, in a forked child, too, whose arrays nobody waits for. So ahead
+of a fork all pages of slots that are lent become the training's own, and the child gets them as they are.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import weakref
 from contextlib import suppress
 
 import numpy as np
@@ -20,6 +24,7 @@ from ringfeed.system._system import Descriptor
 _ENTRY = 8  # bytes of pagemap for a page
 _FLAGS = 61  # bit 61: a page of the file; bit 62: swapped out; bit 63: present
 _OWN, _SWAPPED = 4, 2  # of these three bits: present, and not of the file; swapped out
+_POPULATE_WRITE = 23  # of madvise(2), as if a byte of each page was written; which Python's mmap does not name
 
 
 class Mapping:
@@ -36,6 +41,7 @@ class Mapping:
         self._pagemap: Descriptor | None = None
         with suppress(OSError):
             self._pagemap = Descriptor(os.open, "/proc/self/pagemap", os.O_RDONLY | os.O_CLOEXEC)
+        _mappings.add(self)
 
     def lend(self, slot: int, number: int) -> int:
         """Return where a slot begins, which shows the batch of this number."""
@@ -49,6 +55,16 @@ class Mapping:
         if self._users.get(slot) == number:
             self._forget_writes(slot)
             self._users[slot] = 0
+
+    def keep_for_child(self) -> None:
+        """Have what is lent be no longer what workers write later."""
+        for slot in [slot for slot, number in self._users.items() if number]:
+            start, size = slot * self._slot_size, self._slot_size
+            try:
+                self._memory.madvise(_POPULATE_WRITE, start, size)
+            except OSError:  # Linux before 5.14
+                pages = np.frombuffer(self._memory, np.uint8, size, start)[:: mmap.PAGESIZE]
+                pages |= 0
 
     def _address(self, slot: int) -> int:
         return self._base + slot * self._slot_size
@@ -67,3 +83,14 @@ class Mapping:
             return True
         flags = np.frombuffer(entries, np.uint64) >> np.uint64(_FLAGS)
         return len(flags) < pages or bool(((flags == _OWN) | (flags & np.uint64(_SWAPPED) > 0)).any())
+
+
+_mappings: weakref.WeakSet[Mapping] = weakref.WeakSet()
+
+
+def _before_fork() -> None:
+    for mapping in [*_mappings]:
+        mapping.keep_for_child()
+
+
+os.register_at_fork(before=_before_fork)
