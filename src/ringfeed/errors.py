@@ -8,7 +8,7 @@ RingfeedError
 │                                    never start
 ├── StallError       (TimeoutError)  no batch within ``timeout_s``
 ├── SlotsHeldError   (BufferError)   every slot is held by views the caller keeps, and none is left to copy from
-├── SupersededError  (RuntimeError)  a newer iterator of the same loader has taken over
+├── SupersededError  (RuntimeError)  a newer iterator or a loaded state has taken over
 ├── StateError       (ValueError)    a state is of another loader, or nothing can tell where the training loop is
 └── ClosedError      (ValueError)    the loader is closed
 
@@ -68,7 +68,7 @@ class SlotsHeldWarning(UserWarning):
 
 
 class SupersededError(RingfeedError, RuntimeError):
-    """``next()`` on an iterator after a newer one of the same loader was made."""
+    """``next()`` on an iterator after a newer one of the same loader was made, or a state was loaded."""
 
 
 class StateError(RingfeedError, ValueError):

@@ -425,11 +425,12 @@ class Loader(Generic[Batch_co]):
 
         Batch size and world size may be others, as may all that is not in the state; a loader with ``seed=None`` takes
         the seed of the state. `Buckets` needs the state's world size amid an epoch. StateError where dataset, order or
-        seed are others; with ``strict=False`` that is a warning, and the epoch begins anew.
+        seed are others; with ``strict=False`` that is a warning, and the epoch begins anew. An iterator that was made
+        before raises SupersededError at its next ``next()``.
         """
         place = self._identity.place(state, strict=strict)
         self._runner.set_seed(self._identity.seed(state))
-        self._position.go_to(place)
+        self._runner.go_to(place)
 
     def skip(self, *, batches: int) -> None:
         """Have the next ``iter()`` leave out so many batches more of its epoch.

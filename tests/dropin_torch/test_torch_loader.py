@@ -157,6 +157,25 @@ def test_samplers_give_torchs_order(kind: str) -> None:
     close(loaders[0])
 
 
+class OneList:
+    """A batch_sampler that fills one list again."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        one: list[int] = []
+        for number in range(0, 20, 2):
+            one[:] = number, number + 1
+            yield one
+
+
+def test_a_list_that_is_filled_again_is_read_as_it_was() -> None:
+    """Lists are drawn ahead of their batches, and each is a copy."""
+    loader = DataLoader(Of(pair), batch_sampler=OneList(), num_workers=1)
+    try:
+        assert [labels.tolist() for _, labels in loader] == [[n, n + 1] for n in range(0, 20, 2)]
+    finally:
+        close(loader)
+
+
 def test_the_global_generator_is_drawn_from_as_torch_does() -> None:
     """Without a generator, order and what the program draws afterwards are those of torch's DataLoader."""
     found = []

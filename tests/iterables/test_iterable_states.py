@@ -200,6 +200,33 @@ def test_a_state_that_does_not_change_says_nothing(monkeypatch: pytest.MonkeyPat
     assert states.refusal() == (0, why)
 
 
+def test_a_state_that_stays_after_a_load_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it says then is kept only when it changes, however it differs from the state that was loaded."""
+    counter, states = Counter(), kept(1)
+    monkeypatch.setattr(state_recorder, "now_ns", lambda: counter.now_ns)
+    counter.state_dict = lambda: {"at": 0}  # type: ignore[method-assign]
+    states.seed(0, [{"read": 40, "of": {"at": 40}}])
+    recorder = StateRecorder(states, 0, 0, ROWS, 4)
+    counter.at = 40
+    recorder.begin(counter, State(40, b'{"at":40}'))
+    read(counter, recorder, 100 * ROWS, each_ns=1)
+    assert states.find(0, 0, 10**6) is None
+    assert states.refusal() == (0, "is the same after 41 and after 61 elements, so it does not say where it is")
+
+
+def test_states_that_were_kept_go_with_their_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once one does not say where the iterable is, those of before are not used either."""
+    counter, states = Counter(), kept(1)
+    monkeypatch.setattr(state_recorder, "now_ns", lambda: counter.now_ns)
+    counter.state_dict = lambda: {"at": min(counter.at, 50)}  # type: ignore[method-assign]
+    recorder = StateRecorder(states, 0, 0, ROWS, 4)
+    recorder.begin(counter, None)
+    read(counter, recorder, 50, each_ns=1)
+    assert states.newest(0, [50]) == [{"read": 41, "of": {"at": 41}}]
+    read(counter, recorder, 100 * ROWS, each_ns=1)
+    assert states.newest(0, [10**6], [{"read": 0, "of": {"at": 0}}]) is None
+
+
 # ---- which iterables have states ----
 
 
@@ -322,9 +349,10 @@ def test_a_state_of_another_run_is_none() -> None:
     states.save(0, 0, State(9, b"1"), run)
     assert states.find(0, 0, 10) == State(8, b"2")
     states.refuse(0, "x" * HEAD)
-    assert states.run == run + 1
+    assert (states.run, states.find(0, 0, 10)) == (run + 1, None)
+    states.save(0, 0, State(9, b"3"))
     states.close()
-    assert (states.run, states.find(0, 0, 10)) == (run + 1, State(8, b"2"))
+    assert (states.run, states.find(0, 0, 10)) == (run + 1, State(9, b"3"))
 
 
 @pytest.mark.parametrize(

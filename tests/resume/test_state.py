@@ -311,16 +311,14 @@ def test_a_drawn_seed_is_that_of_the_state(how: dict[str, Any], strict: bool) ->
         assert digest(copies(iter(loader)) + copies(iter(loader))) == rest
 
 
-def test_an_epoch_under_way_keeps_its_seed() -> None:
-    """Only the next one has that of the state that was loaded."""
+def test_a_state_of_another_seed_amid_an_epoch() -> None:
+    """The next epoch has the seed of the state that was loaded last."""
     with loader_of("shuffled") as loader:
         first, second = (copies(iter(loader)) for _ in range(2))
     with loader_of("shuffled", seed=None, workers=2, start_method="fork") as loader:
         loader.load_state_dict({**loader.state_dict(), "seed": 5})
-        iterator = iter(loader)
-        some = copies(islice(iterator, 2))
+        assert digest(copies(islice(loader, 2))) == digest(first[:2])
         loader.load_state_dict({**loader.state_dict(), "seed": 6, "epoch": 1, "samples": 0})
-        assert digest(some + copies(iterator)) == digest(first)
         loader.load_state_dict({**loader.state_dict(), "seed": 5, "epoch": 1, "samples": 0})
         assert digest(copies(iter(loader))) == digest(second)
 
@@ -425,3 +423,242 @@ def test_hooks_that_have_run_too_often() -> None:
         )
         with pytest.raises(ringfeed.StateError, match=re.escape(message)):
             iter(loader)
+
+
+class Begun(Augmented):
+    """Samples that show how often its hooks have run, and in which order."""
+
+    def __init__(self) -> None:
+        super().__init__(12)
+        self.log = 1
+
+    def __getitem__(self, index: int) -> tuple[int, float]:
+        return index, float(self.log)
+
+    def on_epoch_begin(self) -> None:
+        self.log = (self.log * 3 + 1) % 1_000_003
+
+    def on_epoch_end(self) -> None:
+        self.log = (self.log * 5 + 2) % 1_000_003
+
+
+@pytest.mark.parametrize("broken_off", [(1, 9), (9, 1, 9), (1, 1, 9), (9, 1, 9, 1), (1, 1), (2,)])
+def test_the_hooks_of_epochs_that_were_broken_off_run_again(broken_off: tuple[int, ...]) -> None:
+    """``on_epoch_begin`` alone, where it ran alone."""
+    with ringfeed.Loader(Begun(), batch_size=4, workers=0) as loader:
+        for batches in broken_off:
+            copies(islice(loader, batches))
+        assert copies(islice(loader, 1))
+        iterator = iter(loader)
+        first = copies(islice(iterator, 1))
+        state = json.loads(json.dumps(loader.state_dict()))
+        whole = digest(first + copies(iterator) + copies(loader))
+    with ringfeed.Loader(Begun(), batch_size=4, workers=0) as loader:
+        loader.load_state_dict(state)
+        assert loader.state_dict() == state
+        assert digest(first + copies(loader) + copies(loader)) == whole
+
+
+def test_epochs_that_were_not_broken_off_here() -> None:
+    """Hooks that ran in another order cannot be undone."""
+    with ringfeed.Loader(Begun(), batch_size=4, workers=0) as loader:
+        for batches in (1, 1, 9):
+            copies(islice(loader, batches))
+        state = loader.state_dict()
+    assert state["broken_off"] == [[0, 2]]
+    with ringfeed.Loader(Begun(), batch_size=4, workers=0) as loader:
+        for batches in (1, 9):
+            copies(islice(loader, batches))
+        loader.load_state_dict(state)
+        with pytest.raises(ringfeed.StateError) as caught:
+            iter(loader)
+    assert str(caught.value) == (
+        "after 0 epochs 1 were broken off of this dataset's, and the state is of 2; make the dataset and the loader "
+        "anew, or give the dataset state_dict() and load_state_dict()"
+    )
+
+
+def test_a_state_without_epochs_that_were_broken_off_is_as_ever() -> None:
+    """As of releases that did not count them."""
+    with ringfeed.Loader(Begun(), batch_size=4, workers=0) as loader:
+        copies(loader)
+        next(iter(loader))
+        state = loader.state_dict()
+    assert {name: value for name, value in state.items() if name not in {"spec", "seed", "order"}} == {
+        "version": 1,
+        "epoch": 1,
+        "samples": 4,
+        "batch_size": 4,
+        "length": 12,
+        "world_size": 1,
+        "hooks": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"hooks": "1"}, "the state's hooks is '1', expected an int of 0 or more; it was changed since"),
+        (
+            {"broken_off": [[1]]},
+            "the state's broken_off is [[1]], expected a list of lists of two ints of 0 or more; it was changed since",
+        ),
+    ],
+    ids=["hooks", "broken off"],
+)
+def test_hooks_that_no_state_has(change: dict[str, Any], message: str) -> None:
+    """What is no count is refused where it is loaded."""
+    with ringfeed.Loader(Begun(), batch_size=4, workers=0) as loader, pytest.raises(ringfeed.StateError) as caught:
+        loader.load_state_dict({**loader.state_dict(), **change})
+    assert str(caught.value) == message
+
+
+def test_hooks_that_run_again_for_long_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After ``timeout_s`` an error says how far they are; the next iterator goes on from there."""
+    now_s = [0.0]
+    monkeypatch.setattr("ringfeed.resume.hooks.clock", lambda: now_s[0])
+
+    class Slow(Begun):
+        def on_epoch_end(self) -> None:
+            now_s[0] += 1.0
+
+    with ringfeed.Loader(Slow(), batch_size=4, workers=0, timeout_s=20) as loader:
+        loader.load_state_dict({**loader.state_dict(), "hooks": 30, "epoch": 30})
+        with pytest.raises(ringfeed.StateError) as caught:
+            iter(loader)
+        assert str(caught.value) == (
+            "the hooks of this dataset have run 21 times in 21.0 s, and the state is of 30; give the dataset "
+            "state_dict() and load_state_dict(), or raise timeout_s=20"
+        )
+        assert len(copies(loader)) == 3
+
+
+class Shrinking(Augmented):
+    """Has fewer samples after each epoch."""
+
+    def __init__(self, length: int = 20) -> None:
+        super().__init__(length)
+
+    def on_epoch_end(self) -> None:
+        self.length -= 3
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("settings", [{}, {"shuffle": True}, {"shuffle": True, "workers": 1, "backend": "thread"}])
+@pytest.mark.parametrize("stop", [4, 5, 6, 8, 9, 11])
+def test_a_hook_may_change_the_length(stop: int, settings: dict[str, Any], *, strict: bool) -> None:
+    """The state is of the dataset as its hooks have left it, and is compared when they have run again."""
+    settings = {"batch_size": 4, "workers": 0, **settings}
+    with ringfeed.Loader(Shrinking(), **settings) as loader:
+        whole = [batch[0].tolist() for _ in range(4) for batch in loader]
+    seen: list[Any] = []
+    with ringfeed.Loader(Shrinking(), **settings) as loader:
+        while len(seen) < stop:
+            seen += [batch[0].tolist() for batch in islice(loader, stop - len(seen))]
+        state = json.loads(json.dumps(loader.state_dict()))
+    with ringfeed.Loader(Shrinking(), **settings) as loader:
+        loader.load_state_dict(state, strict=strict)
+        while loader.epoch < 4:
+            seen += [batch[0].tolist() for batch in loader]
+    assert seen == whole
+
+
+def test_another_length_is_found_when_the_hooks_have_run() -> None:
+    """It is an error in place of the first batch or, if that is allowed, a warning and the epoch from its start."""
+    with ringfeed.Loader(Shrinking(), batch_size=4, workers=0) as loader:
+        copies(loader)
+        next(iter(loader))
+        state = loader.state_dict()
+    with ringfeed.Loader(Shrinking(30), batch_size=4, workers=0) as loader:
+        loader.load_state_dict(state)
+        with pytest.raises(ringfeed.StateError) as caught:
+            iter(loader)
+        assert str(caught.value) == (
+            "the state was taken with length 17, and this loader has length 27; give the dataset that the state was "
+            "taken with; or load it with strict=False, which begins epoch 1 anew"
+        )
+    with ringfeed.Loader(Shrinking(30), batch_size=4, workers=0) as loader:
+        loader.load_state_dict(state, strict=False)
+        with pytest.warns(UserWarning, match="this loader has length 27; .*; epoch 1 begins anew"):
+            batches = [batch[0].tolist() for batch in loader]
+        assert [number for batch in batches for number in batch] == [*range(27)]
+
+
+class Nominal:
+    """Says how many numbers it has, and has others."""
+
+    def __init__(self, says: int, has: int) -> None:
+        self.says, self.has = says, has
+
+    def __len__(self) -> int:
+        return self.says
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.has))
+
+
+class NominalLists(Nominal):
+    """The same, in lists of four."""
+
+    def __len__(self) -> int:
+        return (self.says + 3) // 4
+
+    def __iter__(self) -> Iterator[Any]:
+        return (list(range(at, min(at + 4, self.has))) for at in range(0, self.has, 4))
+
+
+KINDS: dict[str, Callable[[int, int], dict[str, Any]]] = {
+    "iterable": lambda says, has: {"dataset": Nominal(says, has), "batch_size": 4},
+    "sampler": lambda says, has: {"dataset": np.arange(99), "sampler": Nominal(says, has), "batch_size": 4},
+    "batch_sampler": lambda says, has: {"dataset": np.arange(99), "batch_sampler": NominalLists(says, has)},
+    "ranks": lambda says, has: {
+        "dataset": np.arange(99),
+        "sampler": Nominal(says, has),
+        "batch_size": 2,
+        "world_size": 2,
+        "uneven": "drop",
+    },
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("says", "has"), [(10, 40), (12, 40), (40, 40), (39, 39), (12, 13), (50, 40), (0, 8)])
+def test_what_len_says_ends_no_epoch(kind: str, says: int, has: int) -> None:
+    """A run that goes on from any batch has all that comes, though ``len()`` says more or less."""
+    settings = KINDS[kind](says, has)
+    with ringfeed.Loader(**settings, workers=0) as loader:
+        whole = [batch.tolist() for _ in range(2) for batch in loader]
+    for stop in range(1, len(whole) // 2 + 1):
+        with ringfeed.Loader(**settings, workers=0) as loader:
+            iterator = iter(loader)
+            seen = [next(iterator).tolist() for _ in range(stop)]
+            state = json.loads(json.dumps(loader.state_dict()))
+        with ringfeed.Loader(**settings, workers=0) as loader:
+            loader.load_state_dict(state)
+            while loader.epoch < 2:
+                seen += [batch.tolist() for batch in loader]
+        assert seen == whole
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("taken", [0, 2])
+def test_an_iterator_made_before_a_state_was_loaded_is_superseded(workers: int, taken: int) -> None:
+    """It does not go on from where it was made; the next one goes on from the state."""
+    with loader_of("sequential", workers=workers) as loader:
+        iterator = iter(loader)
+        for _ in range(3):
+            next(iterator)
+        state = loader.state_dict()
+    with loader_of("sequential", workers=workers) as loader:
+        iterator = iter(loader)
+        for _ in range(taken):
+            next(iterator)
+        loader.load_state_dict(state)
+        for _ in range(2):
+            with pytest.raises(ringfeed.SupersededError) as caught:
+                next(iterator)
+        assert str(caught.value) == (
+            "load_state_dict() has moved this loader since this iterator was made; make a new one, by iter()"
+        )
+        assert loader.state_dict() == state
+        assert [index for batch in loader for index in batch[0].tolist()] == [*range(30, LENGTH)]

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import warnings
 from functools import partial
 from itertools import islice, product
 from typing import TYPE_CHECKING, Any
@@ -350,6 +351,40 @@ def test_a_state_that_is_not_kept_is_told_once(case: str, way: str, log: Path) -
         loader.load_state_dict(state)
         seen += rows(loader)
     assert [number for number, _ in seen] == [*range(LENGTH)]
+
+
+class Stays:
+    """Numbers, whose state stays where they were begun once one was loaded."""
+
+    def __init__(self) -> None:
+        self.at, self.loaded = 0, False
+
+    def __iter__(self) -> Iterator[int]:
+        while self.at < 200:
+            self.at += 1
+            yield self.at - 1
+        self.at = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": 0 if self.loaded else self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at, self.loaded = state["at"], True
+
+
+def test_a_state_that_is_told_of_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that is stopped twice has each element once."""
+    monkeypatch.setattr("ringfeed.iterables.state_recorder.SHARE", 0)
+    seen, state = list[int](), dict[str, Any]()
+    for stop in (9, 9, 99):
+        with ringfeed.Loader(Stays(), batch_size=8, workers=0) as loader:
+            if state:
+                loader.load_state_dict(state)
+            seen += [number for batch in islice(loader, stop) for number in batch.tolist()]
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)
+                state = json.loads(json.dumps(loader.state_dict()))
+    assert seen == [*range(200)]
 
 
 class Misled(Counted):

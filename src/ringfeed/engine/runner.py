@@ -35,7 +35,11 @@ if TYPE_CHECKING:
     from ringfeed.engine.options import Options
     from ringfeed.orders.sampler import Sampler
     from ringfeed.orders.shard import Shard
+    from ringfeed.resume.place import Place
     from ringfeed.spec.builder import BuildBatch
+
+_BY_NEWER = "a newer iterator of this loader has taken over; finish one before you make the next"
+_BY_STATE = "load_state_dict() has moved this loader since this iterator was made; make a new one, by iter()"
 
 
 class EpochRunner:
@@ -46,7 +50,7 @@ class EpochRunner:
         self.source = source
         self.options = options
         self._sending = Sending(source, options)
-        self._hooks = Hooks(source)
+        self._hooks = Hooks(source, options.timeout_s)
         self._make_sampler = partial(source.sampler, shuffle=shuffle, sampler=sampler)
         with self._sending.as_before():
             order: Sampler = self._make_sampler()
@@ -68,6 +72,7 @@ class EpochRunner:
         """The number of the newest iterator."""
         self.unfinished: Callable[[], None] | None = None
         """Plans the rest of the epoch under way anew, where Ctrl-C has kept what began to do so from its end."""
+        self._superseded = _BY_NEWER  # why older iterators have had their time
         self._ended = 0  # the epoch id of the last iterator that came to its end
         self._closed = False
         self._unended: Engine | None = None  # the last engine, until it has stopped
@@ -90,12 +95,11 @@ class EpochRunner:
             raise
 
     def _begin(self, build: BuildBatch | None, keeps: object, *, wait_for_slots: bool) -> BatchIterator:
-        self.epoch_id += 1
-        self.unfinished = None
-        if self.engine is not None and not self._is_ahead(self.engine):
-            self.engine.cancel()  # before the hook, which may raise: C code does not look at the id here
+        self._supersede(_BY_NEWER)  # before the hook, which may raise: C code does not look at the id here
         if self._hooks.restore(self.position.next.hooks):
             self._renew_order()
+        if (place := self.position.next).check is not None:
+            self.position.next = place.check(place)
         hooks = self._hooks.now()
         self._run_hook("on_epoch_begin")
         self._check_open()  # the hook may have closed it, or another thread
@@ -118,6 +122,21 @@ class EpochRunner:
         position.enter(epoch)
         intake = engine.intake
         return BatchIterator(self, intake, self.epoch_id, progress, build, wait_for_slots=wait_for_slots, keeps=keeps)
+
+    def _supersede(self, why: str) -> None:
+        """Have no iterator that there is go on, but for the newest that is yet to be made."""
+        self.epoch_id += 1
+        self.unfinished, self._superseded = None, why
+        if self.engine is not None and not self._is_ahead(self.engine):
+            self.engine.cancel()
+
+    def go_to(self, place: Place) -> None:
+        """Begin the next epoch where a state was taken; iterators that there are have had their time."""
+        if self._forks != Forks.count:
+            return  # a forked child, where nothing begins
+        with self.lock:
+            self.position.go_to(place)
+            self._supersede(_BY_STATE)
 
     def _is_ahead(self, engine: Engine) -> bool:
         """Whether the engine has begun to read the next epoch, from its start."""
@@ -171,8 +190,7 @@ class EpochRunner:
 
     def _check_epoch_id(self, epoch_id: int) -> None:
         if epoch_id != self.epoch_id:
-            message = "a newer iterator of this loader has taken over; finish one before you make the next"
-            raise SupersededError(message)
+            raise SupersededError(self._superseded)
 
     def ready(self, epoch_id: int) -> bool:
         """Whether the next batch is there; raises what is raised for an iterator that has had its time."""

@@ -26,6 +26,8 @@ class RoundRobinSampler:
         self._iterables = iterables
         self._rows = rows
         self._is_planned = is_planned
+        self.ends_unsaid = not is_planned
+        """Whether there may be more than `length`, or fewer."""
         self._read_by: int | None = None  # the epoch that has read what can be read once
         self.pure = len(iterables) == 1  # the more is planned, the more is in vain when one ends
 

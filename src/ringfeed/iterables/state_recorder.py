@@ -31,7 +31,7 @@ class StateRecorder:
     def begin(self, owner: Any, state: State | None) -> None:
         """Take the states of ``owner``, if it has any, which was just begun, or brought to a state."""
         self._owner = owner
-        self._last = None if state is None else state.text
+        self._last: bytes | None = None
         self.go_on(0 if state is None else state.read)
 
     def pause(self) -> None:
@@ -53,7 +53,8 @@ class StateRecorder:
     def take(self, count: int) -> bytes | None:
         """Return the state ahead of the element of this number, unless it is not worth its time.
 
-        The first is only compared with the next: what does not change between two batches does not say where it is.
+        The first is only compared with the next: what does not change between two batches does not say where it is. So
+        it is, too, after a state was loaded: some iterables say for ever where they were begun.
         """
         began_ns = now_ns()
         if count - self._at < MOST_BATCHES * self._rows and began_ns - self._since_ns < SHARE * self._cost_ns:

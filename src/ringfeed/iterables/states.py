@@ -190,10 +190,14 @@ class StreamStates:
     # ---- as a loader's state has them ----
 
     def newest(self, epoch: int, counts: Sequence[int], others: Any = None) -> list[Any] | None:
-        """Return for each stream the newest state at or before its count, else that of ``others``; None: no stream."""
+        """Return for each stream the newest state at or before its count, else that of ``others``; None: no stream.
+
+        Where states of a stream cannot be kept, ``others`` are not to be trusted either.
+        """
         made = [_shown(self.find(stream, epoch, count)) for stream, count in enumerate(counts)]
         if others is not None:
-            made = [one or other for one, other in zip(made, others, strict=False)]
+            known = [None if self._told(stream) else one for stream, one in enumerate(others[: len(made)])]
+            made = [one or other for one, other in zip(made, known, strict=False)]
         return made if any(made) else None
 
     def seed(self, epoch: int, saved: Any) -> None:
@@ -208,7 +212,9 @@ class StreamStates:
     # ---- what the worker tells of a stream ----
 
     def refuse(self, stream: int, why: str) -> None:
-        """Note why a stream's states cannot be kept."""
+        """Note why a stream's states cannot be kept, and forget those that were."""
+        for begin in self._entries(stream):
+            self._memory[begin : begin + _ENTRY.size] = bytes(_ENTRY.size)
         text = why.encode()[: _RUN_AT - _TOLD_AT - _TOLD.size]
         at = stream * self._part + _TOLD_AT
         self._memory[at + _TOLD.size : at + _TOLD.size + len(text)] = text
@@ -216,13 +222,13 @@ class StreamStates:
 
     def refusal(self) -> tuple[int, str] | None:
         """Return the first stream whose states cannot be kept, and why."""
-        for stream in range(self._streams):
-            at = stream * self._part + _TOLD_AT
-            (size,) = _TOLD.unpack_from(self._memory, at)
-            if size:
-                begin = at + _TOLD.size
-                return stream, bytes(self._memory[begin : begin + size]).decode(errors="replace")
-        return None
+        told = ((stream, self._told(stream)) for stream in range(self._streams))
+        return next(((stream, why) for stream, why in told if why), None)
+
+    def _told(self, stream: int) -> str:
+        at = stream * self._part + _TOLD_AT
+        begin, (size,) = at + _TOLD.size, _TOLD.unpack_from(self._memory, at)
+        return bytes(self._memory[begin : begin + size]).decode(errors="replace")
 
     def note_skipped(self, stream: int, since_ns: int, done: int, total: int) -> None:
         """Note how far a stream has left out elements that were read before; ``since_ns=0``: it has come to the end."""

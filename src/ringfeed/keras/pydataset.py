@@ -148,14 +148,13 @@ class DatasetFeed:
             return None
         state = self.dataset.state_dict()
         try:
-            json.dumps(state)
+            return json.loads(json.dumps(state))  # which the dataset may go on changing
         except TypeError as error:
             message = (
                 f"state_dict() of the dataset (a {type(self.dataset).__name__}) holds what JSON has not ({error}); "
                 f"return numbers, strings, lists and dicts of them"
             )
             raise TypeError(message) from None
-        return state
 
     def restore(self, state: Any, epochs: int) -> None:
         """Have the dataset be as it was after so many epochs: by its own state, or by running its hooks once more."""

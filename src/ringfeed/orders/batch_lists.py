@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ringfeed._classes import class_names
+from ringfeed._classes import class_names, copied
 from ringfeed.orders.custom import REMEDY, ArrayEpoch, Custom, IteratedEpoch, checked_array, is_readable, order_of
 from ringfeed.orders.replay import Replay
 from ringfeed.orders.sampler import SeededSampler
@@ -81,6 +81,12 @@ class ListEpoch(IteratedEpoch):
         self._most = most
         self.most_ahead: int | None = getattr(lists, "most_ahead", None)
         """How many lists may be read beyond those that were handed out, where that is for the lists to say."""
+
+    def owned(self, given: Any) -> Any:
+        """Return a list that the user's code cannot change; numbers of an iterator are read now."""
+        if isinstance(given, str | tuple | range) or not is_readable(given):
+            return given
+        return copied(given) if hasattr(given, "__array__") else [*given]
 
     def take_batches(self, count: int) -> list[Indices]:
         """Return the next ``count`` lists; fewer at the end of the epoch. What is wrong with one ends it."""

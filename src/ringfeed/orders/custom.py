@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import operator
+import pickle
 import sys
 from collections import deque
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 
+from ringfeed._classes import copied
 from ringfeed.errors import StateError
 from ringfeed.orders.checks import check_at_most, check_fields
 from ringfeed.orders.replay import Replay
@@ -27,6 +29,7 @@ REPLAYED = 512  # numbers at a time
 REMEDY = "give the sampler state_dict() and load_state_dict(), or give an array"
 _END = object()
 MOST_STATES = 64  # of a source, that are kept; one goes on from an older one by reading
+MOST_STATES_SIZE = 2**26  # bytes of these, and one state in any case
 
 
 class Custom:
@@ -57,6 +60,11 @@ class Custom:
         self._spent: tuple[object, int] | None = None  # an iterator, and the epoch that read it
 
     @property
+    def may_exceed(self) -> bool:
+        """Whether there may be more numbers than `length`: iterables say what they like, arrays do not."""
+        return not hasattr(self._source, "__array__")
+
+    @property
     def length(self) -> int | None:
         """What ``len`` says of the source at this moment; None where it says nothing."""
         try:
@@ -70,7 +78,7 @@ class Custom:
         position = 0
         if state is not None:
             position = state["position"]
-            self._source.load_state_dict(state["of"])
+            self._source.load_state_dict(copied(state["of"]))  # which may keep it, and change it
         epoch = self._begin(number, position)
         epoch.go_to(start)
         return epoch
@@ -178,9 +186,10 @@ class IteratedEpoch(ArrayEpoch):
         self._ahead: list[Any] = []  # was read, and is not given yet
         self.error: Exception | None = None
         """What has ended it: raised again by whatever is read later."""
+        self._is_of_ints = False  # which nothing changes, so that many may be read at once
         self._look = look
-        self._first = None if look is None else {"position": position, "of": look()}
-        self._newest: deque[dict[str, Any]] = deque(maxlen=MOST_STATES)
+        self._first = None if look is None else _State.at(position, look)
+        self._newest: deque[_State] = deque(maxlen=MOST_STATES)
 
     def take(self, count: int) -> Indices:
         """Return the next numbers."""
@@ -195,13 +204,18 @@ class IteratedEpoch(ArrayEpoch):
 
     def note(self, count: int) -> None:
         """Keep the source's state after the next ``count`` of what was read, if it is there."""
-        if self._look is not None and (not (rest := self._ahead[count:]) or rest[0] is _END):
-            self._newest.append({"position": self.position + count, "of": self._look()})
+        if self._look is None or not all(one is _END for one in self._ahead[count : count + 1]):
+            return
+        if (found := _State.at(self.position + count, self._look)) is not None:
+            self._newest.append(found)
+        while len(self._newest) > 1 and sum(len(one.pickled) for one in self._newest) > MOST_STATES_SIZE:
+            self._newest.popleft()
 
     def state(self, position: int) -> dict[str, Any] | None:
         """Return the newest of the source's states that is of this position, or of one before it."""
         known = [*self._newest][::-1]  # at once: another thread may plan
-        return next((one for one in known if one["position"] <= position), self._first)
+        found = next((one for one in known if one.position <= position), self._first)
+        return None if found is None else {"position": found.position, "of": pickle.loads(found.pickled)}  # noqa: S301 - `_State.at`
 
     def go_to(self, start: int) -> None:
         """Read what comes before, once more."""
@@ -214,12 +228,34 @@ class IteratedEpoch(ArrayEpoch):
         if self.error is not None:
             raise self.error
         try:
-            self._ahead.extend(islice(self._numbers, max(count - len(self._ahead), 0)))  # what was read stays, by C
+            self._read(count)
         except BaseException as error:  # a generator that has raised, and is asked again, looks merely short
             self.error = error if isinstance(error, Exception) else self._interrupted(error)
             raise
         chunk = self._ahead[:count]
         return chunk[:-1] if chunk and chunk[-1] is _END else chunk
+
+    def _read(self, count: int) -> None:
+        """Read up to ``count``; each is a copy before the next is asked for, which may be the same object, changed.
+
+        By C: what was read stays, where Ctrl-C comes.
+        """
+        self._own_last()
+        while (missing := count - len(self._ahead)) > 0:
+            before = len(self._ahead)
+            self._ahead.extend(islice(self._numbers, missing if self._is_of_ints else 1))
+            if len(self._ahead) == before:
+                return
+            self._own_last()
+            self._is_of_ints = isinstance(self._ahead[-1], int | np.integer) or self._ahead[-1] is _END
+
+    def _own_last(self) -> None:
+        if self._ahead and not self._is_of_ints:
+            self._ahead[-1] = self.owned(self._ahead[-1])
+
+    def owned(self, given: Any) -> Any:
+        """Return what the user's code cannot change: numbers may be arrays without an axis."""
+        return copied(given) if hasattr(given, "__array__") else given
 
     def _interrupted(self, error: BaseException) -> Exception | None:
         """Return what is to be raised for a generator that Ctrl-C has ended before its time."""
@@ -229,6 +265,22 @@ class IteratedEpoch(ArrayEpoch):
             f"{type(error).__name__} has ended the generator that {self.name} is read from, at position "
             f"{self.position + len(self._ahead)}; load the state that the loader has now, or begin an epoch"
         )
+
+
+class _State(NamedTuple):
+    """A state of a source's own, as bytes: the source may go on changing what it has returned."""
+
+    position: int
+    pickled: bytes
+
+    @classmethod
+    def at(cls, position: int, look: Callable[[], Any]) -> _State | None:
+        """Ask for the state at a position; None for one that cannot be pickled, and so not be kept either."""
+        state = look()
+        try:
+            return cls(position, pickle.dumps(state, 5))
+        except Exception:  # noqa: BLE001 - of the user's classes
+            return None
 
 
 def order_of(source: Any, number: int, parameter: str, expected: str) -> Any:

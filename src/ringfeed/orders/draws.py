@@ -221,7 +221,7 @@ def checked_state(state: Any, count: int, alpha: float) -> dict[str, NDArray[Any
     expected = "expected what PrioritizedSampler.state_dict() returned"
     if not isinstance(state, Mapping):
         raise StateError(f"the sampler's state is a {type(state).__name__}, {expected}")
-    found = {name: np.asarray(state[name]) for name in SHAPES if name in state}
+    found = {name: np.array(state[name]) for name in SHAPES if name in state}
     for name, ndim in SHAPES.items():
         if name not in found or found[name].ndim != ndim or found[name].dtype.kind not in "if":
             _refuse(f"has no {name!r}", f"{expected}")

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
+from ringfeed._classes import copied
 from ringfeed.errors import StateError
 from ringfeed.orders.replay import Replay
 
 if TYPE_CHECKING:
     from ringfeed.data.base import Source
 
+clock = time.monotonic
+_REMEDY = "give the dataset state_dict() and load_state_dict()"
+
 
 class Hooks:
     """The hooks of one loader's dataset. What runs one returns whether the order may have changed."""
 
-    def __init__(self, source: Source) -> None:
-        """Run nothing yet."""
+    def __init__(self, source: Source, timeout_s: float | None) -> None:
+        """Run nothing yet; ``timeout_s``: how long running them again may take."""
         self._source = source
+        self._timeout_s = timeout_s
         self._ended = 0  # epochs whose hooks have run
+        self._begun = 0  # epochs since, of which on_epoch_begin has run alone
+        self._broken_off: dict[int, int] = {}  # the same of epochs that others came after, by those ended before
 
     def __bool__(self) -> bool:
         """Whether the dataset has any."""
@@ -26,38 +34,70 @@ class Hooks:
     def run(self, name: str) -> bool:
         """Call a hook of the dataset, if it has it."""
         changed = self._source.run_hook(name)
-        self._ended += name == "on_epoch_end"
+        if name == "on_epoch_begin":
+            self._begun += name in self._source.hooks
+        else:
+            if self._begun > 1:
+                self._broken_off[self._ended] = self._begun - 1
+            self._ended, self._begun = self._ended + 1, 0
         return changed
 
     def now(self) -> dict[str, Any] | None:
-        """Return what they have done to the dataset: its own state, or how often they have run; None without hooks."""
+        """Return what they have done to the dataset ahead of the next epoch; None without hooks.
+
+        That is the dataset's own state, or how often they have run: an epoch that was broken off had the first alone.
+        """
         dataset = self._source.given
         if not self:
             return None
         if _has_state(dataset):
-            return {"dataset": dataset.state_dict()}
-        return {"hooks": self._ended}
+            return {"dataset": copied(dataset.state_dict())}
+        broken_off = [*self._broken_off.items(), *([(self._ended, self._begun)] if self._begun else [])]
+        return {"hooks": self._ended} | ({"broken_off": [[*one] for one in broken_off]} if broken_off else {})
 
     def restore(self, done: dict[str, Any] | None) -> bool:
         """Have the dataset be as it was; without a state of its own, by running its hooks as often."""
         if not done:
             return False
         if "dataset" in done:
-            self._source.given.load_state_dict(done["dataset"])
+            self._source.given.load_state_dict(copied(done["dataset"]))
             return self._source.is_sized
-        if self._ended > done["hooks"]:
+        broken_off = dict(done.get("broken_off", ()))
+        self._check_before(done["hooks"], broken_off)
+        return self._run_again(done["hooks"], broken_off)
+
+    def _check_before(self, ended: int, broken_off: dict[int, int]) -> None:
+        """Raise StateError where hooks have run otherwise, which cannot be undone."""
+        anew = f"make the dataset and the loader anew, or {_REMEDY}"
+        if self._ended > ended:
+            message = f"the hooks of this dataset have run {self._ended} times, and the state is of {ended}; {anew}"
+            raise StateError(message)
+        for at, count in broken_off.items():
+            if at < self._ended and (here := self._broken_off.get(at, 0)) < count:
+                message = (
+                    f"after {at} epochs {here} were broken off of this dataset's, and the state is of {count}; {anew}"
+                )
+                raise StateError(message)
+
+    def _run_again(self, ended: int, broken_off: dict[int, int]) -> bool:
+        changed, since_s = False, clock()
+        told = Replay("the hooks of the dataset run", _REMEDY)
+        begins = "on_epoch_begin" in self._source.hooks
+        while True:
+            left = broken_off.get(self._ended, 0) + (self._ended < ended) - self._begun if begins else 0
+            if left <= 0 and self._ended == ended:
+                return changed
+            told.note(self._ended, ended)
+            self._check_time(clock() - since_s, ended)
+            changed |= self.run("on_epoch_begin" if left > 0 else "on_epoch_end")
+
+    def _check_time(self, passed_s: float, ended: int) -> None:
+        if self._timeout_s is not None and passed_s > self._timeout_s:
             message = (
-                f"the hooks of this dataset have run {self._ended} times, and the state is of {done['hooks']}; "
-                f"make the dataset and the loader anew, or give the dataset state_dict() and load_state_dict()"
+                f"the hooks of this dataset have run {self._ended} times in {passed_s:.1f} s, and the state is of "
+                f"{ended}; {_REMEDY}, or raise timeout_s={self._timeout_s:g}"
             )
             raise StateError(message)
-        changed = False
-        replay = Replay("the hooks of the dataset run", "give the dataset state_dict() and load_state_dict()")
-        while self._ended < done["hooks"]:
-            replay.note(self._ended, done["hooks"])
-            changed |= self.run("on_epoch_begin")
-            changed |= self.run("on_epoch_end")
-        return changed
 
 
 def _has_state(dataset: Any) -> bool:

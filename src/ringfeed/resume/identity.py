@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ringfeed._callers import callers_depth
+from ringfeed._classes import copied
 from ringfeed._units import shorten
 from ringfeed.errors import StateError
 from ringfeed.resume.place import Place
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
 VERSION = 1
 _COUNTS = ("version", "epoch", "samples")
+_OF_HOOKS = ("dataset", "hooks", "broken_off")
 _REMEDIES = {
     "length": "give the dataset that the state was taken with",
     "spec": "give the dataset that the state was taken with",
@@ -72,7 +75,8 @@ class Identity:
             state["sampler"] = place.state
         if place.streams is not None:
             state["streams"] = place.streams
-        return {**state, **(place.hooks or {})}
+        found: dict[str, Any] = copied({**state, **(place.hooks or {})})
+        return found
 
     def _tell_what_is_refused(self) -> None:
         epoch = self._position.under_way
@@ -89,12 +93,23 @@ class Identity:
     def place(self, state: Mapping[str, Any], *, strict: bool) -> Place:
         """Return the place of a state; StateError where it is of another loader, with ``strict``."""
         _check(state)
-        hooks = {name: state[name] for name in ("dataset", "hooks") if name in state} or None
+        state = copied(dict(state))
+        hooks = {name: state[name] for name in _OF_HOOKS if name in state} or None
         place = Place(state["epoch"], state["samples"], state.get("sampler"), hooks, state.get("streams"))
-        if (difference := self._difference(state)) is None:
-            self._position.sampler.check_state(place.samples, place.state)
+        if hooks is None or not self._source.hooks or hooks == self._position.hooks_now():
+            return self._checked(place, state, strict=strict)
+        # The dataset's length may be that of the state when its hooks have run.
+        check = partial(self._checked, state=state, strict=strict)
+        now = self._now()["length"]
+        return self._checked(place, {**state, "length": now}, strict=strict, has_length=False)._replace(check=check)
+
+    def _checked(self, place: Place, state: Mapping[str, Any], *, strict: bool, has_length: bool = True) -> Place:
+        """Return a place of this state, or the start of its epoch; StateError as `place` says."""
+        if (difference := self._difference(state, has_length=has_length)) is None:
+            if has_length:
+                self._position.sampler.check_state(state["samples"], state.get("sampler"))
             _check_streams(place, self._source.streams)
-            return place
+            return place._replace(check=None)
         if strict:
             message = f"{difference}; or load it with strict=False, which begins epoch {place.epoch} anew"
             raise StateError(message)
@@ -106,7 +121,7 @@ class Identity:
         found: int = state["seed"] if self._seed_is_drawn else self._source.seed
         return found
 
-    def _difference(self, state: Mapping[str, Any]) -> str | None:
+    def _difference(self, state: Mapping[str, Any], *, has_length: bool) -> str | None:
         now = self._now()
         if self._seed_is_drawn:
             now["seed"] = _count(state, "seed")
@@ -119,7 +134,9 @@ class Identity:
                 )
         if (other := self._other_ranks(state)) is not None:
             return other
-        length = self._position.sampler.length
+        sampler = self._position.sampler
+        may_exceed = getattr(sampler, "may_exceed", False) or getattr(sampler, "ends_unsaid", False)
+        length = None if may_exceed or not has_length else sampler.length
         if length is not None and state["samples"] > length:
             return f"the state is at sample {state['samples']} of an epoch of {length}; it was changed since"
         return None
@@ -151,6 +168,19 @@ def _check(state: Mapping[str, Any]) -> None:
         raise StateError(message)
     for name in _COUNTS:
         _count(state, name)
+    if "hooks" in state:
+        _count(state, "hooks")
+    pairs = state.get("broken_off", [])
+    if not isinstance(pairs, list) or not all(isinstance(one, list) and _are_counts(one) for one in pairs):
+        message = (
+            f"the state's broken_off is {shorten(repr(pairs))}, expected a list of lists of two ints of 0 or more; it "
+            f"was changed since"
+        )
+        raise StateError(message)
+
+
+def _are_counts(pair: list[Any]) -> bool:
+    return len(pair) == 2 and all(type(one) is int and one >= 0 for one in pair)  # noqa: PLR2004 - a pair
 
 
 def _count(state: Mapping[str, Any], name: str) -> int:

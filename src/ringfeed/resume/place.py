@@ -41,6 +41,7 @@ class Place(NamedTuple):
     state: Any = None  # what `Sampler.epoch` needs besides
     hooks: Any = None  # what the dataset's hooks had done to it ahead of this epoch: see `Hooks`
     streams: Any = None  # states of the iterables' own: see `StreamStates.newest`
+    check: Any = None  # returns the place, or another, when the hooks have run: see `Identity.place`
 
 
 class UnderWay(NamedTuple):
@@ -65,7 +66,9 @@ class UnderWay(NamedTuple):
             raise StateError(message)
         samples, left = given * self.shard.step, None
         if self.length is not None:
-            rest = max(self.length - self.begun.samples, 0)
+            # len() of a user's order may say less than the order has given.
+            end = max(self.length, getattr(self.order, "position", 0))
+            rest = max(end - self.begun.samples, 0)
             samples, left = min(samples, rest), self.shard.global_batches(rest)
         if self.progress.is_over or (left is not None and given >= left and not self.has_hooks):
             return Place(self.begun.epoch + 1)

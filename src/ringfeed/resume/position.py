@@ -37,7 +37,9 @@ class Position:
         place = self.next._replace(hooks=hooks)
         self.next = Place(place.epoch + 1)
         order = self.sampler.epoch(place.epoch, place.samples, place.state)
-        return UnderWay(place, order, progress, self.shard, self.sampler.length, bool(self._hooks), states)
+        # What len() of an iterable says is no more than that.
+        length = None if getattr(self.sampler, "ends_unsaid", False) else self.sampler.length
+        return UnderWay(place, order, progress, self.shard, length, bool(self._hooks), states)
 
     def enter(self, epoch: UnderWay) -> None:
         """Be in an epoch that has begun."""
@@ -91,7 +93,11 @@ class Position:
         found = self.next if now is None else now.place(batches)
         if found.samples == 0 and found.state is None:
             found = found._replace(state=getattr(self.sampler, "start_state", None))
-        return found if found.hooks is not None else found._replace(hooks=self._hooks.now())
+        return found if found.hooks is not None else found._replace(hooks=self.hooks_now())
+
+    def hooks_now(self) -> dict[str, Any] | None:
+        """Return what the dataset's hooks have done to it so far."""
+        return self._hooks.now()
 
     @property
     def _now(self) -> UnderWay | None:

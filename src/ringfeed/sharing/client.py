@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ringfeed._checks import MOST, check_count
+from ringfeed._classes import copied
 from ringfeed._failure import UsersErrors
 
 if TYPE_CHECKING:
@@ -121,7 +122,8 @@ class SharedLoader:
 
         A `Loader` goes on from it, too.
         """
-        return dict(self._joined.inbox.done.state)
+        found: dict[str, Any] = copied(self._joined.inbox.done.state)
+        return found
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Have the next ``iter()`` go on where ``state`` was taken; all trainings must load the same.
@@ -129,8 +131,9 @@ class SharedLoader:
         StateError, at the first ``next()``, where it is of another dataset, order or seed.
         """
         self._joined.check_open()
-        self._joined.wish = "state", dict(state)
-        self._joined.inbox.done.state = dict(state)  # where it is, until the first batch
+        kept = copied(dict(state))
+        self._joined.wish = "state", kept
+        self._joined.inbox.done.state = kept  # where it is, until the first batch
 
     # ---- into frameworks, each imported when it is asked for ----
 

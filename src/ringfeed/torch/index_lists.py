@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from torch.utils.data import BatchSampler
 
+from ringfeed._classes import copied
 from ringfeed.errors import RingfeedError
 from ringfeed.torch.draws import base_seed_of, state_of
 
@@ -71,8 +72,18 @@ class IndexLists:
         self.draw(count)
 
     def draw(self, count: int = 1) -> None:
-        """Draw so many lists."""
-        self._drawn.extend(islice(self._lists, count))  # one step, for Ctrl-C
+        """Draw so many lists; each is a copy before the next is drawn, which may be the same one, filled again."""
+        for _ in range(count):
+            self._own_last()
+            before = len(self._drawn)
+            self._drawn.extend(islice(self._lists, 1))  # one step, for Ctrl-C
+            if len(self._drawn) == before:
+                break
+        self._own_last()
+
+    def _own_last(self) -> None:
+        if self._drawn and not isinstance(self._drawn[-1], int | tuple):
+            self._drawn[-1] = copied(self._drawn[-1])
 
     def peek(self) -> Any:
         """Return the first list, which comes nevertheless; None where there is none."""
