@@ -165,6 +165,45 @@ def test_a_node_that_starts_no_actor_is_left_out(capfd: pytest.CaptureFixture[st
         wait_until(is_printed)  # node b may have read everything before a is tried for the third time
 
 
+@pytest.mark.parametrize("address", [None, "auto"])
+def test_a_cluster_that_another_user_names_is_not_joined(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, address: str | None
+) -> None:
+    """The file in which Ray keeps the newest cluster of the machine must be this user's, or root's."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    file = tmp_path / "ray" / "ray_current_cluster"
+    file.parent.mkdir()
+    file.write_text("head:6379\n")
+    asked = ringfeed.Ray(address=address)
+    assert asked.found_address() == "head:6379"
+    file.chmod(0o666)
+    with pytest.raises(PermissionError) as caught:
+        asked.found_address()
+    assert str(caught.value) == (
+        f"backend=ringfeed.Ray(...) without address=, and a file which all users may write names the Ray cluster of "
+        f"this machine: {file}; give the address= of the cluster's head"
+    )
+    file.chmod(0o644)
+    if not os.getuid():
+        os.chown(file, 65534, 65534)
+        with pytest.raises(PermissionError) as caught:
+            ringfeed.Loader(Samples(), batch_size=16, backend=asked)
+        assert str(caught.value) == (
+            f"backend=ringfeed.Ray(...) without address=, and a file of another user (uid 65534) names the Ray cluster "
+            f"of this machine: {file}; give the address= of the cluster's head"
+        )
+        monkeypatch.setenv("RAY_ADDRESS", "other:6379")
+        assert asked.found_address() == "other:6379"
+        monkeypatch.setenv("RAY_ADDRESS", "auto")
+        with pytest.raises(PermissionError):
+            asked.found_address()
+        monkeypatch.delenv("RAY_ADDRESS")
+    file.rename(tmp_path / "elsewhere")
+    file.symlink_to(tmp_path / "elsewhere")
+    assert asked.found_address() == ""
+
+
 def test_where_no_node_starts_an_actor_the_error_from_there_is_the_cause() -> None:
     """It says what to do."""
     with pytest.raises(WorkerError) as caught:

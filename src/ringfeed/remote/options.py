@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import stat
 import sys
 import warnings
 from dataclasses import dataclass
@@ -38,8 +39,8 @@ class Ray:
 
     workers: how many actors; "auto": as many as training waits for.
     num_cpus, resources: what each actor asks of its node, as in ``ray.remote``.
-    address: of the cluster; None: RAY_ADDRESS, or one that runs on this machine; "local" starts one with the loader,
-        and ends it with the loader.
+    address: of the cluster; None: RAY_ADDRESS, or one that this user or root has started on this machine; "local"
+        starts one with the loader, and ends it with the loader.
     runtime_env: of the actors, as in ``ray.init``: packages and modules that their nodes lack.
     bridges: how many processes connect; more than one where one is a limit (`stats` says so).
     private: whether each actor has its own writable copy of the dataset's large arrays, which are else read-only.
@@ -113,10 +114,9 @@ class Ray:
             raise ValueError(message)
 
     def found_address(self) -> str:
-        """Return the address of the cluster; empty where there is none."""
-        if self.address is not None:
-            return self.address
-        return os.environ.get("RAY_ADDRESS", "") or _address_here() or _newest_here()
+        """Return the address of the cluster; empty where there is none, PermissionError where another user names it."""
+        said = [one for one in (self.address, os.environ.get("RAY_ADDRESS")) if one not in {None, "", AUTO}]
+        return (said[0] if said else None) or _address_here() or _newest_here()
 
 
 def _check_amount(name: str, amount: object) -> None:
@@ -137,11 +137,24 @@ def _address_here() -> str:
 
 
 def _newest_here() -> str:
-    """Return the address of the cluster that was started last on this machine, where Ray keeps it."""
+    """Return the address of the cluster that was started last on this machine, where Ray keeps it.
+
+    Code is sent there, and so a file that another user may have written is none.
+    """
+    place = Path(os.environ.get("RAY_TMPDIR", "/tmp")) / "ray" / "ray_current_cluster"  # noqa: S108 - Ray's own
     try:
-        return (Path(os.environ.get("RAY_TMPDIR", "/tmp")) / "ray" / "ray_current_cluster").read_text().strip()  # noqa: S108 - Ray's own place
+        with open(place, opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW)) as file:
+            found, address = os.fstat(file.fileno()), file.read().strip()
     except OSError:
         return ""
+    if found.st_uid not in {0, os.getuid()} or found.st_mode & stat.S_IWOTH:
+        whose = "which all users may write" if found.st_uid == os.getuid() else f"of another user (uid {found.st_uid})"
+        message = (
+            f"backend=ringfeed.Ray(...) without address=, and a file {whose} names the Ray cluster of this machine: "
+            f"{place}; give the address= of the cluster's head"
+        )
+        raise PermissionError(message)
+    return address
 
 
 def checked(backend: object, source: Source, start_method: str, workers: object) -> Ray:

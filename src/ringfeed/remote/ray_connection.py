@@ -25,8 +25,7 @@ def connect(address: str) -> None:
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # else Ray writes one to the home of this user
         ray.init(address=LOCAL, include_dashboard=False, **quiet)
         return
-    if address != "auto":
-        _wait_for(address)
+    _wait_for(address)
     try:
         ray.init(address=address, **quiet)
     except RuntimeError as error:
