@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from glob import glob
 from pathlib import Path
 
 import numpy as np
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+from setuptools.command.sdist import sdist
 
 # Each module with the C files that are compiled into it. One without a .pyx is a library that TensorFlow opens; it is
 # built without TensorFlow, and looks up there what it calls.
@@ -40,7 +43,9 @@ SOURCES = {
 }
 # c11: the ring is written in its atomics. No -march=native: a wheel runs on other machines than its builder. -g0: what
 # debuggers read would be two thirds of a wheel, and a third of the time to build it.
-COMPILE = ["-std=c11", "-O3", "-g0", "-fvisibility=hidden", "-pthread"]
+COMPILE = ["-std=c11", "-O3", "-g0", "-fvisibility=hidden", "-pthread", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2"]
+# What is relocated is read-only before any code runs.
+LINK = ["-pthread", "-Wl,-z,relro", "-Wl,-z,now"]
 FLAGS = {
     # One rounding a step: a processor that multiplies and adds at once would differ from NumPy.
     "spec._writer": ["-ffp-contract=off"],
@@ -59,10 +64,33 @@ def extension(name: str, sources: str) -> Extension:
         depends=sorted(glob("cext/**/*.h", recursive=True) + glob("src/ringfeed/**/*.px[di]", recursive=True)),
         define_macros=[("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION")],
         extra_compile_args=[*COMPILE, *FLAGS.get(name, [])],
-        extra_link_args=["-pthread"],
+        extra_link_args=LINK,
         libraries=["dl"],
     )
 
 
+class WithoutRunpath(build_ext):
+    """Leaves out where the building interpreter has its own library, which its flags name."""
+
+    def build_extensions(self) -> None:
+        """Build with the compiler's own path of libraries."""
+        self.compiler.linker_so = [flag for flag in self.compiler.linker_so if not flag.startswith("-Wl,-rpath")]
+        super().build_extensions()
+
+
+class OfTracked(sdist):
+    """Leaves out what git does not track, in a clone: notes, secrets and data that lie beside the sources."""
+
+    def make_release_tree(self, base_dir: str, files: list[str]) -> None:
+        """Copy what is tracked of the files."""
+        if Path(".git").exists():
+            listed = subprocess.run(["git", "ls-files", "-z"], stdout=-1, text=True, check=True).stdout  # noqa: S607
+            files = [name for name in files if name in {*listed.split("\0")}]
+        super().make_release_tree(base_dir, files)
+
+
 # Elsewhere the package still installs, so that `import ringfeed` can say what is missing.
-setup(ext_modules=[extension(*pair) for pair in SOURCES.items()] if sys.platform == "linux" else [])
+setup(
+    ext_modules=[extension(*pair) for pair in SOURCES.items()] if sys.platform == "linux" else [],
+    cmdclass={"build_ext": WithoutRunpath, "sdist": OfTracked},
+)

@@ -12,6 +12,7 @@ import ringfeed
 from ringfeed import plan
 from ringfeed.cli.main import main
 from ringfeed.cli.place import load
+from watching import PATIENCE_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -192,6 +193,37 @@ def test_a_script_is_not_run_as_main(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for name in ("a_guarded_script", "beside_a_script"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     assert load("project/a_guarded_script.py:dataset") == [1, 2, 3]
+
+
+SAFE = """
+import os, sys
+dataset = [1.0, 2.0, 3.0]
+if os.getcwd() in sys.path:
+    sys.exit(7)
+"""
+NO_MODULE = (
+    "no module 'apart' on sys.path, and PYTHONSAFEPATH is set, so the current directory is not looked at; name "
+    "the file, as in apart.py:dataset, or put its folder on PYTHONPATH\n"
+)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 has no safe path")
+@pytest.mark.parametrize(
+    ("words", "status", "errors"),
+    [
+        (["plan", "apart.py:dataset"], 0, ""),
+        (["profile", "apart.py:dataset", "--seconds", "0.1"], 0, ""),
+        (["profile", "--script", "apart.py"], 2, "ringfeed profile: apart.py has ended, and read ne"),
+        (["plan", "apart:dataset"], 2, f"ringfeed plan: {NO_MODULE}"),
+        (["profile", "apart:dataset"], 2, f"ringfeed profile: {NO_MODULE}"),
+    ],
+)
+def test_a_safe_path_is_left_as_it_is(words: list[str], status: int, errors: str, tmp_path: Path) -> None:
+    """With PYTHONSAFEPATH no command imports from the current directory, nor from a script's; the error names a way."""
+    tmp_path.joinpath("apart.py").write_text(SAFE)
+    command = [sys.executable, "-P", "-m", "ringfeed", *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert (done.returncode, done.stderr[: len(errors)]) == (status, errors)
 
 
 def test_scripts_that_cannot_be_had(

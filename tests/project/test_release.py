@@ -5,6 +5,8 @@ from __future__ import annotations
 import calendar
 import io
 import re
+import shutil
+import subprocess
 import sys
 import tarfile
 import time
@@ -65,11 +67,53 @@ def test_two_sdists_are_the_same(tmp_path: Path) -> None:
         assert [(archive.extractfile(member) or io.BytesIO()).read() for member in archive] == [b"one", b"two"]
 
 
+def test_an_sdist_has_only_what_git_tracks(tmp_path: Path) -> None:
+    """What lies untracked in a clone, below a folder that is packed whole, stays there."""
+    tools = [*map(str, (ROOT / "build").glob("tools-*/bin/python")), sys.executable]
+    if not (ROOT / "setup.py").exists() or not shutil.which("git") or not any(map(builds, tools)):
+        pytest.skip("needs setup.py, git and setuptools>=77, as make test has them")
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "MANIFEST.in", "src/ringfeed/__init__.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "page.md").write_text("a page")
+    for words in (["init", "-q"], ["add", "."]):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)  # noqa: S607
+    (tmp_path / "docs" / "password.txt").write_text("a secret")
+    (tmp_path / "src" / "ringfeed" / "scratch.py").write_text("a try")
+    hook = "from setuptools import build_meta; build_meta.build_sdist('dist')"
+    subprocess.run([next(filter(builds, tools)), "-I", "-c", hook], cwd=tmp_path, check=True, stdout=-1, stderr=-2)
+    (sdist,) = (tmp_path / "dist").iterdir()
+    names = archives.names(sdist)
+    assert {"docs/page.md", "src/ringfeed/__init__.py", "setup.py"} <= names
+    assert not names & {"docs/password.txt", "src/ringfeed/scratch.py"}
+    assert not [name for name in names if ".egg-info" in name]  # which would name them
+
+
+def builds(python: str) -> bool:
+    """Whether an interpreter has what an sdist is made with."""
+    probe = "import numpy, setuptools; assert int(setuptools.__version__.split('.')[0]) >= 77"
+    return not subprocess.run([python, "-I", "-c", probe], check=False, stderr=-3).returncode
+
+
+@pytest.mark.skipif(not shutil.which("readelf"), reason="no readelf")
+def test_extensions_look_nowhere_for_libraries_and_are_read_only_once_relocated() -> None:
+    """No folder of the machine that built them is in them, and all of their symbols are bound before they run."""
+    found = [*Path(ringfeed.__file__).parent.rglob("*.so")]
+    assert len(found) > 15
+    for extension in found:
+        said = subprocess.run(["readelf", "-dlW", extension], stdout=-1, text=True, check=True).stdout  # noqa: S607
+        assert "RUNPATH" not in said, extension
+        assert "RPATH" not in said, extension
+        assert "GNU_RELRO" in said, extension
+        assert "BIND_NOW" in said, extension
+
+
 def test_the_time_of_a_release() -> None:
     """It is the day of the newest version of the changelog, and cibuildwheel is told the same."""
     seconds = archives.seconds_of(CHANGELOG)
     assert seconds == int(re.findall(r'SOURCE_DATE_EPOCH = "(\d+)"', (ROOT / "pyproject.toml").read_text())[0])
-    day = re.findall(r"^## \S+ \((.*)\)$", CHANGELOG, re.MULTILINE)[0]
+    day = re.findall(r"^## \S+ \((\d.*)\)$", CHANGELOG, re.MULTILINE)[0]
     assert seconds == calendar.timegm(time.strptime(day, "%Y-%m-%d"))
 
 
@@ -83,8 +127,8 @@ def test_a_changelog_without_a_date() -> None:
 
 
 def test_one_version_everywhere() -> None:
-    """The package, the newest heading of the changelog and the citation say the same."""
-    (heading, *_) = re.findall(r"^## (\S+)", CHANGELOG, re.MULTILINE)
+    """The package, the newest heading of the changelog that has a date and the citation say the same."""
+    (heading, *_) = re.findall(r"^## (\S+) \(\d", CHANGELOG, re.MULTILINE)
     citation = (ROOT / "CITATION.cff").read_text()
     assert [heading, *re.findall(r"^version: (\S+)", citation, re.MULTILINE)] == [ringfeed.__version__] * 2
     assert f"({re.findall(r'date-released: .(.{10}).', citation)[0]})" in CHANGELOG

@@ -17,7 +17,8 @@ def load(place: str) -> Any:
     """Return the dataset that ``place`` names, calling it if it is a function or a class without indices.
 
     Of a module the current directory is looked at first, as ``python -m`` does. A script is imported by its name, so
-    that what stands below ``if __name__ == "__main__":`` does not run. ValueError where nothing is named.
+    that what stands below ``if __name__ == "__main__":`` does not run. With PYTHONSAFEPATH nothing is looked at first,
+    as in Python. ValueError where nothing is named.
     """
     file, _, path = place.rpartition(":")
     if not (file and path):
@@ -31,10 +32,26 @@ def load(place: str) -> Any:
     return found() if is_maker else found
 
 
+def look_first(folder: str) -> None:
+    """Have imports look into a folder first, unless PYTHONSAFEPATH (or ``python -P``) forbids it."""
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path.insert(0, folder)
+
+
 def _module(name: str) -> ModuleType:
-    if os.getcwd() not in sys.path and "" not in sys.path:  # noqa: PTH109 - sys.path holds strings
-        sys.path.insert(0, os.getcwd())  # noqa: PTH109
-    return importlib.import_module(name)
+    here = os.getcwd()  # noqa: PTH109 - sys.path holds strings
+    if here not in sys.path and "" not in sys.path:
+        look_first(here)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name.partition(".")[0] or here in sys.path or "" in sys.path:
+            raise
+        message = (
+            f"no module {name!r} on sys.path, and PYTHONSAFEPATH is set, so the current directory is not looked at; "
+            f"name the file, as in {name.replace('.', os.sep)}.py:dataset, or put its folder on PYTHONPATH"
+        )
+        raise ValueError(message) from None
 
 
 def _script(file: Path) -> ModuleType:
@@ -50,7 +67,7 @@ def _script(file: Path) -> ModuleType:
             raise ValueError(message)
         return sys.modules[name]
     if folder not in sys.path:
-        sys.path.insert(0, folder)
+        look_first(folder)
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         message = f"{str(file)!r} is no script of Python: its name does not end in .py"

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from ringfeed._callers import frame_above, frames_by_thread, users_frame
 from ringfeed._progress import showing
 from ringfeed.cli.loaders import is_loader, subject_of
+from ringfeed.cli.place import look_first
 from ringfeed.errors import RingfeedError
 from ringfeed.profiling.deadline import Backstop
 from ringfeed.profiling.subject import profile_subject
@@ -198,7 +199,7 @@ def _run(script: Path, words: Sequence[str]) -> str:
     """Run a script as ``python`` does; returns how it ended, if not by its last line or after the profile."""
     argv, path = sys.argv, [*sys.path]
     sys.argv = [*words]
-    sys.path.insert(0, str(script.resolve().parent))
+    look_first(str(script.resolve().parent))
     try:
         runpy.run_path(str(script), run_name="__main__")
     except ProfiledExit:
