@@ -21,7 +21,7 @@ from datasets import Oracle, check, drain
 from ringfeed._process import Finalizer
 from ringfeed.engine.batches import BatchIterator
 from ringfeed.ring.segment import Segment
-from watching import pool_of
+from watching import PATIENCE_S, pool_of
 
 PROGRAM = str(Path(interrupts.__file__))
 
@@ -80,7 +80,7 @@ def test_a_forking_loader_does_not_hold_up_another_threads_popen(captured: bool)
     with ringfeed.Loader(Oracle(20), batch_size=4, workers=1, start_method="fork") as loader:
         iterator = iter(loader)
         gate.opened.set()
-        run.join(30)
+        run.join(PATIENCE_S)
         is_over = not run.is_alive()
         assert drain(iterator) == list(range(20))
     run.join(120)

@@ -17,7 +17,7 @@ from datasets import Oracle
 from ringfeed.frameworks.base import Epochs
 from ringfeed.orders._repeated import Repeated
 from ringfeed.orders.rng import installed
-from watching import wait_until
+from watching import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -355,7 +355,7 @@ def test_ctrl_c_at_any_line_of_the_border(of: str) -> None:
     """Wherever it comes between two epochs, no batch and no epoch is lost."""
     expected = epochs(2)
     for line in range(2000):
-        with loader_of(timeout_s=10) as loader:
+        with loader_of(timeout_s=PATIENCE_S) as loader:
             epochs_of = loader if of == "a loader" else Epochs(loader._stream, loader._begin_epoch)
             batches = epochs_of.repeat(2)
             seen = contents(islice(batches, 6))

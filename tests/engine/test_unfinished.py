@@ -15,6 +15,7 @@ from points import ALL, Points
 from ringfeed.keras.pydataset import DatasetFeed
 from ringfeed.loader import runner_of
 from ringfeed.workers.process import WorkerProcess
+from watching import PATIENCE_S
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # or each worker would import this module
 pytestmark = [pytest.mark.once, pytest.mark.usefixtures("nothing_left")]
@@ -66,7 +67,7 @@ def check_pass(feed: DatasetFeed, number: int) -> int:
 
 def test_a_hook_amid_a_pass() -> None:
     """At each point: the rest of the pass is as the hook has made the dataset, or as it was; the next is as it is."""
-    feed = DatasetFeed(Counting(), backend="thread", workers=1, timeout_s=20)
+    feed = DatasetFeed(Counting(), backend="thread", workers=1, timeout_s=PATIENCE_S)
     with feed.loader:
         for number in range(1, 1 + check_pass(feed, ALL)):
             check_pass(feed, number)
@@ -75,7 +76,7 @@ def test_a_hook_amid_a_pass() -> None:
 
 def test_workers_that_were_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that is started in the place of one that was not told has the new dataset, and no ticket of the old."""
-    feed = DatasetFeed(Counting(), workers=1, start_method="fork", timeout_s=20)
+    feed = DatasetFeed(Counting(), workers=1, start_method="fork", timeout_s=PATIENCE_S)
     with feed.loader:
         batches = feed.begin()
         seen = [read(next(batches)) for _ in range(BEFORE)]

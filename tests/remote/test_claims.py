@@ -19,6 +19,7 @@ from ringfeed.remote.filled import Filled, Packed, failed
 from ringfeed.ring import _ring
 from ringfeed.ring.segment import Segment
 from ringfeed.spec.spec import Spec
+from watching import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -153,7 +154,7 @@ def test_what_is_broken_off_is_published_at_once(bridge: Bridge) -> None:
     bridge.ring.cancel()
     bridge.plan(2)
     fresh: list[Claim] = []
-    until_ns = _ring.now_ns() + 30 * S
+    until_ns = _ring.now_ns() + int(PATIENCE_S) * S
     while len(fresh) < 4 and _ring.now_ns() < until_ns:
         bridge.ring.look()  # as the consumer does when it is woken: it binds what has drained
         if (claim := bridge.claims.next(10**6)) is not None:
@@ -163,7 +164,7 @@ def test_what_is_broken_off_is_published_at_once(bridge: Bridge) -> None:
     assert not any(bridge.claims.land(claim, answer()) for claim in held)
     assert all(bridge.claims.land(claim, answer()) for claim in fresh)
     bridge.ring.stop()
-    watcher.join(30)
+    watcher.join(PATIENCE_S)
     assert not watcher.is_alive()
     assert bridge.claims.next(0) is None
     assert bridge.claims.next(1) is None

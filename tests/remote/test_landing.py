@@ -15,6 +15,7 @@ from ringfeed.remote.private import PrivateSlot
 from ringfeed.ring import _ring
 from ringfeed.workers import backends
 from ringfeed.workers.pool import Pool
+from watching import PATIENCE_S
 
 if TYPE_CHECKING:
     from ringfeed.workers.pool import PoolConfig
@@ -60,7 +61,7 @@ class Loopback(Pool):
 
     def stop(self) -> None:
         super().stop()
-        self._thread.join(10)
+        self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive()
         for actor in self.actors:
             actor.close()

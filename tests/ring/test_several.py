@@ -13,6 +13,7 @@ from ringfeed.monitor._snapshot import Observer
 from ringfeed.ring import _ring
 from ringfeed.ring.segment import Segment
 from ringfeed.spec.spec import Array, Spec
+from watching import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -77,9 +78,9 @@ def test_breaks_wake_a_worker_that_holds_tickets(ring: _ring.Ring, act: Callable
     seen = worker.breaks
     assert worker.wait_break(seen, 1000) == seen
     found: list[int] = []
-    thread = threading.Thread(target=lambda: found.append(worker.wait_break(seen, 60 * S)))
+    thread = threading.Thread(target=lambda: found.append(worker.wait_break(seen, 3600 * S)))
     thread.start()
     act(ring)
-    thread.join(30)
+    thread.join(PATIENCE_S)
     assert found == [worker.breaks]
     assert found != [seen]

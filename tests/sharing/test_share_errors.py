@@ -18,7 +18,7 @@ import ringfeed
 import shared
 from ringfeed import ClosedError, SpecError, StallError, WorkerError
 from ringfeed.sharing import names
-from watching import wait_until
+from watching import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -305,8 +305,10 @@ def test_too_few_come(share: shared.Share) -> None:
         f"share(name={share.name!r}): 1 of 2 trainings have come within 5 s (pid {os.getpid()}); start the others, or "
         "give ranks= and timeout_s= as they are"
     )
-    other = iter(share.join(timeout_s=5))
-    assert next(batches)[1].tolist() == next(other)[1].tolist()
+    other = share.join(timeout_s=5)
+    for training in (one, other):
+        training._joined.connection._timeout_s = PATIENCE_S
+    assert next(batches)[1].tolist() == next(iter(other))[1].tolist()
 
 
 def test_a_forked_child(share: shared.Share) -> None:

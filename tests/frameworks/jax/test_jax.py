@@ -30,7 +30,7 @@ from frameworks import (
     with_lease,
 )
 from ringfeed.data.base import packages_in
-from watching import wait_until
+from watching import PATIENCE_S, wait_until
 
 jax = pytest.importorskip("jax", reason="jax is not installed")
 jnp = jax.numpy
@@ -354,7 +354,7 @@ def test_a_step_longer_than_a_second_is_waited_for() -> None:
         busy(numbers, times).block_until_ready()
         spent = time.monotonic() - began
     for keeps in (False, True):
-        with make((X[:96],), slots=2, timeout_s=40) as loader:
+        with make((X[:96],), slots=2, timeout_s=PATIENCE_S) as loader:
             gate, kept = busy(numbers, times), []
             for (x,) in loader.to_jax():
                 total(x, gate)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import ringfeed
+from watching import PATIENCE_S
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 sets = torch.utils.data
@@ -93,7 +94,7 @@ def test_datasets_are_taken_as_they_are(kind: str) -> None:
 def test_stacked_datasets_keep_their_structure() -> None:
     """A StackDataset of names gives dicts."""
     stacked = sets.StackDataset(pair=Pairs(), label=sets.TensorDataset(torch.arange(ROWS)))
-    with ringfeed.Loader(stacked, batch_size=ROWS, workers=1, timeout_s=40) as loader:
+    with ringfeed.Loader(stacked, batch_size=ROWS, workers=1, timeout_s=PATIENCE_S) as loader:
         (batch,) = loader.to_torch()
     assert torch.equal(batch["pair"][0], X)
     assert batch["label"][0].tolist() == list(range(ROWS))
