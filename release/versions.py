@@ -19,10 +19,17 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 LINES, PAGE = ROOT / "release" / "versions.jsonl", ROOT / "docs" / "versions.md"
 MARKS = "<!-- versions:begin -->", "<!-- versions:end -->"
-BESIDE = ("tensorflow", "keras", "torch", "jax", "numpy", "ringfeed")
+BESIDE = ("tensorflow", "keras", "torch", "jax", "ray", "numpy", "ringfeed")
 """Packages whose versions a line has."""
 HEAD = "| | Python | NumPy | beside it | tests passed | failed | left out | run |\n|---|---|---|---|---:|---:|---:|---|"
-TITLES = {"tensorflow": "TensorFlow", "keras": "Keras", "torch": "torch", "jax": "JAX", "core": "The core alone"}
+TITLES = {
+    "tensorflow": "TensorFlow",
+    "keras": "Keras",
+    "torch": "torch",
+    "jax": "JAX",
+    "ray": "Ray",
+    "core": "The core alone",
+}
 
 
 def number(version: str) -> tuple[int, ...]:
@@ -53,8 +60,8 @@ def counted(report: Path) -> dict[str, int]:
     return {"passed": total - failed - skipped, "failed": failed, "skipped": skipped}
 
 
-def note(framework: str, python: str, found: dict[str, str], report: Path, seconds: float) -> None:
-    """Append the line of a cell that has run."""
+def note(framework: str, python: str, found: dict[str, str], report: Path, seconds: float) -> int:
+    """Append the line of a cell that has run; returns how many tests failed."""
     commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, stdout=-1, text=True, check=True)  # noqa: S607
     line = {
         "framework": framework,
@@ -67,6 +74,7 @@ def note(framework: str, python: str, found: dict[str, str], report: Path, secon
         "date": time.strftime("%Y-%m-%d"),
     }
     append(line)
+    return int(line["failed"])
 
 
 def append(line: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ import faulthandler
 import gc
 import os
 import signal
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import hypothesis
@@ -38,17 +39,53 @@ hypothesis.settings.load_profile("house")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add what the Makefile asks for."""
     parser.addoption("--first-parameters", action="store_true", help="run each test with its first parameters alone")
+    parser.addoption("--passed", type=Path, help="note in this file what has passed, and leave out what is noted there")
 
 
-@pytest.hookimpl(trylast=True)  # behind -m
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what differs from another test by its parameters alone."""
-    if not config.getoption("first_parameters"):
-        return
-    first = {item.nodeid.partition("[")[0]: item for item in reversed(items) if not item.get_closest_marker("skip")}
-    chosen = {*first.values()}
+def _spare_spawn(items: list[pytest.Item]) -> None:
+    """Mark a test with spawn as long where another start method has the same: each worker is an interpreter anew."""
+    names = {item.nodeid for item in items}
+    for item in items:
+        others = {item.nodeid.replace("spawn", method) for method in ("fork", "forkserver")} - {item.nodeid}
+        if not others.isdisjoint(names):
+            item.add_marker("long")
+
+
+@pytest.hookimpl(wrapper=True)  # round -m
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
+    """Leave out what differs from another test by its parameters alone, and what has passed before."""
+    _spare_spawn(items)
+    yield
+    chosen = {*items}
+    if config.getoption("first_parameters"):
+        found = {item.nodeid.partition("[")[0]: item for item in reversed(items) if not item.get_closest_marker("skip")}
+        chosen = {*found.values()}
+    passed: Path | None = config.getoption("passed")
+    if passed is not None and passed.exists():
+        names = {*passed.read_text().splitlines()}
+        chosen = {item for item in chosen if item.nodeid not in names}
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = [item for item in items if item in chosen]
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Note what has passed."""
+    passed: Path | None = session.config.getoption("passed")
+    if passed is not None:
+        passed.parent.mkdir(parents=True, exist_ok=True)
+        with passed.open("a") as file:
+            file.writelines(f"{name}\n" for name in _passed - _failed)
+
+
+_passed, _failed = set[str](), set[str]()
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Keep the names of tests that pass, and of those that fail: at their end, too."""
+    if report.failed:
+        _failed.add(report.nodeid)
+    elif report.when == "call" and report.passed:
+        _passed.add(report.nodeid)
 
 
 def pytest_collection_finish() -> None:

@@ -30,6 +30,8 @@ from workloads.workload import Window, Workload, make, touch
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.long
+
 
 def stamped() -> Workload:
     """A workload of two fields, four samples a batch."""

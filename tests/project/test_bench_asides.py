@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.long
+
 
 def walked(batches: list[tuple[Any, ...]]) -> asides.Epoch:
     """Return an epoch of four batches of two samples in which these came."""

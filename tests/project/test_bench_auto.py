@@ -17,6 +17,8 @@ from harness import machine  # noqa: E402
 from report import page  # noqa: E402
 from studies import auto  # noqa: E402
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def _in_no_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,8 @@ from devices.common import PAGEABLE, PINNED, Scale
 from report import page, tables
 from studies import device_copy
 
+pytestmark = pytest.mark.long
+
 BENCH = Path(__file__).parents[2] / "bench"
 TINY = """
 import json, sys

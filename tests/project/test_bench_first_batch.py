@@ -7,10 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 BENCH = Path(__file__).parents[2] / "bench"
 sys.path.insert(0, str(BENCH))
 
 from studies import first_batch  # noqa: E402
+
+pytestmark = pytest.mark.long
 
 
 def test_a_short_run(tmp_path: Path) -> None:

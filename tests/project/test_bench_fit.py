@@ -24,6 +24,8 @@ from workloads.photographs import PHOTOGRAPHS
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.long
+
 CASE = "fit/jax/input-bound"
 
 

@@ -23,6 +23,8 @@ from workloads import workload as workloads
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.long
+
 
 def write(file: Path, records: list[dict[str, Any]]) -> Path:
     """Return the file, with these lines in it."""

@@ -15,6 +15,8 @@ sys.path.append(str(BENCH))
 
 from studies import gaps, recovery  # noqa: E402
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.parametrize("case", gaps.CASES)
 def test_each_case_kills_and_measures(case: str, tmp_path: Path) -> None:

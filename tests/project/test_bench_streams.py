@@ -11,7 +11,7 @@ import pytest
 
 BENCH = Path(__file__).parents[2] / "bench"
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.long]
 
 
 def test_a_short_run(tmp_path: Path) -> None:

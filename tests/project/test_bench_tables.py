@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pytest
 
 BENCH = Path(__file__).parents[2] / "bench"
 sys.path.append(str(BENCH))
 
 from report import page, tables  # noqa: E402
 
-if TYPE_CHECKING:
-    import pytest
+pytestmark = pytest.mark.long
 
 MACHINE = {"cpu": "CPU", "cores": 2, "kernel": "6.1"}
 COMMON = {"commit": "0123456789ab", "versions": {"numpy": "2.4.6"}}

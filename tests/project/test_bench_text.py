@@ -9,6 +9,8 @@ import pytest
 
 import warm
 
+pytestmark = pytest.mark.long
+
 pytest.importorskip("tensorflow")
 BENCH = Path(__file__).parents[2] / "bench"
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 pytest.importorskip("torch", reason="torch is not installed")
 STUDY = Path(__file__).parents[2] / "bench" / "studies" / "torch_door.py"
 

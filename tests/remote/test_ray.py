@@ -32,7 +32,7 @@ QUICK = {"RAY_worker_niceness": "0"}  # or actors would start after all else tha
 pytestmark = [
     pytest.mark.once,
     pytest.mark.timeout(600),
-    pytest.mark.skipif(bool(why_not), reason=f"{why_not}: make test-remote"),
+    pytest.mark.skipif(bool(why_not), reason=f"{why_not}: make test-all"),
 ]
 
 

@@ -62,7 +62,7 @@ def test_an_example_runs(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.skipif(bool(cluster.why_not()), reason=f"{cluster.why_not()}: make test-remote")
+@pytest.mark.skipif(bool(cluster.why_not()), reason=f"{cluster.why_not()}: make test-all")
 def test_all_examples_run_on_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     """One after another, on a cluster of this machine."""
     with cluster.start(1, cpus=64, environment={"RAY_worker_niceness": "0"}) as found:

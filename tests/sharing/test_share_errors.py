@@ -308,7 +308,8 @@ def test_too_few_come(share: shared.Share) -> None:
     other = share.join(timeout_s=5)
     for training in (one, other):
         training._joined.connection._timeout_s = PATIENCE_S
-    assert next(batches)[1].tolist() == next(iter(other))[1].tolist()
+    others = iter(other)
+    assert next(batches)[1].tolist() == next(others)[1].tolist()
 
 
 def test_a_forked_child(share: shared.Share) -> None:
