@@ -109,7 +109,7 @@ class RayFleet:
                 one["Resources"],
                 int(one["Resources"].get("object_store_memory", 0)),
             )
-            for one in ray.nodes()  # type: ignore[no-untyped-call]
+            for one in ray.nodes()
             if one["Alive"]
         ]
 
