@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ringfeed._process import Forks
 from ringfeed.errors import ClosedError, StallError, WorkerError
-from ringfeed.system import channel as channels
+from ringfeed.sharing.names import hear, tell
 
 if TYPE_CHECKING:
     from ringfeed.system._system import Descriptor
@@ -63,7 +63,7 @@ class Connection:
             while self._unsent:
                 message = self._unsent.popleft()
                 try:
-                    channels.send(self._channel, message)
+                    tell(self._channel, message)
                 except BlockingIOError:
                     self._unsent.appendleft(message)
                     return
@@ -78,7 +78,7 @@ class Connection:
             self._send()
             left_s = max(deadline - time.monotonic(), 0) if wait else 0
             try:
-                return channels.receive(self._channel, min(left_s, UNSENT_S) if self._unsent else left_s)
+                return hear(self._channel, min(left_s, UNSENT_S) if self._unsent else left_s)
             except TimeoutError:
                 if not wait:
                     return None

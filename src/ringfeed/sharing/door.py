@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal
 
 from ringfeed._failure import decode
-from ringfeed.errors import StallError, WorkerError
+from ringfeed.errors import SpecError, StallError, WorkerError
 from ringfeed.sharing.client import SharedLoader
 from ringfeed.sharing.connection import HOST_S, Connection
 from ringfeed.sharing.epoch import Joined
-from ringfeed.sharing.names import bind, check_name, connect
+from ringfeed.sharing.host_loader import SharedInfo
+from ringfeed.sharing.names import bind, check_name, connect, hear, tell
 from ringfeed.sharing.terms import Cut, Terms, rank_of
 from ringfeed.spec.spec import Spec
-from ringfeed.system import channel as channels
 from ringfeed.system.interpreter import explained, start_interpreter
 from ringfeed.system.memory import keep_standard_descriptors
 from ringfeed.transport.shared_dataset import pack, to_shared_memory
@@ -22,9 +23,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ringfeed.loader import Loader
-    from ringfeed.sharing.host_loader import SharedInfo
     from ringfeed.system._system import Descriptor
 
+_REFUSALS: dict[str, type[Exception]] = {
+    "ValueError": ValueError,
+    "SpecError": SpecError,
+    "PermissionError": PermissionError,
+    "OSError": OSError,
+}
 SOON_S = 0.02  # between two looks for a host that another process starts, or that is about to end
 
 
@@ -49,11 +55,11 @@ def share(  # noqa: PLR0913 - the public parameters
     One loader, one dataset and one pool of workers serve all of them, in a process of their own that no training is the
     parent of. It ends, with its workers, when the last training has left or died. Abstract sockets of this user carry a
     message of a few hundred bytes a batch; arrays lie over the loader's slots. So it works under torchrun, mpirun and
-    from several shells, in one network namespace.
+    from several shells, in one container: one network, pid, user and mount namespace.
 
     make_loader: a function without arguments that returns a `Loader` of at least 3 slots. It is sent to the host
         process as a dataset is sent to workers, and called there once, by the first training alone.
-    name: of letters, digits, ".", "_" and "-". Names belong to a user; no file is made.
+    name: of letters, digits, ".", "_" and "-". Names belong to a user in a container; no file is made.
     ranks: how many trainings share it. No epoch begins before all of them have come.
     mode: "broadcast": each training gets each batch whole. A batch that is written to is the writer's own: the others
         do not see it. "split": each gets the rows of its rank, of what is the global batch: the loader's ``batch_size``
@@ -75,7 +81,8 @@ def share(  # noqa: PLR0913 - the public parameters
     when the last training has let go of it. Errors of samples are raised in each training, in their place.
 
     ValueError for a join with other parameters than the first, and for one more than ``ranks``; PermissionError for
-    another user's socket; ShipError where make_loader cannot be sent. What make_loader raises is raised in each.
+    another user's socket, or another container's; ShipError where make_loader cannot be sent; OSError where the host
+    has no descriptor left. What make_loader raises is raised in each.
     WorkerError where the host process was killed: batches that are held stay valid.
     """
     from ringfeed import __version__  # noqa: PLC0415 - as the package may be half imported
@@ -99,7 +106,10 @@ def _join(
     deadline = time.monotonic() + terms.timeout_s
     while True:
         channel, has_made = _find_host(make_loader, terms)
-        answer = None if channel is None else _greet(channel, ("join", terms, rank, spec), deadline, has_made=has_made)
+        answer = None
+        if channel is not None:
+            join = ("join", asdict(terms), rank, None if spec is None else repr(spec))
+            answer = _greet(channel, join, terms, deadline, has_made=has_made)
         if channel is not None and answer is not None:
             return _admitted(channel, answer, terms)
         if time.monotonic() > deadline:
@@ -122,7 +132,7 @@ def _find_host(make_loader: Callable[[], Any], terms: Terms) -> tuple[Descriptor
         sent = to_shared_memory(pack(make_loader, "make_loader"))
         assert sent is not None  # there was none before it
         try:
-            channels.send(channel, ("make", terms, sent.manifest()), sent.fds)
+            tell(channel, ("make", asdict(terms), sent.manifest()), sent.fds)
         finally:
             sent.close()
         _start(listener)
@@ -136,13 +146,12 @@ def _start(listener: Descriptor) -> None:
 
 
 def _greet(
-    channel: Descriptor, join: tuple[str, Terms, Any, Any], deadline: float, *, has_made: bool
+    channel: Descriptor, join: object, terms: Terms, deadline: float, *, has_made: bool
 ) -> tuple[str, Any] | None:
     """Ask to join; returns the answer, or None where the host has ended meanwhile, which this one has not started."""
-    terms = join[1]
     try:
-        channels.send(channel, join)
-        answer, _ = channels.receive(channel, max(deadline - time.monotonic(), 0))
+        tell(channel, join)
+        answer, _ = hear(channel, max(deadline - time.monotonic(), 0))
     except TimeoutError:
         channel.close()
         message = f"share(name={terms.name!r}): make_loader has not returned within {terms.timeout_s:.0f} s"
@@ -159,9 +168,12 @@ def _greet(
 def _admitted(channel: Descriptor, answer: tuple[str, Any], terms: Terms) -> tuple[Connection, SharedInfo]:
     kind, content = answer
     if kind == "welcome":
-        share = f"share(name={terms.name!r})"
-        return Connection(channel, share, content.host, terms.timeout_s + HOST_S), content
+        share, info = f"share(name={terms.name!r})", SharedInfo.unpacked(content)
+        return Connection(channel, share, info.host, terms.timeout_s + HOST_S), info
     channel.close()
-    error = content if kind == "refused" else decode(content).error
+    if kind == "refused":
+        name, text = content
+        raise _REFUSALS[name](text)
+    error = decode(content).error
     assert error is not None
     raise error

@@ -11,6 +11,7 @@ from ringfeed._callers import callers_depth
 from ringfeed._failure import decode, users_frames
 from ringfeed.errors import ClosedError, SlotsHeldWarning, SupersededError
 from ringfeed.sharing.messages import Inbox
+from ringfeed.sharing.names import packed_state
 from ringfeed.spec._fields import Fields
 from ringfeed.spec.array import copy_of
 
@@ -80,6 +81,8 @@ class Joined:
         self.break_off(self.epoch_id)
         self.epoch_id += 1
         wish, self.wish = self.wish, None
+        if wish is not None and wish[0] == "state":
+            wish = "state", packed_state(wish[1])
         self.connection.tell("ask", self.epoch_id, wish)
         return SharedEpoch(self, self.epoch_id, build)
 

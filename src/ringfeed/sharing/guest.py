@@ -2,44 +2,38 @@
 
 from __future__ import annotations
 
-import os
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ringfeed.sharing.names import peer_of
+from ringfeed.sharing.names import identify, peer_of, tell
 from ringfeed.sharing.trainings import Training
-from ringfeed.system import channel as channels
-from ringfeed.system._system import Descriptor
 
 if TYPE_CHECKING:
     from ringfeed.sharing.host_loader import Held
     from ringfeed.sharing.terms import Terms
     from ringfeed.sharing.trainings import Sent
-    from ringfeed.spec.spec import Spec
+    from ringfeed.system._system import Descriptor
 
 
 class Guest:
     """A connection, and the process behind it."""
 
     def __init__(self, channel: Descriptor) -> None:
-        """Know the process by its pidfd, where it can be seen from here."""
+        """Know the process by its pidfd; PermissionError and ProcessLookupError as of `identify`."""
         self.channel = channel
-        self.peer = peer_of(channel.fileno())
-        self.training = Training(self.peer.pid)
+        peer = peer_of(channel.fileno())
+        self.pidfd = identify(channel.fileno(), peer)
+        self.training = Training(peer.pid)
         self.asks: Terms | None = None  # to be let in, with these
-        self.expects: Spec | None = None  # of samples
+        self.expects: str | None = None  # of samples: what a spec of theirs shows
         self.has_joined = False
         self.has_left = False  # and holds arrays yet, which need no host
         self.is_broken = False
         self._last: tuple[int, object] = 0, None
-        self.pidfd: Descriptor | None = None
-        with suppress(OSError):
-            self.pidfd = Descriptor(os.pidfd_open, self.peer.pid)
 
     def send(self, message: object, fds: tuple[int, ...] = ()) -> None:
         """Send at once; a process that does not read even the few messages that there are counts as gone."""
         try:
-            channels.send(self.channel, message, fds)
+            tell(self.channel, message, fds)
         except OSError:
             self.is_broken = True
 

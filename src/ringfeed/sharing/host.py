@@ -6,6 +6,7 @@ first: a process that it has forked may hold a copy of the connection.
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import signal
@@ -14,25 +15,27 @@ import threading
 import time
 import traceback
 import warnings
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ringfeed._failure import encode
-from ringfeed.errors import ClosedError, SlotsHeldWarning, SpecError
+from ringfeed.errors import ClosedError, SlotsHeldWarning
 from ringfeed.loader import stream_of
 from ringfeed.sharing.flow import Flow
 from ringfeed.sharing.guest import Guest
 from ringfeed.sharing.host_loader import HostLoader
-from ringfeed.sharing.names import accept
-from ringfeed.system import channel as channels
+from ringfeed.sharing.names import accept, hear, listen, packed_state, tell, unpacked_state
+from ringfeed.sharing.terms import Terms
 from ringfeed.system._system import Descriptor
 from ringfeed.transport.shared_dataset import unpack
 
 if TYPE_CHECKING:
-    from ringfeed.sharing.terms import Terms
     from ringfeed.sharing.trainings import Sent, Training
-    from ringfeed.spec.spec import Spec
 
 TICK_MS = 100
+AT_ONCE = 64  # connections that are accepted before trainings are heard: other users may connect without end
+_FULL = {errno.EMFILE, errno.ENFILE}
+_VERBS = ("want", "took", "free", "ask", "break_off")  # of `Flow`, that a training says
 FIRST_S = 30.0  # for the training that has started this process to say what to do
 END_S = 10.0  # for the loader to close; its workers end with this process anyway
 
@@ -45,6 +48,8 @@ class Host:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the trainings' Ctrl-C ends them, and they end this
         warnings.simplefilter("ignore", SlotsHeldWarning)  # the trainings give their own
         self._listener = Descriptor(lambda: listener)
+        self._spare = Descriptor(os.dup, listener)  # given up for a moment, to refuse one where there is no other
+        listen(self._listener)
         self._guests: list[Guest] = []
         self._changed = threading.Condition()
         self._terms: Terms | None = None
@@ -84,8 +89,7 @@ class Host:
         poller.register(self._listener.fileno(), select.POLLIN)
         for guest in self._guests:
             poller.register(guest.channel.fileno(), select.POLLIN)
-            if guest.pidfd is not None:
-                poller.register(guest.pidfd.fileno(), select.POLLIN)
+            poller.register(guest.pidfd.fileno(), select.POLLIN)
         ready = {fd for fd, _ in poller.poll(TICK_MS)}
         with self._changed:
             if self._listener.fileno() in ready:
@@ -93,26 +97,50 @@ class Host:
             for guest in [*self._guests]:
                 if guest.channel.fileno() in ready:
                     self._listen(guest)
-                is_dead = guest.pidfd is not None and guest.pidfd.fileno() in ready
-                if is_dead or guest.is_broken:
+                if guest.pidfd.fileno() in ready or guest.is_broken:
                     self._drop(guest)
             if self._flow is not None:
                 self._flow.tick()
             self._changed.notify_all()
 
     def _accept(self) -> None:
-        while (channel := accept(self._listener)) is not None:
-            guest = Guest(channel)
-            if guest.peer.uid == os.getuid():
-                self._guests.append(guest)
-            else:
-                guest.send(("refused", PermissionError(f"this share belongs to uid {os.getuid()}")))
+        """Take in what has connected; processes of other users and containers are refused before they are heard."""
+        for _ in range(AT_ONCE):
+            try:
+                channel = accept(self._listener)
+            except OSError as error:
+                if error.errno not in _FULL:
+                    raise
+                self._refuse_one()
+                return
+            if channel is None:
+                return
+            with suppress(ProcessLookupError):
+                self._take_in(channel)
+
+    def _take_in(self, channel: Descriptor) -> None:
+        try:
+            self._guests.append(Guest(channel))
+        except PermissionError as error:
+            _refuse(channel, "PermissionError", f"this share belongs to uid {os.getuid()}, and this is {error}")
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            _refuse(channel, "OSError", _NO_ROOM)
+
+    def _refuse_one(self) -> None:
+        """Refuse the next connection where this process has no descriptor left for it."""
+        self._spare.close()
+        with suppress(OSError):
+            if (channel := accept(self._listener)) is not None:
+                _refuse(channel, "OSError", _NO_ROOM)
+        self._spare = Descriptor(os.dup, self._listener.fileno())
 
     def _listen(self, guest: Guest) -> None:
         """Handle what a training has sent."""
         try:
             while True:
-                (verb, *content), fds = channels.receive(guest.channel, 0)
+                (verb, *content), fds = hear(guest.channel, 0)
                 self._handle(guest, verb, content, fds)
         except TimeoutError:
             return
@@ -124,8 +152,8 @@ class Host:
 
     def _handle(self, guest: Guest, verb: str, content: list[Any], fds: list[Descriptor]) -> None:
         flow, training = self._flow, guest.training
-        if verb == "make":
-            self._terms = content[0]
+        if verb == "make" and self._terms is None:
+            self._terms = Terms(**content[0])
             self._welcome()
             self._pump = threading.Thread(target=self._run_loader, args=(content[1], fds), daemon=True)
             self._pump.start()
@@ -134,11 +162,11 @@ class Host:
         elif verb == "retire" and flow is not None:
             guest.has_left = True
             flow.retire(training)
-        elif flow is not None:
+        elif flow is not None and guest.has_joined and verb in _VERBS:
             getattr(flow, verb)(training, *content)
 
-    def _join(self, guest: Guest, terms: Terms, rank: int | None, spec: Spec | None) -> None:
-        guest.training.rank, guest.asks, guest.expects = rank, terms, spec
+    def _join(self, guest: Guest, terms: dict[str, Any], rank: int | None, spec: str | None) -> None:
+        guest.training.rank, guest.asks, guest.expects = rank, Terms(**terms), spec
         self._welcome()
 
     def _welcome(self) -> None:
@@ -154,18 +182,19 @@ class Host:
     def _answer(self, guest: Guest, asks: Terms) -> tuple[str, Any] | None:
         assert self._terms is not None
         if (difference := self._terms.differs(asks)) is not None:
-            return "refused", ValueError(difference)
+            return "refused", ["ValueError", difference]
         if self._failed is not None:
             return "failed", self._failed
         if self._flow is None or self._is_deserted:
             return None
-        if guest.expects not in {None, self._info.spec}:
-            return "refused", SpecError(
+        if guest.expects not in {None, repr(self._info.spec)}:
+            text = (
                 f"share(name={asks.name!r}) hands out samples of {self._info.spec!r}, and this training expects "
-                f"{guest.expects!r}; give the others' make_loader, or another name"
+                f"{guest.expects}; give the others' make_loader, or another name"
             )
+            return "refused", ["SpecError", text]
         refusal = self._flow.join(guest.training)
-        return ("welcome", self._info) if refusal is None else ("refused", ValueError(refusal))
+        return ("welcome", self._info.packed()) if refusal is None else ("refused", ["ValueError", refusal])
 
     def _drop(self, guest: Guest) -> None:
         """Forget a connection."""
@@ -250,7 +279,8 @@ class Host:
     def _wish_of(self, asked: list[Training]) -> Any:
         """Return where the epoch is to begin; trainings that ask for another place get an error."""
         assert self._host_loader is not None
-        wishes = [None if training.asked is None else training.asked.wish for training in asked]
+        given = [None if training.asked is None else training.asked.wish for training in asked]
+        wishes = [None if wish is None else (wish[0], unpacked_state(wish[1])) for wish in given]
         # One that has come in the place of another, and begins anew, does not decide for those that go on.
         decide = [wish for training, wish in zip(asked, wishes, strict=True) if training.epoch] or wishes
         first = next((wish for wish in decide if not self._host_loader.is_next(wish)), None)
@@ -275,13 +305,13 @@ class Host:
                 lease, rows = next(batches)
             except StopIteration:
                 with self._changed:
-                    flow.end(host_loader.loader.state_dict())
+                    flow.end(packed_state(host_loader.loader.state_dict()))
                 return
             except ClosedError:
                 raise
             except Exception as error:  # noqa: BLE001 - the loader's, for the trainings, in its place
                 with self._changed:
-                    flow.fail(encode(error), host_loader.loader.state_dict())
+                    flow.fail(encode(error), packed_state(host_loader.loader.state_dict()))
                 continue
             with self._changed:
                 flow.add(host_loader.hold(lease), host_loader.content(lease, rows))
@@ -291,6 +321,15 @@ class Host:
 def _still(trainings: list[Training], asks: list[Any]) -> list[Training]:
     """Return the trainings that ask for the same as before; the others have broken it off meanwhile, and asked anew."""
     return [training for training, ask in zip(trainings, asks, strict=True) if training.asked is ask]
+
+
+_NO_ROOM = "the host process of this share has no descriptor left for one more; raise RLIMIT_NOFILE (ulimit -n)"
+
+
+def _refuse(channel: Descriptor, error: str, text: str) -> None:
+    """Say why a process is not let in, and close its connection."""
+    with channel, suppress(OSError):
+        tell(channel, ("refused", [error, text]))
 
 
 def _shown(wish: Any) -> str:

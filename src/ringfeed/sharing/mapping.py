@@ -5,8 +5,8 @@ pages are thrown away when the training lets go of the slot, or at the latest wh
 /proc/self/pagemap says which there are (Documentation/admin-guide/mm/pagemap.rst of the kernel). Where it cannot be
 read, all pages of the slot are mapped anew.
 
-A page that was not written to shows what workers write, in a forked child, too, whose arrays nobody waits for. So ahead
-of a fork all pages of slots that are lent become the training's own, and the child gets them as they are.
+A page that was not written to shows what workers write. The host does not wait for arrays of a child that the training
+forks. So ahead of a fork all pages of slots that are lent become the training's own: the child gets them as they are.
 """
 
 from __future__ import annotations

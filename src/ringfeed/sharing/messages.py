@@ -11,6 +11,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from ringfeed.sharing.mapping import Mapping
+from ringfeed.sharing.names import unpacked_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,7 +67,7 @@ class Inbox:
         """Return the next message, waiting for it as long as the host may take."""
         found = self._receive(wait=False)
         while found is None:
-            self._connection.tell("want", self.done.serial, frozenset(lease.number for lease in self._leases))
+            self._connection.tell("want", self.done.serial, [lease.number for lease in self._leases])
             found = self._receive(wait=True)
         return found
 
@@ -81,7 +82,8 @@ class Inbox:
             if fds and content["segment"] != self._segment:
                 self._mapping = Mapping(fds[0].fileno(), self._slot_size)
                 self._segment = content["segment"]
-            self._opened = Message(serial, kind, epoch_id, content, content.get("state", self.done.state))
+            state = unpacked_state(content["state"]) if "state" in content else self.done.state
+            self._opened = Message(serial, kind, epoch_id, content, state)
         return self._opened
 
     def lease(self, message: Message) -> SlotLease:

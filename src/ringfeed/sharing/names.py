@@ -1,22 +1,41 @@
-"""The socket of a share: a name in the abstract namespace, so that no file is left behind.
+"""The socket of a share: a name in the abstract namespace, so that no file is left behind; and what is said by it.
 
-The name has the user's number in it, and both ends ask the kernel whose process the other is: SO_PEERCRED, unix(7).
+Such names are those of a network namespace, which containers may have in common. So the name has the user's number and
+the namespaces of this process in it, and both ends ask the kernel whose process the other is (SO_PEERCRED and
+SO_PEERPIDFD, unix(7)) before they look at what it says. Messages are JSON. Pickle opens only what is code, an exception
+or a spec, of a process that was found to be one of ours.
 """
 
 from __future__ import annotations
 
+import base64
 import errno
+import json
 import os
+import pickle
 import re
+import select
 import socket
 import struct
-from typing import NamedTuple
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ringfeed.iterables.states import UnfitError, encoded
+from ringfeed.system import channel as channels
 from ringfeed.system._system import Descriptor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _ALLOWED = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
+_PEER_PIDFD = getattr(socket, "SO_PEERPIDFD", 77)  # since Linux 6.5
+_BYTES = "ringfeed:bytes"  # the key of what JSON has no word for
 BACKLOG = 1024
+
+
+# ---- which process ----
 
 
 class Peer(NamedTuple):
@@ -24,6 +43,65 @@ class Peer(NamedTuple):
 
     pid: int
     uid: int
+
+
+def namespaces_of(pid: int | str) -> tuple[int, ...]:
+    """Return the inodes of the pid, user and mount namespaces of a process; OSError where it has ended, or hides."""
+    return tuple(Path(f"/proc/{pid}/ns/{kind}").stat().st_ino for kind in ("pid", "user", "mnt"))
+
+
+def peer_of(fd: int) -> Peer:
+    """Return whose process is at the other end; of a listener, the process that made it listen last."""
+    with _borrowed(fd) as asked:
+        pid, uid, _ = _CREDENTIALS.unpack(asked.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return Peer(pid, uid)
+
+
+def identify(fd: int, peer: Peer) -> Descriptor:
+    """Return a pidfd of the process at the other end.
+
+    PermissionError where that is another user's, or in another container; ProcessLookupError where it has ended.
+    """
+    _check(peer)  # first: no descriptor is opened for those of others
+    pidfd = _pidfd_of(fd, peer)  # it is closed with its last reference
+    _check(peer)  # of this process, unless it has ended and its number is another's
+    if _has_ended(pidfd):
+        raise ProcessLookupError
+    return pidfd
+
+
+def _check(peer: Peer) -> None:
+    if peer.uid != os.getuid():
+        message = f"another user (uid {peer.uid}, and this process has uid {os.getuid()})"
+        raise PermissionError(message)
+    try:
+        is_here = peer.pid != 0 and namespaces_of(peer.pid) == namespaces_of("self")
+    except PermissionError:
+        is_here = False
+    except FileNotFoundError:
+        raise ProcessLookupError from None
+    if not is_here:
+        message = "another container (its pid, user or mount namespace is not that of this process)"
+        raise PermissionError(message)
+
+
+def _pidfd_of(fd: int, peer: Peer) -> Descriptor:
+    with _borrowed(fd) as asked:
+        try:
+            return Descriptor(asked.getsockopt, socket.SOL_SOCKET, _PEER_PIDFD)
+        except OSError as error:
+            if error.errno != errno.ENOPROTOOPT:
+                raise
+    return Descriptor(os.pidfd_open, peer.pid)
+
+
+def _has_ended(pidfd: Descriptor) -> bool:
+    poller = select.poll()
+    poller.register(pidfd.fileno(), select.POLLIN)
+    return bool(poller.poll(0))
+
+
+# ---- its socket ----
 
 
 def check_name(name: object) -> str:
@@ -38,12 +116,23 @@ def check_name(name: object) -> str:
 
 
 def address_of(name: str) -> str:
-    """Return the address of this user's share of that name."""
-    return f"\0ringfeed/share/{os.getuid()}/{name}"
+    """Return the address of the share of that name, of this user in these namespaces: at most 108 bytes."""
+    inodes = struct.pack("<3I", *(inode & 0xFFFFFFFF for inode in namespaces_of("self")))
+    return f"\0ringfeed/share/{os.getuid()}/{base64.urlsafe_b64encode(inodes).decode()}/{name}"
 
 
 def _socket() -> socket.socket:
     return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+
+
+@contextmanager
+def _borrowed(fd: int) -> Iterator[socket.socket]:
+    """Use a descriptor as a socket; it stays open."""
+    borrowed = socket.socket(fileno=fd)
+    try:
+        yield borrowed
+    finally:
+        borrowed.detach()
 
 
 def bind(name: str) -> Descriptor | None:
@@ -59,10 +148,16 @@ def bind(name: str) -> Descriptor | None:
         return Descriptor(made.detach)
 
 
+def listen(listener: Descriptor) -> None:
+    """Have those that connect find this process at the other end, in the place of the one that has made the socket."""
+    with _borrowed(listener.fileno()) as listening:
+        listening.listen(BACKLOG)
+
+
 def connect(name: str) -> Descriptor | None:
     """Return a connection to the socket that listens by this name; None where none does.
 
-    PermissionError where that is another user's.
+    PermissionError where that is another user's, or another container's.
     """
     with _socket() as made:
         made.settimeout(0)
@@ -70,25 +165,19 @@ def connect(name: str) -> Descriptor | None:
             made.connect(address_of(name))
         except (ConnectionRefusedError, BlockingIOError):  # not listening yet, or not any more; its backlog is full
             return None
-        peer = peer_of(made.fileno())
-        if peer.uid != os.getuid():
-            raise PermissionError(
-                f"name={name!r} is in use by another user (uid {peer.uid}, and this process has uid {os.getuid()}); "
-                "choose another name"
-            )
+        try:
+            identify(made.fileno(), peer_of(made.fileno())).close()
+        except ProcessLookupError:  # the first training has ended, and the host does not listen yet
+            return None
+        except PermissionError as error:
+            message = f"name={name!r} is in use by {error}; choose another name"
+            raise PermissionError(message) from None
         return Descriptor(made.detach)
-
-
-def peer_of(fd: int) -> Peer:
-    """Return whose process is at the other end; of a listener, the process that made it listen."""
-    with socket.socket(fileno=os.dup(fd)) as asked:
-        pid, uid, _ = _CREDENTIALS.unpack(asked.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
-    return Peer(pid, uid)
 
 
 def accept(listener: Descriptor) -> Descriptor | None:
     """Return the next connection, if one waits."""
-    with socket.socket(fileno=os.dup(listener.fileno())) as listening:
+    with _borrowed(listener.fileno()) as listening:
         listening.settimeout(0)
         try:
             made, _ = listening.accept()
@@ -96,3 +185,39 @@ def accept(listener: Descriptor) -> Descriptor | None:
             return None
         with made:
             return Descriptor(made.detach)
+
+
+# ---- what is said ----
+
+
+def tell(channel: Descriptor, message: object, fds: tuple[int, ...] = ()) -> None:
+    """Send a message at once: numbers, strings, bytes, lists and dicts of them; errors as of `channel.send`."""
+    channels.send_packet(channel, json.dumps(message, default=_as_text).encode(), fds)
+
+
+def hear(channel: Descriptor, timeout_s: float | None = None) -> tuple[Any, list[Descriptor]]:
+    """Return the next message with its descriptors; errors as of `channel.receive`."""
+    packet, fds = channels.receive_packet(channel, timeout_s)
+    return json.loads(packet, object_hook=_from_text), fds
+
+
+def _as_text(value: Any) -> dict[str, str]:
+    return {_BYTES: base64.b64encode(value).decode()}
+
+
+def _from_text(value: dict[str, Any]) -> Any:
+    return base64.b64decode(value[_BYTES]) if value.keys() == {_BYTES} else value
+
+
+def packed_state(state: Any) -> Any:
+    """Return a loader's state for a message: as it is or, where it has what JSON has not, as bytes."""
+    try:
+        encoded(state)
+    except UnfitError:
+        return pickle.dumps(state)
+    return state
+
+
+def unpacked_state(state: Any) -> Any:
+    """Return a loader's state that came in a message."""
+    return pickle.loads(state) if isinstance(state, bytes) else state  # noqa: S301 - see `identify`

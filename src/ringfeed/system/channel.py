@@ -32,7 +32,11 @@ def pair() -> tuple[Descriptor, Descriptor]:
 
 def send(end: HasFileno, message: object, fds: tuple[int, ...] = ()) -> None:
     """Send a message at once: a dead peer is an OSError, a peer that does not read a BlockingIOError."""
-    packet = pickle.dumps(message)
+    send_packet(end, pickle.dumps(message), fds)
+
+
+def send_packet(end: HasFileno, packet: bytes, fds: tuple[int, ...] = ()) -> None:
+    """Send bytes as `send` does a message."""
     if len(packet) <= PACKET:
         _system.send(end.fileno(), packet, fds)
         return
@@ -45,6 +49,12 @@ def send(end: HasFileno, message: object, fds: tuple[int, ...] = ()) -> None:
 
 def receive(end: HasFileno, timeout_s: float | None = None) -> tuple[Any, list[Descriptor]]:
     """Return the next message with its descriptors; PeerGoneError once the peer is gone, TimeoutError: none came."""
+    packet, fds = receive_packet(end, timeout_s)
+    return pickle.loads(packet), fds  # noqa: S301 - from our own process
+
+
+def receive_packet(end: HasFileno, timeout_s: float | None = None) -> tuple[bytes, list[Descriptor]]:
+    """Return the next bytes as `receive` does a message."""
     packet, fds, truncated = _next_packet(end, timeout_s)
     if truncated:
         for fd in fds:
@@ -55,7 +65,7 @@ def receive(end: HasFileno, timeout_s: float | None = None) -> tuple[Any, list[D
     if packet == ELSEWHERE:
         with fds.pop() as memfd:
             packet = os.pread(memfd.fileno(), os.fstat(memfd.fileno()).st_size, 0)
-    return pickle.loads(packet), fds  # noqa: S301 - from our own process
+    return packet, fds
 
 
 def _next_packet(end: HasFileno, timeout_s: float | None) -> tuple[bytes, list[Descriptor], bool]:
