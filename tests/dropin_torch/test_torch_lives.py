@@ -152,7 +152,7 @@ def test_epochs_without_number_take_no_more() -> None:
     ours = DataLoader(Pairs(), batch_size=4, shuffle=True, num_workers=2)
     before = None
     for epoch in range(40):
-        for number, batch in enumerate(ours):
+        for number, batch in enumerate(ours):  # noqa: B007 - deleted below, as a script has it
             if epoch % 3 == 1 and number == 2:
                 break
         del batch  # it keeps its slot

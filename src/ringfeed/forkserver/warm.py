@@ -10,7 +10,7 @@ There is one for each set of frameworks, and it serves as long as this process i
 `_around`. The newest two are kept. They end with this process, by `end`, and when no loader has had a forkserver of
 theirs for `RINGFEED_WARM_S` seconds (60; 0: there is none): a program that makes a loader for each epoch waits once.
 
-Nobody waits for the lock of this module for long: a user's finalizer may close a loader, and so wait for another
+No thread waits for the lock of this module for long: a user's finalizer may close a loader, and so wait for another
 thread, while this thread holds it.
 """
 

@@ -153,7 +153,7 @@ class Ledger:
         self._before = copy(stats)
         self._observer = observer
         self._forks = Forks.count
-        self._counting = threading.Lock()  # statistics are asked for by any thread; nobody waits for it
+        self._counting = threading.Lock()  # statistics are asked for by any thread; none waits for it
         self._since_ns = 0  # when time was last counted in the epoch under way; 0: there is none
         self._is_over = False  # whether that epoch has ended
         self._launching_ns = 0  # likewise of a launch

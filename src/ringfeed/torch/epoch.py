@@ -192,7 +192,7 @@ class Epoch:
     def __del__(self, is_exiting: Callable[[], bool] = sys.is_finalizing) -> None:
         """Break the epoch off; at the interpreter's exit all ends anyway.
 
-        A ring that nobody keeps is dropped: closing it would wait, where the garbage collector may have called.
+        A ring that no loader keeps is dropped: closing it would wait, where the garbage collector may have called.
         """
         ring = None if is_exiting() else self._dropped()
         if ring is not None:

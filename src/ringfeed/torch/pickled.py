@@ -12,7 +12,7 @@ import importlib
 import io
 import pickle
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -171,7 +171,7 @@ class _Pickler(pickle.Pickler):
     def _array(self, array: AnyArray) -> Any:
         if array.dtype.hasobject or not array.itemsize:
             return NotImplemented
-        order = "F" if array.flags.fnc else "C"
+        order: Literal["C", "F"] = "F" if array.flags.fnc else "C"
         flat = np.ascontiguousarray(array.reshape(-1, order=order)).view(np.uint8)
         return _as_array, (self._part(flat), array.dtype, array.shape, order)
 

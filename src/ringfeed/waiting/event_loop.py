@@ -84,7 +84,7 @@ def loop_of(dataset: Any) -> asyncio.AbstractEventLoop:
     key = os.getpid(), id(dataset)
     if key not in _loops:
         made = EventLoop()
-        made.start()  # first: what does not run is nobody's
+        made.start()  # first: what does not run belongs to no dataset
         if _loops.setdefault(key, made) is made:
             with suppress(TypeError):  # it has __slots__: its loop stays
                 weakref.finalize(dataset, _end, key).atexit = False
