@@ -64,7 +64,7 @@ MADE: dict[str, Any] = {
 
 def numbers(batch: Any) -> Any:
     """Return what a batch holds, in Python's own numbers."""
-    return [[*leaf] if isinstance(leaf, tuple) else leaf.tolist() for leaf in batch]
+    return [[*leaf] if isinstance(leaf, tuple) else leaf if isinstance(leaf, int) else leaf.tolist() for leaf in batch]
 
 
 def run(make: Any, cut: int, dataset: Any, **settings: Any) -> tuple[list[Any], list[Any]]:
@@ -259,6 +259,70 @@ def test_an_iterables_own_state_is_gone_on_from(workers: int) -> None:
     assert had + [numbers for numbers, _ in rest] == whole
     assert rest[-1][1][-1] < 3000, "it was read from the start"
     assert [batch[0].tolist() for batch in other] == whole
+    close(other)
+
+
+class Counted(Stateful):
+    """Numbers, and how often they were all read before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.epoch = 0
+
+    def __iter__(self) -> Any:
+        begin, self.start = self.start, 0
+        for position in range(begin, 5):
+            self.at = position + 1
+            yield position, self.epoch
+        self.at, self.epoch = 0, self.epoch + 1
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at, "epoch": self.epoch}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.start, self.epoch = state["at"], state["epoch"]
+
+
+def test_an_iterable_with_states_counts_the_epochs_of_workers_that_persist() -> None:
+    """They go on with one dataset, as torch's do; a resumed one counts on from its state."""
+    settings = {"num_workers": 1, "persistent_workers": True, "batch_size": None}
+    loader = DataLoader(Counted(), **settings)
+    whole = [numbers(sample) for _ in range(4) for sample in loader]
+    assert [epoch for _, epoch in whole] == [0] * 5 + [1] * 5 + [2] * 5 + [3] * 5
+    close(loader)
+    loader = DataLoader(Counted(), **settings)
+    samples = (numbers(sample) for _ in range(2) for sample in loader)
+    had = [next(samples) for _ in range(8)]
+    state = json.loads(json.dumps(loader.state_dict()))
+    close(loader)
+    other = DataLoader(Counted(), **settings)
+    other.load_state_dict(state)
+    assert had + [numbers(sample) for _ in range(3) for sample in other] == whole
+    close(other)
+
+
+class Tensors(Counted):
+    """The same with a state that is not JSON."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": torch.tensor(self.at)}
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_state_that_is_not_json_is_left_out(workers: int) -> None:
+    """The iterable is read up to its place, with a warning."""
+    settings = {"num_workers": workers, "batch_size": None}
+    loader = DataLoader(Tensors(), **settings)
+    samples = (numbers(sample) for sample in loader)
+    had = [next(samples) for _ in range(3)]
+    with pytest.warns(UserWarning, match="state_dict.. of .*terable.* is not JSON: Object of type Tensor is not JSON"):
+        state = json.loads(json.dumps(loader.state_dict()))
+    rest = [*samples]
+    close(loader)
+    other = DataLoader(Tensors(), **settings)
+    other.load_state_dict(state)
+    assert [numbers(sample) for sample in other] == rest
+    assert len(had + rest) == 5
     close(other)
 
 

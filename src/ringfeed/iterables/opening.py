@@ -118,7 +118,7 @@ def fresh(iterable: Any) -> Any:
     Some begin at the last state they were loaded with for ever, others where they were left. The copy shares the memory
     of arrays where pickle lets it; an iterable that cannot be copied is read itself.
     """
-    if isinstance(iterable, PeekableIterator):
+    if isinstance(iterable, PeekableIterator) or getattr(iterable, "ringfeed_goes_on", False):
         return iterable
     buffers: list[pickle.PickleBuffer] = []
     try:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import logging
+import warnings
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch.utils.data
 from torch.utils.data import IterDataPipe, MapDataPipe, TensorDataset, default_collate
 
+from ringfeed._callers import callers_depth
 from ringfeed.errors import RingfeedError, SpecError, WorkerError
 from ringfeed.forkserver import warm
 from ringfeed.iterables import opening
-from ringfeed.iterables.states import encoded
+from ringfeed.iterables.states import UnfitError, encoded
 from ringfeed.torch import draws, index_lists
 from ringfeed.torch.epoch import Epoch
 from ringfeed.torch.log import first_line, say
@@ -280,7 +282,14 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
         if place.ring is not None:
             return {"num_workers": self.num_workers, "stream": place.ring.place(place.taken)}
         if self.num_workers == 0 and opening.has_state(place.stream):
-            return {"num_workers": 0, "dataset": json.loads(encoded(place.stream.state_dict()))}
+            try:
+                return {"num_workers": 0, "dataset": json.loads(encoded(place.stream.state_dict()))}
+            except UnfitError as error:
+                message = (
+                    f"state_dict() of the IterableDataset {error}; a DataLoader that goes on from this state reads the "
+                    f"dataset from its start"
+                )
+                warnings.warn(message, UserWarning, stacklevel=callers_depth())
         return {"num_workers": self.num_workers}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

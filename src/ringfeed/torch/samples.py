@@ -12,6 +12,7 @@ import random
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ringfeed._classes import class_names
 from ringfeed.introspection.worker_info import tell_torch, worker_info
 from ringfeed.orders.rng import installed, reseed
 from ringfeed.torch._watched import WatchedSamples
@@ -140,6 +141,12 @@ class Copy:
 
 class StatefulCopy(Copy):
     """One with states of its own, by which a run goes on."""
+
+    def __init__(self, dataset: Any, number: int, start: WorkerStart) -> None:
+        super().__init__(dataset, number, start)
+        # A worker that persists reads one dataset in all epochs, as torch's does: it may count them. One of Hugging
+        # Face's begins for ever where it was loaded, so each epoch reads a copy.
+        self.ringfeed_goes_on = "datasets.IterableDataset" not in class_names(dataset)
 
     def state_dict(self) -> Any:
         """Return where the dataset is."""
