@@ -92,7 +92,8 @@ class Loader(Generic[Batch_co]):
         nested tuples, lists, dicts or NamedTuples of them; a tuple or dict of equally long arrays; with
         ``batch_size=None``, one whose ``dataset[i]`` is a whole batch, such as a Keras ``PyDataset``; an iterable, or a
         function that returns one, which one worker reads in order; a `Mix`, a `Pack`, an `Interleave`; an iterator,
-        which a thread of this process reads for one epoch. The first sample is read here, unless ``spec`` is given.
+        which a thread of this process reads for one epoch. The first sample is read, unless ``spec`` is given: of a
+        copy, where worker processes read the others.
     batch_size: samples a batch; None where ``dataset[i]`` is a whole batch.
     max_batch_size: with ``batch_size=None``, ``collate_fn`` and ``batch_sampler``, the most rows of a batch.
     spec: what a sample looks like, as in ``{"image": ringfeed.Array((224, 224, 3), "uint8")}``; by default what sample

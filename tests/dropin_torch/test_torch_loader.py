@@ -421,7 +421,7 @@ def test_a_dataset_that_cannot_travel_is_left_to_torch(caplog: Any) -> None:
         ours, own = both(dataset, batch_size=8, num_workers=1)
         with caplog.at_level(logging.WARNING, "ringfeed.torch"):
             check_epochs(ours, own)
-    assert caplog.messages[0].startswith("DataLoader of Of is left to torch: dataset.file is an open file, and forked ")
+    assert caplog.messages[0].startswith("DataLoader of Of is left to torch: dataset.file is an open file (")
 
 
 def test_a_dataset_that_waits_for_other_workers_is_not_read_here(caplog: Any) -> None:

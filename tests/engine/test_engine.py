@@ -162,7 +162,7 @@ class Unopenable(Oracle):
 def test_a_dataset_that_cannot_be_opened(method: Any, text: str) -> None:
     """What fails before any sample ends the run at once, with the worker's words."""
     with (
-        ringfeed.Loader(Unopenable(20), workers=2, start_method=method) as loader,
+        ringfeed.Loader(Unopenable(20), workers=2, start_method=method, spec=Oracle.SPEC) as loader,
         pytest.raises(ringfeed.WorkerError) as caught,
     ):
         next(iter(loader))
@@ -179,7 +179,7 @@ class SlowToOpen(Oracle):
 
 def test_workers_that_have_not_begun_are_shown() -> None:
     """Past timeout_s a StallError says so, and not that they wait for a slot."""
-    loader = ringfeed.Loader(SlowToOpen(20), workers=1, timeout_s=2)
+    loader = ringfeed.Loader(SlowToOpen(20), workers=1, timeout_s=2, spec=Oracle.SPEC)
     with loader, pytest.raises(ringfeed.StallError) as caught:
         next(iter(loader))
     first, second, *_ = str(caught.value).splitlines()

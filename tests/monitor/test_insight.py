@@ -66,7 +66,8 @@ START = "s before the first batch: workers start and read the dataset"
 @pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
 def test_start_up_is_said_apart(start_method: Any) -> None:
     """What training waits for workers to start is part of no share, and no reason for more slots."""
-    with ringfeed.Loader(Slow(96), batch_size=8, workers=1, start_method=start_method) as loader:
+    how: Any = {"start_method": start_method, "spec": Oracle.SPEC}
+    with ringfeed.Loader(Slow(96), batch_size=8, workers=1, **how) as loader:
         for _ in loader:
             time.sleep(0.1)
         stats = loader.stats()

@@ -364,7 +364,7 @@ class Computing:
 @pytest.mark.usefixtures("nothing_left")
 def test_workers_lack_no_thread_that_a_frameworks_tensors_have_started() -> None:
     """Where unpickling starts a thread, each worker unpickles for itself: a fork would not have it, and wait for it."""
-    with loader_of(Computing()) as loader:
+    with loader_of(Computing(), spec=ringfeed.Array((2,), "int64")) as loader:
         unpickler, worker = np.concatenate([*loader]).T
     assert unpickler.tolist() == worker.tolist()
 

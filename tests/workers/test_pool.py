@@ -500,7 +500,7 @@ def test_a_worker_stuck_in_its_start_is_replaced(tmp_path: Path) -> None:
     """With on_stall="restart", one that hangs before its first sample is killed too, and its replacement works."""
     flag = tmp_path / "hang"
     flag.touch()
-    how: Any = {"on_stall": "restart", "start_method": "spawn"}
+    how: Any = {"on_stall": "restart", "start_method": "spawn", "spec": Oracle.SPEC}
     with ringfeed.Loader(Reluctant(flag), batch_size=4, workers=1, **how) as loader:
         batches = iter(loader)
         wait_until(lambda: not flag.exists())

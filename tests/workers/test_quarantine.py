@@ -257,6 +257,7 @@ def test_a_sample_that_no_worker_comes_back_from(tmp_path: Path, immortal: set[i
 def test_workers_that_are_slow_to_start(tmp_path: Path) -> None:
     """One that takes longer to start than timeout_s is replaced, and it is no early death."""
     settings: Any = {"workers": 3, "slots": 2, "start_method": "spawn", "timeout_s": 0.5, "on_stall": "restart"}
+    settings["spec"] = ringfeed.Array(ROW, "int64")
     with ringfeed.Loader(SlowToOpen(tmp_path, never=3), batch_size=4, **settings) as loader:
         for number, batch in enumerate(loader):
             check(batch, number)
@@ -267,6 +268,7 @@ def test_workers_that_are_slow_to_start(tmp_path: Path) -> None:
 def test_a_start_that_takes_longer_than_a_batch_may(tmp_path: Path) -> None:
     """Each worker that is replaced for it makes the loader more patient, so that one gets there in the end."""
     settings: Any = {"start_method": "spawn", "timeout_s": 0.2, "on_stall": "restart", "max_attempts": 1000}
+    settings["spec"] = ringfeed.Array(ROW, "int64")
     with ringfeed.Loader(SlowToOpen(tmp_path, open_s=0.5), batch_size=4, workers=1, slots=2, **settings) as loader:
         for number, batch in enumerate(loader):
             check(batch, number)

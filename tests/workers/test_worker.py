@@ -201,7 +201,7 @@ class Lonely(Oracle):
 def test_a_dataset_whose_file_is_empty(method: Any, text: str) -> None:
     """An EOFError of the dataset is told, and not taken for the end of the consumer."""
     with (
-        ringfeed.Loader(Lonely(20), workers=1, start_method=method) as loader,
+        ringfeed.Loader(Lonely(20), workers=1, start_method=method, spec=Oracle.SPEC) as loader,
         pytest.raises(ringfeed.WorkerError) as caught,
     ):
         next(iter(loader))

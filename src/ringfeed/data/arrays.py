@@ -30,12 +30,13 @@ class ArraySource(Source):
         if self.whole:
             message = "batch_size=None is for datasets of whole batches; arrays hold samples: give a batch_size"
             raise ValueError(message)
+        self._own = id(dataset)  # and not that of a copy
         self._learnt: Any = None  # an Array for each column whose rows are written as they are
         self._arrays()
 
     def _arrays(self) -> list[np.ndarray[Any, Any]]:
         """Return the arrays as they are now; SpecError where they have no common rows."""
-        if self.dataset is not self.given:
+        if self.dataset is not self.given and id(self.dataset) == self._own:
             _convert_again(self.given, self.dataset)
         for path, leaf in leaves_of(self.dataset):
             if not isinstance(leaf, np.ndarray):

@@ -19,7 +19,7 @@ from ringfeed.orders.rng import SampleContext, installed
 from ringfeed.spec.values import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from typing_extensions import Self
 
@@ -81,6 +81,11 @@ class Source(ABC):
         """The source that reads the user's dataset: this one, unless it is around another."""
         return self
 
+    @property
+    def inner_sources(self) -> Sequence[Source]:
+        """The sources that this one asks."""
+        return ()
+
     def without_dataset(self) -> Self:
         """Return a copy for the engine, which must not keep a dataset that refers to the loader."""
         other = object.__new__(type(self))
@@ -88,6 +93,19 @@ class Source(ABC):
         return other
 
     # ---- what the dataset is ----
+
+    @property
+    def reads(self) -> bool:
+        """Whether `learn` reads elements, by code of the user's."""
+        terms = self.terms
+        return terms.trial is not None or (terms.spec is None and (self.runs_code or terms.collate is not None))
+
+    def hold(self, dataset: Any) -> None:
+        """Read this dataset from now on: a copy of the user's, or that one again."""
+        self.dataset = dataset
+
+    def end_reading(self) -> None:  # noqa: B027 - most need nothing
+        """End what reads elements of the dataset in this process."""
 
     @abstractmethod
     def learn(self) -> None:

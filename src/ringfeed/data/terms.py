@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from ringfeed.spec.spec import Spec
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ringfeed.data.base import Source
     from ringfeed.orders.shard import Shard
 
@@ -21,6 +23,8 @@ class Preview(ABC):
     """Whether it returns the very element that it is given otherwise, so that it must have a copy."""
     packages: frozenset[str] = frozenset()
     """Whose objects are in the elements that it was given."""
+    call: Callable[[Any], Any]
+    """The user's function."""
 
     @abstractmethod
     def __call__(self, element: Any, /) -> Any:
@@ -29,6 +33,8 @@ class Preview(ABC):
 
 class BatchPreview(Protocol):
     """What a user's function makes of a first batch, seen before there are workers."""
+
+    call: Callable[[Any], Any]
 
     def learn(self, source: Source) -> None:
         """Set spec, rows and packages of a source of samples."""

@@ -20,7 +20,7 @@ from ringfeed.errors import SpecError
 from ringfeed.spec.array import Array, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from typing_extensions import Self
 
@@ -168,11 +168,27 @@ class MixSource(Source):
         """Return what a worker needs."""
         return {name: value for name, value in super().__getstate__().items() if name != "members"}
 
+    @property
+    def inner_sources(self) -> Sequence[Source]:
+        """The sources of the datasets."""
+        return self.members
+
     def without_dataset(self) -> Self:
         """Return a copy for the engine, without the datasets."""
         other = super().without_dataset()
         other.members = []
         return other
+
+    @property
+    def reads(self) -> bool:
+        """Whether `learn` reads elements of one of them."""
+        return any(member.reads for member in self.members)
+
+    def hold(self, dataset: Members) -> None:
+        """Read these datasets from now on."""
+        self.dataset, dataset.places = dataset, self.places
+        for member, one in zip(self.members, self.users_own(dataset), strict=True):
+            member.hold(one)
 
     def learn(self) -> None:
         """Set the spec, from the first sample of each dataset unless it is given."""

@@ -19,7 +19,7 @@ from ringfeed.errors import FunctionError, SpecError
 from ringfeed.spec.spec import Array
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import ArrayLike
 
@@ -194,6 +194,11 @@ class PackSource(SampleSource):
         """Return what a worker needs."""
         return {**{name: value for name, value in super().__getstate__().items() if name != "inner"}, "rows_now": None}
 
+    @property
+    def inner_sources(self) -> Sequence[Source]:
+        """The source of the dataset that is packed."""
+        return (self.inner,)
+
     def without_dataset(self) -> PackSource:
         """Return a copy for the engine, which knows rows, and not the dataset."""
         other = super().without_dataset()
@@ -201,6 +206,12 @@ class PackSource(SampleSource):
         rows.__dict__.update(self.dataset.__dict__, dataset=None)
         other.inner, other.rows_now = self.inner.without_dataset(), rows
         return other
+
+    def hold(self, dataset: PackedRows) -> None:
+        """Read these rows from now on."""
+        dataset.mixes = self.dataset.mixes
+        self.dataset = self.rows_now = dataset
+        self.inner.hold(self.users_own(dataset))
 
     def learn(self) -> None:
         """Set the spec, from the first row unless it is given."""

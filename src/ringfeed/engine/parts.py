@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ringfeed.engine.options import Options
     from ringfeed.engine.plan import Plan
     from ringfeed.monitor.stats import Stats
+    from ringfeed.transport.shared_dataset import SharedDataset
     from ringfeed.tuning.autotune import Tuner
     from ringfeed.tuning.resizer import Resizer
     from ringfeed.workers.pool import Pool
@@ -42,6 +43,7 @@ class Parts:
         stats: Stats,
         tuner: Tuner | None,
         launcher: Launcher | None,
+        sent: SharedDataset | None = None,
     ) -> None:
         """Reserve the plan's memory, or with a tuner as much of it as it begins with; no worker runs yet."""
         self.plan, self.source, self.options, self.stats = plan, source, options, stats
@@ -57,7 +59,7 @@ class Parts:
             self.segment.close()
             raise
         try:
-            self.pool = self._make_pool(at_first.workers, launcher)
+            self.pool = self._make_pool(at_first.workers, launcher, sent)
         except BaseException:
             self.close()
             raise
@@ -73,12 +75,12 @@ class Parts:
             self.resizer = Resizer(tuner, self.segment, self.ring, self.pool, self.count)
         self.copy_policy = CopyPolicy(self.ring, self.lease_tracker, self.resizer, self.timeout_ns)
 
-    def _make_pool(self, at_first: int, launcher: Launcher | None) -> Pool:
+    def _make_pool(self, at_first: int, launcher: Launcher | None, sent: SharedDataset | None) -> Pool:
         options, plan = self.options, self.plan
         what = self.ring, self.segment, self.source, plan.layout.offsets, plan.workers
         limits = options.start_method, options.max_restarts, options.max_attempts, at_first, options.timeout_s
         is_auto = "workers" in options.auto
-        config = PoolConfig(*what, *limits, launcher, self.streams.states, options.remote, is_auto)
+        config = PoolConfig(*what, *limits, launcher, self.streams.states, options.remote, is_auto, sent)
         return make_pool(options.backend, config)
 
     def close(self) -> None:

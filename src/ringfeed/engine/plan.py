@@ -233,9 +233,12 @@ def tuner_for(options: Options, plan: Plan) -> Tuner | None:
     return make_tuner(options.auto, Setting(plan.workers - options.bridges, plan.slots))
 
 
-def check_available(plan: Plan, tuner: Tuner | None) -> None:
-    """Raise PlanError unless there is memory for the plan, or for what the tuner begins with."""
+def check_available(plan: Plan, tuner: Tuner | None, reserved: int = 0) -> None:
+    """Raise PlanError unless there is memory for the plan, or for what the tuner begins with.
+
+    ``reserved``: bytes of it that are taken already.
+    """
     if tuner is not None:
         plan = replace(plan, slots=tuner.setting.slots, workers=tuner.setting.workers)
     slots = f"{plan.slots} slots of {show_bytes(plan.slot_size)}"
-    check_free(plan.total, f"the plan needs {show_bytes(plan.total)} ({slots})")
+    check_free(plan.total - reserved, f"the plan needs {show_bytes(plan.total)} ({slots})")

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from ringfeed.data.base import Source
     from ringfeed.engine.engine import Feed
     from ringfeed.engine.options import Options
-    from ringfeed.orders.sampler import Sampler
     from ringfeed.orders.shard import Shard
     from ringfeed.resume.place import Place
     from ringfeed.spec.builder import BuildBatch
@@ -52,9 +51,7 @@ class EpochRunner:
         self._sending = Sending(source, options)
         self._hooks = Hooks(source, options.timeout_s)
         self._make_sampler = partial(source.sampler, shuffle=shuffle, sampler=sampler)
-        with self._sending.as_before():
-            order: Sampler = self._make_sampler()
-            source.learn()
+        order = self._sending.learn(self._make_sampler)
         self.position = Position(order, shard, self._hooks)
         """Where the user's code is, and where the next epoch begins."""
         self._sent_seed = source.seed  # that the engine's workers have
@@ -160,7 +157,7 @@ class EpochRunner:
 
     def _renew_order(self) -> None:
         """Have the order be that of the dataset as it is now; its length may be another."""
-        with self._sending.as_before():
+        with self._sending.counted():
             self.position.sampler = self._make_sampler()
 
     def _start(self) -> None:
@@ -168,7 +165,8 @@ class EpochRunner:
         self._check_available()
         source, self._sent_seed = self.source.without_dataset(), self.source.seed
         launcher, self.launcher = self.launcher, None
-        engine = Engine(Parts(self.plan, source, self.options, self.stats, self.tuner, launcher))
+        sent = self._sending.handed_over()
+        engine = Engine(Parts(self.plan, source, self.options, self.stats, self.tuner, launcher, sent))
         try:
             self._unended = engine
             self.finalizer = Finalizer(self, engine.stop)
@@ -186,7 +184,7 @@ class EpochRunner:
     def _check_available(self) -> None:
         """Raise PlanError unless there is memory, once dropped loaders have given theirs back."""
         Finalizer.finish()
-        check_available(self.plan, self.tuner)
+        check_available(self.plan, self.tuner, self._sending.size)
 
     def _check_epoch_id(self, epoch_id: int) -> None:
         if epoch_id != self.epoch_id:
@@ -292,5 +290,6 @@ class EpochRunner:
             return  # a forked child: nothing here is its own
         with self.lock:
             self.stop_engine()
+            self._sending.close()
             if self.launcher is not None:
                 self.launcher.close()  # what it has begun may be stopped, and not see that its lifeline ends

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ringfeed._process import Worker
+from ringfeed._process import Finalizer, Worker
+from ringfeed._units import show_bytes
 from ringfeed.engine.plan import plan_for
 from ringfeed.errors import RingfeedError, ShipError
+from ringfeed.monitor.free_memory import check_free
 from ringfeed.system.machine import check_futex
-from ringfeed.transport.shared_dataset import pack
+from ringfeed.transport.shared_dataset import pack, to_shared_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable, Iterator
 
     from ringfeed.data.base import Source
     from ringfeed.engine.options import Options
     from ringfeed.engine.plan import Plan
+    from ringfeed.orders.sampler import Sampler
+    from ringfeed.transport.shared_dataset import DatasetPickle, SharedDataset
     from ringfeed.workers.process import Launcher
 
 
@@ -26,52 +29,99 @@ class Sending:
     """How one loader's dataset is sent to its worker processes, if it has such."""
 
     def __init__(self, source: Source, options: Options) -> None:
-        """Raise TypeError for a dataset that cannot be sent."""
+        """Raise TypeError or ShipError for a dataset that cannot be sent."""
         self._source = source
         self._options = options
-        self._modules: Collection[str] = ()  # that workers import
+        self._packs = options.sends and options.start_method != "fork"
+        self.sent: SharedDataset | None = None
+        """What the first workers are sent, where samples were read of it."""
         if options.sends:
             source.check_sendable()
+        self._packed = self._pack(weigh=True) if self._packs else None
 
-    def as_before(self) -> AbstractContextManager[None]:
-        """Have what is read here, in the place of workers, leave nothing open in the dataset that is sent to them."""
-        if not self._options.sends:
-            return nullcontext()
-        from ringfeed.transport.opened import as_before  # noqa: PLC0415 - it imports what pickles datasets
-
-        return as_before(self._source.dataset)
-
-    def plan(self) -> Plan:
-        """Pack the dataset, and return what the loader reserves for it and for the slots."""
+    def _pack(self, *, weigh: bool) -> DatasetPickle:
         try:
-            return self._plan(self._source.dataset)
+            return pack(self._source.dataset, weigh=weigh)
         except ShipError as error:
             error.args = (self._source.in_users_words(str(error)),)
             raise
 
-    def _plan(self, dataset: Any) -> Plan:
-        options = self._options
-        if options.sends and options.start_method == "fork":
+    def learn(self, make_sampler: Callable[[], Sampler]) -> Sampler:
+        """Return the order, and have the source learn what a sample is.
+
+        Of a dataset that is sent to workers nothing is read: the sample is one of a copy, made of
+        what they are sent. Where they are forked, another forked process reads it.
+        """
+        source, packed = self._source, self._packed
+        if not (self._options.sends and source.reads):
+            order = make_sampler()
+            source.learn()
+        elif packed is None:
+            from ringfeed.forkserver.asked import learn  # noqa: PLC0415 - its room
+
+            order = make_sampler()
+            learn(source, self._options.timeout_s)
+        else:
+            from ringfeed.transport.copied import read_from  # noqa: PLC0415 - it imports what pickles datasets
+
+            if packed.buffers:
+                Finalizer.finish()  # what dropped loaders hold is free then
+                check_free(packed.shared, f"the workers' copy of the dataset needs {show_bytes(packed.shared)}")
+                self.sent = to_shared_memory(packed)
+            with read_from(source, packed, self.sent):
+                order = make_sampler()
+                source.learn()
+        return order
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Have the length be that of a copy, where the dataset itself is to be sent as it is."""
+        if not self._packs or not self._source.reads:
+            yield
+            return
+        from ringfeed.transport.copied import read_from  # noqa: PLC0415 - as above
+
+        with read_from(self._source, self._pack(weigh=False), None):
+            yield
+
+    @property
+    def size(self) -> int:
+        """Bytes of shared memory that are reserved for the workers' copy already."""
+        return 0 if self.sent is None else self.sent.size
+
+    def handed_over(self) -> SharedDataset | None:
+        """Return what the first workers are sent, for the engine to close."""
+        sent, self.sent = self.sent, None
+        return sent
+
+    def close(self) -> None:
+        """Give back what no worker was sent."""
+        if self.sent is not None:
+            self.sent.close()
+
+    def plan(self) -> Plan:
+        """Return what the loader reserves for the dataset and for the slots."""
+        options, packed = self._options, self._packed
+        if options.sends and not self._packs:
             from ringfeed.transport.opened import refuse_to_share  # noqa: PLC0415 - as above
 
-            refuse_to_share(dataset)
-        sent = options.sends and options.start_method != "fork"
-        packed = pack(dataset, weigh=True) if sent else None
-        self._modules = () if packed is None else packed.modules
+            refuse_to_share(self._source.dataset)
         plan = plan_for(options, self._source, packed)
         if not options.sends:
             return plan
         from ringfeed.transport.object_size import advice  # noqa: PLC0415 - as above
 
-        return replace(plan, advice=self._source.in_users_words(advice(dataset)))
+        return replace(plan, advice=self._source.in_users_words(advice(self._source.dataset)))
 
     def begin_to_launch(self) -> Launcher | None:
         """Have a forkserver import what the workers need while the user's program goes on."""
+        packed, self._packed = self._packed, None
         if Worker.is_here or not self._options.sends or self._options.start_method != "forkserver":
             return None
         from ringfeed.forkserver.launchers import Forkserver  # noqa: PLC0415 - its room
 
+        modules = () if packed is None else packed.modules
         with suppress(RingfeedError, OSError):  # what keeps it from starting is raised by the first epoch
             check_futex()
-            return Forkserver.begun(self._options.timeout_s, self._source.packages, self._modules)
+            return Forkserver.begun(self._options.timeout_s, self._source.packages, modules)
         return None

@@ -27,7 +27,7 @@ from ringfeed.system.interpreter import explained, surroundings
 from ringfeed.workers.process import WorkerProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from types import FrameType
 
     from ringfeed.system._system import Descriptor
@@ -51,11 +51,15 @@ class Fork(Forker):
         _warn_of_threads()
         self._dataset = dataset
 
-    @explained()
     def _open(self) -> WorkerProcess:
+        return self.run(partial(run_forked, lifeline=self.lifeline.fds, dataset=self._dataset))
+
+    @explained()
+    def run(self, live: Callable[[Descriptor], NoReturn]) -> WorkerProcess:
+        """Fork a process that lives in ``live(channel)``."""
         ours, theirs = channels.pair()
         with theirs:
-            child = fork(partial(self._become_forkserver, theirs, self._pipes_of_others()))
+            child = fork(partial(self._live, theirs, self._pipes_of_others(), live))
         pipes = self._pipes_of_others()  # a call of Popen may have begun before the fork, and is held up by it now
         if pipes:
             channels.send(ours, {"pipes": pipes})
@@ -65,13 +69,13 @@ class Fork(Forker):
         """Return what is to be closed: a number that Popen has closed meanwhile may be one of our lifeline now."""
         return pipes_of_launches() - {_inode_of_pipe(fd) for fd in self.lifeline.fds}
 
-    def _become_forkserver(self, theirs: Descriptor, pipes: Iterable[int]) -> NoReturn:
+    def _live(self, theirs: Descriptor, pipes: Iterable[int], live: Callable[[Descriptor], NoReturn]) -> NoReturn:
         """In the forked child: never come back to what the consumer was doing."""
         try:
             self.lifeline.close_others(theirs)
             close_pipes(pipes)
             os.environ.update(surroundings()["environment"])
-            run_forked(theirs, self.lifeline.fds, self._dataset)
+            live(theirs)
         finally:
             os._exit(1)
 

@@ -238,12 +238,17 @@ def forget_the_consumer() -> None:
     sys.stdin = open(0, closefd=False)  # noqa: SIM115 - the old one may hold lines that are the consumer's
 
 
-def run_forked(channel: Descriptor, lifeline: tuple[int, int], dataset: Any) -> None:
+def begin_forked(lifeline: tuple[int, int]) -> None:
+    """Be a process of its own, in one that was forked from the consumer."""
+    forget_the_consumer()
+    become_worker(*lifeline)
+    _calm_torch()
+
+
+def run_forked(channel: Descriptor, lifeline: tuple[int, int], dataset: Any) -> NoReturn:
     """Run a forkserver that was forked from the consumer, to the end of this process."""
     try:
-        forget_the_consumer()
-        become_worker(*lifeline)
-        _calm_torch()
+        begin_forked(lifeline)
         ForkserverMain(channel, lifeline, dataset).run()
         os._exit(0)
     except BaseException:  # noqa: BLE001 - reported, whatever it is

@@ -63,6 +63,26 @@ class PeekableIterator:
         return chain(first, self._iterator)
 
 
+class FirstRead:
+    """An iterable whose first elements were read ahead of its first epoch, which has them all the same.
+
+    It may keep its place in itself, as a queue does, so that they would not come again.
+    """
+
+    def __init__(self, iterable: Any, iterator: Iterator[Any], first: list[Any]) -> None:
+        """``iterator``: of the iterable, which has given the ``first`` elements."""
+        self.iterable = iterable
+        self._begun: Iterator[Any] | None = chain(first, iterator)
+
+    def __len__(self) -> int:
+        return len(self.iterable)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Go on, once; begin the iterable anew after that."""
+        begun, self._begun = self._begun, None
+        return iter(opened(self.iterable)) if begun is None else begun
+
+
 def is_iterator(iterable: Any) -> bool:
     """Whether it can be read but once, as generators, files, zip() and map() can."""
     return callable(getattr(type(iterable), "__next__", None)) and callable(getattr(type(iterable), "__iter__", None))

@@ -9,14 +9,15 @@ from __future__ import annotations
 from inspect import isgeneratorfunction
 from typing import TYPE_CHECKING, Any
 
-from ringfeed._classes import class_names, is_iterable
+from ringfeed._classes import class_names, copied, is_iterable
 from ringfeed._failure import End, Kind, encode, kind_of
 from ringfeed.data.base import Source
 from ringfeed.errors import SpecError
 from ringfeed.iterables import opening
-from ringfeed.iterables.opening import PeekableIterator, is_iterator
+from ringfeed.iterables.opening import FirstRead, PeekableIterator, is_iterator
 from ringfeed.iterables.states import StreamStates, states_size
 from ringfeed.iterables.stream_reader import StreamReader
+from ringfeed.orders.rng import has_drawn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -111,14 +112,31 @@ class StreamSource(Source):
 
     def learn(self) -> None:
         """Set the spec, from the first element of the first iterable unless it is given."""
-        first = _First(_iterables_of(self.dataset)[0], getattr(self.open_stream, "size_of", None))
+        iterables = _iterables_of(self.dataset)
+        first = _First(iterables[0], getattr(self.open_stream, "size_of", None))
         self.elements = found = self.element_kind(None, first, self.terms._replace(on_error="raise"))
         found.learn()
         found.dataset = None  # and the iterator with it, which may have a file open
+        if self._may_lose(iterables[0]) and (begun := first.begun()) is not None:
+            self.dataset = Interleave((begun, *iterables[1:])) if isinstance(self.dataset, Interleave) else begun
         keeps = first.has_state or any(map(opening.has_state, self.iterables))
         self.states_size = states_size(self.streams, keeps=keeps)
         self.element_size = first.size
         self.spec, self.rows, self.has_gaps, self.packages = found.spec, found.rows, found.has_gaps, found.packages
+
+    def _may_lose(self, iterable: Any) -> bool:
+        """Whether an element that was read to learn the spec might not come again.
+
+        Not where it is a copy's, or where what an epoch gives depends on its number.
+        """
+        own = self.iterables[0]
+        return iterable is own and not (self.changes or self.reseed or hasattr(own, "set_epoch"))
+
+    def users_own(self, dataset: Any) -> Any:
+        """Return the user's dataset in what a worker reads."""
+        if isinstance(dataset, Interleave):
+            return Interleave(map(self.users_own, dataset.iterables))
+        return dataset.iterable if isinstance(dataset, FirstRead) else dataset
 
     def keep(self, store: Any, *, shared: bool) -> Kept:
         """Reserve memory for the states of the streams."""
@@ -211,6 +229,8 @@ class _First:
         self.size = 0
         """The bytes of the largest element that was read, where these are sent from process to process."""
         self._iterator: Iterator[Any] | None = None
+        self._read: list[Any] = []
+        self._has_drawn = False
         self.has_state = not isgeneratorfunction(iterable)
         """Whether what is read has states of its own, or may have some."""
 
@@ -232,4 +252,16 @@ class _First:
             raise SpecError(message) from None
         if self._size_of is not None:
             self.size = max(self.size, self._size_of(element, index))
+        self._read.append(copied(element))
+        self._has_drawn |= has_drawn()
         return element
+
+    def begun(self) -> FirstRead | None:
+        """Return the iterable with what was read of it; None where nothing was, or it is to begin anew.
+
+        That is where it has states, or has drawn the random numbers of one epoch.
+        """
+        begins_anew = self.has_state or self._has_drawn or isinstance(self._iterable, PeekableIterator)
+        if self._iterator is None or begins_anew:
+            return None
+        return FirstRead(self._iterable, self._iterator, self._read)

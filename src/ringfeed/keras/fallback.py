@@ -34,7 +34,7 @@ from ringfeed.frameworks.keras.caller import caller, owner
 from ringfeed.keras.pydataset import DatasetFeed, check_dataset, draws_kept
 from ringfeed.ring._ring import MAX_WORKERS
 from ringfeed.spec.spec import Spec
-from ringfeed.transport.opened import as_before
+from ringfeed.transport.copied import of_copy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -190,19 +190,26 @@ def _as_tuple(batch: Any) -> Any:
 
 def _look(dataset: Any) -> list[Any]:
     """Return the batches that Keras looks at itself before it trains, or one where it looks at none."""
-    with as_before(dataset):
-        check_dataset(dataset)
-        if keras.backend.backend() != "tensorflow":
-            return look_unseen(dataset)
-        count = dataset.num_batches
-        most = data_adapter_utils.NUM_BATCHES_FOR_TENSOR_SPEC
-        return [dataset[number] for number in range(most if count is None else min(most, count))]
+    check_dataset(dataset)
+    return of_copy(dataset, _first_of) if _has_processes(dataset) else _first_of(dataset)
+
+
+def _first_of(dataset: Any) -> list[Any]:
+    if keras.backend.backend() != "tensorflow":
+        return look_unseen(dataset)
+    count = dataset.num_batches
+    most = data_adapter_utils.NUM_BATCHES_FOR_TENSOR_SPEC
+    return [dataset[number] for number in range(most if count is None else min(most, count))]
+
+
+def _has_processes(dataset: Any) -> bool:
+    return bool(dataset.workers > 0 and dataset.use_multiprocessing)
 
 
 def _feed_of(dataset: Any, seen: list[Any], *, shuffle: bool) -> DatasetFeed:
     """Return a feed with the workers that Keras would have."""
     workers = dataset.workers
-    processes = workers > 0 and dataset.use_multiprocessing
+    processes = _has_processes(dataset)
     if keras.backend.backend() == "tensorflow":
         workers = max(workers, 1)  # Keras reads in a thread of TensorFlow's, in any case
     elif not processes and workers == 1:
@@ -215,8 +222,8 @@ def _feed_of(dataset: Any, seen: list[Any], *, shuffle: bool) -> DatasetFeed:
 
 
 def look_unseen(dataset: Any) -> list[Any]:
-    """Return batch 0, and leave no trace in the dataset: neither the numbers that it draws, nor what it opens."""
-    with draws_kept(dataset), as_before(dataset):
+    """Return batch 0, and take no random number from anywhere."""
+    with draws_kept(dataset):
         return [dataset[0]]
 
 

@@ -11,7 +11,6 @@ from ringfeed.frameworks.keras.adapter import LoaderAdapter
 from ringfeed.frameworks.keras.caller import caller, owner
 from ringfeed.frameworks.keras.door import check_takes_adapters
 from ringfeed.keras.pydataset import DatasetFeed, check_dataset
-from ringfeed.transport.opened import as_before
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -117,8 +116,7 @@ def _open(dataset: Any, workers: int | None, settings: dict[str, Any]) -> Datase
                 f"{name}= is not for feed(): the dataset says what a batch is and how many there are; leave it out"
             )
             raise TypeError(message)
-    with as_before(dataset):
-        check_dataset(dataset)
+    check_dataset(dataset)
     if workers is None and getattr(dataset, "_workers", 1) > 1:
         workers = dataset.workers
     return DatasetFeed(dataset, workers=workers, **settings)

@@ -19,6 +19,7 @@ import numpy as np
 
 from ringfeed._classes import class_names
 from ringfeed.data.batches import batches_in
+from ringfeed.errors import ShipError
 from ringfeed.spec.array import CONTAINERS, Array
 
 OBJECTS = {"tensorflow.SparseTensor", "tensorflow.RaggedTensor", "scipy.spmatrix", "scipy.sparray", "jax.JAXSparse"}
@@ -99,9 +100,11 @@ class ObjectBatches:
         (index,), (pickled,) = held
         if pickled.size:
             return pickle.loads(pickled)  # noqa: S301 - of our own worker
-        from ringfeed.transport.opened import as_before  # noqa: PLC0415 - not in a worker
+        from ringfeed.transport.copied import of_copy  # noqa: PLC0415 - not in a worker
 
-        with as_before(self.dataset):
+        try:
+            return of_copy(self.dataset, lambda dataset: dataset[int(index)])
+        except ShipError:  # which forked workers have all the same
             return self.dataset[int(index)]
 
 

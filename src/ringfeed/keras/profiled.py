@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ import keras
 
 from ringfeed._units import show_bytes
 from ringfeed.data.batches import batches_in
+from ringfeed.iterables.opening import fresh
 from ringfeed.keras.fallback import OWN, RingAdapter
 from ringfeed.keras.feeding import feed
 from ringfeed.keras.pydataset import draws_kept
@@ -19,7 +20,6 @@ from ringfeed.profiling.reading import Candidate
 from ringfeed.profiling.report import Stages
 from ringfeed.profiling.subject import Subject, Timer
 from ringfeed.system.machine import usable_cpus
-from ringfeed.transport.opened import as_before
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,8 +31,8 @@ class KerasSubject(Subject):
     """A PyDataset, and whether Keras shuffles it."""
 
     def __init__(self, dataset: Any, *, shuffle: bool = True) -> None:
-        """``shuffle``: as of ``fit``, whose default it is."""
-        self.dataset = dataset
+        """Read a copy of the dataset, if possible; ``shuffle``: as of ``fit``, whose default it is."""
+        self.dataset = dataset = fresh(dataset)
         self.shuffle = shuffle
         self._count = batches_in(dataset)
         self._has_processes = dataset.workers > 0 and dataset.use_multiprocessing
@@ -58,10 +58,8 @@ class KerasSubject(Subject):
 
     @contextmanager
     def untouched(self) -> Iterator[None]:
-        """Keep NumPy's and Python's random numbers, and what the dataset refers to."""
-        with ExitStack() as stack:
-            stack.enter_context(draws_kept(self.dataset))
-            stack.enter_context(as_before(self.dataset, always=True))
+        """Keep NumPy's and Python's random numbers."""
+        with draws_kept(self.dataset):
             yield
 
     def stages(self) -> Iterator[Stages]:

@@ -21,7 +21,7 @@ from ringfeed.datasets.passes import Passes, PassOrder
 from ringfeed.errors import RingfeedError, SpecError, WorkerError
 from ringfeed.keras.objects import ObjectBatches, holds_objects
 from ringfeed.loader import Loader, runner_of, stream_of
-from ringfeed.transport.opened import as_before
+from ringfeed.transport.copied import of_copy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -55,8 +55,7 @@ class DatasetFeed:
         """Take the parameters of `Loader`, and those of `PassOrder` and `Passes`."""
         self.dataset = dataset
         self.has_processes = settings.get("backend", "process") == "process" and settings.get("workers") != 0
-        count = _count_unseen if self.has_processes else batches_in
-        self._order = PassOrder(partial(count, dataset), draw, begin, shuffle=settings.get("shuffle", False))
+        self._order = PassOrder(partial(batches_in, dataset), draw, begin, shuffle=settings.get("shuffle", False))
         passes = Passes(dataset, self._order, compares=compares)
         self.loader = Loader(passes, batch_size=None, **settings)
         self._stream, self._runner = stream_of(self.loader), runner_of(self.loader)
@@ -224,7 +223,7 @@ def open_feed(dataset: Any, options: dict[str, Any]) -> tuple[DatasetFeed, MadeO
     try:
         return DatasetFeed(dataset, **options), _as_it_is
     except SpecError:
-        objects = None if options["spec"] is not None else _objects_of(dataset, sends=options["backend"] == "process")
+        objects = None if options["spec"] is not None else _objects_of(dataset, options)
         if objects is None:
             raise
     options |= {"spec": objects.spec, "max_batch_size": 1}
@@ -235,22 +234,21 @@ def _as_it_is(batch: Any) -> Any:
     return batch
 
 
-def _objects_of(dataset: Any, *, sends: bool) -> ObjectBatches | None:
+def _objects_of(dataset: Any, options: dict[str, Any]) -> ObjectBatches | None:
     """Return a dataset of such batches as one of arrays; None for any other."""
-    with as_before(dataset):
-        first = next((batch for batch in map(dataset.__getitem__, _first_numbers(dataset)) if batch is not None), None)
+    sends = options["backend"] == "process"
+    first = of_copy(dataset, _first_of) if sends and options.get("start_method") != "fork" else _first_of(dataset)
     return ObjectBatches(dataset, first, sends=sends) if holds_objects(first) else None
+
+
+def _first_of(dataset: Any) -> Any:
+    """Return the first batch that is not None."""
+    return next((batch for batch in map(dataset.__getitem__, _first_numbers(dataset)) if batch is not None), None)
 
 
 def _first_numbers(dataset: Any) -> range:
     count = batches_in(dataset)
     return range(MOST_LOOKED_AT if count is None else min(count, MOST_LOOKED_AT))
-
-
-def _count_unseen(dataset: Any) -> int | None:
-    """Count the batches of a dataset that is sent to processes: it keeps nothing open."""
-    with as_before(dataset):
-        return batches_in(dataset)
 
 
 def check_dataset(dataset: Any) -> None:

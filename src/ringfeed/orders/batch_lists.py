@@ -7,6 +7,8 @@ ListEpoch       one epoch, read by ``take_batches(count)``
 
 from __future__ import annotations
 
+from copy import copy
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,9 +33,34 @@ class BatchLists(SeededSampler):
         """Read no list where ``most`` is given, or where a BatchSampler of torch's says it."""
         ListOrder(source, None, 0)  # refuses what is none
         self._source = source
+        self._begun: list[Any] = []
         if most is None and "torch.BatchSampler" in class_names(source):
             most = source.batch_size
-        self.most = _length_of_first(source) if most is None else most
+        self.most = self._length_of_first() if most is None else most
+
+    def _length_of_first(self) -> int:
+        """Return the samples of the first list, which the first epoch has all the same.
+
+        ValueError where it has none, or cannot be read ahead of its epoch.
+        """
+        source = self._source
+        if hasattr(source, "__next__"):
+            raise ValueError(
+                f"batch_sampler is an iterator ({type(source).__name__}), which cannot be read ahead of its epoch; "
+                "give max_batch_size=, the most samples that a list has"
+            )
+        lists = iter(order_of(source, 0, ListOrder.parameter, EXPECTED))
+        for given in lists:
+            first = copy(_list_of(given, 0))  # the source may fill it again
+            if not len(first):
+                raise ValueError(
+                    f"{_name(0)} is empty, so it does not say how many samples a batch has; give max_batch_size="
+                )
+            if not _begins_anew(source):
+                self._begun.append(chain([first], lists))
+            return len(first)
+        message = "batch_sampler has no lists, so nothing says how many samples a batch has; give max_batch_size="
+        raise ValueError(message)
 
     def check_ranks(self, world_size: int) -> None:
         """Raise ValueError for several ranks: lists may differ in length, so that no rank's part of one is known."""
@@ -45,7 +72,7 @@ class BatchLists(SeededSampler):
 
     def bind(self, length: int | None, seed: int) -> ListOrder:  # noqa: ARG002  (the order is the user's)
         """Return the order over a dataset of ``length`` samples."""
-        return ListOrder(self._source, length, self.most)
+        return ListOrder(self._source, length, self.most, self._begun)
 
 
 class ListOrder(Custom):
@@ -55,10 +82,11 @@ class ListOrder(Custom):
     parameter = "batch_sampler"
     expected = EXPECTED
 
-    def __init__(self, source: Any, dataset_length: int | None, most: int) -> None:
-        """``most``: samples that a list may have."""
+    def __init__(self, source: Any, dataset_length: int | None, most: int, begun: list[Any] | None = None) -> None:
+        """``most``: samples that a list may have; ``begun``: lists that the first epoch goes on with."""
         super().__init__(source, dataset_length)
         self._most = most
+        self._begun = [] if begun is None else begun
 
     def _set_epoch(self, number: int) -> None:
         super()._set_epoch(number)
@@ -67,8 +95,10 @@ class ListOrder(Custom):
             set_epoch(number)
 
     def _begin(self, number: int, position: int) -> ListEpoch:
-        order = order_of(self._source, number, self.parameter, self.expected)
-        lists = self._iterator(order, number)
+        if self._begun and (is_readable(self._source) or number == 0):
+            lists = self._begun.pop()
+        else:
+            lists = self._iterator(order_of(self._source, number, self.parameter, self.expected), number)
         return ListEpoch(lists, self._dataset_length, self._most, position, self._look())
 
 
@@ -152,18 +182,14 @@ def _list_of(given: Any, batch: int) -> Any:
     return given if isinstance(given, list) else [*given]
 
 
-def _length_of_first(source: Any) -> int:
-    """Return the samples of the first list; ValueError where it has none, or cannot be read and put back."""
-    if hasattr(source, "__next__"):
-        raise ValueError(
-            f"batch_sampler is an iterator ({type(source).__name__}), which cannot be read ahead of its epoch; give "
-            "max_batch_size=, the most samples that a list has"
-        )
-    for given in order_of(source, 0, ListOrder.parameter, EXPECTED):
-        if length := len(_list_of(given, 0)):
-            return length
-        raise ValueError(f"{_name(0)} is empty, so it does not say how many samples a batch has; give max_batch_size=")
-    raise ValueError("batch_sampler has no lists, so nothing says how many samples a batch has; give max_batch_size=")
+def _begins_anew(source: Any) -> bool:
+    """Whether a batch_sampler gives its first list again: it is a list, or is told of the epoch."""
+    told = (source, getattr(source, "sampler", None))
+    return any(hasattr(one, "set_epoch") for one in told) or hasattr(source, "state_dict") or _is_sequence(source)
+
+
+def _is_sequence(source: Any) -> bool:
+    return hasattr(type(source), "__getitem__")
 
 
 def refuse_beside_lists(*named: str | None, **given: Any) -> None:

@@ -79,6 +79,11 @@ making: ContextVar[SampleContext | None] = ContextVar("making", default=None)
 """What a task is making, or a thread that reads one sample of many at a time; its own tasks inherit it."""
 
 
+def has_drawn() -> bool:
+    """Whether what this thread is making has asked for its Generator."""
+    return installed.context is not None and isinstance(installed.context.index, _Drawn)
+
+
 def rng() -> np.random.Generator:
     """Return the random Generator of the sample being made.
 

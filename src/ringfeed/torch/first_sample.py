@@ -1,19 +1,23 @@
-"""What is known of a dataset ahead of the workers: its first sample, read here as worker 0 would, without a trace."""
+"""What is known of a dataset ahead of the workers: its first sample, read as worker 0 would."""
 
 from __future__ import annotations
 
-import pickle
+import multiprocessing
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import cloudpickle
 import torch
+from torch.utils.data import IterableDataset, TensorDataset
 from torch.utils.data._utils import worker
 
+from ringfeed.errors import ShipError
+from ringfeed.forkserver.asked import answer_of
 from ringfeed.introspection.torch_info import swapped
 from ringfeed.torch.draws import draws_kept
 from ringfeed.torch.index_lists import UnfitError
-from ringfeed.transport.opened import as_before, shared_by_fork
+from ringfeed.transport.copied import of_copy
+from ringfeed.transport.opened import shared_by_fork
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -21,21 +25,40 @@ if TYPE_CHECKING:
     from ringfeed.torch.samples import WorkerStart
 
 
-def with_first(loader: Any, first: Any, start: WorkerStart, use: Callable[[Any], Any]) -> Any:
+def with_first(loader: Any, first: Any, start: WorkerStart, use: Callable[[Any], Any] = lambda sample: sample) -> Any:
     """Return what ``use`` makes of the first sample: of an IterableDataset where ``first`` is None, else of that list.
 
-    What the user's code changes in the dataset, and draws, is undone: torch would read nothing in this process.
+    It is read in a forked process where workers are forked, and else of a copy: the dataset is not
+    touched here. In a TensorDataset there is nothing to touch.
     """
-    if first is None:
-        return _with_element(loader, start, use)
     dataset = loader.dataset
-    _refuse_waiting(loader)
-    with draws_kept(), as_before(dataset, always=True), told(loader, start, dataset):
-        return use(_sample(loader, first))
+    read = partial(_read, loader, first=first, start=start, use=use)
+    _refuse_shared(loader)
+    if type(dataset) is TensorDataset:
+        with draws_kept():
+            return read(dataset)
+    if start_method(loader) == "fork":
+        return answer_of(partial(read, dataset), loader.timeout or None)
+    try:
+        with draws_kept():
+            return of_copy(dataset, read)
+    except ShipError as error:
+        if not isinstance(dataset, IterableDataset):
+            raise
+        message = f"its IterableDataset cannot be copied to another process: {error}"
+        raise UnfitError(message) from error
 
 
-def _refuse_waiting(loader: Any) -> None:
-    """UnfitError for a dataset that may wait for other workers: nothing is read of it here."""
+def start_method(loader: Any) -> str:
+    """Return how workers start: as those of torch's do, by default in the way that multiprocessing starts its own."""
+    if loader.multiprocessing_context is not None:
+        return str(loader.multiprocessing_context.get_start_method())
+    # Not to be fixed here: the program may still set it.
+    return multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
+
+
+def _refuse_shared(loader: Any) -> None:
+    """UnfitError for a dataset of which no sample may be read ahead: it may wait for other workers, or count them."""
     context = loader.multiprocessing_context
     where = None if context is not None and context.get_start_method() == "fork" else shared_by_fork(loader.dataset)
     if where is not None:
@@ -43,29 +66,22 @@ def _refuse_waiting(loader: Any) -> None:
         raise UnfitError(message)
 
 
-def _sample(loader: Any, first: Any) -> Any:
-    dataset, getitems = loader.dataset, getattr(loader.dataset, "__getitems__", None)
+def _read(loader: Any, dataset: Any, first: Any, start: WorkerStart, use: Callable[[Any], Any]) -> Any:
+    with told(loader, start, dataset):
+        return use(_element(dataset) if first is None else _sample(loader, dataset, first))
+
+
+def _sample(loader: Any, dataset: Any, first: Any) -> Any:
+    getitems = getattr(dataset, "__getitems__", None)
     if loader.batch_sampler is None:
         return dataset[first[:1] if isinstance(first, list) else first]
     index = next(iter(first))
     return getitems([index])[0] if getitems else dataset[index]
 
 
-def _with_element(loader: Any, start: WorkerStart, use: Callable[[Any], Any]) -> Any:
-    """Read the first element, as worker 0 has it, of a copy that is dropped.
-
-    UnfitError where it cannot be copied, as a generator cannot: then the element would be lost.
-    """
-    buffers: list[pickle.PickleBuffer] = []
-    try:
-        pickled = cloudpickle.dumps(loader.dataset, 5, buffer_callback=buffers.append)
-        copied = pickle.loads(pickled, buffers=buffers)  # noqa: S301 - of this process
-    except Exception as error:
-        message = f"its IterableDataset cannot be copied to another process: {error}"
-        raise UnfitError(message) from error
-    with draws_kept(), told(loader, start, copied):
-        for element in copied:
-            return use(element)
+def _element(dataset: Any) -> Any:
+    for element in dataset:
+        return element
     message = "its IterableDataset is empty in worker 0"
     raise UnfitError(message)
 

@@ -18,10 +18,11 @@ from ringfeed.iterables import opening
 from ringfeed.iterables.states import UnfitError, encoded
 from ringfeed.torch import draws, index_lists
 from ringfeed.torch.epoch import Epoch
+from ringfeed.torch.first_sample import start_method
 from ringfeed.torch.log import first_line, say
 from ringfeed.torch.pickled import TooLargeError, UnsendableError
 from ringfeed.torch.place import VERSION, Place, checked
-from ringfeed.torch.ring import Pickling, Ring, start_method
+from ringfeed.torch.ring import Pickling, Ring
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from contextlib import ExitStack, contextmanager
+from copy import copy
 from functools import partial
 from itertools import islice, repeat
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import BatchSampler, IterableDataset
 
 from ringfeed.errors import RingfeedError
+from ringfeed.iterables.opening import fresh
 from ringfeed.profiling.reading import Candidate
 from ringfeed.profiling.report import Stages
 from ringfeed.profiling.subject import Subject, Timer
@@ -22,7 +24,6 @@ from ringfeed.torch.first_sample import told
 from ringfeed.torch.loader import OWN, DataLoader
 from ringfeed.torch.log import said_of
 from ringfeed.torch.samples import WorkerStart
-from ringfeed.transport.opened import as_before
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -40,8 +41,9 @@ class TorchSubject(Subject):
     """A DataLoader."""
 
     def __init__(self, loader: Any) -> None:
-        """Take a DataLoader of torch's, or of a class derived from it."""
-        self.loader = loader
+        """Take a DataLoader of torch's, or of a class derived from it; a copy of its dataset is read."""
+        self.loader = loader = copy(loader)
+        vars(loader)["dataset"] = fresh(loader.dataset)  # torch lets nobody set it
         sampler = loader.batch_sampler if loader.batch_size is None else None
         size = f"batch_size={loader.batch_size}" if sampler is None else f"batch_sampler={type(sampler).__name__}"
         self.name = f"DataLoader of {type(loader.dataset).__name__} ({size}, num_workers={loader.num_workers})"
@@ -85,13 +87,12 @@ class TorchSubject(Subject):
 
     @contextmanager
     def untouched(self) -> Iterator[None]:
-        """Keep torch's, NumPy's and Python's random numbers, the generators, and what the loader refers to."""
+        """Keep torch's, NumPy's and Python's random numbers, and the generators."""
         states = [(generator, generator.get_state()) for generator in generators(self.loader).values()]
         with ExitStack() as stack:
             for generator, state in states:
                 stack.callback(generator.set_state, state)
             stack.enter_context(draws_kept())
-            stack.enter_context(as_before(self.loader, always=True))
             yield
 
     # ---- step by step ----

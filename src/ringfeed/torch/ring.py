@@ -10,7 +10,6 @@ meanwhile.
 
 from __future__ import annotations
 
-import multiprocessing
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,7 +24,7 @@ from ringfeed.ring._ring import MAX_WORKERS
 from ringfeed.ring.segment import MIN_SLOTS
 from ringfeed.spec.spec import Array
 from ringfeed.torch.collation import BatchObjects, BatchTensors, Form, refuse_own_collation
-from ringfeed.torch.first_sample import with_first
+from ringfeed.torch.first_sample import start_method, with_first
 from ringfeed.torch.index_lists import IndexLists, UnfitError
 from ringfeed.torch.pickled import Batches, Lists, parts_of, size_of
 from ringfeed.torch.samples import BulkSamples, Copy, Numbers, Samples, StatefulCopy, WorkerStart
@@ -96,7 +95,7 @@ class Ring:
         self._order = _Order()
         start, is_stream = WorkerStart(loader.num_workers, begun.base_seed, loader.worker_init_fn), first is None
         if pickling is None:
-            form = with_first(loader, first, start, Form.of)
+            form = Form.of(with_first(loader, first, start))
             spec = {"spec": form.tree} if is_stream else {"spec": form.tree, "max_batch_size": rows}
         else:
             spec = pickling.settings(loader, first, start, rows)
@@ -169,14 +168,6 @@ def _size_of(loader: Any) -> int:
     """Return the most samples that a batch has, as far as that is known."""
     size = loader.batch_size or getattr(loader.batch_sampler or loader.sampler, "batch_size", 1)
     return size if isinstance(size, int) else 1
-
-
-def start_method(loader: Any) -> str:
-    """Return how workers start: as those of torch's do, by default in the way that multiprocessing starts its own."""
-    if loader.multiprocessing_context is not None:
-        return str(loader.multiprocessing_context.get_start_method())
-    # Not to be fixed here: the program may still set it.
-    return multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
 
 
 def _settings(loader: Any) -> dict[str, Any]:

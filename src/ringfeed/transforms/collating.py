@@ -63,7 +63,7 @@ class FirstBatch:
 
     def __init__(self, collate_fn: Any) -> None:
         """Call nothing yet."""
-        self._call = of_one(collate_fn)
+        self.call = of_one(collate_fn)
 
     def learn(self, source: Source) -> None:
         """Set spec, rows and packages of a source of samples, from its first batch unless the spec is given."""
@@ -110,7 +110,7 @@ class FirstBatch:
         before = installed.context
         try:
             installed.context = SampleContext(source.seed, index=tuple(samples))
-            return self._call([*samples.values()])
+            return self.call([*samples.values()])
         except (SystemExit, GeneratorExit) as error:
             raise WorkerError(str(failed(f"{where}, made for the spec: collate_fn", error))) from error
         except Exception as error:

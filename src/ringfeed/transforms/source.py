@@ -48,14 +48,14 @@ class Trial(Preview):
 
     def __init__(self, transform: Any) -> None:
         """Call nothing yet."""
-        self._call = of_one(transform)
+        self.call = of_one(transform)
 
     def __call__(self, sample: Any) -> Any:
         """Return what the spec of its samples can be learnt from; the dataset's own sample stays as it was."""
         self.packages |= packages_in(sample)
         given = copied(sample)
         try:
-            made = self._call(given)
+            made = self.call(given)
         except (TypeError, AttributeError):  # perhaps of a number, which is an array in a slot
             if self._objection(sample) is not None:
                 raise
@@ -75,7 +75,7 @@ class Trial(Preview):
             spec = Spec.infer(sample, 0, strings=True)
             leaves = zip(spec.leaves, spec.flatten(sample, 0), strict=True)
             given = spec.unflatten([np.array(value) if leaf.form is None else value for leaf, value in leaves])
-            made = self._call(given)
+            made = self.call(given)
         except Exception as error:  # noqa: BLE001 - it is told of
             objection = TypeError(
                 f"transform returned None, so it is given samples as arrays over the slot, numbers too, and that "
@@ -93,12 +93,12 @@ class AsIs(Preview):
 
     def __init__(self, function: Any) -> None:
         """Call nothing yet."""
-        self._call = of_one(function)
+        self.call = of_one(function)
 
     def __call__(self, batch: Any) -> Any:
         """Return what it makes of a batch that is not None."""
         self.packages |= packages_in(batch)
-        return None if batch is None else self._call(batch)
+        return None if batch is None else self.call(batch)
 
 
 def _is_whole(given: Any, sample: Any) -> bool:
@@ -129,6 +129,21 @@ class TransformSource(WrappedSource):
         self.at_once |= self.has_batch_transform
         self.skips = self.terms.on_error == "skip"
         self.runs_code = inner.runs_code or self.has_transform
+
+    def hold(self, dataset: Composed) -> None:
+        """Read this dataset, by these functions, from now on."""
+        self.dataset, functions, terms = dataset, dataset.functions, self.terms
+        self.inner.hold(dataset.dataset)
+        if terms.trial is not None:
+            terms.trial.call = of_one(getattr(functions, self.each))
+        if terms.collate is not None:
+            terms.collate.call = of_one(functions.collate_fn)
+
+    def learn_inner(self) -> None:
+        """Have the inner source learn."""
+        functions = self.dataset.functions
+        super().learn_inner()
+        self.dataset = Composed(self.dataset, functions)
 
     def learn(self) -> None:
         """Set the spec: that of the samples as the transform leaves them."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ringfeed.data.base import Source
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from typing_extensions import Self
 
@@ -40,16 +40,36 @@ class WrappedSource(Source):
         """The source that reads the user's dataset."""
         return self.inner.innermost
 
+    @property
+    def inner_sources(self) -> Sequence[Source]:
+        """The inner source."""
+        return (self.inner,)
+
     def without_dataset(self) -> Self:
         """Return a copy for the engine."""
         other = super().without_dataset()
         other.inner = self.inner.without_dataset()
         return other
 
+    @property
+    def reads(self) -> bool:
+        """Whether `learn` reads elements."""
+        return self.inner.reads
+
+    def hold(self, dataset: Any) -> None:
+        """Read this dataset from now on."""
+        super().hold(dataset)
+        self.inner.hold(dataset)
+
+    def end_reading(self) -> None:
+        """End what reads elements in this process."""
+        self.inner.end_reading()
+
     def learn_inner(self) -> None:
         """Have the inner source learn, and know what it has learnt but for its spec."""
         inner = self.inner
         inner.learn()
+        self.dataset = inner.dataset  # an iterable is another one, once an element was read
         self.has_gaps, self.packages, self.states_size = inner.has_gaps, inner.packages, inner.states_size
 
     def current(self) -> Any:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MAX_OBJECTS = 100_000  # looked at
-MAX_ENTRIES = 10_000  # of one container: one with more is not given back what it had
+MAX_ENTRIES = 10_000  # of one container, looked at
 
 Step = tuple[str, object]  # how a reference is written, and its name
 CACHED = type(functools.lru_cache(lambda: None))

@@ -99,6 +99,11 @@ def _end(key: tuple[int, int]) -> None:
         found.end()
 
 
+def end_loop(dataset: Any) -> None:
+    """End the event loop of a dataset that nothing else reads in this process."""
+    _end((os.getpid(), id(dataset)))
+
+
 def completed(dataset: Any, sample: Awaitable[Any]) -> Any:
     """Return a sample that is awaited in the dataset's event loop, with the random numbers of this thread's sample."""
     import asyncio  # noqa: PLC0415 - see above

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ringfeed._checks import check_count
 from ringfeed.data.batches import BatchSource
 from ringfeed.data.samples import SampleSource
-from ringfeed.waiting.event_loop import completed
+from ringfeed.waiting.event_loop import completed, end_loop
 
 if TYPE_CHECKING:
     from ringfeed.data.base import Source
@@ -27,6 +27,10 @@ class AwaitedSamples(SampleSource):
 
     is_async = True
 
+    def end_reading(self) -> None:
+        """End the event loop of the dataset in this process."""
+        end_loop(self.dataset)
+
     def element(self, index: int) -> Any:
         """Return an element of the dataset, awaited in its event loop."""
         return completed(self.dataset, self.dataset[index])
@@ -36,6 +40,10 @@ class AwaitedBatches(BatchSource):
     """A dataset whose ``await dataset[i]`` is a whole batch."""
 
     is_async = True
+
+    def end_reading(self) -> None:
+        """End the event loop of the dataset in this process."""
+        end_loop(self.dataset)
 
     def element(self, index: int) -> Any:
         """Return an element of the dataset, awaited in its event loop."""

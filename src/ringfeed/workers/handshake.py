@@ -25,13 +25,15 @@ class Handshake:
         self.streams: dict[int, int] = {}  # by worker: the one that it reads, also its place among the workers
         self._config = config
         self._launcher = launcher
-        self._sent: SharedDataset | None = None
+        self._sent = config.sent
         self._starts = [0] * config.ring.ids
 
     def send_first(self, dataset: Any) -> None:
         """Have the workers that are started from now on hold the dataset, or be sent it."""
-        if self._launcher.sends_dataset:
-            self._sent = to_shared_memory(pack(dataset))
+        if self._launcher.sends_dataset and (changed := self.change(dataset)) is not None:
+            previous, self._sent = self._sent, changed
+            if previous is not None:
+                previous.close()
         self._launcher.hold(dataset, self._sent)
 
     def greet(self, number: int, worker: WorkerProcess, others: Collection[int], stack_fd: int) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ringfeed.data.reader import Reader
     from ringfeed.errors import RingfeedError
     from ringfeed.ring.segment import Segment
+    from ringfeed.transport.shared_dataset import SharedDataset
     from ringfeed.workers.process import Launcher
 
 STOP_S = 1.0
@@ -40,6 +41,7 @@ class PoolConfig:
     states: Any = None  # what is kept of an iterable: see `Source.keep`
     remote: Any = None  # a `ringfeed.Ray`: the last of the workers are bridges to it
     is_auto: bool = False  # whether the number of workers is found out
+    sent: SharedDataset | None = None  # the dataset, where it was packed for them already
 
 
 class Pool(ABC):

@@ -377,7 +377,8 @@ def test_a_worker_that_cannot_start() -> None:
         def __setstate__(self, state: object) -> None:
             raise OSError("no such file")
 
-    with ringfeed.Loader(Unopened(40), batch_size=4, workers=1, slots=3, start_method="spawn") as loader:
+    how: Any = {"slots": 3, "start_method": "spawn", "spec": Oracle.SPEC}
+    with ringfeed.Loader(Unopened(40), batch_size=4, workers=1, **how) as loader:
         iterator = iter(plain(loader.to_tf_dataset()))
         expected = "WorkerError: a worker could not open the dataset: OSError: no such file"
         for _ in range(3):
