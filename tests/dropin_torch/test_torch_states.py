@@ -284,21 +284,41 @@ class Counted(Stateful):
 
 
 def test_an_iterable_with_states_counts_the_epochs_of_workers_that_persist() -> None:
-    """They go on with one dataset, as torch's do; a resumed one counts on from its state."""
-    settings = {"num_workers": 1, "persistent_workers": True, "batch_size": None}
-    loader = DataLoader(Counted(), **settings)
-    whole = [numbers(sample) for _ in range(4) for sample in loader]
-    assert [epoch for _, epoch in whole] == [0] * 5 + [1] * 5 + [2] * 5 + [3] * 5
+    """They go on with one dataset, as torch's do."""
+    loader = DataLoader(Counted(), num_workers=1, persistent_workers=True, batch_size=None)
+    epochs = [[numbers(sample) for sample in loader] for _ in range(3)]
+    assert epochs == [[[position, epoch] for position in range(5)] for epoch in range(3)]
     close(loader)
-    loader = DataLoader(Counted(), **settings)
-    samples = (numbers(sample) for _ in range(2) for sample in loader)
-    had = [next(samples) for _ in range(8)]
+
+
+class Itself(Stateful):
+    """A dataset that is its own iterator, and goes on where it is."""
+
+    def __iter__(self) -> Any:
+        return self
+
+    def __next__(self) -> int:
+        if self.at == 5:
+            raise StopIteration
+        self.at += 1
+        return self.at
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at = state["at"]
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_dataset_that_this_process_has_read_goes_on_by_its_state(count: int) -> None:
+    """Also from before the first batch."""
+    loader = DataLoader(dataset := Itself(), batch_size=None)
+    batches = iter(loader)
+    for _ in range(count):
+        next(batches)
     state = json.loads(json.dumps(loader.state_dict()))
-    close(loader)
-    other = DataLoader(Counted(), **settings)
+    rest = [*batches]
+    other = DataLoader(dataset, batch_size=None)
     other.load_state_dict(state)
-    assert had + [numbers(sample) for _ in range(3) for sample in other] == whole
-    close(other)
+    assert [*other] == rest == [*range(count + 1, 6)]
 
 
 class Tensors(Counted):

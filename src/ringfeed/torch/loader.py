@@ -95,7 +95,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
         names = ("epoch", "batches", "samples", "draws", "base_seed")
         place = Place(**{name: resumed[name] for name in names})
         with draws.put_back(self, resumed["draws"], is_amid=place.batches > 0):
-            return self._begin(place, resumed if place.batches else None)
+            return self._begin(place, resumed if place.batches or "dataset" in resumed else None)
 
     def _next_place(self) -> Place:
         epoch = 0 if self._place is None else self._place.epoch + 1
@@ -278,7 +278,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
 
     def _streams_state(self, place: Place) -> dict[str, Any]:
         """Return where an IterableDataset is, in the workers or here, amid an epoch."""
-        if not place.batches or not isinstance(self.dataset, torch.utils.data.IterableDataset):
+        is_amid = place.batches or place.stream is not None
+        if not is_amid or not isinstance(self.dataset, torch.utils.data.IterableDataset):
             return {}
         if place.ring is not None:
             return {"num_workers": self.num_workers, "stream": place.ring.place(place.taken)}
