@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import pickle
@@ -13,7 +14,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -21,6 +22,9 @@ import ringfeed
 import shared
 from ringfeed.sharing import names
 from watching import PATIENCE_S
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 pytestmark = [pytest.mark.once, pytest.mark.usefixtures("nothing_left")]
 NOBODY = 65534
@@ -198,3 +202,53 @@ def test_a_host_without_descriptors_refuses_one(share: shared.Share) -> None:
     resource.prlimit(one.host_pid, resource.RLIMIT_NOFILE, before)
     two = share.join(ranks=2)
     assert shared.numbers(shared.first_of(one, two)) == shared.expected(1)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_state_that_looks_like_a_message_is_none(share: shared.Share, tmp_path: Path, *, nested: bool) -> None:
+    """Nothing in a state is opened by pickle: it may come from a file."""
+    training = share.join(ranks=1)
+    done = tmp_path / "done"
+    evil: dict[str, Any] = {"ringfeed:bytes": base64.b64encode(pickle.dumps(Mine(done))).decode()}
+    state = {**training.state_dict(), "sampler": evil} if nested else evil
+    training.load_state_dict(state)
+    with pytest.raises(ringfeed.StateError):
+        next(iter(training))
+    assert not done.exists()
+
+
+class Tuples:
+    """A sampler whose state has what JSON has not."""
+
+    def __init__(self) -> None:
+        self.at = (0, 0.5)
+
+    def __iter__(self) -> Iterator[int]:
+        while self.at[0] < 96:
+            self.at = self.at[0] + 1, 0.5
+            yield self.at[0] - 1
+        self.at = 0, 0.5
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": self.at, 7: 8}
+
+    def load_state_dict(self, state: dict[Any, Any]) -> None:
+        assert state[7] == 8
+        assert type(state["at"]) is tuple
+        self.at = state["at"]
+
+
+def _with_tuples() -> ringfeed.Loader[Any]:
+    return shared.make(shuffle=False, sampler=Tuples())
+
+
+def test_a_state_that_is_no_json_comes_back_as_it_was(share: shared.Share) -> None:
+    """As from a loader of the training's own."""
+    training = share.join(ranks=1, make=_with_tuples)
+    batches = iter(training)
+    seen = [next(batches)[1].tolist() for _ in range(3)]
+    state = training.state_dict()
+    assert state["sampler"]["of"]["at"][1:] == (0.5,)
+    training.load_state_dict(state)
+    seen += [batch[1].tolist() for batch in training]
+    assert [number for batch in seen for number in batch] == [*range(96)]

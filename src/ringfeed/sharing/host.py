@@ -280,7 +280,7 @@ class Host:
         """Return where the epoch is to begin; trainings that ask for another place get an error."""
         assert self._host_loader is not None
         given = [None if training.asked is None else training.asked.wish for training in asked]
-        wishes = [None if wish is None else (wish[0], unpacked_state(wish[1])) for wish in given]
+        wishes = [wish and (wish[0], unpacked_state(wish[1]) if wish[0] == "state" else wish[1]) for wish in given]
         # One that has come in the place of another, and begins anew, does not decide for those that go on.
         decide = [wish for training, wish in zip(asked, wishes, strict=True) if training.epoch] or wishes
         first = next((wish for wish in decide if not self._host_loader.is_next(wish)), None)

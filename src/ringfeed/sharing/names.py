@@ -209,15 +209,19 @@ def _from_text(value: dict[str, Any]) -> Any:
     return base64.b64decode(value[_BYTES]) if value.keys() == {_BYTES} else value
 
 
-def packed_state(state: Any) -> Any:
-    """Return a loader's state for a message: as it is or, where it has what JSON has not, as bytes."""
+def packed_state(state: Any) -> tuple[str, Any]:
+    """Return a loader's state for a message: as it is or, where it has what JSON has not, as a pickle.
+
+    Which of them is said beside it, since a state may come from a file, and nothing in it is to be opened by pickle.
+    """
     try:
         encoded(state)
     except UnfitError:
-        return pickle.dumps(state)
-    return state
+        return "pickle", pickle.dumps(state)
+    return "json", state
 
 
-def unpacked_state(state: Any) -> Any:
+def unpacked_state(packed: Any) -> Any:
     """Return a loader's state that came in a message."""
-    return pickle.loads(state) if isinstance(state, bytes) else state  # noqa: S301 - see `identify`
+    kind, state = packed
+    return pickle.loads(state) if kind == "pickle" else state  # noqa: S301 - see `identify`
