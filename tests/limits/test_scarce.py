@@ -12,6 +12,7 @@ import pytest
 
 from ringfeed.monitor import free_memory
 from scarcity import MB, live
+from watching import run_script
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -307,3 +308,40 @@ def test_no_other_user_can_open_a_memfd() -> None:
     assert modes == [0o600] * 4
     assert own == ["opened"] * 4
     assert others == ["PermissionError"] * 4
+
+
+MANY = """
+import os, resource
+import numpy as np
+import ringfeed
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+
+class Rows:
+    def __init__(self, number): self.number = number
+    def __len__(self): return 6
+    def __getitem__(self, index): return np.array([self.number, index])
+
+loaders = [ringfeed.Loader(Rows(number), batch_size=2, workers=2, shuffle=True, seed=1) for number in range(40)]
+under_way = iter(loaders[0])
+found = [next(under_way).tolist()]
+most = 0
+for epoch in range(2):
+    for number, loader in enumerate(loaders[1:], start=1):
+        batches = iter(loader)
+        rows = [row for batch in batches for row in batch.tolist()]
+        again = ringfeed.Loader(Rows(number), batch_size=2, workers=0, shuffle=True, seed=1)
+        again.set_epoch(epoch)
+        assert rows == [row for batch in again for row in batch.tolist()], number
+        if number % 3 == 0 and epoch == 0:
+            next(iter(loader))  # and left amid an epoch
+            loader.set_epoch(1)
+        most = max(most, len(os.listdir("/proc/self/fd")))
+found += [batch.tolist() for batch in under_way]
+assert sorted(index for batch in found for _, index in batch) == [*range(6)]
+assert most <= 128 + 40, most
+"""
+
+
+def test_loaders_without_number_that_rest() -> None:
+    """Those between epochs give up their workers where descriptors get few: half of them stay the program's."""
+    assert run_script(MANY) == ("", "", 0)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import threading
+import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ from ringfeed.monitor.stats import Stats
 from ringfeed.resume.hooks import Hooks
 from ringfeed.resume.position import Position
 from ringfeed.ring import _ring
+from ringfeed.system.machine import is_short_of_descriptors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,6 +41,9 @@ if TYPE_CHECKING:
 
 _BY_NEWER = "a newer iterator of this loader has taken over; finish one before you make the next"
 _BY_STATE = "load_state_dict() has moved this loader since this iterator was made; make a new one, by iter()"
+
+
+_started: weakref.WeakKeyDictionary[EpochRunner, None] = weakref.WeakKeyDictionary()  # in the order of their starts
 
 
 class EpochRunner:
@@ -71,6 +76,7 @@ class EpochRunner:
         """Plans the rest of the epoch under way anew, where Ctrl-C has kept what began to do so from its end."""
         self._superseded = _BY_NEWER  # why older iterators have had their time
         self._ended = 0  # the epoch id of the last iterator that came to its end
+        self._is_resting = False  # no iterator is under way
         self._closed = False
         self._unended: Engine | None = None  # the last engine, until it has stopped
         self.finalizer: Finalizer | None = None
@@ -92,6 +98,7 @@ class EpochRunner:
             raise
 
     def _begin(self, build: BuildBatch | None, keeps: object, *, wait_for_slots: bool) -> BatchIterator:
+        self._is_resting = False
         self._supersede(_BY_NEWER)  # before the hook, which may raise: C code does not look at the id here
         if self._hooks.restore(self.position.next.hooks):
             self._renew_order()
@@ -163,6 +170,7 @@ class EpochRunner:
     def _start(self) -> None:
         self.stop_engine()  # if Ctrl-C has kept the last from it
         self._check_available()
+        self._make_room()
         source, self._sent_seed = self.source.without_dataset(), self.source.seed
         launcher, self.launcher = self.launcher, None
         sent = self._sending.handed_over()
@@ -180,6 +188,24 @@ class EpochRunner:
         except BaseException:
             self.stop_engine()
             raise
+
+    def _make_room(self) -> None:
+        """End the engines of loaders that rest, the oldest first, while those of all leave few descriptors."""
+        for other in [*_started]:
+            if not is_short_of_descriptors(self.plan.workers):
+                break
+            other._rest()  # noqa: SLF001 - its own
+        _started.pop(self, None)
+        _started[self] = None
+
+    def _rest(self) -> None:
+        """End the engine between epochs: the next one starts another. Where it is in use, it goes on."""
+        if self._is_resting and self._forks == Forks.count and self.lock.acquire(blocking=False):
+            try:
+                if self._is_resting:
+                    self.stop_engine()
+            finally:
+                self.lock.release()
 
     def _check_available(self) -> None:
         """Raise PlanError unless there is memory, once dropped loaders have given theirs back."""
@@ -219,6 +245,7 @@ class EpochRunner:
                     self.engine, intake.error, intake.error_epoch_id = None, error, epoch_id  # one step, for Ctrl-C
                     self.stop_engine()
                 raise
+            self._is_resting = True
             if self._ended != epoch_id:
                 self._ended = epoch_id  # whatever the hook raises, it has run
                 self._run_hook("on_epoch_end")
@@ -233,6 +260,7 @@ class EpochRunner:
         try:
             if epoch_id == self.epoch_id and self.engine is not None:
                 self.engine.cancel()
+                self._is_resting = True
         finally:
             self.lock.release()
 

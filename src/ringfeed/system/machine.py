@@ -14,6 +14,7 @@ import errno
 import os
 import resource
 import signal
+import sys
 from typing import TYPE_CHECKING
 
 from ringfeed.errors import WorkerError
@@ -75,16 +76,8 @@ def check_futex() -> None:
 
 
 def _check_descriptors(workers: int, own: int = 0) -> None:
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if limit == resource.RLIM_INFINITY:
-        return
-    try:
-        listing = 1  # it has one too
-        opened = sum(int(fd) < limit for fd in os.listdir("/proc/self/fd")) - listing - own  # noqa: PTH208
-    except FileNotFoundError:  # no /proc: the call that is refused one says so
-        return
-    except OSError:
-        opened = limit
+    limit, opened = _descriptors()
+    opened -= own
     needed = DESCRIPTORS + workers * DESCRIPTORS_A_WORKER
     if opened + needed <= limit:
         return
@@ -94,6 +87,26 @@ def _check_descriptors(workers: int, own: int = 0) -> None:
         f"RLIMIT_NOFILE is {limit}, and workers={workers} needs {needed} descriptors beside the {opened} in use; "
         f"raise it (ulimit -n {opened + needed}), or use {fewer}"
     )
+
+
+def is_short_of_descriptors(workers: int) -> bool:
+    """Whether so many workers more would leave the program less than half of its descriptors."""
+    limit, opened = _descriptors()
+    return 2 * (opened + DESCRIPTORS + workers * DESCRIPTORS_A_WORKER) > limit
+
+
+def _descriptors() -> tuple[int, int]:
+    """Return how many descriptors this process may have, and has."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return sys.maxsize, 0
+    try:
+        listing = 1  # it has one too
+        return limit, sum(int(fd) < limit for fd in os.listdir("/proc/self/fd")) - listing  # noqa: PTH208
+    except FileNotFoundError:  # no /proc: the call that is refused one says so
+        return sys.maxsize, 0
+    except OSError:
+        return limit, limit
 
 
 def start_thread(thread: threading.Thread) -> None:
