@@ -32,7 +32,7 @@ enum rf_reply {
 
 struct rf_part { /* one leaf of a batch: C-contiguous, the rows are its first axis */
     uint64_t offset, row_size;
-    int32_t axes;
+    int32_t axes, type;         /* type: the framework's own number of the dtype */
     int64_t shape[RF_MAX_AXES]; /* of a row */
 };
 

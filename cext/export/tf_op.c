@@ -31,7 +31,7 @@ typedef struct TF_KernelBuilder TF_KernelBuilder;
 typedef struct TF_OpKernelConstruction TF_OpKernelConstruction;
 typedef struct TF_OpKernelContext TF_OpKernelContext;
 
-enum { TF_OK = 0, TF_UNKNOWN = 2, TF_BOOL = 10, TF_INT64 = 9 };
+enum { TF_OK = 0, TF_UNKNOWN = 2, TF_INVALID_ARGUMENT = 3, TF_BOOL = 10, TF_INT64 = 9 };
 
 static struct {
     TF_Status *(*NewStatus)(void);
@@ -43,6 +43,7 @@ static struct {
     TF_Tensor *(*AllocateTensor)(int type, const int64_t *shape, int axes, size_t size);
     void (*DeleteTensor)(TF_Tensor *);
     void *(*TensorData)(const TF_Tensor *);
+    size_t (*TensorByteSize)(const TF_Tensor *);
     TF_OpDefinitionBuilder *(*NewOpDefinitionBuilder)(const char *name);
     void (*OpDefinitionBuilderAddAttr)(TF_OpDefinitionBuilder *, const char *);
     void (*OpDefinitionBuilderAddInput)(TF_OpDefinitionBuilder *, const char *);
@@ -110,9 +111,13 @@ static bool read_input(TF_OpKernelContext *context, TF_Status *status, int input
     TF.GetInput(context, input, &tensor, status);
     if (TF.GetCode(status) != TF_OK)
         return false;
-    memcpy(number, TF.TensorData(tensor), sizeof *number);
+    bool is_number = TF.TensorByteSize(tensor) == sizeof *number;
+    if (is_number)
+        memcpy(number, TF.TensorData(tensor), sizeof *number);
+    else
+        TF.SetStatus(status, TF_INVALID_ARGUMENT, "ValueError: an input of ringfeed's op is no single int64");
     TF.DeleteTensor(tensor);
-    return true;
+    return is_number;
 }
 
 /* Hand a tensor to TensorFlow, if there is one. */
@@ -191,12 +196,40 @@ static TF_Tensor *tensor_of(const struct rf_handout *handout, const struct rf_pa
     return hold ? TF.NewTensor(type, shape, part->axes + 1, memory, size, calls->let_go, hold) : NULL;
 }
 
+/* Whether the op was asked for the types of the leaves, or for the flag and these: memory is handed out as what it is
+ * asked for. */
+static bool check_types(TF_OpKernelContext *context, TF_Status *status, struct rf_feed *feed)
+{
+    char text[128];
+    int leaves = (int)calls->parts(feed), outputs = TF.NumOutputs(context), first = outputs - leaves;
+    if (first != 0 && first != 1) {
+        snprintf(text, sizeof text, "ValueError: types has %d, expected %d of the leaves, or one more", outputs,
+                 leaves);
+        TF.SetStatus(status, TF_INVALID_ARGUMENT, text);
+        return false;
+    }
+    for (int output = 0; output < outputs; output++) {
+        int expected = output < first ? TF_BOOL : calls->part(feed, (uint32_t)(output - first))->type;
+        int type = (int)TF.ExpectedOutputDataType(context, output);
+        if (type != expected) {
+            snprintf(text, sizeof text, "ValueError: types[%d] is DataType %d, expected %d", output, type, expected);
+            TF.SetStatus(status, TF_INVALID_ARGUMENT, text);
+            return false;
+        }
+    }
+    return true;
+}
+
 /* A tensor a leaf, after the flag if there is one. Those at the end have the shape of a full batch, which the graph may
  * check. */
 static void put_batch(TF_OpKernelContext *context, TF_Status *status, const struct rf_handout *handout)
 {
     int leaves = (int)calls->parts(handout->feed), first = TF.NumOutputs(context) - leaves;
     bool goes_on = handout->ring != NULL;
+    if (!goes_on && first == 0) {
+        fail(context, status, "RingfeedError: the epoch is over, and types has no flag that says so");
+        return;
+    }
     bool fine = first == 0 || put(context, status, 0, scalar(TF_BOOL, &goes_on, sizeof goes_on));
     for (int leaf = 0; fine && leaf < leaves; leaf++) {
         int type = TF.ExpectedOutputDataType(context, first + leaf);
@@ -218,7 +251,10 @@ static void compute_batch(void *kernel, TF_OpKernelContext *context)
     } else if (calls->next(((struct kernel *)kernel)->feed, epoch_id, &handout, &error) == RF_REPLY_ERROR) {
         fail_with(context, status, error);
     } else {
-        put_batch(context, status, &handout);
+        if (check_types(context, status, handout.feed))
+            put_batch(context, status, &handout);
+        else
+            fail(context, status, NULL);
         calls->done(&handout);
     }
     TF.DeleteStatus(status);
@@ -296,6 +332,7 @@ static bool find_tensorflow(void)
     FIND(AllocateTensor);
     FIND(DeleteTensor);
     FIND(TensorData);
+    FIND(TensorByteSize);
     FIND(NewOpDefinitionBuilder);
     FIND(OpDefinitionBuilderAddAttr);
     FIND(OpDefinitionBuilderAddInput);

@@ -26,7 +26,8 @@ cdef class Intake:
     """Takes an engine's batches for its iterators: from the ring, or the one batch that the engine settles for them.
 
     A batch is settled where rows of it have failed, or where it might take the last slot. It is kept here until it is
-    handed out, also where Ctrl-C comes meanwhile.
+    handed out, also where Ctrl-C comes meanwhile. Iterators of several threads take without a lock: the hand-over is one
+    step for all of them, also where Python has no GIL.
     """
 
     cdef Ring ring
@@ -71,6 +72,7 @@ cdef class Intake:
 
     # ---- by the engine ----
 
+    @cython.critical_section
     def take(self, int64_t epoch_id):
         """Take the head batch and keep it, for callers with this epoch id; whether it was ready."""
         cdef Lease lease = None if self.ring is None else self.ring.take()
@@ -126,12 +128,14 @@ cdef class Intake:
             self.error_place = self.kept.taken.place + 1
         return 0
 
+    @cython.critical_section
     def settle(self, uint64_t batch, bint private):
         """Let the next call hand the batch out, in its slot or as a private copy."""
         if self.is_kept(batch):
             self.private = private
             self.settled = True
 
+    @cython.critical_section
     def discard(self):
         """Deliver nothing of the batch that is kept, if there is one; says whether there was."""
         if self.kept is None:
@@ -144,40 +148,43 @@ cdef class Intake:
 
     cdef Lease next(self, int64_t epoch_id, object lock, c.rf_answer *answer, uint32_t *rows, bint *private):
         """Return the lease of the next batch, if no decision is due; None with the answer otherwise."""
-        cdef Ring ring = self.ring  # held by this call, too: another thread may let go of it during the wait
+        cdef Ring ring  # held by this call, too: another thread may let go of it during the wait
         cdef Lease lease
+        cdef c.rf_terms terms  # of this call: another thread's may come in
         private[0] = False
-        if self.kept is not None and epoch_id == self.kept_epoch_id:
-            answer[0] = c.RF_GAPS
-            if not self.settled:
-                return None
-            private[0] = self.private
-            rows[0] = self.kept_rows
-            lease = self.kept
-            self.kept = self.kept_rows = None
-            return lease
+        with cython.critical_section(self):
+            ring, terms = self.ring, self.terms
+            if self.kept is not None and epoch_id == self.kept_epoch_id:
+                answer[0] = c.RF_GAPS
+                if not self.settled:
+                    return None
+                private[0] = self.private
+                rows[0] = self.kept_rows
+                lease = self.kept
+                self.kept = self.kept_rows = None
+                return lease
         answer[0] = c.RF_STOPPED
         if ring is None or self.error is not None:
             return None
         lease = Lease.__new__(Lease)
-        self.terms.epoch_id = epoch_id
-        answer[0] = ring.next(&self.terms, lease)
+        terms.epoch_id = epoch_id
+        answer[0] = ring.next(&terms, lease)
         if answer[0] == c.RF_PENDING and self.own_wait_ns and lock is not None and self.wait(ring, epoch_id, lock):
             if self.kept is not None:
                 return None
-            self.terms.epoch_id = epoch_id  # another thread's may have come in
-            answer[0] = ring.next(&self.terms, lease)
+            answer[0] = ring.next(&terms, lease)
         rows[0] = min(lease.taken.rows, self.most_rows)
         return lease if answer[0] == c.RF_TAKEABLE else None
 
     cdef void put_back(self, Lease lease, uint32_t rows, bint private, int64_t epoch_id) noexcept:
         """Keep a batch that was not handed out, unless another thread's is kept."""
-        if self.kept is None:
-            self.kept_epoch_id = epoch_id
-            self.kept_rows = rows
-            self.private = private
-            self.settled = True
-            self.kept = lease
+        with cython.critical_section(self):
+            if self.kept is None:
+                self.kept_epoch_id = epoch_id
+                self.kept_rows = rows
+                self.private = private
+                self.settled = True
+                self.kept = lease
 
     cdef bint wait(self, Ring ring, int64_t epoch_id, object lock) except -1:
         """Wait for the head batch, with the loader's lock, where no other thread has it; whether the wait was ours."""
@@ -282,7 +289,9 @@ cdef class Batches:
 
     cdef void note(self, uint64_t planned) noexcept:
         """Note how many batches of the plan are done with; another thread may be further."""
-        self.progress.given = max(self.progress.given, <int64_t>planned - self.progress.planned_before)
+        cdef Progress progress = self.progress
+        with cython.critical_section(progress):
+            progress.given = max(progress.given, <int64_t>planned - progress.planned_before)
 
     def raise_kept(self):
         """Raise the error that the engine has kept for this epoch, if no batch comes before it."""

@@ -46,7 +46,7 @@ cdef class Lease:
         while not over and now < deadline:
             with nogil:
                 over = c.rf_wait_room(self.ring, min(deadline, now + SLICE_NS))
-            PyErr_CheckSignals()
+            come_up()
             now = c.rf_now_ns()
         return c.rf_has_room(self.ring)
 

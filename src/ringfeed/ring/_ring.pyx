@@ -39,8 +39,30 @@ ROW_RAISED = c.RF_ROW_RAISED
 ROW_KILLED = c.RF_ROW_KILLED
 STAGES = {c.RF_IN_COLLATE_FN: "collate_fn", c.RF_IN_BATCH_TRANSFORM: "batch_transform"}
 
-# However long a wait is, it comes up this often: a signal that arrives just before the sleep is seen then.
-cdef int64_t SLICE_NS = 100_000_000
+# However long a wait is, it comes up this often: a signal that arrives just before the sleep is seen then. Python
+# without the GIL counts an object's references in the thread that made it: what another thread drops, and its slot, is
+# not free before that thread next runs Python.
+cdef extern from *:
+    """
+    #ifdef Py_GIL_DISABLED
+    #define COUNTS_BY_THREAD 1
+    #else
+    #define COUNTS_BY_THREAD 0
+    #endif
+    """
+    const bint COUNTS_BY_THREAD
+
+cdef int64_t SLICE_NS = 2_000_000 if COUNTS_BY_THREAD else 100_000_000
+cdef object run_python = eval("lambda: None")  # compiled by Python: its first step is what such a wait is interrupted for
+
+
+cdef int come_up() except -1:
+    """Do between two slices of a wait what Python has to do in this thread."""
+    PyErr_CheckSignals()
+    if COUNTS_BY_THREAD:
+        run_python()
+    return 0
+
 
 # As in enum rf_damage.
 cdef tuple DAMAGES = ("", "header", "record", "cell", "indices", "failure")
@@ -235,8 +257,8 @@ cdef class Ring:
                     answer = c.rf_wait_head(self.ring, epoch_id, min(deadline, now + SLICE_NS))
             if answer == c.RF_PENDING:
                 c.rf_check(self.ring)
+            come_up()
             now = c.rf_now_ns()
-            PyErr_CheckSignals()
         return answer
 
     cdef int wait_head(self, int64_t timeout_ns, int64_t epoch_id) except -1:

@@ -429,6 +429,42 @@ def test_close_ends_a_waiting_op() -> None:
     closer.join()
 
 
+WRONG = {
+    "of the same size": (1, [tf.float64], "types[0] is DataType 2, expected 9"),
+    "smaller": (1, [tf.int8], "types[0] is DataType 6, expected 9"),
+    "larger": (1, [tf.complex128], "types[0] is DataType 18, expected 9"),
+    "of no size": (1, [tf.string], "types[0] is DataType 7, expected 9"),
+    "no flag": (1, [tf.int64, tf.int64], "types[0] is DataType 9, expected 10"),
+    "after the flag": (1, [tf.bool, tf.string], "types[1] is DataType 7, expected 9"),
+    "too many": (1, [tf.bool] * 5, "types has 5, expected 1 of the leaves, or one more"),
+    "at the end": (-1, [tf.string, tf.string], "types[0] is DataType 7, expected 10"),
+    "no input": ([], [tf.int64], "an input of ringfeed's op is no single int64"),
+    "two inputs": ([1, 1], [tf.int64], "an input of ringfeed's op is no single int64"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_the_op_hands_memory_out_as_what_it_is(wrong: str) -> None:
+    """Types that are not the leaves', and a number that is none, are errors of TensorFlow's."""
+    epoch_id, types, text = WRONG[wrong]
+    with ringfeed.Loader(np.arange(64), batch_size=8, workers=0) as loader:
+        feed = op.LoaderFeed(loader._stream, None, [tf.int64.as_datatype_enum])
+        begun = feed.begin()
+        asked = np.array(begun if epoch_id == 1 else epoch_id, np.int64)
+        with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+            op.load_ops().ringfeed_batch(epoch_id=asked, feed=feed.number, types=types)
+        assert f"ValueError: {text}" in str(caught.value)
+
+
+def test_the_op_says_the_end_by_its_flag_alone() -> None:
+    """Where it has none, the end is an error, and no tensor of memory that nothing was written to."""
+    with ringfeed.Loader(np.arange(64), batch_size=8, workers=0) as loader:
+        feed = op.LoaderFeed(loader._stream, None, [tf.int64.as_datatype_enum])
+        feed.begin()
+        with pytest.raises(tf.errors.UnknownError, match="RingfeedError: the epoch is over, and types has no flag"):
+            op.load_ops().ringfeed_batch(epoch_id=np.int64(-1), feed=feed.number, types=[tf.int64])
+
+
 def test_dead_pool_is_told() -> None:
     """When the workers cannot go on, the op says what the loader says."""
     loader = ringfeed.Loader(Oracle(4000), batch_size=4, workers=1, slots=2, max_restarts=0)
@@ -444,9 +480,10 @@ def test_dead_pool_is_told() -> None:
 def test_dataset_without_its_loader() -> None:
     """A graph that has lost its dataset says so, instead of reading memory that is nobody's."""
     ops = op.load_ops()
-    iterations = op.OpIterations(ops, oracle()._stream, 12, [], tuple)
+    stream = oracle()._stream
+    iterations = op.OpIterations(ops, stream, 12, adapter.leaf_specs(stream.info), tuple)
     number = iterations._feed.number
-    del iterations
+    del iterations, stream
     gc.collect()
     expected = "ClosedError: the loader of this dataset is gone; keep the dataset for as long as you iterate over it"
     with pytest.raises(tf.errors.UnknownError, match=expected):

@@ -21,6 +21,7 @@ cdef extern from "export/feed.h" nogil:
         uint64_t offset
         uint64_t row_size
         int32_t axes
+        int32_t type
         int64_t shape[33]
 
     struct rf_handout:

@@ -95,7 +95,7 @@ cdef class Feed:
     cdef object asked
 
     def __cinit__(self, list parts not None, uint32_t rows, asked):
-        """Batches of at most `rows` rows, for each leaf (offset, bytes a row, shape of a row).
+        """Batches of at most `rows` rows, for each leaf (offset, bytes a row, shape of a row, number of its dtype).
 
         `asked()` gives an object whose `begin()` returns the id of a new epoch, whose `take(epoch_id)` the lease and
         rows of its next batch, or None at its end, and whose `rest(step)` the newest id if it has batches left after
@@ -106,13 +106,14 @@ cdef class Feed:
         self.feed = calls.make(&ASKS, <void *>self, rows, <uint32_t>len(parts))
         if self.feed == NULL:
             raise MemoryError
-        for number, (offset, row_size, shape) in enumerate(parts):
+        for number, (offset, row_size, shape, dtype) in enumerate(parts):
             if len(shape) >= <Py_ssize_t>c.RF_MAX_AXES:
                 raise ValueError(f"a leaf of {len(shape)} axes, at most {c.RF_MAX_AXES - 1} are supported")
             part = calls.part(self.feed, number)
             part.offset = offset
             part.row_size = row_size
             part.axes = len(shape)
+            part.type = dtype
             for axis, length in enumerate(shape):
                 part.shape[axis] = length
 

@@ -18,6 +18,8 @@ from ringfeed.frameworks.tensorflow import _feed
 from ringfeed.resume.place import UNKNOWN
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ringfeed.frameworks.base import BatchIterator, BatchStream
     from ringfeed.ring._ring import Lease
 
@@ -28,11 +30,14 @@ CLOSED = "ClosedError: "  # in TensorFlow's text of one of ours
 class LoaderFeed:
     """The epochs of one loader, which C code finds under ``number`` for as long as this object lives."""
 
-    def __init__(self, stream: BatchStream, count: int | None) -> None:
-        """Begin nothing yet; each epoch has ``count`` batches, or None where that is not known."""
+    def __init__(self, stream: BatchStream, count: int | None, dtypes: Sequence[int]) -> None:
+        """Begin nothing yet; each epoch has ``count`` batches, or None where that is not known.
+
+        ``dtypes``: of the leaves, as TensorFlow numbers them.
+        """
         info = stream.info
-        leaves = zip(info.offsets, info.spec.leaves, strict=True)
-        parts = [(offset, leaf.nbytes, leaf.shape) for offset, leaf in leaves]
+        leaves = zip(info.offsets, info.spec.leaves, dtypes, strict=True)
+        parts = [(offset, leaf.nbytes, leaf.shape, dtype) for offset, leaf, dtype in leaves]
         self._feed = _feed.Feed(parts, info.max_rows, weakref.ref(self))
         self._stream = stream
         self._count = count

@@ -52,7 +52,7 @@ class OpIterations:
         self, ops: Any, stream: BatchStream, count: int | None, leaves: Sequence[tf.TensorSpec], pack: Pack
     ) -> None:
         self._ops = ops
-        self._feed = LoaderFeed(stream, count)
+        self._feed = LoaderFeed(stream, count, [leaf.dtype.as_datatype_enum for leaf in leaves])
         self._leaves = leaves
         self._pack = pack
 

@@ -1,0 +1,66 @@
+"""Batches that other threads drop and take, above all where Python counts references by thread (3.13t, 3.14t)."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import warnings
+from typing import Any
+
+import numpy as np
+
+import ringfeed
+from watching import PATIENCE_S
+
+
+def test_slots_that_another_thread_drops_come_back() -> None:
+    """Its last reference to a batch may be dropped while this thread waits for a slot in C: no batch is copied."""
+    given: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def drop() -> None:
+        while given.get() is not None:
+            pass
+
+    thread = threading.Thread(target=drop, daemon=True)
+    thread.start()
+    rows = np.arange(4000).reshape(1000, 4)
+    with (
+        ringfeed.Loader(rows, batch_size=10, workers=1, backend="thread", slots=3) as loader,
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("error", ringfeed.SlotsHeldWarning)
+        for batch in loader:
+            given.put(batch)
+            del batch
+    given.put(None)
+    thread.join(PATIENCE_S)
+    assert loader.stats().batches == 100
+
+
+class Odd:
+    """Fails at every second sample, so that each batch is settled and kept before it is handed out."""
+
+    def __len__(self) -> int:
+        return 800
+
+    def __getitem__(self, index: int) -> Any:
+        if index % 2 == 0:
+            raise ValueError
+        return np.int64(index)
+
+
+def test_threads_that_take_from_one_iterator_share_its_batches() -> None:
+    """Each batch is handed out once, to one of them."""
+    settings: dict[str, Any] = {"batch_size": 2, "workers": 1, "backend": "thread", "on_error": "skip"}
+    with ringfeed.Loader(Odd(), spec=ringfeed.Array((), "int64"), slots=16, **settings) as loader:
+        batches, found = iter(loader), []
+        threads = [threading.Thread(target=lambda: found.extend(_rows(batches)), daemon=True) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE_S)
+    assert sorted(found) == [*range(1, 800, 2)]
+
+
+def _rows(batches: Any) -> list[int]:
+    return [row for batch in batches for row in batch.tolist()]
