@@ -59,11 +59,13 @@ def to_jax(stream: BatchStream, device: jax.Device | str | None = None, cast: Ca
     casts = casts_of(info.spec, cast, "to_jax", check_width)
     remedy = "leave it out of the sample, or take the batches of the loader itself, by iter(loader)"
     refuse_forms(info.spec.leaves, STRINGS, "JAX has no arrays", remedy)
+    # What JAX makes of a leaf is asked anew for each epoch: `jax_enable_x64` may be set in between.
     if where is None:
-        builder = _builder(info, casts)
-        return Epochs(stream, lambda: stream.epoch(builder))
-    there, builder = JaxDevice(where), _builder(replace(info, copy=False), casts)
-    return Epochs(stream, lambda: DevicePrefetcher(stream, there, builder))
+        _builder(info, casts)  # raises now what it would raise then
+        return Epochs(stream, lambda: stream.epoch(_builder(info, casts)))
+    there, held = JaxDevice(where), replace(info, copy=False)
+    _builder(held, casts)
+    return Epochs(stream, lambda: DevicePrefetcher(stream, there, _builder(held, casts)))
 
 
 class RaggedArrays(NamedTuple):
@@ -85,7 +87,26 @@ IN_FLIGHT_S = 10.0  # an unseen step may take as long: one whose results are all
 def _builder(info: LoaderInfo, casts: Casts) -> TensorBuilder:
     in_host, on_device = apart(casts, cast_in_host(info.spec.leaves))
     own = narrowed(info.spec.leaves) | in_numpy(in_host)
-    return TensorBuilder(info, jax_framework(), cast=jax_casts(on_device), own=own)
+    framework = jax_framework()
+    if any(_is_wide(leaf) for leaf in info.spec.leaves):
+        framework = replace(framework, from_dlpack=partial(_taken_as_begun, framework, jax.config.jax_enable_x64))
+    return TensorBuilder(info, framework, cast=jax_casts(on_device), own=own)
+
+
+def _is_wide(leaf: Leaf) -> bool:
+    """Whether JAX has another dtype for the leaf without `jax_enable_x64`."""
+    return leaf.dtype.kind in "iufc" and leaf.dtype.itemsize >= (16 if leaf.dtype.kind == "c" else 8)
+
+
+def _taken_as_begun(framework: Framework, wide: bool, capsule: object) -> Any:  # noqa: FBT001 - JAX's own
+    """Take memory; SpecError where JAX would take each half of a number for one."""
+    if jax.config.jax_enable_x64 != wide:
+        message = (
+            "jax_enable_x64 was changed amid an epoch, and the leaves of 64 bits are not what they were; set it before "
+            "the epoch begins"
+        )
+        raise SpecError(message)
+    return framework.from_dlpack(capsule)
 
 
 def jax_framework(leaves_alone: frozenset[str] = frozenset()) -> Framework:

@@ -96,6 +96,37 @@ def test_leaves_of_64_bits_become_what_jax_makes_of_them(dtype: str) -> None:
         assert array.devices() == labels.devices()
 
 
+@pytest.mark.parametrize("device", [None, "cpu"])
+def test_an_epoch_has_the_width_that_jax_has_when_it_begins(device: str | None) -> None:
+    """Whatever it had when to_jax() was called; a change amid an epoch is an error, and no batch of zeros."""
+    numbers = np.arange(1, 9)
+    with make((numbers,), batch_size=2, slots=12) as loader:
+        jax.config.update("jax_enable_x64", True)  # noqa: FBT003 - JAX's own call
+        try:
+            epochs = loader.to_jax(device)
+        finally:
+            jax.config.update("jax_enable_x64", False)  # noqa: FBT003
+        narrow = [array for (array,) in epochs]
+        with jax.enable_x64(True):  # noqa: FBT003
+            batches = iter(epochs)
+            next(batches)
+        with pytest.raises(ringfeed.SpecError) as caught:
+            list(batches)
+        with jax.enable_x64(True):  # noqa: FBT003
+            wide = [array for (array,) in epochs]
+            assert (
+                [array.tolist() for array in wide]
+                == [array.tolist() for array in narrow]
+                == [[1, 2], [3, 4], [5, 6], [7, 8]]
+            )
+    assert str(caught.value) == (
+        "jax_enable_x64 was changed amid an epoch, and the leaves of 64 bits are not what they were; set it before the "
+        "epoch begins"
+    )
+    assert {str(array.dtype) for array in narrow} == {"int32"}
+    assert {str(array.dtype) for array in wide} == {"int64"}
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [
