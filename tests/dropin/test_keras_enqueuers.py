@@ -24,6 +24,13 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 both = pytest.mark.parametrize("processes", [False, True], ids=["threads", "processes"])
+NUMBERS_EPOCHS = "epoch" in inspect.signature(keras_3.OrderedEnqueuer.start).parameters
+"""Whether `start` is given the number of the epoch, as from Keras 3.16 on."""
+
+
+def start(enqueuer: Any, epoch: int = 0) -> None:
+    """Start as code for this Keras does."""
+    enqueuer.start(*[epoch] * NUMBERS_EPOCHS)
 
 
 @pytest.fixture
@@ -37,8 +44,8 @@ def keras_2() -> ModuleType:
 def epochs(enqueuer: Any, count: int) -> list[list[int]]:
     """Return epochs as code for Keras 3 reads them: one a start, between the dataset's own hooks."""
     seen = []
-    for _ in range(count):
-        enqueuer.start()
+    for epoch in range(count):
+        start(enqueuer, epoch)
         seen.append(numbers(enqueuer.get(), enqueuer.py_dataset.num_batches))
         enqueuer.stop()
         enqueuer.py_dataset.on_epoch_end()
@@ -61,7 +68,7 @@ def both_parts(enqueuer: Any) -> list[int]:
     """Return what two starts give."""
     seen: list[int] = []
     for count in (3, 5):
-        enqueuer.start()
+        start(enqueuer)
         seen += numbers(enqueuer.get(), count)
         enqueuer.stop()
     return seen
@@ -79,7 +86,7 @@ def test_errors_are_those_of_keras_3(*, processes: bool) -> None:
     """The same exception after the same batches; then neither runs, and a further batch is a ValueError."""
 
     def seen(enqueuer: Any) -> list[Any]:
-        enqueuer.start()
+        start(enqueuer)
         batches = enqueuer.get()
         found: list[Any] = [number_of(next(batches)) for _ in range(2)]
         with pytest.raises(LookupError) as raised:
@@ -102,10 +109,25 @@ def test_signature_is_that_of_keras_3() -> None:
     """What Keras takes by position or by name is taken here, with the same defaults."""
     theirs = [(one.name, one.default) for one in inspect.signature(keras_3.OrderedEnqueuer).parameters.values()]
     mine = [(one.name, one.default) for one in inspect.signature(ours.OrderedEnqueuer).parameters.values()]
-    assert mine[: len(theirs)] == theirs
+    assert mine[: len(theirs)] == theirs  # those of Keras 3.16 come behind those of older ones
     for method in ("start", "get", "stop", "is_running"):
         names = inspect.signature(getattr(keras_3.OrderedEnqueuer, method)).parameters
         assert set(names) <= set(inspect.signature(getattr(ours.OrderedEnqueuer, method)).parameters)
+
+
+@pytest.mark.skipif(not NUMBERS_EPOCHS, reason="Keras shards PyDatasets from 3.16 on")
+@both
+@pytest.mark.parametrize("kind", [Batched, Endless])
+def test_parts_are_those_of_keras_3(kind: type[Batched], *, processes: bool) -> None:
+    """Each data shard has the batches that it has with Keras' own."""
+    for shard in range(3):
+        found = []
+        for made, way in ((keras_3.OrderedEnqueuer, False), (ours.OrderedEnqueuer, processes)):
+            enqueuer = made(kind(7), 2, way, 4, True, 3, shard)  # noqa: FBT003 - Keras' own
+            start(enqueuer, 5)
+            found.append(numbers(enqueuer.get(), 3 - (shard > 0)))
+            enqueuer.stop()
+        assert found[1] == found[0]
 
 
 def unbroken(enqueuer: Any, count: int) -> list[int]:

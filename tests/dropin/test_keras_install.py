@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import random
 import re
 import subprocess
 import sys
 import threading
+import types
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
@@ -138,6 +140,68 @@ def trained(data: Any, *, epochs: int = 2, **settings: Any) -> Any:
     np.random.seed(8)  # noqa: NPY002 - the seed of Keras' users
     history = model.fit(data, epochs=epochs, verbose=0, **settings).history
     return history, [weights.tolist() for weights in model.get_weights()]
+
+
+class Numbered(keras.utils.PyDataset):
+    """Each batch is its number."""
+
+    def __len__(self) -> int:
+        return 9
+
+    def __getitem__(self, index: int) -> Any:
+        return (np.full((1, 1), index, np.float32),)
+
+
+class WithoutEnd(Numbered):
+    """Never ends."""
+
+    num_batches = None
+
+
+def numbers_of(adapter: Any) -> list[list[int]]:
+    """Return what two passes of an adapter give, as Keras runs them."""
+    seen = []
+    for _ in range(2):
+        adapter.on_epoch_begin()
+        batches = itertools.islice(adapter.get_numpy_iterator(), adapter.num_batches or 4)
+        seen.append([int(batch[0][0, 0]) for batch in batches])
+        adapter.on_epoch_end()
+    return seen
+
+
+def test_order_and_length_are_asked_of_keras(said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pass has the batches that Keras' own generator would ask for, and as many as Keras says."""
+
+    def every_second_from_behind(adapter: Any) -> Iterator[Any]:
+        for number in range(adapter.py_dataset.num_batches - 1, -1, -2):
+            yield adapter._standardize_batch(adapter.py_dataset[number])
+
+    monkeypatch.setattr(OWN, "_finite_generator", every_second_from_behind)
+    monkeypatch.setattr(OWN, "num_batches", property(lambda _adapter: 5))
+    with ringfeed.keras.install():
+        adapter = data_adapters.PyDatasetAdapter(Numbered())
+        assert numbers_of(adapter) == [[8, 6, 4, 2, 0]] * 2
+        assert adapter.place(None).stream.info.length == 5
+    assert len(said) == 1
+    assert "runs over ringfeed" in said[0]
+
+
+@pytest.mark.skipif(not hasattr(OWN(Numbered()), "_epoch"), reason="Keras shards PyDatasets from 3.16 on")
+@pytest.mark.parametrize("settings", [{}, {"workers": 2}, {"workers": 1, "use_multiprocessing": True}])
+@pytest.mark.parametrize("kind", [Numbered, WithoutEnd])
+def test_parts_of_a_distribution_are_those_of_keras(
+    kind: Any, settings: Any, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each process of a distribution has the batches that it has with Keras' own adapter, in each epoch."""
+    for shard in range(2):
+        parts = types.SimpleNamespace(auto_shard_dataset=True, num_data_shards=2, data_shard_id=shard)
+        monkeypatch.setattr(py_dataset_adapter.distribution_lib, "distribution", lambda parts=parts: parts)
+        expected = OWN(kind(), shuffle=True)
+        with ringfeed.keras.install():
+            adapter = data_adapters.PyDatasetAdapter(kind(**settings), shuffle=True)
+            assert numbers_of(adapter) == numbers_of(expected)
+            assert adapter.num_batches == expected.num_batches
+    assert "is left to Keras" not in "".join(said)
 
 
 @pytest.mark.parametrize("kind", [Digits, Drawing])

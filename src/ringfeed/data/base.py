@@ -12,6 +12,7 @@ import math
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ringfeed._classes import root_of
 from ringfeed.data.reader import Reader
 from ringfeed.data.terms import Delivery, Kept
 from ringfeed.errors import SpecError, WorkerError
@@ -38,6 +39,7 @@ MAX_ROWS = 2**32 - 1  # of a batch: the shared memory counts them in 32 bits
 _T = TypeVar("_T")
 Bars = list[tuple[int, int]]  # epoch and index of each element that ended all workers that read it
 _HOOKS = ("on_epoch_begin", "on_epoch_end")
+_EMPTY = ("PyDataset", "Sequence")  # Keras' classes whose hooks do nothing
 _CONSUMERS_OWN = frozenset(("given", "dataset", "terms", "hooks", "order", "iterables", "element_kind", "elements"))
 
 
@@ -59,6 +61,8 @@ class Source(ABC):
     collates = False  # whether collate_fn makes a batch of its samples, of any number of rows
     is_async = False  # whether dataset[i] is awaited
     has_passes = False  # whether it is read pass by pass, each of the dataset as it is then
+    changes = True  # whether the workers are sent, ahead of each epoch, what has changed in the dataset
+    has_hooks = False  # whether the dataset has hooks, whoever runs them
     open_reader: Any = None  # makes the reader of (source, dataset, port); None: `Reader`
 
     def __init__(self, given: Any, dataset: Any, terms: Terms) -> None:
@@ -69,8 +73,8 @@ class Source(ABC):
         self.seed, self.reseed = terms.seed, terms.reseed
         self.whole = terms.batch_size is None  # one index is a whole batch
         self.indices = terms.batch_size or 1  # of a batch
-        self.hooks = frozenset(name for name in _HOOKS if _is_own(getattr(type(given), name, None)))
-        self.changes = bool(self.hooks)  # the workers are sent the dataset as it is at each epoch
+        self.hooks = frozenset(name for name in _HOOKS if _does_something(type(given), name))
+        self.has_hooks = bool(self.hooks)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a worker needs."""
@@ -288,9 +292,12 @@ class Source(ABC):
         reader.end.fail(row, reader.encoded(error))
 
 
-def _is_own(hook: Any) -> bool:
-    """Whether a dataset defines a hook itself, rather than inheriting Keras' empty one."""
-    return callable(hook) and getattr(hook, "__module__", "").partition(".")[0] not in {"keras", "tf_keras"}
+def _does_something(kind: type, hook: str) -> bool:
+    """Whether a class of datasets has a hook, and not the empty one that Keras' datasets begin with."""
+    owner = next((base for base in kind.__mro__ if hook in vars(base)), None)
+    if owner is None or not callable(getattr(kind, hook)):
+        return False
+    return owner.__name__ not in _EMPTY or root_of(owner) not in {"keras", "tf_keras"}
 
 
 def packages_in(sample: object) -> frozenset[str]:

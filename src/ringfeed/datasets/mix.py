@@ -152,7 +152,7 @@ class MixSource(Source):
             message = "per_batch=True shares batches among datasets; with batch_size=None leave it out"
             raise ValueError(message)
         self.hooks = frozenset[str]().union(*(member.hooks for member in self.members))
-        self.changes = bool(self.hooks)
+        self.has_hooks = bool(self.hooks)
         self.runs_code = any(member.runs_code for member in self.members)
         self.is_async = any(member.is_async for member in self.members)  # which is refused: see `waiting.sources`
         self._choose_method()

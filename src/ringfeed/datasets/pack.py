@@ -186,7 +186,7 @@ class PackSource(SampleSource):
         extras, reseeds = pack.segment_ids, terms.reseed
         rows = PackedRows(dataset, pack.packing, pack.max_length, has_extras=extras, reseeds=reseeds)
         super().__init__(pack, rows, terms)
-        self.hooks, self.changes, self.is_async = inner.hooks, inner.changes, inner.is_async
+        self.hooks, self.has_hooks, self.is_async = inner.hooks, inner.has_hooks, inner.is_async
         self.rows_now: PackedRows | None = self.dataset  # in the consumer
         self._epoch: int | None = None  # of the batch that was settled, until one of its rows is described
 

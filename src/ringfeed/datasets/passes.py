@@ -9,7 +9,7 @@ No worker imports this module.
 
 from __future__ import annotations
 
-import itertools
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,32 +25,36 @@ if TYPE_CHECKING:
     from ringfeed.orders.permutation import Indices
 
 
-class Pass(Stateless):
-    """The numbers of the batches of one pass; without end where there are none to say."""
+ENDLESS = range(sys.maxsize)
+"""The numbers of the batches of a dataset without end."""
 
-    def __init__(self, numbers: Sequence[int] | Indices | None, begin: int = 0) -> None:
-        """Begin with the first number, or for a dataset without end with ``begin``."""
-        self._numbers = None if numbers is None else np.asarray(numbers, np.int64)
+
+class Pass(Stateless):
+    """The numbers of the batches of one pass; of a dataset without end a range that no run exhausts."""
+
+    def __init__(self, numbers: Sequence[int] | Indices, begin: int = 0) -> None:
+        """Begin at a position."""
+        self._numbers = numbers if isinstance(numbers, range) else np.asarray(numbers, np.int64)
         self.given = begin
 
     def take(self, count: int) -> Indices:
         """Return the next numbers."""
-        begin, end = self.given, self.given + count
-        taken = np.arange(begin, end, dtype=np.int64) if self._numbers is None else self._numbers[begin:end]
+        taken = np.asarray(self._numbers[self.given : self.given + count], np.int64)
         self.given += len(taken)
         return taken
 
     def rest(self, begin: int) -> Iterator[int]:
         """Give all numbers from position ``begin`` on."""
-        return itertools.count(begin) if self._numbers is None else iter(self._numbers[begin:].tolist())
+        return map(int, self._numbers[begin:])
 
 
 class PassOrder(ByPosition):
     """A sampler whose every epoch is one pass over the dataset as it is when the pass begins.
 
-    ``count()`` says how many batches there are then, None: without end, from number ``begin`` on.
-    ``draw(count, epoch)`` gives their order; without it, ``shuffle`` and `seed` say it, as a loader's do. It is drawn
-    as a whole, so that the ring may plan ahead.
+    ``count()`` says how many batches there are then, None: without end, from position ``begin``
+    on. ``draw(count, epoch)`` gives their order, a range where there is no end; without it,
+    ``shuffle`` and `seed` say it, as a loader's do. It is drawn as a whole, so that the ring may
+    plan ahead.
     """
 
     pure = True
@@ -60,7 +64,7 @@ class PassOrder(ByPosition):
     def __init__(
         self,
         count: Callable[[], int | None],
-        draw: Callable[[int, int], Sequence[int]] | None = None,
+        draw: Callable[[int | None, int], Sequence[int]] | None = None,
         begin: int = 0,
         *,
         shuffle: bool | int = False,
@@ -84,16 +88,14 @@ class PassOrder(ByPosition):
     def epoch(self, number: int, start: int = 0, state: Any = None) -> Pass:  # noqa: ARG002 - its position says all
         """Begin a pass, at position ``start``."""
         count = self._count()
-        if count is None:
-            self.now = Pass(None, self._begin)
-        else:
-            self.now = Pass(self._drawn(count, number))
-        self.now.given += start
+        self.now = Pass(self._drawn(count, number), start if count is not None else self._begin + start)
         return self.now
 
-    def _drawn(self, count: int, number: int) -> Sequence[int] | Indices:
+    def _drawn(self, count: int | None, number: int) -> Sequence[int] | Indices:
         if self._draw is not None:
             return self._draw(count, number)
+        if count is None:
+            return ENDLESS
         order = make_sampler(count, shuffle=self._shuffle, seed=self.seed, sampler=None)
         return order.epoch(number).take(count)
 
@@ -105,24 +107,18 @@ class PassOrder(ByPosition):
 class Passes:
     """A dataset of whole batches for `ringfeed.Loader`, with the order that its passes have.
 
-    The loader runs no hooks of it. ``compares``: at each pass the loader compares the dataset with what the workers
-    have; it does so for a dataset that has hooks, too.
+    The loader runs no hooks of it.
     """
 
-    def __init__(self, dataset: Any, order: PassOrder, *, compares: bool = False) -> None:
+    def __init__(self, dataset: Any, order: PassOrder) -> None:
         """Look at nothing yet."""
         self.dataset = dataset
         self.order = order
-        self.compares = compares
-        self.has_hooks = False
-        """Whether the dataset has hooks of its own; known when a loader has been made."""
 
     def __ringfeed_source__(self, terms: Terms, open_source: object) -> BatchSource:
         """Return the source of the dataset, as one of passes."""
         source = BatchSource(self.dataset, self.dataset, terms)
         source.has_passes = True
-        self.has_hooks = bool(source.hooks)
-        source.changes = self.compares or self.has_hooks
         source.hooks, source.order = frozenset(), self.order
         source.least_rows = batch_size_of(self.dataset)
         return source

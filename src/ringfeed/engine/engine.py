@@ -58,9 +58,10 @@ class Engine:
         with self.parts.ledger.launching():
             self.pool.start(dataset)
 
-    def update(self, dataset: Any) -> None:
-        """Have the coming batches read from the dataset as it is now."""
-        self._lookahead.version = self.pool.update(dataset)
+    def update(self, changed: Any) -> None:
+        """Have the coming batches read from the dataset as it is now; those that are read already are dropped."""
+        self.cancel()  # first: a worker that starts after the update has no ticket of an older dataset
+        self.pool.update(changed)
 
     def is_ahead(self, number: int) -> bool:
         """Whether this epoch is planned from its start, and all before it is handed out."""
@@ -82,6 +83,7 @@ class Engine:
         What was left of the one before is cancelled. ``done``: batches of ``progress`` that are done with already.
         ``following``: gives the order of the next epoch, by its number, where that may be read ahead of its time.
         """
+        self._lookahead.version = self.pool.version
         if self.is_ahead(number):
             self._lookahead.cross(following)
         else:

@@ -167,7 +167,7 @@ def _obstacle(source: Source, sampler: Sampler) -> str | None:
     """Say why an epoch cannot be read before it begins."""
     if source.hooks:
         return f"{' and '.join(sorted(source.hooks))}() of the dataset run between its epochs"
-    if source.changes or source.innermost.has_passes:
+    if source.innermost.has_passes:
         return "the dataset may be another in each epoch"
     if source.streams:
         return "an iterable begins anew with each epoch"

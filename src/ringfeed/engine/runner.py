@@ -112,7 +112,7 @@ class EpochRunner:
         if self.engine is None:
             self._start()
         elif self.source.changes:
-            self.engine.update(self.source.current())
+            self._update(self.engine)
         engine, position, progress = self.engine, self.position, Progress()
         assert engine is not None
         epoch = position.start(hooks, progress, engine.parts.streams.states)
@@ -141,6 +141,14 @@ class EpochRunner:
         with self.lock:
             self.position.go_to(place)
             self._supersede(_BY_STATE)
+
+    def _update(self, engine: Engine) -> None:
+        """Have the workers read from the dataset as it is now."""
+        changed = engine.pool.change(self.source.current())
+        if changed is not None and self.options.readers:  # what an iterable's own reader has read is of the old one
+            self._start()
+        elif changed is not None:
+            engine.update(changed)
 
     def _is_ahead(self, engine: Engine) -> bool:
         """Whether the engine has begun to read the next epoch, from its start."""

@@ -5,6 +5,8 @@
 
 `get()` gives one epoch after another; for one epoch a start, call `stop()` after it. An epoch ends when the batch
 behind its last is asked for: then the dataset's `on_epoch_end` runs, and nowhere else.
+
+    OrderedEnqueuer(dataset, shuffle=True, num_data_shards=2, data_shard_id=0); start(epoch)     # Keras 3.16
 """
 
 from __future__ import annotations
@@ -19,11 +21,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ringfeed._checks import check_choice, check_count
 from ringfeed._failure import RemoteError
 from ringfeed.data.batches import batches_in
+from ringfeed.datasets.passes import ENDLESS
 from ringfeed.errors import ClosedError, WorkerError
 from ringfeed.keras.pydataset import draws_kept, open_feed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from typing import Literal
 
     from ringfeed.keras.pydataset import DatasetFeed, MadeOf
@@ -152,7 +155,9 @@ class OrderedEnqueuer(SequenceEnqueuer):
         end: each start goes on behind the last batch that was handed out.
     workers, max_queue_size: may be given to `start` instead.
     use_multiprocessing: worker processes, else threads.
-    shuffle: a new order each epoch, by ``random.shuffle``: the one that Keras has with the same ``random.seed``.
+    shuffle: a new order each epoch: the one that Keras 3.16 has for the number of the epoch, where `start` is given
+        one, and otherwise that of ``random.shuffle``, as older Keras has it with the same ``random.seed``.
+    num_data_shards, data_shard_id: of so many parts of each epoch, every n-th batch of its order, which one this is.
     copy: whether the arrays are private copies; False: views of the slots.
     spec, max_batch_size, start_method, seed, timeout_s: see `ringfeed.Loader`. Without ``spec`` each start reads
         batch 0 once more, in this process.
@@ -165,13 +170,15 @@ class OrderedEnqueuer(SequenceEnqueuer):
     TensorFlow where ``__getitem__`` makes a tensor of it.
     """
 
-    def __init__(  # noqa: PLR0913 - Keras' parameters, and what a loader needs
+    def __init__(  # noqa: PLR0913, PLR0917 - Keras' parameters, and what a loader needs
         self,
         py_dataset: Any,
         workers: int = 1,
         use_multiprocessing: bool = False,  # noqa: FBT001, FBT002 - Keras' own
         max_queue_size: int = 10,
         shuffle: bool = False,  # noqa: FBT001, FBT002 - Keras' own
+        num_data_shards: int = 1,
+        data_shard_id: int = 0,
         *,
         copy: bool = True,
         spec: object = None,
@@ -192,14 +199,34 @@ class OrderedEnqueuer(SequenceEnqueuer):
             "seed": seed,
             "timeout_s": timeout_s,
         }
-        self._order = _Order(shuffle=self.shuffle)
+        part = slice(data_shard_id, None, num_data_shards)
+        self._order = _Order(py_dataset, part, shuffle=self.shuffle)
+
+    def start(
+        self,
+        epoch: int | None = None,
+        max_queue_size: int | None = None,
+        *,
+        workers: int | None = None,
+    ) -> None:
+        """Start the workers, as Keras 3.16 does, with the number of the epoch, and older Keras without it.
+
+        A number before ``max_queue_size`` is that of the workers, as Keras 2 has it. What cannot be read or started is
+        raised by `get`; nothing happens where it runs already.
+        """
+        if max_queue_size is not None and workers is None:
+            epoch, workers = None, epoch
+        with self._switch:
+            if self._running is None:
+                self._order.number = check_count("epoch", epoch, 0)
+            super().start(workers, max_queue_size)
 
     def _open(self, slots: int) -> Running:
         _check_some(self.py_dataset)
         backend = "process" if self.use_multiprocessing else "thread"
         options = {**self._options, "workers": self.workers, "backend": backend, "slots": slots}
         order = self._order.started()
-        options |= {"draw": order.draw, "begin": order.begin, "compares": True}
+        options |= {"draw": order.draw, "count": order.count, "begin": order.begin}
         with draws_kept(self.py_dataset):
             feed, made_of = open_feed(self.py_dataset, options)
         feed.loader.set_epoch(order.epochs)
@@ -207,13 +234,21 @@ class OrderedEnqueuer(SequenceEnqueuer):
 
 
 class _Order:
-    """Epochs as Keras orders them: a start shuffles 0, 1, 2, ... by ``random``, each further epoch the last order."""
+    """Epochs as Keras orders them, each cut to its ``part``.
 
-    def __init__(self, *, shuffle: bool) -> None:
+    A start without a number shuffles 0, 1, 2, ... by ``random``, each further epoch the last order. Keras 3.16 has an
+    order for each number of an epoch instead.
+    """
+
+    def __init__(self, dataset: Any, part: slice, *, shuffle: bool) -> None:
+        self._dataset = dataset
+        self._part = part
         self._shuffle = shuffle
         self._numbers: list[int] = []
+        self.number: int | None = None
+        """That of the next epoch, where Keras numbers them."""
         self.begin = 0
-        """The next batch of a dataset without end."""
+        """The next position in a dataset without end."""
         self.epochs = 0
         """How many were begun, over all starts."""
 
@@ -222,14 +257,26 @@ class _Order:
         self._numbers = []
         return self
 
-    def draw(self, count: int, epoch: int) -> list[int]:
+    def count(self) -> int | None:
+        """Count the batches of an epoch."""
+        count = batches_in(self._dataset)
+        return count if count is None else len(range(count)[self._part])
+
+    def draw(self, _count: int | None, epoch: int) -> Sequence[int]:
         """Draw an epoch."""
         self.epochs = epoch + 1
+        count = batches_in(self._dataset)
+        if count is None:
+            return ENDLESS[self._part]
+        draws: Any = random
+        if self.number is not None:
+            draws, self._numbers = random.Random(self.number), []  # noqa: S311 - Keras' order
+            self.number += 1
         if len(self._numbers) != count:
             self._numbers = list(range(count))
         if self._shuffle:
-            random.shuffle(self._numbers)
-        return self._numbers
+            draws.shuffle(self._numbers)
+        return self._numbers[self._part]
 
 
 class _Epochs:

@@ -11,7 +11,7 @@ pass, is put down in one line, and Keras makes that batch and all that follow. A
 from __future__ import annotations
 
 import logging
-import random
+import sys
 import threading
 import weakref
 from contextlib import suppress
@@ -37,11 +37,12 @@ from ringfeed.spec.spec import Spec
 from ringfeed.transport.copied import of_copy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from typing_extensions import Self
 
     from ringfeed.frameworks.keras.fit_position import Place
+    from ringfeed.keras.pydataset import Count, Draw
 
 LOG = logging.getLogger("ringfeed.keras")
 OWN = PyDatasetAdapter
@@ -69,22 +70,24 @@ class FallbackIterator:
 class RingAdapter(PyDatasetAdapter):  # type: ignore[misc]  # keras has no types
     """A PyDataset filled by the workers that it asks for: threads, or processes where it says so.
 
-    With the same seeds of ``random`` and ``numpy.random`` the batches come in the order that Keras shuffles them to,
-    and the dataset draws the numbers that it draws in Keras.
+    It is Keras' own adapter, and asks that for the order, the part of a distribution and the length. With the same
+    seeds of ``random`` and ``numpy.random`` the dataset draws the numbers that it draws in Keras.
     """
 
     def __init__(self, x: Any, class_weight: Any = None, shuffle: bool = False) -> None:  # noqa: FBT001, FBT002 - Keras'
         """Look at the dataset as Keras does, and plan its ring; nothing runs yet."""
-        self.py_dataset = x
-        self.class_weight = class_weight
-        self.shuffle = shuffle
+        super().__init__(x, class_weight, shuffle)
+        # As long as the ring serves, Keras' own hooks must not start Keras' workers.
+        self._own_enqueuer, self.enqueuer = self.enqueuer, None
+        self._pass_epoch = 0  # in which the newest pass began
+        self._redraws = False  # whether the next pass is that one once more
         self._rest: Iterator[int] | None = None
         self._seen: list[Any] = []
         self._feed: DatasetFeed | None = None
         self._ring: LoaderAdapter | None = None
         try:
             self._seen = _look(x)
-            self._feed = _feed_of(x, self._seen, shuffle=shuffle)
+            self._feed = _feed_of(self, self._seen)
             self._ring = LoaderAdapter(self._feed.stream, class_weight)
         except Exception as error:  # noqa: BLE001 - whatever it is, Keras may be able to do it
             self._fall_back(error)
@@ -97,7 +100,7 @@ class RingAdapter(PyDatasetAdapter):  # type: ignore[misc]  # keras has no types
         """Go on as Keras' own adapter."""
         say_left(self.py_dataset, why)
         feed, self._feed, self._ring = self._feed, None, None
-        super().__init__(self.py_dataset, self.class_weight, self.shuffle)
+        self.enqueuer, self._own_enqueuer = self._own_enqueuer, None
         seen, self._seen = self._seen, []
         if keras.backend.backend() == "tensorflow" and seen:
             with suppress(Exception):  # Keras says so itself, if it is asked for such a dataset
@@ -115,6 +118,17 @@ class RingAdapter(PyDatasetAdapter):  # type: ignore[misc]  # keras has no types
     def place(self, _iterator: EpochIterator) -> Place | None:
         """Return where Keras is in the passes; None where it reads them itself."""
         return None if self._ring is None else self._ring.place()
+
+    @property
+    def epoch_numbers(self) -> list[int] | None:
+        """Keras' number of the epoch when this pass began, and now; None before Keras 3.16, which numbers none."""
+        return [self._pass_epoch, self._epoch] if hasattr(self, "_epoch") else None
+
+    def restore_epochs(self, numbers: list[int], *, is_amid: bool) -> None:
+        """Go on with Keras' numbers of epochs; ``is_amid``: with the pass that began in the first of them."""
+        if hasattr(self, "_epoch"):
+            self._pass_epoch, self._epoch = numbers
+            self._redraws = is_amid
 
     # ---- one pass, in the forms of each backend ----
 
@@ -166,21 +180,44 @@ class RingAdapter(PyDatasetAdapter):  # type: ignore[misc]  # keras has no types
         wanted = batches if self.enqueuer is None else (batch for batch in batches if batch is not None)
         return map(self._standardize_batch, wanted)
 
+    def pass_numbers(self) -> Sequence[int]:
+        """Return which batches the next pass has, in which order: what Keras' own generators would ask for."""
+        if not self._redraws:
+            self._pass_epoch = vars(self).get("_epoch", 0)
+        self._redraws = False
+        numbered = object.__new__(OWN)
+        vars(numbered).update(vars(self), py_dataset=_Numbers(self.py_dataset), class_weight=None, enqueuer=None)
+        numbered._epoch = self._pass_epoch
+        numbers = (number for (number,) in numbered._get_iterator())
+        if self.py_dataset.num_batches is not None:
+            return [*numbers]
+        first = next(numbers)
+        return range(first, sys.maxsize, next(numbers) - first)
+
     # ---- the hooks, where Keras calls them ----
 
     def on_epoch_begin(self) -> None:
-        """Run the dataset's hook."""
-        if self._feed is None:
-            super().on_epoch_begin()
-        else:
-            self._feed.run_hook("on_epoch_begin")
+        """Run the dataset's hook, as Keras does."""
+        super().on_epoch_begin()
+        feed = self._feed
+        if feed is not None and (feed.has_hooks or feed.has_processes):  # Keras forks processes now
+            feed.reload()
 
     def on_epoch_end(self) -> None:
-        """Run the dataset's hook."""
-        if self._feed is None:
-            super().on_epoch_end()
-        else:
-            self._feed.run_hook("on_epoch_end")
+        """Run the dataset's hook, as Keras does."""
+        super().on_epoch_end()
+        if self._feed is not None and self._feed.has_hooks:
+            self._feed.reload()
+
+
+class _Numbers:
+    """Stands for a dataset where Keras is asked which batches a pass has: each batch is its number."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.num_batches = dataset.num_batches
+
+    def __getitem__(self, index: int) -> tuple[int]:
+        return (index,)
 
 
 def _as_tuple(batch: Any) -> Any:
@@ -206,16 +243,27 @@ def _has_processes(dataset: Any) -> bool:
     return bool(dataset.workers > 0 and dataset.use_multiprocessing)
 
 
-def _feed_of(dataset: Any, seen: list[Any], *, shuffle: bool) -> DatasetFeed:
+def _feed_of(adapter: RingAdapter, seen: list[Any]) -> DatasetFeed:
     """Return a feed with the workers that Keras would have."""
+    dataset = adapter.py_dataset
     workers = dataset.workers
     processes = _has_processes(dataset)
     if keras.backend.backend() == "tensorflow":
         workers = max(workers, 1)  # Keras reads in a thread of TensorFlow's, in any case
     elif not processes and workers == 1:
         workers = 0  # Keras makes such batches itself, between two steps: what else draws or changes then has its order
-    leaves = keras.tree.flatten(seen)
-    return feed_as_keras(dataset, seen, leaves, shuffle=shuffle, workers=workers, processes=processes, copy=False)
+    mine: Any = weakref.ref(adapter)  # which ends the feed when it is dropped
+    return feed_as_keras(
+        dataset,
+        seen,
+        keras.tree.flatten(seen),
+        count=lambda: mine().num_batches,
+        draw=lambda _count, _epoch: mine().pass_numbers(),
+        shuffle=adapter.shuffle,
+        workers=workers,
+        processes=processes,
+        copy=False,
+    )
 
 
 # ---- what Keras is served, of Keras 3 and of Keras 2 ----
@@ -228,7 +276,16 @@ def look_unseen(dataset: Any) -> list[Any]:
 
 
 def feed_as_keras(  # noqa: PLR0913 - what Keras was told
-    dataset: Any, seen: list[Any], leaves: Iterable[Any], *, shuffle: bool, workers: int, processes: bool, copy: bool
+    dataset: Any,
+    seen: list[Any],
+    leaves: Iterable[Any],
+    *,
+    draw: Draw | None,
+    count: Count | None = None,
+    shuffle: bool,
+    workers: int,
+    processes: bool,
+    copy: bool,
 ) -> DatasetFeed:
     """Feed batches such as were ``seen``, as patiently as Keras, in the order that Keras draws.
 
@@ -241,8 +298,8 @@ def feed_as_keras(  # noqa: PLR0913 - what Keras was told
     spec, rows = _form_of(seen)
     return DatasetFeed(
         dataset,
-        draw=_shuffled if shuffle else None,
-        compares=True,
+        count=count,
+        draw=draw,
         shuffle=shuffle,
         workers=min(workers, MAX_WORKERS),
         backend="process" if processes else "thread",
@@ -262,12 +319,6 @@ def _form_of(batches: list[Any]) -> tuple[Spec, int]:
             raise SpecError(f"batch {number} is {other!r}, and batch 0 is {spec!r}; give all batches one form")
         rows = max(rows, more)
     return spec, rows
-
-
-def _shuffled(count: int, _epoch: int) -> list[int]:
-    numbers = list(range(count))
-    random.shuffle(numbers)
-    return numbers
 
 
 # ---- what is said ----

@@ -73,6 +73,7 @@ class FitRun:
         """Return what `restore` needs; ``step``: of the Keras epoch to go on with, 0 for the next one."""
         place, feed = self.place, self.feed
         facts = {"dataset": None if feed is None else feed.state(), "loader": None, "batches": 0}
+        facts["epoch_numbers"] = getattr(self._adapter, "epoch_numbers", None)
         if place is None:
             return facts
         goes_on = step > 0 or (self.iterator.steps_per_epoch is not None and place.has_more(self._trained))
@@ -85,9 +86,12 @@ class FitRun:
         self.first_epoch = facts["first_epoch"]
         if feed is not None:
             feed.restore(facts["dataset"], facts["epoch"] - facts["first_epoch"])
+        amid = facts["batches"] > 0
+        numbers = facts.get("epoch_numbers")  # older backups have none
+        if numbers is not None:
+            self._adapter.restore_epochs(numbers, is_amid=amid)
         if place is None or facts["loader"] is None:
             return
-        amid = facts["batches"] > 0
         place.restore(facts["loader"], facts["batches"], around if amid else nullcontext())
         if amid:
             go_on(self.iterator, facts["step"], facts["batches"], ready)

@@ -7,6 +7,7 @@ private copies here, and a slot comes back at once.
 from __future__ import annotations
 
 import inspect
+import random
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -96,7 +97,8 @@ def over_ring(
 ) -> Callable[[], Iterator[Any]]:
     """Return what gives the batches of each pass, in the place of Keras' own: over the ring as long as it can."""
     own: Callable[[], Iterator[Any]] = OWN(adapter, dataset, workers, use_multiprocessing, max_queue_size)
-    given = {"shuffle": vars(adapter)["_shuffle_sequence"], "workers": max(workers, 1), "copy": True}
+    shuffle = vars(adapter)["_shuffle_sequence"]
+    given = {"shuffle": shuffle, "draw": _shuffled if shuffle else None, "workers": max(workers, 1), "copy": True}
     try:
         seen = look_unseen(dataset)
         processes = workers > 0 and use_multiprocessing
@@ -121,6 +123,12 @@ def over_ring(
         yield from feed
 
     return lambda: own() if has_failed.is_set() else FallbackIterator(walk(), go_on)
+
+
+def _shuffled(count: int | None, _epoch: int) -> list[int]:
+    numbers = list(range(count or 0))  # a Sequence has a length
+    random.shuffle(numbers)
+    return numbers
 
 
 def _call_of(adapter: Any) -> Any:

@@ -28,11 +28,13 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from ringfeed.engine.engine import Engine
     from ringfeed.frameworks.base import BatchIterator, BatchStream
     from ringfeed.resume.place import Progress
     from ringfeed.spec.builder import BuildBatch
 
-    Draw = Callable[[int, int], Sequence[int]]
+    Count = Callable[[], int | None]
+    Draw = Callable[[int | None, int], Sequence[int]]
     MadeOf = Callable[[Any], Any]
     """Makes a batch of what its slot holds."""
 
@@ -44,22 +46,28 @@ MOST_LOOKED_AT = 1000  # batches, to find one that is not None
 class DatasetFeed:
     """A Keras dataset and its loader, pass by pass.
 
-    The dataset is asked for its length anew at each pass. What `run_hook` changes reaches the workers with the next
-    batch; what others change, with the next pass if the dataset has hooks or ``compares``: each pass is then begun by
-    comparing all of the dataset with what the workers have.
+    The dataset is asked for its length anew at each pass, which begins by comparing all of it with
+    what worker processes have. What `run_hook` changes reaches the workers with the next batch, and
+    what others change with the next epoch of Keras, also where a pass goes on over several.
     """
 
     def __init__(
-        self, dataset: Any, *, draw: Draw | None = None, begin: int = 0, compares: bool = False, **settings: Any
+        self,
+        dataset: Any,
+        *,
+        count: Count | None = None,
+        draw: Draw | None = None,
+        begin: int = 0,
+        **settings: Any,
     ) -> None:
         """Take the parameters of `Loader`, and those of `PassOrder` and `Passes`."""
         self.dataset = dataset
         self.has_processes = settings.get("backend", "process") == "process" and settings.get("workers") != 0
-        self._order = PassOrder(partial(batches_in, dataset), draw, begin, shuffle=settings.get("shuffle", False))
-        passes = Passes(dataset, self._order, compares=compares)
-        self.loader = Loader(passes, batch_size=None, **settings)
+        count = count or partial(batches_in, dataset)
+        self._order = PassOrder(count, draw, begin, shuffle=settings.get("shuffle", False))
+        self.loader = Loader(Passes(dataset, self._order), batch_size=None, **settings)
         self._stream, self._runner = stream_of(self.loader), runner_of(self.loader)
-        self._reloads = passes.has_hooks and self.loader.plan.workers > 0
+        self.has_hooks = self._runner.source.has_hooks
         self._error: RingfeedError | None = None  # of what a hook has changed
         self._rest_at: int | None = None  # where the pass goes on, while what was planned of it is withdrawn
         self._failed_at: int | None = None
@@ -99,27 +107,37 @@ class DatasetFeed:
     def run_hook(self, name: str) -> None:
         """Call a hook of the dataset, if it has it, and have the workers see what it changed, also amid a pass."""
         hook = getattr(self.dataset, name, None)
-        if hook is None:
-            return
-        hook()
-        if self._reloads:
-            self._reload()
+        if hook is not None:
+            hook()
+        if self.has_hooks or name == "on_epoch_begin":  # callbacks have run since the last epoch
+            self.reload()
 
     def _waiting(self) -> int:
         """Return how many batches the order has given that were not taken."""
         engine = self._runner.engine
         return 0 if engine is None else engine.waiting
 
-    def _reload(self) -> None:
+    def reload(self) -> None:
         """Have what was not taken yet read from the dataset as it is now."""
+        if not self.loader.plan.workers:
+            return
         runner = self._runner
         with runner.lock:
             engine = runner.engine
             is_over = not self._waiting() and runner.unfinished is None
             if engine is None or engine.pool.failure is not None or is_over:
                 return
+            if runner.unfinished is None and self.has_processes and self._is_unchanged(engine):
+                return
             runner.unfinished = self._plan_rest  # first: what Ctrl-C leaves of it comes ahead of the next batch
             self._plan_rest()
+
+    def _is_unchanged(self, engine: Engine) -> bool:
+        """Whether the workers have the dataset as it is."""
+        try:
+            return engine.pool.change(self.dataset) is None
+        except RingfeedError:  # which is raised in its place
+            return False
 
     def _plan_rest(self) -> None:
         """Plan the pass under way anew, from where it is; again from the start, where Ctrl-C has broken that off."""
@@ -130,11 +148,13 @@ class DatasetFeed:
         engine.ring.begin(0)  # nothing is taken meanwhile
         if self._rest_at is None:
             self._rest_at = self.position
-        engine.cancel()  # before the update: a worker that starts after it has no ticket of an older dataset
+        engine.cancel()
         order.go_to(self._rest_at)
         self._rest_at = None  # from here on the position is what the order gives
         try:
-            engine.update(runner.source.dataset)
+            changed = engine.pool.change(runner.source.dataset)
+            if changed is not None:
+                engine.update(changed)
         except RingfeedError as error:
             self._error = error  # the next batch says so
         done = order.now.given - now.begun.samples

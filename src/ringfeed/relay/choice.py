@@ -36,7 +36,7 @@ def reads_apart(source: Source, workers: int, backend: str) -> bool:
         and isinstance(inner, StreamSource)
         and inner.streams == 1
         and inner.part is None  # each rank's worker looks at the elements around its own
-        and not (inner.local_only or inner.changes or inner.reseed)
+        and not (inner.local_only or inner.has_hooks or inner.reseed)
         and _has_work(source)
         and resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY  # the store is a large sparse file
     )

@@ -105,6 +105,8 @@ class Ring:
             settings = {"dataset": _of_samples(loader, start, pickling), "batch_sampler": self._order}
         self.loader = Loader(**settings | spec, **_settings(loader))
         self._stream = stream_of(self.loader)
+        # Workers that persist keep their copies, as torch's do.
+        self._stream.source.changes = False
         info, pinned = self._stream.info, loader.pin_memory and has_accelerator()
         if pickling is None:
             self._build: Any = BatchTensors(info, form, pinned=pinned)

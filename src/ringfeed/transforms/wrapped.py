@@ -31,7 +31,7 @@ class WrappedSource(Source):
         """Read what ``inner`` reads."""
         super().__init__(inner.given, inner.dataset, inner.terms)
         self.inner = inner
-        self.hooks, self.changes = inner.hooks, inner.changes
+        self.hooks, self.has_hooks = inner.hooks, inner.has_hooks
         self.streams, self.local_only, self.runs_code = inner.streams, inner.local_only, inner.runs_code
         self.at_once, self.collates = inner.at_once, inner.collates
 

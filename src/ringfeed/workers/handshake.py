@@ -64,7 +64,12 @@ class Handshake:
         return WorkerConfig(config.source, config.offsets, sizes, *own, self.version, manifest, self.bars)
 
     def change(self, dataset: Any) -> SharedDataset | None:
-        """Return what has changed in the dataset, to be sent with `send`; None where nothing has."""
+        """Return what has changed in the dataset, to be sent with `send`; None where nothing has.
+
+        What was forked can be compared with nothing, and is sent whole, if the dataset has hooks.
+        """
+        if self._sent is None and not self._config.source.has_hooks:
+            return None
         return to_shared_memory(pack(dataset, previous=self._sent), self._sent)
 
     def send(self, sent: SharedDataset, workers: Iterable[WorkerProcess]) -> None:

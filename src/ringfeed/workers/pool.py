@@ -68,8 +68,16 @@ class Pool(ABC):
     def start(self, dataset: Any) -> None:
         """Begin to work."""
 
-    def update(self, dataset: Any) -> int:  # noqa: ARG002 - within this process the dataset is the same object
-        """Send the workers what has changed; returns the version that batches must name from now on, at first 0."""
+    def change(self, dataset: Any) -> Any:  # noqa: ARG002 - within this process it is the same object
+        """Return what of the dataset the workers have not, for `update`; None where they have all of it."""
+        return None
+
+    def update(self, changed: Any) -> None:  # noqa: B027 - as above
+        """Send the workers what has changed; batches name the next version from now on."""
+
+    @property
+    def version(self) -> int:
+        """The version of the dataset that batches must name, at first 0."""
         return 0
 
     def resize(self, workers: int) -> None:  # noqa: B027 - the consumer alone may fill

@@ -21,6 +21,7 @@ from ringfeed.workers.spawn import Spawner
 from ringfeed.workers.watchdog import Watchdog
 
 if TYPE_CHECKING:
+    from ringfeed.transport.shared_dataset import SharedDataset
     from ringfeed.workers.pool import PoolConfig
     from ringfeed.workers.process import Launcher, WorkerProcess
 
@@ -73,19 +74,25 @@ class Processes(Pool):
         self._config.ring.note_pid(number, worker.pid)
         self._handshake.greet(number, worker, self._roster.staying - {number}, self._stacks.fd_of(number))
 
-    def update(self, dataset: Any) -> int:
-        """Send every worker what has changed in the dataset; it arrives before the first batch that asks for it."""
-        sent = self._handshake.change(dataset)
-        if sent is not None:
-            with self._lock:
-                workers = self._roster.workers
-                try:
-                    self._handshake.send(sent, workers.values())
-                except BaseException:  # Ctrl-C: some were not told
-                    self._watchdog.timed_out.update(workers)
-                    for worker in workers.values():
-                        worker.kill()
-                    raise
+    def change(self, dataset: Any) -> SharedDataset | None:
+        """Return what has changed in the dataset since it was sent."""
+        return self._handshake.change(dataset)
+
+    def update(self, changed: SharedDataset) -> None:
+        """Send every worker what has changed; it arrives before the first batch that asks for it."""
+        with self._lock:
+            workers = self._roster.workers
+            try:
+                self._handshake.send(changed, workers.values())
+            except BaseException:  # Ctrl-C: some were not told
+                self._watchdog.timed_out.update(workers)
+                for worker in workers.values():
+                    worker.kill()
+                raise
+
+    @property
+    def version(self) -> int:
+        """The version of the dataset that was sent last."""
         return self._handshake.version
 
     def resize(self, workers: int) -> None:

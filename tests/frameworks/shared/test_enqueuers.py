@@ -70,6 +70,30 @@ def settle(enqueuer: SequenceEnqueuer) -> None:
 
 
 @both
+def test_a_numbered_epoch_has_the_order_of_its_number(*, processes: bool) -> None:
+    """Where `start` is told the epoch, as by Keras 3.16, its number says the order, and that of the epochs after it."""
+    enqueuer = OrderedEnqueuer(Batched(7), 2, processes, 4, True)  # noqa: FBT003 - Keras' own
+    enqueuer.start(5)
+    expected = [*range(7)], [*range(7)]
+    for epoch, order in zip((5, 6), expected, strict=True):
+        random.Random(epoch).shuffle(order)  # noqa: S311 - Keras' own
+    assert numbers(enqueuer.get(), 14) == [*expected[0], *expected[1]]
+    enqueuer.stop()
+
+
+@both
+@pytest.mark.parametrize("kind", [Batched, Endless])
+def test_a_part_is_every_nth_batch(kind: type[Batched], *, processes: bool) -> None:
+    """Of three data shards each has every third batch of the order, also where there is no end."""
+    for shard in range(3):
+        enqueuer = OrderedEnqueuer(kind(7), 2, processes, 4, num_data_shards=3, data_shard_id=shard)
+        enqueuer.start(epoch=0)
+        expected = [*range(7)][shard::3]
+        assert numbers(enqueuer.get(), len(expected)) == expected
+        enqueuer.stop()
+
+
+@both
 def test_epochs_follow_each_other(*, processes: bool) -> None:
     """One start gives epoch after epoch in order, and the hook runs once between two of them."""
     sequence = Sequence(5)
@@ -393,7 +417,7 @@ def test_a_hook_may_stop() -> None:
         enqueuer.stop()
 
     sequence.on_epoch_end = stop  # type: ignore[method-assign]
-    enqueuer.start(2)
+    enqueuer.start(workers=2)
     batches = enqueuer.get()
     assert numbers(batches, 3) == [0, 1, 2]
     with pytest.raises(ClosedError):
@@ -473,7 +497,10 @@ def test_sizes_may_be_given_to_start() -> None:
     assert enqueuer.loader is not None
     assert (enqueuer.workers, enqueuer.loader.plan.workers, enqueuer.loader.plan.slots) == (2, 2, 3)
     enqueuer.stop()
-    for call in (lambda: OrderedEnqueuer(Batched(), True), lambda: enqueuer.start("2")):  # type: ignore[arg-type]  # noqa: FBT003
+    enqueuer.start(1, 3)  # as Keras 2 has it
+    assert (enqueuer.workers, enqueuer.max_queue_size) == (1, 3)
+    enqueuer.stop()
+    for call in (lambda: OrderedEnqueuer(Batched(), True), lambda: enqueuer.start(workers="2")):  # type: ignore[arg-type]  # noqa: FBT003
         with pytest.raises(TypeError, match=r"^workers=.* must be an int$"):
             call()
 
