@@ -51,7 +51,8 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]  # keras
     a PyDataset are run again, once for each epoch that is over, unless it has ``state_dict()`` and
     ``load_state_dict(state)`` of its own, whose state is JSON.
 
-    backup_dir: a directory of the local file system, one for each `fit`; it is made when there is something to save.
+    backup_dir: a directory of the local file system, one for each `fit`, which has it for itself: a second one is
+        refused as long as the first runs.
     save_freq: "epoch": at the end of each; or every so many batches. What falls on the last batch of an epoch is saved
         at the end of the epoch, with its validation.
     double_checkpoint: keep the backup before the newest, too, for where a disk damages one. A kill damages none: each
@@ -65,7 +66,8 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]  # keras
     ``tf.config.experimental.enable_op_determinism()``, and on a GPU see what JAX and torch say.
 
     ``fit(initial_epoch=)`` is where a training begins that has no backup. Raises StateError for a backup of another
-    model, data or backend, or that is damaged; TypeError for data of which it cannot save the place.
+    model, data or backend, or that is damaged, and for a directory in use; TypeError for data of which it cannot save
+    the place.
     """
 
     _fit: FitRun
@@ -107,6 +109,7 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]  # keras
         self._fit = FitRun(caller())
         self._unsaved, self._resumed, self._validation_epoch = 0, None, None
         self._random = dict.fromkeys(("start", "epoch"), random_states())
+        self._directory.lock(self._fit.is_running)
         backup = self._directory.read()
         if backup is not None:
             self._check(backup)
@@ -142,6 +145,7 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]  # keras
         self.model._initial_epoch = None  # noqa: SLF001 - as above, where no epoch was left
         if self.delete_checkpoint:
             self._directory.delete()
+        self._directory.unlock()
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002 - see above
         """Have the validation of `fit` go on with its own next epoch."""

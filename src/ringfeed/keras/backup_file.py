@@ -7,10 +7,12 @@ Nothing in them is pickled, and nothing that is read is run. No framework is imp
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
 import os
 import warnings
+import weakref
 import zipfile
 from contextlib import suppress
 from pathlib import Path
@@ -19,17 +21,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ringfeed.errors import StateError
+from ringfeed.system._system import Descriptor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from ringfeed.spec.array import AnyArray
 
 VERSION = 1
 LATEST, PREVIOUS, PART = "latest.zip", "previous.zip", "latest.part"
 KERAS_FILES = "latest.weights.h5", "training_metadata.json"
-DAMAGES = zipfile.BadZipFile, EOFError, KeyError, ValueError, NotImplementedError
-"""What reading raises where a file is not what was written."""
+NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Backup(NamedTuple):
@@ -38,6 +40,10 @@ class Backup(NamedTuple):
     path: Path
     facts: dict[str, Any]
     arrays: list[AnyArray]
+
+
+_locked: weakref.WeakSet[BackupDirectory] = weakref.WeakSet()
+"""Those that fits of this process have locked."""
 
 
 class BackupDirectory:
@@ -50,9 +56,49 @@ class BackupDirectory:
             raise ValueError(message)
         self.path = Path(path)
         self._keeps_two = keeps_two
+        self._lock: Descriptor | None = None
+        self._is_in_use: Callable[[], bool] = lambda: False
+        self._is_made = False
         if self.path.exists() and not self.path.is_dir():
             message = f"backup_dir {str(self.path)!r} is a file, expected a directory; give another path"
             raise NotADirectoryError(message)
+
+    # ---- one fit at a time ----
+
+    def lock(self, is_in_use: Callable[[], bool]) -> None:
+        """Make the directory, and keep it for one `fit`; StateError where another one has it.
+
+        ``is_in_use`` says whether that `fit` still runs, which nobody is told where it has raised: then another one of
+        this process may have the directory.
+        """
+        self.unlock()
+        for other in [*_locked]:
+            if not other._is_in_use():  # noqa: SLF001 - of the same class
+                other.unlock()
+        self._is_made = not self.path.exists()
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._lock = Descriptor(os.open, self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._is_in_use = is_in_use
+        try:
+            fcntl.flock(self._lock.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._lock = None
+            raise StateError(
+                f"backup_dir {str(self.path)!r} is in use by another fit, and each would overwrite the backups of the "
+                f"other; give each fit a directory of its own, or wait for that one to end"
+            ) from None
+        except OSError:  # a file system without locks
+            self._lock = None
+            return
+        _locked.add(self)
+
+    def unlock(self) -> None:
+        """Let others have the directory, which is deleted if it was made for nothing."""
+        _locked.discard(self)
+        if self._lock is not None and self._is_made:
+            with suppress(OSError):
+                self.path.rmdir()
+        self._lock = None
 
     # ---- out ----
 
@@ -60,10 +106,15 @@ class BackupDirectory:
         """Write a backup beside the newest, and then put it in its place."""
         self.path.mkdir(parents=True, exist_ok=True)
         part, latest = self.path / PART, self.path / LATEST
-        with part.open("wb") as file:
-            _dump(file, facts | {"version": VERSION}, arrays)
-            file.flush()
-            os.fsync(file.fileno())
+        part.unlink(missing_ok=True)  # of a run that was killed; if it is a link, what it points at stays
+        try:
+            with os.fdopen(os.open(part, NEW_FILE, 0o666), "wb") as file:
+                _dump(file, facts | {"version": VERSION}, arrays)
+                file.flush()
+                os.fsync(file.fileno())
+        except BaseException:  # the disk is full, or Ctrl-C
+            part.unlink(missing_ok=True)
+            raise
         if self._keeps_two:
             with suppress(FileNotFoundError):
                 latest.replace(self.path / PREVIOUS)  # `read` takes that one, if this process ends here
@@ -88,7 +139,9 @@ class BackupDirectory:
         for number, path in enumerate(paths):
             try:
                 return _load(path)
-            except DAMAGES as error:
+            except StateError:
+                raise
+            except Exception as error:
                 message = f"the backup {str(path)!r} is damaged ({type(error).__name__}: {error})"
                 if number + 1 == len(paths):
                     advice = f"delete {str(self.path)!r} to begin anew, and give double_checkpoint=True to keep two"

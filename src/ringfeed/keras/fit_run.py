@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ from keras.src.trainers.epoch_iterator import EpochIterator
 from ringfeed.frameworks.keras.fit_position import go_on
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
     from types import FrameType
 
@@ -36,6 +37,11 @@ class FitRun:
         """The batches of Keras' epoch that were trained on."""
         self._trained = 0  # those of the loader's, which may go on over several of Keras'
         self._begun = self.place.begun if self.place else 0
+
+    def is_running(self) -> bool:
+        """Whether the call has not ended, in whichever thread: no callback is told where it raises."""
+        tops = [*sys._current_frames().values()]  # noqa: SLF001 - there is no public way to other threads
+        return any(given["epoch_iterator"] is self.iterator for frame in tops for given in _calls(frame))
 
     @property
     def place(self) -> Place | None:
@@ -103,12 +109,18 @@ def place_in(iterator: EpochIterator) -> Place | None:
     return None if find is None else find(iterator)
 
 
-def _fit_above(frame: FrameType | None) -> dict[str, Any]:
-    """Return the variables of the `fit` that calls."""
+def _calls(frame: FrameType | None) -> Iterator[dict[str, Any]]:
+    """Yield the variables of each `fit` that a frame belongs to, the innermost first."""
     while frame is not None:
         if frame.f_code.co_name == "fit" and isinstance(frame.f_locals.get("epoch_iterator"), EpochIterator):
-            return frame.f_locals
+            yield frame.f_locals
         frame = frame.f_back
+
+
+def _fit_above(frame: FrameType | None) -> dict[str, Any]:
+    """Return the variables of the `fit` that calls."""
+    for given in _calls(frame):
+        return given
     message = (
         "BackupAndRestore was called by no fit() of Keras, and cannot tell where training is; in a loop of your own, "
         "save loader.state_dict() beside the weights"

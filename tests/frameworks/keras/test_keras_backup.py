@@ -291,7 +291,7 @@ def test_killed_while_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("os.fsync", killed)
     assert (1, 3) in fit(over_loader, backup(tmp_path, 1)).found
     monkeypatch.undo()
-    assert (tmp_path / "backup" / "latest.part").exists()
+    assert not (tmp_path / "backup" / "latest.part").exists()
     assert (tmp_path / "backup" / "latest.zip").read_bytes() == before
     assert next(iter(fit(over_loader, backup(tmp_path, 1)).found)) == (1, 3)
 
@@ -382,6 +382,24 @@ def test_other_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "the backup 'TMP/backup/latest.zip' was made on the backend jax, and this is tensorflow; set "
         "KERAS_BACKEND=jax, or delete it"
     )
+
+
+def test_two_fits_in_one_directory(tmp_path: Path) -> None:
+    """A fit that begins while another one has the directory is refused; the first goes on, and gives it back."""
+    refused: list[str] = []
+
+    class Trains(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            del logs
+            if epoch == 0:
+                with pytest.raises(ringfeed.StateError) as caught:
+                    fit(over_loader, backup(tmp_path))
+                refused.append(str(caught.value))
+
+    found = fit(over_loader, backup(tmp_path), Trains()).found
+    assert len(refused) == 1
+    assert "is in use by another fit" in refused[0]
+    assert fit(over_loader, backup(tmp_path)).found == found
 
 
 def test_data_of_others(tmp_path: Path) -> None:
