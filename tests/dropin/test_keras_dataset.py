@@ -180,10 +180,10 @@ def test_the_first_batch_may_be_none() -> None:
 
 
 def test_the_structures_of_keras() -> None:
-    """`x`, `(x,)`, `(x, y)`, `(x, y, sample_weight)`, dicts, and lists of inputs arrive as what they were."""
+    """`x` arrives as `(x,)`; that, `(x, y)`, `(x, y, sample_weight)`, dicts, and lists of inputs as what they were."""
     a, b, c = X[:4], Y[:4], X[:4, 0]
     for batch, arrived in (
-        (a, a),
+        (a, (a,)),
         ((a,), (a,)),
         ((a, b), (a, b)),
         ([a, b], (a, b)),
@@ -225,6 +225,72 @@ def test_shuffle_and_seed_mean_what_they_mean_to_a_loader() -> None:
     with pytest.raises(ValueError, match="shuffle") as e:
         ringfeed.keras.feed(Changing([7]), shuffle=1)
     assert str(e.value) == "shuffle is 1, expected True, False, or the samples of a window, an integer of 2 or more"
+
+
+@pytest.mark.parametrize("settings", [{"backend": "process", "workers": 2}, {"workers": 2}, {"workers": 0}])
+@pytest.mark.parametrize("steps", [None, 2])
+def test_what_a_callback_sets_is_in_the_next_epoch(settings: dict[str, Any], steps: int | None) -> None:
+    """On every backend, and where a pass goes on over several epochs of Keras, too."""
+
+    class Steered(Plain):
+        level = 0
+
+        def __getitem__(self, index: int) -> Any:
+            return np.full((1, 1), self.level, np.float32), np.zeros((1, 1), np.float32)
+
+    dataset = Steered()
+
+    def steer(epoch: int, _logs: Any) -> None:
+        dataset.level = epoch
+
+    callback = keras.callbacks.LambdaCallback(on_epoch_begin=steer)
+    count = steps or 6
+    with fed(dataset, **settings) as data:
+        seen = seen_by_fit(data, epochs=3, callbacks=[callback], steps_per_epoch=steps)
+    assert [int(x[0, 0]) for x, _ in seen] == [0] * count + [1] * count + [2] * count
+
+
+class Growing(Plain):
+    """A bare array a batch, and a batch more in each epoch."""
+
+    length = 2
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Any:
+        return np.full((1, 1), index, np.float32)
+
+    def on_epoch_end(self) -> None:
+        self.length += 1
+
+
+@pytest.mark.parametrize("settings", [{"workers": 2}, {"workers": 1, "backend": "thread"}, {"workers": 0}])
+def test_a_loader_of_a_dataset_that_grows(settings: dict[str, Any]) -> None:
+    """Each epoch of `fit` has all batches that there are by then; a bare array arrives in a tuple, as in Keras."""
+    with ringfeed.Loader(Growing(), batch_size=None, timeout_s=50, **settings) as loader:
+        seen = seen_by_fit(loader.to_keras(), epochs=3, shuffle=False)
+    assert [int(x[0, 0]) for (x,) in seen] == [0, 1, 0, 1, 2, 0, 1, 2, 3]
+
+
+def test_batches_have_no_number() -> None:
+    """What is asked for a batch by its number says how to come by one."""
+    with fed(Plain()) as data, pytest.raises(TypeError) as caught:
+        data[3]
+    assert str(caught.value) == (
+        "what feed() and to_keras() return has its batches in the order of an epoch, and none by number ([3]); ask the "
+        "dataset for dataset[3], or take the next batch by next(iter(...))"
+    )
+
+
+def test_one_feed_amid_two_calls() -> None:
+    """Where a validation begins while training is amid an epoch of the same feed, the error says what to do."""
+    with fed(Plain()) as data, pytest.raises(ringfeed.SupersededError) as caught:
+        small_model().fit(data, validation_data=data, epochs=3, steps_per_epoch=2, verbose=0, shuffle=False)
+    assert str(caught.value) == (
+        "another call of Keras, or a loop, has begun the next epoch of this feed or loader, so that the call amid this "
+        "epoch cannot go on; give validation_data= a feed() or a loader of its own"
+    )
 
 
 def test_class_weight() -> None:

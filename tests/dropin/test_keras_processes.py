@@ -65,6 +65,51 @@ def test_other_backends(backend: str) -> None:
     assert run(OTHER_BACKEND, backend) == f"{backend} trained\n"
 
 
+IN_PYTHON = """
+    import ringfeed.keras
+
+    KINDS = [np.array([b"a", b"bc"]), np.array(["a", "é"]), np.array(["2020-01-01"] * 2, "M8[D]"), np.ones(2, "m8[s]")]
+    KINDS += [np.ones(2, "longdouble"), np.ones(2, [("a", "f4")]), np.array([1, 2**40]), np.ones(2, "complex128")]
+
+    class Batches(keras.utils.PyDataset):
+        def __len__(self):
+            return 2
+
+        def __getitem__(self, index):
+            return np.ones((2, 3), np.float32), self.beside
+
+    class Own(keras.Model):
+        def train_step(self, *given):
+            x, beside = given[-1]
+            x[0] = 5  # an array of NumPy's, and one's own
+            seen.append((type(beside), beside.dtype, beside.tolist()))
+            return ({"loss": 0.0}, given[0]) if keras.backend.backend() == "jax" else {"loss": 0.0}
+
+    for beside in KINDS:
+        found = []
+        for installs in (False, True):
+            seen = []
+            found.append(seen)
+            dataset = Batches(workers=1)
+            dataset.beside = beside
+            model = Own()
+            model.compile("sgd", run_eagerly=True)
+            model.built = True
+            if installs:
+                ringfeed.keras.install()
+            model.fit(dataset, epochs=1, verbose=0, shuffle=False)
+            ringfeed.keras.uninstall()
+        assert found[0] == found[1] and len(seen) == 2, found
+    print("as in Keras")
+"""
+
+
+def test_steps_that_run_in_python() -> None:
+    """On JAX, `install` hands such steps what Keras hands them: arrays of NumPy's, of any dtype, strings and dates."""
+    pytest.importorskip("jax")
+    assert run(IN_PYTHON, "jax").splitlines()[-1] == "as in Keras"
+
+
 REPLICAS = """
     import tensorflow as tf
 

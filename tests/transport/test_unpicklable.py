@@ -36,6 +36,20 @@ def refusal(subject: object, name: str = "dataset") -> str:
     return str(caught.value)
 
 
+def test_a_lock_of_keras_own() -> None:
+    """A lock that is not the user's to leave out is served by threads; one of a user's PyDataset is the user's."""
+    way = (
+        'and cannot be sent to a worker process; it is of Keras\' own, so give backend="thread", whose workers share it'
+    )
+    base: Any = type("PyDataset", (), {"__module__": "keras.src.trainers"})
+    flow: Any = type("Iterator", (base,), {"__module__": "keras.src.legacy"})()
+    mine: Any = type("Mine", (base,), {})()
+    flow.lock = mine.lock = LOCK
+    assert refusal(flow) == f"dataset.lock is a lock {way}"
+    assert refusal([flow]) == f"dataset[0].lock is a lock {way}"
+    assert refusal(mine) == f"dataset.lock is a lock {WAYS_OUT}"
+
+
 class Holder:
     """A dataset that holds what it is given."""
 

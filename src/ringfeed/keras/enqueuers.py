@@ -202,7 +202,7 @@ class OrderedEnqueuer(SequenceEnqueuer):
         part = slice(data_shard_id, None, num_data_shards)
         self._order = _Order(py_dataset, part, shuffle=self.shuffle)
 
-    def start(
+    def start(  # type: ignore[override]  # Keras 3.16 and Keras 2 have it differently
         self,
         epoch: int | None = None,
         max_queue_size: int | None = None,

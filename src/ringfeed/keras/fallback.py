@@ -30,6 +30,7 @@ from ringfeed.datasets.passes import batch_size_of
 from ringfeed.errors import RingfeedError, SpecError
 from ringfeed.frameworks.base import Reiterable
 from ringfeed.frameworks.keras.adapter import LoaderAdapter
+from ringfeed.frameworks.keras.arguments import runs_eagerly
 from ringfeed.frameworks.keras.caller import caller, owner
 from ringfeed.keras.pydataset import DatasetFeed, check_dataset, draws_kept
 from ringfeed.ring._ring import MAX_WORKERS
@@ -78,7 +79,8 @@ class RingAdapter(PyDatasetAdapter):  # type: ignore[misc]  # keras has no types
         """Look at the dataset as Keras does, and plan its ring; nothing runs yet."""
         super().__init__(x, class_weight, shuffle)
         # As long as the ring serves, Keras' own hooks must not start Keras' workers.
-        self._own_enqueuer, self.enqueuer = self.enqueuer, None
+        self._own_enqueuer: Any = vars(self)["enqueuer"]
+        self.enqueuer: Any = None
         self._pass_epoch = 0  # in which the newest pass began
         self._redraws = False  # whether the next pass is that one once more
         self._rest: Iterator[int] | None = None
@@ -147,8 +149,8 @@ class RingAdapter(PyDatasetAdapter):  # type: ignore[misc]  # keras has no types
         return self._walk(LoaderAdapter.get_numpy_iterator, super().get_numpy_iterator)
 
     def get_jax_iterator(self) -> Iterator[Any]:
-        """One pass in JAX's arrays over the slots for Keras, and in private NumPy arrays for any other caller."""
-        for_keras = isinstance(owner(caller()), EpochIterator)
+        """One pass in JAX's arrays over the slots for compiled steps, and else in NumPy arrays, as Keras has them."""
+        for_keras = isinstance(owner(caller()), EpochIterator) and not runs_eagerly(caller())
         over_ring = LoaderAdapter.get_jax_iterator if for_keras else LoaderAdapter.get_numpy_iterator
         return self._walk(over_ring, super().get_jax_iterator)
 
@@ -168,7 +170,7 @@ class RingAdapter(PyDatasetAdapter):  # type: ignore[misc]  # keras has no types
             return iter(own())
 
         batches = iter(own() if self._ring is None else over_ring(self._ring))
-        return map(_as_tuple, FallbackIterator(batches, go_on))
+        return FallbackIterator(batches, go_on)
 
     def _get_iterator(self) -> Iterator[Any]:
         """Return what Keras' own way reads: where the ring gave up amid a pass, first the rest of that."""
@@ -218,11 +220,6 @@ class _Numbers:
 
     def __getitem__(self, index: int) -> tuple[int]:
         return (index,)
-
-
-def _as_tuple(batch: Any) -> Any:
-    """Return a bare array as Keras does: in a tuple."""
-    return batch if isinstance(batch, (tuple, list, dict)) else (batch,)
 
 
 def _look(dataset: Any) -> list[Any]:

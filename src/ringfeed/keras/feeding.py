@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from keras.src.trainers.epoch_iterator import EpochIterator
-
 from ringfeed._classes import root_of
 from ringfeed.frameworks.keras.adapter import LoaderAdapter
-from ringfeed.frameworks.keras.caller import caller, owner
+from ringfeed.frameworks.keras.caller import caller
 from ringfeed.frameworks.keras.door import check_takes_adapters
 from ringfeed.keras.pydataset import DatasetFeed, check_dataset
 
@@ -52,9 +50,7 @@ class DatasetAdapter(LoaderAdapter):
     def on_epoch_begin(self) -> None:
         """Run the dataset's hook in this process, and tell Keras how long the dataset is now."""
         self.dataset_feed.run_hook("on_epoch_begin")
-        iterator = owner(caller())
-        if isinstance(iterator, EpochIterator) and "_num_batches" in vars(iterator):
-            iterator._num_batches = self.dataset_feed.count()  # noqa: SLF001 - Keras asks once a call only
+        self._tell_length(caller())
 
     def on_epoch_end(self) -> None:
         """Run the dataset's hook in this process, and give back an epoch that was begun only to build the model."""

@@ -60,12 +60,21 @@ def explain(obj: object, name: str, error: Exception) -> str:
             f"{name} is nested too deeply to be pickled for a worker process; "
             'keep its parts in a list or a dict, or use backend="thread" or start_method="fork"'
         )
-    labels, culprit = _Search().from_root(obj)
+    labels, culprit, holder = _Search().from_root(obj)
     reason = failure(culprit) or error
     where = name + joined(labels)
-    is_sampler = _full_name(culprit) == _SAMPLER
-    way_out = "leave it out in __getstate__, and use it in this process" if is_sampler else _WAYS_OUT
+    way_out = _WAYS_OUT
+    if _full_name(culprit) == _SAMPLER:
+        way_out = "leave it out in __getstate__, and use it in this process"
+    elif words(culprit) == "a lock" and _is_of_keras(type(holder)):
+        way_out = 'it is of Keras\' own, so give backend="thread", whose workers share it'
     return f"{where} is {words(culprit, reason)} and cannot be sent to a worker process; {way_out}"
+
+
+def _is_of_keras(kind: type) -> bool:
+    """Whether Keras has made what an object of this class holds: its base class of datasets holds nothing."""
+    bases = (base for base in kind.__mro__ if base.__name__ not in {"PyDataset", "Sequence"})
+    return not {"keras", "tf_keras", "keras_preprocessing"}.isdisjoint(map(root_of, bases))
 
 
 def _full_name(culprit: object) -> str:
@@ -101,11 +110,11 @@ class _Search:
         self._visited: dict[int, object] = {}  # keeps the objects, or their ids would be used again
         self._tries = MAX_TRIES
 
-    def from_root(self, obj: object) -> tuple[list[str], object]:
-        """Return the steps from ``obj`` to the culprit, and the culprit."""
-        return self._follow(obj, 0) or ([], obj)
+    def from_root(self, obj: object) -> tuple[list[str], object, object]:
+        """Return the steps from ``obj`` to the culprit, the culprit, and what holds it."""
+        return self._follow(obj, obj, 0) or ([], obj, obj)
 
-    def _follow(self, obj: object, depth: int) -> tuple[list[str], object] | None:
+    def _follow(self, obj: object, holder: object, depth: int) -> tuple[list[str], object, object] | None:
         """Return the culprit at or below ``obj``; None if nothing fails there but what is being followed already."""
         self._visited[id(obj)] = obj
         steps = list(islice(_children(obj), MAX_CHILDREN)) if depth < MAX_DEPTH else []
@@ -115,11 +124,11 @@ class _Search:
             label, child = steps[bad]
             steps = steps[bad + 1 :]
             at_fault = False
-            found = None if id(child) in self._visited else self._follow(child, depth + 1)
+            found = None if id(child) in self._visited else self._follow(child, obj, depth + 1)
             if found is not None:
-                return [label, *found[0]], found[1]
+                return [label, *found[0]], *found[1:]
             bad = self._first_bad(steps)
-        return ([], obj) if at_fault else None
+        return ([], obj, holder) if at_fault else None
 
     def _first_bad(self, steps: list[Step]) -> int | None:
         """Return the number of the first child that cannot be pickled."""

@@ -68,7 +68,8 @@ class Handshake:
 
         What was forked can be compared with nothing, and is sent whole, if the dataset has hooks.
         """
-        if self._sent is None and not self._config.source.has_hooks:
+        is_forked = self._sent is None and not self._launcher.sends_dataset
+        if is_forked and not self._config.source.has_hooks:
             return None
         return to_shared_memory(pack(dataset, previous=self._sent), self._sent)
 

@@ -87,3 +87,13 @@ def test_none_goes_through_a_tf_dataset() -> None:
     with ringfeed.Loader([(np.ones(3, np.float32), 1, None)] * 4, batch_size=2, workers=0) as loader:
         found = [(x.shape, y.numpy().tolist(), nothing) for x, y, nothing in loader.to_tf_dataset()]
     assert found == [((2, 3), [1, 1], None)] * 2
+
+
+@pytest.mark.parametrize("skips", [False, True], ids=["known", "unknown"])
+def test_text_that_is_not_ascii(*, skips: bool) -> None:
+    """It is UTF-8, as TensorFlow itself encodes it, whether the length of an epoch is known or not."""
+    words = np.array(["é", "", "日本", "ascii"])
+    how: Any = {"batch_size": 2, "workers": 0, "on_error": "skip" if skips else "raise"}
+    with ringfeed.Loader((words, np.arange(4.0)), **how) as loader:
+        found = [word for batch, _ in loader.to_tf_dataset() for word in batch.numpy().tolist()]
+    assert found == tf.constant(words).numpy().tolist()

@@ -89,6 +89,13 @@ class LoaderAdapter(LoaderFacts, DataAdapter):  # type: ignore[misc]  # keras ha
         """Return the batches of an epoch; TypeError where the loader does not know."""
         return len(self._stream)
 
+    def __getitem__(self, index: object) -> Any:
+        """Refuse a number: batches come in the loader's order."""
+        raise TypeError(
+            f"what feed() and to_keras() return has its batches in the order of an epoch, and none by number "
+            f"([{index!r}]); ask the dataset for dataset[{index!r}], or take the next batch by next(iter(...))"
+        )
+
     def __iter__(self) -> Iterator[Any]:
         """Begin the loader's next epoch, in NumPy arrays of their own, as Keras is given them."""
         return iter(self.get_numpy_iterator())
@@ -140,6 +147,16 @@ class LoaderAdapter(LoaderFacts, DataAdapter):  # type: ignore[misc]  # keras ha
         return data_adapter_utils.get_torch_dataloader(
             Reiterable(lambda: self._walk(feed, memory, *self._casts.in_torch()))
         )
+
+    def on_epoch_begin(self) -> None:
+        """Tell Keras how long the dataset is, where its hooks may have changed that."""
+        if self._stream.source.hooks:
+            self._tell_length(caller())
+
+    def _tell_length(self, frame: FrameType) -> None:
+        iterator = owner(frame)
+        if isinstance(iterator, EpochIterator) and "_num_batches" in vars(iterator):
+            iterator._num_batches = self._stream.info.length  # noqa: SLF001 - Keras asks once a call only
 
     def on_epoch_end(self) -> None:
         """Give back an epoch that was begun only to build the model.
@@ -198,7 +215,10 @@ class Feed:
         if class_weight is not None:
             self.extra["sample_weight"] = np.dtype(keras.config.floatx())
             self._weights = partial(_weights, _target_leaf(info.spec, class_weight), class_weight)
-        pack, leaves = _packer(info.spec.tree, list(self.extra.values())), info.spec.leaves
+        tree, leaves = info.spec.tree, info.spec.leaves
+        if isinstance(tree, Array) and stream.source.whole and not info.is_iterable:
+            tree = (tree,)  # as Keras has the batches of a PyDataset
+        pack = _packer(tree, list(self.extra.values()))
         self.pack = _joined(leaves, form_joiner(leaves), pack)
         """Makes the batch around its leaves, whatever they have become, and what is beside them."""
         self.pack_numpy = _joined(leaves, Joiner(leaves, PAIRS, strings=True), pack)

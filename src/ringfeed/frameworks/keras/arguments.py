@@ -63,6 +63,13 @@ def resumed_epoch(call: FrameType | None, stream: BatchStream) -> int | None:
     return int(first // -(-length // taken))
 
 
+def runs_eagerly(call: FrameType | None) -> bool:
+    """Whether the call of Keras above a frame is of a model whose steps run in Python."""
+    while call is not None and not _is_a_call(call):
+        call = call.f_back
+    return call is not None and bool(getattr(call.f_locals.get("self"), "run_eagerly", False))
+
+
 def _is_a_call(frame: FrameType) -> bool:
     return frame.f_code.co_name in CALLS and frame.f_globals.get("__name__", "").startswith("keras.")
 

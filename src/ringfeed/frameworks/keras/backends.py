@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ringfeed.frameworks.batch import Own
     from ringfeed.frameworks.cast import Casts, CastTree, Chosen
     from ringfeed.frameworks.tensorflow.cast import TensorFlowCasts
-    from ringfeed.spec.array import Leaf
+    from ringfeed.spec.array import AnyArray, Leaf
     from ringfeed.spec.spec import Spec
 
 WIDE = "int64", "uint64", "float64", "complex128"
@@ -55,7 +55,15 @@ def jax_memory() -> Framework:
     if jax.default_backend() != "cpu" or jax.config.jax_default_device is not None or keras.distribution.distribution():
         return replace(NUMPY, is_computing=is_computing)
     narrowed = frozenset(name for name in WIDE if jax.dtypes.canonicalize_dtype(name) != name)  # unless told otherwise
-    return jax_framework(narrowed)
+    framework = jax_framework(narrowed)
+
+    def put(array: AnyArray) -> Any:
+        try:
+            return framework.from_numpy(array)
+        except TypeError:  # JAX has no strings and no dates, and Keras hands them to the step as they are
+            return array
+
+    return replace(framework, from_numpy=put)
 
 
 def torch_memory() -> Framework:

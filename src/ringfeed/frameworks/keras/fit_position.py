@@ -14,7 +14,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ringfeed.errors import RingfeedError
+from ringfeed.errors import RingfeedError, SupersededError
 from ringfeed.frameworks.epoch import Epoch
 from ringfeed.frameworks.keras.arguments import resumed_epoch
 from ringfeed.frameworks.keras.caller import caller
@@ -128,7 +128,15 @@ class KerasEpoch(Epoch):
         return found
 
     def _take(self) -> Any:
-        leaves = super().__next__()
+        try:
+            leaves = super().__next__()
+        except SupersededError as error:
+            if not str(error).startswith("a newer iterator"):  # a state was loaded
+                raise
+            raise SupersededError(
+                "another call of Keras, or a loop, has begun the next epoch of this feed or loader, so that the call "
+                "amid this epoch cannot go on; give validation_data= a feed() or a loader of its own"
+            ) from None
         self._place.count(self.begin().progress.given)
         return leaves
 

@@ -267,7 +267,14 @@ class _Iteration(NamedTuple):
         """The next batch for the iteration that goes by `number`; None at the end."""
         if number != self.number:
             raise superseded()
-        return next(self.leaves, None)
+        leaves = next(self.leaves, None)
+        return None if leaves is None else [*map(_in_utf8, leaves)]
+
+
+def _in_utf8(leaf: Any) -> Any:
+    """Encode text as TensorFlow does elsewhere: what it calls in Python it expects to be ASCII."""
+    is_text = isinstance(leaf, np.ndarray) and leaf.dtype.kind == "U"
+    return np.char.encode(leaf, "utf-8") if is_text else leaf
 
 
 def _call(function: Callable[..., Leaves], number: tf.Tensor, specs: Sequence[tf.TensorSpec]) -> Sequence[tf.Tensor]:
