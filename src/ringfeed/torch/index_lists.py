@@ -82,8 +82,9 @@ class IndexLists:
         self._own_last()
 
     def _own_last(self) -> None:
-        if self._drawn and not isinstance(self._drawn[-1], int | tuple):
-            self._drawn[-1] = copied(self._drawn[-1])
+        last = self._drawn[-1] if self._drawn else 0
+        if not isinstance(last, int | tuple):
+            self._drawn[-1] = [*last] if type(last) is list else copied(last)
 
     def peek(self) -> Any:
         """Return the first list, which comes nevertheless; None where there is none."""
