@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import ringfeed
+from ringfeed.frameworks._dlpack import capsule as make_capsule
 from ringfeed.frameworks.dlpack import CPU, Exported, Exports
 
 DTYPES = ("uint8", "int8", "uint16", "int32", "int64", "uint64", "float16", "float32", "float64", "complex64", "bool")
@@ -93,3 +94,12 @@ def test_dtypes_without_tensors(dtype: str) -> None:
         f"sample[1] has dtype {np.dtype(dtype)}, of which frameworks have no tensors; convert it in __getitem__, as in "
         "value.astype('float32')"
     )
+
+
+def test_a_capsule_lies_within_the_slots_fields() -> None:
+    """One that ends with them is made, and one that is a byte longer is refused."""
+    _, _, lease, _ = begin(np.arange(9.0))
+    size = memoryview(lease).nbytes
+    assert np.from_dlpack(Exported(make_capsule(lease, 8, (size - 8,), 1, 8))).nbytes == size - 8
+    with pytest.raises(ValueError, match=f"^an array of {size - 7} bytes at 8 does not lie within the slot's fields$"):
+        make_capsule(lease, 8, (size - 7,), 1, 8)

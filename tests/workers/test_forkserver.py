@@ -9,7 +9,9 @@ import os
 import resource
 import signal
 import stat
+import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -27,7 +29,7 @@ from ringfeed.forkserver import main as forkserver_main
 from ringfeed.monitor._snapshot import Observer
 from ringfeed.system import channel as channels
 from ringfeed.system.machine import show_limit
-from watching import pids, pool_of, run_script, start_script, wait_until
+from watching import PATIENCE_S, pids, pool_of, run_script, start_script, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -499,6 +501,27 @@ def test_a_pipe_of_popen_whose_number_is_the_lifelines_now(monkeypatch: pytest.M
     monkeypatch.setattr(fork, "pipes_of_launches", own_pipes)
     with ringfeed.Loader(Oracle(40), batch_size=4, workers=2, start_method="fork") as loader:
         assert sum(1 for _ in loader) == 10
+
+
+def test_a_launch_is_waited_for_that_has_no_pipes_yet() -> None:
+    """A fork beside a Popen of another thread knows its pipes only when they are made."""
+    begun, goes_on, looked = threading.Event(), threading.Event(), threading.Event()
+
+    class Slow(subprocess.Popen[bytes]):
+        def _get_handles(self, *given: Any) -> Any:
+            begun.set()
+            assert goes_on.wait(PATIENCE_S)
+            return super()._get_handles(*given)  # type: ignore[misc]
+
+    launch = threading.Thread(target=lambda: Slow(["/bin/true"]).wait(), daemon=True)
+    launch.start()
+    assert begun.wait(PATIENCE_S)
+    look = threading.Thread(target=lambda: (fork.pipes_of_launches(), looked.set()), daemon=True)
+    look.start()
+    assert not looked.wait(fork.OPENING_S / 4)
+    goes_on.set()
+    assert looked.wait(PATIENCE_S)
+    launch.join(PATIENCE_S)
 
 
 def own_pipes() -> set[int]:

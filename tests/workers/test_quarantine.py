@@ -23,6 +23,7 @@ from datasets import FOREVER_S
 from ringfeed.monitor._snapshot import Observer
 from ringfeed.workers import processes
 from ringfeed.workers.process import WorkerProcess
+from ringfeed.workers.roster import Roster
 from watching import lose_patience, pids, pool_of, wait_until
 
 if TYPE_CHECKING:
@@ -342,3 +343,10 @@ def test_closing_does_not_wait_for_the_immortal(tmp_path: Path, immortal: set[in
     os.kill(pid, signal.SIGKILL)
     del batches, loader
     assert not leftovers.since(before)
+
+
+def test_the_worst_of_some_samples_counts() -> None:
+    """By the workers that it has cost; none where there are no samples, or they have cost none."""
+    roster = Roster(4, None, None)  # type: ignore[arg-type]
+    roster._unkillable_at.update({1: 2, 2: 5, 3: 7})
+    assert [roster.most_unkillable_in(samples) for samples in ([1, 2], [2, 1, 9], [9], [])] == [5, 5, 0, 0]
