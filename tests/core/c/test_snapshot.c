@@ -104,9 +104,28 @@ static void open_refuses_headers_that_do_not_fit(void)
         int fd = control_of(whole(), SEALED);
         spoilt = rf_map(fd, whole(), 0);
         spoils[number]();
+        spoilt->seal = rf_seal_geometry(&spoilt->geometry); /* or that alone would refuse it */
         rf_unmap(spoilt, whole());
         if (answer_to(fd) != EPROTO)
             check_report_numbers(__FILE__, __LINE__, "the answer to this spoil", number, EPROTO);
+    }
+}
+
+static void as_many_ids_as_workers(void) { spoilt->geometry.workers = spoilt->geometry.ids; }
+static void failures_at_the_end(void) { spoilt->geometry.failures_at = spoilt->geometry.slot_size; }
+
+/* What fits to the last byte, and the last id, is taken. */
+static void open_takes_what_just_fits(void)
+{
+    void (*const changes[])(void) = {as_many_ids_as_workers, failures_at_the_end};
+    for (uint32_t number = 0; number < sizeof changes / sizeof *changes; number++) {
+        int fd = control_of(whole(), SEALED);
+        spoilt = rf_map(fd, whole(), 0);
+        changes[number]();
+        spoilt->seal = rf_seal_geometry(&spoilt->geometry);
+        rf_unmap(spoilt, whole());
+        if (answer_to(fd) != 0)
+            check_report_numbers(__FILE__, __LINE__, "the answer to this change", number, 0);
     }
 }
 
@@ -265,6 +284,7 @@ int main(void)
     check_begin();
     RUN(open_refuses_files_that_are_none);
     RUN(open_refuses_headers_that_do_not_fit);
+    RUN(open_takes_what_just_fits);
     RUN(a_batch_is_seen_from_bind_to_release);
     RUN(a_worker_is_seen_at_its_row);
     RUN(a_wait_and_the_end_are_seen);

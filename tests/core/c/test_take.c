@@ -106,6 +106,10 @@ static void room_is_left_besides_the_head(void)
     taken_of(ring);
     CHECK(!rf_leaves_room(ring, true));
     rf_unreference(ring);
+
+    ring = ring_of(1, 1, 1, 1);
+    CHECK(!rf_leaves_room(ring, true)); /* none held, and one slot in all */
+    rf_unreference(ring);
 }
 
 /* What needs no decision is taken in one step; else the answer says what is to be decided, and the batch stays. */
