@@ -178,6 +178,36 @@ static void indices_are_sealed(void)
     rf_unreference(ring);
 }
 
+/* An error names the indices of its ticket: none that were overwritten since the ticket was published as failed. */
+static void indices_of_a_failure_are_looked_at_again(void)
+{
+    struct rf_ring *ring = ring_of(2, 1, 1, ROWS);
+    struct rf_claim claim = {0};
+    plan_next(ring, 3);
+    rf_bind(ring);
+    CHECK(claim_as(ring, 0, &claim));
+    rf_fail(&claim, 1, "why", 3);
+    rf_publish(ring, &claim, false);
+    rf_indices_of(ring, 0)[2] = 5;
+    CHECK(taken_of(ring).damaged);
+    CHECK_EQ(rf_damage_of(ring).what, RF_DAMAGED_INDICES);
+    rf_unreference(ring);
+}
+
+/* Nobody cancels a ticket of a slot that stays bound. */
+static void a_bound_slot_has_no_cancelled_cell(void)
+{
+    struct rf_ring *ring = ring_of(2, 1, 1, ROWS);
+    plan_next(ring, 3);
+    rf_bind(ring);
+    rf_check(ring);
+    CHECK_EQ(rf_damage_of(ring).what, RF_INTACT);
+    place_word(ring, 0, 0, rf_word(0, 0, 0, RF_CANCELLED));
+    rf_check(ring);
+    CHECK_EQ(rf_damage_of(ring).what, RF_DAMAGED_CELL);
+    rf_unreference(ring);
+}
+
 /* A mark without a failure behind it is not a failure. */
 static void marks_need_a_failure(void)
 {
@@ -201,6 +231,8 @@ int main(void)
     RUN(control_block_may_be_overwritten);
     RUN(slots_may_be_overrun);
     RUN(indices_are_sealed);
+    RUN(indices_of_a_failure_are_looked_at_again);
+    RUN(a_bound_slot_has_no_cancelled_cell);
     RUN(marks_need_a_failure);
     return check_end("test_damage");
 }
