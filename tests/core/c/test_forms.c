@@ -137,6 +137,12 @@ static void more_than_the_total(void)
     free(place.memory);
 }
 
+static void forget_start(struct place *place, uint32_t row)
+{
+    const int64_t none = RF_NO_PLACE;
+    memcpy(place->field - RF_FORM_HEADER - (row + 1) * rf_record_size(&place->form) + 8, &none, sizeof(none));
+}
+
 /* A writer that ends between the move of the cursor and the note of where its row lies: its room is lost, and the total
  * holds all the same. */
 static void a_death_between_two_steps(void)
@@ -147,8 +153,7 @@ static void a_death_between_two_steps(void)
     for (uint32_t row = 0; row < ROWS; row++) {
         int64_t start = rf_place_row(place.field, &place.form, &filled, row, length_of(row));
         if (row == 3) {
-            const int64_t none = RF_NO_PLACE;
-            memcpy(place.field - RF_FORM_HEADER - 4 * rf_record_size(&place.form) + 8, &none, sizeof(none));
+            forget_start(&place, row);
             start = rf_place_row(place.field, &place.form, &filled, row, length_of(row));
         }
         CHECK(start >= 0);
@@ -156,6 +161,20 @@ static void a_death_between_two_steps(void)
     }
     CHECK(rf_close_up(place.field, &place.form, NULL, ROWS, splits));
     CHECK(holds(&place, NULL, ROWS, splits));
+    free(place.memory);
+}
+
+/* The room of one row may be lost, of the longest too, and all rows still lie within the field; that of two may not. */
+static void the_field_ends_one_row_behind_the_total(void)
+{
+    struct place place = with_total(2 * MOST);
+    const struct rf_filled filled = {7, ROWS};
+    CHECK_EQ(rf_place_row(place.field, &place.form, &filled, 0, MOST), 0);
+    forget_start(&place, 0);
+    CHECK_EQ(rf_place_row(place.field, &place.form, &filled, 0, MOST), MOST);
+    CHECK_EQ(rf_place_row(place.field, &place.form, &filled, 1, MOST), 2 * MOST);
+    forget_start(&place, 1);
+    CHECK_EQ(rf_place_row(place.field, &place.form, &filled, 1, MOST), RF_NO_ROOM);
     free(place.memory);
 }
 
@@ -303,6 +322,7 @@ int main(void)
     RUN(any_order_within_a_total);
     RUN(more_than_the_total);
     RUN(a_death_between_two_steps);
+    RUN(the_field_ends_one_row_behind_the_total);
     RUN(a_batch_that_is_placed_anew);
     RUN(two_writers);
     RUN(pictures_are_padded);
