@@ -218,3 +218,14 @@ def test_columns_are_gathered_by_their_strides(strides: tuple[int, int]) -> None
     column = as_strided(base[50:] if strides[0] < 0 else base, (4, 4), strides)
     with ringfeed.Loader((column,), batch_size=4, workers=0) as loader:
         assert next(iter(loader))[0].tolist() == column.tolist()
+
+
+def test_a_column_that_is_one_row_short_amid_an_epoch() -> None:
+    """The row behind its end is an error, and no memory of another's; the rows before it come as they are."""
+    columns = {"x": np.arange(8), "y": np.arange(8)}
+    with ringfeed.Loader(columns, batch_size=4, workers=0, on_error="skip") as loader:
+        batches = iter(loader)
+        assert next(batches)["x"].tolist() == [0, 1, 2, 3]
+        columns["x"] = np.arange(8)[:7]
+        assert next(batches)["x"].tolist() == [4, 5, 6]
+        assert loader.stats().skipped == [7]
