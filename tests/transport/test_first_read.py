@@ -358,8 +358,11 @@ def test_what_a_forked_read_says_is_said_here() -> None:
     class Local(NamedTuple):
         x: Any
 
+    class LocalWarning(UserWarning):
+        pass
+
     def warn() -> Any:
-        warnings.warn("listen", UserWarning, stacklevel=2)
+        warnings.warn("listen", LocalWarning, stacklevel=2)
         return Local(np.int64(3))
 
     with (

@@ -13,6 +13,7 @@ import io
 import os
 import pickle
 import stat
+import sys
 import time
 import warnings
 from contextlib import suppress
@@ -118,9 +119,15 @@ def _answer(
             answer["pickled"] = stream.getvalue()
         except BaseException as error:  # noqa: BLE001 - whatever it is, it is told
             answer["raised"] = encode(error)
-    answer["warnings"] = [(str(one.message), one.category, one.filename, one.lineno) for one in said]
+    answer["warnings"] = [(str(one.message), _found_here(one.category), one.filename, one.lineno) for one in said]
     channels.send(channel, answer)
     os._exit(0)
+
+
+def _found_here(category: type[Warning]) -> type[Warning]:
+    """Return a class of warnings that can be pickled."""
+    is_found = getattr(sys.modules.get(category.__module__), category.__qualname__, None) is category
+    return category if is_found else UserWarning
 
 
 def _open_anew() -> None:
