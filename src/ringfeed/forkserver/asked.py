@@ -28,6 +28,7 @@ from ringfeed.forkserver.launchers import END_S
 from ringfeed.forkserver.main import begin_forked
 from ringfeed.spec.spec import Spec
 from ringfeed.system import channel as channels
+from ringfeed.system.machine import check_futex, check_processes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,8 +46,9 @@ def answer_of(function: Callable[[], Any], timeout_s: float | None = None) -> An
     What it raises there is raised here, and what it warns of is said here.
     WorkerError where the process dies, StallError where it does not answer in time.
     """
-    launcher = Fork(timeout_s)
-    classes = _classes()
+    check_futex()
+    check_processes(1)
+    launcher, classes = Fork(timeout_s), _classes()
     child = launcher.run(partial(_answer, function, launcher.lifeline.fds, classes))
     try:
         answer = _received(child.channel, timeout_s)
