@@ -62,7 +62,7 @@ class Source(ABC):
     is_async = False  # whether dataset[i] is awaited
     has_passes = False  # whether it is read pass by pass, each of the dataset as it is then
     changes = True  # whether the workers are sent, ahead of each epoch, what has changed in the dataset
-    has_hooks = False  # whether the dataset has hooks, whoever runs them
+    has_hooks = False  # whether the dataset has hooks, by whichever door they are run
     open_reader: Any = None  # makes the reader of (source, dataset, port); None: `Reader`
 
     def __init__(self, given: Any, dataset: Any, terms: Terms) -> None:

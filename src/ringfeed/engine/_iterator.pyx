@@ -26,8 +26,8 @@ cdef class Intake:
     """Takes an engine's batches for its iterators: from the ring, or the one batch that the engine settles for them.
 
     A batch is settled where rows of it have failed, or where it might take the last slot. It is kept here until it is
-    handed out, also where Ctrl-C comes meanwhile. Iterators of several threads take without a lock: the hand-over is one
-    step for all of them, also where Python has no GIL.
+    handed out, also where Ctrl-C comes meanwhile. Iterators of several threads take without a lock: the hand-over is
+    one step for all of them, also where Python has no GIL.
     """
 
     cdef Ring ring

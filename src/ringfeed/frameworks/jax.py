@@ -106,6 +106,7 @@ def _taken_as_begun(framework: Framework, wide: bool, capsule: object) -> Any:  
             "the epoch begins"
         )
         raise SpecError(message)
+    assert framework.from_dlpack is not None
     return framework.from_dlpack(capsule)
 
 

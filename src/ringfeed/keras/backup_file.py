@@ -68,8 +68,8 @@ class BackupDirectory:
     def lock(self, is_in_use: Callable[[], bool]) -> None:
         """Make the directory, and keep it for one `fit`; StateError where another one has it.
 
-        ``is_in_use`` says whether that `fit` still runs, which nobody is told where it has raised: then another one of
-        this process may have the directory.
+        ``is_in_use`` says whether that `fit` still runs, of which no callback is told where it has raised: then
+        another one of this process may have the directory.
         """
         self.unlock()
         for other in [*_locked]:

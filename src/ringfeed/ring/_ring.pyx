@@ -53,7 +53,8 @@ cdef extern from *:
     const bint COUNTS_BY_THREAD
 
 cdef int64_t SLICE_NS = 2_000_000 if COUNTS_BY_THREAD else 100_000_000
-cdef object run_python = eval("lambda: None")  # compiled by Python: its first step is what such a wait is interrupted for
+# Compiled by Python: its first step is what such a wait is interrupted for.
+cdef object run_python = eval("lambda: None")
 
 
 cdef int come_up() except -1:

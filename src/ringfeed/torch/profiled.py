@@ -43,7 +43,7 @@ class TorchSubject(Subject):
     def __init__(self, loader: Any) -> None:
         """Take a DataLoader of torch's, or of a class derived from it; a copy of its dataset is read."""
         self.loader = loader = copy(loader)
-        vars(loader)["dataset"] = fresh(loader.dataset)  # torch lets nobody set it
+        vars(loader)["dataset"] = fresh(loader.dataset)  # torch refuses to have it set
         sampler = loader.batch_sampler if loader.batch_size is None else None
         size = f"batch_size={loader.batch_size}" if sampler is None else f"batch_sampler={type(sampler).__name__}"
         self.name = f"DataLoader of {type(loader.dataset).__name__} ({size}, num_workers={loader.num_workers})"
