@@ -130,7 +130,7 @@ class StreamSource(Source):
         Not where it is a copy's, or where what an epoch gives depends on its number.
         """
         own = self.iterables[0]
-        return iterable is own and not (self.changes or self.reseed or hasattr(own, "set_epoch"))
+        return iterable is own and not (self.has_hooks or self.reseed or hasattr(own, "set_epoch"))
 
     def users_own(self, dataset: Any) -> Any:
         """Return the user's dataset in what a worker reads."""
