@@ -139,10 +139,13 @@ class Lookahead:
     def _parts(self, part: _Part) -> list[tuple[Indices, int]]:
         """Return what was given, in parts that may be planned together."""
         asked, given = part.kept[0]
+        first, workers = getattr(part.order, "position", None), max(self._workers, 1)
         if len(given) < asked:
             part.order = None
         if isinstance(given, list):
-            return [(one, 0) for one in given]
+            if first is None or not self._source.in_turn:
+                return [(one, 0) for one in given]
+            return [(one, number % workers + 1) for number, one in enumerate(given, first - len(given))]
         if self._drops:
             given = given[: len(given) // self._rows * self._rows]
         return [*self._source.cut(given, self._workers)]

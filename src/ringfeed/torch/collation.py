@@ -25,13 +25,13 @@ from ringfeed.frameworks.batch import TensorBuilder
 from ringfeed.frameworks.forms import as_objects
 from ringfeed.frameworks.torch import TORCH
 from ringfeed.spec.spec import Array
-from ringfeed.torch.index_lists import UnfitError
-from ringfeed.torch.pickled import read
+from ringfeed.torch.pickled import Apart, memory_of, read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ringfeed.frameworks.base import LoaderInfo
+    from ringfeed.torch.ring import Pickling
 
 _DICTS = (dict, OrderedDict)
 _STRINGS = (str, bytes)
@@ -100,11 +100,9 @@ class Form:
         return leaf, lambda leaves: kind(leaves[number])
 
 
-def refuse_own_collation() -> None:
-    """UnfitError where the user has taught torch's default_collate more types: workers would not know them."""
-    if any(getattr(function, "__module__", _OWN) != _OWN for function in default_collate_fn_map.values()):
-        message = "torch's default_collate_fn_map has functions of the user's own"
-        raise UnfitError(message)
+def has_own_collation() -> bool:
+    """Whether the user has taught torch's default_collate more types."""
+    return any(getattr(function, "__module__", _OWN) != _OWN for function in default_collate_fn_map.values())
 
 
 def _refused(path: str, sample: Any) -> SpecError:
@@ -137,9 +135,10 @@ class BatchTensors(TensorBuilder):
 class BatchObjects(TensorBuilder):
     """Makes batches of any structure, of their bytes: see `pickled`."""
 
-    def __init__(self, info: LoaderInfo, *, converts: bool, pinned: bool) -> None:
+    def __init__(self, info: LoaderInfo, pickling: Pickling, *, converts: bool, pinned: bool) -> None:
         """``converts``: arrays to tensors, as torch does where it has nothing to collate."""
         super().__init__(info, TORCH)
+        self._pickling = pickling
         self.copied_by += HINT
         self._converts = converts
         self._pinned = pinned
@@ -148,6 +147,10 @@ class BatchObjects(TensorBuilder):
         """Return a batch, whose tensors are parts of the slot."""
         try:
             batch = read(leaves[0].reshape(-1))
+            if type(batch) is Apart:
+                flat = memory_of(batch)
+                self._pickling.size = max(self._pickling.size or 0, len(flat))
+                batch = read(flat)
         except Exception as error:
             message = (
                 f"a batch cannot be made again in the training process: {error}; return objects of classes that a "

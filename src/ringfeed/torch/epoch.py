@@ -19,7 +19,7 @@ from ringfeed.errors import (
     WorkerError,
 )
 from ringfeed.torch.index_lists import IndexLists
-from ringfeed.torch.pickled import DeviceError, TooLargeError, UnsendableError
+from ringfeed.torch.pickled import NOTE, DeviceError, UnsendableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -160,7 +160,7 @@ class Epoch:
         reason: Exception = error
         if isinstance(error, WorkerError) and getattr(self._batches, "failure", None) is None:
             reason = _of_pickling(error) or error
-            if not isinstance(reason, TooLargeError | DeviceError):
+            if not isinstance(reason, DeviceError):
                 self._pass_over()  # as torch does, which goes on with the next batch
                 return ShipError(str(reason)) if isinstance(reason, UnsendableError) else _users(error)
         elif isinstance(error, ShipError):
@@ -202,7 +202,7 @@ class Epoch:
 def _of_pickling(error: BaseException) -> Exception | None:
     """Return why a batch could not be sent as bytes, where that is what an error of a worker says."""
     found: BaseException | None = error
-    while found is not None and not isinstance(found, TooLargeError | UnsendableError):
+    while found is not None and not isinstance(found, UnsendableError):
         found = found.__cause__ or found.__context__
     return found
 
@@ -213,9 +213,9 @@ def _users(error: WorkerError) -> BaseException:
     # SystemExit would end the training here, as if it were done, though only a sample's code asked for an end.
     if isinstance(error, FunctionError) or not isinstance(cause, Exception) or isinstance(cause, RemoteError):
         return error
-    if hasattr(cause, "add_note"):
+    if hasattr(cause, "add_note") and not any(note.startswith(NOTE) for note in getattr(cause, "__notes__", ())):
         place = str(error).partition(" raised ")[0]
-        cause.add_note(f"in a worker process of ringfeed's DataLoader: {place}")
+        cause.add_note(f"{NOTE}{place}")
     return cause
 
 

@@ -7,7 +7,6 @@ sampler, batch_sampler ──▶ IndexLists ──▶ the ring, as far as it rea
 
 from __future__ import annotations
 
-import operator
 from collections import deque
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,16 +15,21 @@ import numpy as np
 from torch.utils.data import BatchSampler
 
 from ringfeed._classes import copied
-from ringfeed.errors import RingfeedError
+from ringfeed.errors import RingfeedError, SpecError
 from ringfeed.torch.draws import base_seed_of, state_of
+from ringfeed.torch.pickled import as_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from typing_extensions import Self
 
+    from ringfeed.spec.array import AnyArray
 
 MOST = 2**62  # indices
+SHOWN = 60  # characters of what a sampler gives
+NOTHING: Any = object()
+"""In the place of what a sampler gives, which may be None."""
 
 
 class UnfitError(RingfeedError, TypeError):
@@ -60,7 +64,9 @@ class IndexLists:
         """To the ring; the first is taken out when its batch is handed out."""
         self.base_seed = base_seed
         self.before = before
-        self._takes_lists: bool | None = None
+        self.is_pickled = self.of_columns = False
+        """Whether the ring takes numbers that say what the sampler has given, of whatever kind (see `as_numbers`); or
+        rows of columns, to which numbers of NumPy's are as good as ints."""
         self.room = MOST
         """The most that the ring takes."""
         self.most_ahead = 1
@@ -87,10 +93,12 @@ class IndexLists:
             self._drawn[-1] = [*last] if type(last) is list else copied(last)
 
     def peek(self) -> Any:
-        """Return the first list, which comes nevertheless; None where there is none."""
+        """Return the first list, which comes nevertheless; `NOTHING` where there is none."""
         if not self._drawn:
             self.draw()
-        return self._drawn[0] if self._drawn else None
+        if self._drawn and hasattr(self._drawn[0], "__next__"):
+            self._drawn[0] = [*self._drawn[0]]  # of an iterator, which no other process can have
+        return self._drawn[0] if self._drawn else NOTHING
 
     def __iter__(self) -> Self:
         return self
@@ -99,20 +107,28 @@ class IndexLists:
         given = self.peek()
         if not self._drawn:
             raise StopIteration
-        found = _many(given) if isinstance(given, list | tuple) else _one(given)
-        is_list = not isinstance(found, int)
-        if self._takes_lists is None:
-            self._takes_lists = is_list
-        if is_list is not self._takes_lists:
-            message = f"the sampler gives {given!r}, and other kinds of indices before"
-            raise UnfitError(message)
-        if is_list and len(found) > self.room:
-            message = f"the sampler gives a list of {len(found)}, and one of at most {self.room} was expected"
+        found = self._numbers(given)
+        if len(found) > self.room:
+            message = f"the sampler gives {_shown(given)}, for which the ring has no room"
             raise UnfitError(message)
         # No call from here on: Ctrl-C comes in after calls, and a list is in the one place or in the other.
         self.given += (given,)
         del self._drawn[0]
-        return found if is_list else [found]
+        return found
+
+    def _numbers(self, given: Any) -> AnyArray:
+        """Return the numbers that the ring takes for a list: its indices, or those that say what it is."""
+        if self.is_pickled:
+            return as_numbers(given)
+        if type(given) in {list, tuple} and {*map(type, given)} == {int}:
+            if max(given) < MOST and min(given) >= 0:
+                return np.array(given, np.int64)
+        elif self.of_columns:
+            found = np.asarray(given)
+            if found.ndim == 1 and found.dtype.kind in "iu" and found.size and 0 <= found.min() <= found.max() < MOST:
+                return found.astype(np.int64)
+        message = f"the sampler gives {_shown(given)}, and not a list of ints of 0 or more"
+        raise SpecError(message)
 
     def make_up(self) -> int:
         """Draw as torch does when a batch is handed out, or has failed: the first that was given. Returns its samples.
@@ -125,8 +141,9 @@ class IndexLists:
 
     @property
     def longest(self) -> int:
-        """The most samples of a list that was drawn, and whose batch was not handed out."""
-        return max(map(_length, chain(self.given, self._drawn)), default=0)
+        """The most numbers that the ring takes for a list that was drawn, and whose batch was not handed out."""
+        size = (lambda given: len(as_numbers(given))) if self.is_pickled else _length
+        return max(map(size, chain(self.given, self._drawn)), default=0)
 
     def again(self) -> bool:
         """Have what was not handed out be given again; returns whether another ring could have more room for it."""
@@ -139,37 +156,16 @@ class IndexLists:
         """Give all that was not handed out."""
         drawn = [*self.given, *self._drawn]
         self.given, self._drawn = deque(), deque()
-        return chain(drawn, self._lists)
+        return ([*one] if hasattr(one, "__next__") else one for one in chain(drawn, self._lists))
 
 
 def _length(given: Any) -> int:
     return len(given) if hasattr(given, "__len__") and getattr(given, "ndim", 1) != 0 else 1
 
 
-def _one(given: Any) -> Any:
-    """Return a list in another form, or a single index."""
-    if not isinstance(given, str) and hasattr(given, "__iter__") and getattr(given, "ndim", 1) != 0:
-        return _many([*given])
-    return _index(given)
-
-
-def _many(given: list[Any] | tuple[Any, ...]) -> Any:
-    """Return the numbers of a list, as an array where that is quicker."""
-    if {*map(type, given)} == {int} and max(given) < MOST and min(given) >= 0:
-        return np.array(given, np.int64)
-    return [*map(_index, given)]
-
-
-def _index(given: Any) -> int:
-    """Return a sample's number as an int; UnfitError for what is none."""
-    try:
-        index = operator.index(given)
-    except TypeError:
-        index = -1
-    if index < 0 or isinstance(given, bool):
-        message = f"the sampler gives {given!r}, and not numbers of 0 or more"
-        raise UnfitError(message)
-    return index
+def _shown(given: Any) -> str:
+    text = repr(given)
+    return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"
 
 
 def start(loader: Any, base_seed: int | None) -> Start:

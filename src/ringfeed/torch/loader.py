@@ -9,7 +9,7 @@ from copy import deepcopy
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch.utils.data
-from torch.utils.data import IterDataPipe, MapDataPipe, TensorDataset, default_collate
+from torch.utils.data import IterDataPipe, MapDataPipe, TensorDataset
 
 from ringfeed._callers import callers_depth
 from ringfeed.errors import RingfeedError, SpecError, WorkerError
@@ -20,19 +20,20 @@ from ringfeed.torch import draws, index_lists
 from ringfeed.torch.epoch import Epoch
 from ringfeed.torch.first_sample import start_method
 from ringfeed.torch.log import first_line, say
-from ringfeed.torch.pickled import TooLargeError, UnsendableError
+from ringfeed.torch.pickled import UnsendableError
 from ringfeed.torch.place import VERSION, Place, checked
-from ringfeed.torch.ring import Pickling, Ring
+from ringfeed.torch.ring import Pickling, Ring, goes_by_leaf
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from ringfeed.torch.collation import Form
     from ringfeed.torch.index_lists import IndexLists, Start
 
 OWN = torch.utils.data.DataLoader
 T_co = TypeVar("T_co", covariant=True)
 TRIES = 8  # of an epoch, with other slots
-_RUNNING = ("_rings", "_base_seed")  # of which a copy has its own
+_RUNNING = ("_rings", "_base_seed", "_form")  # of which a copy has its own
 
 
 class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # torch is not seen by the type checker
@@ -44,26 +45,27 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
     values, dtypes and containers of the batches: the same for the same generator, whose state is the same afterwards.
     What differs:
 
-    - Workers fill batches together, straight into ``prefetch_factor * num_workers + 1`` slots; a tensor keeps its slot.
-      Where kept tensors hold every slot but one, batches are private copies, with one `SlotsHeldWarning`.
+    - Workers write batches straight into ``prefetch_factor * num_workers + 1`` slots; a tensor keeps its slot. Where
+      kept tensors hold every slot but one, batches are private copies, with one `SlotsHeldWarning`.
     - The numbers that a sample draws from torch, ``numpy.random`` and ``random`` depend on the epoch's base seed and
-      the sample's index: with ``num_workers`` above 0 they do not depend on the workers. A dataset with
-      ``__getitems__`` is asked for many samples at once, and is not seeded so.
+      the sample's index: with ``num_workers`` above 0 they do not depend on the workers. What ``__getitems__`` draws
+      depends on the indices of its batch.
     - Where JAX or TensorFlow has computed in this process, and workers are forked from it, one `RuntimeWarning` says
       so. A worker that dies is replaced, as it was at the start of the epoch.
     - Each worker reads a copy of an ``IterableDataset``, with its own ``get_worker_info()``, as with torch; batches
       come from each in turn.
     - Each iterator has a place and, where two are in use at once, a ring of its own: ``zip(loader, loader)`` works.
-    - The first sample is read in this process, too, and collated; what that changes in the dataset is undone.
+    - The first sample is read once more, ahead of the first epoch: in a forked process, of which nothing stays, or of a
+      copy of the dataset.
     - A batch that cannot be pickled, with which torch's waits for ever, is a ShipError, in its place.
     - What is drawn in ``collate_fn`` depends on the base seed and the batch's samples.
 
     Samples of one shape, numbers and text are written leaf by leaf into the slots. What a ``collate_fn`` returns, what
     the dataset gives with ``batch_size=None``, and samples that fit no spec go in the slots as bytes: their tensors lie
-    over the slot, too, and all else is pickled. A batch for which the slots are too small has them made anew.
+    over the slot, too, and all else is pickled. A batch for which the slots are too small lies in memory of its own.
 
     ``num_workers=0`` is torch's own way. So is, from the batch on with which it begins, what cannot go so: a dataset or
-    a batch that cannot be pickled, tensors on other devices, a sampler of other things than numbers, datapipes, a
+    a batch that cannot be pickled, tensors on other devices, datapipes, and, unless workers are forked, a
     ``default_collate_fn_map`` of the user's. One line of ``logging.getLogger("ringfeed.torch")`` says why.
 
     With ``pin_memory=True`` and a GPU, batches are copied into torch's pinned memory. `state_dict` says where the
@@ -75,6 +77,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
     _base_seed: int | None = None  # of the newest
     _own_reason: str | None = None  # why torch makes all batches
     _pickling: Pickling | None = None  # how batches go that do not go leaf by leaf
+    _form: Form | None = None  # of those that do
 
     def __init__(self, *given: Any, **named: Any) -> None:
         """Have a forkserver import torch for the workers, if one forks them, while the program builds its model."""
@@ -121,7 +124,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
         indices = index_lists.begin(self, place.base_seed, skipped)
         self._base_seed = indices.base_seed
         epoch, first = Epoch(self, place, indices), indices.peek()
-        if first is None:
+        if first is index_lists.NOTHING:
             return epoch
         if own is not None:
             return epoch.torchs_own(self._own_rest(indices, place.batches))
@@ -173,28 +176,26 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
 
     def _take_ring(self, begun: IndexLists | Start) -> Ring:
         """Return a ring that no iterator has, or a new one."""
+        if self._pickling is None and not goes_by_leaf(self):
+            self._pickling = Pickling()
+        if isinstance(begun, index_lists.IndexLists):
+            begun.is_pickled = self._pickling is not None
         rings = self._idle()
         while rings:
             if (ring := rings.pop()).rows >= begun.longest:
                 return ring
             ring.close()
-        if self._pickling is None and not self._goes_by_leaf:
-            self._pickling = Pickling()
-        ring = Ring(self, begun, self._pickling)
+        ring = Ring(self, begun, self._pickling, self._form)
+        self._form = ring.form
         say(self, f"runs over ringfeed: {ring}", logging.INFO)
         return ring
 
-    @property
-    def _goes_by_leaf(self) -> bool:
-        return self.batch_sampler is not None and self.collate_fn is default_collate
-
     def _pickles(self, why: Exception) -> bool:
-        """Have batches go as bytes from now on, or as more bytes, where that may help."""
-        room = why.args[0] if isinstance(why, TooLargeError) else 0
-        if not room and (self._pickling is not None or _is_no_remedy(why)):
+        """Have batches go as bytes from now on, where that may help."""
+        if self._pickling is not None or _is_no_remedy(why):
             return False
-        self._pickling = Pickling(room)
-        say(self, "needs larger slots" if room else f"has its batches pickled: {first_line(why)}", logging.INFO)
+        self._pickling = Pickling()
+        say(self, f"has its batches pickled: {first_line(why)}", logging.INFO)
         for ring in self.__dict__.pop("_rings", ()):
             ring.close()
         return True

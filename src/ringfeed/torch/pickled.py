@@ -10,29 +10,46 @@ from __future__ import annotations
 
 import importlib
 import io
+import mmap
+import os
 import pickle
 import sys
-from typing import TYPE_CHECKING, Any, Literal
+from collections import deque
+from contextlib import contextmanager
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
 from ringfeed.introspection.worker_info import seed_as_told
 from ringfeed.orders.rng import installed, reseed
+from ringfeed.system._system import Descriptor
 from ringfeed.torch.draw_watch import forget, has_drawn, renew
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from ringfeed.spec.array import AnyArray
     from ringfeed.torch.samples import Samples
 
+NOTE = "in a worker process of ringfeed's DataLoader: "
 ALIGNMENT = 64
 WORD = 8  # bytes of a number in the head
 SPARE = 8  # times the memory of a tensor's elements that its storage may have, to go as a whole
 
 
-class TooLargeError(Exception):
-    """A batch needs more bytes than a slot has; its argument says how many."""
+class Sizes(NamedTuple):
+    """Of slots: a batch is an array of up to ``rows`` rows of ``room`` bytes, and there are as many as ``slots``."""
+
+    rows: int
+    room: int
+    slots: int
+
+
+class Apart(NamedTuple):
+    """In the place of a batch: the name of the memory that has it."""
+
+    path: str
 
 
 class UnsendableError(Exception):
@@ -51,16 +68,23 @@ class Batches:
 
     takes_as_given = True  # elements of an iterable that fills the same memory again, too: as torch's
 
-    def __init__(self, collate_fn: Callable[[Any], Any] | None, rows: int, room: int, *, alone: bool) -> None:
-        """Make arrays of ``rows`` rows of up to ``room`` bytes; ``alone``: of one sample that is no batch."""
+    def __init__(self, collate_fn: Callable[[Any], Any] | None, sizes: Sizes, *, alone: bool) -> None:
+        """``alone``: of one sample that is no batch."""
         self.collate_fn = collate_fn
-        self.rows = rows
-        self.room = room
+        self.rows, self.room, _ = self.sizes = sizes
         self.alone = alone
+        self._begin()
+
+    def _begin(self) -> None:
         self._memory = np.empty(0, np.uint8)
+        self._kept: deque[Descriptor] = deque(maxlen=self.sizes.slots)
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_memory": np.empty(0, np.uint8)}
+        return {name: value for name, value in self.__dict__.items() if name not in {"_memory", "_kept"}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._begin()
 
     def __call__(self, samples: list[Any]) -> AnyArray:
         """Return the bytes of a batch."""
@@ -85,29 +109,114 @@ class Batches:
 
     def _in_rows(self, parts: Sequence[AnyArray]) -> AnyArray:
         size = size_of(parts)
+        if size > self.room * self.rows:
+            parts = self._apart(parts, size)
+            size = size_of(parts)
         each = -(-size // self.rows)
-        if each > self.room:
-            raise TooLargeError(size)
         if len(self._memory) < each * self.rows:
             self._memory = np.empty(each * self.rows, np.uint8)  # stays: fresh pages cost more than the copy
         write(parts, self._memory)
         return self._memory[: each * self.rows].reshape(self.rows, each)
 
+    def _apart(self, parts: Sequence[AnyArray], size: int) -> Sequence[AnyArray]:
+        """Write a batch for which a slot has no room in memory of its own, and return where that is.
 
-class Lists(Batches):
-    """The same of a dataset that is asked for a list of indices at once; its samples are their numbers alone."""
+        Samples are read once. The memory is open here until as many more batches are in such as the ring has slots: by
+        then the training process has opened it.
+        """
+        memory = Descriptor(os.memfd_create, "ringfeed-batch", os.MFD_CLOEXEC)
+        os.ftruncate(memory.fileno(), size)
+        write(parts, np.frombuffer(mmap.mmap(memory.fileno(), size), np.uint8))
+        self._kept.append(memory)
+        return parts_of(Apart(f"/proc/{os.getpid()}/fd/{memory.fileno()}"))
 
-    def __init__(self, dataset: Samples, collate_fn: Callable[[Any], Any] | None, rows: int, room: int) -> None:
-        super().__init__(collate_fn, rows, room, alone=False)
-        self.dataset = dataset
 
-    def __call__(self, samples: list[Any]) -> AnyArray:
-        """Return the bytes of what ``dataset[indices]`` is."""
-        self.dataset.begin()
-        if (context := installed.context) is not None:
-            reseed(context)
-        found = self.dataset.dataset[samples]
-        return self._in_rows(parts_of(found if self.collate_fn is None else self.collate_fn(found)))
+class Fetch(Batches):
+    """Reads what the sampler has given, as torch's workers do, and makes bytes of the batch.
+
+    A sample of the ring is a number of `as_numbers`: see `samples.Numbers`.
+    """
+
+    def __init__(self, samples: Samples, collate_fn: Callable[[Any], Any] | None, sizes: Sizes, *, alone: bool) -> None:
+        """``alone``: the dataset is asked for what the sampler has given as a whole."""
+        super().__init__(collate_fn, sizes, alone=alone)
+        self.samples = samples
+
+    def __call__(self, samples: list[int]) -> AnyArray:
+        """Return the bytes of a batch."""
+        given = of_numbers(samples)
+        self.samples.begin()
+        found = self._read(given)
+        if self.collate_fn is not None:
+            self._seeded_for(given)
+            with _where("collate_fn of dataset[{!r}]", given):
+                found = self._collated(self.collate_fn, found)
+        return self._in_rows(parts_of(found))
+
+    def _read(self, given: Any) -> Any:
+        dataset = self.samples.dataset
+        if self.alone:
+            return self._sample(given)
+        getitems = getattr(dataset, "__getitems__", None)
+        if not getitems:
+            return [self._sample(index) for index in given]
+        self._seeded_for(given, at_once=True)
+        with _where("dataset.__getitems__({!r})", given):
+            return getitems(given)
+
+    def _sample(self, index: Any) -> Any:
+        self._seeded_for(index)
+        with _where("dataset[{!r}]", index):
+            return self.samples[index]
+
+    def _seeded_for(self, given: Any, *, at_once: bool = False) -> None:
+        """Have random numbers belong to these indices; ``at_once``: to all that are read of now on, too."""
+        context = installed.context
+        if context is not None:
+            context.index = _index_of(given)
+            if at_once:
+                reseed(context)
+                renew()
+
+
+@contextmanager
+def _where(words: str, index: Any) -> Iterator[None]:
+    """Have an error say where it was raised."""
+    try:
+        yield
+    except Exception as error:
+        if hasattr(error, "add_note"):
+            error.add_note(f"{NOTE}{words.format(index)}")
+        raise
+
+
+def _index_of(given: Any) -> int | tuple[int, ...]:
+    """Return the numbers that random numbers depend on, for an index or a list of these."""
+    if type(given) is int and 0 <= given < 2**64:
+        return given
+    if type(given) in {list, tuple} and all(type(one) is int and 0 <= one < 2**64 for one in given):
+        return tuple(given)
+    return int.from_bytes(blake2b(pickle.dumps(given), digest_size=8).digest(), "little")
+
+
+NUMBER = 7  # bytes of a number of the ring, which is none below 0
+
+
+def as_numbers(given: Any) -> AnyArray:
+    """Return numbers that say what a sampler has given, whatever that is."""
+    stream = io.BytesIO()
+    pickle.Pickler(stream, pickle.HIGHEST_PROTOCOL).dump(given)
+    stream.write(bytes(-stream.tell() % NUMBER))  # behind its end a pickle is not read
+    numbers = np.zeros((stream.tell() // NUMBER, 8), np.uint8)
+    numbers[:, :NUMBER] = np.frombuffer(stream.getbuffer(), np.uint8).reshape(-1, NUMBER)
+    found: AnyArray = numbers.view("<i8").reshape(-1).astype(np.int64)
+    return found
+
+
+def of_numbers(numbers: list[int]) -> Any:
+    """Return what a sampler has given."""
+    found = np.array(numbers, "<i8").view(np.uint8).reshape(-1, 8)[:, :NUMBER]
+    return pickle.loads(found.tobytes())  # noqa: S301 - of the training process
 
 
 def parts_of(batch: Any) -> list[AnyArray]:
@@ -228,6 +337,14 @@ class _Unpickler(pickle.Unpickler):
 
     def persistent_load(self, pid: Any) -> Any:
         return self._parts[pid]
+
+
+def memory_of(apart: Apart) -> Any:
+    """Return the tensor that holds a batch which has no place in a slot; OSError where its worker has ended."""
+    import torch  # noqa: PLC0415 - it is here, and not in each worker
+
+    with open(apart.path, "r+b") as file:  # noqa: PTH123 - it is no file of the user's
+        return torch.frombuffer(mmap.mmap(file.fileno(), 0), dtype=torch.uint8)
 
 
 def read(flat: Any) -> Any:

@@ -5,29 +5,31 @@ have. Without, it ends with its epoch, as torch's workers do, and the next one's
 meanwhile.
 
     default_collate, samples of one shape and text      leaf by leaf: Form
-    collate_fn, batch_size=None, all else               as bytes: Pickling
+    collate_fn, __getitems__, all else                  as bytes: Pickling
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.data import Subset, TensorDataset, default_collate
+from torch.utils.data import IterableDataset, Subset, TensorDataset, default_collate
 
 from ringfeed._process import Forks
 from ringfeed._units import show_bytes
+from ringfeed.errors import SpecError
 from ringfeed.iterables.opening import has_state
 from ringfeed.iterables.streams import Interleave
 from ringfeed.loader import Loader, stream_of
 from ringfeed.ring._ring import MAX_WORKERS
 from ringfeed.ring.segment import MIN_SLOTS
 from ringfeed.spec.spec import Array
-from ringfeed.torch.collation import BatchObjects, BatchTensors, Form, refuse_own_collation
+from ringfeed.torch.collation import BatchObjects, BatchTensors, Form, has_own_collation
 from ringfeed.torch.first_sample import start_method, with_first
-from ringfeed.torch.index_lists import IndexLists, UnfitError
-from ringfeed.torch.pickled import Batches, Lists, parts_of, size_of
-from ringfeed.torch.samples import BulkSamples, Copy, Numbers, Samples, StatefulCopy, WorkerStart
+from ringfeed.torch.index_lists import NOTHING, IndexLists, UnfitError
+from ringfeed.torch.pickled import Batches, Fetch, Sizes, parts_of, size_of
+from ringfeed.torch.samples import Copy, Numbers, Samples, StatefulCopy, WorkerStart
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -38,35 +40,47 @@ if TYPE_CHECKING:
 EPOCHS = 2**63 - 1  # numbers of epochs that a loader takes
 LEAST = 2**16  # bytes for a batch whose size is only guessed
 MORE = 1.25  # times the bytes that a batch has needed
+LEAST_ROWS = 64  # numbers that say what a sampler has given, of seven bytes each
 
 
 class Pickling:
-    """Has batches go as bytes, in slots with room for those of one that has come, or of the first sample."""
+    """Has batches go as bytes, in slots with room for those that the first sample suggests, or the largest so far."""
 
-    def __init__(self, room: int = 0) -> None:
-        """``room``: the bytes that a batch has needed; 0: look at the first sample."""
-        self._room = room
+    def __init__(self) -> None:
+        self.size: int | None = None
+        """The bytes of a batch; None: nothing is known."""
 
     def settings(self, loader: Any, first: Any, start: WorkerStart, rows: int) -> dict[str, Any]:
-        """Return the settings of a Loader: what makes bytes of a batch of up to so many samples, and how many."""
+        """Return the settings of a Loader: what makes bytes of a batch, and how many; ``rows``: of the ring's lists."""
         alone = is_alone(loader)
         collate = None if alone and converts(loader) else loader.collate_fn
-        size = self._room or with_first(loader, first, start, lambda sample: _estimate(sample, collate, rows, alone))
-        room = -(-int(LEAST + size * MORE) // rows)
-        settings: dict[str, Any] = {"spec": Array((room,), "uint8", variable=True), "max_batch_size": rows}
-        if alone and isinstance(first, list):
-            samples = Samples(loader.dataset, start)
-            return settings | {"dataset": Numbers(), "collate_fn": Lists(samples, collate, rows, room)}
-        return settings | {"collate_fn": Batches(collate, rows, room, alone=alone)}
+        if self.size is None:
+            use = partial(_estimate, loader, collate, first)
+            try:
+                self.size = with_first(loader, first, start, use, forked=start_method(loader) == "fork")
+            except SpecError:
+                self.size = 0  # larger ones lie apart
+        sizes = Sizes(rows, -(-int(LEAST + self.size * MORE) // rows), _slots(loader))
+        settings: dict[str, Any] = {"spec": Array((sizes.room,), "uint8", variable=True), "max_batch_size": rows}
+        if first is NOTHING:
+            return settings | {"collate_fn": Batches(collate, sizes, alone=alone)}
+        fetch = Fetch(Samples(loader.dataset, start), collate, sizes, alone=loader.batch_sampler is None)
+        return settings | {"dataset": Numbers(), "collate_fn": fetch}
 
 
-def _estimate(sample: Any, collate: Any, rows: int, alone: bool) -> int:  # noqa: FBT001
+def _estimate(loader: Any, collate: Any, first: Any, sample: Any) -> int:
     """Return about how many bytes a batch takes that has many samples like this one."""
+    alone = is_alone(loader)
+    count = 1 if alone else max(_size_of(loader), 0 if first is NOTHING else len(first))
     try:
         made = sample if collate is None else collate(sample if alone else [sample])
     except Exception:  # noqa: BLE001 - perhaps it needs several; if it fails with these, too, that is told in its place
-        return 2 * rows * size_of(parts_of(sample))
-    return rows * size_of(parts_of(made))
+        return 2 * count * size_of(parts_of(sample))
+    return count * size_of(parts_of(made))
+
+
+def _as_it_is(sample: Any) -> Any:
+    return sample
 
 
 class _Order:
@@ -81,37 +95,46 @@ class _Order:
 class Ring:
     """A Loader for the batches of a DataLoader."""
 
-    def __init__(self, loader: Any, begun: IndexLists | Start, pickling: Pickling | None) -> None:
-        """Look at a sample of the first list, and plan the slots; raises what the ring cannot do, in any error.
+    def __init__(
+        self, loader: Any, begun: IndexLists | Start, pickling: Pickling | None, form: Form | None = None
+    ) -> None:
+        """Look at a first sample, and plan the slots; raises what the ring cannot do, in any error.
 
-        ``pickling``: has batches go as bytes.
+        ``pickling``: has batches go as bytes; ``form``: of the batches of a ring before, where it is known.
         """
-        refuse_own_collation()
+        if has_own_collation() and start_method(loader) != "fork":
+            message = "torch's default_collate_fn_map has functions of the user's own, which workers would not know"
+            raise UnfitError(message)
         self._forks = Forks.count
-        first = begun.peek() if isinstance(begun, IndexLists) else None
+        first = begun.peek() if isinstance(begun, IndexLists) else NOTHING
         self.pickling = pickling
-        self.rows = rows = max(_size_of(loader), begun.longest if isinstance(begun, IndexLists) else 0)
-        """The most samples of a batch."""
+        self.form: Any = form
+        """That of the batches that go leaf by leaf."""
         self._order = _Order()
-        start, is_stream = WorkerStart(loader.num_workers, begun.base_seed, loader.worker_init_fn), first is None
-        if pickling is None:
-            form = Form.of(with_first(loader, first, start))
-            spec = {"spec": form.tree} if is_stream else {"spec": form.tree, "max_batch_size": rows}
+        start = WorkerStart(loader.num_workers, begun.base_seed, loader.worker_init_fn)
+        self.rows = rows = _size_of(loader)
+        """The most numbers of a list of the order: samples of a batch, or what says what the sampler has given."""
+        if isinstance(begun, IndexLists):
+            self.rows = rows = max(rows, begun.longest) if pickling is None else max(LEAST_ROWS, 2 * begun.longest)
+        if pickling is None and form is None:
+            use: Any = _as_it_is  # what it is collated to has no pickle
+            self.form = Form.of(with_first(loader, first, start, use, forked=start_method(loader) == "fork"))
+        settings = _of_iterable(loader, start) if first is NOTHING else {"batch_sampler": self._order}
+        if pickling is not None:
+            settings |= pickling.settings(loader, first, start, rows)
+        elif first is NOTHING:
+            settings |= {"spec": self.form.tree}
         else:
-            spec = pickling.settings(loader, first, start, rows)
-        if is_stream:
-            settings = _of_iterable(loader, start)
-        else:
-            settings = {"dataset": _of_samples(loader, start, pickling), "batch_sampler": self._order}
-        self.loader = Loader(**settings | spec, **_settings(loader))
+            settings |= {"spec": self.form.tree, "max_batch_size": rows, "dataset": _of_samples(loader, start)}
+        self.loader = Loader(**settings, **_settings(loader))
         self._stream = stream_of(self.loader)
         # Workers that persist keep their copies, as torch's do.
         self._stream.source.changes = False
         info, pinned = self._stream.info, loader.pin_memory and has_accelerator()
         if pickling is None:
-            self._build: Any = BatchTensors(info, form, pinned=pinned)
+            self._build: Any = BatchTensors(info, self.form, pinned=pinned)
         else:
-            self._build = BatchObjects(info, converts=is_alone(loader) and converts(loader), pinned=pinned)
+            self._build = BatchObjects(info, pickling, converts=is_alone(loader) and converts(loader), pinned=pinned)
 
     def begin(self, begun: IndexLists | Start, epoch: int, place: Mapping[str, Any] | None = None) -> BatchIterator:
         """Begin an epoch, whose number the samples' random numbers depend on.
@@ -120,6 +143,7 @@ class Ring:
         """
         if isinstance(begun, IndexLists):
             self._order.now, begun.room = begun, self.rows
+            begun.of_columns = isinstance(self.loader.dataset, tuple)
         self.loader.set_epoch(epoch % EPOCHS)
         if place is not None:
             now = self.loader.state_dict()
@@ -172,10 +196,15 @@ def _size_of(loader: Any) -> int:
     return size if isinstance(size, int) else 1
 
 
+def _slots(loader: Any) -> int:
+    count: int = loader.prefetch_factor * loader.num_workers + 1  # one is in the program's hands
+    return max(count, MIN_SLOTS)
+
+
 def _settings(loader: Any) -> dict[str, Any]:
     return {
         "workers": min(loader.num_workers, MAX_WORKERS),
-        "slots": max(loader.prefetch_factor * loader.num_workers + 1, MIN_SLOTS),  # one is in the program's hands
+        "slots": _slots(loader),
         "timeout_s": loader.timeout or None,
         "start_method": start_method(loader),
     }
@@ -195,14 +224,17 @@ def _of_iterable(loader: Any, start: WorkerStart) -> dict[str, Any]:
     }
 
 
-def _of_samples(loader: Any, start: WorkerStart, pickling: Pickling | None) -> Any:
-    """Return what workers read of a map-style dataset."""
-    dataset = loader.dataset
-    if pickling is None and start.init_fn is None and (columns := _columns(dataset)) is not None:
-        return columns
-    if not is_alone(loader) and getattr(dataset, "__getitems__", None) and not _is_plain(dataset):
-        return BulkSamples(dataset, start)
-    return Samples(dataset, start)
+def _of_samples(loader: Any, start: WorkerStart) -> Any:
+    """Return what workers read of a map-style dataset, sample by sample."""
+    columns = None if start.init_fn is not None else _columns(loader.dataset)
+    return Samples(loader.dataset, start) if columns is None else columns
+
+
+def goes_by_leaf(loader: Any) -> bool:
+    """Whether batches may be written leaf by leaf: default_collate makes them of samples that are read one by one."""
+    if loader.batch_sampler is None or loader.collate_fn is not default_collate or has_own_collation():
+        return False
+    return isinstance(loader.dataset, IterableDataset) or _is_plain(loader.dataset)
 
 
 def _is_plain(dataset: Any) -> bool:

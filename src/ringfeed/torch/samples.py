@@ -1,7 +1,7 @@
 """A dataset of torch's as workers have it: each worker tells torch which one it is before its first sample.
 
-    Samples, BulkSamples    map-style, by index
-    Copy                    an IterableDataset: each worker reads one of its own
+    Samples    map-style, by index
+    Copy       an IterableDataset: each worker reads one of its own
 
 Imports no torch: a worker whose dataset does without has none.
 """
@@ -13,13 +13,13 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringfeed._classes import class_names
-from ringfeed.introspection.worker_info import tell_torch, worker_info
+from ringfeed.introspection.worker_info import keep_told_seed, tell_torch, worker_info
 from ringfeed.orders.rng import installed, reseed
 from ringfeed.torch._watched import WatchedSamples
-from ringfeed.torch.draw_watch import absent, forget, has_drawn, is_settled, quick_watch, settle
+from ringfeed.torch.draw_watch import absent, forget, has_drawn, is_settled, quick_watch, renew, settle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
 
 class WorkerStart(NamedTuple):
@@ -59,7 +59,8 @@ class Samples(WatchedSamples):
     """The dataset of a DataLoader, sample by sample.
 
     A sample that draws from a global generator is read with that one seeded for it, so that it does not depend on the
-    worker: the first such sample of a worker is read again, and all that follow are seeded before.
+    worker: the first of each epoch is, and where it draws, so are all that follow. Where it does not, and a later one
+    draws, that one is read again, seeded.
     """
 
     def __init__(self, dataset: Any, start: WorkerStart) -> None:
@@ -80,43 +81,38 @@ class Samples(WatchedSamples):
         self.start.begin(self.dataset, is_first=is_first)
         forget()
 
-    def read(self, index: int, looks: int) -> Any:
-        """Return a sample, of which ``looks`` readings may be in vain; those after it may be read at once."""
+    def read(self, index: int) -> Any:
+        """Return a sample, seeded; where it does not draw, those after it may be read at once."""
         self.begin()
-        left = 0 if self.draws else looks
-        while left:
-            before = absent()
-            if not is_settled():
-                settle()
-            try:
-                sample = self.dataset[index]
-            except Exception:
-                if not has_drawn():
-                    raise
-            else:
-                if not has_drawn():
-                    self._watch()
-                    return sample
-            forget()
-            left -= absent() == before  # else what it imported may have been all that it seemed to draw
-        self.draws = True
-        if (context := installed.context) is not None:
+        context = installed.context
+        if context is None:
+            return self.dataset[index]
+        if self.draws:
             reseed(context)
-        return self.dataset[index]
+            return self.dataset[index]
+        if not is_settled():
+            settle()
+        before = absent()
+        reseed(context)
+        keep_told_seed()
+        renew()
+        sample = self.dataset[index]
+        if has_drawn():
+            forget()
+            self.draws = absent() == before  # else what it imported may have been all that it seemed to draw
+        else:
+            self._watch()
+        return sample
 
     def _watch(self) -> None:
         watch, context = quick_watch(), installed.context
         if watch is not None and context is not None:
             self.watch_over(self.dataset, watch, context)
 
-
-class BulkSamples(Samples):
-    """The same of a dataset that gives many samples at once."""
-
-    def __getitems__(self, indices: Sequence[int]) -> Any:
-        """Return the samples of some indices."""
-        self.begin()
-        return self.dataset.__getitems__([*indices])
+    @staticmethod
+    def __ringfeed_source__(dataset: Any, terms: Any, _: Any) -> Any:
+        """Have the batches read by the workers in turn, each by one, as torch's are."""
+        return in_turn(dataset, terms)
 
 
 class Copy:
@@ -159,7 +155,21 @@ class StatefulCopy(Copy):
 
 
 class Numbers:
-    """A dataset whose samples are their own numbers: see `pickled.Lists`."""
+    """A dataset whose samples are their own numbers: see `pickled.Fetch`."""
 
     def __getitem__(self, index: int) -> int:
         return index
+
+    @staticmethod
+    def __ringfeed_source__(dataset: Any, terms: Any, _: Any) -> Any:
+        """Have the batches made by the workers in turn."""
+        return in_turn(dataset, terms)
+
+
+def in_turn(dataset: Any, terms: Any) -> Any:
+    """Return the source of a dataset whose first batch is the first worker's, and so on."""
+    from ringfeed.data.samples import SampleSource  # noqa: PLC0415 - not for workers
+
+    source = SampleSource(dataset, dataset, terms)
+    source.at_once = source.in_turn = True
+    return source

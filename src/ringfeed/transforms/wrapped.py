@@ -33,7 +33,7 @@ class WrappedSource(Source):
         self.inner = inner
         self.hooks, self.has_hooks = inner.hooks, inner.has_hooks
         self.streams, self.local_only, self.runs_code = inner.streams, inner.local_only, inner.runs_code
-        self.at_once, self.collates = inner.at_once, inner.collates
+        self.at_once, self.in_turn, self.collates = inner.at_once, inner.in_turn, inner.collates
 
     @property
     def innermost(self) -> Source:

@@ -1,6 +1,5 @@
 """What a dataset has open: files, sockets and connections, of which each process needs its own.
 
-    shared_by_fork(dataset)    names what no other way than a fork takes to another process
     refuse_to_share(dataset)   ShipError for what forked workers would share with this process, positions and all
 
 Both walk along the references of a dataset.
@@ -41,14 +40,6 @@ def refuse_to_share(dataset: object, name: str = "dataset") -> None:
                 f"start_method='forkserver' with a __getstate__ that leaves it out"
             )
             raise ShipError(message)
-
-
-def shared_by_fork(dataset: object, name: str = "dataset") -> str | None:
-    """Return where a dataset holds what processes share by a fork alone, such as a lock of multiprocessing's."""
-    for steps, held in walk(dataset):
-        if type(held).__module__ in _SHARED:
-            return name + written(steps)
-    return None
 
 
 def _is_shared(held: Any) -> bool:
