@@ -62,5 +62,16 @@ def check_count(name: str, value: object, least: int, most: int | None = None, *
 def error_of(where: str, got: str, expected: object, remedy: str) -> SpecError:
     """Return the refusal of what stands at ``where``."""
     parts = where, got, str(expected)
-    where, got, expected = [part if len(part) <= MAX_SHOWN else f"{part[:90]} ... {part[-90:]}" for part in parts]
-    return SpecError(f"{where} {got}, expected {expected}; {remedy}")
+    shown = [part if len(part) <= MAX_SHOWN else f"{part[:90]} ... {part[-90:]}" for part in parts]
+    error = SpecError("{} {}, expected {}; {}".format(*shown, remedy))
+    vars(error)["parts"] = *parts, remedy
+    return error
+
+
+def reworded(error: SpecError, index: int, named: str, maker: str = "__getitem__") -> None:
+    """Have a refusal of ``dataset[index]`` name it otherwise, and what makes it; a text of the user's own stays."""
+    parts, where = getattr(error, "parts", None), f"dataset[{index}]"
+    if parts is not None and parts[0].startswith(where):
+        first, got, expected, remedy = parts
+        remedy = remedy.replace("__getitem__", maker)
+        error.args = error_of(named + first[len(where) :], got, expected, remedy).args

@@ -64,6 +64,7 @@ class Source(ABC):
     has_passes = False  # whether it is read pass by pass, each of the dataset as it is then
     changes = True  # whether the workers are sent, ahead of each epoch, what has changed in the dataset
     has_hooks = False  # whether the dataset has hooks, by whichever door they are run
+    first_words = "dataset[0]", "samples"  # the first element, and the plural of all
     open_reader: Any = None  # makes the reader of (source, dataset, port); None: `Reader`
 
     def __init__(self, given: Any, dataset: Any, terms: Terms) -> None:
@@ -206,17 +207,18 @@ class Source(ABC):
         return self.dataset[index]
 
     def _cannot_skip(self, failed: list[Exception]) -> str:
-        what = "batches" if self.whole else "samples"
-        first = f"{type(failed[0]).__name__}: {failed[0]}".removesuffix(": ")
-        raised = first if len(failed) == 1 else f"{first}, and the {len(failed) - 1} {what} read after it failed, too"
+        first, what = self.first_words
+        what = "batches" if self.whole else what
+        raised = f"{type(failed[0]).__name__}: {failed[0]}".removesuffix(": ")
+        raised = raised if len(failed) == 1 else f"{raised}, and the {len(failed) - 1} {what} read after it failed, too"
         if self.terms.spec is not None:
             return (
-                f"dataset[0], read to see what the functions given to the loader make of it, raised {raised}; "
+                f"{first}, read to see what the functions given to the loader make of it, raised {raised}; "
                 f"on_error='skip' leaves none out before that is known: put a good one first"
             )
         remedy = "spec= and max_batch_size=" if self.whole else "spec="
         return (
-            f"dataset[0], read for the spec, raised {raised}; on_error='skip' leaves none out before the spec is "
+            f"{first}, read for the spec, raised {raised}; on_error='skip' leaves none out before the spec is "
             f"known: give {remedy}"
         )
 

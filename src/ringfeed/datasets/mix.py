@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from ringfeed._checks import error_of
+from ringfeed._checks import error_of, reworded
 from ringfeed._classes import is_iterable
 from ringfeed.data.base import Source
 from ringfeed.data.rows import Rows
@@ -286,7 +286,7 @@ class MixSource(Source):
     def note_failure(self, reader: Reader, row: int, index: int, error: BaseException) -> None:
         """Record what a row has raised, by the name of its dataset."""
         if isinstance(error, SpecError):
-            error.args = (str(error).replace(f"dataset[{index}]", self.describe(index), 1),)
+            reworded(error, index, self.describe(index))
         super().note_failure(reader, row, index, error)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from ringfeed._checks import reworded
 from ringfeed._classes import is_iterable
 from ringfeed.data.rows import Rows
 from ringfeed.data.samples import SampleSource
@@ -173,6 +174,8 @@ def _checked_lengths(lengths: Any) -> Indices:
 class PackSource(SampleSource):
     """A dataset of packed rows, around the source of the dataset that they are packed from."""
 
+    first_words = "row 0 of the Pack", "rows"
+
     def __init__(self, pack: Pack, terms: Terms, open_source: Callable[[Any, Terms], Source]) -> None:
         """Open the dataset; ValueError or TypeError for what does not fit."""
         if terms.batch_size is None:
@@ -293,9 +296,6 @@ class PackSource(SampleSource):
 
     # ---- in words ----
 
-    def _cannot_skip(self, failed: list[Exception]) -> str:
-        return super()._cannot_skip(failed).replace("dataset[0]", "row 0 of the Pack").replace(" samples ", " rows ")
-
     def settle(self, lease: Lease, rows: int, epoch: Any) -> Delivery:
         """Say what has become of a batch, and know of which epoch it is."""
         self._epoch = lease.epoch
@@ -318,5 +318,5 @@ class PackSource(SampleSource):
     def note_failure(self, reader: Reader, row: int, index: int, error: BaseException) -> None:
         """Record what a row has raised; what is no row's is a sample's, and names it."""
         if isinstance(error, SpecError):
-            error.args = (str(error).replace(f"dataset[{index}]:", f"row {index} of the Pack:", 1),)
+            reworded(error, index, f"row {index} of the Pack")
         super().note_failure(reader, row, index, error)

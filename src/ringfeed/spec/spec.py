@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["AnyArray", "AnyDtype", "Array", "Leaf", "Spec"]
 
 MAX_LEAVES, MAX_DEPTH = 1000, 64
+OF_SAMPLES = "return whole batches of arrays, or set batch_size= or batch_sampler= for a dataset of single samples"
 _NONE = "tensorflow.NoneTensorSpec"
 
 
@@ -67,8 +68,7 @@ def _with_rows(value: object, where: str, found: AnyArray | None = None) -> AnyA
         found = from_array(value, where)
     if found is None or not found.ndim:
         got = f"is {shown(value)}" if found is None else "has shape ()"
-        remedy = "return whole batches of arrays, or set batch_size= or batch_sampler= for a dataset of single samples"
-        raise error_of(where, got, "an array with a leading row axis", way_out(value) or remedy)
+        raise error_of(where, got, "an array with a leading row axis", way_out(value) or OF_SAMPLES)
     return found
 
 

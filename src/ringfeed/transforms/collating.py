@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ringfeed._checks import reworded
 from ringfeed._classes import copied
 from ringfeed._failure import NOT_CTRL_C, End, Kind, kind_of
 from ringfeed.data.base import packages_in
 from ringfeed.errors import SpecError, WorkerError
 from ringfeed.orders.rng import SampleContext, installed, reseed
-from ringfeed.spec.spec import Array, Spec
+from ringfeed.spec.spec import OF_SAMPLES, Array, Spec
 from ringfeed.spec.values import plain
 from ringfeed.transforms._changes import BatchWriter
 from ringfeed.transforms.functions import of_one
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 
 NAMED = 8  # samples of a batch
 _NOTHING = np.empty(0, np.uint8)
-_OF_SAMPLES = "return whole batches of arrays, or set batch_size= or batch_sampler= for a dataset of single samples"
 
 
 def _batch_of(source: Source, indices: Sequence[int]) -> str:
@@ -50,9 +50,10 @@ def _batch_of(source: Source, indices: Sequence[int]) -> str:
 
 def _in_words(error: SpecError, index: int, batch: str) -> None:
     """Have an error say which batch it is of, and that collate_fn makes it."""
-    text = str(error).replace(_OF_SAMPLES, "return arrays with a row axis from collate_fn")
-    text = text.replace(f"dataset[{index}]: batch", f"{batch}: batch", 1)
-    error.args = (text.replace("__getitem__", "collate_fn"),)
+    *parts, remedy = getattr(error, "parts", ("",))
+    if remedy == OF_SAMPLES:
+        vars(error)["parts"] = *parts, "return arrays with a row axis from __getitem__"
+    reworded(error, index, batch, "collate_fn")
 
 
 # ---- the first batch, in the consumer ----
