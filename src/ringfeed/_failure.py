@@ -248,9 +248,14 @@ def users_frames(error: BaseException, traceback: TracebackType | None) -> Trace
     places = [*_places(traceback)]
     if not places or (_is_ours(places[-1]) and not isinstance(error, RingfeedError)):
         return traceback
+    return without_ours(traceback)
+
+
+def without_ours(traceback: TracebackType | None, module: str = "ringfeed") -> TracebackType | None:
+    """Return the frames of a traceback that are neither ours nor ``module``'s."""
     found = None
-    for place in reversed(places):
-        if not _is_ours(place):
+    for place in reversed([*_places(traceback)]):
+        if not _is_ours(place) and str(place.tb_frame.f_globals.get("__name__")).partition(".")[0] != module:
             place.tb_next, found = found, place
     return found
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from ringfeed._callers import frame_above
+from ringfeed._callers import callers_depth, frame_above
 from ringfeed._checks import MOST, check_count
 from ringfeed._failure import UsersErrors
 from ringfeed._foreign import refuse_foreign
@@ -238,11 +239,25 @@ class Loader(Generic[Batch_co]):
         with UsersErrors():  # of a first sample
             self._runner = EpochRunner(source, options, asked.part, shuffle=shuffle, sampler=asked.sampler)
         self._asked, self._options, self._position = asked, options, self._runner.position
+        if drop_remainder and (length := source.length()) and batch_size and length < batch_size:
+            message = (
+                f"drop_remainder=True leaves no batch at all: {length} samples are fewer than batch_size={batch_size}; "
+                f"make batch_size smaller, or keep the last batch with drop_remainder=False"
+            )
+            warnings.warn(message, RuntimeWarning, stacklevel=callers_depth())
         seed_is_drawn = asked.seed_is_drawn
         self._identity = Identity(source, self._position, asked.batch_size, fingerprint, seed_is_drawn=seed_is_drawn)
         self._slots = DeviceSlots(self._runner.plan.slot_size, pin=pin)
         self._runner.on_start.append(self._slots.prepare)
         self._account = Account(self._runner)
+
+    def __reduce__(self) -> Any:
+        """Refuse to be pickled or copied."""
+        message = (
+            "a Loader cannot be pickled or copied, as it has workers and shared memory of its own; make another one of "
+            "its dataset, and give it this one's state_dict() to go on from here"
+        )
+        raise TypeError(message)
 
     if not TYPE_CHECKING:
         __new__.__wrapped__ = __init__  # for help() and inspect.signature()

@@ -119,7 +119,14 @@ def test_more_than_the_machine_has_is_refused(monkeypatch: pytest.MonkeyPatch) -
         ringfeed.Loader(np.zeros((64, 1000, 1000), np.uint8), batch_size=64, workers=0)
     assert str(caught.value) == (
         "the plan needs 256.3 MB (4 slots of 64.1 MB), but the machine has 1.0 MB free; use fewer slots, a smaller "
-        "batch_size, or memory="
+        "batch_size, or memory=: not even 2 slots of one row fit, so make a row smaller, which is 1.0 MB"
+    )
+    monkeypatch.setattr(free_memory, "free_memory", lambda: iter([(10**8, "the machine has")]))
+    with pytest.raises(ringfeed.PlanError) as caught:
+        ringfeed.Loader(np.zeros((64, 1000, 1000), np.uint8), batch_size=64, workers=0)
+    assert str(caught.value) == (
+        "the plan needs 256.3 MB (4 slots of 64.1 MB), but the machine has 100.0 MB free; use fewer slots, a smaller "
+        "batch_size, or memory=: with 2 slots, batches of 49 rows fit"
     )
 
 

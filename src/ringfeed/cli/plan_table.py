@@ -243,5 +243,6 @@ def _casts(subjects: Sequence[_Subject]) -> list[str]:
 def _workers_note(workers: int) -> str:
     if not workers:
         return "No workers: batches are filled in the consumer."
-    each = "1 worker is an interpreter" if workers == 1 else f"{workers} workers are interpreters"
-    return f"Besides, {each} of about 25 MB each, with what your dataset imports."
+    which = "1 worker is a process" if workers == 1 else f"{workers} workers are processes"
+    size = "some 5 to 10 MB each of its own, or 25 MB with start_method='spawn'"
+    return f"Besides, {which} with {size}, and with what your dataset imports."

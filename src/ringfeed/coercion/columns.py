@@ -76,8 +76,21 @@ def _converted(branch: Any, path: str) -> Any:
     try:
         return np.asarray(branch)
     except Exception as error:
-        message = f"{path} is a {kind}, of which NumPy can make no array ({error}); give a NumPy array in its place"
+        remedy = of_sparse(branch) or "give a NumPy array in its place"
+        message = f"{path} is a {kind}, of which NumPy can make no array ({error}); {remedy}"
         raise SpecError(message) from error
+
+
+def of_sparse(value: Any) -> str:
+    """Say what to give in the place of a sparse matrix or tensor, of whatever package; "": it is none."""
+    to_dense = next((name for name in ("toarray", "to_dense", "todense") if hasattr(value, name)), None)
+    is_sparse = "sparse" in type(value).__module__ or "sparse" in str(getattr(value, "layout", ""))
+    if not is_sparse or to_dense is None:
+        return ""
+    return (
+        f"give its .{to_dense}() if that fits in memory, or an object whose __getitem__(i) makes row i of it dense and "
+        f"returns it with those of the other arrays"
+    )
 
 
 def _refuse_ambiguous(dataset: list[Any]) -> None:
@@ -107,6 +120,8 @@ def _refuse_mixed(dataset: Any, leaves: list[tuple[str, Any]]) -> None:
             continue
         is_nest = isinstance(leaf, list) and leaf and all(map(_is_array, leaf))
         remedy = "make it a tuple, as in ((x1, x2), y)" if is_nest else "give numpy.asarray() of it"
+        if sparse := of_sparse(leaf):
+            remedy = sparse
         found = "None" if leaf is None else f"of type {type(leaf).__name__}"
         message = f"{path} is {found}, expected an array like all in a {what} of arrays; " + (
             "leave it out" if leaf is None else remedy

@@ -65,6 +65,11 @@ def of_objects(array: AnyArray) -> str:
     if array.ndim == 0 and isinstance(array.item(), str | bytes):  # a tf.string
         kind = "Text" if isinstance(array.item(), str) else "Bytes"
         return f"return it as .numpy() or .item() gives it, and give ringfeed.{kind}(64) in its place in spec="
+    kinds = {*map(type, array.reshape(-1).tolist())}
+    if kinds and kinds <= {str, bytes}:  # a batch of them, or a column
+        name, code = ("Text", "U") if str in kinds else ("Bytes", "S")
+        remedy = f"returned by __getitem__, give ringfeed.{name}(64) in its place in spec="
+        return f"convert it by its .astype('{code}64') or, {remedy}"
     return "convert it by its .astype(), as to 'float32' or 'U16'"
 
 
@@ -88,9 +93,29 @@ def other_array(found: AnyArray, shape: tuple[int, ...], leaf: Leaf, where: str)
         return error_of(where, f"has dtype {found.dtype}", expected_of(leaf, str(leaf.dtype)), for_dtype(found, leaf))
     whole = found.ndim > len(shape)
     expected, remedy = _for_shape(shape, leaf)
+    if not whole and (channels := _channels(shape, leaf.given_shape)):
+        return error_of(where, f"has shape {shape}", expected, channels)
     if leaf.cast is None and not leaf.variable and len(shape) == len(leaf.shape):
         remedy += _BY_SPEC[whole]
     return error_of(where, f"has {'rows of ' if whole else ''}shape {shape}", expected, remedy)
+
+
+_MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # by channels, as PIL names them
+
+
+def _channels(shape: tuple[int, ...], expected: tuple[int, ...]) -> str:
+    """Say how to convert a picture of the right size that has another number of channels; "": it is none."""
+    picture = 2  # axes
+    sizes = [axes[:picture] for axes in (shape, expected)]
+    counts = [axes[-1] if len(axes) > picture else 1 for axes in (shape, expected)]
+    are_pictures = all(len(axes) - picture in {0, 1} for axes in (shape, expected)) and len({*map(len, sizes)}) == 1
+    if not are_pictures or sizes[0] != sizes[1] or any(count not in _MODES for count in counts):
+        return ""
+    given, wanted = (f"{count} channel{'s' * (count > 1)}" for count in counts)
+    return (
+        f"it is a picture of {given} where others have {wanted}: convert it in __getitem__, as by PIL's "
+        f".convert({_MODES[counts[1]]!r}), to the same shape"
+    )
 
 
 _BY_SPEC = {  # whether it is of a whole batch

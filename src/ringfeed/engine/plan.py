@@ -241,4 +241,17 @@ def check_available(plan: Plan, tuner: Tuner | None, reserved: int = 0) -> None:
     if tuner is not None:
         plan = replace(plan, slots=tuner.setting.slots, workers=tuner.setting.workers)
     slots = f"{plan.slots} slots of {show_bytes(plan.slot_size)}"
-    check_free(plan.total - reserved, f"the plan needs {show_bytes(plan.total)} ({slots})")
+    check_free(
+        plan.total - reserved, f"the plan needs {show_bytes(plan.total)} ({slots})", partial(_fits, plan, reserved)
+    )
+
+
+def _fits(plan: Plan, reserved: int, free: int) -> str:
+    """Say how many rows of a batch so much memory holds, with as few slots as there may be."""
+    rest = plan.total - reserved - plan.slots * plan.slot_size
+    row_size = plan.slot_size / max(plan.layout.rows, 1)
+    rows = int(max(free - rest, 0) / MIN_SLOTS / row_size)
+    if not rows:
+        size = show_bytes(int(row_size))
+        return f": not even {MIN_SLOTS} slots of one row fit, so make a row smaller, which is {size}"
+    return f": with {MIN_SLOTS} slots, batches of {rows:,} row{'s' * (rows > 1)} fit"

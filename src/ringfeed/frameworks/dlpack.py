@@ -100,8 +100,11 @@ def _type_of(leaf: Leaf) -> tuple[int, int]:
     dtype: np.dtype[Any] = leaf.dtype
     code = _BFLOAT if dtype.name == "bfloat16" else _CODES.get(dtype.kind)
     if code is None or not dtype.isnative or dtype.itemsize > _WIDEST.get(dtype.kind, 8):
-        raise SpecError(
-            f"{leaf.path} has dtype {dtype}, of which frameworks have no tensors; convert it in __getitem__, as in "
-            "value.astype('float32')"
-        )
+        remedy = "convert it in __getitem__, as in value.astype('float32')"
+        if dtype.name.startswith("float8"):
+            remedy += (
+                f", or return value.view('uint8') and take these bits for what they are in the step, as by "
+                f"jax.lax.bitcast_convert_type(batch, '{dtype.name}') or tensor.view(torch.{dtype.name})"
+            )
+        raise SpecError(f"{leaf.path} has dtype {dtype}, of which frameworks have no tensors; {remedy}")
     return code, 8 * dtype.itemsize

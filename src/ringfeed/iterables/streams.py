@@ -9,6 +9,7 @@ from __future__ import annotations
 from inspect import isgeneratorfunction
 from typing import TYPE_CHECKING, Any
 
+from ringfeed._checks import reworded
 from ringfeed._classes import class_names, copied, is_iterable
 from ringfeed._failure import End, Kind, encode, kind_of
 from ringfeed.data.base import Source
@@ -112,8 +113,8 @@ class StreamSource(Source):
 
     def learn(self) -> None:
         """Set the spec, from the first element of the first iterable unless it is given."""
-        iterables = _iterables_of(self.dataset)
-        first = _First(iterables[0], getattr(self.open_stream, "size_of", None))
+        iterables, size_of = _iterables_of(self.dataset), getattr(self.open_stream, "size_of", None)
+        first = _First(iterables[0], size_of, self.streams)
         self.elements = found = self.element_kind(None, first, self.terms._replace(on_error="raise"))
         found.learn()
         found.dataset = None  # and the iterator with it, which may have a file open
@@ -186,7 +187,7 @@ class StreamSource(Source):
         """Cut the claim off where a stream has ended; record other errors in the words of an iterable."""
         if type(error) is not End:
             if isinstance(error, SpecError):
-                error.args = (str(error).replace(f"dataset[{index}]", self.describe(index), 1),)
+                reworded(error, index, self.describe(index))
             super().note_failure(reader, row, index, error)
         elif reader.end.cut(row):  # only the first row that the iterable does not have counts
             cause = error.__cause__
@@ -223,9 +224,10 @@ class StreamSource(Source):
 class _First:
     """The first elements of an iterable, as those of a dataset that is asked for one after another."""
 
-    def __init__(self, iterable: Any, size_of: Callable[[Any, int], int] | None) -> None:
+    def __init__(self, iterable: Any, size_of: Callable[[Any, int], int] | None, parts: int) -> None:
         self._iterable = iterable
         self._size_of = size_of
+        self._parts = parts
         self.size = 0
         """The bytes of the largest element that was read, where these are sent from process to process."""
         self._iterator: Iterator[Any] | None = None
@@ -248,7 +250,10 @@ class _First:
             element = next(self._iterator)
         except StopIteration:
             found = f"gives None in the place of all its {index} batches" if index else "is empty"
-            message = f"the iterable {found}, so there is no element to infer the spec from; give spec="
+            one, remedy = (
+                ("the iterable", "") if self._parts == 1 else ("iterable 0 of Interleave()", "leave it out, or ")
+            )
+            message = f"{one} {found}, so there is no element to infer the spec from; {remedy}give spec="
             raise SpecError(message) from None
         if self._size_of is not None:
             self.size = max(self.size, self._size_of(element, index))

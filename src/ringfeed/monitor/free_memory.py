@@ -10,7 +10,7 @@ from ringfeed._units import show_bytes
 from ringfeed.errors import PlanError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 class _Files(NamedTuple):
@@ -41,15 +41,15 @@ def free_memory(root: Path = Path("/")) -> Iterator[tuple[int, str]]:
             yield from _free_in_cgroup(folder, names)
 
 
-def check_free(needed: int, what: str) -> None:
-    """Raise PlanError unless so many bytes are free, which ``what`` needs.
+def check_free(needed: int, what: str, fits: Callable[[int], str] = lambda _: "") -> None:
+    """Raise PlanError unless so many bytes are free, which ``what`` needs; ``fits`` says what so many would hold.
 
     Past these limits the kernel kills instead of refusing, so it has to be asked before.
     """
     for free, whose in free_memory():
         if needed > free:
             has = f"{whose} {show_bytes(max(free, 0))} free"
-            message = f"{what}, but {has}; use fewer slots, a smaller batch_size, or memory="
+            message = f"{what}, but {has}; use fewer slots, a smaller batch_size, or memory={fits(free)}"
             raise PlanError(message)
 
 

@@ -130,6 +130,16 @@ def _refusal(dataset: Any, batch_size: int | None) -> str | None:
             f"{_a(kind)} gives the batches of a loader, expected a dataset of samples; give the dataset of that "
             f"loader, or batch_size=None to have its batches as they are"
         )
+    if any(name.startswith("scipy.") for name in names) and hasattr(dataset, "toarray"):
+        return (
+            f"{_a(kind)} has no rows that are arrays, expected a dataset; give a tuple of its .toarray() if that fits "
+            f"in memory, or an object whose __getitem__(i) makes row i dense"
+        )
+    return _refusal_of_code(dataset)
+
+
+def _refusal_of_code(dataset: Any) -> str | None:
+    """Say why a class or a function is no dataset."""
     if isinstance(dataset, type) and callable(getattr(dataset, "__getitem__", None)):
         return f"{dataset.__name__} is a class, expected a dataset; give an instance: {dataset.__name__}(...)"
     return _needs_arguments(dataset) if is_iterable(dataset) and not hasattr(type(dataset), "__iter__") else None
@@ -148,6 +158,11 @@ def _needs_arguments(function: Any) -> str | None:
         signature.bind()
     except TypeError as error:
         name = getattr(function, "__name__", type(function).__name__)
+        if name == "<lambda>":
+            return (
+                f"a lambda of {signature} is no dataset: give an object whose __len__ is the number of samples and "
+                f"whose __getitem__(i) calls it or, for an iterable, a lambda without arguments that returns one"
+            )
         return (
             f"{name}{signature} cannot be called without arguments ({error}), as a function that returns an iterable "
             f"is; give lambda: {name}(...)"

@@ -48,9 +48,10 @@ def take_apart(obj: object, known: Parts | None, *, watch: bool = False) -> tupl
     except Exception as error:
         if not named or isinstance(error, MemoryError):
             raise
-        pickled = dump(obj, (watching() if watch else Pickler)())
-        _modules.by_reference({module for module, _ in named})
-        return pickled, Parts()
+    # Not within the handler: what this raises would come with the first error, and all of its frames.
+    pickled = dump(obj, (watching() if watch else Pickler)())
+    _modules.by_reference({module for module, _ in named})
+    return pickled, Parts()
 
 
 def _dump_parts(named: Named) -> Parts:

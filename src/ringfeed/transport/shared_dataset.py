@@ -74,14 +74,16 @@ def pack(
     What ``previous`` has sent of the user's modules stays as it was, as modules do that were imported.
     ShipError gives the path, from ``name``, to what cannot travel, and the ways out.
     """
-    from ringfeed.transport import object_size, parts_pickler, unpicklable  # noqa: PLC0415 - no worker needs them
+    from ringfeed._failure import without_ours  # noqa: PLC0415 - no worker needs them
+    from ringfeed.transport import object_size, parts_pickler, unpicklable  # noqa: PLC0415 - likewise
 
     try:
         pickled, parts = parts_pickler.take_apart(obj, None if previous is None else previous.parts, watch=weigh)
     except MemoryError:
         raise
-    except Exception as error:
-        raise ShipError(unpicklable.explain(obj, name, error)) from error
+    except Exception as error:  # noqa: BLE001 - whatever a class of the user's raises
+        shown = without_ours(error.__traceback__, "cloudpickle")
+        raise ShipError(unpicklable.explain(obj, name, error)) from error.with_traceback(shown)
     return DatasetPickle(name, pickled, parts, object_size.weigh(pickled.visited) if weigh else 0)
 
 
