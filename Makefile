@@ -370,9 +370,11 @@ format: .venv/with-lint ## rewrite Python and C in the house's style
 
 # SECONDS_LONG is how long; a seed that fails is printed, and `python tests/support/fuzz.py --seed N` replays it.
 SECONDS_LONG ?= 120
-fuzz: .venv/with-test ## kill workers at random, against a content oracle (SECONDS_LONG=600: for so long); new examples for the laws
+ROUNDS ?= 1000
+fuzz: .venv/with-test ## kill workers at random, against a content oracle (SECONDS_LONG=600: for so long); ROUNDS=1000 programs against a plain loop; new examples for the laws
 	$(PY) tests/support/fuzz.py --seconds $(SECONDS_LONG)
 	$(PY) tests/support/fuzz.py --seconds $(SECONDS_LONG) --unkillable
+	$(PY) tests/support/differential.py --rounds $(ROUNDS)
 	$(PY) -m pytest -q --hypothesis-profile=new -m hypothesis $(CORE:%=tests/%)
 
 LOADERS ?= 1000

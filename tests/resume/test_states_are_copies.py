@@ -88,7 +88,7 @@ def rest_of(loader: ringfeed.Loader) -> list[int]:
 
 
 @pytest.mark.parametrize("way", [*WAYS, "dataset"])
-@pytest.mark.parametrize("taken", [1, 3, 9])
+@pytest.mark.parametrize("taken", [1, 3, 9, LENGTH // 4])
 def test_a_state_is_of_its_moment(way: str, taken: int) -> None:
     """A run goes on from it, though what it was taken of has changed since, and loses no sample."""
     with loader_of(way) as loader:

@@ -203,8 +203,11 @@ class IteratedEpoch(ArrayEpoch):
         return taken
 
     def note(self, count: int) -> None:
-        """Keep the source's state after the next ``count`` of what was read, if it is there."""
-        if self._look is None or not all(one is _END for one in self._ahead[count : count + 1]):
+        """Keep the source's state after the next ``count`` of what was read, if it is there.
+
+        A source that has come to its end may be back at its start, so a state of its end is none of these numbers.
+        """
+        if self._look is None or self._ahead[count:]:
             return
         if (found := _State.at(self.position + count, self._look)) is not None:
             self._newest.append(found)
