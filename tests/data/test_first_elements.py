@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -187,3 +188,38 @@ def test_a_first_list_that_is_filled_again() -> None:
 
     with ringfeed.Loader(Numbers(), batch_sampler=Again(), copy=True, workers=0) as loader:
         assert next(iter(loader)).tolist() == [0, 1]
+
+
+class OfOneThread:
+    """Gives elements to the thread alone that has begun to read, as a database's cursor does."""
+
+    def __init__(self, error_at: int) -> None:
+        self.error_at = error_at
+
+    def __iter__(self) -> Iterator[int]:
+        thread = threading.get_ident()
+        for number in range(COUNT):
+            if thread != threading.get_ident():
+                message = f"begun in another thread, at {number}"
+                raise RuntimeError(message)
+            if number == self.error_at:
+                message = f"no element {number}"
+                raise ValueError(message)
+            yield number
+
+
+@pytest.mark.parametrize("place", ["here", "thread"])
+def test_an_iterator_of_one_thread_is_begun_anew_in_another(place: str) -> None:
+    """Its elements come once each."""
+    with ringfeed.Loader(OfOneThread(COUNT), batch_size=4, **PLACES[place]) as loader:
+        for _ in range(2):
+            assert [number for batch in loader for number in batch.tolist()] == [*range(COUNT)]
+
+
+@pytest.mark.parametrize("place", ["here", "thread"])
+def test_an_error_behind_the_first_element_is_the_users_own(place: str) -> None:
+    """It is raised as it is, though the iterable was begun anew."""
+    loader = ringfeed.Loader(OfOneThread(1), batch_size=4, **PLACES[place])
+    with loader, pytest.raises(ringfeed.WorkerError) as raised:
+        next(iter(loader))
+    assert str(raised.value) == "element 1 of the iterable raised ValueError: no element 1"

@@ -10,8 +10,9 @@ import copy
 import inspect
 import json
 import pickle
+import threading
 import warnings
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from ringfeed._callers import callers_depth
@@ -70,17 +71,37 @@ class FirstRead:
     """
 
     def __init__(self, iterable: Any, iterator: Iterator[Any], first: list[Any]) -> None:
-        """``iterator``: of the iterable, which has given the ``first`` elements."""
+        """``iterator``: of the iterable, which has given the ``first`` elements, in this thread."""
         self.iterable = iterable
-        self._begun: Iterator[Any] | None = chain(first, iterator)
+        self._first = first
+        self._iterator: Iterator[Any] | None = iterator
+        self._thread = threading.get_ident()
 
     def __len__(self) -> int:
         return len(self.iterable)
 
     def __iter__(self) -> Iterator[Any]:
         """Go on, once; begin the iterable anew after that."""
-        begun, self._begun = self._begun, None
-        return iter(opened(self.iterable)) if begun is None else begun
+        iterator, self._iterator = self._iterator, None
+        if iterator is None:
+            return iter(opened(self.iterable))
+        if threading.get_ident() != self._thread:
+            iterator = self._in_another_thread(iterator)
+        return chain(self._first, iterator)
+
+    def _in_another_thread(self, iterator: Iterator[Any]) -> Iterator[Any]:
+        """Yield what follows the first elements.
+
+        Some iterators, such as SQLite's, can be read by the thread alone that has begun them. Where the next element
+        raises an error, the iterable is begun anew here, which raises the user's own errors once more.
+        """
+        try:
+            yield next(iterator)
+        except StopIteration:
+            return
+        except Exception:  # noqa: BLE001 - of any package
+            iterator = islice(opened(self.iterable), len(self._first), None)
+        yield from iterator
 
 
 def is_iterator(iterable: Any) -> bool:
