@@ -138,22 +138,20 @@ def test_a_module_that_makes_a_loader(method: Any, tmp_path: Path, monkeypatch: 
 
 
 class Frozen:
-    """Says how many objects the garbage collector of its process leaves alone, and whether it looks at the dataset."""
+    """Says how many objects the garbage collector of its process leaves alone."""
 
     def __len__(self) -> int:
         return 8
 
     def __getitem__(self, index: int) -> Any:
-        return np.array([gc.get_freeze_count(), any(found is self for found in gc.get_objects())])
+        return np.int64(gc.get_freeze_count())
 
 
 @pytest.mark.usefixtures("nothing_left")
 def test_a_collection_in_a_worker_does_not_copy_what_the_forkserver_has_imported() -> None:
-    """It leaves alone what was imported before the fork, or pages are copied. It looks at the dataset."""
+    """It leaves alone what was there before the fork, or pages are copied."""
     with loader_of(Frozen()) as loader:
-        frozen, tracked = np.concatenate([*loader]).T
-    assert min(frozen) > len(sys.modules)
-    assert all(tracked)
+        assert min(np.concatenate([*loader])) > len(sys.modules)
 
 
 @pytest.mark.usefixtures("nothing_left")

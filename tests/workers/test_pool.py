@@ -359,7 +359,7 @@ def test_every_number_of_descriptors(method: Any) -> None:
     used = os.dup(0)  # the lowest number that is free
     os.close(used)
     outcomes = []
-    for room in range(24):
+    for room in range(48):
         before = leftovers.present()
         resource.setrlimit(resource.RLIMIT_NOFILE, (used + room, hard))
         try:
