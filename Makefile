@@ -231,7 +231,7 @@ test-sanitizers: ## the C core under ASan and UBSan
 define sanitize
 @mkdir -p build
 @echo 'int main(void) { return 0; }' >build/probe.c
-@for pair in $(1); do \
++@for pair in $(1); do \
     if $(CC) -fsanitize=$${pair#*:} build/probe.c -o build/probe-$${pair%:*} 2>/dev/null && build/probe-$${pair%:*} 2>/dev/null; \
     then $(MAKE) -C tests/core/c $${pair%:*} || exit 1; \
     else echo "== $${pair%:*} left out: a program from $(CC) -fsanitize=$${pair#*:} does not build or run here"; \
