@@ -76,9 +76,12 @@ class Finalizer:
     """
 
     _open: ClassVar[dict[Finalizer, None]] = {}  # whose call is still to come
+    _at_exit: ClassVar[list[Callable[[], None]]] = []  # what is registered for the exit, from the first object on
 
     def __init__(self, obj: object, call: Callable[[], object]) -> None:
         """Call it when this object has died."""
+        if not self._at_exit:  # now, so that it comes ahead of what frameworks do at the exit
+            self._at_exit.append(atexit.register(self.finish_all))
         self._call: Callable[[], object] | None = call
         self._calling = threading.RLock()
         self._is_due = self._is_begun = False
@@ -147,5 +150,4 @@ class Finalizer:
                 sys.excepthook(*sys.exc_info())
 
 
-atexit.register(Finalizer.finish_all)
 os.register_at_fork(after_in_child=Finalizer.forget_all)

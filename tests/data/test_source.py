@@ -19,6 +19,7 @@ import pytest
 import ringfeed
 from datasets import SAID, Batches, Bulk, Imported, ImportedBatches, Oracle, ReadInto, check, imported_in_turn
 from ringfeed.data.terms import Terms
+from ringfeed.forkserver import warm
 from ringfeed.sources.opening import open_source
 from ringfeed.spec.spec import Spec
 
@@ -106,6 +107,7 @@ def test_a_worker_imports_the_kind_that_it_reads(kind: str, start_method: Any) -
     """No worker spends its start on the other kinds, on samplers, or on what decides the kind."""
     settings = {"batch_size": None if kind == "batches" else 1, "spec": ringfeed.Array((SAID,), "uint8")}
     most = 1 if kind == "batches" else None
+    warm.end()  # the one that is there has imported what other tests' loaders read
     with ringfeed.Loader(KINDS[kind], workers=1, start_method=start_method, max_batch_size=most, **settings) as loader:
         for batch in loader:
             always = ["data.base", "data.reader", "data.terms", "orders.rng"]

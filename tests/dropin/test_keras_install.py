@@ -345,7 +345,7 @@ def test_batches_that_are_no_arrays(said: list[str]) -> None:
     assert batch["name"].dtype == object
     assert said == [
         "Worded is left to Keras: dataset[0]: batch['name'] has dtype object, expected one without Python objects; "
-        "convert it by its .astype(), as to 'float32' or 'U16'"
+        "convert it by its .astype('U64') or, returned by __getitem__, give ringfeed.Text(64) in its place in spec="
     ]
 
 

@@ -233,9 +233,8 @@ def test_a_stall_names_the_sample() -> None:
     with loader_of(sampler, Misbehaving("sleeps"), **settings) as loader:
         with pytest.raises(ringfeed.StallError) as raised:
             next(iter(loader))
-        assert str(raised.value).split("\n")[0] == (
-            "no batch for 1 s: 1 of 1 workers inside dataset[i] (i = 17); raise timeout_s or look there"
-        )
+        said = "no batch for 1 s: 1 of 1 workers inside dataset[i] (i = 17); raise timeout_s or look there"
+        assert str(raised.value).startswith(said)
 
 
 @pytest.mark.parametrize("workers", [0, 1])

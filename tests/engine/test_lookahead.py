@@ -95,6 +95,7 @@ def test_the_same_batches_come(slots: int, how: dict[str, Any]) -> None:
     assert epochs_of(23, slots=slots, **how) == epochs_of(23, workers=0)
 
 
+@pytest.mark.filterwarnings("ignore:drop_remainder=True leaves no batch at all:RuntimeWarning")
 @pytest.mark.parametrize("length", [1, 4, 5, 8, 12])
 @pytest.mark.parametrize("slots", [2, 4, 7])
 @pytest.mark.parametrize("drop", [False, True])

@@ -170,6 +170,7 @@ def test_a_cluster_that_another_user_names_is_not_joined(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, address: str | None
 ) -> None:
     """The file in which Ray keeps the newest cluster of the machine must be this user's, or root's."""
+    pytest.importorskip("ray")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     file = tmp_path / "ray" / "ray_current_cluster"

@@ -115,6 +115,10 @@ def test_only_native_float32_is_converted_to(dtype: str) -> None:
 WANTED = "expected uint8 of shape (4, 5, 3), which is converted to float32"
 RETURN = f"return uint8 from __getitem__, or {OUT} of spec="
 CROP = "every sample must have the shape of the spec: crop, pad or resize it in __getitem__"
+PICTURE = (
+    "it is a picture of 4 channels where others have 3 channels: convert it in __getitem__, as by PIL's "
+    ".convert('RGB'), to the same shape"
+)
 TURN = "return (height, width, channels), which layout='CHW' turns round, or leave layout= out of spec="
 AN_ARRAY = "expected an array of shape (4, 5, 3) and dtype uint8; make it one in __getitem__"
 FEWER = "return smaller batches, or raise max_batch_size"
@@ -144,7 +148,7 @@ class SpoiledBulk(Spoiled):
         (None, np.zeros((4, 5, 3), "f4"), f"sample[0] has dtype float32, {WANTED}; {RETURN}"),
         ("CHW", np.zeros((4, 5, 3), "i1"), f"sample[0] has dtype int8, {WANTED}; {RETURN}"),
         (None, np.zeros((5, 4, 3), "u1"), f"sample[0] has shape (5, 4, 3), {WANTED}; {CROP}"),
-        ("CHW", np.zeros((4, 5, 4), "u1"), f"sample[0] has shape (4, 5, 4), {WANTED}; {CROP}"),
+        ("CHW", np.zeros((4, 5, 4), "u1"), f"sample[0] has shape (4, 5, 4), {WANTED}; {PICTURE}"),
         ("CHW", np.zeros((3, 4, 5), "u1"), f"sample[0] has shape (3, 4, 5), {WANTED}; {TURN}"),
         (None, None, f"sample[0] is None, {AN_ARRAY}, or return None there for every index"),
     ],

@@ -194,18 +194,18 @@ def test_in_the_place_of_one_who_worked_the_rules_are_as_ever(tmp_path: Path) ->
 
 
 class Fickle(Rare):
-    """Has a new version each epoch, of which only the first can be unpickled."""
+    """Has a new version each epoch, of which only the first can be unpickled in another process."""
 
     epoch = 0
 
     def on_epoch_begin(self) -> None:
         """Be another."""
-        self.epoch += 1
+        self.epoch, self.home = self.epoch + 1, os.getpid()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Fail, from the second epoch on."""
         vars(self).update(state)
-        if self.epoch > 1:
+        if self.epoch > 1 and os.getpid() != self.home:
             raise OSError("no more")
 
 

@@ -133,8 +133,15 @@ def _found_here(category: type[Warning]) -> type[Warning]:
 
 
 def _open_anew() -> None:
-    """Have positions of its own in files that are read: a fork shares those of the process before it."""
-    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - names are enough
+    """Have positions of its own in files that are read: a fork shares those of the process before it.
+
+    Without /proc there is no other way to open a file anew.
+    """
+    try:
+        names = os.listdir("/proc/self/fd")  # noqa: PTH208 - names are enough
+    except FileNotFoundError:
+        return
+    for name in names:
         with suppress(OSError):  # closed meanwhile, or may not be opened again
             fd = int(name)
             flags, found = fcntl(fd, F_GETFL), os.fstat(fd)

@@ -86,7 +86,10 @@ def test_intruders_are_named() -> None:
     loader = make()
     with pytest.raises(ringfeed.SupersededError) as caught:
         history(loader.to_keras(), callbacks=[Intrudes(loader)])
-    assert str(caught.value) == "a newer iterator of this loader has taken over; finish one before you make the next"
+    assert str(caught.value) == (
+        "another call of Keras, or a loop, has begun the next epoch of this feed or loader, so that the call amid this "
+        "epoch cannot go on; give validation_data= a feed() or a loader of its own"
+    )
 
 
 class Gated:

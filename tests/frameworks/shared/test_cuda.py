@@ -16,6 +16,7 @@ import fakecuda
 import ringfeed
 from datasets import Misbehaving, Oracle, check, drain
 from fakecuda import FakeCuda
+from ringfeed._process import Finalizer
 from ringfeed.engine.engine import Engine
 from ringfeed.frameworks import pinned
 from ringfeed.frameworks.pinned import Driver, Refusal
@@ -190,6 +191,7 @@ def test_unregisters_each_slot_once(fake: FakeCuda, end: Any, how: dict[str, Any
     """However a loader ends, what was registered is unregistered, once, while it is mapped."""
     end(pinned_loader(**how))
     gc.collect()
+    Finalizer.finish()
     fake.check_paired(SLOTS)
 
 
