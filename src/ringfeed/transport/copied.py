@@ -9,6 +9,7 @@ user's own: code compares them.
 from __future__ import annotations
 
 import enum
+import gc
 import io
 import pickle
 import sys
@@ -42,10 +43,14 @@ def of_copy(obj: object, use: Callable[[Any], _T]) -> _T:
 
 @contextmanager
 def _closing() -> Iterator[None]:
-    """Drop a copy in silence: what it has opened is closed with it."""
+    """Drop a copy in silence: what it has opened is closed with it.
+
+    Classes are cycles, and those that were made for the copy are young: the collector finds them in a moment.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         yield
+        gc.collect(1)
 
 
 def opened_here(packed: DatasetPickle, views: Sequence[memoryview]) -> Any:
