@@ -59,13 +59,16 @@ def to_jax(stream: BatchStream, device: jax.Device | str | None = None, cast: Ca
     casts = casts_of(info.spec, cast, "to_jax", check_width)
     remedy = "leave it out of the sample, or take the batches of the loader itself, by iter(loader)"
     refuse_forms(info.spec.leaves, STRINGS, "JAX has no arrays", remedy)
-    # What JAX makes of a leaf is asked anew for each epoch: `jax_enable_x64` may be set in between.
+    if where is not None:
+        info = replace(info, copy=False)
+    # What JAX makes of a leaf is asked ahead of each epoch: `jax_enable_x64` may be set in between. A builder of the
+    # same width goes on, since it knows the slots that arrays of earlier epochs hold.
+    builder_of = cache(lambda _: _builder(info, casts))
+    builder_of(jax.config.jax_enable_x64)  # raises now what it would raise then
     if where is None:
-        _builder(info, casts)  # raises now what it would raise then
-        return Epochs(stream, lambda: stream.epoch(_builder(info, casts)))
-    there, held = JaxDevice(where), replace(info, copy=False)
-    _builder(held, casts)
-    return Epochs(stream, lambda: DevicePrefetcher(stream, there, _builder(held, casts)))
+        return Epochs(stream, lambda: stream.epoch(builder_of(jax.config.jax_enable_x64)))
+    there = JaxDevice(where)
+    return Epochs(stream, lambda: DevicePrefetcher(stream, there, builder_of(jax.config.jax_enable_x64)))
 
 
 class RaggedArrays(NamedTuple):
