@@ -26,10 +26,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = [
-    pytest.mark.usefixtures("nothing_left"),
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # of more workers than CPUs
     pytest.mark.filterwarnings("ignore::ringfeed.SlotsHeldWarning"),  # of batches that are kept
 ]
+# But where torch's own loader sends tensors and values of processes: its memory and its server stay.
+nothing_is_left = pytest.mark.usefixtures("nothing_left")
 
 LENGTH = 12
 CALLS = [0]  # of this process, and of workers that are forked from it
@@ -130,6 +131,7 @@ def results(make: Any, dataset: Any, **settings: Any) -> list[Any]:
 
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("kind", TAKEN)
+@nothing_is_left
 def test_no_sample_is_read_that_torch_does_not_read(kind: str, workers: int, tmp_path: Path) -> None:
     """What a dataset keeps in memory, and changes with each sample, is in each worker as in torch's, not here."""
     take, held = TAKEN[kind]
@@ -153,6 +155,7 @@ def test_nothing_is_taken_ahead_of_what_processes_share(kind: str, tmp_path: Pat
     check_alike(*found)
 
 
+@nothing_is_left
 def test_what_a_program_holds_stays_as_it_is(tmp_path: Path) -> None:
     """To read ahead changes no dataset here, and no place in a file."""
     dataset = Taking(halved, np.full((LENGTH, 2), 8.0))
@@ -228,6 +231,7 @@ def test_lists_reach_the_dataset_as_they_are(kind: str) -> None:
     assert ours._own_reason is None
 
 
+@nothing_is_left
 def test_a_batch_sampler_may_give_generators() -> None:
     """No other process can have one, and torch's worker is never told of it: it is read here."""
 
@@ -281,6 +285,7 @@ GETITEMS: dict[str, tuple[Any, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize("kind", GETITEMS)
+@nothing_is_left
 def test_getitems_is_given_all_indices_of_a_batch(kind: str, workers: int) -> None:
     """As torch's workers do, with any number of them."""
     dataset, settings = GETITEMS[kind]
@@ -289,6 +294,7 @@ def test_getitems_is_given_all_indices_of_a_batch(kind: str, workers: int) -> No
     assert ours._own_reason is None
 
 
+@nothing_is_left
 def test_an_error_of_getitems_says_where() -> None:
     """It is raised as it is, in its place, and the next batch comes."""
 
@@ -310,6 +316,7 @@ def test_an_error_of_getitems_says_where() -> None:
 # ---- who reads what ----
 
 
+@nothing_is_left
 def test_workers_take_batches_in_turn() -> None:
     """Each batch is one worker's, beginning with the first in each epoch, as with torch."""
 
@@ -324,6 +331,7 @@ def test_workers_take_batches_in_turn() -> None:
         close(ours)
 
 
+@nothing_is_left
 def test_batches_larger_than_slots_are_made_once(tmp_path: Path) -> None:
     """They lie apart from the slots, and stay as they are when they are kept; the next epoch has larger slots."""
     log = tmp_path / "log"

@@ -10,7 +10,13 @@ import pytest
 PAGE = (Path(__file__).parents[2] / "docs" / "torch.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
-pytestmark = [pytest.mark.once, pytest.mark.filterwarnings("ignore:This DataLoader will create")]
+pytestmark = [
+    pytest.mark.once,
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
+    # Where other pages have had JAX compute in this process; the workers of this one do not.
+    pytest.mark.filterwarnings("ignore:start_method='fork' after:RuntimeWarning"),
+    pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning"),
+]
 
 
 @pytest.mark.parametrize("number", range(len(BLOCKS)))
