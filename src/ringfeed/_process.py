@@ -85,12 +85,17 @@ class Finalizer:
         self._call: Callable[[], object] | None = call
         self._calling = threading.RLock()
         self._is_due = self._is_begun = False
-        self._open[self] = None
         self._deaths: list[weakref.finalize[[], object]] = []
-        for _ in range(2):  # Ctrl-C here leaves those that there are
-            death = weakref.finalize(obj, self._begin)
-            death.atexit = False  # `finish_all` does
-            self._deaths.append(death)
+        self._open[self] = None
+        try:
+            for _ in range(2):  # Ctrl-C here leaves those that there are
+                death = weakref.finalize(obj, self._begin)
+                death.atexit = False  # `finish_all` does
+                self._deaths.append(death)
+        except BaseException:
+            if not self._deaths:  # or it would keep for ever what it was to end
+                self._open.pop(self, None)
+            raise
 
     def _begin(self) -> None:
         """Have a thread make the call. Where there is room for none, `finish` makes it."""

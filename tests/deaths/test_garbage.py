@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 
+from ringfeed._process import Finalizer
 from watching import run_script
 
 LOADERS = """
@@ -152,3 +156,24 @@ def leave_garbage(kind): Trainer(kind)
 def test_a_users_finalizer_may_close_a_loader() -> None:
     """It waits where the collector runs: for no thread that waits for what is held there."""
     assert run_script(LOADERS + OWN + SWEEP.format(kind="process")) == ("", "", 0)
+
+
+def test_a_finalizer_that_ctrl_c_keeps_from_its_start_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it was to end dies as any object does."""
+
+    class Mortal:
+        def end(self) -> None:
+            """End."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    mortal = Mortal()
+    death = weakref.ref(mortal)
+    with monkeypatch.context() as patch:
+        patch.setattr(weakref, "finalize", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            Finalizer(mortal, mortal.end)
+    del mortal
+    gc.collect()
+    assert death() is None
