@@ -113,12 +113,12 @@ class Finalizer:
 
     def __call__(self) -> None:
         """Call it now, unless it was called; wait for a thread that is at it."""
-        if self._calling.acquire(timeout=END_S):
-            try:
-                if self in self._open and self._call is not None:
-                    self._call()
-                    self.detach()
-            finally:
+        try:
+            if self._calling.acquire(timeout=END_S) and self in self._open and self._call is not None:
+                self._call()
+                self.detach()
+        finally:  # Ctrl-C may come when the lock is just taken: it is asked whether it was
+            if self._calling._is_owned():  # type: ignore[attr-defined] # noqa: SLF001 - `threading.Condition` asks so
                 self._calling.release()
 
     @property

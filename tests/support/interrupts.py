@@ -69,7 +69,7 @@ def present() -> Counter[str]:
     warm.end()
     found = leftovers.present()
     for task in Path("/proc/self/task").iterdir():
-        with suppress(FileNotFoundError):  # it ended meanwhile
+        with suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
             found[f"thread {(task / 'comm').read_text().strip()}"] += 1
     return found
 

@@ -272,9 +272,10 @@ def test_workers_that_are_killed(kind: type, start_method: str) -> None:
             found += drain([batch])
             del batch
             if number in {10, 30, 50, 70}:
+                wait_until(lambda: len(pids(loader)) == 2)
                 os.kill(pids(loader)[number // 10 % 4 // 2], signal.SIGKILL)
         assert found == [*range(1500)]
-        assert loader.stats().restarts >= 4
+        wait_until(lambda: loader.stats().restarts >= 4)
 
 
 @pytest.mark.parametrize("kind", [slow.Failing, slow.FailingAwaits])
