@@ -322,6 +322,7 @@ def test_a_database_is_connected_by_each_worker(method: str, tmp_path: Path) -> 
     assert epoch(Database(str(tmp_path / "db")), method) == list(range(COUNT))
 
 
+@pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning")  # Python 3.13 says it
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])  # a fork has no copy to count
 def test_hooks_and_a_length_that_open_files(method: str, rows: str) -> None:
     """The dataset is sent anew after a hook, also where len() opens what cannot be sent."""
