@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 KINDS = ("in process", "thread", "spawn", "fork", "forkserver")
-PATIENCE_S = 3.0
+PATIENCE_S = 20.0  # a thread ends what was dropped, and machines are busy
 LIFE_S = 120.0  # for one life with all that comes after it
 PACKAGE = str(Path(ringfeed.__file__).parent)
 ROWS = 24
