@@ -12,7 +12,7 @@ import pytest
 
 from ringfeed.monitor import free_memory
 from scarcity import MB, live
-from watching import run_script
+from watching import run_script, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -251,31 +251,40 @@ def test_a_machine_that_is_full_in_mid_run(way: str) -> None:
 # ---- the memory of a cgroup ----
 
 
+LIMITS = ("memory.max", "memory.limit_in_bytes")
+
+
+def limited(folder: Path) -> bool:
+    """Make a cgroup here that is limited to 256 MB; return whether that is allowed and the controller is there."""
+    try:
+        folder.mkdir()
+    except OSError:
+        return False
+    for name in LIMITS:
+        with suppress(OSError):
+            (folder / name).write_text(str(256 * MB), "ascii")
+            return True
+    folder.rmdir()
+    return False
+
+
 @pytest.fixture
 def cgroup() -> Iterator[Path]:
     """Return a cgroup of our own that is limited to 256 MB."""
-    for around in free_memory._cgroups(Path("/")):
-        folder = around / f"ringfeed-test-{os.getpid()}"
-        with suppress(OSError):
-            folder.mkdir()
-            try:
-                name = next(name for name in ("memory.max", "memory.limit_in_bytes") if (folder / name).exists())
-                (folder / name).write_text(str(256 * MB))
-                yield folder
-            except StopIteration:
-                continue
-            else:
-                return
-            finally:
-                folder.rmdir()
-    pytest.skip("no memory cgroup can be made here: only root may, and only where the controller is passed on")
+    folders = (around / f"ringfeed-test-{os.getpid()}" for around in free_memory._cgroups(Path("/")))
+    folder = next(filter(limited, folders), None)
+    if folder is None:
+        pytest.skip("no memory cgroup can be made here: only root may, and only where the controller is passed on")
+    yield folder
+    wait_until(lambda: not (folder / "cgroup.procs").read_text())  # what a process was is counted until it is gone
+    folder.rmdir()
 
 
 def test_the_limit_of_a_cgroup(cgroup: Path) -> None:
     """A plan within it works; one beyond it, or beyond what is left, is refused, and nobody is killed."""
     within, beyond = trials(["workers=2, size=4 * MB", "workers=2, size=20 * MB"])
     found = live(f"be_in_cgroup({str(cgroup)!r})", within, beyond, "take_memory(200 * MB)", within)
-    name = next(name for name in ("memory.max", "memory.limit_in_bytes") if (cgroup / name).exists())
+    name = next(name for name in LIMITS if (cgroup / name).exists())
     refusal = (
         "PlanError: the plan needs {} ({} of {}), but its cgroup (" + str(cgroup / name) + ") has N free; use fewer "
         "slots, a smaller batch_size, or memory=: with 2 slots, batches of N rows fit"

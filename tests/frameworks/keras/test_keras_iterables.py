@@ -48,7 +48,6 @@ def test_predict_reads_no_further_ahead_than_slots(slots: int) -> None:
     """After so many steps of an endless iterable, no more has been read than these and what the slots hold."""
     line = Line()
     with line_of(line, slots=slots) as loader:
-        line.given.clear()
         found = identity().predict(loader.to_keras(), steps=10, verbose=0)
         assert found[:, 0].tolist() == list(range(10 * BATCH))
         assert 10 * BATCH <= len(line.given) <= (10 + slots) * BATCH
