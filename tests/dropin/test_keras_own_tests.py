@@ -19,6 +19,7 @@ if all(importlib.util.find_spec(name) for name in ("jax", "torch", "scipy")):  #
 LIMIT_S = 900  # most of it goes into worker processes that import every framework, since the tests' file does
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not all(file.exists() for file in FILES), reason="this Keras comes without its tests")
 @pytest.mark.timeout(LIMIT_S + 60)
 def test_keras_own_tests_pass(tmp_path: Path) -> None:

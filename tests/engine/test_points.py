@@ -128,12 +128,11 @@ def numbers(batch: Any) -> list[Any]:
     return [leaf.tolist() for leaf in batch] if isinstance(batch, tuple) else batch.tolist()
 
 
+LATER = [pytest.mark.once, pytest.mark.long]
 ON_EACH_PYTHON = {"in order", "lists as batches", "failed rows that are skipped", "an iterable"}
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param(one, marks=[] if one in ON_EACH_PYTHON else [pytest.mark.once]) for one in CASES]
-)
+@pytest.mark.parametrize("case", [pytest.param(one, marks=[] if one in ON_EACH_PYTHON else LATER) for one in CASES])
 def test_ctrl_c_at_any_point_of_next_changes_nothing(case: str) -> None:
     """All batches and errors come, in order, are counted once, and the state is as without it."""
     assert points.differing(CASES[case], numbers) == {}

@@ -65,6 +65,7 @@ def has_ended(process: int) -> bool:
     return False
 
 
+@pytest.mark.long
 def test_a_slice_of_the_demo_fills_its_table_and_leaves_a_picture(
     example: Callable[[str], Any], tmp_path: Path
 ) -> None:

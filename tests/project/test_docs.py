@@ -43,6 +43,7 @@ def sections(names: set[str]) -> list[object]:
     return [pytest.param(name, marks=needed(name)) for name in documented.blocks() if name in names]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("section", sections({*documented.blocks()} - APART))
 def test_an_example_goes_on(section: str, tmp_path: Path) -> None:
     """Killed and run again, its steps are those of a run that was not, from the last save on."""

@@ -64,6 +64,7 @@ def printed_by(name: str) -> str:
     return ended.stdout
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [pytest.param(name, marks=needed(name)) for name in LEARNT])
 def test_an_example_learns(name: str) -> None:
     """It ends far above chance, with few megabytes."""
@@ -76,6 +77,7 @@ def test_an_example_learns(name: str) -> None:
     assert float(memory[1]) < 5
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [pytest.param("pydataset_before", marks=needed("pydataset_before"))])
 def test_a_pydataset_before_and_after(name: str) -> None:
     """Two lines are new, and no digit of the losses is another."""

@@ -151,11 +151,22 @@ def backup(path: Path, save_freq: Any = "epoch", **settings: Any) -> Any:
 
 
 FREQUENCIES = dict.fromkeys(WAYS, 3) | {"iterable": 1, "batches of None": 1, "install": 1, "validation": "epoch"}
+AT_ONCE = {"loader", "feed", "install", "iterable"}
 FREQUENCIES |= {"several at once": 1, "feed with a state": "epoch"}
 
 
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
-@pytest.mark.parametrize(("way", "save_freq"), [*FREQUENCIES.items(), ("loader", 1), ("loader", "epoch")])
+@pytest.mark.parametrize(
+    ("way", "save_freq"),
+    [
+        *(
+            pytest.param(way, save_freq, marks=[] if way in AT_ONCE else [pytest.mark.long])
+            for way, save_freq in FREQUENCIES.items()
+        ),
+        ("loader", 1),
+        ("loader", "epoch"),
+    ],
+)
 def test_goes_on(tmp_path: Path, way: str, save_freq: Any) -> None:
     """Broken off twice and started again, a fit has each batch and each epoch of one that was not, to the last bit."""
     data, settings = WAYS[way]

@@ -88,6 +88,7 @@ print("after")
 """
 
 
+@pytest.mark.long
 def test_a_fit_that_goes_on(tmp_path: Path) -> None:
     """The dataset is profiled in fit, which then trains."""
     path = tmp_path / "train.py"

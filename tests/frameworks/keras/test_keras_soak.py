@@ -23,6 +23,7 @@ import warm
 SEED = 2886  # a short course, over spawned workers
 
 
+@pytest.mark.long
 def test_faults_do_not_change_what_is_learnt() -> None:
     """Under kills, stops and samples that end their worker, over processes and threads, `fit` gives the same bits."""
     command = [Path(soak.__file__), "--seed", SEED]
@@ -61,6 +62,7 @@ def altered(monkeypatch: pytest.MonkeyPatch, course: soak.Course, epoch: int) ->
         return soak.in_peace(course)
 
 
+@pytest.mark.long
 def test_it_sees_a_single_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     """One bit of one sample, in the last epoch of the last fit, makes another outcome; without it they are equal."""
     expected = soak.in_peace(SMALL)

@@ -96,6 +96,8 @@ def answers(body: str) -> dict[str, Any]:
     return found
 
 
+# Each imports a framework in an interpreter of its own, and in its workers.
+pytestmark = pytest.mark.long
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 needs_keras = pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="tensorflow is not installed")
 

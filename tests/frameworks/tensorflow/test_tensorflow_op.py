@@ -596,6 +596,7 @@ LEAVE = """
 """
 
 
+@pytest.mark.long
 def test_nobody_is_in_python_when_it_ends() -> None:
     """Who waits for a batch in Python, on behalf of the op, leaves before the interpreter ends."""
     command = [sys.executable, "-c", textwrap.dedent(LEAVE)]
@@ -644,11 +645,12 @@ ENDS = {
     "interrupt": ("os.kill(os.getpid(), signal.SIGINT); time.sleep(5)", -2),
     "in a loop": ("threading.Timer(0.5, loader.close).start(); list(iterator)", 1),
 }
+AT_ONCE = {"uncaught error", "interrupt"}
 
 
 @pytest.mark.parametrize(
     ("workers", "end"),
-    [("workers=1", end) for end in ENDS]
+    [pytest.param("workers=1", end, marks=[] if end in AT_ONCE else [pytest.mark.long]) for end in ENDS]
     + [(workers, "uncaught error") for workers in ("workers=1, backend='thread'", "workers=0")],
 )
 def test_exit_with_a_live_iterator(workers: str, end: str) -> None:
