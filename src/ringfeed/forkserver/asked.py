@@ -31,7 +31,7 @@ from ringfeed.system import channel as channels
 from ringfeed.system.machine import check_futex, check_processes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from ringfeed.data.base import Source
     from ringfeed.system._system import Descriptor
@@ -40,16 +40,18 @@ LOOK_S = 0.1  # between two looks at whether Ctrl-C has come
 _NOTHING = object()
 
 
-def answer_of(function: Callable[[], Any], timeout_s: float | None = None) -> Any:
+def answer_of(function: Callable[[], Any], timeout_s: float | None = None, *, apart: bool = False) -> Any:
     """Return what a function returns in a forked process.
 
     What it raises there is raised here, and what it warns of is said here.
     WorkerError where the process dies, StallError where it does not answer in time.
+
+    ``apart``: there it has nothing that is open here and can be written, or read but once.
     """
     check_futex()
     check_processes(1)
     launcher, classes = Fork(timeout_s), _classes()
-    child = launcher.run(partial(_answer, function, launcher.lifeline.fds, classes))
+    child = launcher.run(partial(_answer, function, launcher.lifeline.fds, classes, apart))
     try:
         answer = _received(child.channel, timeout_s)
     except EOFError:
@@ -108,14 +110,18 @@ def _received(channel: Descriptor, timeout_s: float | None) -> dict[str, Any]:
 
 
 def _answer(
-    function: Callable[[], Any], lifeline: tuple[int, int], classes: dict[int, type], channel: Descriptor
+    function: Callable[[], Any],
+    lifeline: tuple[int, int],
+    classes: dict[int, type],
+    apart: bool,  # noqa: FBT001 - see above
+    channel: Descriptor,
 ) -> NoReturn:
     """Answer, in the forked process."""
     answer: dict[str, Any] = {}
     with warnings.catch_warnings(record=True) as said:
         try:
             begin_forked(lifeline)
-            _open_anew()
+            _open_anew({channel.fileno(), *lifeline}, apart=apart)
             stream = io.BytesIO()
             _Pickler(stream, classes).dump(function())
             answer["pickled"] = stream.getvalue()
@@ -132,25 +138,28 @@ def _found_here(category: type[Warning]) -> type[Warning]:
     return category if is_found else UserWarning
 
 
-def _open_anew() -> None:
+def _open_anew(kept: Collection[int], *, apart: bool) -> None:
     """Have positions of its own in files that are read: a fork shares those of the process before it.
 
-    Without /proc there is no other way to open a file anew.
+    ``apart``: see `answer_of`. Without /proc there is no other way to open a file anew.
     """
     try:
         names = os.listdir("/proc/self/fd")  # noqa: PTH208 - names are enough
     except FileNotFoundError:
         return
-    for name in names:
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in {*map(int, names)} - {*kept}:
         with suppress(OSError):  # closed meanwhile, or may not be opened again
-            fd = int(name)
-            flags, found = fcntl(fd, F_GETFL), os.fstat(fd)
-            if not stat.S_ISREG(found.st_mode) or flags & os.O_ACCMODE == os.O_WRONLY:
+            flags, kind, own = fcntl(fd, F_GETFL), os.fstat(fd).st_mode, null
+            if stat.S_ISREG(kind) and flags & os.O_ACCMODE != os.O_WRONLY:
+                flags = os.O_RDONLY if apart else flags & ~(os.O_CREAT | os.O_EXCL | os.O_TRUNC)
+                own = os.open(f"/proc/self/fd/{fd}", flags)
+                os.lseek(own, os.lseek(fd, 0, os.SEEK_CUR), os.SEEK_SET)
+            elif not apart or not (stat.S_ISREG(kind) or stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind) or fd < 3):  # noqa: PLR2004 - standard streams
                 continue
-            anew = os.open(f"/proc/self/fd/{fd}", flags & ~(os.O_CREAT | os.O_EXCL | os.O_TRUNC))
-            os.lseek(anew, os.lseek(fd, 0, os.SEEK_CUR), os.SEEK_SET)
-            os.dup2(anew, fd, inheritable=False)
-            os.close(anew)
+            os.dup2(own, fd, inheritable=False)
+            if own != null:
+                os.close(own)
 
 
 def _classes() -> dict[int, type]:

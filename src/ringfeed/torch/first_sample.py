@@ -8,17 +8,12 @@ torch reads no sample ahead, so what takes elements of something that processes 
 
 from __future__ import annotations
 
-import fcntl
-import mmap
 import multiprocessing
-import os
 import pickle
-import select
-import stat
-import time
-from contextlib import contextmanager, suppress
+import warnings
+from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 import numpy as np
@@ -26,10 +21,9 @@ import torch
 from torch.utils.data import TensorDataset
 from torch.utils.data._utils import worker
 
-from ringfeed.errors import SpecError
+from ringfeed.errors import SpecError, StallError, WorkerError
+from ringfeed.forkserver.asked import answer_of
 from ringfeed.introspection.torch_info import swapped
-from ringfeed.system._system import Descriptor
-from ringfeed.system.guard import Lifeline, become_worker, fork
 from ringfeed.torch.draws import draws_kept
 from ringfeed.torch.index_lists import NOTHING, UnfitError
 from ringfeed.torch.pickled import parts_of, read, size_of, write
@@ -55,7 +49,7 @@ def with_first(loader: Any, first: Any, start: WorkerStart, use: Callable[[Any],
     _refuse_shared(dataset)
     if forked:
         refuse_to_share(dataset)
-        return _Reading(dataset, partial(_read, loader, first, start, use)).result()
+        return _forked(partial(_read_apart, loader, first, start, use))
     return _read(loader, first, start, use, _copied(dataset))
 
 
@@ -69,6 +63,36 @@ def _read(loader: Any, first: Any, start: WorkerStart, use: Callable[[Any], Any]
             return use(element)
     message = "its IterableDataset is empty in worker 0"
     raise UnfitError(message)
+
+
+def _forked(read_apart: Callable[[], Any]) -> Any:
+    """Return what is read in a forked process; UnfitError where that crashes or takes too long."""
+    try:
+        return read(torch.from_numpy(answer_of(read_apart, LIMIT_S, apart=True)))
+    except StallError as error:
+        message = f"its first sample takes more than {LIMIT_S:g} s"
+        raise UnfitError(message) from error
+    except WorkerError as error:
+        message = "the process that reads its first sample has crashed"
+        raise UnfitError(message) from error
+
+
+def _read_apart(loader: Any, first: Any, start: WorkerStart, use: Callable[[Any], Any]) -> Any:
+    """Read it in a forked process, in silence, and return its bytes; SpecError for whatever it raises.
+
+    What the dataset shares of its tensors becomes that process's own.
+    """
+    warnings.simplefilter("ignore")
+    try:
+        for _, held in walk(loader.dataset):
+            if type(held) is torch.Tensor and held.is_shared():
+                held.set_(held.clone())
+        parts = parts_of(_read(loader, first, start, use))
+    except BaseException as error:  # noqa: BLE001 - it is told
+        raise SpecError(str(error).partition("\n")[0] or type(error).__name__) from None
+    flat = np.empty(size_of(parts), np.uint8)
+    write(parts, flat)
+    return flat
 
 
 def _sample(loader: Any, dataset: Any, first: Any) -> Any:
@@ -94,71 +118,6 @@ def _copied(dataset: Any) -> Any:
     except Exception as error:
         message = f"its dataset cannot be copied to another process: {error}"
         raise UnfitError(message) from error
-
-
-class _Reading:
-    """A read in a forked process: what it changes in memory, and draws, ends with that."""
-
-    def __init__(self, dataset: Any, make: Callable[[], Any]) -> None:
-        """Fork it; what it shares of the dataset's tensors becomes its own."""
-        self._dataset = dataset
-        self._memory = Descriptor(os.memfd_create, "ringfeed-first-sample", os.MFD_CLOEXEC)
-        self._lifeline = Lifeline()
-        self._child = fork(partial(self._run, make))
-
-    def _run(self, make: Callable[[], Any]) -> NoReturn:
-        try:
-            self._lifeline.close_others(self._memory)
-            become_worker(*self._lifeline.fds)
-            _let_go_of_files({self._memory.fileno(), *self._lifeline.fds})
-            torch.set_num_threads(1)  # the others are not here
-            for _, held in walk(self._dataset):
-                if type(held) is torch.Tensor and held.is_shared():
-                    held.set_(held.clone())
-            self._tell(make)
-        finally:
-            os._exit(0)
-
-    def _tell(self, make: Callable[[], Any]) -> None:
-        try:
-            parts = parts_of((True, make()))
-        except BaseException as error:  # noqa: BLE001 - told
-            text = str(error).partition("\n")[0] or type(error).__name__
-            parts = parts_of((False, text))
-        os.ftruncate(self._memory.fileno(), size_of(parts))
-        write(parts, np.frombuffer(mmap.mmap(self._memory.fileno(), 0), np.uint8))
-
-    def result(self) -> Any:
-        """Wait for it; SpecError where it has failed, UnfitError where it has crashed or takes too long."""
-        poller, deadline = select.poll(), time.monotonic() + LIMIT_S
-        poller.register(self._child.pidfd.fileno(), select.POLLIN)
-        while not poller.poll(100):  # by pieces, for Ctrl-C
-            if time.monotonic() > deadline:
-                message = f"its first sample takes more than {LIMIT_S:g} s"
-                raise UnfitError(message)
-        if not os.fstat(self._memory.fileno()).st_size:
-            message = "the process that reads its first sample has crashed"
-            raise UnfitError(message)
-        is_there, found = read(torch.frombuffer(mmap.mmap(self._memory.fileno(), 0), dtype=torch.uint8))
-        if not is_there:
-            raise SpecError(found)
-        return found
-
-
-def _let_go_of_files(kept: set[int]) -> None:
-    """Share no place of a file with this process's parent, and nothing that can be written, or read but once."""
-    null = os.open(os.devnull, os.O_RDWR)
-    for fd in {0, 1, 2, *map(int, os.listdir("/proc/self/fd"))} - {null, *kept}:  # noqa: PTH208 - names are enough
-        with suppress(OSError):  # it was that of the listing
-            own, kind, access = null, os.fstat(fd).st_mode, fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE
-            if stat.S_ISREG(kind) and access != os.O_WRONLY:
-                own = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY)
-                os.lseek(own, os.lseek(fd, 0, os.SEEK_CUR), os.SEEK_SET)
-            elif not (stat.S_ISREG(kind) or stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind) or fd < 3):  # noqa: PLR2004
-                continue
-            os.dup2(own, fd, inheritable=False)
-            if own != null:
-                os.close(own)
 
 
 def start_method(loader: Any) -> str:
