@@ -142,7 +142,8 @@ class Loader(Generic[Batch_co]):
     **What happens on a failure**
 
     timeout_s, on_stall: how long to wait for a batch (None: for ever) before StallError ("raise"), or before the
-        workers that are stuck are killed and their rows run again ("restart").
+        workers that are stuck are killed and their rows run again ("restart"). Nothing ends a first sample that this
+        thread reads: where it is neither forked for nor awaited.
     on_error: "raise" the error of a failed sample in its place in the order, or "skip" the sample.
     max_attempts: how many workers may die of a sample before the sample counts as failed.
     max_restarts: how many workers may be replaced before WorkerError; None: no limit.
@@ -208,7 +209,8 @@ class Loader(Generic[Batch_co]):
             collates=collate_fn is not None,
         )
         sizes, waits = (asked.rows, spec, asked.max_batch_size), concurrency is not None
-        terms = Terms(*sizes, asked.seed, reseed, on_error, part=asked.shared_part, waits=waits)
+        given = *sizes, asked.seed, reseed, on_error
+        terms = Terms(*given, part=asked.shared_part, waits=waits, timeout_s=timeout_s)
         source = open_source(dataset, terms, transform, collate_fn, batch_transform, worker_init_fn)
         if asked.carries_weights:
             source = with_weights(source)

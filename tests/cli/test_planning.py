@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 from typing import Any
 
 import numpy as np
@@ -216,3 +217,37 @@ def test_samples_that_fail_end_no_plan() -> None:
         "bytes at most, so a batch needs about 32 bytes.",
         "2 of 32 samples failed: dataset[0] raised ValueError: corrupt.",
     )
+
+
+class Held:
+    """Gives what it holds, and holds it no longer."""
+
+    def __init__(self, held: Any) -> None:
+        self.held = held
+
+    def __iter__(self) -> Any:
+        while self.held:
+            yield np.float32(self.held.pop(0))
+
+
+@pytest.mark.parametrize("workers", [0, 1, None])
+@pytest.mark.parametrize("kind", ["object", "function"])
+def test_an_iterable_that_keeps_its_place_keeps_its_first_element(kind: str, workers: int | None) -> None:
+    """A copy is read of it."""
+    dataset = Held([1, 2, 3])
+    found = plan(dataset if kind == "object" else lambda: iter(dataset), workers=workers)
+    assert found.rows[0].plan.layout.rows == 32
+    assert dataset.held == [1, 2, 3]
+
+
+def test_an_iterable_that_cannot_be_copied_is_not_read() -> None:
+    """It may keep its place in itself."""
+    held: queue.SimpleQueue[float] = queue.SimpleQueue()
+    held.put(1.0)
+    with pytest.raises(ValueError, match=r"^plan\(\)") as raised:
+        plan(lambda: iter(held.get, None), workers=0)
+    assert str(raised.value) == (
+        "plan() would read the first element of an iterable that cannot be copied, and its epoch might lack it; give "
+        "spec="
+    )
+    assert held.qsize() == 1

@@ -401,6 +401,27 @@ def _expect_stall(batches: Any) -> None:
 # ---- what loaders share, and what Ctrl-C leaves half made ----
 
 
+class Never:
+    """Its samples never come."""
+
+    def __len__(self) -> int:
+        return 8
+
+    async def __getitem__(self, index: int) -> Any:
+        await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_first_sample_that_never_comes_is_a_stall(way: str, on_error: Any) -> None:
+    """It is awaited for ``timeout_s``, wherever it is read; no other one is tried."""
+    with pytest.raises(StallError) as raised:
+        Loader(Never(), batch_size=2, timeout_s=0.5, on_error=on_error, **WAYS[way])
+    if way != "fork":  # where both processes wait
+        message = "dataset[0], read for the spec, has not come in 0.5 s; raise timeout_s, give spec=, or look there"
+        assert str(raised.value) == message
+
+
 def test_a_second_loader_of_an_async_dataset_ends_nothing_of_the_first() -> None:
     """Their samples are awaited in one event loop, which stays as long as the dataset, whatever loaders come and go."""
     dataset = slow.Awaits()

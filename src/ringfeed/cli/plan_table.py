@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from bisect import bisect_left
 from dataclasses import dataclass
+from functools import partial
 from html import escape
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex
@@ -19,13 +20,14 @@ from ringfeed.cli.lengths import usage
 from ringfeed.data.terms import Terms
 from ringfeed.engine.options import DEFAULT_SLOTS
 from ringfeed.engine.plan import Plan, make_plan
-from ringfeed.errors import PlanError
+from ringfeed.errors import PlanError, ShipError
 from ringfeed.loader import Loader
 from ringfeed.ring import _ring
 from ringfeed.ring.segment import MIN_SLOTS
 from ringfeed.sources.opening import open_source
 from ringfeed.spec.spec import Array, Spec
 from ringfeed.system.machine import usable_cpus
+from ringfeed.transport.copied import of_copy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -203,11 +205,24 @@ def _show_leaf(leaf: Leaf) -> str:
 
 
 def _subject(dataset: Any, spec: object, workers: int, *, whole: bool) -> _Subject:
-    if spec is None and open_source(dataset, Terms(None if whole else 1)).local_only:
+    size = None if whole else 1
+    source = open_source(dataset, Terms(size, spec))
+    if spec is None and source.local_only:
         message = "plan() would read the first element of an iterator, and its epoch would lack it; give spec="
         raise ValueError(message)
     tell("reading sample 0")
-    found = Loader(dataset, batch_size=None if whole else 1, slots=MIN_SLOTS, workers=workers, spec=spec)
+    make = partial(Loader, batch_size=size, slots=MIN_SLOTS, workers=workers, spec=spec)
+    if spec is None and source.streams and not workers:  # it may keep its place in itself
+        try:
+            found = of_copy(dataset, make)
+        except ShipError as error:
+            message = (
+                "plan() would read the first element of an iterable that cannot be copied, and its epoch might lack "
+                "it; give spec="
+            )
+            raise ValueError(message) from error
+    else:
+        found = make(dataset)
     leaves = [_show_leaf(leaf) for leaf in found.spec.leaves]
     rows = found.plan.layout.rows if whole else None
     sizes = found.plan.dataset_shared, found.plan.dataset_per_worker, found.plan.forkserver

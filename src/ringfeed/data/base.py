@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ringfeed._classes import root_of
 from ringfeed.data.reader import Reader
 from ringfeed.data.terms import Delivery, Kept
-from ringfeed.errors import SpecError, WorkerError
+from ringfeed.errors import SpecError, StallError, WorkerError
 from ringfeed.orders.rng import SampleContext, installed
 from ringfeed.spec.values import plain
 
@@ -178,7 +178,7 @@ class Source(ABC):
                 if element is not None or not self.whole:
                     return look(element, index)
             except Exception as error:
-                if self.terms.on_error != "skip":
+                if self.terms.on_error != "skip" or isinstance(error, StallError):
                     raise
                 failed.append(error)
                 if len(failed) == MAX_FAILED:

@@ -53,6 +53,7 @@ class Terms(NamedTuple):
     trial: Preview | None = None
     collate: BatchPreview | None = None
     part: Shard | None = None  # of several ranks; None: there is one
+    timeout_s: float | None = None  # for the first sample, where it is awaited
 
     def given_spec(self) -> Spec | None:
         """Return the spec, where the user gives one."""

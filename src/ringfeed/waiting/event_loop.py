@@ -12,14 +12,16 @@ import os
 import threading
 import weakref
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from ringfeed.errors import StallError
 from ringfeed.orders.rng import installed, making
 from ringfeed.system.machine import start_thread
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Awaitable
+
+    from ringfeed.data.base import Source
 
 LAST_S = 0.2  # that cancelled tasks have to come to an end
 
@@ -104,19 +106,30 @@ def end_loop(dataset: Any) -> None:
     _end((os.getpid(), id(dataset)))
 
 
-def completed(dataset: Any, sample: Awaitable[Any]) -> Any:
-    """Return a sample that is awaited in the dataset's event loop, with the random numbers of this thread's sample."""
-    import asyncio  # noqa: PLC0415 - see above
+def completed(source: Source, index: int) -> Any:
+    """Return an element that is awaited in the dataset's event loop, with the random numbers of this thread's sample.
 
-    context = installed.context
+    StallError where it takes too long.
+    """
+    import asyncio  # noqa: PLC0415 - see above
+    from concurrent.futures import wait  # noqa: PLC0415 - asyncio imports it
+
+    context, dataset, timeout_s = installed.context, source.dataset, source.terms.timeout_s
+    element = dataset[index]
 
     async def read() -> Any:
         making.set(context)
-        return await sample
+        return await element
 
     future = asyncio.run_coroutine_threadsafe(read(), loop_of(dataset))
     try:
-        return future.result()
+        came = wait((future,), timeout_s).done
+        return future.result() if came else _give_up(source.describe(index), timeout_s)
     except BaseException:  # also Ctrl-C
         future.cancel()
         raise
+
+
+def _give_up(name: str, timeout_s: float | None) -> NoReturn:
+    message = f"{name}, read for the spec, has not come in {timeout_s:g} s; raise timeout_s, give spec=, or look there"
+    raise StallError(message)

@@ -33,7 +33,7 @@ class AwaitedSamples(SampleSource):
 
     def element(self, index: int) -> Any:
         """Return an element of the dataset, awaited in its event loop."""
-        return completed(self.dataset, self.dataset[index])
+        return completed(self, index)
 
 
 class AwaitedBatches(BatchSource):
@@ -47,7 +47,7 @@ class AwaitedBatches(BatchSource):
 
     def element(self, index: int) -> Any:
         """Return an element of the dataset, awaited in its event loop."""
-        return completed(self.dataset, self.dataset[index])
+        return completed(self, index)
 
 
 AWAITED: dict[type[Source], type[Source]] = {SampleSource: AwaitedSamples, BatchSource: AwaitedBatches}
