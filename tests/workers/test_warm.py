@@ -20,6 +20,7 @@ import leftovers
 import ringfeed
 from datasets import Oracle, check, drain
 from ringfeed.forkserver import launchers, warm
+from ringfeed.loader import runner_of
 from ringfeed.transport import modules
 from watching import PATIENCE_S, lose_patience, pids, pool_of, run_script, start_script, wait_until
 
@@ -299,13 +300,22 @@ def test_it_may_be_killed_at_any_time(when: str) -> None:
 
 def test_one_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is stopped: after ``timeout_s``, or ten seconds at least, another way is taken, and it is ended."""
-    monkeypatch.setattr(launchers, "ARRIVAL_S", 1.0)
+    monkeypatch.setattr(launchers, "ARRIVAL_S", 0.2)
     spent(Oracle(4))
     (stopped,) = warm.pids()
     os.kill(stopped, signal.SIGSTOP)
-    with loader_of(Oracle(40), timeout_s=1) as loader:
+    close = warm.Warm.close
+    with loader_of(Oracle(40), timeout_s=0.2) as loader:
+        launcher: Any = runner_of(loader).launcher
+
+        def be_patient(self: warm.Warm) -> None:
+            launcher._timeout_s = PATIENCE_S  # for all others: none of them is lost
+            close(self)
+
+        monkeypatch.setattr(warm.Warm, "close", be_patient)
         batches = iter(loader)
-        lose_patience(loader, PATIENCE_S)  # none is lost: the others have all the time that they take
+        assert launcher._timeout_s == PATIENCE_S
+        lose_patience(loader, PATIENCE_S)
         assert drain(batches) == list(range(40))
     assert not leftovers.runs(stopped)
 
