@@ -1,6 +1,6 @@
 """Remote workers on clusters of this machine: `python bench/studies/remote.py --scale`, or another question of these.
 
-    --calibrate       what calls cost, as JSON for `ringfeed simulate --calibration`
+    --calibrate       what calls cost, as JSON for `cluster_size.py --costs`
     --hashes          one hash for each epoch, whatever makes its rows
     --kills           actors, nodes, bridges, the GCS killed, nodes stopped, links cut: nothing lost, the longest pause;
                       --kind names one of them, --times how often
@@ -9,7 +9,7 @@
     --link            how much of a link of 1 Gbit/s is used, by one node and by two
     --against         Ray Data, with the same work: the second epoch's first batch, CPU a sample
     --memory          ten epochs over object stores of 80 MB: nothing spilled, memory over the plan
-    --simulate-check  the simulator beside real runs
+    --simulate-check  cluster_size.py beside real runs
 
 Each training is a process of its own (remote_run.py); the cluster is tests/support/cluster.py. All that is measured is
 a line of JSON in --out; the last line that is printed is the answer.

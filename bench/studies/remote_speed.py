@@ -8,14 +8,12 @@ import math
 import subprocess
 import sys
 import time
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cluster
 from ringfeed.profiling.usage import memory as memory_of
-from ringfeed.simulation.model import simulate
-from ringfeed.simulation.terms import Costs, Setting, Work
+from studies.cluster_size import Costs, Setting, simulate
 from studies.remote_training import Training, run
 
 if TYPE_CHECKING:
@@ -162,7 +160,7 @@ def calibrate(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
             actor_call_s=small["took_s"] / small["batches"],
             start_s=small["there_s"],
         )
-    yield {"case": "all", "costs": asdict(found), "text": json.dumps(asdict(found))}
+    yield {"case": "all", "costs": found._asdict(), "text": json.dumps(found._asdict())}
 
 
 def _s_per_gb(found: dict[str, Any], call_s: float) -> float:
@@ -191,8 +189,8 @@ def _checked(address: str, actors: int, rows: int, step_s: float, costs: Costs) 
     terms = {"address": address, "actors": actors, "whole": True, "sample_s": work_s, "size": size, "slots": slots}
     found = run(**terms, step_s=step_s, count=200 * actors, seconds=12.0)
     real = found["rate"]
-    setting = Setting(actors, batch_size=1, window=2, slots=slots, step_s=step_s, actors_per_node=8, cores=2)
-    told = simulate(replace(setting), Work(work_s, 0.0, size), costs, batches=max(200, 40 * actors)).samples_per_s
+    setting = Setting(actors, work_s, size, batch_size=1, slots=slots, step_s=step_s, actors_per_node=8, cores=2)
+    told = simulate(setting, costs, batches=max(200, 40 * actors))
     off = abs(told / real - 1)
     name = f"{actors} actors, {rows} rows a ticket{f', steps of {step_s:g} s' if step_s else ''}"
     text = f"{name}: real {rows * real:,.1f}, simulated {rows * told:,.1f} samples/s ({off:.0%})"

@@ -34,7 +34,7 @@ LAYERS = (
     "relay",
     "workers",
     "forkserver threads remote resume tuning report sources",
-    "profiling simulation",
+    "profiling",
     "engine frameworks",
     "loader",
     "keras torch testing sharing",

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.once
 # fmt: off
 ROOMS = {
     "bulk", "coercion", "conversion", "forms", "iterables", "datasets", "transforms", "waiting", "relay", "forkserver",
-    "threads", "remote", "tuning", "profiling", "report", "simulation",
+    "threads", "remote", "tuning", "profiling", "report",
 }
 # fmt: on
 GONE = sorted({*ROOMS, "cli", "keras", "testing", "torch"})

@@ -5,7 +5,6 @@ ringfeed plan mymodule:dataset --batch-size 128 --memory 2GB
 ringfeed plan train.py:dataset --batch-size 128
 ringfeed profile mymodule:dataset --batch-size 128
 ringfeed profile --script train.py --epochs 1
-ringfeed simulate --profile profile.json --appetite 30000 --gbit 100
 ringfeed top 4242
 ringfeed report run.json
 """
@@ -21,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 from ringfeed import __version__
 from ringfeed._progress import showing, tell
-from ringfeed.cli.simulate import add_simulate
 from ringfeed.errors import RingfeedError
 
 if TYPE_CHECKING:
@@ -64,7 +62,6 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="command")
     _add_plan(commands.add_parser("plan", help="the memory that a loader will take, before there is one"))
     _add_profile(commands.add_parser("profile", help="where the time of a sample goes, before workers are added"))
-    add_simulate(commands.add_parser("simulate", help="how many workers of a cluster a trainer needs"))
     _add_top(commands.add_parser("top", help="what a running loader of another process is at"))
     _add_report(commands.add_parser("report", help='a page that shows a run, from what loader.trace("run.json") wrote'))
     return parser
@@ -120,7 +117,7 @@ def _add_profile(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--loader", type=_above_zero, help="which that the script reads, from 1 on (default: the first)"
     )
-    parser.add_argument("--json", action="store_true", help="what a sample of a dataset costs, for `ringfeed simulate`")
+    parser.add_argument("--json", action="store_true", help="what a sample of a dataset costs, in JSON")
     parser.add_argument("--go-on", action="store_true", help="let the script run on, and profile every loader it reads")
     script = "a training script and its own arguments; comes last"
     parser.add_argument("--script", nargs=argparse.REMAINDER, metavar="FILE ...", help=script)

@@ -70,7 +70,7 @@ class Profile:
         return "\n".join([*self._times(), "", *self._forecast(), "", *self._slowest(), "", *self._functions()])
 
     def as_json(self) -> dict[str, Any]:
-        """Return what `ringfeed simulate` reads: seconds of a sample, their coefficient of variation, bytes."""
+        """Return what a sample costs: its seconds, their coefficient of variation, its bytes."""
         each = np.array([sample.read_s + sample.write_s for sample in self.samples])
         return {
             "name": self.name,
