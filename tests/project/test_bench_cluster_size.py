@@ -60,7 +60,7 @@ def test_samples_that_differ_need_slots() -> None:
 
 
 def test_cores_are_shared() -> None:
-    """Sixty-four actors that wait, and answer by two cores, bring what these can compute, and half of what they would."""
+    """Sixty-four actors that wait, and answer by two cores, bring no more than these can compute."""
     setting = Setting(64, 0.02, 0, batch_size=64, slots=20, cores=2)
     costs = FREE._replace(call_s=0.0003, actor_call_s=0.0009)
     assert 0.85 * 2 / 0.0012 <= simulate(setting, costs) <= 2 / 0.0012
