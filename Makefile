@@ -371,10 +371,11 @@ format: .venv/with-lint ## rewrite Python and C in the house's style
 # SECONDS_LONG is how long; a seed that fails is printed, and `python tests/support/fuzz.py --seed N` replays it.
 SECONDS_LONG ?= 120
 ROUNDS ?= 1000
-fuzz: .venv/with-test ## kill workers at random, against a content oracle (SECONDS_LONG=600: for so long); ROUNDS=1000 programs against a plain loop; new examples for the laws
+fuzz: .venv/with-test ## kill workers at random, against a content oracle (SECONDS_LONG=600: for so long); ROUNDS=1000 programs of each face against a plain loop (--face torch needs torch); new examples for the laws
 	$(PY) tests/support/fuzz.py --seconds $(SECONDS_LONG)
 	$(PY) tests/support/fuzz.py --seconds $(SECONDS_LONG) --unkillable
 	$(PY) tests/support/differential.py --rounds $(ROUNDS)
+	for face in keras share; do $(PY) tests/support/differential.py --face $$face --rounds $(ROUNDS) || exit 1; done
 	$(PY) -m pytest -q --hypothesis-profile=new -m hypothesis $(CORE:%=tests/%)
 
 LOADERS ?= 1000
