@@ -28,6 +28,9 @@ _VERSIONS = (
 )
 
 
+NO_LIMIT = 2**60  # bytes; version 1 says so many, less a page, where there is none
+
+
 def free_memory(root: Path = Path("/")) -> Iterator[tuple[int, str]]:
     """Yield (bytes free, whose) of the machine and of each cgroup around this process that has a limit."""
     try:
@@ -77,6 +80,8 @@ def _mounts(lines: list[str]) -> Iterator[_Mount]:
     """Yield where memory cgroups are mounted: mostly under /sys/fs/cgroup, in a container without what is above."""
     for line in lines:
         where, _, what = line.partition(" - ")
+        if not what.startswith("cgroup"):
+            continue
         kind, _, options = what.split()[:3]
         if kind == "cgroup2" or (kind == "cgroup" and "memory" in options.split(",")):
             outermost, place = map(PurePosixPath, where.split()[3:5])
@@ -91,13 +96,19 @@ def _between(mount: _Mount, path: PurePosixPath) -> Iterator[str]:
 
 
 def _free_in_cgroup(folder: Path, names: _Files) -> Iterator[tuple[int, str]]:
-    for limit_name in names.limits:
+    """Yield what a cgroup has free below each of its limits.
+
+    The kernel adds up all of a cgroup when its statistics are read, which takes a millisecond, so they are asked
+    only where there is a limit.
+    """
+    for name in names.limits:
         try:
-            limit = (folder / limit_name).read_text().strip()
+            limit = (folder / name).read_text().strip()
+            if limit == "max" or int(limit) >= NO_LIMIT:
+                continue
             usage = int((folder / names.usage).read_text())
             statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
         except OSError:
             continue
-        if limit != "max":
-            reclaimable = sum(int(statistics.get(name, 0)) for name in names.reclaimable)
-            yield int(limit) - usage + reclaimable, f"its cgroup ({folder / limit_name}) has"
+        reclaimable = sum(int(statistics.get(line, 0)) for line in names.reclaimable)
+        yield int(limit) - usage + reclaimable, f"its cgroup ({folder / name}) has"
