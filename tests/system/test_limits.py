@@ -82,7 +82,7 @@ def test_a_cgroup_of_version_2_and_all_around_it(machine: Machine) -> None:
 
 
 def test_a_cgroup_of_version_1_beside_an_empty_version_2(machine: Machine) -> None:
-    """A hybrid system limits memory by version 1; other controllers are none of our business, nor is 2**60: no limit."""
+    """A hybrid system limits memory by version 1; other controllers are none of our business, and 2**60 is no limit."""
     machine.belongs_to("5:cpu:/c\n4:hugetlb,memory:/m/n\n0::/\n", ONE, TWO.replace("/cgroup ", "/cgroup/unified "))
     machine.limit_one("sys/fs/cgroup/memory/m/n", 2000, 500, cache=5)
     machine.limit_one("sys/fs/cgroup/memory/m", 1900, 500)
