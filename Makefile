@@ -189,11 +189,11 @@ demo-cluster: .venv/with-pictures .venv/with-tensorflow ## train on three Ray no
 	$(PY) examples/demo_cluster.py
 
 # The tests of a Python begin once its environment is there; the C core's, which need none, come first. What has passed is
-# noted, so that `make test-all` in the same tree has the rest. TSan is the sanitizer that `make test` has: the orders of
+# noted, so that `make test-all` in the same tree has the rest, and `make test AGAIN=yes` what has failed. TSan is the sanitizer that `make test` has: the orders of
 # memory are what neither plain tests nor a second reader sees, and the programs that find bad accesses run plain, too.
 test: ## the main Python with TensorFlow and Keras, the C core plain and under TSan: meant to take 8 minutes on two quiet cores
-	@rm -rf build/passed
-	$(call at-once,test-c $(PARTS),$(A_FEW),FIRST=environment- PASSED=build/passed CHOICE="-m 'not long'")
+	@$(if $(AGAIN),,rm -rf build/passed)
+	$(call at-once,$(if $(and $(AGAIN),$(wildcard build/passed/test-c)),,test-c) $(PARTS),$(A_FEW),FIRST=environment- PASSED=build/passed CHOICE="-m 'not long'")
 
 test-all: ## what `make test` has left out: torch, JAX, Ray, other Pythons, long tests, all sanitizers, the model
 	$(say-pythons)
