@@ -293,6 +293,20 @@ def test_framework_instances_exceptions_and_bases_arrive_as_themselves(packages:
     assert travel.ask(subject, look) == (5, "so", "flax.tools", 6)
 
 
+def test_one_of_many_instances_may_have_a_lazy_attribute(packages: Any) -> None:
+    """What is known of a class by its first instances holds for none that has a framework's function or class."""
+    _, flax = packages
+
+    class Step:
+        def __init__(self, function: Any) -> None:
+            self.function = function
+
+    steps = [Step(1), Step(len), Step(flax.tools.double), Step(2), Step(flax.tools.Box), Step(None)]
+    answer = travel.ask_loaded(steps, lambda steps: [repr(step.function) for step in steps])
+    lazy = "<lazy flax.tools:double>", "<lazy flax.tools:Box>"
+    assert answer == (["1", "<built-in function len>", lazy[0], "2", lazy[1], "None"], [], [])
+
+
 @pytest.mark.usefixtures("packages")
 def test_lazy_references_can_travel_again() -> None:
     """What arrived lazy is still lazy when it is pickled once more."""

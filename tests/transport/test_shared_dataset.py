@@ -202,6 +202,22 @@ def test_an_unchanged_dataset_is_not_sent_again() -> None:
         first.close()
 
 
+def test_a_comparison_maps_what_was_sent_once() -> None:
+    """It stays mapped for the next, until it is closed."""
+
+    def mapped() -> int:
+        return Path("/proc/self/maps").read_text().count("memfd:ringfeed-dataset")
+
+    before = mapped()
+    dataset = np.arange(MB)
+    first = shipped(dataset)
+    for _ in range(2):
+        assert shared_dataset.to_shared_memory(shared_dataset.pack(dataset), first) is None
+        assert mapped() == before + 1
+    first.close()
+    assert mapped() == before
+
+
 def test_only_what_changed_is_sent_again() -> None:
     """Of two arrays the one that changed in place travels; the other is the one sent before."""
     big, small = np.arange(MB, dtype=np.uint64), np.arange(1000, dtype=np.uint64)
@@ -296,9 +312,10 @@ def test_memfds_do_not_add_up_over_versions() -> None:
 
 def test_differences_are_found_anywhere_in_a_buffer() -> None:
     """A change of one byte at the start, in the middle, or in the last byte of a large buffer is a change."""
-    array = np.zeros(3 * shared_dataset.COMPARED + 5, np.uint8)
+    step = 4 * MB  # bytes that are compared between two looks at signals
+    array = np.zeros(3 * step + 5, np.uint8)
     current = shipped(array)
-    for at in (0, shared_dataset.COMPARED, 2 * shared_dataset.COMPARED - 1, len(array) - 1):
+    for at in (0, step, 2 * step - 1, len(array) - 1):
         array[at] = 1
         following = shipped(array, current)
         current.close()

@@ -67,6 +67,10 @@ class Sending:
             if packed.buffers:
                 Finalizer.finish()  # what dropped loaders hold is free then
                 check_free(packed.shared, f"the workers' copy of the dataset needs {show_bytes(packed.shared)}")
+                if self._options.start_method == "forkserver":
+                    from ringfeed.forkserver import warm  # noqa: PLC0415 - its room
+
+                    warm.expect()  # it comes up while the copy is made
                 self.sent = to_shared_memory(packed)
             with read_from(source, packed, self.sent):
                 order = make_sampler()

@@ -146,12 +146,16 @@ def _locked(wait_s: float = LOCK_S) -> Iterator[bool]:
             lock.release()
 
 
-def expect(framework: str) -> None:
-    """Have one import a framework that samples will surely hold."""
+def expect(framework: str | None = None) -> None:
+    """Have one come up, and import a framework, where samples will surely hold that."""
     with _locked() as is_locked, suppress(OSError, WorkerError):
         around = _around()
-        if around is not None and is_locked:
+        if around is None or not is_locked:
+            return
+        if framework is not None:
             _one_for(around, frozenset((framework,)), frozenset((framework,)), ())
+        elif not _serving(around):
+            _new(around)
 
 
 def begin(

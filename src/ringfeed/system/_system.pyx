@@ -13,6 +13,7 @@ from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.exc cimport PyErr_CheckSignals
 from libc.errno cimport EPROTO, errno
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.string cimport memcmp
 
 import os
 from _thread import RLock
@@ -278,6 +279,7 @@ cdef class Child:
 
 # So many bytes are set aside between two looks at signals: a tenth of a second, if all goes well.
 cdef uint64_t STEP = 1 << 30
+cdef size_t COMPARED = 1 << 22  # bytes that are compared between two such looks
 
 
 def reserve_huge(int fd, uint64_t size):
@@ -316,6 +318,19 @@ cdef class PrivateMapping:
 
     def __getbuffer__(self, Py_buffer *view, int flags):
         PyBuffer_FillInfo(view, self, self.address, self.size, 0, flags)
+
+
+def is_same(const uint8_t[::1] left not None, const uint8_t[::1] right not None):
+    """Return whether two buffers hold the same bytes; other threads run meanwhile."""
+    cdef size_t at = 0, step, size = left.shape[0]
+    cdef bint differs = left.shape[0] != right.shape[0]
+    while at < size and not differs:
+        step = min(COMPARED, size - at)
+        with nogil:
+            differs = memcmp(&left[at], &right[at], step) != 0
+        at += step
+        PyErr_CheckSignals()
+    return not differs
 
 
 # ---- a worker process ----

@@ -85,16 +85,16 @@ def reduce_array(array: np.ndarray[Any, Any]) -> Any:
     if plain.dtype.hasobject or plain.dtype.itemsize == 0:
         return NotImplemented
     flat: Any
-    low, high = _bounds(plain) if plain.size else (0, 0)
-    if not plain.flags.forc and high - low < plain.nbytes:
-        # Elements that are in several places, such as windows of a series, travel once.
-        flat = np.asarray(_Bytes(plain, low, high - low))
-        place = _address(plain) - low, plain.strides
-        return make_view, (pickle.PickleBuffer(flat), plain.dtype, plain.shape, *place)
-    order = "F" if plain.flags.fnc else "C"
     if not plain.flags.forc:
+        low, high = _bounds(plain) if plain.size else (0, 0)
+        if high - low < plain.nbytes:
+            # Elements that are in several places, such as windows of a series, travel once.
+            flat = np.asarray(_Bytes(plain, low, high - low))
+            place = _address(plain) - low, plain.strides
+            return make_view, (pickle.PickleBuffer(flat), plain.dtype, plain.shape, *place)
         plain = plain.copy(order="C")
         plain.flags.writeable = array.flags.writeable
+    order = "F" if plain.flags.fnc else "C"
     # Bytes, as NumPy exports no buffer of dates or of dtypes that are not its own.
     flat = (plain.T if order == "F" else plain).reshape(-1).view(np.uint8)
     return make_array, (pickle.PickleBuffer(flat), plain.dtype, plain.shape, order)

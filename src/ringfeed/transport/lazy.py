@@ -31,10 +31,8 @@ def lazily(value: Any) -> Any:
 
     Exceptions stay themselves, since ``except`` takes nothing but classes.
     """
-    if issubclass(type(value), type):
-        if issubclass(value, BaseException) or standin_for(value):
-            return value
-    elif not (isinstance(value, FunctionType | BuiltinFunctionType) or of_framework(type(value).__module__)):
+    kind = type(value)
+    if stays(kind) or (issubclass(kind, type) and (issubclass(value, BaseException) or standin_for(value))):
         return value
     module: Any = getattr(value, "__module__", None)
     if of_framework(module):
@@ -42,6 +40,11 @@ def lazily(value: Any) -> Any:
             if isinstance(name, str) and found_at(module, name) is value:
                 return LazyObject(f"{module}:{name}")
     return value
+
+
+def stays(kind: type) -> bool:
+    """Whether no value of a type is ever made lazy: it is none of classes or functions, and no framework's."""
+    return not issubclass(kind, type | FunctionType | BuiltinFunctionType) and not of_framework(kind.__module__)
 
 
 def found_at(module: str, name: str) -> object:

@@ -40,6 +40,7 @@ from ringfeed.transport.lazy import (
     reduce_code,
     reduce_field,
     reduce_partial,
+    stays,
     without_frameworks,
 )
 
@@ -111,6 +112,9 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         self.modules: set[str] = set()
         self._named = named
         self._namespaces: dict[str, _Namespace] = {}
+        # Many objects are of few types, and most go pickle's own way: their types are looked at once.
+        self._ordinary: set[type] = set()  # whose instances do, unless an attribute is lazy
+        self._staying: set[type] = set()  # of attributes that never are
         self._reducers: dict[type, Callable[[Any], Any]] = {
             np.ndarray: _buffers.reduce_array,
             np.memmap: _buffers.reduce_array,
@@ -135,13 +139,27 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
     def reducer_override(self, obj: Any) -> Any:
         """Return what pickle asks for each object: a reduce value, or NotImplemented for its ordinary way."""
-        reduce = self._reducers.get(type(obj)) or self._by_kind(obj)
+        kind = type(obj)
+        if kind in self._ordinary and not self._has_lazy(obj):
+            return obj.__reduce_ex__(_buffers.PROTOCOL)
+        reduce = self._reducers.get(kind) or self._by_kind(obj)
         reduced = self._by_name(obj) or reduce(obj)
         if reduced is NotImplemented:
             reduced = super().reducer_override(obj)
-        if reduced is NotImplemented and (issubclass(type(obj), type) or type(obj) in _FUNCTIONS):
-            self.modules.add(str(obj.__module__))
+        if reduced is NotImplemented:
+            if issubclass(kind, type) or kind in _FUNCTIONS:
+                self.modules.add(str(obj.__module__))
+            elif reduce == self._reduce_instance and kind not in self.dispatch_table:
+                self._ordinary.add(kind)
         return reduced
+
+    def _has_lazy(self, obj: object) -> bool:
+        """Whether an attribute of an instance is to be made lazy."""
+        state = getattr(obj, "__dict__", None)
+        if not isinstance(state, dict) or self._staying.issuperset(map(type, state.values())):
+            return False
+        self._staying.update(filter(stays, map(type, state.values())))
+        return any(lazily(value) is not value for value in state.values())
 
     def _reduce_tensor(self, tensor: Any) -> Any:
         self.modules.add("torch")
@@ -246,10 +264,9 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     def _reduce_instance(self, obj: object) -> Any:
         if of_framework(type(obj).__module__) or type(obj) in self.dispatch_table:
             return NotImplemented
-        state = getattr(obj, "__dict__", None)
-        if not isinstance(state, dict) or all(lazily(value) is value for value in state.values()):
+        if not self._has_lazy(obj):
             return NotImplemented
-        reduced = obj.__reduce_ex__(_buffers.PROTOCOL)
+        reduced: Any = obj.__reduce_ex__(_buffers.PROTOCOL)
         if not _has_state(reduced) or not isinstance(reduced[2], dict):
             return reduced
         return (*reduced[:2], lazy_values(reduced[2]), *reduced[3:])

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from ringfeed.transport.pickler import Pickled
 
 ALIGNMENT = 64  # bytes; a buffer is then as usable in a worker as a fresh allocation
-COMPARED = 1 << 20  # bytes compared at a time: both sides stay in cache, and the first difference ends it
 MAX_TWINS = 4  # pieces of the same length that a buffer is compared with, at each place it may have come from
 PIECE_SIZE = 24  # bytes of a piece in the table
 MAX_FILES = 16  # memfds of one shared dataset: a message carries 253 descriptors, a process 1024 by default
@@ -102,6 +101,7 @@ class SharedDataset:
         self, files: Iterable[Descriptor], pieces: Iterable[Piece], table: Piece, size: int, packed: DatasetPickle
     ) -> None:
         self._files = tuple(files)
+        self._views: list[memoryview] | None = None
         self.parts = packed.parts
         self.pieces = tuple(pieces)
         self.table = table
@@ -112,13 +112,19 @@ class SharedDataset:
         """The descriptors, none once it is closed."""
         return tuple(file.fileno() for file in self._files)
 
+    @property
+    def views(self) -> list[memoryview]:
+        """The pieces, to be read alone. They stay mapped: to map them for each comparison costs more than comparing."""
+        self._views = self._views or _mapped(self.fds, self.pieces)
+        return self._views
+
     def manifest(self) -> bytes:
         """Return what ``unpack`` needs besides ``fds``, in their order: a few bytes."""
         return array("Q", (*self.table, len(self.parts.streams))).tobytes()
 
     def close(self) -> None:
         """Close the descriptors; the memory itself stays until no worker maps it any more."""
-        files, self._files = self._files, ()
+        files, self._files, self._views = self._files, (), None
         for file in files:
             file.close()
 
@@ -132,9 +138,9 @@ def to_shared_memory(packed: DatasetPickle, previous: SharedDataset | None = Non
     sources = [packed.stream, *packed.buffers]
     if previous is None:
         return _load(packed, {}, [list(range(len(sources)))], ())
-    twins = _twins(sources, _mapped(previous.fds, previous.pieces))
-    if twins == list(range(len(previous.pieces))):
+    if len(sources) == len(previous.views) and all(map(_system.is_same, sources, previous.views)):
         return None
+    twins = _twins(sources, previous.views)
     same = {n: previous.pieces[twin] for n, twin in enumerate(twins) if twin is not None}
     files = _files_to_keep(previous.fds, same.values())
     renumbered = {file: number for number, file in enumerate(files)}
@@ -203,20 +209,12 @@ def _twins(sources: Iterable[memoryview], old: Sequence[memoryview]) -> list[int
         numbers = by_length[source.nbytes]
         starts = (bisect_left(numbers, after), bisect_left(numbers, place + shift), 0)
         candidates = [number for start in starts for number in numbers[start : start + MAX_TWINS]]
-        twin = next((number for number in candidates if _same(source, old[number])), None)
+        twin = next((number for number in candidates if _system.is_same(source, old[number])), None)
         if twin is not None:
             numbers.remove(twin)
             after, shift = twin + 1, twin - place
         twins.append(twin)
     return twins
-
-
-def _same(left: memoryview, right: memoryview) -> bool:
-    import numpy as np  # noqa: PLC0415 - a worker may not need it yet
-
-    a, b = np.frombuffer(left, np.uint8), np.frombuffer(right, np.uint8)
-    starts = range(0, len(a), COMPARED)
-    return all(np.array_equal(a[at : at + COMPARED], b[at : at + COMPARED]) for at in starts)
 
 
 def _files_to_keep(fds: Sequence[int], used: Iterable[Piece]) -> list[int]:
