@@ -251,6 +251,12 @@ def users_frames(error: BaseException, traceback: TracebackType | None) -> Trace
     return without_ours(traceback)
 
 
+def is_raised_here(error: BaseException) -> bool:
+    """Whether ringfeed has raised it, and no code of the user's."""
+    places = [*_places(error.__traceback__)]
+    return bool(places) and _is_ours(places[-1])
+
+
 def without_ours(traceback: TracebackType | None, module: str = "ringfeed") -> TracebackType | None:
     """Return the frames of a traceback that are neither ours nor ``module``'s."""
     found = None

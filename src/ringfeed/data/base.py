@@ -266,10 +266,6 @@ class Source(ABC):
         """Say which samples some workers are at."""
         return f"dataset[i] (i = {', '.join(map(str, indices))})" if indices else "dataset[i]"
 
-    def in_users_words(self, text: str) -> str:
-        """Return a text about what is sent to workers, with the names that the user knows."""
-        return text
-
     # ---- in a worker ----
 
     def users_own(self, dataset: Any) -> Any:

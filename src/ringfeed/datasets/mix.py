@@ -13,6 +13,7 @@ import numpy as np
 
 from ringfeed._checks import error_of, reworded
 from ringfeed._classes import is_iterable
+from ringfeed._failure import is_raised_here
 from ringfeed.data.base import Source
 from ringfeed.data.rows import Rows
 from ringfeed.datasets.members import Members, Places
@@ -297,7 +298,8 @@ def _named(number: int, *kinds: type[Exception]) -> Iterator[None]:
         yield
     except kinds as error:
         text, own = str(error), f"dataset {number}"
-        error.args = (f"{own}{text[len('dataset') :]}" if text.startswith("dataset[") else f"{own}: {text}",)
+        is_of_sample = text.startswith("dataset[") and is_raised_here(error)  # and no text of the user's
+        error.args = (f"{own}{text[len('dataset') :]}" if is_of_sample else f"{own}: {text}",)
         raise
 
 
@@ -306,9 +308,10 @@ def _check_alike(first: Spec, other: Spec, number: int) -> None:
     try:
         arrays = first.flatten(other.tree, 0)
     except SpecError as error:
-        text = str(error).rpartition("; ")[0].replace("dataset[0]", f"dataset {number}[0]", 1)
-        text = text.replace("of type Array", "an array")
-        raise SpecError(f"{text} as in dataset 0; {_ALIKE}") from None
+        where, got, expected, _ = vars(error)["parts"]
+        got = "is an array" if got == "is of type Array" else got
+        where = f"dataset {number}{where.removeprefix('dataset')}"
+        raise error_of(where, got, f"{expected} as in dataset 0", _ALIKE) from None
     for leaf, array in zip(first.leaves, arrays, strict=True):
         where = f"dataset {number}[0]: {leaf.path}"
         if not isinstance(array, Array):

@@ -290,10 +290,6 @@ class PackSource(SampleSource):
         """Return the user's dataset in what was sent to a worker."""
         return dataset.dataset.columns if isinstance(dataset.dataset, Rows) else dataset.dataset
 
-    def in_users_words(self, text: str) -> str:
-        """Return a text about what is sent to workers, with the names that the user knows."""
-        return super().in_users_words(text.replace("dataset.dataset", "dataset"))
-
     # ---- in words ----
 
     def settle(self, lease: Lease, rows: int, epoch: Any) -> Delivery:

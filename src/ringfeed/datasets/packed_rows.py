@@ -32,6 +32,8 @@ _RETURN = "return an array of one row an element, a list of numbers, or a dict o
 class PackedRows:
     """The rows as workers have them, of the seed and the epoch that the thread's context says."""
 
+    holds_dataset = True  # see `unpicklable.users_path`
+
     def __init__(self, dataset: Any, packing: Packing, max_length: int, *, has_extras: bool, reseeds: bool) -> None:
         self.dataset = dataset
         self.mixes = False

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ringfeed._process import Finalizer, Worker
 from ringfeed._units import show_bytes
 from ringfeed.engine.plan import plan_for
-from ringfeed.errors import RingfeedError, ShipError
+from ringfeed.errors import RingfeedError
 from ringfeed.monitor.free_memory import check_free
 from ringfeed.system.machine import check_futex
 from ringfeed.transport.shared_dataset import pack, to_shared_memory
@@ -40,11 +40,7 @@ class Sending:
         self._packed = self._pack(weigh=True) if self._packs else None
 
     def _pack(self, *, weigh: bool) -> DatasetPickle:
-        try:
-            return pack(self._source.dataset, weigh=weigh)
-        except ShipError as error:
-            error.args = (self._source.in_users_words(str(error)),)
-            raise
+        return pack(self._source.dataset, weigh=weigh)
 
     def learn(self, make_sampler: Callable[[], Sampler]) -> Sampler:
         """Return the order, and have the source learn what a sample is.
@@ -115,7 +111,7 @@ class Sending:
             return plan
         from ringfeed.transport.object_size import advice  # noqa: PLC0415 - as above
 
-        return replace(plan, advice=self._source.in_users_words(advice(self._source.dataset)))
+        return replace(plan, advice=advice(self._source.dataset))
 
     def begin_to_launch(self) -> Launcher | None:
         """Have a forkserver import what the workers need while the user's program goes on."""

@@ -62,6 +62,8 @@ class ObjectBatches:
     ``first`` is its first batch that is not None. ``sends``: whether worker processes read it, and not threads.
     """
 
+    holds_dataset = True  # see `unpicklable.users_path`
+
     def __init__(self, dataset: Any, first: Any, *, sends: bool) -> None:
         """Measure the pickle of the first batch."""
         self.dataset = dataset

@@ -12,8 +12,7 @@ _said: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
 
 def first_line(why: Exception) -> str:
     """Return the first line of what an error says."""
-    text = str(why).partition("\n")[0].replace("dataset.dataset", "dataset")
-    return text or type(why).__name__
+    return str(why).partition("\n")[0] or type(why).__name__
 
 
 def say(loader: Any, what: str, level: int) -> None:

@@ -63,6 +63,8 @@ class Samples(WatchedSamples):
     draws, that one is read again, seeded.
     """
 
+    holds_dataset = True  # see `unpicklable.users_path`
+
     def __init__(self, dataset: Any, start: WorkerStart) -> None:
         self.dataset = dataset
         self.start = start
@@ -117,6 +119,8 @@ class Samples(WatchedSamples):
 
 class Copy:
     """One worker's copy of an IterableDataset, which finds its part of the data by ``get_worker_info()``."""
+
+    holds_dataset = True  # as above
 
     def __init__(self, dataset: Any, number: int, start: WorkerStart) -> None:
         self.dataset = dataset

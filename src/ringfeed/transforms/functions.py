@@ -91,6 +91,8 @@ def of_one(function: Any) -> Callable[[Any], Any]:
 class Composed:
     """A dataset and the functions, as they are sent to the workers."""
 
+    holds_dataset = True  # see `unpicklable.users_path`
+
     def __init__(self, dataset: Any, functions: Functions) -> None:
         self.dataset = dataset
         self.functions = functions

@@ -158,11 +158,6 @@ class TransformSource(WrappedSource):
         if self.in_place:
             _refuse_cast(self.spec)
 
-    def in_users_words(self, text: str) -> str:
-        """Return a text without the name of what holds the dataset and the functions."""
-        text = text.replace("dataset.functions.", "").replace("dataset.dataset", "dataset")
-        return super().in_users_words(text)
-
     def users_own(self, dataset: Any) -> Any:
         """Return the user's dataset in what was sent to a worker."""
         return super().users_own(dataset.dataset)

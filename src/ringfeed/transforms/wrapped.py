@@ -132,10 +132,6 @@ class WrappedSource(Source):
         """Say which samples some workers are at."""
         return self.inner.describe_all(indices)
 
-    def in_users_words(self, text: str) -> str:
-        """Return a text about what is sent to workers, with the names that the user knows."""
-        return self.inner.in_users_words(text)
-
     def users_own(self, dataset: Any) -> Any:
         """Return the user's dataset in what was sent to a worker."""
         return self.inner.users_own(dataset)

@@ -16,6 +16,7 @@ import numpy as np
 
 from ringfeed._units import show_bytes
 from ringfeed.transport import arrays as _buffers
+from ringfeed.transport.unpicklable import users_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -80,10 +81,11 @@ def _in_band(array: np.ndarray[Any, Any]) -> int:
 
 def advice(dataset: object) -> str:
     """Name the largest list in a dataset, where that is large, and say how workers could share it; "" otherwise."""
-    found = [(_about(items), path, items) for path, items in _lists(dataset, "dataset", DEEPEST)]
-    size, path, items = max(found, key=lambda one: one[0], default=(0, "", ()))
+    found = [(_about(items), labels, items) for labels, items in _lists(dataset, (), DEEPEST)]
+    size, labels, items = max(found, key=lambda one: one[0], default=(0, (), ()))
     if size < LARGE:
         return ""
+    path = users_path(dataset, "dataset", labels)
     kind = "an object array" if isinstance(items, np.ndarray) else f"a {type(items).__name__}"
     return (
         f"{path}, {kind} of {len(items):,} items, is some {show_bytes(size)} in each worker that "
@@ -91,21 +93,21 @@ def advice(dataset: object) -> str:
     )
 
 
-def _lists(obj: object, path: str, depth: int) -> Iterator[tuple[str, Sequence[object]]]:
-    """Yield the long lists among the attributes of an object and the columns of a dict, each with its path.
+def _lists(obj: object, labels: tuple[str, ...], depth: int) -> Iterator[tuple[tuple[str, ...], Sequence[object]]]:
+    """Yield the long lists among the attributes of an object and the columns of a dict, each with the way to it.
 
     Arrays of objects are such lists, too: a column of strings in pandas is one.
     """
     is_array = type(obj) is np.ndarray and obj.dtype.hasobject and obj.ndim == 1
     if (is_array or type(obj) in (list, tuple)) and len(cast("Sequence[object]", obj)) >= LONG:
-        yield path, cast("Sequence[object]", obj)
+        yield labels, cast("Sequence[object]", obj)
         return
     if not depth or isinstance(obj, type | ModuleType):
         return
     held = {f"[{key!r}]": value for key, value in obj.items()} if type(obj) is dict and len(obj) <= COLUMNS else {}
     held |= {f".{name}": value for name, value in getattr(obj, "__dict__", {}).items()}
     for name, value in held.items():
-        yield from _lists(value, f"{path}{name}", depth - 1)
+        yield from _lists(value, (*labels, name), depth - 1)
 
 
 def _about(items: Sequence[object]) -> int:

@@ -15,7 +15,7 @@ from ringfeed._classes import root_of
 from ringfeed.errors import ShipError
 from ringfeed.transport import unpicklable
 from ringfeed.transport.pickler import failure
-from ringfeed.transport.references import walk, written
+from ringfeed.transport.references import labels, walk
 
 _CONNECTIONS = {
     *("h5py", "netCDF4", "tables", "lmdb", "rasterio", "sqlite3", "duckdb", "_duckdb", "psycopg", "psycopg2"),
@@ -33,7 +33,7 @@ def refuse_to_share(dataset: object, name: str = "dataset") -> None:
     """
     for steps, held in walk(dataset):
         if _is_shared(held):
-            where = name + written(steps)
+            where = unpicklable.users_path(dataset, name, labels(steps))
             message = (
                 f"{where} is {unpicklable.words(held)}, and forked workers would share it with this process, its "
                 f"position too; open it on first use in __getitem__, in the worker, and close it here, or use "

@@ -80,7 +80,12 @@ def _held(obj: Any) -> Iterator[tuple[Step, Any]]:
 
 def written(steps: tuple[Step, ...]) -> str:
     """Return the way to an object as code has it."""
-    return unpicklable.joined(_shown(*step) for step in steps)
+    return unpicklable.joined(labels(steps))
+
+
+def labels(steps: tuple[Step, ...]) -> Iterator[str]:
+    """Yield the steps to an object as code has them."""
+    return (_shown(*step) for step in steps)
 
 
 def _shown(how: str, name: object) -> str:

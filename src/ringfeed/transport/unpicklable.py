@@ -62,7 +62,7 @@ def explain(obj: object, name: str, error: Exception) -> str:
         )
     labels, culprit, holder = _Search().from_root(obj)
     reason = failure(culprit) or error
-    where = name + joined(labels)
+    where = users_path(obj, name, labels)
     way_out = _WAYS_OUT
     if _full_name(culprit) == _SAMPLER:
         way_out = "leave it out in __getstate__, and use it in this process"
@@ -79,6 +79,22 @@ def _is_of_keras(kind: type) -> bool:
 
 def _full_name(culprit: object) -> str:
     return f"{module_of(type(culprit))}.{type(culprit).__qualname__}".lstrip(".")
+
+
+def users_path(root: Any, name: str, labels: Iterable[str]) -> str:
+    """Join the path to a part of what is sent to workers, without what ringfeed puts around the user's own."""
+    steps = [*labels]
+    while steps and getattr(type(root), "holds_dataset", False):
+        if steps[0] == ".functions":
+            names = root.functions._fields
+            numbered = {f"[{number}]": f".{one}" for number, one in enumerate(names)}  # a NamedTuple is a tuple, too
+            own = steps[1:] and [numbered.get(steps[1], steps[1]), *steps[2:]]
+            return joined(own).removeprefix(".") or name
+        if steps[0] != ".dataset":
+            break
+        root = root.dataset
+        del steps[0]
+    return name + joined(steps)
 
 
 def joined(labels: Iterable[str]) -> str:
