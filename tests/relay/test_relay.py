@@ -17,7 +17,7 @@ import pytest
 import ringfeed
 from ringfeed import Loader, ShipError, StallError, WorkerError
 from ringfeed.relay import store as stores
-from watching import PATIENCE_S, inside, lose_patience, pids, pool_of, wait_until, while_it_waits
+from watching import FORK_HINT, PATIENCE_S, inside, lose_patience, pids, pool_of, wait_until, while_it_waits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -426,8 +426,8 @@ def test_a_reader_that_is_stuck_is_shown() -> None:
     with pytest.raises(StallError) as caught:
         next(batches)
     first, *lines = str(caught.value).splitlines()
-    assert first.startswith(
-        "no batch for 1 s: 1 of 4 workers inside element 17 of the iterable; raise timeout_s or look"
+    assert first == (
+        "no batch for 1 s: 1 of 4 workers inside element 17 of the iterable; raise timeout_s or look there" + FORK_HINT
     )
     stuck = [line for line in lines if line.startswith("worker ") and " inside " in line]
     assert len(stuck) == 1

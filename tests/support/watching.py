@@ -17,6 +17,12 @@ if TYPE_CHECKING:
     import ringfeed
 
 PATIENCE_S = 120.0
+FORK_HINT = (
+    ", or give start_method='forkserver', with ringfeed.torch multiprocessing_context='forkserver': a forked worker "
+    "lacks the threads that libraries such as polars and tensorstore have started here, and a call that waits for them "
+    "never ends"
+)
+"""What a StallError says more where workers are forked from this process."""
 
 
 def pool_of(loader: ringfeed.Loader) -> Any:
