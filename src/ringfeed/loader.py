@@ -500,6 +500,7 @@ class Loader(Generic[Batch_co]):
             source=runner.source,
             slots=self._slots,
             epoch=self._begin_epoch,
+            prepare=runner.prepare,
             give_back=runner.give_back,
             attach=runner.attach,
             has_more=runner.has_more,

@@ -38,7 +38,7 @@ MAX_ROWS = 2**32 - 1  # of a batch: the shared memory counts them in 32 bits
 
 _T = TypeVar("_T")
 Bars = list[tuple[int, int]]  # epoch and index of each element that ended all workers that read it
-_HOOKS = ("on_epoch_begin", "on_epoch_end")
+HOOKS = ("on_epoch_begin", "on_epoch_end")
 _EMPTY = ("PyDataset", "Sequence")  # Keras' classes whose hooks do nothing
 _CONSUMERS_OWN = frozenset(("given", "dataset", "terms", "hooks", "order", "iterables", "element_kind", "elements"))
 
@@ -75,7 +75,7 @@ class Source(ABC):
         self.seed, self.reseed = terms.seed, terms.reseed
         self.whole = terms.batch_size is None  # one index is a whole batch
         self.indices = terms.batch_size or 1  # of a batch
-        self.hooks = frozenset(name for name in _HOOKS if _does_something(type(given), name))
+        self.hooks = frozenset(name for name in HOOKS if _does_something(type(given), name))
         self.has_hooks = bool(self.hooks)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -75,6 +75,7 @@ class EpochRunner:
         self.unfinished: Callable[[], None] | None = None
         """Plans the rest of the epoch under way anew, where Ctrl-C has kept what began to do so from its end."""
         self._superseded = _BY_NEWER  # why older iterators have had their time
+        self._prepared: dict[str, Any] | None = None  # what hooks had done ahead of the next epoch, whose own has run
         self._ended = 0  # the epoch id of the last iterator that came to its end
         self._is_resting = False  # no iterator is under way
         self._closed = False
@@ -100,12 +101,7 @@ class EpochRunner:
     def _begin(self, build: BuildBatch | None, keeps: object, *, wait_for_slots: bool) -> BatchIterator:
         self._is_resting = False
         self._supersede(_BY_NEWER)  # before the hook, which may raise: C code does not look at the id here
-        if self._hooks.restore(self.position.next.hooks):
-            self._renew_order()
-        if (place := self.position.next).check is not None:
-            self.position.next = place.check(place)
-        hooks = self._hooks.now()
-        self._run_hook("on_epoch_begin")
+        hooks, self._prepared = self._prepare(), None
         self._check_open()  # the hook may have closed it, or another thread
         if self.engine is not None and (self.engine.pool.failure is not None or self._sent_seed != self.source.seed):
             self.stop_engine()  # start afresh
@@ -127,6 +123,29 @@ class EpochRunner:
         intake = engine.intake
         return BatchIterator(self, intake, self.epoch_id, progress, build, wait_for_slots=wait_for_slots, keeps=keeps)
 
+    def prepare(self) -> None:
+        """Run what comes ahead of the next epoch now, for a caller who is to know its length before it begins."""
+        self._check_open()
+        place = self.position.next
+        try:
+            with self.lock:
+                self._prepared = self._prepare()
+        except BaseException:  # as in `begin`
+            self.position.next = place
+            raise
+
+    def _prepare(self) -> dict[str, Any] | None:
+        """Have the dataset be that of the next epoch; return what hooks had done to it ahead of that."""
+        if self._prepared is not None:
+            return self._prepared
+        if self._hooks.restore(self.position.next.hooks):
+            self._renew_order()
+        if (place := self.position.next).check is not None:
+            self.position.next = place.check(place)
+        hooks = self._hooks.now()
+        self._run_hook("on_epoch_begin")
+        return hooks
+
     def _supersede(self, why: str) -> None:
         """Have no iterator that there is go on, but for the newest that is yet to be made."""
         self.epoch_id += 1
@@ -140,6 +159,7 @@ class EpochRunner:
             return  # a forked child, where nothing begins
         with self.lock:
             self.position.go_to(place)
+            self._prepared = None
             self._supersede(_BY_STATE)
 
     def _update(self, engine: Engine) -> None:

@@ -113,6 +113,7 @@ class BatchStream:
     epoch: begins the next epoch, whose batches ``build`` makes: ``epoch(build, wait_for_slots=False)``. Older iterators
         raise SupersededError. ``wait_for_slots``: where views hold every slot, wait for one up to ``timeout_s``,
         instead of one second: for frameworks that let go of their views by themselves.
+    prepare: runs the hook of the next epoch now, so that its length is known before it begins.
     give_back: makes the next epoch the one of this id again, from where it began; unless another was asked for since.
     attach: has C code take the newest iterator's batches from a feed.
     has_more: whether the newest iterator has batches that are not taken, or may have.
@@ -127,6 +128,7 @@ class BatchStream:
     source: Source
     slots: DeviceSlots
     epoch: Callable[..., BatchIterator]
+    prepare: Callable[[], None]
     give_back: Callable[[int], None]
     attach: Callable[[Feed], None]
     has_more: Callable[[], bool]

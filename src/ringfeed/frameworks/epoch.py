@@ -47,6 +47,7 @@ class Epoch:
         """Begin now, where the first ``next()`` has not."""
         if self._batches is None:
             self._choose()
+            self._stream.prepare()
             left = self._stream.position.left()
             self._batches = self._stream.epoch(self._build, wait_for_slots=True)
             self._note(self._batches.count_alone())

@@ -12,15 +12,17 @@ import keras
 
 from ringfeed.errors import StateError
 from ringfeed.frameworks.keras.caller import caller, owner
+from ringfeed.frameworks.keras.fit_position import begins_loader
 from ringfeed.keras.backup_file import Backup, BackupDirectory
-from ringfeed.keras.fit_run import FitRun, place_in
+from ringfeed.keras.fit_run import FitRun, check_facts, place_in
 from ringfeed.keras.training_state import (
+    DrawingFrom,
     arrays_of,
     assign,
     build,
+    check_random_states,
     check_variables,
     describe,
-    drawing_from,
     random_states,
     set_random_states,
 )
@@ -48,8 +50,8 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]  # keras
       as in a whole one, and all later epochs are whole; and the number of the next epoch of the validation data.
 
     The data is ``loader.to_keras()``, `ringfeed.keras.feed`, or any PyDataset under `ringfeed.keras.install`. Hooks of
-    a PyDataset are run again, once for each epoch that is over, unless it has ``state_dict()`` and
-    ``load_state_dict(state)`` of its own, whose state is JSON.
+    a PyDataset are run again, as often as they have run, for ``timeout_s`` of the feed at most, unless it has
+    ``state_dict()`` and ``load_state_dict(state)`` of its own, whose state is JSON.
 
     backup_dir: a directory of the local file system, one for each `fit`, which has it for itself: a second one is
         refused as long as the first runs.
@@ -110,22 +112,20 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]  # keras
         self._unsaved, self._resumed, self._validation_epoch = 0, None, None
         self._random = dict.fromkeys(("start", "epoch"), random_states())
         self._directory.lock(self._fit.is_running)
-        backup = self._directory.read()
+        backup = self._directory.read(self._check)
         if backup is not None:
-            self._check(backup)
             self._restore(backup)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002 - see above
         """Go on amid an epoch, or note how a whole one begins."""
         fit, backup = self._fit, self._resumed
         self.model._initial_epoch = None  # noqa: SLF001 - `fit` has read it; the next `fit` begins at its own
-        fit.epoch, fit.step = epoch, 0
+        fit.begin(epoch, 0 if backup is None else backup.facts["step"])
         if backup is not None:
             self._resumed = None
-            fit.step = backup.facts["step"]
             assign(self.model, backup.arrays)  # other callbacks, and Keras, have begun this epoch a second time
             set_random_states(self._random["epoch"])
-        elif fit.begins_loader:
+        elif begins_loader(fit.iterator):
             self._random["epoch"] = random_states()
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002 - see above
@@ -186,13 +186,14 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]  # keras
     # ---- and in ----
 
     def _check(self, backup: Backup) -> None:
-        """Refuse a backup that this `fit` cannot go on from."""
+        """Refuse a backup that this `fit` cannot go on from; KeyError and the like for what no backup holds."""
         facts, path, fit = backup.facts, str(backup.path), self._fit
         if facts["backend"] != keras.backend.backend():
             raise StateError(
                 f"the backup {path!r} was made on the backend {facts['backend']}, and this is "
                 f"{keras.backend.backend()}; set KERAS_BACKEND={facts['backend']}, or delete it"
             )
+        check_facts(facts)
         if facts["epoch"] < fit.initial_epoch:
             raise StateError(
                 f"the backup {path!r} is of epoch {facts['epoch']}, and fit(initial_epoch={fit.initial_epoch}) begins "
@@ -203,11 +204,12 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]  # keras
                 f"the backup {path!r} is of a dataset that ran over ringfeed, and now it is left to Keras; the logger "
                 f"ringfeed.keras says why"
             )
+        check_random_states(facts["random"])
+        build(self.model, fit.iterator)
+        check_variables(self.model, facts["variables"], backup.path)
 
     def _restore(self, backup: Backup) -> None:
         facts, model, fit = backup.facts, self.model, self._fit
-        build(model, fit.iterator)
-        check_variables(model, facts["variables"], backup.path)
         states = facts["random"]
         self._random = {name: states[name] for name in self._random}
         set_random_states(states["start"])  # what hooks draw from while they are run again
@@ -216,7 +218,7 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]  # keras
             if facts["step"]:  # the hooks that begin the epoch have drawn, as they had before the backup
                 set_random_states(states["now"])
 
-        fit.restore(facts, drawing_from(states["epoch"]), ready)
+        fit.restore(facts, DrawingFrom(states["epoch"]), ready)
         assign(model, backup.arrays)
         set_random_states(states["now"])
         self._validation_epoch, self._validation_seed = facts["validation_epoch"], facts["validation_seed"]

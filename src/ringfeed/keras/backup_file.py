@@ -131,14 +131,18 @@ class BackupDirectory:
 
     # ---- and in ----
 
-    def read(self) -> Backup | None:
-        """Return the newest backup that is whole; None where there is none, StateError where none is whole."""
+    def read(self, check: Callable[[Backup], None] = lambda _backup: None) -> Backup | None:
+        """Return the newest backup that is whole; None where there is none, StateError where none is whole.
+
+        ``check`` raises StateError for one that is of something else, and any other error for a damaged one.
+        """
         paths = [path for path in (self.path / LATEST, self.path / PREVIOUS) if path.exists()]
         if not paths:
             self._refuse_keras()
         for number, path in enumerate(paths):
             try:
-                return _load(path)
+                backup = _load(path)
+                check(backup)
             except StateError:
                 raise
             except Exception as error:
@@ -147,6 +151,8 @@ class BackupDirectory:
                     advice = f"delete {str(self.path)!r} to begin anew, and give double_checkpoint=True to keep two"
                     raise StateError(f"{message}; {advice}") from error
                 warnings.warn(f"{message}; going on from the one before it", stacklevel=2)
+            else:
+                return backup
         return None
 
     def _refuse_keras(self) -> None:

@@ -202,13 +202,17 @@ class RingAdapter(PyDatasetAdapter):  # type: ignore[misc]  # keras has no types
         """Run the dataset's hook, as Keras does."""
         super().on_epoch_begin()
         feed = self._feed
-        if feed is not None and (feed.has_hooks or feed.has_processes):  # Keras forks processes now
+        if feed is None:
+            return
+        feed.hooks.count("on_epoch_begin")
+        if feed.has_hooks or feed.has_processes:  # Keras forks processes now
             feed.reload()
 
     def on_epoch_end(self) -> None:
         """Run the dataset's hook, as Keras does."""
         super().on_epoch_end()
         if self._feed is not None and self._feed.has_hooks:
+            self._feed.hooks.count("on_epoch_end")
             self._feed.reload()
 
 

@@ -35,6 +35,7 @@ class FitRun:
         self.epoch = 0
         self.step = 0
         """The batches of Keras' epoch that were trained on."""
+        self._ahead: dict[str, Any] | None = None  # what hooks had done to the dataset ahead of this epoch's own
         self._trained = 0  # those of the loader's, which may go on over several of Keras'
         self._begun = self.place.begun if self.place else 0
 
@@ -54,11 +55,11 @@ class FitRun:
         found: DatasetFeed | None = getattr(self._adapter, "dataset_feed", None)
         return found
 
-    @property
-    def begins_loader(self) -> bool:
-        """Whether the loader begins an epoch with the one of Keras that begins, and does not go on with one."""
-        iterator = self.iterator  # what Keras itself asks, and has no public name for
-        return iterator.steps_per_epoch is None or iterator._current_iterator is None or not iterator._steps_seen  # noqa: SLF001
+    def begin(self, epoch: int, step: int) -> None:
+        """Note that an epoch of Keras begins, with this step; the hooks of the dataset run next."""
+        self.epoch, self.step = epoch, step
+        feed = self.feed
+        self._ahead = feed.state() if feed is not None and feed.hooks.has_begin else None
 
     def count(self, step: int) -> int:
         """Count what was trained on up to a step; return how many batches that is."""
@@ -78,7 +79,9 @@ class FitRun:
     def loader_facts(self, step: int) -> dict[str, Any]:
         """Return what `restore` needs; ``step``: of the Keras epoch to go on with, 0 for the next one."""
         place, feed = self.place, self.feed
-        facts = {"dataset": None if feed is None else feed.state(), "loader": None, "batches": 0}
+        facts: dict[str, Any] = {"loader": None, "batches": 0, "hooks": None}
+        if feed is not None:
+            facts["hooks"] = self._ahead if step and self._ahead is not None else feed.state()
         facts["epoch_numbers"] = getattr(self._adapter, "epoch_numbers", None)
         if place is None:
             return facts
@@ -91,7 +94,7 @@ class FitRun:
         place, feed = self.place, self.feed
         self.first_epoch = facts["first_epoch"]
         if feed is not None:
-            feed.restore(facts["dataset"], facts["epoch"] - facts["first_epoch"])
+            feed.hooks.restore(facts["hooks"] if "hooks" in facts else _older_hooks(facts, feed))
         amid = facts["batches"] > 0
         numbers = facts.get("epoch_numbers")  # older backups have none
         if numbers is not None:
@@ -101,6 +104,30 @@ class FitRun:
         place.restore(facts["loader"], facts["batches"], around if amid else nullcontext())
         if amid:
             go_on(self.iterator, facts["step"], facts["batches"], ready)
+
+
+def check_facts(facts: dict[str, Any]) -> None:
+    """Raise some error for facts that no backup has: of where the training, its data and hooks were."""
+    hooks = facts["hooks"] if "hooks" in facts else {"dataset": facts["dataset"]}
+    counts = [facts[name] for name in ("epoch", "step", "first_epoch", "batches")]
+    counts += facts.get("epoch_numbers") or ()
+    counts += [] if facts["validation_epoch"] is None else [facts["validation_epoch"]]
+    if hooks is not None and "dataset" not in hooks:
+        # One less than none is where on_epoch_end has run alone.
+        more = (count for at, extra in hooks.get("broken_off", ()) for count in (at, extra + 1))
+        counts += [hooks["hooks"], *more]
+    others = {"is_over": bool, "loader": dict | None, "validation_seed": int | None}
+    wrong = [name for name, kind in others.items() if not isinstance(facts[name], kind)]
+    if wrong or not all(type(count) is int and count >= 0 for count in counts):
+        message = f"{wrong[0]} is {facts[wrong[0]]!r}" if wrong else f"counts of {counts}"
+        raise ValueError(message)
+
+
+def _older_hooks(facts: dict[str, Any], feed: DatasetFeed) -> dict[str, Any]:
+    """Return what hooks had done, of a backup that says how many epochs are over, and no more."""
+    if facts["dataset"] is not None:
+        return {"dataset": facts["dataset"]}
+    return {"hooks": feed.hooks.ended + facts["epoch"] - facts["first_epoch"]}
 
 
 def place_in(iterator: EpochIterator) -> Place | None:

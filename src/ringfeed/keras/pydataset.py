@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from ringfeed.data.batches import batches_in
+from ringfeed.data.base import HOOKS
+from ringfeed.data.batches import BatchSource, batches_in
 from ringfeed.datasets.passes import Passes, PassOrder
 from ringfeed.errors import RingfeedError, SpecError, WorkerError
 from ringfeed.keras.objects import ObjectBatches, holds_objects
 from ringfeed.loader import Loader, runner_of, stream_of
+from ringfeed.resume.hooks import Hooks, has_state
 from ringfeed.transport.copied import of_copy
 
 if TYPE_CHECKING:
@@ -67,7 +69,13 @@ class DatasetFeed:
         self._order = PassOrder(count, draw, begin, shuffle=settings.get("shuffle", False))
         self.loader = Loader(Passes(dataset, self._order), batch_size=None, **settings)
         self._stream, self._runner = stream_of(self.loader), runner_of(self.loader)
-        self.has_hooks = self._runner.source.has_hooks
+        hooked = _HookedBatches(dataset, dataset, self._runner.source.terms)
+        hooked.order = self._order
+        # Keras calls what an object has of its own, too.
+        hooked.hooks |= {name for name in HOOKS if callable(getattr(dataset, "__dict__", {}).get(name))}
+        self.has_hooks = bool(hooked.hooks)
+        self.hooks = Hooks(hooked, self.loader.timeout_s)
+        """Counts the hooks, which Keras runs."""
         self._error: RingfeedError | None = None  # of what a hook has changed
         self._rest_at: int | None = None  # where the pass goes on, while what was planned of it is withdrawn
         self._failed_at: int | None = None
@@ -109,6 +117,7 @@ class DatasetFeed:
         hook = getattr(self.dataset, name, None)
         if hook is not None:
             hook()
+        self.hooks.count(name)
         if self.has_hooks or name == "on_epoch_begin":  # callbacks have run since the last epoch
             self.reload()
 
@@ -161,29 +170,19 @@ class DatasetFeed:
         engine.begin(order.now, now.begun.epoch, runner.epoch_id, now.progress, pure=order.pure, done=done)
         runner.unfinished = None
 
-    def state(self) -> Any:
-        """Return what the dataset's own ``state_dict()`` says, for JSON; None where it has none."""
-        if not all(callable(getattr(self.dataset, name, None)) for name in ("state_dict", "load_state_dict")):
-            return None
+    def state(self) -> dict[str, Any] | None:
+        """Return what hooks have done to the dataset: its own state, for JSON, or how often they have run."""
+        if not has_state(self.dataset):
+            return self.hooks.now()
         state = self.dataset.state_dict()
         try:
-            return json.loads(json.dumps(state))  # which the dataset may go on changing
+            return {"dataset": json.loads(json.dumps(state))}  # which the dataset may go on changing
         except TypeError as error:
             message = (
                 f"state_dict() of the dataset (a {type(self.dataset).__name__}) holds what JSON has not ({error}); "
                 f"return numbers, strings, lists and dicts of them"
             )
             raise TypeError(message) from None
-
-    def restore(self, state: Any, epochs: int) -> None:
-        """Have the dataset be as it was after so many epochs: by its own state, or by running its hooks once more."""
-        if state is not None:
-            self.dataset.load_state_dict(state)
-            return
-        for epoch in range(epochs):
-            self.run_hook("on_epoch_begin")
-            self._order.epoch(epoch)  # what it draws, hooks may draw from, too
-            self.run_hook("on_epoch_end")
 
     def take(self, batches: BatchIterator) -> Any:
         """Take the next batch of a pass, and remember where it failed."""
@@ -208,6 +207,16 @@ class DatasetFeed:
     def close(self) -> None:
         """End the workers and give the memory back."""
         self.loader.close()
+
+
+class _HookedBatches(BatchSource):
+    """A Keras dataset, whose hooks are run once more with all that they draw from."""
+
+    def run_hook(self, name: str) -> bool:
+        """Call a hook, if the dataset has it; the order of an epoch is drawn ahead of its end."""
+        if name == "on_epoch_end":
+            self.order.epoch(0)  # orders that are drawn from global random numbers are of no number
+        return super().run_hook(name)
 
 
 class RingPass:

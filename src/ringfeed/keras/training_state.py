@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import sys
 import warnings
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -128,15 +127,32 @@ def set_random_states(states: dict[str, Any]) -> None:
             torch.cuda.set_rng_state_all([_as_tensor(torch, state) for state in states["cuda"]])
 
 
-@contextmanager
-def drawing_from(states: dict[str, Any]) -> Iterator[None]:
-    """Have what runs inside draw from these, and what comes after from where it was."""
+def check_random_states(states: dict[str, Any]) -> None:
+    """Raise some error for what no random numbers can go on from; nothing is changed."""
     before = random_states()
-    set_random_states(states)
     try:
-        yield
+        for name in ("start", "epoch", "now"):
+            set_random_states(states[name])
     finally:
         set_random_states(before)
+
+
+class DrawingFrom:
+    """Has what runs inside draw from these states, from where the last such part ended; all else from where it was."""
+
+    def __init__(self, states: dict[str, Any]) -> None:
+        """Draw nothing yet."""
+        self._inside = states
+
+    def __enter__(self) -> None:
+        """Begin, or go on."""
+        self._outside = random_states()
+        set_random_states(self._inside)
+
+    def __exit__(self, *unused: object) -> None:
+        """Keep where it ended."""
+        self._inside = random_states()
+        set_random_states(self._outside)
 
 
 def _without_arrays(state: Any) -> Any:

@@ -25,22 +25,38 @@ class Hooks:
         self._timeout_s = timeout_s
         self._ended = 0  # epochs whose hooks have run
         self._begun = 0  # epochs since, of which on_epoch_begin has run alone
-        self._broken_off: dict[int, int] = {}  # the same of epochs that others came after, by those ended before
+        # How often on_epoch_begin has run more than on_epoch_end, by the epochs that had ended before. Less: Keras runs
+        # on_epoch_end ahead of each fit.
+        self._broken_off: dict[int, int] = {}
 
     def __bool__(self) -> bool:
         """Whether the dataset has any."""
         return bool(self._source.hooks)
 
+    @property
+    def has_begin(self) -> bool:
+        """Whether the dataset has on_epoch_begin."""
+        return "on_epoch_begin" in self._source.hooks
+
+    @property
+    def ended(self) -> int:
+        """How many epochs have ended."""
+        return self._ended
+
     def run(self, name: str) -> bool:
         """Call a hook of the dataset, if it has it."""
         changed = self._source.run_hook(name)
-        if name == "on_epoch_begin":
-            self._begun += name in self._source.hooks
-        else:
-            if self._begun > 1:
-                self._broken_off[self._ended] = self._begun - 1
-            self._ended, self._begun = self._ended + 1, 0
+        self.count(name)
         return changed
+
+    def count(self, name: str) -> None:
+        """Count a hook that has run."""
+        if name == "on_epoch_begin":
+            self._begun += self.has_begin
+            return
+        if self.has_begin and self._begun != 1:
+            self._broken_off[self._ended] = self._begun - 1
+        self._ended, self._begun = self._ended + 1, 0
 
     def now(self) -> dict[str, Any] | None:
         """Return what they have done to the dataset ahead of the next epoch; None without hooks.
@@ -50,7 +66,7 @@ class Hooks:
         dataset = self._source.given
         if not self:
             return None
-        if _has_state(dataset):
+        if has_state(dataset):
             return {"dataset": copied(dataset.state_dict())}
         broken_off = [*self._broken_off.items(), *([(self._ended, self._begun)] if self._begun else [])]
         return {"hooks": self._ended} | ({"broken_off": [[*one] for one in broken_off]} if broken_off else {})
@@ -74,6 +90,7 @@ class Hooks:
             raise StateError(message)
         for at, count in broken_off.items():
             if at < self._ended and (here := self._broken_off.get(at, 0)) < count:
+                here = max(here, 0)
                 message = (
                     f"after {at} epochs {here} were broken off of this dataset's, and the state is of {count}; {anew}"
                 )
@@ -82,9 +99,8 @@ class Hooks:
     def _run_again(self, ended: int, broken_off: dict[int, int]) -> bool:
         changed, since_s = False, clock()
         told = Replay("the hooks of the dataset run", _REMEDY)
-        begins = "on_epoch_begin" in self._source.hooks
         while True:
-            left = broken_off.get(self._ended, 0) + (self._ended < ended) - self._begun if begins else 0
+            left = broken_off.get(self._ended, 0) + (self._ended < ended) - self._begun if self.has_begin else 0
             if left <= 0 and self._ended == ended:
                 return changed
             told.note(self._ended, ended)
@@ -100,5 +116,6 @@ class Hooks:
             raise StateError(message)
 
 
-def _has_state(dataset: Any) -> bool:
+def has_state(dataset: Any) -> bool:
+    """Whether a dataset says itself what has become of it."""
     return all(callable(getattr(dataset, name, None)) for name in ("state_dict", "load_state_dict"))

@@ -6,8 +6,10 @@ Here a fit ends by an exception, in this process; `test_keras_kills` has SIGKILL
 from __future__ import annotations
 
 import contextlib
+import functools
+import json
 import zipfile
-from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -53,6 +55,27 @@ class WithState(Few):
         self.rows = np.asarray(state)
 
 
+class WithBegin(WithState):
+    """The same with a hook that Keras runs again when it goes on amid an epoch."""
+
+    def on_epoch_begin(self) -> None:
+        self.rows = np.roll(self.rows, 3)
+
+
+class Hooked(Few):
+    """Keeps which of its hooks have run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ran: list[str] = []
+
+    def on_epoch_begin(self) -> None:
+        self.ran.append("begin")
+
+    def on_epoch_end(self) -> None:
+        self.ran.append("end")
+
+
 class Gappy(Few):
     """Batches of which some are None."""
 
@@ -87,6 +110,7 @@ WAYS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "iterable": (lambda: over_loader(Endless(), shuffle=False, workers=1), {"shuffle": False}),
     "feed": (over_feed, {}),
     "feed with a state": (lambda: over_feed(WithState()), {}),
+    "feed with a state ahead of an epoch": (lambda: over_feed(WithBegin()), {}),
     "batches of None": (lambda: over_feed(Gappy(), shuffle=False), {"shuffle": False}),
     "install": (Few, {}),
     "install, threads": (lambda: Few(workers=2), {}),
@@ -209,7 +233,7 @@ def test_a_drawn_seed_is_that_of_the_backup(tmp_path: Path, over: Callable[..., 
     validations = [over_loader(batch_size=25, seed=None) for _ in range(2)]
     first = fit(data, backup(tmp_path, 2), stop=(1, 4), validation=lambda: validations[0]).found
     found = first | fit(data, backup(tmp_path, 2), validation=lambda: validations[1]).found
-    validation = partial(over_loader, batch_size=25, seed=validations[0]._stream.source.seed)
+    validation = functools.partial(over_loader, batch_size=25, seed=validations[0]._stream.source.seed)
     expected = fit(lambda: data(seed=drawn[0]), validation=validation).found
     assert found == expected
     assert validations[1]._stream.source.seed == validations[0]._stream.source.seed
@@ -218,6 +242,56 @@ def test_a_drawn_seed_is_that_of_the_backup(tmp_path: Path, over: Callable[..., 
 
 def _is_batch(key: Any) -> bool:
     return isinstance(key, tuple)
+
+
+def test_hooks_of_epochs_that_were_broken_off_run_again(tmp_path: Path) -> None:
+    """Hooks run as often as they had run over the feed, those of an earlier fit included, and in their order."""
+    dataset = Hooked()
+    fed = over_feed(dataset)
+    fit(lambda: fed, stop=(1, 1))
+    with contextlib.suppress(BrokenOffError):
+        for _ in range(2):
+            make_model().predict(fed, verbose=0, callbacks=[StopsPredicting()])
+    fit(lambda: fed, backup(tmp_path, 1), stop=(1, 3))
+    again = Hooked()
+    fit(lambda: over_feed(again), backup(tmp_path, 1), stop=(1, 3))
+    assert again.ran == dataset.ran
+    assert len(again.ran) > 8
+
+
+class StopsPredicting(keras.callbacks.Callback):  # type: ignore[misc]
+    """Breaks an epoch off whose end Keras does not tell the dataset of."""
+
+    def on_predict_batch_end(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002 - Keras' signature
+        raise BrokenOffError
+
+
+def test_hooks_that_take_long_are_told_and_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A warning after a second, and a StateError after the feed's timeout_s."""
+    fit(lambda: over_feed(Hooked()), backup(tmp_path, 1), stop=(2, 1))
+    for clock in ("ringfeed.resume.hooks.clock", "ringfeed.orders.replay.clock"):
+        monkeypatch.setattr(clock, functools.partial(next, count(0.0)))
+    with pytest.warns(UserWarning, match="^going on amid an epoch: ") as caught:
+        assert _refusal(tmp_path, lambda: over_feed(Hooked(), timeout_s=3)) == (
+            "the hooks of this dataset have run 2 times in 4.0 s, and the state is of 3; give the dataset state_dict() "
+            "and load_state_dict(), or raise timeout_s=3"
+        )
+    assert str(caught[0].message) == (
+        "going on amid an epoch: the hooks of the dataset run once more, 1 of 3 in the first 2.0 s; give the dataset "
+        "state_dict() and load_state_dict()"
+    )
+
+
+def test_a_backup_without_hooks_is_as_ever(tmp_path: Path) -> None:
+    """One of a release that did not count them says how many epochs are over, and so often hooks run."""
+    dataset = Hooked()
+    fit(lambda: over_feed(dataset), backup(tmp_path, 1), stop=(1, 3))
+    with edited(tmp_path) as facts:
+        assert facts.pop("hooks") == {"hooks": 2, "broken_off": [[0, -1]]}
+        facts["dataset"] = None
+    again = Hooked()
+    fit(lambda: over_feed(again), backup(tmp_path, 1), stop=(1, 3))
+    assert again.ran == dataset.ran
 
 
 class Order(keras.callbacks.Callback):
@@ -307,6 +381,20 @@ def test_killed_while_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert next(iter(fit(over_loader, backup(tmp_path, 1)).found)) == (1, 3)
 
 
+@contextlib.contextmanager
+def edited(tmp_path: Path) -> Iterator[dict[str, Any]]:
+    """Write what becomes of a backup's facts to the backup."""
+    path = tmp_path / "backup" / "latest.zip"
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    facts = json.loads(members["backup.json"])
+    yield facts
+    members["backup.json"] = json.dumps(facts).encode()
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+
+
 def _damage(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
@@ -333,6 +421,47 @@ def test_damaged(tmp_path: Path) -> None:
         "the backup 'TMP/backup/latest.zip' is damaged (BadZipFile: File is not a zip file); delete 'TMP/backup' to "
         "begin anew, and give double_checkpoint=True to keep two"
     )
+
+
+GONE = object()
+EDITS: list[tuple[str, Any]] = [
+    *((name, GONE) for name in ("backend", "epoch", "first_epoch", "variables", "loader", "random", "random.now")),
+    *(("step", -7), ("batches", "x"), ("validation_epoch", []), ("validation_seed", {}), ("is_over", 2), ("loader", 3)),
+    *(("hooks.hooks", -7), ("hooks", []), ("random.start", {}), ("random.now.python", "x"), ("variables", [[]])),
+]
+
+
+def test_a_backup_edited_by_hand_is_a_state_error(tmp_path: Path) -> None:
+    """Whatever is missing or changed, an error says so, and no random number is drawn."""
+    model = make_model()
+    fit(lambda: over_feed(Hooked()), backup(tmp_path, 1), stop=(1, 3))
+    path = tmp_path / "backup" / "latest.zip"
+    whole = path.read_bytes()
+    for names, value in EDITS:
+        path.write_bytes(whole)
+        with edited(tmp_path) as facts:
+            *way, last = names.split(".")
+            holder = functools.reduce(dict.__getitem__, way, facts)
+            holder[last] = value
+            if value is GONE:
+                del holder[last]
+        before = np.random.get_state()[1].tolist()  # type: ignore[index]  # noqa: NPY002
+        said = _refusal(tmp_path, lambda: over_feed(Hooked()), model=model)
+        assert said.startswith("the backup 'TMP/backup/latest.zip' is damaged ("), names
+        assert np.random.get_state()[1].tolist() == before, names  # type: ignore[index]  # noqa: NPY002
+
+
+def test_a_backup_edited_by_hand_is_fallen_back_from(tmp_path: Path) -> None:
+    """Where two are kept, the one before it is gone on from, with a warning that says what is wrong."""
+    fit(over_loader, backup(tmp_path, 1, double_checkpoint=True), stop=(1, 3))
+    with edited(tmp_path) as facts:
+        del facts["step"]
+    with pytest.warns(UserWarning, match="is damaged") as caught:
+        found = fit(over_loader, backup(tmp_path, 1)).found
+    assert str(caught[0].message).replace(str(tmp_path), "TMP") == (
+        "the backup 'TMP/backup/latest.zip' is damaged (KeyError: 'step'); going on from the one before it"
+    )
+    assert next(iter(found)) == (1, 2)
 
 
 def test_nothing_is_unpickled(tmp_path: Path) -> None:

@@ -221,3 +221,52 @@ def test_an_endless_dataset_trains_by_steps(how: dict[str, Any]) -> None:
         for found, expected in zip(model.get_weights(), by_hand.get_weights(), strict=True):
             np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
         same(itertools.islice(loader.to_tf_dataset(), 6), taken)
+
+
+class Steps(keras.callbacks.Callback):  # type: ignore[misc]
+    """Counts the steps of each epoch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: list[int] = []
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002 - Keras' signature
+        self.counts.append(0)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002 - Keras' signature
+        self.counts[-1] += 1
+
+
+class Changing(Texts):
+    """A dataset whose hook changes its length."""
+
+    def __init__(self, by: int) -> None:
+        super().__init__(5)
+        self.by = by
+
+    def on_epoch_begin(self) -> None:
+        assert self.length is not None
+        self.length += self.by
+
+
+def steps_of(data: Any, **settings: Any) -> list[int]:
+    """Return how many steps the epochs of a fit have."""
+    steps = Steps()
+    reader(run_eagerly=True).fit(data, epochs=4, verbose=0, shuffle=False, callbacks=[steps], **settings)
+    return steps.counts
+
+
+@pytest.mark.parametrize("by", [1, -1])
+@pytest.mark.parametrize("how", HOW, ids=str)
+def test_an_epoch_has_the_length_that_its_hook_gives_the_dataset(how: dict[str, Any], by: int) -> None:
+    """A dataset that grows or shrinks in ``on_epoch_begin`` has as many steps as under `feed`."""
+    with loader_of(Changing(by), **how) as loader:
+        assert steps_of(loader.to_keras()) == [5 + by, 5 + 2 * by, 5 + 3 * by, 5 + 4 * by]
+
+
+def test_an_epoch_of_steps_goes_on_over_hooks() -> None:
+    """Where Keras' epochs are parts of the loader's, the hook runs where the loader begins one."""
+    dataset = Changing(1)
+    with loader_of(dataset) as loader:
+        assert steps_of(loader.to_keras(), steps_per_epoch=3) == [3, 3, 3, 3]
+        assert dataset.length == 7

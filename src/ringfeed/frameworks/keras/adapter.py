@@ -37,7 +37,7 @@ from ringfeed.frameworks.keras.backends import (
     torch_memory,
 )
 from ringfeed.frameworks.keras.caller import caller, owner
-from ringfeed.frameworks.keras.fit_position import KerasEpoch, Place, done_batches, go_on
+from ringfeed.frameworks.keras.fit_position import KerasEpoch, Place, begins_loader, done_batches, go_on
 from ringfeed.spec.spec import Array, Spec
 
 if TYPE_CHECKING:
@@ -149,9 +149,13 @@ class LoaderAdapter(LoaderFacts, DataAdapter):  # type: ignore[misc]  # keras ha
         )
 
     def on_epoch_begin(self) -> None:
-        """Tell Keras how long the dataset is, where its hooks may have changed that."""
+        """Run the dataset's hook, where the loader begins an epoch, and tell Keras how long the dataset is then."""
         if self._stream.source.hooks:
-            self._tell_length(caller())
+            frame = caller()
+            iterator = owner(frame)
+            if isinstance(iterator, EpochIterator) and begins_loader(iterator):
+                self.place(iterator).prepare()
+            self._tell_length(frame)
 
     def _tell_length(self, frame: FrameType) -> None:
         iterator = owner(frame)

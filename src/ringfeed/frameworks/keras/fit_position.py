@@ -96,10 +96,21 @@ class Place:
         self.stream.load_state_dict(state)
         self.is_restored, self._restored_batches, self._around = True, batches, around
 
+    def prepare(self) -> None:
+        """Run the hook of the loader's next epoch, which begins when Keras asks for its first batch."""
+        with self._around or nullcontext():
+            self.stream.prepare()
+
     def beginning(self) -> AbstractContextManager[None]:
         """Enter this to begin an epoch."""
         around, self._around = self._around, None
         return nullcontext() if around is None else around
+
+
+def begins_loader(iterator: EpochIterator) -> bool:
+    """Whether the loader begins an epoch with the one of Keras that begins, and does not go on with one."""
+    # What Keras itself asks, and has no public name for.
+    return iterator.steps_per_epoch is None or iterator._current_iterator is None or not iterator._steps_seen  # noqa: SLF001
 
 
 def done_batches(stream: BatchStream) -> int:
