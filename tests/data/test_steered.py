@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import ringfeed
+from ringfeed.transport.pickler import MOST_COMPARED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,6 +19,7 @@ pytestmark = pytest.mark.usefixtures("warm_forkserver", "nothing_left")
 BACKENDS: dict[str, dict[str, Any]] = {
     "forkserver": {"workers": 2},
     "spawn": {"workers": 2, "start_method": "spawn"},
+    "fork": {"workers": 2, "start_method": "fork"},
     "thread": {"workers": 2, "backend": "thread"},
     "here": {"workers": 0},
 }
@@ -132,18 +134,31 @@ class Counting(Samples):
         return np.float32(self.level)
 
 
-def test_workers_keep_their_copy_where_nothing_has_changed() -> None:
+@pytest.mark.parametrize("start_method", ["forkserver", "fork"])
+def test_workers_keep_their_copy_where_nothing_has_changed(start_method: Any) -> None:
     """What a worker has in its copy of the dataset, such as a cache, stays from epoch to epoch."""
-    dataset = Counting()
-    with ringfeed.Loader(dataset, batch_size=2, workers=1, spec=ringfeed.Array((), "float32"), timeout_s=50) as loader:
+    settings: dict[str, Any] = {"spec": ringfeed.Array((), "float32"), "start_method": start_method}
+    with ringfeed.Loader(Counting(), batch_size=2, workers=1, timeout_s=50, **settings) as loader:
         seen = [float(value) for _ in range(3) for batch in loader for value in batch]
     assert seen == [*range(1, 25)]
 
 
-def test_what_can_no_longer_be_sent_is_an_error() -> None:
+@pytest.mark.parametrize("held", [bytes(MOST_COMPARED), threading.Lock()])
+def test_what_cannot_be_compared_stays_as_it_was_forked(held: Any) -> None:
+    """A dataset that is large, or has no pickle, is forked as it is and read so in all epochs."""
+    dataset: Any = Samples()
+    dataset.held = held
+    with ringfeed.Loader(dataset, batch_size=2, workers=1, timeout_s=50, start_method="fork") as loader:
+        for level in range(2):
+            dataset.level = level
+            assert {float(value) for batch in loader for value in batch} == {0.0}
+
+
+@pytest.mark.parametrize("start_method", ["forkserver", "fork"])
+def test_what_can_no_longer_be_sent_is_an_error(start_method: Any) -> None:
     """A dataset that was given a lock between two epochs is refused by name; without it the loader goes on."""
     dataset: Any = Samples()
-    with ringfeed.Loader(dataset, batch_size=2, workers=1, timeout_s=50) as loader:
+    with ringfeed.Loader(dataset, batch_size=2, workers=1, timeout_s=50, start_method=start_method) as loader:
         assert sum(1 for _ in loader) == 4
         dataset.lock, dataset.level = threading.Lock(), 1
         with pytest.raises(ringfeed.ShipError, match=r"^dataset\.lock is a lock"):

@@ -65,9 +65,12 @@ def loader_of(kind: str, dataset: Any = None, **settings: Any) -> ringfeed.Loade
 
 
 def present() -> Counter[str]:
-    """All that a loader could leave, one by one; a warm forkserver has a thread here, and ends first."""
+    """All that a loader could leave, one by one; a warm forkserver has a thread here, and ends first.
+
+    Named semaphores are other programs': no loader has any.
+    """
     warm.end()
-    found = leftovers.present()
+    found = Counter({one: count for one, count in leftovers.present().items() if "/sem.mp-" not in one})
     for task in Path("/proc/self/task").iterdir():
         with suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
             found[f"thread {(task / 'comm').read_text().strip()}"] += 1

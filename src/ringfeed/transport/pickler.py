@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import io
 import pickle
 import sys
@@ -47,6 +48,7 @@ from ringfeed.transport.lazy import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+MOST_COMPARED = 1 << 26  # bytes of a pickle, which are hashed in a tenth of a second
 Named = dict[tuple[str, str], object]  # classes and functions, by module and qualified name
 
 
@@ -76,6 +78,19 @@ def failure(obj: object) -> Exception | None:
     return None
 
 
+def fingerprint(obj: object) -> bytes | None:
+    """Return what tells an object from itself as it was earlier; None where its pickle is large, or there is none."""
+    stream = _Hashed()
+    pickler = Pickler(stream=stream)
+    try:
+        _dump(obj, pickler)
+        for buffer in pickler.buffers:
+            stream.write(buffer)
+    except Exception:  # noqa: BLE001 - any of them: what is the matter is told where the object is sent
+        return None
+    return stream.hash.digest()
+
+
 _Cached = type(functools.lru_cache(lambda: None))
 _FUNCTIONS = (FunctionType, BuiltinFunctionType)
 
@@ -83,6 +98,22 @@ _FUNCTIONS = (FunctionType, BuiltinFunctionType)
 class _Nowhere(io.RawIOBase):
     def write(self, chunk: Any) -> int:
         return len(chunk)
+
+
+class _Hashed(io.RawIOBase):
+    """Keeps a hash of what is written, and refuses more than `MOST_COMPARED`."""
+
+    def __init__(self) -> None:
+        self.hash = hashlib.blake2b()
+        self._room = MOST_COMPARED
+
+    def write(self, chunk: Any) -> int:
+        size = memoryview(chunk).nbytes
+        self._room -= size
+        if self._room < 0:
+            raise OverflowError
+        self.hash.update(chunk)
+        return size
 
 
 def _dump(obj: object, pickler: Pickler) -> None:

@@ -27,6 +27,7 @@ class Handshake:
         self._launcher = launcher
         self._sent = config.sent
         self._starts = [0] * config.ring.ids
+        self._forked: bytes | None = None  # what tells whether what was forked is the dataset still
 
     def send_first(self, dataset: Any) -> None:
         """Have the workers that are started from now on hold the dataset, or be sent it."""
@@ -34,6 +35,8 @@ class Handshake:
             previous, self._sent = self._sent, changed
             if previous is not None:
                 previous.close()
+        elif not self._launcher.sends_dataset and self._config.source.changes:
+            self._forked = _fingerprint(dataset)
         self._launcher.hold(dataset, self._sent)
 
     def greet(self, number: int, worker: WorkerProcess, others: Collection[int], stack_fd: int) -> None:
@@ -66,12 +69,18 @@ class Handshake:
     def change(self, dataset: Any) -> SharedDataset | None:
         """Return what has changed in the dataset, to be sent with `send`; None where nothing has.
 
-        What was forked can be compared with nothing, and is sent whole, if the dataset has hooks.
+        Of what was forked nothing was sent, so all of it is.
         """
         is_forked = self._sent is None and not self._launcher.sends_dataset
-        if is_forked and not self._config.source.has_hooks:
+        if is_forked and self._is_as_forked(dataset):
             return None
         return to_shared_memory(pack(dataset, previous=self._sent), self._sent)
+
+    def _is_as_forked(self, dataset: Any) -> bool:
+        """Whether a dataset is as it was; one that cannot be compared is, unless it has hooks."""
+        if self._forked is None:
+            return not self._config.source.has_hooks
+        return self._forked == _fingerprint(dataset)
 
     def send(self, sent: SharedDataset, workers: Iterable[WorkerProcess]) -> None:
         """Send workers a new version; those that are started from now on get it with their first message."""
@@ -94,3 +103,9 @@ class Handshake:
         """Close them."""
         if self._sent is not None:
             self._sent.close()
+
+
+def _fingerprint(dataset: Any) -> bytes | None:
+    from ringfeed.transport.pickler import fingerprint  # noqa: PLC0415 - threads pickle nothing
+
+    return fingerprint(dataset)
