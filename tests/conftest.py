@@ -103,10 +103,7 @@ def pytest_pyfunc_call() -> None:
     os.environ.pop("PYTEST_CURRENT_TEST", None)
 
 
-@pytest.fixture(scope="module")
-def warm_forkserver() -> None:
-    """Have one environment from the first test on, as `pytest_pyfunc_call`: fixtures make loaders, too."""
-    os.environ.pop("PYTEST_CURRENT_TEST", None)
+pytest_fixture_setup = pytest_pyfunc_call  # fixtures make loaders, too
 
 
 @pytest.fixture

@@ -17,8 +17,6 @@ from watching import PATIENCE_S
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.usefixtures("warm_forkserver")
-
 MODULE = """
 import numpy as np
 

@@ -11,8 +11,6 @@ import pytest
 import ringfeed
 from ringfeed import plan
 
-pytestmark = pytest.mark.usefixtures("warm_forkserver")
-
 
 class Pictures:
     """Samples of a picture and a label."""

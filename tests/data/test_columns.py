@@ -13,8 +13,6 @@ import ringfeed
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-pytestmark = pytest.mark.usefixtures("warm_forkserver")
-
 BACKENDS: list[dict[str, Any]] = [
     {"workers": 0},
     {"workers": 2, "backend": "thread"},

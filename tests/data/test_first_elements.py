@@ -14,7 +14,7 @@ import ringfeed
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-pytestmark = [pytest.mark.once, pytest.mark.usefixtures("nothing_left", "warm_forkserver")]
+pytestmark = [pytest.mark.once, pytest.mark.usefixtures("nothing_left")]
 
 COUNT = 10
 PLACES: dict[str, dict[str, Any]] = {

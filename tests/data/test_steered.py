@@ -14,7 +14,7 @@ from ringfeed.transport.pickler import MOST_COMPARED
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.usefixtures("warm_forkserver", "nothing_left")
+pytestmark = pytest.mark.usefixtures("nothing_left")
 
 BACKENDS: dict[str, dict[str, Any]] = {
     "forkserver": {"workers": 2},

@@ -33,7 +33,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "forkserver": {"workers": 1, "start_method": "forkserver"},
 }
 ALIKE = "a Mix needs samples of one structure, shape and dtype: convert those of one dataset in its __getitem__"
-pytestmark = [pytest.mark.once, pytest.mark.usefixtures("warm_forkserver", "nothing_left")]
+pytestmark = [pytest.mark.once, pytest.mark.usefixtures("nothing_left")]
 
 
 class Named:

@@ -34,7 +34,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 COUNT, MOST = 203, 64
 LENGTHS = np.clip(np.random.default_rng(3).lognormal(2.5, 1, COUNT).astype(np.int64), 0, MOST)
-pytestmark = [pytest.mark.once, pytest.mark.usefixtures("warm_forkserver", "nothing_left")]
+pytestmark = [pytest.mark.once, pytest.mark.usefixtures("nothing_left")]
 
 
 class Texts:

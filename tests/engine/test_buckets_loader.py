@@ -14,7 +14,7 @@ import pytest
 
 import ringfeed
 
-pytestmark = [pytest.mark.once, pytest.mark.usefixtures("warm_forkserver")]
+pytestmark = pytest.mark.once
 
 LENGTHS = np.random.default_rng(4).integers(1, 40, 203)
 BUCKETS = ringfeed.Buckets(LENGTHS, max_tokens=160, window=60)

@@ -18,7 +18,7 @@ import ringfeed
 from datasets import Misbehaving, Oracle, check, flat
 from ringfeed.ring._ring import Lease
 
-pytestmark = [pytest.mark.once, pytest.mark.usefixtures("warm_forkserver")]
+pytestmark = pytest.mark.once
 
 HOW: list[dict[str, Any]] = [{"workers": 0}, {"workers": 2}, {"workers": 2, "backend": "thread"}]
 Warned = ringfeed.SlotsHeldWarning

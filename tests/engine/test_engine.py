@@ -16,8 +16,6 @@ from ringfeed.engine.settling import Settler
 from ringfeed.monitor._snapshot import Observer
 from watching import lose_patience, pool_of, wait_until
 
-pytestmark = pytest.mark.usefixtures("warm_forkserver")
-
 BACKENDS = [
     {"workers": 0},
     {"workers": 2, "backend": "thread"},

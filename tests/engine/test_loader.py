@@ -23,8 +23,6 @@ from watching import wait_until, while_it_waits
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.usefixtures("warm_forkserver")
-
 PROCESSES = [{"workers": 2, "start_method": method} for method in ("spawn", "fork", "forkserver")]
 BACKENDS = [{"workers": 0}, {"workers": 2, "backend": "thread"}, *PROCESSES]
 

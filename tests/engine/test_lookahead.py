@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from ringfeed.ring._ring import Ring
 
-pytestmark = pytest.mark.usefixtures("warm_forkserver")
-
 ROWS = 4
 EPOCHS = 4
 SPEC = (ringfeed.Array((), "int64"), ringfeed.Array((), "float64"))

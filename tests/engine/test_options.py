@@ -20,8 +20,6 @@ from ringfeed.ring import _ring
 from ringfeed.ring.segment import MIN_SLOTS
 from ringfeed.tuning.autotune import Setting
 
-pytestmark = pytest.mark.usefixtures("warm_forkserver")
-
 CPUS = 3
 DEFAULTS: dict[str, Any] = {
     "workers": None,

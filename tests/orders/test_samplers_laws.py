@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from ringfeed.orders.sampler import Sampler, SeededSampler
 
-pytestmark = [pytest.mark.once, pytest.mark.usefixtures("warm_forkserver")]
+pytestmark = pytest.mark.once
 
 LENGTH = 10_000  # more than two chunks, and than what is sorted
 RNG = np.random.default_rng(0)

@@ -12,7 +12,7 @@ import paged
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.once, pytest.mark.usefixtures("warm_forkserver")]
+pytestmark = pytest.mark.once
 
 
 @pytest.mark.parametrize("page", [page for page in paged.pages() if paged.codes(page)])

@@ -17,7 +17,7 @@ from watching import wait_until
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.once, pytest.mark.usefixtures("warm_forkserver", "nothing_left")]
+pytestmark = [pytest.mark.once, pytest.mark.usefixtures("nothing_left")]
 FAULTS: dict[str, dict[str, Any]] = {
     "kills": {"kills": [2, 5, 9, 14]},
     "deaths after an answer": {"answered": [1, 4, 8]},

@@ -21,7 +21,7 @@ from ringfeed import Loader, PlanError, StallError, WorkerError
 from ringfeed.remote import stalls
 from watching import lose_patience, pool_of, wait_until
 
-pytestmark = [pytest.mark.once, pytest.mark.usefixtures("warm_forkserver", "nothing_left")]
+pytestmark = [pytest.mark.once, pytest.mark.usefixtures("nothing_left")]
 
 
 def remote(workers: Any = 2, **script: Any) -> FakeRay:

@@ -19,8 +19,6 @@ from ringfeed.monitor.stats import Stats
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.usefixtures("warm_forkserver")
-
 
 def cells(html: str | None) -> list[list[str]]:
     """Return the texts of a table, row by row."""

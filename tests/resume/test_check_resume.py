@@ -14,7 +14,7 @@ import ringfeed
 import ringfeed.testing
 from ringfeed.testing import check_resume
 
-pytestmark = [pytest.mark.once, pytest.mark.usefixtures("warm_forkserver")]
+pytestmark = pytest.mark.once
 
 
 class Samples:

@@ -9,7 +9,7 @@ import pytest
 
 import resumes
 
-pytestmark = [pytest.mark.once, pytest.mark.usefixtures("warm_forkserver")]
+pytestmark = pytest.mark.once
 
 SLICES = {
     "sequential": ["no workers", "1 by spawn"],

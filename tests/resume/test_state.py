@@ -19,7 +19,7 @@ import ringfeed
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-pytestmark = [pytest.mark.once, pytest.mark.usefixtures("warm_forkserver")]
+pytestmark = pytest.mark.once
 
 LENGTH = 103
 ROWS = 10

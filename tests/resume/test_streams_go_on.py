@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-pytestmark = [pytest.mark.once, pytest.mark.usefixtures("warm_forkserver", "nothing_left")]
+pytestmark = [pytest.mark.once, pytest.mark.usefixtures("nothing_left")]
 ROWS = 10
 LENGTH = 5000
 NEAR = 75 * ROWS  # a state every 64 batches at least, and what is read ahead

@@ -28,7 +28,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 LENGTH = 41
 X = np.arange(LENGTH * 3, dtype=np.float32).reshape(LENGTH, 3)
-pytestmark = [pytest.mark.once, pytest.mark.usefixtures("warm_forkserver", "nothing_left")]
+pytestmark = [pytest.mark.once, pytest.mark.usefixtures("nothing_left")]
 
 
 class Samples:

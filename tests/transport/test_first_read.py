@@ -21,7 +21,7 @@ from watching import PATIENCE_S, run_script
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-pytestmark = [pytest.mark.once, pytest.mark.usefixtures("nothing_left", "warm_forkserver")]
+pytestmark = [pytest.mark.once, pytest.mark.usefixtures("nothing_left")]
 
 COUNT = 12
 METHODS = ["spawn", "fork", "forkserver"]

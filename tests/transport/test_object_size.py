@@ -13,7 +13,7 @@ from ringfeed.transport import object_size
 from ringfeed.transport.shared_dataset import pack
 from watching import wait_until
 
-pytestmark = [pytest.mark.once, pytest.mark.usefixtures("warm_forkserver")]
+pytestmark = pytest.mark.once
 
 COUNT = 100_000
 

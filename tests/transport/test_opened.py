@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator
 
-pytestmark = [pytest.mark.once, pytest.mark.usefixtures("warm_forkserver")]
+pytestmark = pytest.mark.once
 
 COUNT = 40
 METHODS = ["spawn", "fork", "forkserver"]

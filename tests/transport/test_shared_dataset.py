@@ -22,7 +22,7 @@ from ringfeed.transport import shared_dataset
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-pytestmark = pytest.mark.usefixtures("warm_forkserver", "nothing_left")
+pytestmark = pytest.mark.usefixtures("nothing_left")
 
 MB = 1 << 20
 

@@ -30,7 +30,7 @@ from fakedevice import (
 from ringfeed.engine import waiting
 from ringfeed.frameworks.device import AHEAD
 
-pytestmark = [pytest.mark.once, pytest.mark.usefixtures("warm_forkserver")]
+pytestmark = pytest.mark.once
 
 FILLED_BY = [{"workers": 0}, {"workers": 2, "backend": "thread"}, {"workers": 2}]
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = [pytest.mark.once, pytest.mark.usefixtures("warm_forkserver", "nothing_left")]
+pytestmark = [pytest.mark.once, pytest.mark.usefixtures("nothing_left")]
 both = pytest.mark.parametrize("processes", [False, True], ids=["threads", "processes"])
 
 
