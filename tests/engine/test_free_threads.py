@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 import warnings
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 import ringfeed
+from ringfeed.loader import stream_of
 from watching import PATIENCE_S
+
+HAS_GIL = getattr(sys, "_is_gil_enabled", lambda: True)()
 
 
 def test_slots_that_another_thread_drops_come_back() -> None:
@@ -60,6 +65,35 @@ def test_threads_that_take_from_one_iterator_share_its_batches() -> None:
         for thread in threads:
             thread.join(PATIENCE_S)
     assert sorted(found) == [*range(1, 800, 2)]
+
+
+def test_a_batch_that_is_kept_is_handed_to_one_thread_at_a_time() -> None:
+    """What Ctrl-C keeps from a thread is kept for the next that asks: of several that ask at once, one has it."""
+    inside, twice = list[None](), list[int]()
+
+    def build(_lease: Any, _rows: int) -> Any:
+        inside.append(None)  # and no lock, in which threads would wait for each other
+        if len(inside) > 1:
+            twice.append(len(inside))
+        inside.pop()
+        raise KeyboardInterrupt  # so that the one batch is kept once more
+
+    with ringfeed.Loader(np.arange(8), batch_size=8, workers=1, backend="thread") as loader:
+        batches = stream_of(loader).epoch(build)
+
+        def take() -> None:
+            ends = suppress(KeyboardInterrupt, StopIteration)
+            for _ in range(1000 if HAS_GIL else 40_000):
+                with ends:
+                    next(batches)
+
+        threads = [threading.Thread(target=take, daemon=True) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE_S)
+        assert not any(thread.is_alive() for thread in threads)
+    assert twice == []
 
 
 def _rows(batches: Any) -> list[int]:
