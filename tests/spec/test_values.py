@@ -90,6 +90,15 @@ def test_strings_are_stored_where_the_spec_has_room(dtype: str, value: Any, expe
     assert raw(found) == raw(np.array(expected, dtype))
 
 
+def test_strings_are_written_past_the_spec(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python's own strings that certainly fit are written without an array of each."""
+    with monkeypatch.context() as patched:
+        patched.setattr(Spec, "array", lambda *_: pytest.fail("it was judged by the spec"))
+        for dtype, value, expected in TEXTS:
+            if isinstance(value, str | bytes) and np.dtype(dtype).isnative:
+                assert stored(Array((), dtype), value)[()] == expected
+
+
 def test_a_shorter_string_leaves_nothing_of_the_one_before() -> None:
     """A slot that held a longer string holds the shorter one, padded."""
     names = ["abcdef", "ab", "äöüabc", "", "abcdef", "x"]

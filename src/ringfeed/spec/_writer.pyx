@@ -150,6 +150,8 @@ cdef class FieldWriter:
         given.nbytes = leaf.nbytes // (<cnp.dtype>leaf.dtype).itemsize * (<cnp.dtype>leaf.given_dtype).itemsize
         if leaf.cast is None and leaf.dtype.isnative and is_number(leaf.dtype):
             self.describe_native(given, leaf, ord(leaf.dtype.kind), leaf.dtype.itemsize)
+        if leaf.cast is None and leaf.dtype.isnative and leaf.dtype.kind in "SU" and not leaf.shape:
+            given.text = ord(leaf.dtype.kind)
         given.conversion = NULL if leaf.cast is None else conversion_of(leaf)
 
     cdef describe_native(self, Given *given, leaf, char kind, int itemsize):
@@ -161,8 +163,6 @@ cdef class FieldWriter:
             given.tensor = rf_dlpack_type(b"iuf...b".index(kind), 8 * itemsize, 1)
             given.element = RF_NUMBER(kind, itemsize) if leaf.shape and not leaf.variable else 0
             given.casts_to = RF_NUMBER(kind, itemsize) if leaf.casts else 0
-        if kind in b"SU" and not leaf.shape:
-            given.text = kind
 
     def __dealloc__(self):
         cdef Py_ssize_t number
