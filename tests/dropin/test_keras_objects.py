@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from inspect import signature
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -46,8 +47,8 @@ def plain(batch: Any) -> Any:
 def epochs(enqueuer: Any, count: int) -> list[Any]:
     """Return epochs as code for Keras 3 reads them: one a start."""
     seen = []
-    for _ in range(count):
-        enqueuer.start()
+    for number in range(count):
+        enqueuer.start(**({"epoch": number} if "epoch" in signature(enqueuer.start).parameters else {}))
         seen += [plain(batch) for batch in islice(enqueuer.get(), len(enqueuer.py_dataset))]
         enqueuer.stop()
         enqueuer.py_dataset.on_epoch_end()
