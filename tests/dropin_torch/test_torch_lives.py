@@ -125,6 +125,71 @@ def test_workers_are_told_the_seed_of_each_epoch(*, persists: bool, collate_fn: 
     close(ours)
 
 
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_an_iterator_is_one_of_torchs(num_workers: int) -> None:
+    """Trainers leave torch's out of what they pickle, for it cannot be pickled."""
+    batches = iter(DataLoader([1, 2], num_workers=num_workers))
+    assert isinstance(batches, sets.dataloader._BaseDataLoaderIter)
+    with pytest.raises(NotImplementedError) as caught:
+        pickle.dumps(batches)
+    assert caught.value.args == ("{} cannot be pickled", "Epoch")
+    assert [*map(int, batches)] == [1, 2]
+
+
+def initial() -> int:
+    """What torch says that its generator began with."""
+    return int(torch.initial_seed() % 2**32)
+
+
+class Begun(sets.Dataset):  # type: ignore[misc]
+    """Samples that say what torch began with; some draw, and are seeded for it."""
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> int:
+        if index > 2:
+            torch.rand(1)
+        return initial()
+
+
+class BegunAtOnce(Begun):
+    """The same, of a whole batch."""
+
+    def __getitems__(self, indices: list[int]) -> list[int]:
+        return [self[index] for index in indices]
+
+
+class BegunStream(sets.IterableDataset):  # type: ignore[misc]
+    """The same, in order."""
+
+    def __iter__(self) -> Iterator[int]:
+        return (Begun()[index] for index in range(8))
+
+
+def collated(samples: list[int]) -> list[int]:
+    """Collate them, and add what torch began with here."""
+    return [*samples, initial()]
+
+
+@pytest.mark.parametrize("seed", [None, 12345])
+@pytest.mark.parametrize(
+    ("made_of", "collate_fn"), [(Begun, None), (Begun, collated), (BegunAtOnce, None), (BegunStream, collated)]
+)
+def test_the_initial_seed_is_that_of_the_worker(made_of: Any, collate_fn: Any, seed: Any) -> None:
+    """That of torch's workers, or what worker_init_fn has seeded: in samples, in collate_fn, in every epoch."""
+
+    def begin(number: int) -> None:
+        if seed is not None:
+            torch.manual_seed(seed + number)
+
+    settings = {"batch_size": 2, "num_workers": 2, "persistent_workers": True, "worker_init_fn": begin}
+    ours, own = both(made_of(), seed=1, collate_fn=collate_fn, **settings)
+    check_epochs(ours, own, epochs=2)
+    assert ours._own_reason is None
+    close(ours)
+
+
 def test_an_iterable_is_read_anew_in_each_epoch() -> None:
     """Torch's new workers have copies of what this process has, with nothing read of them and a seed of their own."""
     ours, own = both(Stream(), num_workers=2, batch_size=4, seed=1)

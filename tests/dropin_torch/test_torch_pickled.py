@@ -111,6 +111,19 @@ def test_a_batch_comes_back_as_it_was(kind: str) -> None:
         assert memory.ctypes.data <= found.data_ptr() < memory.ctypes.data + len(memory)
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_nested_tensors_come_back_as_they_were(layout: Any) -> None:
+    """Each with its own values, which torch looks for at the start of a storage."""
+    batch = [torch.nested.nested_tensor([torch.rand(5), torch.rand(3)], layout=layout) for _ in range(2)]
+    parts = pickled.parts_of(batch)
+    memory = np.zeros(pickled.size_of(parts), np.uint8)
+    pickled.write(parts, memory)
+    for found, own in zip(pickled.read(torch.from_numpy(memory)), batch, strict=True):
+        assert found.layout is layout
+        assert same([*found.unbind()], [*own.unbind()])
+
+
 def test_tensors_that_share_memory_share_it_afterwards() -> None:
     """What is written into one is seen in the others, as in torch's batches."""
     whole = torch.zeros(4, 3)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from contextvars import ContextVar
 from typing import Any, NamedTuple
@@ -104,21 +103,6 @@ def tell_torch(number: int, workers: int, seed: int, dataset: Any, *, as_torch: 
     if not _Newest.is_waited_for:  # else the newest is told
         _Newest.is_waited_for = True
         when_torch_is_here(_tell)
-
-
-def seed_as_told() -> None:
-    """Seed torch once more as `tell_torch` has, after what was made with a seed of its own."""
-    if _Newest.told is not None and _Newest.as_torch:
-        seed_torch(_Newest.told.seed)
-
-
-def keep_told_seed() -> None:
-    """Have torch's generator say that it began with the seed of `tell_torch`, though it was seeded for a sample."""
-    torch: Any = sys.modules.get("torch")
-    if _Newest.told is not None and _Newest.as_torch and hasattr(torch, "default_generator"):
-        state = torch.default_generator.get_state()
-        state[:8].numpy().view("u8")[0] = _Newest.told.seed % 2**64
-        torch.default_generator.set_state(state)
 
 
 def _tell() -> None:

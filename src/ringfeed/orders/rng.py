@@ -159,6 +159,7 @@ class _Torch:
 
     numbers: tuple[int, ...] = ()  # the newest to seed with
     seed: int | None = None  # in their place
+    said: int | None = None  # what torch.initial_seed() returns, whatever the generator is seeded with for a sample
     waiting: tuple[Callable[[], object], ...] = ()  # called when it is here
 
     @classmethod
@@ -169,8 +170,8 @@ class _Torch:
 
     @classmethod
     def seed_as(cls, seed: int) -> None:
-        """Seed torch with this very number, now or when it comes."""
-        cls.seed = seed
+        """Seed torch with this very number, now or when it comes; ``torch.initial_seed()`` returns it from now on."""
+        cls.seed = cls.said = seed
         cls._now_or_later()
 
     @classmethod
@@ -191,9 +192,14 @@ class _Torch:
         if not cls.numbers and cls.seed is None:
             return
         generator = getattr(sys.modules.get("torch"), "default_generator", None)
-        if generator is not None:
-            seed = int.from_bytes(derive("torch", cls.numbers, 7), "little") if cls.seed is None else cls.seed
-            generator.manual_seed(seed)
+        if generator is None:
+            return
+        seed = int.from_bytes(derive("torch", cls.numbers, 7), "little") if cls.seed is None else cls.seed
+        generator.manual_seed(seed)
+        if cls.said not in {None, seed}:
+            state = generator.get_state()
+            state[:8].numpy().view("u8")[0] = cls.said % 2**64
+            generator.set_state(state)
 
     @classmethod
     def find_spec(cls, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:  # noqa: ARG003
@@ -217,7 +223,10 @@ class _Torch:
 
 
 def seed_torch(seed: int) -> None:
-    """Seed torch's generator for the CPU with this number, now or when torch is imported."""
+    """Seed torch's generator for the CPU with this number, now or when torch is imported.
+
+    ``torch.initial_seed()`` returns it from now on, also where `reseed` has seeded torch for a sample.
+    """
     _Torch.seed_as(seed)
 
 

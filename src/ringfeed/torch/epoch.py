@@ -7,6 +7,8 @@ import warnings
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
 from ringfeed._callers import callers_depth
 from ringfeed._failure import RemoteError
 from ringfeed.errors import (
@@ -31,8 +33,11 @@ if TYPE_CHECKING:
     from ringfeed.torch.ring import Ring
 
 
-class Epoch:
-    """The iterator of a DataLoader. Dropping it before the end breaks the epoch off."""
+class Epoch(_BaseDataLoaderIter):  # type: ignore[misc]  # torch is not seen by the type checker
+    """The iterator of a DataLoader. Dropping it before the end breaks the epoch off.
+
+    It is one of torch's, as trainers ask that leave iterators out of their pickles, and begins nothing of torch's.
+    """
 
     def __init__(self, loader: Any, place: Place, begun: IndexLists | Start | None) -> None:
         """``begun``: what was drawn for it; None where torch draws it."""
@@ -72,9 +77,6 @@ class Epoch:
     def torchs_own(self, batches: Iterator[Any]) -> Self:
         """Take the batches from torch's own iterator."""
         self._batches = batches
-        return self
-
-    def __iter__(self) -> Self:
         return self
 
     def __len__(self) -> int:

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from ringfeed.introspection.worker_info import seed_as_told
 from ringfeed.orders.rng import installed, reseed
 from ringfeed.system._system import Descriptor
 from ringfeed.torch.draw_watch import forget, has_drawn, renew
@@ -103,8 +102,6 @@ class Batches:
         found = collate_fn(samples)
         if has_drawn():
             forget()
-        seed_as_told()  # the next sample, which may ask for it
-        renew()
         return found
 
     def _in_rows(self, parts: Sequence[AnyArray]) -> AnyArray:
@@ -291,6 +288,9 @@ class _Pickler(pickle.Pickler):
             raise DeviceError(message)
         if not tensor.is_leaf:
             raise UnsendableError("it has a tensor that was computed of one with requires_grad; detach() it")
+        if tensor.is_nested:
+            # torch reads it from the start of the storage, which in a slot is another's.
+            return pickle.loads, (pickle.dumps(tensor, pickle.HIGHEST_PROTOCOL),)
         if not plain or tensor.is_conj() or tensor.is_neg():
             return NotImplemented
         # Its whole storage goes, once for all tensors that share it. A small part of a large one goes as a copy.

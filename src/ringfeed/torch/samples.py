@@ -13,8 +13,8 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringfeed._classes import class_names
-from ringfeed.introspection.worker_info import keep_told_seed, tell_torch, worker_info
-from ringfeed.orders.rng import installed, reseed
+from ringfeed.introspection.worker_info import tell_torch, worker_info
+from ringfeed.orders.rng import installed, reseed, seed_torch
 from ringfeed.torch._watched import WatchedSamples
 from ringfeed.torch.draw_watch import absent, forget, has_drawn, is_settled, quick_watch, renew, settle
 
@@ -29,23 +29,24 @@ class WorkerStart(NamedTuple):
     base_seed: int
     init_fn: Callable[[int], object] | None
 
-    def begin(self, dataset: Any, *, is_first: bool) -> None:
-        """Have torch's ``get_worker_info()`` say which worker this is; in its first epoch call the user's function."""
+    def begin(self, dataset: Any) -> None:
+        """Have torch's ``get_worker_info()`` say which worker this is, and call the user's function."""
         here = worker_info()
         if here is not None:
-            self.begin_as(here.id, dataset, is_first=is_first)
+            self.begin_as(here.id, dataset)
 
-    def begin_as(self, number: int, dataset: Any, *, is_first: bool = True) -> None:
+    def begin_as(self, number: int, dataset: Any) -> None:
         """The same, as the worker of this number."""
         seed = self.base_seed + number
         tell_torch(number, self.workers, seed, dataset, as_torch=True)
-        if self.init_fn is not None and is_first:
+        if self.init_fn is not None:
             import torch  # noqa: PLC0415 - such functions ask torch for the seed
 
             random.seed(seed)
             torch.manual_seed(seed)
             _seed_numpy(self.base_seed, number)
             self.init_fn(number)
+            seed_torch(torch.initial_seed())  # the function may have seeded torch
 
 
 def _seed_numpy(base_seed: int, number: int) -> None:
@@ -80,7 +81,8 @@ class Samples(WatchedSamples):
         if context is None or context.epoch == self._epoch:
             return
         is_first, self._epoch = self._epoch is None, context.epoch
-        self.start.begin(self.dataset, is_first=is_first)
+        if is_first:
+            self.start.begin(self.dataset)
         forget()
 
     def read(self, index: int) -> Any:
@@ -96,7 +98,6 @@ class Samples(WatchedSamples):
             settle()
         before = absent()
         reseed(context)
-        keep_told_seed()
         renew()
         sample = self.dataset[index]
         if has_drawn():
