@@ -101,7 +101,6 @@ class SharedDataset:
         self, files: Iterable[Descriptor], pieces: Iterable[Piece], table: Piece, size: int, packed: DatasetPickle
     ) -> None:
         self._files = tuple(files)
-        self._views: list[memoryview] | None = None
         self.parts = packed.parts
         self.pieces = tuple(pieces)
         self.table = table
@@ -112,19 +111,13 @@ class SharedDataset:
         """The descriptors, none once it is closed."""
         return tuple(file.fileno() for file in self._files)
 
-    @property
-    def views(self) -> list[memoryview]:
-        """The pieces, to be read alone. They stay mapped: to map them for each comparison costs more than comparing."""
-        self._views = self._views or _mapped(self.fds, self.pieces)
-        return self._views
-
     def manifest(self) -> bytes:
         """Return what ``unpack`` needs besides ``fds``, in their order: a few bytes."""
         return array("Q", (*self.table, len(self.parts.streams))).tobytes()
 
     def close(self) -> None:
         """Close the descriptors; the memory itself stays until no worker maps it any more."""
-        files, self._files, self._views = self._files, (), None
+        files, self._files = self._files, ()
         for file in files:
             file.close()
 
@@ -138,9 +131,10 @@ def to_shared_memory(packed: DatasetPickle, previous: SharedDataset | None = Non
     sources = [packed.stream, *packed.buffers]
     if previous is None:
         return _load(packed, {}, [list(range(len(sources)))], ())
-    if len(sources) == len(previous.views) and all(map(_system.is_same, sources, previous.views)):
+    old = _mapped(previous.fds, previous.pieces)
+    if len(sources) == len(old) and all(map(_system.is_same, sources, old)):
         return None
-    twins = _twins(sources, previous.views)
+    twins = _twins(sources, old)
     same = {n: previous.pieces[twin] for n, twin in enumerate(twins) if twin is not None}
     files = _files_to_keep(previous.fds, same.values())
     renumbered = {file: number for number, file in enumerate(files)}
