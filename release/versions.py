@@ -47,7 +47,7 @@ def wheel_of(folder: Path, python: str) -> Path:
 
 def installed() -> dict[str, str]:
     """Return the versions that this environment has."""
-    names = {package: package for package in BESIDE} | {"tensorflow_cpu": "tensorflow"}
+    names = {package: package for package in BESIDE} | {"tensorflow_cpu": "tensorflow", "keras_nightly": "keras"}
     found = {distribution.name.replace("-", "_"): distribution.version for distribution in metadata.distributions()}
     return {names[name]: version for name, version in found.items() if name in names}
 
