@@ -160,6 +160,8 @@ class Program:
         self.skips = draw.random() < 0.5
         self.fails = self.kind == "failing" or self.function is refusing
         self.skips |= self.fails and self.collates  # the first batch says what all are
+        if self.fails and self.family in (STREAM, STREAMS):  # what fails ahead of the end is told, and no batch
+            self.drop, self.world_size, self.rank = False, 1, 0
 
     def __str__(self) -> str:
         """All that was drawn."""
@@ -375,6 +377,7 @@ class Feed:
     def __init__(self, program: Program, outlets: list[str]) -> None:
         self.program = program
         may_read_ahead = not (program.fails or (program.breaks and program.kind in CHANGED))
+        self.may_fork = outlets == ["numpy"]  # beside frameworks a fork warns
         self.outlets = [outlet for outlet in outlets if may_read_ahead or outlet not in READ_AHEAD] or ["numpy"]
         self.draw = Random(f"{program.seed} settings")  # noqa: S311 - no secret
         self.said: list[str] = []  # the settings of each loader
@@ -392,8 +395,7 @@ class Feed:
             "spawn": {"start_method": "spawn"},
             "fork": {"start_method": "fork"},
         }
-        may_fork = self.outlets == ["numpy"]  # beside frameworks a fork warns
-        way = draw.choices([*ways], [8, 8, 3, 0.3, 1 if may_fork else 0])[0]
+        way = draw.choices([*ways], [8, 8, 3, 0.3, 1 if self.may_fork else 0])[0]
         given = {
             "workers": draw.randint(1, 3),
             **ways[way],

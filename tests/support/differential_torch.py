@@ -240,7 +240,8 @@ class Program:
             self.breaks = {}
         self.steered = draw.random() < 0.4
         self.reassigned = draw.choice(COLLATES) if draw.random() < 0.15 else self.collate
-        may_stop = self.kind not in (*IMPURE, "breaking") and self.order != "popped" and not self.persistent
+        stays = self.persistent and (self.steered or self.reassigned is not self.collate)  # with its first workers
+        may_stop = self.kind not in (*IMPURE, "breaking") and self.order != "popped" and not stays
         self.stop = (draw.randrange(self.epochs), draw.randint(0, 6)) if may_stop and draw.random() < 0.4 else None
         if self.num_workers == 0:
             self.init = None

@@ -67,9 +67,14 @@ def answer_of(function: Callable[[], Any], timeout_s: float | None = None, *, ap
     for text, category, file, line in answer["warnings"]:
         warnings.warn_explicit(text, category, file, line)
     if "raised" in answer:
-        failure = decode(answer["raised"])
-        raise failure.error or WorkerError(failure.summary)
+        raise _error_of(answer["raised"])
     return _Unpickler(answer["pickled"], classes).load()
+
+
+def _error_of(raised: bytes) -> BaseException:
+    """Return what was raised; not in the frame that raises it, which its traceback would keep, and it the frame."""
+    failure = decode(raised)
+    return failure.error or WorkerError(failure.summary)
 
 
 def learn(source: Source, timeout_s: float | None) -> None:
