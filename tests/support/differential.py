@@ -31,6 +31,7 @@ import signal
 import sys
 import time
 import warnings
+from contextlib import suppress
 from itertools import pairwise
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -420,7 +421,8 @@ class Feed:
     def _kill(self, loader: ringfeed.Loader) -> None:
         """Kill a worker now and then."""
         if self.may_kill and self.draw.random() < KILLED and (pids := watching.pids(loader)):
-            os.kill(self.draw.choice(pids), signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it was killed just before
+                os.kill(self.draw.choice(pids), signal.SIGKILL)
             self.said.append("a worker killed")
 
     def _next(self, iterator: Any) -> Any:
@@ -430,6 +432,10 @@ class Feed:
             if not isinstance(error.__cause__, ValueError):
                 raise
             return FAILED
+        except Exception as error:
+            if type(error).__name__ != "OutOfRangeError":  # so an epoch without a batch ends on TensorFlow
+                raise
+            return None
         return batch
 
     def _taken(self, batch: Any) -> Any:

@@ -126,7 +126,7 @@ class Program:
         self.by_processes = draw.random() < 0.5
         self.backend = draw.choice(["process", "process", "thread"])
         self.epochs = draw.randint(1, 4)
-        self.initial_epoch = draw.choice([0, 0, 0, 1])
+        self.initial_epoch = min(draw.choice([0, 0, 0, 1]), self.epochs - 1)
         self.steered = draw.random() < 0.5
         self.validates = draw.random() < 0.3
         self.calls = draw.randint(1, 2)

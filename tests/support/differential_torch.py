@@ -12,6 +12,7 @@ import os
 import random
 import signal
 import warnings
+from contextlib import suppress
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -379,7 +380,8 @@ class Run:
         ring = getattr(iterator, "_ring", None)
         may_kill = self.is_ours and ring is not None and self.program.kind not in IMPURE
         if may_kill and self.draw.random() < KILLED and ring.loader._runner.engine is not None:
-            os.kill(self.draw.choice(watching.pids(ring.loader)), signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it was killed just before
+                os.kill(self.draw.choice(watching.pids(ring.loader)), signal.SIGKILL)
             self.killed += 1
 
     def _stopped(self, loader: Any, epoch: int) -> tuple[Any, bool]:
