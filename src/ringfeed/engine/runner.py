@@ -124,7 +124,7 @@ class EpochRunner:
         return BatchIterator(self, intake, self.epoch_id, progress, build, wait_for_slots=wait_for_slots, keeps=keeps)
 
     def prepare(self) -> None:
-        """Run what comes ahead of the next epoch now, for a caller who is to know its length before it begins."""
+        """Run what comes ahead of the next epoch now, where its length must be known before it begins."""
         self._check_open()
         place = self.position.next
         try:
