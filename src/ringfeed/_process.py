@@ -86,8 +86,8 @@ class Finalizer:
         self._calling = threading.RLock()
         self._is_due = self._is_begun = False
         self._deaths: list[weakref.finalize[[], object]] = []
-        self._open[self] = None
         try:
+            self._open[self] = None
             for _ in range(2):  # Ctrl-C here leaves those that there are
                 death = weakref.finalize(obj, self._begin)
                 death.atexit = False  # `finish_all` does

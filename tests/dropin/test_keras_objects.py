@@ -48,7 +48,7 @@ def epochs(enqueuer: Any, count: int) -> list[Any]:
     """Return epochs as code for Keras 3 reads them: one a start."""
     seen = []
     for number in range(count):
-        enqueuer.start(**({"epoch": number} if "epoch" in signature(enqueuer.start).parameters else {}))
+        enqueuer.start(**({"epoch": number} if "epoch" in signature(keras_3.OrderedEnqueuer.start).parameters else {}))
         seen += [plain(batch) for batch in islice(enqueuer.get(), len(enqueuer.py_dataset))]
         enqueuer.stop()
         enqueuer.py_dataset.on_epoch_end()

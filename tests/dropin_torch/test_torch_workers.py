@@ -172,3 +172,13 @@ def test_a_framework_with_threads_is_warned_of() -> None:
         "start_method='fork' after jax has computed: its threads do not survive the fork, and a worker that uses it "
         "hangs; use start_method='forkserver', or with ringfeed.torch multiprocessing_context='forkserver'\n"
     )
+
+
+def test_a_function_that_is_set_later_is_unknown_to_workers_that_persist() -> None:
+    """In no later epoch, as with torch."""
+    ours, own = both(list(range(4)), batch_size=2, num_workers=1, persistent_workers=True)
+    for loader in (ours, own):
+        found = [[batch.tolist() for batch in loader]]
+        loader.collate_fn = sum
+        found += [[batch.tolist() for batch in loader] for _ in range(3)]
+        assert found == 4 * [[[0, 1], [2, 3]]]

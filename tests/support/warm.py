@@ -151,6 +151,7 @@ def _fork() -> int:
 
 def _next_program(orders: socket.socket) -> Order | None:
     """Return in each program with its order, and in the process that forks at its end, with none."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # what it forks is gone as soon as it has ended
     while True:
         message, fds, _, _ = socket.recv_fds(orders, MOST_BYTES, 3)
         if not message:
@@ -160,12 +161,11 @@ def _next_program(orders: socket.socket) -> Order | None:
             return _program_of(message, fds)
         for fd in fds:
             os.close(fd)
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
 
 
 def _program_of(message: bytes, fds: list[int]) -> Order:
     """Fork once more, to tell of the program's end; returns in the program."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     out, error, news = fds
     pid = _fork()
     with socket.socket(fileno=news) as told:

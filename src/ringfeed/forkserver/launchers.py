@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ringfeed._failure import decode
+from ringfeed._failure import Failure, decode
 from ringfeed.errors import ClosedError, WorkerError
 from ringfeed.forkserver import warm
 from ringfeed.system import channel as channels
@@ -121,11 +121,7 @@ class Forker(Launcher):
         elif "ended" in message:
             self._statuses[message["ended"]] = message["status"]
         elif "broken" in message:
-            failure = decode(message["broken"])
-            if isinstance(failure.error, WorkerError):
-                raise failure.error
-            text = f"the dataset could not be unpickled for the workers: {failure.summary}"
-            raise WorkerError(text) from failure.error
+            raise _broken(decode(message["broken"]))
         elif "refused" in message:
             text = f"no worker can be started: {message['refused']}"
             raise WorkerError(text)
@@ -281,6 +277,15 @@ class Forkserver(Forker):
         if self._begun is not None:
             self._forkserver, self._begun = self._begun, None
         super().close()
+
+
+def _broken(failure: Failure) -> WorkerError:
+    """Return why the dataset could not be unpickled, with no reference to it in the frame that raises it: no cycle."""
+    if isinstance(failure.error, WorkerError):
+        return failure.error
+    found = WorkerError(f"the dataset could not be unpickled for the workers: {failure.summary}")
+    found.__cause__ = failure.error
+    return found
 
 
 _waiting: weakref.WeakSet[Forkserver] = weakref.WeakSet()  # for a first epoch

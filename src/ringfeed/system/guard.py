@@ -72,8 +72,8 @@ def fork(live: Callable[[], NoReturn]) -> Child:
     collects = gc.isenabled()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        gc.disable()
         try:
+            gc.disable()
             return Child(_system.fork, partial(_begin, live, collects=collects))
         finally:
             if collects:

@@ -176,15 +176,16 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
 
     def _take_ring(self, begun: IndexLists | Start) -> Ring:
         """Return a ring that no iterator has, or a new one."""
-        if self._pickling is None and not goes_by_leaf(self):
+        rings = self._idle()
+        if self._pickling is None and not rings and not goes_by_leaf(self):
             self._pickling = Pickling()
         if isinstance(begun, index_lists.IndexLists):
             begun.is_pickled = self._pickling is not None
-        rings = self._idle()
-        while rings:
+        if rings:  # its workers persist, so a function that was set since then reaches none of them, as with torch
             if (ring := rings.pop()).rows >= begun.longest:
                 return ring
             ring.close()
+            return self._take_ring(begun)
         ring = Ring(self, begun, self._pickling, self._form)
         self._form = ring.form
         say(self, f"runs over ringfeed: {ring}", logging.INFO)

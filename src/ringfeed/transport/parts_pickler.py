@@ -88,11 +88,12 @@ class _PartsPickler(Pickler):
         with self._lock:
             if module in cloudpickle.list_registry_pickle_by_value():
                 return reduce(obj)
-            cloudpickle.register_pickle_by_value(sys.modules[module])
             try:
+                cloudpickle.register_pickle_by_value(sys.modules[module])
                 return reduce(obj)
             finally:
-                cloudpickle.unregister_pickle_by_value(sys.modules[module])
+                if module in cloudpickle.list_registry_pickle_by_value():
+                    cloudpickle.unregister_pickle_by_value(sys.modules[module])
 
 
 def _check_fit(obj: Any) -> None:
