@@ -278,7 +278,7 @@ $(1): $(FIRST:%=%$(2))
 	    $(if $(filter $(2),$(MAIN)),$(CHOICE)) $(PASSED:%=--passed=%/$(1)) $(4) $(3:%=tests/%)
 endef
 # Those that take longest come first, so that none is alone at the end.
-PARTS := deaths core-runs project core-processes keras tensorflow core-changes core-samples core-elsewhere dropin limits machine
+PARTS := keras core-runs tensorflow core-samples core-processes core-changes core-elsewhere deaths dropin limits project machine
 OTHER_PARTS := $(OTHERS:%=core-%) $(NEWEST:%=transport-%)
 say-pythons = @echo "== the core on Python $(ALL); not found: $(or $(filter-out $(FOUND),$(VERSIONS)),none)"
 $(eval $(call part,project,$(MAIN),project))

@@ -72,6 +72,7 @@ def _read(fd: int) -> bytes:
 PLAN = ("plan", "slow_samples.py:dataset", "--workers", "0", "--slots", "2")
 
 
+@pytest.mark.long
 def test_a_long_plan(tmp_path: Path) -> None:
     """What is under way is on the terminal, and gone at the end; the table is on standard output as ever."""
     script = SLOW.replace("dataset = Slow()", "time.sleep(3)\ndataset = Slow()")
@@ -84,6 +85,7 @@ def test_a_long_plan(tmp_path: Path) -> None:
     assert run(tmp_path, QUICK, *PLAN)[:2] == (out, "")
 
 
+@pytest.mark.long
 def test_a_long_profile(tmp_path: Path) -> None:
     """Both halves are told of, with how far they are."""
     arguments = ("profile", "slow_samples.py:dataset", "--batch-size", "2", "--seconds", "5")

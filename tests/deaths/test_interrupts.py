@@ -186,6 +186,21 @@ def test_a_loader_that_is_dropped_as_ctrl_c_comes(workers: int, call: Any, monke
     assert lost == [KeyboardInterrupt]
 
 
+def test_ctrl_c_at_any_line_of_a_finalizers_start_keeps_nothing() -> None:
+    """It was not registered, or its call is made when the object has died: else it would keep what it was to end."""
+    before, reached, number = {*Finalizer._open}, True, 0
+    while reached:
+        number += 1
+        tracer, subject = interrupts.Tracer(number), Oracle(1)
+        with suppress(KeyboardInterrupt), tracer:
+            Finalizer(subject, int)
+        reached = bool(tracer.where)
+        del subject
+        Finalizer.finish()
+        assert {*Finalizer._open} == before, tracer.where
+    assert number > 8
+
+
 @pytest.mark.usefixtures("nothing_left")
 def test_a_wake_after_close_writes_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C just after a descriptor is closed: a later wake does not write into what has its number now."""

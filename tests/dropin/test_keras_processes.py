@@ -133,6 +133,7 @@ REPLICAS = """
 """
 
 
+@pytest.mark.long
 def test_distribution_strategies() -> None:
     """Under a strategy Keras distributes a real tf.data.Dataset, from the loader's first epoch on."""
     assert run(REPLICAS) == "1\n2\n"

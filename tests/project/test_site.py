@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.once
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("page", [page for page in paged.pages() if paged.codes(page)])
 def test_a_page(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Its blocks run one after another, as one program in an empty folder, and print what their comments say."""

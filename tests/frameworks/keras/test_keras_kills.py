@@ -16,6 +16,7 @@ CASES = [("tensorflow", "loader", "7"), ("jax", "feed", "1"), ("torch", "install
 KILLS = 2  # a life takes as long as a framework takes to start; twenty are for a long run
 
 
+@pytest.mark.long
 @pytest.mark.once
 @pytest.mark.parametrize(("backend", "way", "save_freq"), CASES)
 def test_killed(backend: str, way: str, save_freq: str) -> None:

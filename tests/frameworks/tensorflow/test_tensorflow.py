@@ -438,9 +438,10 @@ LIVE = """
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("workers", "pause_s", "end", "status"),
-    [(1, 1000, "raise RuntimeError('of the user')", 1), pytest.param(0, 1, "pass", 0, marks=pytest.mark.long)],
+    [(1, 1000, "raise RuntimeError('of the user')", 1), (0, 1, "pass", 0)],
     ids=["process, uncaught error", "in this process"],
 )
 def test_exit_with_a_live_iterator(workers: int, pause_s: int, end: str, status: int) -> None:

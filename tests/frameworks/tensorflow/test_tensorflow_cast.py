@@ -177,6 +177,7 @@ for cast in "float32", Cast(scale=2.0):
 """
 
 
+@pytest.mark.long
 def test_on_the_device_where_eager_ops_run() -> None:
     """`to_keras` casts where TensorFlow places its ops, to which the uint8 goes, and the slot is free."""
     ended = warm.run(["-c", ELSEWHERE])

@@ -651,7 +651,10 @@ AT_ONCE = {"uncaught error", "interrupt"}
 @pytest.mark.parametrize(
     ("workers", "end"),
     [pytest.param("workers=1", end, marks=[] if end in AT_ONCE else [pytest.mark.long]) for end in ENDS]
-    + [(workers, "uncaught error") for workers in ("workers=1, backend='thread'", "workers=0")],
+    + [
+        ("workers=1, backend='thread'", "uncaught error"),
+        pytest.param("workers=0", "uncaught error", marks=pytest.mark.long),
+    ],
 )
 def test_exit_with_a_live_iterator(workers: str, end: str) -> None:
     """The interpreter ends, with the right status, while a thread of TensorFlow waits in the op."""

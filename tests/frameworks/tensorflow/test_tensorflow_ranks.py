@@ -38,6 +38,7 @@ with loader() as made:
 """
 
 
+@pytest.mark.long
 def test_two_workers_of_a_strategy_have_each_global_batch_between_them() -> None:
     """shard="auto" reads TF_CONFIG; every worker gives the strategy its own part."""
     ranks = run_with_tensorflow(SCRIPT, *ports(2), CUDA_VISIBLE_DEVICES="-1")

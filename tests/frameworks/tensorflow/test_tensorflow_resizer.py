@@ -46,6 +46,7 @@ def test_an_epoch_is_whole_while_slots_and_workers_move(monkeypatch: pytest.Monk
         assert len(script.windows) > 100
 
 
+@pytest.mark.long
 def test_a_slow_source_gets_more_workers() -> None:
     """The tuner looks while C code takes the batches."""
     with ringfeed.Loader(Slowly(), batch_size=8, slots="auto", workers="auto") as loader:
