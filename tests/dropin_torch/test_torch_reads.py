@@ -219,16 +219,20 @@ ALONE: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("kind", ALONE)
-def test_without_batch_size_an_index_reaches_the_dataset_whole(kind: str) -> None:
-    """Whatever the sampler gives."""
-    settings: dict[str, Any] = {"batch_size": None, "sampler": ALONE[kind], "num_workers": 2}
-    expected = epochs(Own(Echo(), **settings), 2)
+def check_echo(**settings: Any) -> None:
+    """Fail unless the dataset gets the same indices from both loaders, and ours leaves nothing."""
+    expected = epochs(Own(Echo(), num_workers=2, **settings), 2)
     with nothing_left_here():
-        ours = DataLoader(Echo(), **settings)
+        ours = DataLoader(Echo(), num_workers=2, **settings)
         check_alike(epochs(ours, 2), expected)
         assert ours._own_reason is None
         del ours
+
+
+@pytest.mark.parametrize("kind", ALONE)
+def test_without_batch_size_an_index_reaches_the_dataset_whole(kind: str) -> None:
+    """Whatever the sampler gives."""
+    check_echo(batch_size=None, sampler=ALONE[kind])
 
 
 LISTS: dict[str, Any] = {
@@ -249,13 +253,7 @@ LISTS: dict[str, Any] = {
 @pytest.mark.parametrize("kind", LISTS)
 def test_lists_reach_the_dataset_as_they_are(kind: str) -> None:
     """Each index of them, as the batch_sampler gives it."""
-    settings: dict[str, Any] = {"batch_sampler": LISTS[kind], "num_workers": 2}
-    expected = epochs(Own(Echo(), **settings), 2)
-    with nothing_left_here():
-        ours = DataLoader(Echo(), **settings)
-        check_alike(epochs(ours, 2), expected)
-        assert ours._own_reason is None
-        del ours
+    check_echo(batch_sampler=LISTS[kind])
 
 
 @nothing_is_left

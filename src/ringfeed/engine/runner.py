@@ -75,7 +75,7 @@ class EpochRunner:
         self.unfinished: Callable[[], None] | None = None
         """Plans the rest of the epoch under way anew, where Ctrl-C has kept what began to do so from its end."""
         self._superseded = _BY_NEWER  # why older iterators have had their time
-        self._prepared: dict[str, Any] | None = None  # what hooks had done ahead of the next epoch, whose own has run
+        self._prepared: dict[str, Any] | None = None  # the hooks' work before the next epoch's own hook, which has run
         self._ended = 0  # the epoch id of the last iterator that came to its end
         self._is_resting = False  # no iterator is under way
         self._closed = False
@@ -135,7 +135,7 @@ class EpochRunner:
             raise
 
     def _prepare(self) -> dict[str, Any] | None:
-        """Have the dataset be that of the next epoch; return what hooks had done to it ahead of that."""
+        """Run the hook of the next epoch; return what the hooks had done to the dataset before it."""
         if self._prepared is not None:
             return self._prepared
         if self._hooks.restore(self.position.next.hooks):

@@ -72,7 +72,7 @@ def answer_of(function: Callable[[], Any], timeout_s: float | None = None, *, ap
 
 
 def _error_of(raised: bytes) -> BaseException:
-    """Return what was raised; not in the frame that raises it, which its traceback would keep, and it the frame."""
+    """Return the error. The caller raises it at once, so no frame of its traceback keeps it: no cycle."""
     failure = decode(raised)
     return failure.error or WorkerError(failure.summary)
 

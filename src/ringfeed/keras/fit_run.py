@@ -35,7 +35,7 @@ class FitRun:
         self.epoch = 0
         self.step = 0
         """The batches of Keras' epoch that were trained on."""
-        self._ahead: dict[str, Any] | None = None  # what hooks had done to the dataset ahead of this epoch's own
+        self._ahead: dict[str, Any] | None = None  # the hooks' work on the dataset before this epoch's own hook
         self._trained = 0  # those of the loader's, which may go on over several of Keras'
         self._begun = self.place.begun if self.place else 0
 

@@ -138,7 +138,7 @@ def check_random_states(states: dict[str, Any]) -> None:
 
 
 class DrawingFrom:
-    """Has what runs inside draw from these states, from where the last such part ended; all else from where it was."""
+    """Gives its body random states of its own, which go on in the next such body; puts the others back after it."""
 
     def __init__(self, states: dict[str, Any]) -> None:
         """Draw nothing yet."""

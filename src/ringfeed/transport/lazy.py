@@ -43,7 +43,7 @@ def lazily(value: Any) -> Any:
 
 
 def stays(kind: type) -> bool:
-    """Whether no value of a type is ever made lazy: it is none of classes or functions, and no framework's."""
+    """Whether values of a type are never made lazy: they are no classes, no functions and of no framework."""
     return not issubclass(kind, type | FunctionType | BuiltinFunctionType) and not of_framework(kind.__module__)
 
 

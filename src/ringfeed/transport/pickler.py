@@ -79,7 +79,7 @@ def failure(obj: object) -> Exception | None:
 
 
 def fingerprint(obj: object) -> bytes | None:
-    """Return what tells an object from itself as it was earlier; None where its pickle is large, or there is none."""
+    """Return a hash that changes with the object; None where its pickle is large, or it has none."""
     stream = _Hashed()
     pickler = Pickler(stream=stream)
     try:
