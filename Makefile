@@ -257,13 +257,13 @@ test-weak: ## the C core under a weak memory model, where Relacy's headers (Debi
 # Beside TensorFlow, and where JAX is loaded, a fork warns, and a warning fails a test: frameworks have processes of
 # their own, and torch, whose tests fork, another.
 # `nodes` are clusters of Ray on this machine, which take all of it: by themselves, at the end.
-SAMPLES := system ring orders spec iterables data datasets
-CHANGES := transforms waiting relay transport
-PROCESSES := workers monitor report cli
-RUNS := engine resume tuning
-ELSEWHERE := frameworks/shared sharing remote
+SAMPLES := system ring orders spec datasets
+CHANGES := reading transport
+PROCESSES := workers monitor tools
+RUNS := engine
+ELSEWHERE := frameworks/shared sharing ray
 CORE := $(SAMPLES) $(CHANGES) $(PROCESSES) $(RUNS) $(ELSEWHERE)
-MOST := system ring spec transport workers monitor cli
+MOST := system ring spec transport workers monitor tools
 OLDEST := $(firstword $(OTHERS))
 NEWEST := $(lastword $(OTHERS))
 
@@ -284,8 +284,8 @@ say-pythons = @echo "== the core on Python $(ALL); not found: $(or $(filter-out 
 $(eval $(call part,project,$(MAIN),project))
 $(eval $(call part,tensorflow,$(MAIN),frameworks/tensorflow frameworks/jax))
 $(eval $(call part,keras,$(MAIN),frameworks/keras))
-$(eval $(call part,dropin,$(MAIN),dropin))
-$(eval $(call part,torch,$(MAIN),dropin_torch frameworks/torch))
+$(eval $(call part,dropin,$(MAIN),keras))
+$(eval $(call part,torch,$(MAIN),torch frameworks/torch))
 $(eval $(call part,core-samples,$(MAIN),$(SAMPLES)))
 $(eval $(call part,core-changes,$(MAIN),$(CHANGES)))
 $(eval $(call part,core-processes,$(MAIN),$(PROCESSES)))
@@ -304,7 +304,7 @@ $(eval $(call part,nodes,$(MAIN),nodes))
 SOURCE_PACKAGES ?= datasets pyarrow pandas h5py zarr lmdb webdataset crc32c array_record tensorflow-datasets
 test-sources: .venv/wheel .venv/with-pictures .venv/with-test ## the pages of docs/sources on the packages that they are about; installs these
 	@$(call install-in,.venv) $(SOURCE_PACKAGES)
-	$(PY) -m pytest tests/project/test_sources.py tests/sources
+	$(PY) -m pytest tests/project/test_sources.py tests/datasets
 
 # A warning is an error: a link within the pages that leads nowhere is one.
 docs: .venv/with-docs ## the pages of docs/ and the reference, as a site in build/docs

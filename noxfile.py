@@ -44,15 +44,15 @@ TENSORFLOW = tests(
 KERAS = (
     *tests("frameworks/keras", "keras", "keras_arguments", "keras_aliases", "keras_whole_batches", "keras_iterables"),
     *tests("frameworks/keras", "keras_cast", "keras_helpers"),
-    *tests("dropin", "keras_install", "keras_dataset", "keras_enqueuers", "keras_objects"),
+    *tests("keras", "keras_install", "keras_dataset", "keras_enqueuers", "keras_objects"),
 )
 TORCH = (
     *tests("frameworks/torch", "torch", "torch_forms", "torch_cast", "torch_datasets", "torch_values"),
-    *tests("dropin_torch", "torch_loader", "torch_states", "torch_streams"),
+    *tests("torch", "torch_loader", "torch_states", "torch_streams"),
 )
 JAX = ("tests/frameworks/jax",)
-RAY = ("tests/remote/test_ray.py", "tests/nodes/test_cluster.py")
-CORE = tuple(f"tests/{folder}" for folder in ("system", "ring", "spec", "transport", "workers", "monitor", "cli"))
+RAY = ("tests/ray/test_ray.py", "tests/nodes/test_cluster.py")
+CORE = tuple(f"tests/{folder}" for folder in ("system", "ring", "spec", "transport", "workers", "monitor", "tools"))
 CPU = "tensorflow-cpu" if os.uname().machine == "x86_64" else "tensorflow"
 
 

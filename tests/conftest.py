@@ -9,6 +9,7 @@ import faulthandler
 import gc
 import os
 import signal
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,9 @@ import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 
 import leftovers
+
+# pytest puts this folder there, in which `keras`, `ray` and `torch` are folders of tests.
+sys.path.remove(str(Path(__file__).parent))
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

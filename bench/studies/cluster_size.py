@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import simpy
 
-from ringfeed.remote.answers import LEAST_WINDOW, MOST_WINDOW
-from ringfeed.remote.pace import TICKET_BYTES, TICKET_NS
+from ringfeed.ray.answers import LEAST_WINDOW, MOST_WINDOW
+from ringfeed.ray.pace import TICKET_BYTES, TICKET_NS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -44,7 +44,7 @@ def fork_once() -> tuple[float, float]:
 
 def row(kind: str, size_mb: int, forks: int) -> dict[str, object]:
     """The figures of this process."""
-    from ringfeed.forkserver.main import import_own  # noqa: PLC0415 - a row's process only
+    from ringfeed.workers.forkserver import import_own  # noqa: PLC0415 - a row's process only
 
     import_own()
     if size_mb:

@@ -20,9 +20,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the packages of the bench,
 from harness.machine import commit, machine
 from ringfeed import Array
 from ringfeed.engine.plan import make_plan
-from ringfeed.remote._land import Lander
-from ringfeed.remote.claims import Claims
-from ringfeed.remote.filled import Filled
+from ringfeed.ray._land import Lander
+from ringfeed.ray.claims import Claims
+from ringfeed.ray.filled import Filled
 from ringfeed.ring import _ring
 from ringfeed.ring.segment import Segment
 from ringfeed.spec.spec import Spec

@@ -20,8 +20,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the packages of the bench, for a script
 
 from harness.browser import Browser, chromium
-from ringfeed.report.page import check_bokeh, report
-from ringfeed.report.timeline import read_trace
+from ringfeed.monitor.page import check_bokeh, report
+from ringfeed.monitor.timeline import read_trace
 
 WIDTHS = (1280, 400)
 PROMISED_S = 3.0

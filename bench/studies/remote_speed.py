@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cluster
-from ringfeed.profiling.usage import memory as memory_of
+from ringfeed.tools.usage import memory as memory_of
 from studies.cluster_size import Costs, Setting, simulate
 from studies.remote_training import Training, run
 

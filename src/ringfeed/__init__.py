@@ -15,11 +15,11 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ringfeed.cli.plan_table import plan
-    from ringfeed.conversion.cast import Cast
     from ringfeed.datasets.frozen import Frozen
     from ringfeed.datasets.mix import Mix
     from ringfeed.datasets.pack import Pack
+    from ringfeed.datasets.streams import Interleave
+    from ringfeed.datasets.worker_info import worker_info
     from ringfeed.engine.plan import Plan
     from ringfeed.errors import (
         ClosedError,
@@ -34,10 +34,6 @@ if TYPE_CHECKING:
         SupersededError,
         WorkerError,
     )
-    from ringfeed.forms.forms import Masked, Padded, Ragged
-    from ringfeed.forms.strings import Bytes, Text
-    from ringfeed.introspection.worker_info import worker_info
-    from ringfeed.iterables.streams import Interleave
     from ringfeed.loader import Loader
     from ringfeed.monitor.lease_tracker import debug
     from ringfeed.orders.buckets import Buckets
@@ -46,9 +42,13 @@ if TYPE_CHECKING:
     from ringfeed.orders.subsets import StratifiedSampler, SubsetSampler
     from ringfeed.orders.weighted import WeightedSampler
     from ringfeed.orders.windows import WindowShuffle
-    from ringfeed.remote.options import Ray
+    from ringfeed.ray.options import Ray
     from ringfeed.sharing.door import share
+    from ringfeed.spec.conversion import Cast
+    from ringfeed.spec.form_kinds import Masked, Padded, Ragged
     from ringfeed.spec.spec import Array, Spec
+    from ringfeed.spec.strings import Bytes, Text
+    from ringfeed.tools.plan_table import plan
 
 if sys.platform != "linux":
     message = f"ringfeed needs Linux (memfd, futex, pidfd); this is {sys.platform}"
@@ -68,21 +68,21 @@ __version__ = "0.2.0"
 _HOMES = {
     "Array": "spec.spec",
     "Buckets": "orders.buckets",
-    "Bytes": "forms.strings",
-    "Cast": "conversion.cast",
+    "Bytes": "spec.strings",
+    "Cast": "spec.conversion",
     "ClosedError": "errors",
     "Frozen": "datasets.frozen",
-    "Interleave": "iterables.streams",
+    "Interleave": "datasets.streams",
     "Loader": "loader",
-    "Masked": "forms.forms",
+    "Masked": "spec.form_kinds",
     "Mix": "datasets.mix",
     "Pack": "datasets.pack",
-    "Padded": "forms.forms",
+    "Padded": "spec.form_kinds",
     "Plan": "engine.plan",
     "PlanError": "errors",
     "PrioritizedSampler": "orders.prioritized",
-    "Ragged": "forms.forms",
-    "Ray": "remote.options",
+    "Ragged": "spec.form_kinds",
+    "Ray": "ray.options",
     "RingfeedError": "errors",
     "ShipError": "errors",
     "SlotsHeldError": "errors",
@@ -94,15 +94,15 @@ _HOMES = {
     "StratifiedSampler": "orders.subsets",
     "SubsetSampler": "orders.subsets",
     "SupersededError": "errors",
-    "Text": "forms.strings",
+    "Text": "spec.strings",
     "WeightedSampler": "orders.weighted",
     "WindowShuffle": "orders.windows",
     "WorkerError": "errors",
     "debug": "monitor.lease_tracker",
-    "plan": "cli.plan_table",
+    "plan": "tools.plan_table",
     "rng": "orders.rng",
     "share": "sharing.door",
-    "worker_info": "introspection.worker_info",
+    "worker_info": "datasets.worker_info",
 }
 
 _MODULES = ("keras", "testing", "torch")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from ringfeed.cli.main import main
+from ringfeed.tools.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

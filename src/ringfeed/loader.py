@@ -12,16 +12,16 @@ from ringfeed._failure import UsersErrors
 from ringfeed._foreign import refuse_foreign
 from ringfeed._html import table
 from ringfeed._units import show_bytes
-from ringfeed.data.terms import Terms
+from ringfeed.datasets.terms import Terms
+from ringfeed.engine._repeated import Repeated
+from ringfeed.engine.account import Account
+from ringfeed.engine.identity import Identity
+from ringfeed.engine.open_source import open_readers, open_source, with_weights
 from ringfeed.engine.options import Options
 from ringfeed.engine.runner import EpochRunner
 from ringfeed.frameworks.base import BatchStream, LoaderInfo
 from ringfeed.frameworks.pinned import DeviceSlots, start_driver
-from ringfeed.monitor.account import Account
-from ringfeed.orders._repeated import Repeated
 from ringfeed.orders.asked import DEFAULT_BATCH_SIZE, AskedOrder
-from ringfeed.resume.identity import Identity
-from ringfeed.sources.opening import open_readers, open_source, with_weights
 
 if TYPE_CHECKING:
     import os
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from ringfeed.orders.buckets import Buckets
     from ringfeed.orders.sampler import SeededSampler
     from ringfeed.orders.shard import Uneven
-    from ringfeed.remote.options import Ray
     from ringfeed.spec.builder import BuildBatch
     from ringfeed.spec.spec import Spec
+    from ringfeed.workers.pool import Remote
 
 if TYPE_CHECKING:
     Batch_co = TypeVarWithDefault("Batch_co", default=Any, covariant=True)
@@ -176,7 +176,7 @@ class Loader(Generic[Batch_co]):
         worker_init_fn: Callable[[int], object] | None = None,
         workers: int | Literal["auto"] | None = None,
         concurrency: int | None = None,
-        backend: Literal["process", "thread"] | Ray = "process",
+        backend: Literal["process", "thread"] | Remote = "process",
         start_method: Literal["forkserver", "spawn", "fork"] = "forkserver",
         slots: int | Literal["auto"] | None = None,
         memory: int | str | None = None,
@@ -484,7 +484,7 @@ class Loader(Generic[Batch_co]):
         page later. A thread looks at the ring every millisecond, which takes about one percent of a CPU. OSError where
         there can be no such file.
         """
-        from ringfeed.report.traced import begin_trace  # noqa: PLC0415 - its room
+        from ringfeed.monitor.traced import begin_trace  # noqa: PLC0415 - only where it is needed
 
         return begin_trace(self, path, self._account.asked(lambda engine: engine.observer, None), Loader._verdict)
 

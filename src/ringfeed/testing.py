@@ -17,10 +17,10 @@ import numpy as np
 
 from ringfeed._classes import is_iterable
 from ringfeed.errors import StateError
-from ringfeed.forms.forms import Masked, Padded, Ragged
 from ringfeed.loader import stream_of
 from ringfeed.orders.draws import Order
 from ringfeed.orders.rng import SampleContext, installed
+from ringfeed.spec.form_kinds import Masked, Padded, Ragged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -16,8 +16,8 @@ import pytest
 import ringfeed
 from datasets import SAID, Batches, Bulk, Imported, Misbehaving, Oracle, ReadInto, Reshuffling, drain
 from ringfeed import Array, Loader, Mix, SpecError
-from ringfeed.data.terms import Terms
-from ringfeed.sources.opening import open_source
+from ringfeed.datasets.terms import Terms
+from ringfeed.engine.open_source import open_source
 from watching import lose_patience, wait_until
 
 if TYPE_CHECKING:
@@ -592,7 +592,7 @@ def test_fingerprints_go_together() -> None:
 
 def test_a_mix_can_be_profiled() -> None:
     """`ringfeed profile` and `plan` read a mix as they read other datasets."""
-    from ringfeed.cli.profile import profile  # noqa: PLC0415 - for one test
+    from ringfeed.tools.profile import profile  # noqa: PLC0415 - for one test
 
     found = profile(Mix([Oracle(30), Oracle(20)]), batch_size=4, workers=1, seconds=0.2)
     assert {sample.index for sample in found.samples} <= set(range(50))

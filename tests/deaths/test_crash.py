@@ -22,8 +22,8 @@ import pytest
 import ringfeed
 from datasets import Oracle, check, drain
 from dying import DEATHS, ERRORS, FIRST, FUTEX_SYSCALL, IN_C, SPACING, WAKE_ENDS, Doomed, DoomedInto
-from ringfeed.forkserver import launchers
 from ringfeed.system import channel
+from ringfeed.workers import launchers
 from ringfeed.workers.processes import Processes
 from ringfeed.workers.roster import Roster
 from watching import PATIENCE_S, pids, run_script, wait_until

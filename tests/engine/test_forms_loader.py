@@ -13,7 +13,7 @@ import scribbling
 from lengths import LONGEST, SPEC, Lengths, check, digests
 from ringfeed import Array, Bytes, Text
 from ringfeed.errors import SpecError
-from ringfeed.forms.forms import Form
+from ringfeed.spec.form_kinds import Form
 from ringfeed.testing import check_resume
 
 if TYPE_CHECKING:

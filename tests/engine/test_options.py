@@ -13,12 +13,12 @@ import ringfeed
 from datasets import Batches, Oracle
 from ringfeed.engine import options
 from ringfeed.engine import plan as budget
+from ringfeed.engine.autotune import Setting
 from ringfeed.engine.options import Options
 from ringfeed.engine.plan import MOST_AUTO_SLOTS
 from ringfeed.monitor import free_memory
 from ringfeed.ring import _ring
 from ringfeed.ring.segment import MIN_SLOTS
-from ringfeed.tuning.autotune import Setting
 
 CPUS = 3
 DEFAULTS: dict[str, Any] = {

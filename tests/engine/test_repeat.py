@@ -14,8 +14,8 @@ import pytest
 
 import ringfeed
 from datasets import Oracle
+from ringfeed.engine._repeated import Repeated
 from ringfeed.frameworks.base import Epochs
-from ringfeed.orders._repeated import Repeated
 from ringfeed.orders.rng import installed
 from watching import PATIENCE_S, wait_until
 

@@ -1,4 +1,4 @@
-"""`ringfeed.cli.discover`: the loaders of another process, found and looked at."""
+"""`ringfeed.tools.discover`: the loaders of another process, found and looked at."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import ringfeed
-from ringfeed.cli import discover as attach
-from ringfeed.cli.discover import Attached, Target, processes
+from ringfeed.tools import discover as attach
+from ringfeed.tools.discover import Attached, Target, processes
 from trainer import Trainer
 from watching import run_script, wait_until
 
@@ -158,7 +158,7 @@ def test_no_such_process(pid: int) -> None:
 
 AS_ANOTHER = """
 import os
-from ringfeed.cli.discover import Target, processes
+from ringfeed.tools.discover import Target, processes
 from ringfeed.errors import RingfeedError
 os.setresgid(65534, 65534, 65534)
 os.setresuid(65534, 65534, 65534)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import points
-from ringfeed.iterables.round_robin import RoundRobinEpoch
+from ringfeed.datasets.round_robin import RoundRobinEpoch
 from ringfeed.orders.batch_lists import ListOrder
 from ringfeed.orders.buckets import Buckets
 from ringfeed.orders.custom import Custom

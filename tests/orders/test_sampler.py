@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import ringfeed
 from ringfeed.datasets.passes import PassOrder
-from ringfeed.iterables.round_robin import RoundRobinSampler
+from ringfeed.datasets.round_robin import RoundRobinSampler
 from ringfeed.orders._permute import MAX_LENGTH
 from ringfeed.orders.custom import Custom
 from ringfeed.orders.making import make_sampler

@@ -20,4 +20,4 @@ def test_make_runs_every_folder() -> None:
     named = set(re.findall(r"[\w/]+", (TESTS.parent / "Makefile").read_text()))
     folders = {str(file.parent.relative_to(TESTS)) for file in TESTS.rglob("test_*.py")} - {"sources"}
     assert sorted(folders - named) == []
-    assert "tests/sources" in named
+    assert "tests/datasets" in named

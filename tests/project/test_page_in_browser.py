@@ -22,7 +22,7 @@ pytestmark = [
 
 def test_a_browser_shows_it(tmp_path: Path) -> None:
     """All is drawn on wide and on narrow screens, nothing sticks out, and the console has nothing to complain of."""
-    from ringfeed.report.page import report  # noqa: PLC0415 - where bokeh is
+    from ringfeed.monitor.page import report  # noqa: PLC0415 - where bokeh is
 
     trace = tmp_path / "run.json"
     trace.write_text(json.dumps(made_up(100_000)))

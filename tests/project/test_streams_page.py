@@ -49,6 +49,6 @@ def test_an_example(section: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", re.findall(r"^\| `(.*?)` \|", PAGE.partition("## Errors")[2], re.MULTILINE))
 def test_a_text(text: str) -> None:
     """It is what a test expects."""
-    names = ("tests/data/test_stream_ranks.py", "tests/engine/test_shards.py", "tests/relay/test_relay.py")
+    names = ("tests/datasets/test_stream_ranks.py", "tests/engine/test_shards.py", "tests/reading/test_relay.py")
     tests = "".join(re.sub(r'"\n\s*f?"', "", (ROOT / name).read_text()) for name in names)
     assert re.search(".{1,20}".join(map(re.escape, text.split("…"))), tests)

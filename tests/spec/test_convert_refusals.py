@@ -11,7 +11,7 @@ import pytest
 import ringfeed
 from converting import IMAGENET, Samples, array_of, converted
 from ringfeed import Array, Cast, Spec, SpecError
-from ringfeed.coercion.columns import before_cast
+from ringfeed.spec.columns import before_cast
 
 if TYPE_CHECKING:
     from collections.abc import Callable

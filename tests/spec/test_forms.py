@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from ringfeed import Array, Bytes, Masked, Padded, Ragged, Spec, Text
-from ringfeed.coercion.columns import before_cast
 from ringfeed.errors import SpecError
+from ringfeed.spec.columns import before_cast
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import ringfeed
 from inputs import DICT_BENDS, NUMBERS, SEQUENCE_BENDS, WAYS, WHOLE_BENDS, Tagged, bent, content, sample
 from judge import Pair, raw
-from ringfeed.coercion import _structure
+from ringfeed.spec import _structure
 from ringfeed.spec.spec import Array, Spec
 from ringfeed.spec.values import plain
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ringfeed
-from ringfeed.data import reader
+from ringfeed.datasets import reader
 from ringfeed.system.machine import beyond_caches
 
 if TYPE_CHECKING:

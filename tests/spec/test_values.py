@@ -21,8 +21,8 @@ import pytest
 import ringfeed
 from judge import raw
 from ringfeed import Array, SpecError
-from ringfeed.coercion.refusals import way_out
 from ringfeed.spec._writer import FieldWriter
+from ringfeed.spec.refusals import way_out
 from ringfeed.spec.spec import Spec
 
 if TYPE_CHECKING:

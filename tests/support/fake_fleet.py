@@ -34,14 +34,14 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ringfeed.remote.desk import Desk, Facts
-from ringfeed.remote.fleet import Answer, Broken, Died, Hired, Node, Refused, Stack, Unreached
-from ringfeed.remote.options import Ray
+from ringfeed.ray.desk import Desk, Facts
+from ringfeed.ray.fleet import Answer, Broken, Died, Hired, Node, Refused, Stack, Unreached
+from ringfeed.ray.options import Ray
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ringfeed.remote.fleet import Event
+    from ringfeed.ray.fleet import Event
 
 
 @dataclass(frozen=True)

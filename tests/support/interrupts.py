@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import leftovers
 import ringfeed
 from datasets import Oracle, check
-from ringfeed.forkserver import warm
+from ringfeed.workers import warm
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -53,7 +53,7 @@ def below(pid: int) -> set[int]:
 
 def _kept_warm() -> tuple[set[int], set[int]]:
     """Return the processes that wait on purpose for the next loader, warm forkservers, and their descriptors here."""
-    warm = sys.modules.get("ringfeed.forkserver.warm")
+    warm = sys.modules.get("ringfeed.workers.warm")
     if warm is None:
         return set(), set()
     pids, fds = {*warm.pids()}, set()

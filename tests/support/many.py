@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 import leftovers
 from lives import Rotation
-from ringfeed.forkserver import warm
+from ringfeed.workers import warm
 
 if TYPE_CHECKING:
     from collections.abc import Callable

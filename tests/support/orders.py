@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import ringfeed
-from ringfeed.data import reader
+from ringfeed.datasets import reader
 from ringfeed.orders.permutation import permute
 
 if TYPE_CHECKING:

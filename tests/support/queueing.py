@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
 
-from ringfeed.tuning.autotune import Setting, Window
+from ringfeed.engine.autotune import Setting, Window
 
 if TYPE_CHECKING:
-    from ringfeed.tuning.autotune import Step, Tuner
+    from ringfeed.engine.autotune import Step, Tuner
 
 NOISE_S = 0.5  # how long the machine keeps one speed
 WARM_UP = 50  # batches

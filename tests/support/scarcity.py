@@ -25,8 +25,8 @@ import pytest
 import leftovers
 import ringfeed
 from datasets import Oracle, check, flat, told
-from ringfeed.cli.discover import Target, processes
 from ringfeed.ring import segment
+from ringfeed.tools.discover import Target, processes
 from ringfeed.workers import spawn
 from watching import pids, run_script
 

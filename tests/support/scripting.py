@@ -8,7 +8,7 @@ from typing import Any
 
 import ringfeed
 from datasets import Oracle
-from ringfeed.tuning.autotune import Setting, Step, Window
+from ringfeed.engine.autotune import Setting, Step, Window
 
 ROOM = {"workers": "auto", "slots": "auto"}
 

@@ -25,11 +25,11 @@ import pytest
 import leftovers
 import ringfeed
 from datasets import Oracle, Reshuffling, Witness, check, drain, told
-from ringfeed.forkserver import fork, launchers
-from ringfeed.forkserver import main as forkserver_main
 from ringfeed.monitor._snapshot import Observer
 from ringfeed.system import channel as channels
 from ringfeed.system.machine import show_limit
+from ringfeed.workers import fork, launchers
+from ringfeed.workers import forkserver as forkserver_main
 from watching import PATIENCE_S, pids, pool_of, run_script, start_script, wait_until
 
 if TYPE_CHECKING:
@@ -598,7 +598,7 @@ def test_orphans_of_a_forkserver_are_buried() -> None:
 SLOW_NURSERY = """
 import os, ringfeed, sys, threading, time
 from datasets import Oracle, Unhurried
-from ringfeed.forkserver.launchers import Forkserver
+from ringfeed.workers.launchers import Forkserver
 arrived = Forkserver._arrived
 def told(launcher):
     forkserver = arrived(launcher); print(forkserver.pid, flush=True); return forkserver

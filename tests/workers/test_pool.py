@@ -22,8 +22,8 @@ import leftovers
 import ringfeed
 from datasets import FOREVER_S, Misbehaving, Oracle, Unhurried, check, drain
 from ringfeed.engine.runner import EpochRunner
-from ringfeed.forkserver import launchers as forkserver
 from ringfeed.system import channel as channels
+from ringfeed.workers import launchers as forkserver
 from ringfeed.workers import processes
 from ringfeed.workers.roster import Roster
 from ringfeed.workers.spawn import Spawner

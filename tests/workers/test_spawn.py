@@ -13,9 +13,9 @@ import pytest
 import leftovers
 import ringfeed
 from datasets import Oracle, Witness, told
-from ringfeed.forkserver.fork import Fork
 from ringfeed.system import interpreter
 from ringfeed.system._system import Descriptor
+from ringfeed.workers.fork import Fork
 from ringfeed.workers.process import Launcher, WorkerProcess
 from ringfeed.workers.spawn import Spawner
 from watching import run_script, wait_until

@@ -19,9 +19,9 @@ import pytest
 import leftovers
 import ringfeed
 from datasets import Oracle, check, drain
-from ringfeed.forkserver import launchers, warm
 from ringfeed.loader import runner_of
 from ringfeed.transport import modules
+from ringfeed.workers import launchers, warm
 from watching import PATIENCE_S, lose_patience, pids, pool_of, run_script, start_script, wait_until
 
 if TYPE_CHECKING:
@@ -352,7 +352,7 @@ def test_end_ends_it_and_no_loader() -> None:
 SCRIPT = """
 import os, sys, time, ringfeed
 from datasets import Oracle
-from ringfeed.forkserver import warm
+from ringfeed.workers import warm
 loader = ringfeed.Loader(Oracle(8), batch_size=4, workers=1, start_method="forkserver")
 for batch in loader: pass
 print(*warm.pids(), flush=True)
@@ -400,7 +400,7 @@ def test_it_holds_nothing_of_the_users(tmp_path: Path) -> None:
 HOLDS = """
 import os, ringfeed
 from datasets import Oracle
-from ringfeed.forkserver import warm
+from ringfeed.workers import warm
 loader = ringfeed.Loader(Oracle(8), batch_size=4, workers=1, start_method="forkserver")
 for batch in loader: pass
 loader.close()

@@ -21,13 +21,13 @@ import pytest
 import leftovers
 import ringfeed
 from datasets import Misbehaving, Oracle, check, drain
-from ringfeed.data.reader import Port, Reader
-from ringfeed.data.samples import SampleSource
-from ringfeed.data.terms import Terms
+from ringfeed.datasets.reader import Port, Reader
+from ringfeed.datasets.samples import SampleSource
+from ringfeed.datasets.terms import Terms
+from ringfeed.engine.open_source import open_source
 from ringfeed.engine.plan import make_plan
 from ringfeed.ring import _ring
 from ringfeed.ring.segment import Segment
-from ringfeed.sources.opening import open_source
 from ringfeed.system import channel as channels
 from ringfeed.transport.shared_dataset import pack, to_shared_memory
 from ringfeed.workers.spawn import Spawner
@@ -599,7 +599,7 @@ def test_an_installed_class_that_brings_a_framework_in_is_named(tmp_path: Path, 
 
 def test_rng_is_the_function_whatever_was_imported_first() -> None:
     """No submodule hides a public name."""
-    modules = "ringfeed.loader, ringfeed.orders.rng, ringfeed.sources.opening, ringfeed"
+    modules = "ringfeed.loader, ringfeed.orders.rng, ringfeed.engine.open_source, ringfeed"
     script = f"import {modules}; print(ringfeed.rng().random() < 1)"
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=240, check=False)
     assert (found.stdout, found.stderr) == ("True\n", "")

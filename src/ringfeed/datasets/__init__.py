@@ -1,9 +1,11 @@
-"""Datasets that ringfeed brings: made of others, or held in memory that all workers share.
+"""What a dataset is, kind by kind; what the user's functions make of its samples; the kinds that ringfeed brings.
 
-    Mix      samples of several datasets, in shares
-    Pack     rows of fixed length, of several samples each
-    Frozen   a list of strings, numbers or records as a few arrays
-    Passes   one of Keras' own, read pass by pass, in Keras' order
+    dataset ──▶ Source (base): its length, its spec, its order, and the Reader that a worker reads it with
+                  arrays, samples, batches, rows    of an index
+                  streams, stream, peekable, ...    of an iterator: read in order, begun again where it was
+                  mix, members, pack, frozen, passes   ringfeed's own: `Mix`, `Pack`, `Frozen`, passes of Keras'
 
-Each is read as any other: by a source of `data`'s kind (MixSource, PackSource), or sample by sample.
+    transform, batch_transform, collate_fn ──▶ functions ──▶ transformed, collating, draws: a Source around another
+
+`engine.open_source` decides which it is. Imports `orders`, `spec` and what lies below.
 """

@@ -14,9 +14,9 @@ import numpy as np
 from ringfeed._checks import error_of, reworded
 from ringfeed._classes import is_iterable
 from ringfeed._failure import is_raised_here
-from ringfeed.data.base import Source
-from ringfeed.data.rows import Rows
+from ringfeed.datasets.base import Source
 from ringfeed.datasets.members import Members, Places
+from ringfeed.datasets.rows import Rows
 from ringfeed.errors import SpecError
 from ringfeed.spec.array import Array, shown
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from ringfeed.data.reader import Fill, Reader
-    from ringfeed.data.terms import Delivery, Terms
+    from ringfeed.datasets.reader import Fill, Reader
+    from ringfeed.datasets.terms import Delivery, Terms
     from ringfeed.orders.sampler import Sampler
     from ringfeed.ring._ring import Lease
     from ringfeed.spec.spec import Spec

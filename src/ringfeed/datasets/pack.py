@@ -13,9 +13,9 @@ import numpy as np
 
 from ringfeed._checks import reworded
 from ringfeed._classes import is_iterable
-from ringfeed.data.rows import Rows
-from ringfeed.data.samples import SampleSource
 from ringfeed.datasets.packed_rows import BARE, PackedRows
+from ringfeed.datasets.rows import Rows
+from ringfeed.datasets.samples import SampleSource
 from ringfeed.errors import FunctionError, SpecError
 from ringfeed.spec.spec import Array
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike
 
-    from ringfeed.data.base import Source
-    from ringfeed.data.reader import Reader
-    from ringfeed.data.terms import Delivery, Terms
+    from ringfeed.datasets.base import Source
+    from ringfeed.datasets.reader import Reader
+    from ringfeed.datasets.terms import Delivery, Terms
     from ringfeed.orders.packing import Packing
     from ringfeed.orders.permutation import Indices
     from ringfeed.orders.sampler import Sampler

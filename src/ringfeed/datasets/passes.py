@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ringfeed.data.batches import BatchSource
+from ringfeed.datasets.batches import BatchSource
 from ringfeed.orders.making import make_sampler
 from ringfeed.orders.sampler import ByPosition, Stateless
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from ringfeed.data.terms import Terms
+    from ringfeed.datasets.terms import Terms
     from ringfeed.orders.permutation import Indices
 
 

@@ -19,10 +19,10 @@ from ringfeed.monitor.faults import slots_kept
 from ringfeed.ring import _ring
 
 if TYPE_CHECKING:
+    from ringfeed.engine.resizer import Resizer
     from ringfeed.monitor.lease_tracker import LeaseTracker
     from ringfeed.ring._ring import Lease, Ring
     from ringfeed.spec.builder import BatchBuilder
-    from ringfeed.tuning.resizer import Resizer
 
 SOON_NS = 10**7  # what a step may take to let go of its batch
 OVER = (_ring.STOPPED, _ring.ALARMED)

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ringfeed.engine.parts import Parts
+    from ringfeed.engine.place import Progress
     from ringfeed.orders.sampler import Epoch
-    from ringfeed.resume.place import Progress
     from ringfeed.spec.builder import BuildBatch
 
 

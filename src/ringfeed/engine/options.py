@@ -12,9 +12,10 @@ from ringfeed.system.machine import usable_cpus
 from ringfeed.workers.backends import POOLS
 
 if TYPE_CHECKING:
-    from ringfeed.data.base import Source
+    from ringfeed.datasets.base import Source
     from ringfeed.monitor.stats import Side
     from ringfeed.orders.sampler import Sampler
+    from ringfeed.workers.pool import Remote
 
 AUTO_WORKERS = 4  # a CPU, at most: more than one helps while they wait for a disk or a network
 DEFAULT_SLOTS = 4
@@ -37,7 +38,7 @@ class Options:
     memory: int | str | None
     auto: frozenset[Side]
     backend: str
-    remote: Any = None  # a `ringfeed.Ray`, whose bridges are processes beside the workers
+    remote: Remote | None = None  # its bridges are processes beside the workers
     start_method: str
     copy: bool
     drop_remainder: bool
@@ -63,11 +64,9 @@ class Options:
         **others: Any,
     ) -> Options:
         """Understand the parameters for this dataset; ValueError or TypeError for what does not fit."""
-        remote = None
-        if not isinstance(backend, str):
-            from ringfeed.remote.options import checked  # noqa: PLC0415 - its room
-
-            remote = checked(backend, source, start_method, workers)
+        remote = None if isinstance(backend, str) else _remote(backend)
+        if remote is not None:
+            remote.check_fits(source, start_method, workers)
         backend = "process" if remote else "thread" if source.local_only else backend
         asked_for: dict[Side, object] = {"workers": workers, "slots": slots}
         auto = {side for side, value in asked_for.items() if is_auto(side, value)}
@@ -78,7 +77,7 @@ class Options:
             auto.discard("workers")
         elif source.streams:
             if isinstance(workers, int) and workers > source.streams:
-                from ringfeed.iterables.opening import tell_idle  # noqa: PLC0415 - its room
+                from ringfeed.datasets.peekable import tell_idle  # noqa: PLC0415 - only where it is needed
 
                 tell_idle(source, workers)
             most_workers = min(most_workers, source.streams)
@@ -117,7 +116,7 @@ class Options:
     @property
     def bridges(self) -> int:
         """How many processes connect to a cluster."""
-        return 0 if self.remote is None else int(self.remote.bridges)
+        return 0 if self.remote is None else self.remote.bridges
 
     def prefetches_epochs(self, source: Source, sampler: Sampler) -> bool:
         """Whether an epoch's end need not hold up the workers; ValueError where that is asked for and cannot be."""
@@ -149,7 +148,7 @@ def _reads_apart(source: Source, workers: int, backend: str) -> bool:
     """Whether a process of its own reads an iterable for so many workers."""
     if source.streams != 1:
         return False
-    from ringfeed.relay.choice import reads_apart  # noqa: PLC0415 - its room
+    from ringfeed.reading.choice import reads_apart  # noqa: PLC0415 - only where it is needed
 
     return reads_apart(source, workers, backend)
 
@@ -158,7 +157,7 @@ def _in_flight(source: Source, concurrency: int | None, workers: int, *, is_auto
     """Return how many samples are in flight in all workers together; 0 where each worker reads one at a time."""
     if concurrency is None and not source.innermost.is_async:
         return 0
-    from ringfeed.waiting.sources import concurrency_of  # noqa: PLC0415 - its room
+    from ringfeed.reading.sources import concurrency_of  # noqa: PLC0415 - only where it is needed
 
     return concurrency_of(source, concurrency, workers, is_auto=is_auto)
 
@@ -172,6 +171,15 @@ def _obstacle(source: Source, sampler: Sampler) -> str | None:
     if source.streams:
         return "an iterable begins anew with each epoch"
     return None if sampler.pure else "its sampler is read as the epoch goes on"
+
+
+def _remote(backend: Any) -> Remote:
+    """Return a backend that is no word; TypeError where it is none."""
+    if not hasattr(backend, "make_pool"):
+        message = f"backend={backend!r}; choose one of 'process', 'thread', or a ringfeed.Ray"
+        raise TypeError(message)
+    found: Remote = backend
+    return found
 
 
 def _most_workers(workers: int | str | None, a_cpu: int) -> int:

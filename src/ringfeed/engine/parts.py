@@ -18,13 +18,13 @@ from ringfeed.workers.backends import make_pool
 from ringfeed.workers.pool import PoolConfig
 
 if TYPE_CHECKING:
-    from ringfeed.data.base import Source
+    from ringfeed.datasets.base import Source
+    from ringfeed.engine.autotune import Tuner
     from ringfeed.engine.options import Options
     from ringfeed.engine.plan import Plan
+    from ringfeed.engine.resizer import Resizer
     from ringfeed.monitor.stats import Stats
     from ringfeed.transport.shared_dataset import SharedDataset
-    from ringfeed.tuning.autotune import Tuner
-    from ringfeed.tuning.resizer import Resizer
     from ringfeed.workers.pool import Pool
     from ringfeed.workers.process import Launcher
 
@@ -70,7 +70,7 @@ class Parts:
         self.ledger = Ledger(stats, self.observer)
         self.resizer: Resizer | None = None
         if tuner is not None:
-            from ringfeed.tuning.resizer import Resizer  # noqa: PLC0415 - its room
+            from ringfeed.engine.resizer import Resizer  # noqa: PLC0415 - only where it is needed
 
             self.resizer = Resizer(tuner, self.segment, self.ring, self.pool, self.count)
         self.copy_policy = CopyPolicy(self.ring, self.lease_tracker, self.resizer, self.timeout_ns)

@@ -24,12 +24,12 @@ from ringfeed.spec.layout import Layout
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ringfeed.data.base import Source
+    from ringfeed.datasets.base import Source
+    from ringfeed.engine.autotune import Tuner
     from ringfeed.engine.options import Options
-    from ringfeed.relay.sizes import StoreSizes
+    from ringfeed.reading.sizes import StoreSizes
     from ringfeed.spec.spec import Spec
     from ringfeed.transport.shared_dataset import DatasetPickle
-    from ringfeed.tuning.autotune import Tuner
 
 PLANNED_INDICES = 16384  # as many are planned ahead, or two batches a slot
 MOST_AUTO_SLOTS = 32  # several workers fill one slot together, so that far fewer keep many of them busy
@@ -161,7 +161,7 @@ def make_plan(  # noqa: PLR0913 - what decides the others
         plan = Plan(layout, count, workers, _control_size(count, cells, workers), **figures)
         if "element_size" not in figures:
             return plan
-        from ringfeed.relay.sizes import StoreSizes  # noqa: PLC0415 - its room
+        from ringfeed.reading.sizes import StoreSizes  # noqa: PLC0415 - only where it is needed
 
         return replace(plan, store=StoreSizes(count, indices, workers - 1))
 
@@ -198,9 +198,7 @@ def plan_for(options: Options, source: Source, packed: DatasetPickle | None) -> 
     """
     figures: dict[str, Any] = {"states_size": source.states_size, "at_once": source.at_once}
     if options.remote is not None:
-        from ringfeed.remote.pace import flights_size, in_flight  # noqa: PLC0415 - its room
-
-        figures |= {"more": in_flight(options.remote), "flights_size": flights_size(options.remote, source)}
+        figures |= options.remote.figures(source)
     if packed:
         figures |= {"dataset_shared": packed.shared, "dataset_per_worker": packed.unpickled}
         figures |= {"forkserver": options.start_method == "forkserver"}
@@ -228,7 +226,7 @@ def tuner_for(options: Options, plan: Plan) -> Tuner | None:
     """Return the tuner of what is "auto", up to the plan; None where nothing is."""
     if not options.auto:
         return None
-    from ringfeed.tuning.autotune import make_tuner  # noqa: PLC0415 - its room
+    from ringfeed.engine.autotune import make_tuner  # noqa: PLC0415 - only where it is needed
 
     return make_tuner(options.auto, Setting(plan.workers - options.bridges, plan.slots))
 

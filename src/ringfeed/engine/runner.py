@@ -19,24 +19,24 @@ from ringfeed._process import Exit, Finalizer, Forks
 from ringfeed.engine._iterator import Progress
 from ringfeed.engine.batches import BatchIterator
 from ringfeed.engine.engine import Engine
+from ringfeed.engine.hooks import Hooks
 from ringfeed.engine.parts import Parts
 from ringfeed.engine.plan import check_available, tuner_for
+from ringfeed.engine.position import Position
 from ringfeed.engine.sending import Sending
 from ringfeed.errors import ClosedError, RingfeedError, SupersededError
 from ringfeed.monitor.stats import Stats
-from ringfeed.resume.hooks import Hooks
-from ringfeed.resume.position import Position
 from ringfeed.ring import _ring
 from ringfeed.system.machine import is_short_of_descriptors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ringfeed.data.base import Source
+    from ringfeed.datasets.base import Source
     from ringfeed.engine.engine import Feed
     from ringfeed.engine.options import Options
+    from ringfeed.engine.place import Place
     from ringfeed.orders.shard import Shard
-    from ringfeed.resume.place import Place
     from ringfeed.spec.builder import BuildBatch
 
 _BY_NEWER = "a newer iterator of this loader has taken over; finish one before you make the next"

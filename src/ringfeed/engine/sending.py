@@ -17,7 +17,7 @@ from ringfeed.transport.shared_dataset import pack, to_shared_memory
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ringfeed.data.base import Source
+    from ringfeed.datasets.base import Source
     from ringfeed.engine.options import Options
     from ringfeed.engine.plan import Plan
     from ringfeed.orders.sampler import Sampler
@@ -53,7 +53,7 @@ class Sending:
             order = make_sampler()
             source.learn()
         elif packed is None:
-            from ringfeed.forkserver.asked import learn  # noqa: PLC0415 - its room
+            from ringfeed.workers.asked import learn  # noqa: PLC0415 - only where it is needed
 
             order = make_sampler()
             learn(source, self._options.timeout_s)
@@ -64,7 +64,7 @@ class Sending:
                 Finalizer.finish()  # what dropped loaders hold is free then
                 check_free(packed.shared, f"the workers' copy of the dataset needs {show_bytes(packed.shared)}")
                 if self._options.start_method == "forkserver":
-                    from ringfeed.forkserver import warm  # noqa: PLC0415 - its room
+                    from ringfeed.workers import warm  # noqa: PLC0415 - only where it is needed
 
                     warm.expect()  # it comes up while the copy is made
                 self.sent = to_shared_memory(packed)
@@ -118,7 +118,7 @@ class Sending:
         packed, self._packed = self._packed, None
         if Worker.is_here or not self._options.sends or self._options.start_method != "forkserver":
             return None
-        from ringfeed.forkserver.launchers import Forkserver  # noqa: PLC0415 - its room
+        from ringfeed.workers.launchers import Forkserver  # noqa: PLC0415 - only where it is needed
 
         modules = () if packed is None else packed.modules
         with suppress(RingfeedError, OSError):  # what keeps it from starting is raised by the first epoch

@@ -17,7 +17,7 @@ from ringfeed.monitor.lease_tracker import Debug
 from ringfeed.spec.builder import BatchBuilder
 
 if TYPE_CHECKING:
-    from ringfeed.data.terms import Delivery
+    from ringfeed.datasets.terms import Delivery
     from ringfeed.engine.lookahead import Lookahead
     from ringfeed.engine.parts import Parts
     from ringfeed.orders.permutation import Indices

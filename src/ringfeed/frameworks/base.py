@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ringfeed._checks import check_count
 from ringfeed._failure import UsersErrors
+from ringfeed.engine._repeated import Repeated
 from ringfeed.frameworks.facts import LoaderFacts
-from ringfeed.orders._repeated import Repeated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sized
 
     from typing_extensions import Self
 
-    from ringfeed.data.base import Source
+    from ringfeed.datasets.base import Source
+    from ringfeed.engine.place import Progress
+    from ringfeed.engine.position import Position
     from ringfeed.errors import RingfeedError
     from ringfeed.frameworks.forms import Joins
     from ringfeed.frameworks.pinned import DeviceSlots
     from ringfeed.frameworks.tensorflow._feed import Feed
-    from ringfeed.resume.place import Progress
-    from ringfeed.resume.position import Position
     from ringfeed.ring._ring import Lease
     from ringfeed.spec.array import AnyArray, Leaf
     from ringfeed.spec.builder import BuildBatch

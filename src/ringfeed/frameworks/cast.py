@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from ringfeed._checks import error_of
-from ringfeed.conversion.cast import Cast
 from ringfeed.frameworks.forms import is_string
 from ringfeed.spec.array import CONTAINERS, Array, fields_of, shown
+from ringfeed.spec.conversion import Cast
 from ringfeed.spec.spec import Spec
 
 if TYPE_CHECKING:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ringfeed.engine.place import UNKNOWN
 from ringfeed.errors import RingfeedError
-from ringfeed.resume.place import UNKNOWN
 
 if TYPE_CHECKING:
+    from ringfeed.engine.place import Progress
     from ringfeed.frameworks.base import BatchIterator, BatchStream
-    from ringfeed.resume.place import Progress
     from ringfeed.spec.builder import BuildBatch
 
 

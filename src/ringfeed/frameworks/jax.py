@@ -30,9 +30,9 @@ from ringfeed.frameworks.pinned import Refusal
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ringfeed.conversion.cast import Cast
     from ringfeed.frameworks.base import BatchStream, LoaderInfo
     from ringfeed.frameworks.cast import Casts, CastTree
+    from ringfeed.spec.conversion import Cast
     from ringfeed.spec.spec import AnyArray, AnyDtype, Leaf
 
 

@@ -14,21 +14,21 @@ import numpy as np
 import torch
 
 from ringfeed.errors import SpecError
-from ringfeed.forms.forms import Ragged
 from ringfeed.frameworks.base import Epochs, Framework
 from ringfeed.frameworks.batch import TensorBuilder
 from ringfeed.frameworks.cast import Chosen, caster_of, casts_of
 from ringfeed.frameworks.device import DevicePrefetcher
 from ringfeed.frameworks.dlpack import check_exportable
 from ringfeed.frameworks.forms import as_text, is_string, refuse_forms
+from ringfeed.spec.form_kinds import Ragged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ringfeed.conversion.cast import Cast
     from ringfeed.frameworks.base import BatchStream
     from ringfeed.frameworks.cast import Casts, CastTree
     from ringfeed.spec.array import AnyArray, Leaf
+    from ringfeed.spec.conversion import Cast
 
 
 STRINGS = "SU"

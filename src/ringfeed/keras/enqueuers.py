@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringfeed._checks import check_choice, check_count
 from ringfeed._failure import RemoteError
-from ringfeed.data.batches import batches_in
+from ringfeed.datasets.batches import batches_in
 from ringfeed.datasets.passes import ENDLESS
 from ringfeed.errors import ClosedError, WorkerError
 from ringfeed.keras.pydataset import draws_kept, open_feed

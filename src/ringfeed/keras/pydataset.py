@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from ringfeed.data.base import HOOKS
-from ringfeed.data.batches import BatchSource, batches_in
+from ringfeed.datasets.base import HOOKS
+from ringfeed.datasets.batches import BatchSource, batches_in
 from ringfeed.datasets.passes import Passes, PassOrder
+from ringfeed.engine.hooks import Hooks, has_state
 from ringfeed.errors import RingfeedError, SpecError, WorkerError
 from ringfeed.keras.objects import ObjectBatches, holds_objects
 from ringfeed.loader import Loader, runner_of, stream_of
-from ringfeed.resume.hooks import Hooks, has_state
 from ringfeed.transport.copied import of_copy
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from ringfeed.engine.engine import Engine
+    from ringfeed.engine.place import Progress
     from ringfeed.frameworks.base import BatchIterator, BatchStream
-    from ringfeed.resume.place import Progress
     from ringfeed.spec.builder import BuildBatch
 
     Count = Callable[[], int | None]

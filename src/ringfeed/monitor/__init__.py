@@ -1,6 +1,10 @@
 """What a running loader does: slots and workers, counts, memory, a timeline, and where batches were taken.
 
-Reads the control block (`_snapshot`) and the kernel, and changes nothing. `bottleneck` puts the figures into words,
-`faults` what went wrong, and `account` is what a loader says of it all. Imports nothing of `workers` and `engine`,
-which look on by it.
+    _snapshot, snapshot      the control block and the kernel, looked at; nothing is changed
+    stats, bottleneck        counts, and in words what they mean
+    memory, free_memory, plan_words   what memory there is, and what takes it
+    faults, stacks           what went wrong
+    trace, traced, timeline, figures, charts, words, page   a timeline, and the page that bokeh draws of it
+
+Imports `spec` and what lies below.
 """

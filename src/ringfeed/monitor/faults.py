@@ -12,7 +12,7 @@ from ringfeed.ring import _ring
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ringfeed.data.base import Source
+    from ringfeed.datasets.base import Source
     from ringfeed.monitor._snapshot import Observer
     from ringfeed.monitor.lease_tracker import LeaseTracker
     from ringfeed.spec.array import Leaf

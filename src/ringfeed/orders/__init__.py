@@ -11,7 +11,6 @@
     prioritized   drawn by what training says, and carried with weights (draws, sum_tree)
     mix           of several datasets, by their proportions
     rng           the numbers a sample draws
-    _repeated     several epochs as one iterator
 
 Imports nothing of the other packages.
 """

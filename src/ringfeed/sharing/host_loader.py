@@ -7,13 +7,13 @@ import os
 import pickle
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ringfeed.datasets.draws import DrawSource
 from ringfeed.errors import SpecError
 from ringfeed.loader import Loader, runner_of, stream_of
 from ringfeed.sharing.flow import MIN_SLOTS
 from ringfeed.sharing.names import packed_state, unpacked_state
 from ringfeed.spec.builder import BatchBuilder
 from ringfeed.system._system import Descriptor
-from ringfeed.transforms.draws import DrawSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ringfeed.iterables.states import UnfitError, encoded
+from ringfeed.datasets.states import UnfitError, encoded
 from ringfeed.system import channel as channels
 from ringfeed.system._system import Descriptor
 

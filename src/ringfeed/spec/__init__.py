@@ -1,4 +1,4 @@
-"""What a sample is, and how it lies in a slot.
+"""What a sample is, and how any value gets into a slot.
 
     sample ──▶ Spec (a tree of Array leaves) ──▶ Layout (offsets in a slot)
                                                    ├── _rows    samples into the rows of a claim
@@ -6,8 +6,13 @@
                                                    │     _writer     values into fields
                                                    └── _fields  the fields of a slot as NumPy arrays
 
-`form` is what is asked of a leaf whose samples differ in length; the room `forms` has the answers. The room `coercion`
-finds leaves in nested containers, and makes arrays of values that are neither arrays nor numbers, `conversion` turns
-uint8 into floating point on the way, and `bulk` fills a claim with many samples at once. Imports only `ring` and, where
-they are needed, those rooms.
+A loader of plain arrays and numbers imports none of the following:
+
+    leaves that differ in length     strings, form_kinds, form_checks, form_values, _formed_fields, _formed_writer
+    lists, tensors, other dtypes     _structure, _coerced, coerced_arrays, number_casts, foreign_specs, columns, gaps
+    why a value is refused           refusals
+    uint8 that becomes float         conversion
+    many samples in one call         _bulk (``__getitems__``)
+
+Imports `system` and `ring`.
 """

@@ -89,7 +89,7 @@ cdef class Fields:
     cdef note_gaps(self, Field *field, dtype):
         gaps = []
         if dtype.names is not None or dtype.char in "gG":
-            from ringfeed.coercion.gaps import gaps_in  # its room
+            from ringfeed.spec.gaps import gaps_in  # only where it is needed
 
             gaps = gaps_in(dtype)
         field.itemsize = dtype.itemsize

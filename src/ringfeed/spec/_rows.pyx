@@ -58,7 +58,7 @@ cdef class RowWriter:
         self.count = len(spec.leaves)
         self.flat = flatness(spec.structure)
         if not self.flat:
-            from ringfeed.coercion._structure import Structure  # its room
+            from ringfeed.spec._structure import Structure  # only where it is needed
 
             self.containers = Structure(spec)
 
@@ -178,7 +178,7 @@ cdef class RowWriter:
         """Fill the claim with getitems(indices), many samples at once, as their room does it."""
         global fill_many
         if fill_many is None:
-            from ringfeed.bulk._bulk import fill_many as found  # its room
+            from ringfeed.spec._bulk import fill_many as found  # only where it is needed
 
             fill_many = found
         return fill_many(self, claim_address, getitems, context, on_error)

@@ -246,7 +246,7 @@ cdef class FieldWriter:
     cdef bint write_otherwise(self, value, cnp.ndarray array, const Given *given, uint8_t *target) except -1:
         """Write a value that is no array of the leaf's own, where it certainly fits; False leaves it to the spec."""
         if self.others is None:
-            from ringfeed.coercion._values import CoercedValues  # its room
+            from ringfeed.spec._coerced import CoercedValues  # only where it is needed
 
             self.others = CoercedValues()
         cdef const void *memory = NULL

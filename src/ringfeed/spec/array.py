@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from ringfeed.conversion.cast import Cast
+    from ringfeed.spec.conversion import Cast
     from ringfeed.spec.form import Form
 
 MAX_BYTES = 2**62  # of one leaf, so that a signed 64-bit integer counts them with room to spare
@@ -133,7 +133,7 @@ class Array:
         steps = {"scale": scale, "offset": offset, "mean": mean, "std": std, "layout": layout}
         converts = any(step is not None for step in steps.values())
         if None in axes or (form, max_shape, total, pad_to) != (None,) * 4 or padding_value or lengths or mask:
-            from ringfeed.forms.checks import form_of  # noqa: PLC0415 - their room
+            from ringfeed.spec.form_checks import form_of  # noqa: PLC0415 - only where it is needed
 
             besides = {"variable=": variable, "scale=, offset=, mean=, std= or layout=": converts}
             says = {"total": total, "padding_value": padding_value, "pad_to": pad_to, "lengths": lengths, "mask": mask}
@@ -148,15 +148,15 @@ class Array:
         put("cast", None)
         put("casts", cast)
         if variable is not False:
-            from ringfeed.forms.checks import variable_axes  # noqa: PLC0415 - its room
+            from ringfeed.spec.form_checks import variable_axes  # noqa: PLC0415 - only where it is needed
 
             put("variable", variable_axes(variable, room))
         if converts:
-            from ringfeed.conversion.cast import cast_of  # noqa: PLC0415 - its room
+            from ringfeed.spec.conversion import cast_of  # noqa: PLC0415 - only where it is needed
 
             put("cast", cast_of(self, **steps))
         if cast is not False:
-            from ringfeed.coercion.casts import check_cast  # noqa: PLC0415 - its room
+            from ringfeed.spec.number_casts import check_cast  # noqa: PLC0415 - only where it is needed
 
             check_cast(cast, self)
 
@@ -208,7 +208,7 @@ def matching(found: AnyArray, shape: tuple[int, ...], leaf: Leaf, where: str) ->
     is_right = shape == leaf.given_shape or (leaf.variable and _may_be_smaller(shape, leaf))
     if found.dtype == leaf.given_dtype and is_right:
         return found
-    from ringfeed.coercion.refusals import other_array  # noqa: PLC0415 - its room
+    from ringfeed.spec.refusals import other_array  # noqa: PLC0415 - only where it is needed
 
     raise other_array(found, shape, leaf, where)
 

@@ -1,4 +1,4 @@
-"""What Python asks of a leaf's form, where its samples differ in length: the room `forms` has what answers."""
+"""What Python asks of a leaf's form, where its samples differ in length: `form_kinds` answers."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def gather(model: Any, value: Any, where: str, leaves: list[object]) -> None:
         return
     value = plain(value)
     if shown(value) != (expected := shown(model)):
-        from ringfeed.coercion.refusals import other_structure  # noqa: PLC0415 - its room
+        from ringfeed.spec.refusals import other_structure  # noqa: PLC0415 - only where it is needed
 
         remedy = other_structure(value, model, where)
         if model is None:

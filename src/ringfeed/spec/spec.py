@@ -40,7 +40,7 @@ _NONE = "tensorflow.NoneTensorSpec"
 
 def _array_of(found: AnyArray, shape: tuple[int, ...], where: str) -> Array:
     if found.dtype.hasobject:
-        from ringfeed.coercion.refusals import of_objects  # noqa: PLC0415 - its room
+        from ringfeed.spec.refusals import of_objects  # noqa: PLC0415 - only where it is needed
 
         raise error_of(where, f"has dtype {found.dtype}", "one without Python objects", of_objects(found))
     check_array(shape, found.dtype, where)
@@ -49,7 +49,7 @@ def _array_of(found: AnyArray, shape: tuple[int, ...], where: str) -> Array:
 
 def _inferred(value: object, where: str) -> Array:
     if isinstance(value, (str, bytes, bytearray, memoryview)) and not isinstance(value, np.generic):
-        from ringfeed.forms.strings import proposed  # noqa: PLC0415 - their room
+        from ringfeed.spec.strings import proposed  # noqa: PLC0415 - only where it is needed
 
         return proposed(value)
     found = from_number(value, None, where) if is_number(value) else from_array(value, where)
@@ -76,7 +76,7 @@ def _from_list(value: object, leaf: Leaf, max_rows: int, where: str) -> AnyArray
     """Return a list of rows as one array; None for anything else."""
     if not isinstance(value, list | tuple):
         return None
-    from ringfeed.coercion.arrays import from_list  # noqa: PLC0415 - its room
+    from ringfeed.spec.coerced_arrays import from_list  # noqa: PLC0415 - only where it is needed
 
     return from_list(value, leaf, (max_rows, *leaf.given_shape), where)
 
@@ -89,7 +89,7 @@ def _refuse_rows(rows: int, expected: int, where: str) -> NoReturn:
 
 def _given(value: object, where: str, *, has_rows: bool = False) -> Array:
     if not isinstance(value, Array):
-        from ringfeed.coercion.foreign_specs import array_of_foreign  # noqa: PLC0415 - its room
+        from ringfeed.spec.foreign_specs import array_of_foreign  # noqa: PLC0415 - only where it is needed
 
         value = array_of_foreign(value, where, has_rows=has_rows)
     if not isinstance(value, Array):
@@ -191,11 +191,11 @@ class Spec:
         """
         scan = _Scan(f"dataset[{index}]: sample", sample, _inferred)
         if not strings and any(array.form is not None for array in scan.arrays):
-            from ringfeed.forms.strings import refuse_proposed  # noqa: PLC0415 - as above
+            from ringfeed.spec.strings import refuse_proposed  # noqa: PLC0415 - as above
 
             refuse_proposed(scan.tree, scan.root, zip(scan.paths, scan.arrays, strict=True))
         if scan.many is not None:
-            from ringfeed.coercion.refusals import warn_of_numbers  # noqa: PLC0415 - its room
+            from ringfeed.spec.refusals import warn_of_numbers  # noqa: PLC0415 - only where it is needed
 
             warn_of_numbers(*scan.many)
         return cls(scan.tree)

@@ -5,7 +5,7 @@
     np.ndarray, __array__   an array
 
 `_values.pyx` and `_writer.pyx` do the usual ones in C, and leave all others, and every refusal, to these. What else is
-given, such as lists and text, is for the room `coercion`.
+given, such as lists and text, is for `_coerced` and `coerced_arrays`.
 """
 
 from __future__ import annotations
@@ -135,13 +135,13 @@ def as_given(value: Any, leaf: Leaf, where: str) -> AnyArray:
 
 @cache  # an import is slow where it is done for each value
 def _judge() -> Callable[[Any, Leaf, str], AnyArray]:
-    from ringfeed.coercion.arrays import judged  # noqa: PLC0415 - its room
+    from ringfeed.spec.coerced_arrays import judged  # noqa: PLC0415 - only where it is needed
 
     return judged
 
 
 def way_out(value: Any) -> str | None:
     """Say what to return in the place of a value; None where nothing is known of its kind."""
-    from ringfeed.coercion.refusals import way_out as found  # noqa: PLC0415 - its room
+    from ringfeed.spec.refusals import way_out as found  # noqa: PLC0415 - only where it is needed
 
     return found(value)

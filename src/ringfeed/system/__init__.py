@@ -8,5 +8,5 @@
     channel      messages from process to process
 
 All that it makes is owned from the call that makes it. No module here imports NumPy, so a worker's guard starts before
-NumPy does. Imports only `_process`, `errors` and `_units`.
+NumPy does.
 """

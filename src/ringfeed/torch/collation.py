@@ -20,11 +20,11 @@ from torch.utils.data._utils import pin_memory
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from ringfeed.errors import ShipError, SpecError
-from ringfeed.forms.strings import Bytes, Text
 from ringfeed.frameworks.batch import TensorBuilder
 from ringfeed.frameworks.forms import as_objects
 from ringfeed.frameworks.torch import TORCH
 from ringfeed.spec.spec import Array
+from ringfeed.spec.strings import Bytes, Text
 from ringfeed.torch.pickled import Apart, memory_of, read
 
 if TYPE_CHECKING:

@@ -21,14 +21,14 @@ import torch
 from torch.utils.data import TensorDataset
 from torch.utils.data._utils import worker
 
+from ringfeed.datasets.torch_info import swapped
 from ringfeed.errors import SpecError, StallError, WorkerError
-from ringfeed.forkserver.asked import answer_of
-from ringfeed.introspection.torch_info import swapped
 from ringfeed.torch.draws import draws_kept
 from ringfeed.torch.index_lists import NOTHING, UnfitError
 from ringfeed.torch.pickled import parts_of, read, size_of, write
 from ringfeed.transport.opened import refuse_to_share
 from ringfeed.transport.references import walk, written
+from ringfeed.workers.asked import answer_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -12,10 +12,9 @@ import torch.utils.data
 from torch.utils.data import IterDataPipe, MapDataPipe, TensorDataset
 
 from ringfeed._callers import callers_depth
+from ringfeed.datasets import peekable
+from ringfeed.datasets.states import UnfitError, encoded
 from ringfeed.errors import RingfeedError, SpecError, WorkerError
-from ringfeed.forkserver import warm
-from ringfeed.iterables import opening
-from ringfeed.iterables.states import UnfitError, encoded
 from ringfeed.torch import draws, index_lists
 from ringfeed.torch.epoch import Epoch
 from ringfeed.torch.first_sample import start_method
@@ -23,6 +22,7 @@ from ringfeed.torch.log import first_line, say
 from ringfeed.torch.pickled import UnsendableError
 from ringfeed.torch.place import VERSION, Place, checked
 from ringfeed.torch.ring import Pickling, Ring, goes_by_leaf
+from ringfeed.workers import warm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -136,7 +136,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
         own = None if skipped is None else skipped.get("dataset")
         if own is None or self.num_workers:
             return epoch.torchs_own(_without(super().__iter__(), place.batches))
-        place.stream = opening.fresh(self.dataset)  # some begin where they were loaded for ever
+        place.stream = peekable.fresh(self.dataset)  # some begin where they were loaded for ever
         place.stream.load_state_dict(own)
         return epoch.torchs_own(iter(self._own_loader(place.stream, self._own_sizes(None), self.generator)))
 
@@ -285,7 +285,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]  # to
             return {}
         if place.ring is not None:
             return {"num_workers": self.num_workers, "stream": place.ring.place(place.taken)}
-        if self.num_workers == 0 and opening.has_state(place.stream):
+        if self.num_workers == 0 and peekable.has_state(place.stream):
             try:
                 return {"num_workers": 0, "dataset": json.loads(encoded(place.stream.state_dict()))}
             except UnfitError as error:

@@ -18,9 +18,9 @@ from torch.utils.data import IterableDataset, Subset, TensorDataset, default_col
 
 from ringfeed._process import Forks
 from ringfeed._units import show_bytes
+from ringfeed.datasets.peekable import has_state
+from ringfeed.datasets.streams import Interleave
 from ringfeed.errors import SpecError
-from ringfeed.iterables.opening import has_state
-from ringfeed.iterables.streams import Interleave
 from ringfeed.loader import Loader, stream_of
 from ringfeed.ring._ring import MAX_WORKERS
 from ringfeed.ring.segment import MIN_SLOTS

@@ -13,7 +13,7 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringfeed._classes import class_names
-from ringfeed.introspection.worker_info import tell_torch, worker_info
+from ringfeed.datasets.worker_info import tell_torch, worker_info
 from ringfeed.orders.rng import installed, reseed, seed_torch
 from ringfeed.torch._watched import WatchedSamples
 from ringfeed.torch.draw_watch import absent, forget, has_drawn, is_settled, quick_watch, renew, settle
@@ -173,7 +173,7 @@ class Numbers:
 
 def in_turn(dataset: Any, terms: Any) -> Any:
     """Return the source of a dataset whose first batch is the first worker's, and so on."""
-    from ringfeed.data.samples import SampleSource  # noqa: PLC0415 - not for workers
+    from ringfeed.datasets.samples import SampleSource  # noqa: PLC0415 - not for workers
 
     source = SampleSource(dataset, dataset, terms)
     source.at_once = source.in_turn = True

@@ -3,5 +3,5 @@
     dataset ──▶ pickler ──▶ shared_dataset (a memfd) ──▶ the dataset in each worker
 
 `unpicklable` names what cannot travel, `framework_stubs` stands in for frameworks that a worker need not import,
-`modules` sends a user's own module by value. Imports only `data`, `spec` and `ring`.
+`modules` sends a user's own module by value. Imports `datasets` and what lies below.
 """

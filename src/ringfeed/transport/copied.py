@@ -27,7 +27,7 @@ from ringfeed.transport.shared_dataset import pack, pieces_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from ringfeed.data.base import Source
+    from ringfeed.datasets.base import Source
     from ringfeed.transport.shared_dataset import DatasetPickle, SharedDataset
 
 _T = TypeVar("_T")

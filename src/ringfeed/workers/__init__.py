@@ -1,9 +1,11 @@
-"""What fills slots: this process, or worker processes that are replaced when they die; threads are a room.
+"""What fills slots: the consumer itself, its threads, or processes that are replaced when they die.
 
-    pool ──▶ the consumer itself, or `threads`
-       └───▶ processes ──▶ spawn, or a launcher of `forkserver` ──▶ worker_main ──▶ data.base
-                  │
-                  └── roster: which workers there are; restart_policy, watchdog: deaths, and workers past the timeout
+    backends ──▶ pool (the consumer), threads, processes
+                                                  ├── roster, restart_policy, watchdog   those alive, those to replace
+                                                  └── spawn, or launchers ──▶ forkserver, or fork ──▶ worker_main
 
-Imports only `transport` and what lies below it and, where they are asked for, the rooms `threads` and `forkserver`.
+    warm, warm_main   one process for all loaders, which has imported and holds nothing: forkservers are its forks
+    asked             sample 0, read in a fork
+
+Imports `reading`, `transport`, `monitor` and what lies below.
 """

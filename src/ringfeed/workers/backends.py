@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def _threads(config: PoolConfig) -> Pool:
-    from ringfeed.threads.pool import Threads  # noqa: PLC0415 - its room
+    from ringfeed.workers.threads import Threads  # noqa: PLC0415 - most loaders have none
 
     return Threads(config)
 
@@ -25,7 +25,5 @@ POOLS: dict[str, Callable[[PoolConfig], Pool]] = {"process": Processes, "thread"
 def make_pool(backend: str, config: PoolConfig) -> Pool:
     """Return a pool that runs nothing yet; without workers the consumer fills its batches itself."""
     if config.remote is not None:
-        from ringfeed.remote.pool import Mixed  # noqa: PLC0415 - its room
-
-        return Mixed(config)
+        return config.remote.make_pool(config)
     return POOLS[backend](config) if config.workers else InProcess(config)

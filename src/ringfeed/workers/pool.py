@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-from ringfeed.data.reader import Port
+from ringfeed.datasets.reader import Port
 from ringfeed.monitor._snapshot import Observer
 from ringfeed.monitor.faults import Death, stalled
 from ringfeed.ring import _ring
 from ringfeed.workers.restart_policy import RestartPolicy
 
 if TYPE_CHECKING:
-    from ringfeed.data.base import Source
-    from ringfeed.data.reader import Reader
+    from ringfeed.datasets.base import Source
+    from ringfeed.datasets.reader import Reader
     from ringfeed.errors import RingfeedError
     from ringfeed.ring.segment import Segment
     from ringfeed.transport.shared_dataset import SharedDataset
@@ -39,9 +39,29 @@ class PoolConfig:
     timeout_s: float | None = None
     launcher: Launcher | None = None  # what has begun to start workers already
     states: Any = None  # what is kept of an iterable: see `Source.keep`
-    remote: Any = None  # a `ringfeed.Ray`: the last of the workers are bridges to it
+    remote: Remote | None = None  # the last of the workers are bridges to it
     is_auto: bool = False  # whether the number of workers is found out
     sent: SharedDataset | None = None  # the dataset, where it was packed for them already
+
+
+class Remote(Protocol):
+    """A loader's ``backend`` whose workers are elsewhere: `ringfeed.Ray`."""
+
+    @property
+    def bridges(self) -> int:
+        """How many worker processes of the loader are bridges to them."""
+
+    def check_fits(self, source: Source, start_method: str, workers: object) -> None:
+        """Raise what says why it cannot serve such a loader."""
+
+    def slots(self, source: Source) -> int:
+        """Return how many slots have rows for all of its workers."""
+
+    def figures(self, source: Source) -> dict[str, int]:
+        """Return what a plan counts of it: the parameters ``more`` and ``flights_size`` of `make_plan`."""
+
+    def make_pool(self, config: PoolConfig) -> Pool:
+        """Return a pool of workers here and bridges; it runs nothing yet."""
 
 
 class Pool(ABC):

@@ -284,9 +284,9 @@ def _launcher(config: PoolConfig) -> Launcher:
     if config.start_method == "spawn":
         return Spawner()
     if config.start_method == "fork":
-        from ringfeed.forkserver.fork import Fork  # noqa: PLC0415 - its room
+        from ringfeed.workers.fork import Fork  # noqa: PLC0415 - only where it is needed
 
         return Fork(config.timeout_s)
-    from ringfeed.forkserver.launchers import Forkserver  # noqa: PLC0415 - its room
+    from ringfeed.workers.launchers import Forkserver  # noqa: PLC0415 - only where it is needed
 
     return Forkserver(config.timeout_s, config.source.packages)

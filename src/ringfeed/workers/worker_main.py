@@ -18,7 +18,7 @@ from ringfeed.transport import imports as _imports
 if TYPE_CHECKING:
     from _typeshed import HasFileno
 
-    from ringfeed.data.base import Source
+    from ringfeed.datasets.base import Source
     from ringfeed.system._system import Descriptor
 
 
@@ -48,7 +48,7 @@ class WorkerMain:
         """Wait for the `WorkerConfig` and open the segment; ``dataset`` is set in a forked worker."""
         import faulthandler  # noqa: PLC0415 - after the guard, like all that is slow
 
-        from ringfeed.data.reader import Port  # noqa: PLC0415 - imports NumPy
+        from ringfeed.datasets.reader import Port  # noqa: PLC0415 - imports NumPy
         from ringfeed.orders.rng import scatter  # noqa: PLC0415 - likewise
         from ringfeed.ring.segment import open_ring  # noqa: PLC0415 - as above
         from ringfeed.system import channel as channels  # noqa: PLC0415 - as above

@@ -269,7 +269,7 @@ class StopsPredicting(keras.callbacks.Callback):  # type: ignore[misc]
 def test_hooks_that_take_long_are_told_and_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A warning after a second, and a StateError after the feed's timeout_s."""
     fit(lambda: over_feed(Hooked()), backup(tmp_path, 1), stop=(2, 1))
-    for clock in ("ringfeed.resume.hooks.clock", "ringfeed.orders.replay.clock"):
+    for clock in ("ringfeed.engine.hooks.clock", "ringfeed.orders.replay.clock"):
         monkeypatch.setattr(clock, functools.partial(next, count(0.0)))
     with pytest.warns(UserWarning, match="^going on amid an epoch: ") as caught:
         assert _refusal(tmp_path, lambda: over_feed(Hooked(), timeout_s=3)) == (

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 import ringfeed
-from ringfeed.cli.loaders import profile_loader
-from ringfeed.cli.script import Catcher
-from ringfeed.profiling.reading import Limits
+from ringfeed.tools.loaders import profile_loader
+from ringfeed.tools.reading import Limits
+from ringfeed.tools.script import Catcher
 
 keras = pytest.importorskip("keras")
 

@@ -11,8 +11,8 @@ import pytest
 pytest.importorskip("tensorflow")
 
 import ringfeed
-from ringfeed.tuning import resizer
-from ringfeed.tuning.autotune import Setting
+from ringfeed.engine import resizer
+from ringfeed.engine.autotune import Setting
 from scripting import Script
 from watching import PATIENCE_S
 

@@ -11,7 +11,7 @@ import ringfeed
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 sets = torch.utils.data
-worker_info = importlib.import_module("ringfeed.introspection.worker_info")
+worker_info = importlib.import_module("ringfeed.datasets.worker_info")
 rng = importlib.import_module("ringfeed.orders.rng")
 
 pytestmark = pytest.mark.usefixtures("nothing_left")

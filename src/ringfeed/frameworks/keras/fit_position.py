@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from keras.src.trainers.epoch_iterator import EpochIterator
 
+    from ringfeed.engine.place import Progress
     from ringfeed.frameworks.base import BatchIterator, BatchStream
-    from ringfeed.resume.place import Progress
     from ringfeed.spec.builder import BuildBatch
 
     Steps = Iterator[tuple[Any, ...]]

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from ringfeed.conversion.cast import Cast
 from ringfeed.frameworks.cast import Chosen, caster_of, shape_after
 from ringfeed.frameworks.tensorflow.forms import RAGGED
+from ringfeed.spec.conversion import Cast
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

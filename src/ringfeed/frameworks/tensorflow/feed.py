@@ -13,9 +13,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ringfeed._process import Exit, Forks
+from ringfeed.engine.place import UNKNOWN
 from ringfeed.errors import RingfeedError, StateError, SupersededError
 from ringfeed.frameworks.tensorflow import _feed
-from ringfeed.resume.place import UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

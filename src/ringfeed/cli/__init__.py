@@ -1,9 +1,0 @@
-"""The command `ringfeed`: plan, profile and watch loaders from a terminal.
-
-    main ──▶ plan_table                    bytes of many settings, before there is a loader
-         ──▶ profile                       where the time of a sample goes, before there are workers
-         ──▶ loaders, script               a torch DataLoader or a Keras PyDataset as it is, beside ringfeed
-         ──▶ top ──▶ discover, render      a running loader of another process, live; drawn by the package rich
-
-With `keras` and `torch` the only package that makes Loaders of its own.
-"""

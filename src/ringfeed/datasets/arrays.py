@@ -1,0 +1,131 @@
+"""Datasets of columns: a tuple or dict of equally long arrays, whose rows are gathered in C."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ringfeed.datasets.base import Source
+from ringfeed.datasets.rows import Rows
+from ringfeed.errors import SpecError
+from ringfeed.spec.spec import Spec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ringfeed.datasets.reader import Fill, Reader
+    from ringfeed.datasets.terms import Terms
+
+
+class ArraySource(Source):
+    """A dataset whose sample i is row i of each of its arrays."""
+
+    runs_code = False
+    has_columns = True
+
+    def __init__(self, given: Any, dataset: Any, terms: Terms) -> None:
+        """Refuse arrays that have no common rows."""
+        super().__init__(given, dataset, terms)
+        if self.whole:
+            message = "batch_size=None is for datasets of whole batches; arrays hold samples: give a batch_size"
+            raise ValueError(message)
+        self._own = id(dataset)  # and not that of a copy
+        self._learnt: Any = None  # an Array for each column whose rows are written as they are
+        self._arrays()
+
+    def _arrays(self) -> list[np.ndarray[Any, Any]]:
+        """Return the arrays as they are now; SpecError where they have no common rows."""
+        if self.dataset is not self.given and id(self.dataset) == self._own:
+            _convert_again(self.given, self.dataset)
+        for path, leaf in leaves_of(self.dataset):
+            if not isinstance(leaf, np.ndarray):
+                message = (
+                    f"{path} is of type {type(leaf).__name__}, expected an array as when the loader was made; give "
+                    f"numpy.asarray() of it"
+                )
+                raise SpecError(message)
+        arrays = leaf_arrays(self.dataset) or []
+        if any(array.ndim == 0 for array in arrays) or len({len(array) for array in arrays}) > 1:
+            shapes = ", ".join(str(array.shape) for array in arrays)
+            message = (
+                f"the arrays of a dataset must be equally long, but their shapes are {shapes}; cut them to one length"
+            )
+            raise SpecError(message)
+        return arrays
+
+    def length(self) -> int | None:
+        """Return the number of rows."""
+        return len(self._arrays()[0])
+
+    def current(self) -> Any:
+        """Return the columns; SpecError where their rows are not as they were when the loader was made."""
+        self._arrays()
+        if self._learnt is not None and self._learnt != (now := Spec.infer_batch(self.dataset, 0)[0].tree):
+            message = (
+                f"the arrays of the dataset are {now!r} now, expected {self._learnt!r} as when the loader was made; "
+                f"keep their keys, dtypes and shapes of rows, or make a new loader"
+            )
+            raise SpecError(message)
+        return self.dataset
+
+    def learn(self) -> None:
+        """Set the spec of the arrays; a given one may only convert them."""
+        if self.terms.collate is not None:
+            self.terms.collate.learn(self)
+            return
+        inferred, _ = Spec.infer_batch(self.dataset, 0)
+        given, trial = self.terms.given_spec(), self.terms.trial
+        made = self.first(lambda made, _: made) if trial is not None and self.terms.reads_first(self.length()) else None
+        if trial is not None and not trial.in_place:
+            self.accept(Spec.infer(made, 0) if given is None else given, self.indices)
+            return
+        spec = inferred if given is None else given
+        if any(leaf.form is not None for leaf in spec.leaves):
+            from ringfeed.spec.form_checks import refuse_columns  # noqa: PLC0415 - only where it is needed
+
+            refuse_columns(spec)
+        if inferred != spec:
+            from ringfeed.spec.columns import check_columns  # noqa: PLC0415 - only where it is needed
+
+            check_columns(spec, inferred, self.terms.spec)
+        if not any(leaf.casts for leaf in spec.leaves):
+            self._learnt = inferred.tree
+        self.accept(spec, self.indices)
+
+    def element(self, index: int) -> Any:
+        """Return a row of all arrays."""
+        return Rows(self.dataset)[index]
+
+    def open(self, dataset: Any, reader: Reader) -> Fill:
+        """Gather rows in C."""
+        return reader.by(reader.writer.gather, dataset)
+
+
+def _convert_again(given: Any, columns: Any) -> None:
+    """Have the dicts in converted columns hold what the user's dataset has now: readers of this process keep them."""
+    if isinstance(given, dict):
+        from ringfeed.spec.columns import columns_of  # noqa: PLC0415 - only where it is needed
+
+        now = columns_of(dict(given), [*leaves_of(given)], is_whole=False, has_spec=False)
+        columns.update(now)
+        for key in columns.keys() - now.keys():
+            del columns[key]
+    elif isinstance(given, tuple):
+        for child, converted in zip(given, columns, strict=True):
+            _convert_again(child, converted)
+
+
+def leaf_arrays(dataset: Any) -> list[np.ndarray[Any, Any]] | None:
+    """Return the arrays of a tuple or dict (nested, perhaps) of arrays, or None for any other dataset."""
+    leaves = [leaf for _, leaf in leaves_of(dataset)]
+    return leaves if all(isinstance(leaf, np.ndarray) for leaf in leaves) else None
+
+
+def leaves_of(branch: Any, path: str = "dataset") -> Iterator[tuple[str, Any]]:
+    """Yield what is no tuple or dict, or an empty one, each with where it stands."""
+    if isinstance(branch, tuple | dict) and branch:
+        for key, child in branch.items() if isinstance(branch, dict) else enumerate(branch):
+            yield from leaves_of(child, f"{path}[{key!r}]")
+    else:
+        yield path, branch

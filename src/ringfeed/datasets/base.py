@@ -1,0 +1,308 @@
+"""What all kinds of dataset have in common: a source says what the dataset is, a reader fills slots from it.
+
+Source                   in the consumer: spec, length, order, hooks, words for errors
+  │ pickled, without the dataset and all that only the consumer needs
+  ▼
+Source.reader(dataset)   in a worker: a Reader, which fills ticket after ticket in the way that its source opens
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ringfeed._classes import root_of
+from ringfeed.datasets.reader import Reader
+from ringfeed.datasets.terms import Delivery, Kept
+from ringfeed.errors import SpecError, StallError, WorkerError
+from ringfeed.orders.rng import SampleContext, installed
+from ringfeed.spec.values import plain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from typing_extensions import Self
+
+    from ringfeed.datasets.reader import Fill, Port
+    from ringfeed.datasets.terms import Terms
+    from ringfeed.orders.permutation import Indices
+    from ringfeed.orders.sampler import Sampler
+    from ringfeed.ring._ring import Lease
+    from ringfeed.spec.spec import Spec
+    from ringfeed.system._system import Descriptor
+
+MAX_NOTHING = 1000  # batches of None that are read to find one that is none
+MAX_FAILED = 32  # elements that fail before one does not
+MAX_ROWS = 2**32 - 1  # of a batch: the shared memory counts them in 32 bits
+
+_T = TypeVar("_T")
+Bars = list[tuple[int, int]]  # epoch and index of each element that ended all workers that read it
+HOOKS = ("on_epoch_begin", "on_epoch_end")
+_EMPTY = ("PyDataset", "Sequence")  # Keras' classes whose hooks do nothing
+_CONSUMERS_OWN = frozenset(("given", "dataset", "terms", "hooks", "order", "iterables", "element_kind", "elements"))
+
+
+class Source(ABC):
+    """What a dataset is. It is made by `open_source`, and pickled to each worker without the dataset."""
+
+    spec: Spec
+    rows: int  # the most of a batch: what a slot holds
+    streams = 0  # read in order, each by one worker; 0: the dataset has an index
+    states_size = 0  # bytes for what is kept of the streams
+    element_size = 0  # of the largest element that was read, where these are sent from process to process
+    local_only = False  # whether the dataset cannot leave this process
+    runs_code = True  # whether reading a sample runs code of the dataset
+    has_gaps = False  # whether a batch was found to be None
+    packages: frozenset[str] | None = None  # the packages whose objects a sample holds; None: no sample was read
+    is_sized = False  # whether its length gives the order
+    has_columns = False  # whether a sample is a row of each of its arrays
+    at_once = False  # whether one worker fills all of a batch
+    in_turn = False  # whether the workers take the batches of an epoch in turn, where it gives lists
+    collates = False  # whether collate_fn makes a batch of its samples, of any number of rows
+    is_async = False  # whether dataset[i] is awaited
+    has_passes = False  # whether it is read pass by pass, each of the dataset as it is then
+    changes = True  # whether the workers are sent, ahead of each epoch, what has changed in the dataset
+    has_hooks = False  # whether the dataset has hooks, by whichever door they are run
+    first_words = "dataset[0]", "samples"  # the first element, and the plural of all
+    open_reader: Any = None  # makes the reader of (source, dataset, port); None: `Reader`
+
+    def __init__(self, given: Any, dataset: Any, terms: Terms) -> None:
+        """Read nothing yet; ``given``: the dataset as the user gave it, ``dataset``: as it is read."""
+        self.given = given
+        self.dataset = dataset
+        self.terms = terms
+        self.seed, self.reseed = terms.seed, terms.reseed
+        self.whole = terms.batch_size is None  # one index is a whole batch
+        self.indices = terms.batch_size or 1  # of a batch
+        self.hooks = frozenset(name for name in HOOKS if _does_something(type(given), name))
+        self.has_hooks = bool(self.hooks)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a worker needs."""
+        return {name: value for name, value in self.__dict__.items() if name not in _CONSUMERS_OWN}
+
+    @property
+    def innermost(self) -> Source:
+        """The source that reads the user's dataset: this one, unless it is around another."""
+        return self
+
+    @property
+    def inner_sources(self) -> Sequence[Source]:
+        """The sources that this one asks."""
+        return ()
+
+    def without_dataset(self) -> Self:
+        """Return a copy for the engine, which must not keep a dataset that refers to the loader."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__, given=None, dataset=None, order=None, iterables=())
+        return other
+
+    # ---- what the dataset is ----
+
+    @property
+    def reads(self) -> bool:
+        """Whether `learn` reads elements, by code of the user's."""
+        terms = self.terms
+        return terms.trial is not None or (terms.spec is None and (self.runs_code or terms.collate is not None))
+
+    def hold(self, dataset: Any) -> None:
+        """Read this dataset from now on: a copy of the user's, or that one again."""
+        self.dataset = dataset
+
+    def end_reading(self) -> None:  # noqa: B027 - most need nothing
+        """End what reads elements of the dataset in this process."""
+
+    @abstractmethod
+    def learn(self) -> None:
+        """Set the spec and the rows of a batch, from the first sample unless the user gives the spec.
+
+        What the first sample raises comes out as it is or, with ``on_error="skip"`` and where the samples after it
+        raise, too, as a SpecError that asks for a spec.
+        """
+
+    def current(self) -> Any:
+        """Return the dataset for an epoch that begins; SpecError where it is no longer what the loader was made for."""
+        return self.dataset
+
+    def length(self) -> int | None:
+        """Return the number of indices now; None where only reading shows the end, or there is none."""
+        return None
+
+    def sampler(self, *, shuffle: bool | int, sampler: Any) -> Sampler:
+        """Return the order that the loader's parameters ask for, over the dataset's length now."""
+        from ringfeed.orders.making import make_sampler  # noqa: PLC0415 - no worker needs it
+
+        length = self.length()
+        self.is_sized = length is not None
+        return make_sampler(length, shuffle=shuffle, seed=self.seed, sampler=sampler)
+
+    def run_hook(self, name: str) -> bool:
+        """Call a hook, if the dataset has it; returns whether `sampler` may give another order from now on."""
+        if name not in self.hooks:
+            return False
+        getattr(self.given, name)()
+        return self.is_sized
+
+    def check_sendable(self) -> None:  # noqa: B027 - most kinds can be sent
+        """Raise TypeError for a dataset that cannot be sent to worker processes, whatever it holds."""
+
+    def accept(self, spec: Spec, rows: int) -> None:
+        """Set the spec and the most rows of a batch; ValueError where 32 bits of rows, or 64 of elements, overflow."""
+        if rows > MAX_ROWS:
+            message = f"a batch of {rows} rows, expected at most {MAX_ROWS}; make it smaller"
+            raise ValueError(message)
+        for leaf in spec.leaves:
+            beside = math.prod(axis or 1 for axis in leaf.shape) * leaf.dtype.itemsize
+            if not leaf.nbytes and max(rows, 1) * beside >= 2**63:
+                message = (
+                    f"{leaf.path} has shape {leaf.shape}, which holds nothing, but with {rows} rows NumPy counts more "
+                    f"than 63 bits of bytes along its other axes; make them smaller"
+                )
+                raise SpecError(message)
+        self.spec, self.rows = spec, rows
+
+    def first(self, look: Callable[[Any, int], _T]) -> _T:
+        """Return what ``look`` sees of element 0 and its index, to learn the spec from.
+
+        Whole batches of None are passed over and, with ``on_error="skip"``, elements that fail, up to `MAX_FAILED`.
+        """
+        length, failed = self.length(), list[Exception]()
+        if length == 0:
+            message = "the dataset is empty, so there is no sample to infer the spec from; give spec="
+            raise SpecError(message)
+        last = MAX_NOTHING if length is None else min(length, MAX_NOTHING)
+        for index in range(last):
+            try:
+                element = self.read(index)
+                if element is not None or not self.whole:
+                    return look(element, index)
+            except Exception as error:
+                if self.terms.on_error != "skip" or isinstance(error, StallError):
+                    raise
+                failed.append(error)
+                if len(failed) == MAX_FAILED:
+                    break
+        if failed:
+            raise SpecError(self._cannot_skip(failed)) from failed[0]
+        message = f"the dataset gives None in the place of its first {last} batches; give spec="
+        raise SpecError(message)
+
+    def read(self, index: int) -> Any:
+        """Return an element of the dataset, to learn the spec from, with its own random numbers."""
+        context, before = SampleContext(self.seed, index=index), installed.context
+        try:
+            installed.context = context
+            element = self.element(index)
+            return element if self.terms.trial is None else self.terms.trial(element)
+        except (SystemExit, GeneratorExit) as error:
+            # It would end the training here, as if it were done, though only a sample's code asked for an end.
+            message = f"{self.describe(index)}, read for the spec, raised {type(error).__name__}: {error}"
+            raise WorkerError(message.removesuffix(": ")) from error
+        finally:
+            installed.context = before
+
+    def element(self, index: int) -> Any:
+        """Return an element of the dataset as it is."""
+        return self.dataset[index]
+
+    def _cannot_skip(self, failed: list[Exception]) -> str:
+        first, what = self.first_words
+        what = "batches" if self.whole else what
+        raised = f"{type(failed[0]).__name__}: {failed[0]}".removesuffix(": ")
+        raised = raised if len(failed) == 1 else f"{raised}, and the {len(failed) - 1} {what} read after it failed, too"
+        if self.terms.spec is not None:
+            return (
+                f"{first}, read to see what the functions given to the loader make of it, raised {raised}; "
+                f"on_error='skip' leaves none out before that is known: put a good one first"
+            )
+        remedy = "spec= and max_batch_size=" if self.whole else "spec="
+        return (
+            f"{first}, read for the spec, raised {raised}; on_error='skip' leaves none out before the spec is "
+            f"known: give {remedy}"
+        )
+
+    # ---- its batches ----
+
+    def keep(self, store: Any, *, shared: bool) -> Kept:  # noqa: ARG002 - see streams
+        """Reserve what is kept beside the slots, ``shared`` with worker processes; ``store``: as in the `Plan`."""
+        return Kept()
+
+    def kept(self, memfd: Descriptor, size: int) -> Any:
+        """Map, in a worker, what readers write of it."""
+        raise NotImplementedError
+
+    def cut(self, indices: Indices, workers: int) -> Iterable[tuple[Indices, int]]:  # noqa: ARG002 - see streams
+        """Cut indices into what may be planned together: each part, and the stream whose worker fills it (0: any)."""
+        return [(indices, 0)] if len(indices) else []
+
+    def settle(self, lease: Lease, rows: int, epoch: Any) -> Delivery:  # noqa: ARG002 - see streams
+        """Say what has become of a batch of ``rows`` rows of which something is missing."""
+        return Delivery(lease.failed_rows(rows))
+
+    def barred(self, bars: Bars, epoch: int, row: int, index: int) -> Bars:  # noqa: ARG002 - see streams
+        """Return ``bars`` with an element that was given up, where later ones cannot be read without it."""
+        return bars
+
+    # ---- in words ----
+
+    def number_of(self, index: int) -> int:
+        """Return the number of the sample that an index means."""
+        return index
+
+    def describe(self, index: int) -> str:
+        """Say which sample an index means."""
+        return f"dataset[{index}]"
+
+    def describe_read(self, row: int, index: int) -> str:  # noqa: ARG002 - see streams
+        """Say which samples may be read while a worker is at a row of its batch."""
+        return self.describe(index)
+
+    def describe_stream(self, index: int) -> str:
+        """Say which iterable an index means, where the dataset has some."""
+        return self.describe(index)
+
+    def describe_all(self, indices: list[int]) -> str:
+        """Say which samples some workers are at."""
+        return f"dataset[i] (i = {', '.join(map(str, indices))})" if indices else "dataset[i]"
+
+    # ---- in a worker ----
+
+    def users_own(self, dataset: Any) -> Any:
+        """Return the user's dataset in what was sent to a worker."""
+        return dataset
+
+    def begin_worker(self, reader: Reader) -> None:  # noqa: B027 - most need nothing
+        """Do what comes before the first sample of a worker; in its own thread, once."""
+
+    def reader(self, dataset: Any, port: Port) -> Reader:
+        """Return what fills claims from one version of the dataset; one for each worker thread."""
+        made: Reader = (self.open_reader or Reader)(self, dataset, port)
+        return made
+
+    @abstractmethod
+    def open(self, dataset: Any, reader: Reader) -> Fill:
+        """Return what fills the reader's claim from the dataset."""
+
+    def note_failure(self, reader: Reader, row: int, index: int, error: BaseException) -> None:  # noqa: ARG002 - see streams
+        """Record what a row of the reader's claim has raised."""
+        if reader.port.is_consumer and isinstance(error, KeyboardInterrupt):
+            raise error
+        reader.end.fail(row, reader.encoded(error))
+
+
+def _does_something(kind: type, hook: str) -> bool:
+    """Whether a class of datasets has a hook, and not the empty one that Keras' datasets begin with."""
+    owner = next((base for base in kind.__mro__ if hook in vars(base)), None)
+    if owner is None or not callable(getattr(kind, hook)):
+        return False
+    return owner.__name__ not in _EMPTY or root_of(owner) not in {"keras", "tf_keras"}
+
+
+def packages_in(sample: object) -> frozenset[str]:
+    """Name the packages whose objects a sample holds."""
+    sample = plain(sample)
+    if not isinstance(sample, tuple | list | dict):
+        return frozenset([type(sample).__module__.partition(".")[0].replace("jaxlib", "jax")])  # one needs the other
+    children = sample.values() if isinstance(sample, dict) else sample
+    return frozenset[str]().union(*map(packages_in, children))

@@ -1,0 +1,202 @@
+"""How an iterable is begun: at its start, or where a state of its own says.
+
+An iterable has states of its own where it has ``state_dict()`` and ``load_state_dict()``, as the iterable datasets of
+Hugging Face and torchdata's loaders do, or else where the iterator does that it returns.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import json
+import pickle
+import threading
+import warnings
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any
+
+from ringfeed._callers import callers_depth
+from ringfeed._classes import class_names, copied
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ringfeed.datasets.base import Source
+    from ringfeed.datasets.states import State
+
+
+class PeekableIterator:
+    """An iterator, and the elements that were read of it ahead of its epoch."""
+
+    def __init__(self, iterator: Iterator[Any]) -> None:
+        """Read nothing yet."""
+        self._iterator = iterator
+        self._first: list[Any] = []
+        self._begun = False
+
+    @property
+    def has_state(self) -> bool:
+        """Whether the iterator has states; not where several elements were read, and none of them was handed out."""
+        return len(self._first) <= 1 and has_state(self._iterator)
+
+    def state_dict(self) -> Any:
+        """Return the iterator's state."""
+        return self._iterator.state_dict()  # type: ignore[attr-defined]
+
+    def load_state_dict(self, state: Any) -> None:
+        """Have the iterator go on at a state, without what was read ahead."""
+        self._iterator.load_state_dict(state)  # type: ignore[attr-defined]
+        self._first, self._begun = [], False
+
+    def peek(self) -> Iterator[Any]:
+        """Read the first elements, which the epoch will have nevertheless."""
+        for element in self._iterator:
+            self._first.append(copied(element))
+            yield element
+
+    def __iter__(self) -> Iterator[Any]:
+        """Return all elements, once: an iterator that was interrupted cannot go back."""
+        if self._begun:
+            message = f"an iterator ({type(self._iterator).__name__}) was interrupted, and cannot be read again"
+            raise ValueError(message)
+        self._begun = True
+        first, self._first = self._first, []
+        return chain(first, self._iterator)
+
+
+class FirstRead:
+    """An iterable whose first elements were read ahead of its first epoch, which has them all the same.
+
+    It may keep its place in itself, as a queue does, so that they would not come again.
+    """
+
+    def __init__(self, iterable: Any, iterator: Iterator[Any], first: list[Any]) -> None:
+        """``iterator``: of the iterable, which has given the ``first`` elements, in this thread."""
+        self.iterable = iterable
+        self._first = first
+        self._iterator: Iterator[Any] | None = iterator
+        self._thread = threading.get_ident()
+
+    def __len__(self) -> int:
+        return len(self.iterable)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Go on, once; begin the iterable anew after that."""
+        iterator, self._iterator = self._iterator, None
+        if iterator is None:
+            return iter(opened(self.iterable))
+        if threading.get_ident() != self._thread:
+            iterator = self._in_another_thread(iterator)
+        return chain(self._first, iterator)
+
+    def _in_another_thread(self, iterator: Iterator[Any]) -> Iterator[Any]:
+        """Yield what follows the first elements.
+
+        Some iterators, such as SQLite's, can be read by the thread alone that has begun them. Where the next element
+        raises an error, the iterable is begun anew here, which raises the user's own errors once more.
+        """
+        try:
+            yield next(iterator)
+        except StopIteration:
+            return
+        except Exception:  # noqa: BLE001 - of any package
+            iterator = islice(opened(self.iterable), len(self._first), None)
+        yield from iterator
+
+
+def is_iterator(iterable: Any) -> bool:
+    """Whether it can be read but once, as generators, files, zip() and map() can."""
+    return callable(getattr(type(iterable), "__next__", None)) and callable(getattr(type(iterable), "__iter__", None))
+
+
+def length_of(iterable: Any) -> int | None:
+    """Return what ``len`` says of it; None where it says nothing."""
+    try:
+        return len(iterable)
+    except (TypeError, NotImplementedError):
+        return None
+
+
+def has_state(found: Any) -> bool:
+    """Whether it has states of its own: ``state_dict`` is callable without arguments."""
+    if isinstance(found, PeekableIterator):
+        return found.has_state
+    if not all(callable(getattr(found, name, None)) for name in ("state_dict", "load_state_dict")):
+        return False
+    try:
+        inspect.signature(found.state_dict).bind()
+    except TypeError:  # MosaicML's and Lightning's ask for the number of samples
+        return False
+    except ValueError:  # C code does not say what it takes
+        pass
+    return not _has_shuffle_buffer(found)
+
+
+def _has_shuffle_buffer(dataset: Any) -> bool:
+    """Whether a buffer of Hugging Face's shuffles the elements: its states leave out what is in the buffer."""
+    waiting = [getattr(dataset, "_ex_iterable", None)] if "datasets.IterableDataset" in class_names(dataset) else []
+    while waiting:
+        part = waiting.pop()
+        if type(part).__name__ == "BufferShuffledExamplesIterable":
+            return True
+        if part is not None:
+            waiting += [getattr(part, "ex_iterable", None), *getattr(part, "ex_iterables", ())]
+    return False
+
+
+def opened(iterable: Any) -> Any:
+    """Return an iterable, or what it returns where it is a function; TypeError for what is none."""
+    found = iterable if hasattr(type(iterable), "__iter__") else iterable()
+    if not hasattr(type(found), "__iter__") and not hasattr(type(found), "__getitem__"):
+        message = f"the dataset is a function that returned a {type(found).__name__}, expected an iterable"
+        raise TypeError(message)
+    return found
+
+
+def fresh(iterable: Any) -> Any:
+    """Return a copy of an iterable that has states, to be read in its place.
+
+    Some begin at the last state they were loaded with for ever, others where they were left. The copy shares the memory
+    of arrays where pickle lets it; an iterable that cannot be copied is read itself.
+    """
+    if isinstance(iterable, PeekableIterator) or getattr(iterable, "ringfeed_goes_on", False):
+        return iterable
+    buffers: list[pickle.PickleBuffer] = []
+    try:
+        return pickle.loads(pickle.dumps(iterable, 5, buffer_callback=buffers.append), buffers=buffers)  # noqa: S301
+    except Exception:  # noqa: BLE001, S110 - of a class that pickle does not find, or the user's own
+        pass
+    try:
+        return copy.deepcopy(iterable)
+    except Exception:  # noqa: BLE001 - a file, a lock
+        return iterable
+
+
+def begin(iterable: Any, state: State | None = None) -> tuple[Iterator[Any], Any]:
+    """Begin an iterable; returns its iterator, and what has its states, if anything has.
+
+    ``state`` is loaded, unless nothing has states.
+    """
+    found = opened(iterable)
+    owner = found if has_state(found) else None
+    if owner is not None and (found is iterable or state is not None):  # a function may return it again
+        found = owner = fresh(found)
+    if owner is not None and state is not None:
+        owner.load_state_dict(json.loads(state.text))
+    iterator = iter(found)
+    if owner is None and has_state(iterator):
+        owner = iterator
+        if state is not None:
+            owner.load_state_dict(json.loads(state.text))
+    return iterator, owner
+
+
+def tell_idle(source: Source, workers: int) -> None:
+    """Say that workers have nothing to do, to users whose iterable is read by all of them elsewhere."""
+    names = class_names(source.given) & {"torch.IterableDataset", "datasets.IterableDataset"}
+    if source.streams == 1 and names:
+        message = (
+            f"workers={workers}, but one worker reads an iterable, and no other is started; have several side by side "
+            f"by ringfeed.Interleave of its parts, or a copy in each worker by ringfeed.torch.DataLoader"
+        )
+        warnings.warn(message, UserWarning, stacklevel=callers_depth())

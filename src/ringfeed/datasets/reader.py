@@ -1,0 +1,129 @@
+"""What fills slots from a dataset in a worker, in the way that the dataset's source opens."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from ringfeed._failure import encode
+from ringfeed.orders.rng import SampleContext, installed, reseed
+from ringfeed.spec._rows import RowWriter
+from ringfeed.system.machine import beyond_caches
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ringfeed.datasets.base import Source
+    from ringfeed.ring._ring import Ring, WorkerEnd
+    from ringfeed.spec.spec import Spec
+
+NEVER = 2**64 - 1  # bytes: more than any slots have
+IDLE_NS = 10**10  # a sleeping worker looks round this often; waking it does not depend on it
+
+Fill: TypeAlias = "Callable[[], bool]"  # fills the claim; returns False when it was cancelled
+
+
+class Port(NamedTuple):
+    """A worker's access to the ring."""
+
+    end: WorkerEnd
+    ring: Ring
+    offsets: tuple[int, ...]  # of the fields of a slot, in bytes
+    is_consumer: bool = False  # the consumer fills its own batches: then Ctrl-C comes out of `Reader.fill`
+    bars: Sequence[tuple[int, int]] = ()  # elements that replaced workers must not read again (see `Source.barred`)
+    states: Any = None  # what is kept of an iterable: see `Source.keep`
+    timeout_s: float | None = None  # how long the consumer waits for what it reads itself beside its own thread
+    worker: tuple[int, int, int] | None = None  # its number, how many there are, how often it was started again
+
+
+class Reader:
+    """A dataset, ready to fill claims. One for each worker thread."""
+
+    def __init__(self, source: Source, dataset: Any, port: Port) -> None:
+        """Prepare to fill what the port's end claims."""
+        self.source = source
+        self.port = port
+        self.end = port.end
+        self.dataset = dataset
+        self.context = SampleContext(source.seed)
+        self.writer = self.writer_of(source.spec, port.offsets)
+        self._introduced = False  # to the user's code
+        self._fill = source.open(dataset, self)
+
+    def writer_of(self, spec: Spec, offsets: tuple[int, ...]) -> RowWriter:
+        """Return what writes samples into these fields of a slot."""
+        # What the consumer fills itself, it takes at once: it finds the batch in a cache, whatever lies in other slots.
+        beyond = NEVER if self.port.is_consumer else beyond_caches()
+        return RowWriter(spec, offsets, self.port.ring, beyond)
+
+    def serve(self, version: int, *, claimed: bool = False) -> bool:
+        """Fill tickets of one version of the dataset until the ring stops: see `WorkerEnd.serve`.
+
+        What is raised outside the samples of a ticket fails all of them.
+        """
+        self.begin()
+        before = installed.context
+        try:
+            installed.context = self.context
+            return self.end.serve(self._fill, self.context, self._fail, version, IDLE_NS, claimed)
+        finally:
+            installed.context = before
+
+    def begin(self) -> None:
+        """Let the user's code ask which worker this thread is; its first reader begins it."""
+        if self.port.worker is None:
+            return
+        from ringfeed.datasets.worker_info import WorkerInfo, introduce  # noqa: PLC0415 - only where it is needed
+
+        number, workers, starts = self.port.worker
+        info = WorkerInfo(number, workers, self.source.users_own(self.dataset), self.source.seed, starts)
+        if introduce(info, again=self._introduced, reads_all=self.source.streams > 0):
+            self.source.begin_worker(self)
+        self._introduced = True
+
+    def fill(self) -> bool | None:
+        """Fill the claim, recording what fails in its failure record; False when it was cancelled.
+
+        None: what is read beside this thread does not come.
+        """
+        self.context.epoch = self.end.epoch
+        before = installed.context
+        try:
+            installed.context = self.context
+            return self._fill()
+        finally:
+            installed.context = before
+
+    def stack(self) -> str:
+        """Return where that is which does not come."""
+        return ""
+
+    def close(self) -> None:
+        """End what reads beside the thread that fills, if anything does."""
+
+    def _fail(self, error: BaseException) -> None:
+        for row in range(len(self.end.indices)):
+            self.end.fail(row, encode(error))
+
+    def by(self, write: Callable[..., bool], *given: Any, failed: Callable[..., None] | None = None) -> Fill:
+        """Return what fills the claim by a method of the writer; ``failed`` is called for each row that fails."""
+        return partial(write, self.end.claim_address, *given, self.context, failed or self.failed)
+
+    def encoded(self, error: BaseException) -> bytes:
+        """Return why a row is not there; Ctrl-C comes out where it may come."""
+        return encode(error, interruptible=self.port.is_consumer)
+
+    def failed(self, row: int, index: int, error: BaseException) -> None:
+        """Record why a row of the claim is not there."""
+        self.source.note_failure(self, row, index, error)
+
+    def reseeded(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Have the legacy states seeded ahead of each call, where ``reseed=True`` asks for it."""
+        if not self.source.reseed:
+            return function
+
+        def call(*arguments: Any) -> Any:
+            reseed(self.context)
+            return function(*arguments)
+
+        return call

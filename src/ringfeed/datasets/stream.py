@@ -1,0 +1,218 @@
+"""One iterable, being read: by the numbers of its elements, each of which comes once.
+
+Asked for an element that lies behind it, as after a Ctrl-C, or far ahead, as where an epoch goes on or the worker died
+that read it before, it begins at the newest state of its own that lies before that element, else at the start, and
+leaves out what comes before the element.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from ringfeed._failure import End
+from ringfeed.datasets import peekable
+from ringfeed.errors import FunctionError, StateError
+from ringfeed.orders.replay import Replay
+from ringfeed.ring._ring import now_ns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ringfeed.datasets.state_recorder import StateRecorder
+    from ringfeed.datasets.states import State
+
+REMEDY = "give the iterable state_dict() and load_state_dict(), whose states are JSON"
+
+
+class Stream:
+    """One iterable, being read."""
+
+    def __init__(
+        self,
+        iterable: Any,
+        recorder: StateRecorder,
+        prepare: Callable[[int], object],
+        name: Callable[[int], str],
+        *,
+        is_here: bool,
+    ) -> None:
+        self.bar: int | None = None  # the position of an element that is not to be read
+        self.length: int | None = None  # by which the batches of several ranks were planned
+        self._iterable = iterable
+        self._recorder = recorder
+        self._prepare = prepare  # is called with the position of each element ahead of its reading
+        self._name = name
+        self._is_here = is_here  # in the user's own thread
+        self._replay: Replay | None = None
+        self._warning: UserWarning | None = None  # of the replay, made an error by the user
+        self._restart()
+
+    def _restart(self) -> None:
+        self._iterator: Iterator[Any] | None = None
+        self._asked = 0  # elements, the end included
+        self._loaded_at: int | None = None  # the position where a state of its own has brought it
+        self._ended = False
+        self._error: BaseException | None = None  # that ended it
+        self._late: FunctionError | None = None  # the same, to be raised in the place of the next element
+
+    def break_off(self) -> None:
+        """Begin anew where Ctrl-C came, since how far it was read is unknown; one that has ended stays so."""
+        if not self._ended or isinstance(self._error, KeyboardInterrupt):
+            self._restart()
+
+    def has_warned(self, error: BaseException) -> bool:
+        """Whether no element has raised this, but the warning of a replay."""
+        is_warning = error is self._warning
+        self._warning = None  # its traceback keeps the loader
+        return is_warning
+
+    def element(self, position: int) -> Any:
+        """Return an element; End for one that it does not have."""
+        if position < self._asked:
+            self._restart()
+        if self._late is not None:
+            self.raise_end()
+        if self._asked < position and not self._ended:
+            self._go_to(position)
+        if self._ended or (self.bar is not None and position >= self.bar):
+            raise End from self._error
+        return self._next()
+
+    # ---- elements of other ranks ----
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has no more elements."""
+        return self._ended
+
+    def is_near(self, position: int, reach: int) -> bool:
+        """Whether it is read already, up to fewer than ``reach`` elements ahead of a position."""
+        is_begun = self._iterator is not None or self._recorder.find(position) is None
+        return is_begun and self._asked <= position < self._asked + reach
+
+    def passed(self, end: int) -> Iterator[tuple[int, Any]]:
+        """Read up to a position; what an element raises comes when the next is asked for."""
+        while self._asked < end and not self._ended:
+            position = self._asked
+            try:
+                element = self._next()
+            except End:
+                return
+            except Exception as error:  # noqa: BLE001 - of the user's
+                self._late = self._in_its_place(position, error)
+                return
+            yield position, element
+
+    def _in_its_place(self, position: int, error: Exception) -> FunctionError:
+        """Return an error that says which element raised it."""
+        if isinstance(error, FunctionError):
+            return error
+        text = f"{self._name(position)} raised {type(error).__qualname__}: {error}".removesuffix(": ")
+        late = FunctionError(text)
+        late.__cause__ = error
+        return late
+
+    def raise_end(self) -> NoReturn:
+        """Raise why there are no more elements."""
+        late, self._late = self._late, None
+        if late is not None:
+            raise late
+        raise End from self._error
+
+    # ---- as far as an element ----
+
+    def _go_to(self, position: int) -> None:
+        """Have the element of this position be the next, unless the iterable ends before."""
+        try:
+            self._begin_near(position if self.bar is None else min(position, self.bar))
+            self._recorder.pause()
+            self._leave_out(position)
+        except End:
+            raise End from self._error
+        self._recorder.go_on(position)
+
+    def _begin_near(self, position: int) -> None:
+        """Begin at the newest state of its own that lies before a position, unless it has come as far already."""
+        state = self._recorder.find(position)
+        if state is not None and state.read > self._asked:
+            self._open(state)
+        elif self._iterator is None:
+            self._open()
+
+    def _open(self, state: State | None = None) -> None:
+        self._prepare(self._asked)
+        try:
+            self._iterator, owner = peekable.begin(self._iterable, state)
+        except BaseException as error:
+            self._ended, self._error = True, error
+            raise
+        self._recorder.begin(owner, state)
+        if state is not None:
+            self._loaded_at = state.read if owner is not None else None
+            self._asked = self._loaded_at or 0
+
+    def _leave_out(self, position: int) -> None:
+        """Read up to a position."""
+        note: Callable[[int, int], object] = partial(self._recorder.note_skipped, now_ns())
+        if self._is_here:
+            if self._replay is None or not self._replay.is_told:
+                self._replay = Replay(f"the elements before {self._name(position)} are read", REMEDY)
+            note = self._replay.note
+        try:
+            while self._asked < position and not self._ended:
+                self._note(note, position)
+                self._next()
+        finally:
+            self._recorder.note_skipped(0, 0, 0)
+
+    def _note(self, note: Callable[[int, int], object], position: int) -> None:
+        try:
+            note(self._asked, position)
+        except UserWarning as error:
+            self._warning = error
+            raise
+
+    def _next(self) -> Any:
+        position = self._asked
+        if position == self.bar:
+            self._end_at_bar()
+        if self._iterator is None:
+            self._open()
+            assert self._iterator is not None
+        self._asked += 1
+        self._prepare(position)
+        try:
+            text = self._recorder.take(position) if position >= self._recorder.due else None
+            element = next(self._iterator)
+        except StopIteration:
+            raise self._end(position) from None
+        except BaseException as error:
+            self._ended, self._error = True, error
+            raise
+        if text is not None:
+            self._recorder.keep(position, text)
+        return element
+
+    def _end_at_bar(self) -> NoReturn:
+        self._asked += 1
+        self._ended = True
+        self._error = RuntimeError("what comes after an element that ended its workers cannot be read")
+        raise End
+
+    def _end(self, position: int) -> Exception:
+        """Return what the end raises: an error where that cannot be, right behind a state of its own."""
+        self._ended = True
+        if self.length is not None and position < self.length:
+            self._error = FunctionError(
+                f"the iterable ended after {position} elements, and len() says {self.length}, by which the batches of "
+                f"all ranks were planned; correct len(), or leave __len__ out and give uneven='drop'"
+            )
+            return self._error
+        if position != self._loaded_at:
+            return End()
+        self._error = StateError(
+            f"{self._name(position)} is not there after load_state_dict(), and it was there when the state was taken; "
+            f"state_dict() does not say where the iterable is, or the iterable was changed since"
+        )
+        return self._error

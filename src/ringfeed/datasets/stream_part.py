@@ -1,0 +1,124 @@
+"""What one of several ranks takes of an iterable: each rank reads all of its elements, and keeps its own.
+
+    elements         0 1 2 3 | 4 5 6 7 | 8 9      a global batch: world_size * rows elements; here 2 ranks with 2 rows
+    rank 1 keeps         2 3 |     6 7 |     9 8
+
+With ``len()`` the batches are planned as those of any dataset: see `orders.shard`; on ranks that miss elements of an
+iterable that ends earlier, that is an error. Without, a batch is handed out when its global batch was read to its end:
+the last one, which is not full, is left out on every rank. So all ranks have as many batches, and no rank asks another.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ringfeed._classes import copied
+from ringfeed._failure import End
+from ringfeed.datasets.peekable import length_of
+from ringfeed.orders.rng import reseed
+
+if TYPE_CHECKING:
+    from ringfeed.datasets.stream import Stream
+    from ringfeed.orders.rng import SampleContext
+    from ringfeed.orders.shard import Shard
+
+_OUT = "leave rank=, world_size= and shard= out"
+
+
+def check_part(part: Shard, iterables: tuple[Any, ...]) -> None:
+    """Raise ValueError where the batches of all ranks cannot be as many."""
+    rank = f"rank {part.rank} of {part.world_size}"
+    if len(iterables) > 1:
+        message = (
+            f"{rank} of {len(iterables)} iterables in turn: only reading all of them shows which have ended; give each "
+            f"rank its own of them, {_OUT}, and count the steps of an epoch with repeat()"
+        )
+        raise ValueError(message)
+    if part.uneven != "drop" and length_of(iterables[0]) is None:
+        message = (
+            f"{rank} of an iterable without len(): where it ends is only seen when the batches before were handed out, "
+            f"too late for uneven={part.uneven!r}; give uneven='drop', which leaves out a last global batch that is "
+            f"not full, or give the iterable __len__"
+        )
+        raise ValueError(message)
+
+
+class _Kept(NamedTuple):
+    """A copy of an element that was read ahead of its row, with its random numbers; or what it raised."""
+
+    element: Any
+    index: Any
+    error: Exception | None = None
+
+
+def suspects(part: Shard, row: int, number: int, *, reads_on: bool) -> range:
+    """Return the elements that are read while a worker is at a row: at the first row, those of other ranks, too."""
+    if row:
+        return range(number, number if reads_on else number + 1)
+    first = number - part.rank * part.rows
+    return range(first, first + part.step) if reads_on else range(max(number - part.step + part.rows, 0), number + 1)
+
+
+class StreamPart:
+    """Reads what lies around a batch of this rank, when the first of its rows is asked for."""
+
+    def __init__(self, shard: Shard, context: SampleContext, *, reads_on: bool, reseeds: bool) -> None:
+        """``reads_on``: to the end of each global batch, before the batch is handed out; it is kept meanwhile."""
+        self._shard = shard
+        self._context = context
+        self._reads_on = reads_on
+        self._reseeds = reseeds
+
+    def begin(self, stream: Stream, numbers: list[int]) -> None:
+        """Begin a batch of these elements, of which the last may be one that comes twice (see ``uneven``)."""
+        self._stream = stream
+        self._numbers = numbers
+        self._is_short = False
+        self._twice = numbers[-1] if len(numbers) > 1 and numbers[-1] <= numbers[-2] else None
+        self._kept: dict[int, _Kept] = {}
+
+    def _read_around(self, numbers: list[int]) -> None:
+        stream = self._stream
+        if stream.is_near(numbers[0], self._shard.step):
+            for position, element in stream.passed(numbers[0]):
+                if position == self._twice:
+                    self._kept[position] = _Kept(copied(element), self._context.index)
+        if self._reads_on:
+            self._read_on(numbers)
+
+    def _read_on(self, numbers: list[int]) -> None:
+        """Read the whole global batch, unless the iterable ends in it."""
+        end = numbers[0] + (self._shard.world_size - self._shard.rank) * self._shard.rows
+        for number in numbers:
+            try:
+                self._kept[number] = _Kept(copied(self._stream.element(number)), self._context.index)
+            except End:
+                break
+            except Exception as error:  # noqa: BLE001 - of the user's; it is raised in its place
+                self._kept[number] = _Kept(None, None, error)
+                return
+        deque(self._stream.passed(end), maxlen=0)
+        self._is_short = self._stream.is_over
+
+    def element(self, number: int) -> Any:
+        """Return an element of the batch."""
+        numbers, self._numbers = self._numbers, []
+        if numbers:
+            self._read_around(numbers)
+        if self._is_short:
+            self._stream.raise_end()
+        if (kept := self._kept.pop(number, None)) is not None:
+            return self._given(kept)
+        element = self._stream.element(number)
+        if number == self._twice:
+            self._kept[number] = _Kept(copied(element), copied(self._context.index))
+        return element
+
+    def _given(self, kept: _Kept) -> Any:
+        if kept.error is not None:
+            raise kept.error
+        self._context.index = kept.index  # what it has drawn goes on
+        if self._reseeds:
+            reseed(self._context)
+        return kept.element

@@ -1,0 +1,272 @@
+"""Iterables as datasets: each is a stream, which one worker reads in order, by the numbers of its elements.
+
+An element's number is its place in its iterable; with k of them, interleaved, element p of number r is p * k + r.
+`stream_reader` reads them in a worker, `stream_part` for one of several ranks.
+"""
+
+from __future__ import annotations
+
+from inspect import isgeneratorfunction
+from typing import TYPE_CHECKING, Any
+
+from ringfeed._checks import reworded
+from ringfeed._classes import class_names, copied, is_iterable
+from ringfeed._failure import End, Kind, encode, kind_of
+from ringfeed.datasets import peekable
+from ringfeed.datasets.base import Source
+from ringfeed.datasets.peekable import FirstRead, PeekableIterator, is_iterator
+from ringfeed.datasets.states import StreamStates, states_size
+from ringfeed.datasets.stream_reader import StreamReader
+from ringfeed.errors import SpecError
+from ringfeed.orders.rng import has_drawn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from ringfeed.datasets.base import Bars
+    from ringfeed.datasets.reader import Fill, Reader
+    from ringfeed.datasets.round_robin import RoundRobinEpoch
+    from ringfeed.datasets.terms import Delivery, Kept, Terms
+    from ringfeed.orders.permutation import Indices
+    from ringfeed.orders.sampler import Sampler
+    from ringfeed.ring._ring import Lease
+    from ringfeed.system._system import Descriptor
+
+
+class Interleave:
+    """Several iterables as one dataset: each is read by one worker, all of them side by side.
+
+    Whole batches come in turn: batch 0 from the first, batch 1 from the second, and so on, whatever the number of
+    workers. One that has ended leaves the rotation, after a last batch that may be shorter; the epoch is over when all
+    have. Each may be whatever `Loader` takes as an iterable. For elements in turn make one iterable of several, or use
+    `Mix` where samples have numbers: docs/streams.md has both.
+    """
+
+    def __init__(self, iterables: Iterable[Any]) -> None:
+        """Refuse what is no iterable, by TypeError, and no iterables at all, by ValueError."""
+        self.iterables = (*iterables,)
+        if not self.iterables:
+            raise ValueError("Interleave() got no iterables; give at least one")
+        for number, iterable in enumerate(self.iterables):
+            if isinstance(iterable, Interleave) or not is_iterable(iterable):
+                message = (
+                    f"Interleave() got a {type(iterable).__name__} as number {number}, expected an object with "
+                    f"__iter__ and no __getitem__, an iterator, or a function that returns an iterable"
+                )
+                raise TypeError(message)
+
+
+def _iterables_of(dataset: Any) -> tuple[Any, ...]:
+    return dataset.iterables if isinstance(dataset, Interleave) else (dataset,)
+
+
+def _peekable(dataset: Any) -> Any:
+    """Return the dataset with its iterators wrapped, so that elements that were read to learn the spec stay."""
+    if isinstance(dataset, Interleave):
+        return Interleave(map(_peekable, dataset.iterables))
+    return PeekableIterator(dataset) if is_iterator(dataset) else dataset
+
+
+class StreamSource(Source):
+    """A dataset of iterables, whose elements are samples or whole batches."""
+
+    open_stream: Any = None  # of source, iterables and reader: what fills claims, where it is no `StreamReader`
+
+    def __init__(self, given: Any, terms: Terms, element_kind: type[Source]) -> None:
+        """Keep what is read of iterators to learn the spec; ``element_kind``: what knows a dataset of such elements."""
+        super().__init__(given, _peekable(given), terms)
+        self.iterables = _iterables_of(given)
+        self.part = terms.part
+        if self.part is not None:
+            from ringfeed.datasets.stream_part import check_part  # noqa: PLC0415 - where there are several ranks
+
+            check_part(self.part, self.iterables)
+        self.is_planned = self.part is not None and peekable.length_of(self.iterables[0]) is not None
+        self.shows_end = self.is_planned and terms.on_error == "skip"  # what ends it is no sample that is left out
+        self.at_once = self.part is not None  # a batch of one rank may have an element twice
+        self.element_kind = element_kind
+        self.streams = len(self.iterables)
+        self.local_only = any(map(is_iterator, self.iterables))
+        self.element_size = 0
+
+    def sampler(self, *, shuffle: bool | int, sampler: Any) -> Sampler:
+        """Return the order of the streams; ValueError for any other: elements come in their own."""
+        if shuffle or sampler is not None:
+            parameter = f"shuffle={shuffle!r}" if shuffle else getattr(sampler, "parameter", "sampler=")
+            message = (
+                f"{parameter} needs a dataset whose samples have numbers, and an iterable comes in its own order; "
+                f"shuffle inside the iterable, or give a dataset with __len__ and __getitem__"
+            )
+            raise ValueError(message)
+        from ringfeed.datasets.round_robin import RoundRobinSampler  # noqa: PLC0415 - no worker needs it
+
+        return RoundRobinSampler(self.iterables, self.indices, is_planned=self.is_planned)
+
+    def check_sendable(self) -> None:
+        """Refuse a dataset of TensorFlow."""
+        if "tensorflow.DatasetV2" in class_names(self.given):
+            message = (
+                "a tf.data.Dataset cannot be sent to a worker process; give the arrays or files that it is made of, "
+                "or use backend='thread' to have it read here"
+            )
+            raise TypeError(message)
+
+    def learn(self) -> None:
+        """Set the spec, from the first element of the first iterable unless it is given."""
+        iterables, size_of = _iterables_of(self.dataset), getattr(self.open_stream, "size_of", None)
+        first = _First(iterables[0], size_of, self.streams)
+        self.elements = found = self.element_kind(None, first, self.terms._replace(on_error="raise"))
+        found.learn()
+        found.dataset = None  # and the iterator with it, which may have a file open
+        if self._may_lose(iterables[0]) and (begun := first.begun()) is not None:
+            self.dataset = Interleave((begun, *iterables[1:])) if isinstance(self.dataset, Interleave) else begun
+        keeps = first.has_state or any(map(peekable.has_state, self.iterables))
+        self.states_size = states_size(self.streams, keeps=keeps)
+        self.element_size = first.size
+        self.spec, self.rows, self.has_gaps, self.packages = found.spec, found.rows, found.has_gaps, found.packages
+
+    def _may_lose(self, iterable: Any) -> bool:
+        """Whether an element that was read to learn the spec might not come again.
+
+        Not where it is a copy's, or where what an epoch gives depends on its number.
+        """
+        own = self.iterables[0]
+        return iterable is own and not (self.has_hooks or self.reseed or hasattr(own, "set_epoch"))
+
+    def users_own(self, dataset: Any) -> Any:
+        """Return the user's dataset in what a worker reads."""
+        if isinstance(dataset, Interleave):
+            return Interleave(map(self.users_own, dataset.iterables))
+        return dataset.iterable if isinstance(dataset, FirstRead) else dataset
+
+    def keep(self, store: Any, *, shared: bool) -> Kept:
+        """Reserve memory for the states of the streams."""
+        from ringfeed.datasets.kept_streams import KeptStreams  # noqa: PLC0415 - no worker needs it
+
+        return KeptStreams(self, store, shared=shared)
+
+    def kept(self, memfd: Descriptor, size: int) -> StreamStates:
+        """Map the states of the streams."""
+        return StreamStates.opened(memfd, size, self.streams)
+
+    def cut(self, indices: Indices, workers: int) -> Iterable[tuple[Indices, int]]:
+        """Have each batch filled by the worker that reads its iterable: all that one reads is a stream of the ring."""
+        if self.streams == 1:
+            return super().cut(indices, workers)
+        batches = (indices[first : first + self.indices] for first in range(0, len(indices), self.indices))
+        return ((batch, int(batch[0]) % self.streams % max(workers, 1) + 1) for batch in batches)
+
+    def settle(self, lease: Lease, rows: int, epoch: RoundRobinEpoch | None) -> Delivery:
+        """Say what has become of the elements; take a stream that has ended in this batch out of the rotation."""
+        found = self.elements.settle(lease, rows, epoch)._replace(is_short=rows < self.indices)
+        record = next((record for _, record in lease.failures() if kind_of(record) is Kind.END), None)
+        if record is None:
+            return found
+        epoch = getattr(epoch, "whole", epoch)  # of all ranks
+        index = lease.failed_rows(self.indices)[-1][1]
+        is_first = epoch is None or epoch.end(index)  # None: the only one is planned to the end that len() says
+        by_error = is_first and len(record) > 1
+        is_over = epoch is None or epoch.is_over
+        return found._replace(ended=(self.describe_stream(index), record) if by_error else None, is_over=is_over)
+
+    def barred(self, bars: Bars, epoch: int, row: int, index: int) -> Bars:
+        """Return the elements of this epoch that no worker can read, the first included that may have ended some."""
+        if self.open_stream is not None:
+            return bars  # the worker that has died did not read it
+        first = self._suspects(row, index)[:1]  # none, where the element was read and what is made of it is to blame
+        return [*(bar for bar in bars if bar[0] == epoch), *((epoch, number) for number in first)]
+
+    def open(self, dataset: Any, reader: Reader) -> Fill:
+        """Read all streams by the numbers of their elements."""
+        if self.open_stream is not None:
+            fill: Fill = self.open_stream(self, _iterables_of(dataset), reader)
+            return fill
+        return StreamReader(self, _iterables_of(dataset), reader).read_claim
+
+    def note_failure(self, reader: Reader, row: int, index: int, error: BaseException) -> None:
+        """Cut the claim off where a stream has ended; record other errors in the words of an iterable."""
+        if type(error) is not End:
+            if isinstance(error, SpecError):
+                reworded(error, index, self.describe(index))
+            super().note_failure(reader, row, index, error)
+        elif reader.end.cut(row):  # only the first row that the iterable does not have counts
+            cause = error.__cause__
+            reader.end.fail(row, encode(End()) + (reader.encoded(cause)[1:] if cause is not None else b""))
+
+    def _suspects(self, row: int, index: int) -> range:
+        """Return the numbers of the elements that may be read while a worker is at a row."""
+        if self.part is None:
+            return range(index, index + 1)
+        from ringfeed.datasets.stream_part import suspects  # noqa: PLC0415 - as above
+
+        return suspects(self.part, row, index, reads_on=not self.is_planned)
+
+    def describe_read(self, row: int, index: int) -> str:
+        """Say which elements may be read while a worker is at a row of its batch."""
+        found = self._suspects(row, index)
+        several = f"one of elements {found[0]} to {found[-1]} of the iterable" if len(found) > 1 else ""
+        return several or self.describe(index)
+
+    def describe(self, index: int) -> str:
+        """Say which element an index means."""
+        return f"element {index // self.streams} of {self.describe_stream(index)}"
+
+    def describe_all(self, indices: list[int]) -> str:
+        """Say at which elements some workers are."""
+        more = "" if self.part is None or not indices else ", or those of other ranks around"
+        return (", ".join(map(self.describe, indices)) or "the iterable") + more
+
+    def describe_stream(self, index: int) -> str:
+        """Say which iterable an index means."""
+        return "the iterable" if self.streams == 1 else f"iterable {index % self.streams}"
+
+
+class _First:
+    """The first elements of an iterable, as those of a dataset that is asked for one after another."""
+
+    def __init__(self, iterable: Any, size_of: Callable[[Any, int], int] | None, parts: int) -> None:
+        self._iterable = iterable
+        self._size_of = size_of
+        self._parts = parts
+        self.size = 0
+        """The bytes of the largest element that was read, where these are sent from process to process."""
+        self._iterator: Iterator[Any] | None = None
+        self._read: list[Any] = []
+        self._has_drawn = False
+        self.has_state = not isgeneratorfunction(iterable)
+        """Whether what is read has states of its own, or may have some."""
+
+    def _begun(self) -> Iterator[Any]:
+        if isinstance(self._iterable, PeekableIterator):
+            self.has_state = self._iterable.has_state
+            return self._iterable.peek()
+        iterator, owner = peekable.begin(self._iterable)
+        self.has_state = owner is not None
+        return iterator
+
+    def __getitem__(self, index: int) -> Any:
+        self._iterator = self._iterator or self._begun()
+        try:
+            element = next(self._iterator)
+        except StopIteration:
+            found = f"gives None in the place of all its {index} batches" if index else "is empty"
+            one, remedy = (
+                ("the iterable", "") if self._parts == 1 else ("iterable 0 of Interleave()", "leave it out, or ")
+            )
+            message = f"{one} {found}, so there is no element to infer the spec from; {remedy}give spec="
+            raise SpecError(message) from None
+        if self._size_of is not None:
+            self.size = max(self.size, self._size_of(element, index))
+        self._read.append(copied(element))
+        self._has_drawn |= has_drawn()
+        return element
+
+    def begun(self) -> FirstRead | None:
+        """Return the iterable with what was read of it; None where nothing was, or it is to begin anew.
+
+        That is where it has states, or has drawn the random numbers of one epoch.
+        """
+        begins_anew = self.has_state or self._has_drawn or isinstance(self._iterable, PeekableIterator)
+        if self._iterator is None or begins_anew:
+            return None
+        return FirstRead(self._iterable, self._iterator, self._read)

@@ -1,0 +1,99 @@
+"""What the user says of a dataset, what its first element shows, and what has become of a batch."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from ringfeed.spec.spec import Spec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ringfeed.datasets.base import Source
+    from ringfeed.orders.shard import Shard
+
+
+class Preview(ABC):
+    """What a user's function makes of a first element, seen before there are workers."""
+
+    in_place: bool | None = None
+    """Whether it changes elements in place; None: it was not called yet."""
+    copies = False
+    """Whether it returns the very element that it is given otherwise, so that it must have a copy."""
+    packages: frozenset[str] = frozenset()
+    """Whose objects are in the elements that it was given."""
+    call: Callable[[Any], Any]
+    """The user's function."""
+
+    @abstractmethod
+    def __call__(self, element: Any, /) -> Any:
+        """Return what the spec can be learnt from."""
+
+
+class BatchPreview(Protocol):
+    """What a user's function makes of a first batch, seen before there are workers."""
+
+    call: Callable[[Any], Any]
+
+    def learn(self, source: Source) -> None:
+        """Set spec, rows and packages of a source of samples."""
+
+
+class Terms(NamedTuple):
+    """What the user says of a dataset: the loader's parameters of these names."""
+
+    batch_size: int | None
+    spec: object = None
+    max_batch_size: int | None = None
+    seed: int = 0
+    reseed: bool = False
+    on_error: str = "raise"
+    waits: bool = False  # samples are read many at a time, by __getitem__
+    trial: Preview | None = None
+    collate: BatchPreview | None = None
+    part: Shard | None = None  # of several ranks; None: there is one
+    timeout_s: float | None = None  # for the first sample, where it is awaited
+
+    def given_spec(self) -> Spec | None:
+        """Return the spec, where the user gives one."""
+        if self.spec is None or isinstance(self.spec, Spec):
+            return self.spec
+        return Spec(self.spec, has_rows=self.batch_size is None)
+
+    def reads_first(self, length: int | None) -> bool:
+        """Whether element 0 is to be read: to learn the spec, or what the user's functions make of it."""
+        return self.spec is None or (self.trial is not None and length != 0)
+
+
+class Delivery(NamedTuple):
+    """What has become of a batch of which something is missing."""
+
+    failed: list[tuple[int, int, int]]  # row, index and mark of each sample that failed
+    is_none: bool = False  # whether the dataset has None in the place of this batch
+    keeps_others: bool = True  # whether the rows that did not fail are delivered
+    is_short: bool = False  # whether an iterable has ended within it
+    is_whole: bool = False  # whether what is delivered has no rows of samples that failed
+    ended: tuple[str, bytes] | None = None  # the stream that an error has ended, in words, and that error's record
+    is_over: bool = False  # whether no stream has any more elements
+
+
+class Kept:
+    """What a running ring keeps of its dataset beside the slots: nothing, but of iterables."""
+
+    states: Any = None  # what readers write into; it has a descriptor, ``memfd``, and a ``size``
+    fd = -1
+    """The descriptor of the memory; -1 where it has none."""
+
+    def go_on_from(self, epoch: int, samples: int, streams: Any, *, is_ahead: bool) -> None:
+        """Have readers begin at a place; ``is_ahead``: they have begun to read from there."""
+
+    def look_in_ns(self, left_ns: int) -> int:
+        """Return how long to wait for a batch until `look`."""
+        return left_ns
+
+    def look(self) -> None:
+        """Say what takes long."""
+
+    def close(self) -> None:
+        """Give the memory back."""

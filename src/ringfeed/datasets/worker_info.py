@@ -1,0 +1,112 @@
+"""Which worker a thread is, for the user's code."""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+
+from ringfeed.orders.rng import derive, seed_torch, when_torch_is_here
+
+
+class WorkerInfo:
+    """What `worker_info` says of a worker, in ``dataset[i]`` and in the functions that the loader was given.
+
+    id: its number, from 0 on. The worker that takes a dead one's place has the number of that one.
+    workers: how many there are; with ``workers="auto"``, the most there may be.
+    dataset: this worker's copy of the dataset (with threads, the dataset itself); of a `Mix`, the tuple of its
+        datasets.
+    """
+
+    __slots__ = ("_numbers", "dataset", "id", "workers")
+
+    def __init__(self, number: int, workers: int, dataset: Any, seed: int, starts: int) -> None:
+        """Know it; ``seed``: that of the loader, ``starts``: how often the worker was started again."""
+        self.id = number
+        self.workers = workers
+        self.dataset = dataset
+        self._numbers = seed, number, starts
+
+    @property
+    def seed(self) -> int:
+        """A number below 2**32 to seed other packages with, of the loader's seed: another in each worker.
+
+        The worker that takes a dead one's place has another, too, so what is drawn from it depends on the worker; what
+        `ringfeed.rng` gives does not.
+        """
+        return int.from_bytes(derive("worker info", self._numbers, 4), "little")
+
+    def __repr__(self) -> str:
+        """Return it in a line, without the dataset's content."""
+        dataset = type(self.dataset).__name__
+        return f"WorkerInfo(id={self.id}, workers={self.workers}, seed={self.seed}, dataset=<{dataset}>)"
+
+
+class _Here(threading.local):
+    info: WorkerInfo | None = None
+    process = 0  # the pid: a forked child has this, too
+
+
+_here = _Here()
+being: ContextVar[WorkerInfo | None] = ContextVar("being", default=None)
+"""Which worker a task belongs to, or a thread that reads for one."""
+
+
+def worker_info() -> WorkerInfo | None:
+    """Return which worker this is: ``id``, ``workers``, ``seed`` and ``dataset``; None in the consumer.
+
+    It is also None with ``workers=0``, and in threads that the dataset starts itself. What it says is for files that
+    each worker opens and packages that each worker seeds: samples that depend on it depend on the number of workers.
+    """
+    return _here.info or being.get()
+
+
+def introduce(info: WorkerInfo, *, again: bool, reads_all: bool) -> bool:
+    """Have this thread be that worker, for torch as well; returns whether it was none before.
+
+    ``again``: torch was told already. ``reads_all``: it must not take a part of the data for itself, as a torch dataset
+    does by its worker: the worker reads all of it.
+    """
+    if not again:
+        tell_torch(*((0, 1) if reads_all else (info.id, info.workers)), info.seed, info.dataset)
+    was_none = _here.process != os.getpid()
+    _here.info, _here.process = info, os.getpid()
+    return was_none
+
+
+class _Told(NamedTuple):
+    id: int
+    num_workers: int
+    seed: int
+    dataset: Any
+
+
+class _Newest:
+    told: _Told | None = None
+    is_waited_for = False  # that torch is imported
+    as_torch = False
+
+
+def tell_torch(number: int, workers: int, seed: int, dataset: Any, *, as_torch: bool = False) -> None:
+    """Have torch's ``get_worker_info()`` say this, now or when torch is imported.
+
+    ``as_torch``: also compute with one thread, and begin with this seed, as a worker of torch's does. Only in the main
+    thread of a worker process: what it says holds for the whole process.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+    _Newest.told = _Told(number, workers, seed, dataset)
+    _Newest.as_torch = as_torch
+    if as_torch:
+        seed_torch(seed)
+    if not _Newest.is_waited_for:  # else the newest is told
+        _Newest.is_waited_for = True
+        when_torch_is_here(_tell)
+
+
+def _tell() -> None:
+    from ringfeed.datasets.torch_info import tell  # noqa: PLC0415 - where there is no torch, it is not imported
+
+    _Newest.is_waited_for = False
+    tell(_Newest.told, as_torch=_Newest.as_torch)

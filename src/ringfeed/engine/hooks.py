@@ -1,0 +1,121 @@
+"""A dataset's hooks, `on_epoch_begin()` and `on_epoch_end()`: run between epochs, and again where a state asks it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from ringfeed._classes import copied
+from ringfeed.errors import StateError
+from ringfeed.orders.replay import Replay
+
+if TYPE_CHECKING:
+    from ringfeed.datasets.base import Source
+
+clock = time.monotonic
+_REMEDY = "give the dataset state_dict() and load_state_dict()"
+
+
+class Hooks:
+    """The hooks of one loader's dataset. What runs one returns whether the order may have changed."""
+
+    def __init__(self, source: Source, timeout_s: float | None) -> None:
+        """Run nothing yet; ``timeout_s``: how long running them again may take."""
+        self._source = source
+        self._timeout_s = timeout_s
+        self._ended = 0  # epochs whose hooks have run
+        self._begun = 0  # epochs since, of which on_epoch_begin has run alone
+        # How often on_epoch_begin has run more than on_epoch_end, by the epochs that had ended before. Less: Keras runs
+        # on_epoch_end ahead of each fit.
+        self._broken_off: dict[int, int] = {}
+
+    def __bool__(self) -> bool:
+        """Whether the dataset has any."""
+        return bool(self._source.hooks)
+
+    @property
+    def has_begin(self) -> bool:
+        """Whether the dataset has on_epoch_begin."""
+        return "on_epoch_begin" in self._source.hooks
+
+    @property
+    def ended(self) -> int:
+        """How many epochs have ended."""
+        return self._ended
+
+    def run(self, name: str) -> bool:
+        """Call a hook of the dataset, if it has it."""
+        changed = self._source.run_hook(name)
+        self.count(name)
+        return changed
+
+    def count(self, name: str) -> None:
+        """Count a hook that has run."""
+        if name == "on_epoch_begin":
+            self._begun += self.has_begin
+            return
+        if self.has_begin and self._begun != 1:
+            self._broken_off[self._ended] = self._begun - 1
+        self._ended, self._begun = self._ended + 1, 0
+
+    def now(self) -> dict[str, Any] | None:
+        """Return what they have done to the dataset ahead of the next epoch; None without hooks.
+
+        That is the dataset's own state, or how often they have run: an epoch that was broken off had the first alone.
+        """
+        dataset = self._source.given
+        if not self:
+            return None
+        if has_state(dataset):
+            return {"dataset": copied(dataset.state_dict())}
+        broken_off = [*self._broken_off.items(), *([(self._ended, self._begun)] if self._begun else [])]
+        return {"hooks": self._ended} | ({"broken_off": [[*one] for one in broken_off]} if broken_off else {})
+
+    def restore(self, done: dict[str, Any] | None) -> bool:
+        """Have the dataset be as it was; without a state of its own, by running its hooks as often."""
+        if not done:
+            return False
+        if "dataset" in done:
+            self._source.given.load_state_dict(copied(done["dataset"]))
+            return self._source.is_sized
+        broken_off = dict(done.get("broken_off", ()))
+        self._check_before(done["hooks"], broken_off)
+        return self._run_again(done["hooks"], broken_off)
+
+    def _check_before(self, ended: int, broken_off: dict[int, int]) -> None:
+        """Raise StateError where hooks have run otherwise, which cannot be undone."""
+        anew = f"make the dataset and the loader anew, or {_REMEDY}"
+        if self._ended > ended:
+            message = f"the hooks of this dataset have run {self._ended} times, and the state is of {ended}; {anew}"
+            raise StateError(message)
+        for at, count in broken_off.items():
+            if at < self._ended and (here := self._broken_off.get(at, 0)) < count:
+                here = max(here, 0)
+                message = (
+                    f"after {at} epochs {here} were broken off of this dataset's, and the state is of {count}; {anew}"
+                )
+                raise StateError(message)
+
+    def _run_again(self, ended: int, broken_off: dict[int, int]) -> bool:
+        changed, since_s = False, clock()
+        told = Replay("the hooks of the dataset run", _REMEDY)
+        while True:
+            left = broken_off.get(self._ended, 0) + (self._ended < ended) - self._begun if self.has_begin else 0
+            if left <= 0 and self._ended == ended:
+                return changed
+            told.note(self._ended, ended)
+            self._check_time(clock() - since_s, ended)
+            changed |= self.run("on_epoch_begin" if left > 0 else "on_epoch_end")
+
+    def _check_time(self, passed_s: float, ended: int) -> None:
+        if self._timeout_s is not None and passed_s > self._timeout_s:
+            message = (
+                f"the hooks of this dataset have run {self._ended} times in {passed_s:.1f} s, and the state is of "
+                f"{ended}; {_REMEDY}, or raise timeout_s={self._timeout_s:g}"
+            )
+            raise StateError(message)
+
+
+def has_state(dataset: Any) -> bool:
+    """Whether a dataset says itself what has become of it."""
+    return all(callable(getattr(dataset, name, None)) for name in ("state_dict", "load_state_dict"))

@@ -1,0 +1,186 @@
+"""Decides once what a dataset is; what is none is refused, with what to give instead.
+
+No framework is imported for it: its objects are known by the names of their classes.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ringfeed._classes import class_names, is_iterable
+from ringfeed.datasets.arrays import ArraySource, leaf_arrays, leaves_of
+from ringfeed.datasets.batches import BatchSource
+from ringfeed.datasets.samples import SampleSource
+
+if TYPE_CHECKING:
+    from ringfeed.datasets.base import Source
+    from ringfeed.datasets.terms import Terms
+
+_MAY_BE_ASYNC = ("__getitem__", "__getitems__", "read_into")
+_SERIES = {"pandas.Series", "polars.Series"}
+_TABLES = {"pandas.DataFrame": "columns", "polars.DataFrame": "columns", "pyarrow.Table": "column_names"}
+_MAKES_BATCHES = {"torch.DataLoader", "ringfeed.Loader"}
+_GIVES_BATCHES = {"ringfeed.Reiterable", "ringfeed.LoaderAdapter", "ringfeed.BatchIterator", "ringfeed.Repeated"}
+
+
+def open_source(dataset: Any, terms: Terms, *functions: Any) -> Source:
+    """Decide once what a dataset is, or say what is wrong with it; nothing is read before `Source.learn`.
+
+    ``functions``: what the workers do with its samples, in the order of `Functions`; None: nothing.
+
+    Raises TypeError for what is no dataset, ValueError for settings that do not fit it, SpecError for columns that are
+    none.
+    """
+    if any(one is not None for one in functions):
+        from ringfeed.datasets.open_changed import open_changed  # noqa: PLC0415 - only where it is needed
+
+        return open_changed(dataset, terms, functions, open_source)
+    if (of_own := getattr(type(dataset), "__ringfeed_source__", None)) is not None:
+        own: Source = of_own(dataset, terms, open_source)
+        return own
+    _check(dataset, terms)
+    columns = _columns_of(dataset, terms)
+    if leaf_arrays(columns) is not None:
+        return ArraySource(dataset, columns, terms)
+    elements = BatchSource if terms.batch_size is None else SampleSource
+    if is_iterable(dataset):
+        from ringfeed.datasets.streams import StreamSource  # noqa: PLC0415 - only where it is needed
+
+        return StreamSource(dataset, terms, elements)
+    _check_indexable(dataset, terms.batch_size)
+    if any(inspect.iscoroutinefunction(getattr(type(dataset), name, None)) for name in _MAY_BE_ASYNC):
+        from ringfeed.reading.sources import of_elements  # noqa: PLC0415 - only where it is needed
+
+        return of_elements(elements, dataset, terms)
+    return elements(dataset, dataset, terms)
+
+
+def _columns_of(dataset: Any, terms: Terms) -> Any:
+    """Return NumPy arrays in the place of columns of any package, and any other dataset as it is."""
+    if not isinstance(dataset, tuple | list | dict) and _SERIES.isdisjoint(class_names(dataset)):
+        return dataset
+    leaves = [*leaves_of(dataset)]
+    if all(isinstance(leaf, np.ndarray) for _, leaf in leaves):
+        return dataset
+    from ringfeed.spec.columns import columns_of  # noqa: PLC0415 - only where it is needed
+
+    return columns_of(dataset, leaves, is_whole=terms.batch_size is None, has_spec=terms.spec is not None)
+
+
+def with_weights(source: Source) -> Source:
+    """Have samples come with their numbers and weights."""
+    from ringfeed.datasets.draws import DrawSource  # noqa: PLC0415 - only where it is needed
+
+    return DrawSource(source)
+
+
+def open_readers(source: Source, concurrency: int, readers: int, max_attempts: int) -> None:
+    """Have a worker read so many samples at a time, or some workers read for the others; 0: neither."""
+    if concurrency:
+        from ringfeed.reading.window_reader import open_waiting  # noqa: PLC0415 - only where it is needed
+
+        open_waiting(source, concurrency)
+    if readers:
+        from ringfeed.reading.choice import open_relay  # noqa: PLC0415 - only where it is needed
+
+        open_relay(source, max_attempts)
+
+
+# ---- what is no dataset ----
+
+
+def _check(dataset: Any, terms: Terms) -> None:
+    """Raise TypeError for what can be no dataset, and ValueError for a size that does not fit it."""
+    batch_size = terms.batch_size
+    if refusal := _refusal(dataset, batch_size):
+        raise TypeError(refusal)
+    if terms.max_batch_size is not None and batch_size is not None and terms.collate is None:
+        message = (
+            f"max_batch_size={terms.max_batch_size} is for datasets of whole batches, for batch_sampler= and for "
+            f"collate_fn=; with batch_size= alone leave it out"
+        )
+        raise ValueError(message)
+
+
+def _refusal(dataset: Any, batch_size: int | None) -> str | None:
+    """Say why an object is no dataset, and what to give instead; None where it may be one."""
+    names, kind = class_names(dataset), type(dataset).__name__
+    if isinstance(dataset, str | bytes | os.PathLike):
+        return (
+            f"{dataset!r} is a {kind}, expected a dataset and not the name of one; read it into arrays, or give an "
+            f"object whose __getitem__(i) reads sample i"
+        )
+    if tables := [_TABLES[name] for name in _TABLES if name in names]:
+        return (
+            f"a {kind} has no rows by number, expected a dataset; "
+            f"give its columns: {{name: table[name].to_numpy() for name in table.{tables[0]}}}"
+        )
+    if not _MAKES_BATCHES.isdisjoint(names) and batch_size is not None:
+        return (
+            f"a {kind} makes batches itself, expected a dataset of samples; give what it loads, its .dataset, "
+            f"or batch_size=None to have its batches as they are"
+        )
+    if not _GIVES_BATCHES.isdisjoint(names) and batch_size is not None:
+        return (
+            f"{_a(kind)} gives the batches of a loader, expected a dataset of samples; give the dataset of that "
+            f"loader, or batch_size=None to have its batches as they are"
+        )
+    if any(name.startswith("scipy.") for name in names) and hasattr(dataset, "toarray"):
+        return (
+            f"{_a(kind)} has no rows that are arrays, expected a dataset; give a tuple of its .toarray() if that fits "
+            f"in memory, or an object whose __getitem__(i) makes row i dense"
+        )
+    return _refusal_of_code(dataset)
+
+
+def _refusal_of_code(dataset: Any) -> str | None:
+    """Say why a class or a function is no dataset."""
+    if isinstance(dataset, type) and callable(getattr(dataset, "__getitem__", None)):
+        return f"{dataset.__name__} is a class, expected a dataset; give an instance: {dataset.__name__}(...)"
+    return _needs_arguments(dataset) if is_iterable(dataset) and not hasattr(type(dataset), "__iter__") else None
+
+
+def _a(kind: str) -> str:
+    return f"{'an' if kind[0] in 'AEIOUaeiou' else 'a'} {kind}"
+
+
+def _needs_arguments(function: Any) -> str | None:
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # of some builtins
+        return None
+    try:
+        signature.bind()
+    except TypeError as error:
+        name = getattr(function, "__name__", type(function).__name__)
+        if name == "<lambda>":
+            return (
+                f"a lambda of {signature} is no dataset: give an object whose __len__ is the number of samples and "
+                f"whose __getitem__(i) calls it or, for an iterable, a lambda without arguments that returns one"
+            )
+        return (
+            f"{name}{signature} cannot be called without arguments ({error}), as a function that returns an iterable "
+            f"is; give lambda: {name}(...)"
+        )
+    return None
+
+
+def _check_indexable(dataset: Any, batch_size: int | None) -> None:
+    """Refuse what has no samples by number, and a Keras PyDataset whose batches would be taken for samples."""
+    if not callable(getattr(type(dataset), "__getitem__", None)):
+        message = (
+            f"{_a(type(dataset).__name__)} is no dataset: it has neither __getitem__ nor __iter__; "
+            f"give an object with __len__ and __getitem__, a tuple or dict of arrays, or an iterable"
+        )
+        raise TypeError(message)
+    of_keras = ("use_multiprocessing", "max_queue_size", "workers")
+    if batch_size is not None and all(hasattr(dataset, name) for name in of_keras):
+        message = (
+            f"batch_size={batch_size} for a {type(dataset).__name__}, which is a Keras dataset: its items are whole "
+            f"batches already; give batch_size=None"
+        )
+        raise ValueError(message)

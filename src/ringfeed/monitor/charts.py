@@ -1,0 +1,206 @@
+"""The charts of a run, drawn by bokeh: the timeline, waiting and work, the slots, and the memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from bokeh.models import (
+    BoxZoomTool,
+    ColumnDataSource,
+    FixedTicker,
+    HoverTool,
+    NumeralTickFormatter,
+    PanTool,
+    Range1d,
+    ResetTool,
+    WheelZoomTool,
+)
+from bokeh.plotting import figure
+
+from ringfeed.monitor.figures import in_intervals
+from ringfeed.monitor.timeline import AT_WORK, STALL, STATES, STEP
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from ringfeed.monitor.timeline import Timeline
+
+# To be told apart by colour-blind eyes, too; slots as `ringfeed top` has them.
+COLOURS = ("#4477aa", "#d62728", "#66a5d9", "#e6b522", "#3a9a4b", "#a0559b", "#8c564b", "#b8b8b8")
+MEANINGS = ("step of training", "stall: training waits", "worker at work", *(f"slot {state}" for state in STATES[3:]))
+LINE_HEIGHT, LEAST_HEIGHT, MOST_HEIGHT = 22, 160, 1400  # pixels
+CHART_HEIGHT = 190
+LEFT = 74  # pixels of the axis: the same for all, so that times lie above each other
+INTERVALS = 400
+MEGA = 1e6
+
+
+def charts_of(drawn: Timeline, timeline: Timeline) -> dict[str, Any]:
+    """Return the charts by their names, all over the same time; ``drawn``: what of the timeline is drawn one by one."""
+    times = Range1d(0, max(timeline.span_s, 1e-6), bounds="auto")
+    edges_s = np.linspace(0, max(timeline.span_s, 1e-6), INTERVALS + 1)
+    charts = {
+        "timeline": _timeline(drawn, times),
+        "work": _work(timeline, edges_s, times),
+        "slots": _slots(timeline, edges_s, times),
+    }
+    if len(timeline.memory.at_s):
+        charts["memory"] = _memory(timeline, times)
+    return charts
+
+
+def _chart(height: int, times: Range1d, toolbar: str | None = None, **settings: Any) -> Any:
+    """Return an empty chart: a drag chooses a time, Ctrl and the wheel zoom, so that the wheel scrolls the page."""
+    zoom = WheelZoomTool(dimensions="width", modifiers={"ctrl": True})
+    drag = BoxZoomTool(dimensions="width")
+    chart = figure(
+        height=height,
+        x_range=times,
+        sizing_mode="stretch_width",
+        tools=[drag, PanTool(dimensions="width"), zoom, ResetTool()],
+        active_drag=drag,
+        active_scroll=zoom,
+        min_border_left=LEFT,
+        min_border_right=8,
+        **settings,
+    )
+    chart.toolbar.logo = None
+    chart.toolbar_location = toolbar
+    chart.xaxis.axis_label = "seconds"
+    chart.xaxis.axis_label_standoff = 0
+    chart.outline_line_color = None
+    return chart
+
+
+def _legend(chart: Any) -> None:
+    if not chart.legend:
+        return
+    legend = chart.legend[0]
+    legend.orientation = "horizontal"
+    legend.ncols = 2
+    legend.click_policy = "hide"
+    legend.border_line_color = None
+    legend.padding, legend.spacing, legend.margin = 2, 6, 2
+    legend.label_text_font_size = "11px"
+    legend.glyph_width = legend.glyph_height = 12
+    chart.add_layout(legend, "above")
+
+
+# ---- the timeline ----
+
+
+def _timeline(timeline: Timeline, times: Range1d) -> Any:
+    count = max(len(timeline.lines), 1)
+    height = min(max(count * LINE_HEIGHT + 120, LEAST_HEIGHT), MOST_HEIGHT)
+    chart = _chart(height, times, "above", y_range=(count - 0.4, -0.6))
+    chart.ygrid.grid_line_color = None
+    chart.yaxis.ticker = FixedTicker(ticks=_labelled(count, height))
+    chart.yaxis.major_label_overrides = dict(enumerate(timeline.lines))
+    for state in sorted({*timeline.state.tolist()}):
+        _blocks(chart, timeline, state)
+    _legend(chart)
+    return chart
+
+
+def _labelled(count: int, height: int) -> list[int]:
+    """Return the lines that have a name at the axis: all, or as many as can be read."""
+    every = -(-count * 12 // height)
+    return [*range(0, count, max(every, 1))]
+
+
+def _blocks(chart: Any, timeline: Timeline, state: int) -> None:
+    own = timeline.state == state
+    line = timeline.line[own].astype(np.float32)
+    columns = {
+        "from": timeline.began_s[own],
+        "to": timeline.began_s[own] + timeline.lasted_s[own],
+        "top": line - 0.4,
+        "bottom": line + 0.4,
+        "what": timeline.what[own].tolist(),
+        "ms": (timeline.lasted_s[own] * 1e3).astype(np.float32),
+    }
+    blocks = chart.quad(
+        left="from",
+        right="to",
+        top="top",
+        bottom="bottom",
+        source=ColumnDataSource(columns),
+        color=COLOURS[state],
+        line_color=None,
+        legend_label=MEANINGS[state],
+    )
+    told = [("", "@what"), ("from", "@from{0.0000} s"), ("lasts", "@ms{0,0.00} ms")]
+    chart.add_tools(HoverTool(renderers=[blocks], tooltips=told, point_policy="follow_mouse", visible=False))
+
+
+# ---- shares of the time ----
+
+
+def _work(timeline: Timeline, edges_s: NDArray[np.float64], times: Range1d) -> Any:
+    chart = _chart(CHART_HEIGHT, times, y_range=(0, 1.02))
+    chart.yaxis.formatter = NumeralTickFormatter(format="0%")
+    workers = sum(name.startswith("worker") for name in timeline.lines)
+    shares = {STALL: _mean(timeline, [STALL], edges_s)}
+    if workers:
+        shares[AT_WORK] = _mean(timeline, [AT_WORK], edges_s) / workers
+    for state, name in ((STALL, "training waits"), (AT_WORK, "workers busy")):
+        if state in shares:
+            _steps(chart, edges_s, np.clip(shares[state], 0, 1), COLOURS[state], name)
+    _legend(chart)
+    return chart
+
+
+def _steps(chart: Any, edges_s: NDArray[np.float64], heights: NDArray[np.float64], colour: str, name: str) -> None:
+    columns = {"at": edges_s, "share": np.append(heights, heights[-1])}
+    source = ColumnDataSource(columns)
+    line = chart.step("at", "share", source=source, mode="after", color=colour, line_width=2, legend_label=name)
+    told = [("", name), ("at", "@at{0.00} s"), ("share", "@share{0%}")]
+    chart.add_tools(HoverTool(renderers=[line], tooltips=told, mode="vline", visible=False))
+
+
+def _mean(timeline: Timeline, states: Iterable[int], edges_s: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return how many lines are in one of these states, as a mean of each interval."""
+    own = np.isin(timeline.state, [*states])
+    began_s = timeline.began_s[own]
+    lasted_s = timeline.busy_s[own] if AT_WORK in states else timeline.lasted_s[own]
+    return in_intervals(began_s, began_s + lasted_s, edges_s)
+
+
+def _slots(timeline: Timeline, edges_s: NDArray[np.float64], times: Range1d) -> Any:
+    """Draw how many slots are in each state; in bytes, where the trace says how large one is."""
+    size = timeline.facts.get("slot_size")
+    unit = size / MEGA if isinstance(size, (int, float)) else 1.0
+    states = [state for state in range(STEP, len(STATES)) if state > AT_WORK and (timeline.state == state).any()]
+    heights = {STATES[state]: _mean(timeline, [state], edges_s) * unit for state in reversed(states)}
+    chart = _chart(CHART_HEIGHT, times)
+    chart.yaxis.axis_label = "slots" if size is None else "MB of slots"
+    _stack(chart, edges_s, heights, [COLOURS[state] for state in reversed(states)])
+    return chart
+
+
+def _memory(timeline: Timeline, times: Range1d) -> Any:
+    found = timeline.memory
+    chart = _chart(CHART_HEIGHT, times)
+    chart.yaxis.axis_label = "MB, own"
+    heights = {"this process": found.trainer / MEGA, "all workers": found.workers / MEGA}
+    columns = ColumnDataSource({"at": found.at_s, **heights})
+    chart.varea_stack(
+        [*heights], x="at", source=columns, color=[COLOURS[STEP], COLOURS[AT_WORK]], alpha=0.8, legend_label=[*heights]
+    )
+    _legend(chart)
+    return chart
+
+
+def _stack(
+    chart: Any, edges_s: NDArray[np.float64], heights: dict[str, NDArray[np.float64]], colours: Sequence[str]
+) -> None:
+    """Draw areas upon each other, from the bottom; each interval has its own height."""
+    if not heights:
+        return
+    columns = {"at": np.repeat(edges_s, 2)[1:-1], **{name: np.repeat(height, 2) for name, height in heights.items()}}
+    names = [*heights]
+    chart.varea_stack(names, x="at", source=ColumnDataSource(columns), color=[*colours], alpha=0.8, legend_label=names)
+    _legend(chart)

@@ -1,0 +1,189 @@
+"""The page: one file of HTML with all that it needs in it, for any browser, without a network."""
+
+from __future__ import annotations
+
+import importlib.util
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ringfeed._html import table
+from ringfeed._units import show_s
+from ringfeed.monitor.figures import figures_of, longest, thinned
+from ringfeed.monitor.timeline import AT_WORK, STALL, read_trace, timeline_of
+from ringfeed.monitor.words import words_of
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator
+
+    from ringfeed.monitor.figures import Figures
+    from ringfeed.monitor.timeline import Timeline
+    from ringfeed.monitor.words import Words
+
+MISSING = "the page is drawn by the package bokeh, which is missing: pip install 'ringfeed[report]'"
+LISTED = 8
+HOW = "Drag over a chart to look closer; Ctrl and the wheel zoom. The round arrow shows all. A name hides its colour."
+MEMORY = (
+    "Memory of their own, without the slots: what this process and its workers have beside shared memory and files. "
+    "What forked workers still share with this process counts in each."
+)
+STYLE = """
+:root { color-scheme: light }
+body { font: 15px/1.5 system-ui, sans-serif; color: #1c2530; background: #f4f6f8; margin: 0 }
+main { max-width: 1240px; margin: 0 auto; padding: 12px }
+section { background: #fff; border: 1px solid #dde3e9; border-radius: 8px; padding: 12px 14px; margin: 0 0 12px }
+h1 { font-size: 20px; margin: 4px 0 } h2 { font-size: 16px; margin: 0 0 6px }
+p { margin: 4px 0 } .quiet { color: #5b6875; font-size: 13px; overflow-wrap: anywhere }
+.bottleneck { border-left: 6px solid #4477aa } .bottleneck h2 { font-size: 19px } .bottleneck li { margin: 4px 0 }
+.figures { display: flex; flex-wrap: wrap; gap: 10px }
+.figures div { flex: 1 1 120px; background: #f4f6f8; border-radius: 6px; padding: 6px 10px }
+.figures b { display: block; font-size: 18px } .figures span { color: #5b6875; font-size: 13px }
+.tables { display: flex; flex-wrap: wrap; gap: 20px } .tables > div { overflow-x: auto; max-width: 100% }
+table { border-collapse: collapse; font-size: 14px } caption { text-align: left; font-weight: 600; padding-bottom: 4px }
+td, th { padding: 2px 12px 2px 0; font-variant-numeric: tabular-nums } th { font-weight: 500; color: #5b6875 }
+pre { overflow-x: auto; font-size: 13px; margin: 6px 0 0; white-space: pre-wrap } code { font-size: 14px }
+"""
+# On a touch screen a drag scrolls the page. Says when all is drawn: what opens the page reads it.
+DRAWN = """
+(function look() {
+  const found = window.Bokeh && Bokeh.documents[0]
+  if (!found || !found.is_idle) return setTimeout(look, 5)
+  if (matchMedia("(pointer: coarse)").matches) for (const chart of found.roots()) chart.toolbar.active_drag = null
+  document.documentElement.dataset.drawnMs = Math.round(performance.now())
+})()
+"""
+
+
+def check_bokeh() -> None:
+    """Raise ModuleNotFoundError, with what to install, where the page cannot be drawn."""
+    if importlib.util.find_spec("bokeh") is None:
+        raise ModuleNotFoundError(MISSING, name="bokeh")
+
+
+def save_page(document: dict[str, Any], path: Path) -> None:
+    """Write the page of a trace."""
+    path.write_text(page_of(timeline_of(document)), encoding="utf-8")
+
+
+def report(trace: str | os.PathLike[str], output: str | os.PathLike[str] | None = None) -> Path:
+    """Make the page of a trace that lies in a file; returns where: beside it, unless an ``output`` is given.
+
+    RingfeedError where the file is no trace of ringfeed, or the page would take its place.
+    """
+    check_bokeh()
+    path = Path(trace).with_suffix(".html") if output is None else Path(output)
+    if path.exists() and Path(trace).exists() and path.samefile(trace):
+        raise ValueError(f"the page would take the place of the trace {path}; give another name with -o")
+    path.write_text(page_of(read_trace(trace)), encoding="utf-8")
+    return path
+
+
+def page_of(timeline: Timeline) -> str:
+    """Return the page of a timeline."""
+    from bokeh.embed import components  # noqa: PLC0415 - an optional package
+    from bokeh.resources import Resources  # noqa: PLC0415
+
+    from ringfeed.monitor.charts import charts_of  # noqa: PLC0415
+
+    drawn, least_s = thinned(timeline)
+    figures = figures_of(timeline)
+    body, script = [*_head(timeline, figures)], ""
+    if len(timeline):
+        script, places = components(charts_of(drawn, timeline))
+        library = Resources(mode="inline", components=["bokeh"]).render_js()
+        script = f"{library}{script}<script>{DRAWN}</script>"
+        body += _charts(places, timeline, least_s)
+        body.append(_tables(timeline, figures))
+    body.append(_loader(timeline))
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
+        f"<title>ringfeed: a traced run</title><style>{STYLE}</style></head>"
+        f"<body><main>{''.join(body)}</main>{script}</body></html>\n"
+    )
+
+
+def _section(content: str, kind: str = "") -> str:
+    return f'<section class="{kind}">{content}</section>'
+
+
+def _head(timeline: Timeline, figures: Figures) -> Iterator[str]:
+    facts = timeline.facts
+    began = f"began {facts['began']}; " if "began" in facts else ""
+    version = f", ringfeed {facts['version']}" if "version" in facts else ""
+    yield "<h1>A traced run</h1>"
+    yield f'<p class="quiet">{escape(f"{began}{show_s(figures.span_s)}, {len(timeline):,} events{version}")}</p>'
+    yield _section(_bottleneck(words_of(str(facts.get("verdict", "")), figures)), "bottleneck")
+    yield _section(
+        "".join(f"<div><b>{escape(value)}</b><span>{name}</span></div>" for name, value in _cards(figures)), "figures"
+    )
+
+
+def _bottleneck(words: Words) -> str:
+    lines = "".join(
+        f"<li>{_coded(line.seen)}{line.change and f': <b>{_coded(line.change)}</b>'}</li>" for line in words.lines
+    )
+    return f"<h2>{escape(words.heading)}</h2><ul>{lines}</ul>{words.next and f'<p>{_coded(words.next)}</p>'}"
+
+
+def _coded(text: str) -> str:
+    """Return a text with what stands between backticks as code."""
+    parts = escape(text).split("`")
+    return "".join(f"<code>{part}</code>" if number % 2 else part for number, part in enumerate(parts))
+
+
+def _cards(figures: Figures) -> Iterator[tuple[str, str]]:
+    rate = f"{figures.batches / figures.span_s:,.1f}" if figures.span_s else "0"
+    yield "batches", f"{figures.batches:,}"
+    yield "batches a second", rate
+    yield "to the first batch", "none came" if figures.first_s is None else show_s(figures.first_s)
+    yield "training waited", f"{show_s(figures.waited_s)}, {figures.waited:.0%}"
+    if figures.busy is not None:
+        yield "workers busy", f"{figures.busy:.0%}"
+
+
+def _charts(places: dict[str, str], timeline: Timeline, least_s: float) -> Iterator[str]:
+    together = f" Events shorter than {show_s(least_s)} are drawn together." if least_s else ""
+    titles = {
+        "timeline": ("Consumer, workers and slots", HOW + together),
+        "work": ("Waiting and work", "Shares of the time."),
+        "slots": ("Batches in memory", _slots_note(timeline)),
+        "memory": ("Memory", MEMORY),
+    }
+    for name, place in places.items():
+        title, note = titles[name]
+        yield _section(f'<h2>{title}</h2><p class="quiet">{escape(note)}</p>{place}')
+
+
+def _slots_note(timeline: Timeline) -> str:
+    count = sum(name.startswith("slot") for name in timeline.lines)
+    return f"{count} slots: being filled, ready, or held by training. What is missing to {count} is free."
+
+
+def _tables(timeline: Timeline, figures: Figures) -> str:
+    waits = [
+        (f"{timeline.began_s[at]:.3f} s", show_s(timeline.lasted_s[at])) for at in longest(timeline, STALL, LISTED)
+    ]
+    tickets = [
+        (timeline.what[at], timeline.lines[timeline.line[at]], show_s(timeline.lasted_s[at]))
+        for at in longest(timeline, AT_WORK, LISTED)
+    ]
+    workers = [
+        (worker.name, f"{worker.busy:.0%}", f"{worker.events:,}", show_s(worker.longest_s))
+        for worker in figures.workers
+    ]
+    tables = (
+        ("The longest waits", waits, ("at", "for")),
+        ("The slowest tickets", tickets, ("seen in", "by", "took")),
+        ("Workers", workers, ("", "busy", "events", "longest")),
+    )
+    shown = "".join(f"<div>{table(title, rows, head)}</div>" for title, rows, head in tables if rows)
+    return _section(shown, "tables") if shown else ""
+
+
+def _loader(timeline: Timeline) -> str:
+    facts = timeline.facts
+    loader = f'<p class="quiet">{escape(str(facts["loader"]))}</p>' if "loader" in facts else ""
+    memory = f"<pre>{escape(str(facts['memory']))}</pre>" if "memory" in facts else ""
+    return _section(f"<h2>The loader</h2>{loader}{memory}") if loader or memory else ""

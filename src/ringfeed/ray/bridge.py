@@ -1,0 +1,297 @@
+"""The bridge: a worker process whose rows are made by the actors of a cluster.
+
+    claimer (a thread)   claims tickets while the actors have room, and has them made
+    lander (a thread)    takes what comes of calls: lands answers, has the rest made again
+    main thread          listens to the training process, hires and ends actors, hedges what is late
+
+They share one lock, which is held for a few steps, and for the calls of a `Fleet`, which wait for no actor.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib
+import os
+import select
+import signal
+import threading
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ringfeed._failure import encode, with_note
+from ringfeed.errors import FunctionError
+from ringfeed.monitor._snapshot import Observer
+from ringfeed.ray import fleet
+from ringfeed.ray.actors import Job
+from ringfeed.ray.board import Board
+from ringfeed.ray.claims import Claims, lander_of
+from ringfeed.ray.crew import Crew
+from ringfeed.ray.dispatch import Dispatch
+from ringfeed.ray.filled import failed
+from ringfeed.ray.pace import most_calls
+from ringfeed.ray.sent import Sent
+from ringfeed.ray.stalls import Inquiry
+from ringfeed.ring import _ring
+from ringfeed.ring.segment import open_ring
+from ringfeed.system import channel as channels
+
+if TYPE_CHECKING:
+    from ringfeed.ray.claims import Claim
+    from ringfeed.ray.fleet import Broken, Event, Fleet
+    from ringfeed.system._system import Descriptor
+    from ringfeed.workers.worker_main import WorkerConfig
+
+LOOK_S = 0.05  # between two looks of the main thread
+LOOK_NS = 50_000_000
+READ_ONLY = (
+    "; in actors, arrays of the dataset of 1 MB or more are read-only, as they share them: copy what you change, or "
+    "give ringfeed.Ray(private=True)"
+)
+NODES_S = 1.0  # between two questions which nodes there are
+
+
+class Bridge:
+    """One bridge's state."""
+
+    def __init__(self, channel: Descriptor) -> None:
+        """Wait for the `WorkerConfig`, open the segment, and connect to the cluster."""
+        self._channel = channel
+        message, fds = channels.receive(channel)
+        config: WorkerConfig = message
+        terms, source = config.remote, config.source
+        control, slots, stack, *dataset_fds = fds
+        self._wake = dataset_fds.pop()
+        self._board = Board(dataset_fds.pop())
+        self._capacity = 0  # that the training process was told of
+        faulthandler.register(signal.SIGUSR1, file=stack.fileno())
+        ring = open_ring(control.fileno(), slots.fileno(), config.sizes)
+        self._observer = Observer(ring)
+        end = _ring.WorkerEnd(ring, config.number, terms.stream, yields=terms.leaves)
+        self._claims = Claims(end, lander_of(source, config.offsets, ring))
+        self._dispatch = Dispatch(
+            terms.max_attempts, splits=not (source.whole or source.at_once), most_calls=most_calls(source)
+        )
+        self._changed = threading.Condition(threading.RLock())
+        self._fleet: Fleet = _open_fleet(terms)
+        self._sent = Sent(self._fleet)
+        assert config.manifest is not None
+        self._sent.put(config.version, config.manifest, [fd.fileno() for fd in dataset_fds])
+        self._crew = Crew(self._fleet, self._sent, self._dispatch, terms, source)
+        self._source, self._terms = source, terms
+        self._versions: dict[int, int] = {}  # that each actor has
+        self._inquiry = Inquiry()
+        self._order = 0  # of claims
+        self._failure: BaseException | None = None  # of a thread
+
+    # ---- the threads ----
+
+    def run(self) -> None:
+        """Serve until the ring stops, or this worker is to leave."""
+        watch = partial(self._claims.watch, self._broken_off)
+        for body in (self._claim_all, self._land_all, watch, self._watch_nodes):
+            threading.Thread(target=self._guarded, args=(body,), daemon=True).start()
+        poller = select.poll()
+        poller.register(self._channel.fileno(), select.POLLIN)
+        while not self._is_over():
+            if poller.poll(LOOK_S * 1000):
+                self._obey()
+            with self._changed:
+                if self._failure is not None:
+                    raise self._failure
+                self._look()
+        self._fleet.close()
+
+    def _guarded(self, body: Any) -> None:
+        try:
+            body()
+        except BaseException as error:  # noqa: BLE001 - the main thread says it
+            with self._changed:
+                self._failure = error
+                self._changed.notify_all()
+
+    def _watch_nodes(self) -> None:
+        """Ask which nodes there are; in a thread of its own, since the answer may be a long time in coming."""
+        while not self._is_over():
+            try:
+                nodes = self._fleet.nodes()
+            except Exception as error:  # noqa: BLE001 - of the cluster's: training goes on with the actors there are
+                self._crew.note_silence(f"{type(error).__name__}: {error}")
+            else:
+                with self._changed:
+                    for actor in self._crew.note_nodes(nodes, time.monotonic()):
+                        self._end_actor(actor, "was on a node that is gone")
+            time.sleep(NODES_S)
+
+    def _is_over(self) -> bool:
+        return self._claims.is_over and not len(self._claims)
+
+    def _look(self) -> None:
+        """Do what time brings."""
+        now_s = time.monotonic()
+        self._dispatch.tick(now_s)
+        for actor in self._dispatch.actors.overdue(now_s, self._terms.timeout_s):
+            if not self._inquiry.waits_for(actor, now_s):
+                self._end_actor(actor, "was silent")
+        consumer = self._observer.consumer()
+        waiting_ns = time.monotonic_ns() - consumer.wait_ns if consumer.wait_ns else 0
+        self._crew.scale(now_s, (consumer.stall_ns + waiting_ns) / 1e9)
+        self._crew.look(now_s)
+        self._send_all()
+        self._board.write({**self._crew.said(now_s, self._claims), **self._inquiry.said()})
+        if self._capacity != (capacity := self._dispatch.capacity):
+            self._capacity = capacity
+            os.eventfd_write(self._wake.fileno(), 1)  # have it look at the board
+
+    def _obey(self) -> None:
+        """Do what the training process asks for; EOFError where it is gone."""
+        message, fds = channels.receive(self._channel)
+        with self._changed:
+            if "version" in message:
+                self._sent.put(message["version"], message["manifest"], [fd.fileno() for fd in fds])
+            elif "inquiry" in message:
+                now_s = time.monotonic()
+                self._inquiry.begin(message["inquiry"], now_s, self._crew.at_work(now_s), self._fleet)
+            elif "stuck" in message:
+                self._end_stuck(message["stuck"])
+            elif self._crew.scaling is not None:
+                self._crew.scaling.may_grow = True
+            self._changed.notify_all()
+
+    def _end_stuck(self, patience_s: float) -> None:
+        """End the actors that are at a call for so long."""
+        now_s = time.monotonic()
+        for actor, _, sent_s, _ in [*self._dispatch.actors.under_way()]:
+            if now_s - sent_s > patience_s:
+                self._end_actor(actor, f"was ended: it took longer than {patience_s:g} s")
+
+    # ---- claims ----
+
+    def _claim_all(self) -> None:
+        while not self._claims.is_over:
+            with self._changed:
+                self._changed.wait_for(lambda: self._dispatch.room > 0 or self._claims.is_over, LOOK_S)
+                if self._dispatch.room <= 0:
+                    continue
+            claim = self._claims.next(LOOK_NS)
+            if claim is not None:
+                self._begin(claim)
+
+    def _begin(self, claim: Claim) -> None:
+        """Have the rows of a claim made; its version of the dataset was sent before it was bound."""
+        if not claim.rows:
+            self._claims.fail(claim, b"")
+            return
+        with self._changed:
+            self._changed.wait_for(lambda: self._sent.version >= claim.version)  # this thread is what notes the end
+            self._order += 1
+            stream = claim.indices[0] % self._source.streams if self._source.streams else None
+            self._dispatch.add(Job(claim, self._order, (*claim.rows,), stream))
+            self._send_all()
+
+    def _broken_off(self, claims: list[Claim]) -> None:
+        with self._changed:
+            for claim in claims:
+                self._dispatch.drop(claim)
+            self._changed.notify_all()
+
+    # ---- calls ----
+
+    def _send_all(self) -> None:
+        """Make the calls that can be made now."""
+        for actor, flight, job in self._dispatch.sends(time.monotonic()):
+            claim = job.ticket
+            version = self._sent.version
+            if self._versions.get(actor) != version:
+                self._fleet.send(actor, version, self._sent.pieces)
+                self._versions[actor] = version
+            self._fleet.call(actor, flight, (claim.epoch, claim.version, [claim.indices[row] for row in job.rows]))
+
+    # ---- what comes of calls ----
+
+    def _land_all(self) -> None:
+        while not self._is_over():
+            event = self._fleet.next(LOOK_S)
+            if event is not None:
+                self._take(event)
+
+    def _take(self, event: Event) -> None:
+        if isinstance(event, fleet.Answer):
+            self._land(event)
+            return
+        with self._changed:
+            now_s = time.monotonic()
+            if isinstance(event, fleet.Hired):
+                self._versions[event.actor] = self._crew.version_of(event.actor)
+                self._crew.started(event)
+            elif isinstance(event, fleet.Refused):
+                self._crew.refused(event)
+            elif isinstance(event, fleet.Died):
+                self._lost(event.actor, event.why)
+            elif isinstance(event, fleet.Stack):
+                self._inquiry.note(event.actor, event.text)
+            elif isinstance(event, fleet.Unreached):
+                self._dispatch.unreached(event.flight, now_s)
+            elif isinstance(event, fleet.Broken):
+                self._note_broken(event, now_s)
+            self._send_all()
+            self._changed.notify_all()
+
+    def _note_broken(self, event: Broken, now_s: float) -> None:
+        """Have the rows of a call that was not carried out be made again, or give them up."""
+        why, remedy = str(event.error), ""
+        if event.is_full:
+            why = self._crew.note_full(self._dispatch.actors.of(event.flight))
+            remedy = (
+                ", with no other call under way; start it with a larger --object-store-memory, or have less in a batch"
+            )
+        job = self._dispatch.broken(event.flight, now_s if event.is_full else None)
+        if job is not None:
+            self._give_up(job, f"could not be made remotely: {why}{remedy}")
+
+    def _land(self, event: Any) -> None:
+        filled, idle = event.reply
+        with self._changed:
+            node = self._crew.address_of(self._dispatch.actors.of(event.flight))
+            job = self._dispatch.answered(event.flight, time.monotonic(), idle)
+            self._send_all()  # first: the actor goes on meanwhile
+            self._changed.notify_all()
+        if job is None:
+            return
+        self._crew.count(filled)
+        if filled.failures:
+            filled = filled._replace(failures=tuple((row, noted(record, node)) for row, record in filled.failures))
+        claim = job.ticket
+        self._claims.land(claim, filled, None if len(job.rows) == len(claim.rows) else [*job.rows])
+
+    def _lost(self, actor: int, why: str) -> None:
+        """Have the jobs of a dead actor made by others, and another hired in its place."""
+        node = self._crew.address_of(actor)
+        for job in self._dispatch.lost(actor):
+            often = "an actor" if self._terms.max_attempts == 1 else f"{self._terms.max_attempts} actors"
+            self._give_up(
+                job, f"ended {often}; the last one, on node {node}, {why}; try it with workers=0 and no backend="
+            )
+        self._crew.lost(actor)
+
+    def _end_actor(self, actor: int, why: str) -> None:
+        self._fleet.dismiss(actor)
+        self._lost(actor, why)
+
+    def _give_up(self, job: Job, why: str) -> None:
+        """Have rows fail that no actor can make."""
+        claim = job.ticket
+        text = f"{self._source.describe_read(job.rows[0], claim.indices[job.rows[0]])} {why}"
+        filled = failed(len(job.rows), encode(FunctionError(text)))
+        self._claims.land(claim, filled, None if len(job.rows) == len(claim.rows) else [*job.rows])
+
+
+def noted(record: bytes, node: str) -> bytes:
+    """Have an error say on which node it was raised."""
+    return with_note(record, f"on node {node}", read_only=READ_ONLY) if record else record
+
+
+def _open_fleet(terms: Any) -> Fleet:
+    module, name = terms.fleet
+    fleet: Fleet = getattr(importlib.import_module(module), name)(terms)
+    return fleet

@@ -1,0 +1,179 @@
+"""The tickets that a bridge holds: any number of them, under one worker id.
+
+One thread claims, others land what has come or watch for breaks. Once its epoch is broken off a claim is published as
+cancelled at once, whatever the actors do that make its rows: what they answer later is dropped.
+"""
+
+from __future__ import annotations
+
+import threading
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
+from ringfeed._failure import encode
+from ringfeed.datasets.reader import IDLE_NS
+from ringfeed.ray import _land
+from ringfeed.ray._land import Lander
+from ringfeed.ray.filled import failed
+from ringfeed.reading import _claims
+from ringfeed.ring import _ring
+from ringfeed.system.machine import beyond_caches
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ringfeed.datasets.base import Source
+    from ringfeed.ray.filled import Filled, Part
+    from ringfeed.ring._ring import Ring, WorkerEnd
+
+NOTHING_NS = 1  # what a ticket counts as that was given up
+
+
+def lander_of(source: Source, offsets: Sequence[int], ring: Ring) -> Lander:
+    """Return what lands the rows of a source's actors in the slots of a ring."""
+    is_packed = bool(source.whole or getattr(source, "collates", False))
+    return Lander(source.spec, offsets, ring, beyond_caches(), source.rows, is_packed)
+
+
+class Claim:
+    """A ticket that a bridge holds."""
+
+    def __init__(self, end: WorkerEnd) -> None:
+        """Take over what the end has claimed."""
+        self.end = end.another()
+        self.address = self.end.claim_address
+        _claims.move(end.claim_address, self.address)
+        self.epoch, self.version = end.epoch, end.version
+        self.indices = end.indices
+        """One a row of the ticket."""
+        self.since_ns = _land.claimed_ns(self.address)
+        self.rows = tuple(row for row, _ in _claims.rows_to_read(self.address))
+        """Those of the ticket that are to be made: all but what was given up before."""
+        self.missing = set(self.rows)
+        self.parts: list[Part] = []
+        self.is_landing = False
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether its epoch was broken off."""
+        return _claims.is_cancelled(self.address)
+
+
+class Claims:
+    """All that one bridge holds. The worker's line shows the oldest of them, without a blame for any row."""
+
+    def __init__(self, end: WorkerEnd, lander: Lander) -> None:
+        """Claim by this end, and land in the slots of its ring."""
+        self.is_over = False
+        """Whether the ring has stopped, or this worker is to leave: nothing more is claimed."""
+        self._end, self._lander = end, lander
+        self._lock = threading.Lock()  # of a few steps
+        self._landing = threading.Lock()
+        self._held: dict[Claim, None] = {}  # in the order of their claims
+
+    def __len__(self) -> int:
+        """Return how many are held."""
+        return len(self._held)
+
+    @property
+    def oldest(self) -> Claim | None:
+        """The claim that was made first of those that are held."""
+        with self._lock:
+            return next(iter(self._held), None)
+
+    # ---- claiming ----
+
+    def next(self, timeout_ns: int) -> Claim | None:
+        """Claim a ticket, waiting so long; None where there is none, or a signal came, or it is over. Of one thread."""
+        while (answer := self._end.claim(timeout_ns)) == _ring.TAKEABLE:
+            claim = Claim(self._end)
+            with self._lock:
+                self._held[claim] = None
+                is_held = claim.rows and not claim.is_cancelled
+                if not is_held:
+                    self._publish(claim, NOTHING_NS)
+                self._show()
+            if is_held:
+                return claim
+        self.is_over |= answer == _ring.STOPPED
+        return None
+
+    def _show(self) -> None:
+        for claim in self._held:
+            _claims.show(claim.address, min(claim.missing, default=0))
+            return
+
+    def _publish(self, claim: Claim, work_ns: int) -> None:
+        del self._held[claim]
+        claim.parts.clear()
+        claim.end.publish(claim.is_cancelled, work_ns)
+
+    # ---- breaks ----
+
+    def watch(self, told: Callable[[list[Claim]], None]) -> None:
+        """Until it is over, publish as cancelled what is broken off, at once, and say which. In a thread of its own."""
+        while True:
+            seen = self._end.breaks
+            gone = self.cancel()
+            if gone:
+                told(gone)
+            if _claims.is_stopped(self._end.claim_address):
+                return
+            self._end.wait_break(seen, IDLE_NS)
+
+    def cancel(self) -> list[Claim]:
+        """Publish what is broken off, but for what is just being landed; returns it."""
+        with self._lock:
+            gone = [claim for claim in self._held if claim.is_cancelled and not claim.is_landing]
+            for claim in gone:
+                self._publish(claim, NOTHING_NS)
+            self._show()
+        return gone
+
+    # ---- landing ----
+
+    def land(self, claim: Claim, filled: Filled, rows: Sequence[int] | None = None) -> bool:
+        """Write what has come of these rows, of all by default, into the slot; publish the claim when all have come.
+
+        False, and nothing is done, where they came before or the claim is held no more. ValueError for what is not of
+        the spec, of which nothing is written.
+        """
+        rows = claim.rows if rows is None else tuple(rows)
+        with self._landing:
+            if not self._begin_landing(claim, rows):
+                return False
+            try:
+                self._lander.check(claim.address, rows, filled)
+                claim.parts.append((rows, filled))
+                claim.missing.difference_update(rows)
+                if not claim.missing:
+                    self._write(claim)
+            finally:
+                self._end_landing(claim)
+        return True
+
+    def fail(self, claim: Claim, record: bytes, rows: Sequence[int] | None = None) -> bool:
+        """Have these rows fail, by default those that have not come; ``record`` is of `_failure.encode`."""
+        rows = sorted(claim.missing) if rows is None else rows
+        return self.land(claim, failed(len(rows), record), rows)
+
+    def _begin_landing(self, claim: Claim, rows: Sequence[int]) -> bool:
+        with self._lock:
+            claim.is_landing = claim in self._held and claim.missing.issuperset(rows) and not claim.is_cancelled
+            return claim.is_landing
+
+    def _write(self, claim: Claim) -> None:
+        try:
+            found = self._lander.land(claim.address, claim.parts)
+        except BaseException as error:  # noqa: BLE001 - of no sample's doing; the consumer waits for these rows
+            found = [(row, error) for row in claim.rows]
+        for row, why in sorted(found, key=itemgetter(0)):  # the consumer asks for the record of the first
+            claim.end.fail(row, why if isinstance(why, bytes) else encode(why))
+
+    def _end_landing(self, claim: Claim) -> None:
+        """Publish the claim if all of it is written, or if it was broken off meanwhile."""
+        with self._lock:
+            claim.is_landing = False
+            if not claim.missing or claim.is_cancelled:
+                self._publish(claim, sum(filled.work_ns for _, filled in claim.parts) or NOTHING_NS)
+            self._show()

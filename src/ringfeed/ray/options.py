@@ -1,0 +1,238 @@
+"""The loader's ``backend=ringfeed.Ray(...)``: its parameters, checked. Nothing here imports Ray."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import stat
+import sys
+import warnings
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+
+from ringfeed._callers import callers_depth
+from ringfeed._checks import AUTO, check_count, is_auto
+from ringfeed.ray.answers import LEAST_WINDOW
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ringfeed.datasets.base import Source
+    from ringfeed.workers.pool import Pool, PoolConfig
+
+MOST_ACTORS = 10_000
+MOST_BRIDGES = 16
+AUTO_ACTORS = 64  # "auto": at most
+LOCAL = "local"
+TICKET_ROWS = 8  # that slots are for, by default
+MOST_SLOTS = 62  # by default: whole batches for more actors are the user's to ask for
+
+
+@dataclass(frozen=True)
+class Ray:
+    """Workers on the nodes of a Ray cluster: ``Loader(..., backend=ringfeed.Ray(workers=64))``.
+
+    A process beside the training, the bridge, connects to the cluster; Ray never runs in the training process. Order,
+    content, states, errors and hooks are those of local workers, whatever dies. The loader's ``workers=`` stays the
+    number of workers here, which come first; ``workers=0`` has all rows made remotely. See docs/remote.md.
+
+    workers: how many actors; "auto": as many as training waits for.
+    num_cpus, resources: what each actor asks of its node, as in ``ray.remote``.
+    address: of the cluster; None: RAY_ADDRESS, or one that this user or root has started on this machine; "local"
+        starts one with the loader, and ends it with the loader.
+    runtime_env: of the actors, as in ``ray.init``: packages and modules that their nodes lack.
+    bridges: how many processes connect; more than one where one is a limit (`stats` says so).
+    private: whether each actor has its own writable copy of the dataset's large arrays, which are else read-only.
+    """
+
+    workers: int | Literal["auto"] = AUTO  # type: ignore[assignment]
+    num_cpus: float = 1
+    resources: Mapping[str, float] | None = None
+    address: str | None = None
+    runtime_env: Mapping[str, Any] | None = None
+    bridges: int = 1
+    private: bool = False
+
+    fleet: ClassVar[tuple[str, str]] = "ringfeed.ray.ray_fleet", "RayFleet"
+    """The module and the class that a bridge hires actors with."""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError or TypeError for what does not fit; names the parameter and what it takes."""
+        if not is_auto("Ray(workers)", self.workers):
+            check_count("Ray(workers)", self.workers, 1, MOST_ACTORS, none=False)
+        check_count("Ray(bridges)", self.bridges, 1, MOST_BRIDGES, none=False)
+        _check_amount("Ray(num_cpus)", self.num_cpus)
+        for name, amount in (self.resources or {}).items():
+            _check_amount(f"Ray(resources)[{name!r}]", amount)
+        for name, value, kind in (("address", self.address, str), ("private", self.private, bool)):
+            if value is not None and not isinstance(value, kind):
+                message = f"Ray({name})={value!r} must be a {kind.__name__}"
+                raise TypeError(message)
+        if self.address is not None and self.address.startswith("ray://"):
+            message = (
+                f"Ray(address)={self.address!r} is that of a Ray Client server, through which no bridge can connect; "
+                f"give the address of the head itself, as in 'head:6379'"
+            )
+            raise ValueError(message)
+        if self.address == LOCAL and self.bridges > 1:
+            message = (
+                f"Ray(bridges)={self.bridges} with address='local': each bridge would start a cluster of its own; "
+                f"start one (`ray start --head`) and leave address= out, or have one bridge"
+            )
+            raise ValueError(message)
+        if not self.is_auto and self.bridges > self.most:
+            message = f"Ray(bridges)={self.bridges} for {self.most} actors; give no more bridges than actors"
+            raise ValueError(message)
+
+    @property
+    def is_auto(self) -> bool:
+        """Whether the number of actors is found out."""
+        return self.workers == AUTO
+
+    @property
+    def most(self) -> int:
+        """The most actors there may be."""
+        return AUTO_ACTORS if isinstance(self.workers, str) else self.workers
+
+    def slots(self, source: Source) -> int:
+        """Return how many slots have rows for all calls of the actors, within reason."""
+        calls, one_each = self.most * LEAST_WINDOW, source.whole or source.at_once
+        return min(MOST_SLOTS, calls if one_each else ceil(calls * TICKET_ROWS / source.indices))
+
+    def check_fits(self, source: Source, start_method: str, workers: object) -> None:
+        """Raise ImportError, ValueError or PermissionError where such a loader cannot have it."""
+        self.check_ready()
+        if start_method == "fork":
+            message = (
+                "start_method='fork' with backend=ringfeed.Ray(...): forked workers have the dataset by their parent, "
+                "and actors are sent it; use 'spawn' or 'forkserver'"
+            )
+            raise ValueError(message)
+        if source.local_only:
+            message = (
+                f"backend=ringfeed.Ray(...) with a {type(source.given).__name__}, an iterator that a thread of this "
+                f"process reads; give an iterable that makes a new iterator each time, or leave backend= out"
+            )
+            raise ValueError(message)
+        if source.streams == 1 and workers != 0:
+            message = (
+                "backend=ringfeed.Ray(...) with an iterable, which one worker reads, and workers here come first; give "
+                "workers=0 to have an actor read it, or several iterables by ringfeed.Interleave"
+            )
+            warnings.warn(message, UserWarning, stacklevel=callers_depth())
+
+    def figures(self, source: Source) -> dict[str, int]:
+        """Return what a plan counts of it: calls that are under way, and the bytes of their rows."""
+        from ringfeed.ray.pace import flights_size, in_flight  # noqa: PLC0415 - it knows these parameters
+
+        return {"more": in_flight(self), "flights_size": flights_size(self, source)}
+
+    def make_pool(self, config: PoolConfig) -> Pool:
+        """Return worker processes here and bridges; they do not run yet."""
+        from ringfeed.ray.pool import Mixed  # noqa: PLC0415 - a script that sets parameters needs none
+
+        return Mixed(config, self)
+
+    def check_ready(self) -> None:
+        """Raise ImportError without Ray, ValueError where no address says which cluster."""
+        if importlib.util.find_spec("ray") is None:
+            message = 'backend=ringfeed.Ray(...) needs ray; pip install "ringfeed[ray]"'
+            raise ImportError(message)
+        if not self.found_address():
+            message = (
+                "backend=ringfeed.Ray(...) without address=, and no Ray cluster runs on this machine, nor does "
+                "RAY_ADDRESS name one; give the address= of a cluster's head, or address='local', which starts a "
+                "cluster with the loader and ends it with the loader"
+            )
+            raise ValueError(message)
+
+    def found_address(self) -> str:
+        """Return the address of the cluster; empty where there is none, PermissionError where another user names it."""
+        said = [one for one in (self.address, os.environ.get("RAY_ADDRESS")) if one not in {None, "", AUTO}]
+        return (said[0] if said else None) or _address_here() or _newest_here()
+
+
+def _check_amount(name: str, amount: object) -> None:
+    if isinstance(amount, bool) or not isinstance(amount, int | float):
+        message = f"{name}={amount!r} must be a number"
+        raise TypeError(message)
+    if amount < 0:
+        message = f"{name}={amount!r} must be at least 0"
+        raise ValueError(message)
+
+
+def _address_here() -> str:
+    """Return the address of the cluster that this process is connected to, as a worker of Ray Train is."""
+    ray = sys.modules.get("ray")
+    if ray is None or not ray.is_initialized():
+        return ""
+    return str(ray.get_runtime_context().gcs_address)
+
+
+def _newest_here() -> str:
+    """Return the address of the cluster that was started last on this machine, where Ray keeps it.
+
+    Code is sent there, and so a file that another user may have written is none.
+    """
+    place = Path(os.environ.get("RAY_TMPDIR", "/tmp")) / "ray" / "ray_current_cluster"  # noqa: S108 - Ray's own
+    try:
+        with open(place, opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW)) as file:
+            found, address = os.fstat(file.fileno()), file.read().strip()
+    except OSError:
+        return ""
+    if found.st_uid not in {0, os.getuid()} or found.st_mode & stat.S_IWOTH:
+        whose = "which all users may write" if found.st_uid == os.getuid() else f"of another user (uid {found.st_uid})"
+        message = (
+            f"backend=ringfeed.Ray(...) without address=, and a file {whose} names the Ray cluster of this machine: "
+            f"{place}; give the address= of the cluster's head"
+        )
+        raise PermissionError(message)
+    return address
+
+
+class BridgeTerms(NamedTuple):
+    """What a bridge is told of the loader's parameters."""
+
+    fleet: tuple[str, str]  # module and class
+    address: str
+    need: Mapping[str, float]  # of an actor
+    runtime_env: Mapping[str, Any] | None
+    most: int  # actors of this bridge
+    is_auto: bool  # whether there are fewer, down to one or none, where they do not help
+    waits: bool  # whether the number of workers here is found out first
+    number: int  # of this bridge
+    bridges: int
+    first: int  # the number of the first actor of all; workers here have those before
+    workers: int  # all there may be
+    leaves: bool  # whether workers here come first
+    stream: int  # of the ring, which its actors read; 0: all
+    private: bool
+    max_attempts: int
+    timeout_s: float | None
+
+    @classmethod
+    def of(  # noqa: PLR0913 - what a bridge is told
+        cls, ray: Ray, number: int, local: int, max_attempts: int, timeout_s: float | None, *, is_auto: bool = False
+    ) -> BridgeTerms:
+        """Return those of a bridge beside so many workers here, at most where ``is_auto``."""
+        share = ray.most // ray.bridges + (number < ray.most % ray.bridges)
+        return cls(
+            fleet=ray.fleet,
+            address=ray.found_address(),
+            need={"CPU": ray.num_cpus, **(ray.resources or {})},
+            runtime_env=ray.runtime_env,
+            most=share,
+            is_auto=is_auto or ray.is_auto,
+            waits=is_auto,
+            number=number,
+            bridges=ray.bridges,
+            first=local,
+            workers=local + ray.most,
+            leaves=local > 0,
+            stream=0,
+            private=ray.private,
+            max_attempts=max_attempts,
+            timeout_s=timeout_s,
+        )

@@ -1,0 +1,63 @@
+"""How many rows make a ticket that is worth a call of an actor, and how many tickets are under way at a time."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from ringfeed.ray.answers import LEAST_WINDOW, MOST_WINDOW
+
+if TYPE_CHECKING:
+    from ringfeed.datasets.base import Source
+    from ringfeed.ray.options import Ray
+    from ringfeed.ring._ring import Ring
+
+TICKET_NS = 160_000_000  # at least: a call costs a bridge 0.6 ms, and an actor 0.7 ms
+TICKET_NS_AN_ACTOR = 2_500_000  # of a bridge, which is to spend a quarter of its time on their calls
+MIXED_NS = 5_000_000  # beside workers here, which fill the same batches
+TICKET_BYTES = 8_000_000  # what comes in an answer, and not by the object store
+STORE_PART = 4  # answers may take one part in so many of a node's object store
+BYTES = 256_000_000  # of answers that a bridge waits for, at most; one call an actor is always under way
+
+
+def in_flight(ray: Ray) -> int:
+    """Return how many calls all actors together have at a time, at first."""
+    return ray.most * LEAST_WINDOW
+
+
+def row_size(source: Source) -> int:
+    """Return the bytes of a row as an actor sends it."""
+    leaves = source.spec.leaves
+    return sum(leaf.nbytes // leaf.dtype.itemsize * leaf.given_dtype.itemsize for leaf in leaves)
+
+
+def ticket_size(source: Source) -> int:
+    """Return the most bytes of the rows of one call."""
+    size, row = source.rows * max(1, row_size(source)), row_size(source)
+    return size if source.whole or source.at_once else min(size, max(TICKET_BYTES, row))
+
+
+def most_calls(source: Source) -> int:
+    """Return of how many calls the rows are no more than `BYTES`."""
+    return BYTES // ticket_size(source)
+
+
+def calls_in(store: int, source: Source, bridges: int) -> int:
+    """Return how many calls of each bridge have room for their answers in an object store; any number need none."""
+    size = ticket_size(source)
+    return max(1, store // STORE_PART // bridges // size) if size > TICKET_BYTES else sys.maxsize
+
+
+def flights_size(ray: Ray, source: Source) -> int:
+    """Return the most bytes of rows that are on their way at a time."""
+    return max(ray.most, min(ray.most * MOST_WINDOW, ray.bridges * most_calls(source))) * ticket_size(source)
+
+
+def set_pace(ring: Ring, source: Source, ray: Ray, *, workers_here: int, calls: int = 0) -> None:
+    """Have batches cut into tickets for actors, and for workers here beside them.
+
+    ``calls``: that all actors together have at least, at a time; 0: none is there yet.
+    """
+    most_rows, calls = max(1, TICKET_BYTES // max(1, row_size(source))), calls or in_flight(ray)
+    ticket_ns = max(TICKET_NS, TICKET_NS_AN_ACTOR * calls // LEAST_WINDOW // ray.bridges)
+    ring.set_pace(MIXED_NS if workers_here else ticket_ns, most_rows, calls)

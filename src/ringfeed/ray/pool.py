@@ -1,0 +1,254 @@
+"""The loader's pool with a cluster: worker processes here, and bridges, which are supervised as worker processes are.
+
+A bridge has an id beyond those of the workers here. Its death is a worker's death: the watcher reaps what it held, and
+starts another. But it says nothing of a sample, so the rule for when to stop is its own (`BridgePolicy`).
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from ringfeed.errors import RingfeedError, WorkerError
+from ringfeed.ray.answers import LEAST_WINDOW
+from ringfeed.ray.board import Board
+from ringfeed.ray.options import BridgeTerms
+from ringfeed.ray.pace import set_pace
+from ringfeed.ray.stalls import lines_of
+from ringfeed.ring.segment import worker_ids
+from ringfeed.workers.processes import Processes
+from ringfeed.workers.restart_policy import EARLY_DEATHS
+from ringfeed.workers.roster import Roster
+from ringfeed.workers.spawn import Spawner
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from collections.abc import Set as AbstractSet
+
+    from ringfeed.ray.options import Ray
+    from ringfeed.workers.pool import PoolConfig
+    from ringfeed.workers.process import WorkerProcess
+    from ringfeed.workers.restart_policy import RestartPolicy
+    from ringfeed.workers.watchdog import Watchdog
+
+
+class BridgePolicy:
+    """How many bridges may die in a row that have landed nothing."""
+
+    def __init__(self, max_restarts: int | None) -> None:
+        """None has died."""
+        self.restarts = 0
+        self._early_deaths = 0
+        self._max_restarts = max_restarts
+
+    def objection(self, exit_reason: str, *, fresh: bool) -> str:
+        """Count a death; returns why the bridge is not replaced, or nothing. ``fresh``: it had landed nothing."""
+        self.restarts += 1
+        self._early_deaths = self._early_deaths + 1 if fresh else 0
+        if self._early_deaths >= EARLY_DEATHS:
+            return (
+                f"{EARLY_DEATHS} bridges to the cluster in a row ended before any row came through them; the last "
+                f"{exit_reason}; look at its output above, and at `ray status`"
+            )
+        if self._max_restarts is not None and self.restarts > self._max_restarts:
+            most = self._max_restarts
+            return f"a bridge to the cluster {exit_reason}, and max_restarts={most} are used up; raise it"
+        return ""
+
+
+class MixedRoster(Roster):
+    """Workers here and bridges; those of the base class are the workers here."""
+
+    def __init__(
+        self, local: int, bridges: range, policy: RestartPolicy, watchdog: Watchdog, own: BridgePolicy
+    ) -> None:
+        """Begin with none; ``local``: ids of workers here."""
+        super().__init__(local, policy, watchdog)
+        self.bridges = bridges
+        self.failure: RingfeedError | None = None
+        """Why there are no bridges any more."""
+        self._own = own
+
+    @property
+    def staying(self) -> AbstractSet[int]:
+        """The workers here that were not asked to leave."""
+        return super().staying - {*self.bridges}
+
+    @property
+    def readers(self) -> Collection[int]:
+        """The workers here: what is stuck in a bridge is one of its actors."""
+        return self.workers.keys() - {*self.bridges}
+
+    @property
+    def missing_bridges(self) -> list[int]:
+        """Return the ids of bridges that are to be started."""
+        return [] if self.failure else [number for number in self.bridges if number not in self.workers]
+
+    def remove(self, number: int, given_up: tuple[int, int] | None = None, stage: str = "") -> None:
+        """Forget a dead worker and count its death; of a bridge, keep why it is not replaced."""
+        if number not in self.bridges:
+            super().remove(number, given_up, stage)
+            return
+        worker = self.workers.pop(number)
+        said = worker.startup_error()
+        exit_reason = worker.exit_reason()
+        fresh = self._watchdog.is_fresh(number)
+        self._watchdog.timed_out.discard(number)
+        if said is not None and isinstance(said.__cause__, RingfeedError):
+            self.failure = said.__cause__
+        elif objection := self._own.objection(exit_reason, fresh=fresh):
+            self.failure = WorkerError(objection)
+            self.failure.__cause__ = said
+
+
+class Mixed(Processes):
+    """Worker processes here, and bridges to a cluster."""
+
+    _roster: MixedRoster
+
+    def __init__(self, config: PoolConfig, ray: Ray) -> None:
+        """Prepare ``config.workers`` processes, the last of which are bridges."""
+        self._ray, self._local = ray, config.workers - ray.bridges
+        super().__init__(config)
+        first = worker_ids(self._local) if self._local else 0
+        # Workers here come first, and an iterable has one reader.
+        has_reader = config.source.streams == 1 and self._local > 0
+        bridges = range(first, first + (0 if has_reader else ray.bridges))
+        self._own_policy = BridgePolicy(config.max_restarts)
+        self._roster = MixedRoster(first, bridges, self._policy, self._watchdog, self._own_policy)
+        self._bridge_launcher = Spawner("ringfeed.ray.bridge_main")
+        self._boards = {number: Board() for number in bridges}
+        self._inquiries = 0  # into what actors are at
+        self._told = False  # that training goes on without bridges
+
+    # ---- starting ----
+
+    def start(self, dataset: Any) -> None:
+        """Start bridges first, whose interpreters take longest; then the workers here."""
+        self._set_pace()
+        self._bridge_launcher.begin(len(self._roster.bridges))
+        super().start(dataset)
+        with self._lock:
+            try:
+                self._fill_up_bridges()
+            except BaseException:
+                self.stop()
+                raise
+            self._set_pace()
+        self._wake()
+
+    def _fill_up(self) -> None:
+        super()._fill_up()
+        self._fill_up_bridges()
+        self._set_pace()
+
+    def _replace(self, numbers: list[int]) -> None:
+        super()._replace(numbers)
+        self._set_pace()
+
+    def _set_pace(self) -> None:
+        """Have batches be cut into tickets for workers here and for as many calls as the actors have."""
+        config, here = self._config, self._policy.wanted
+        told = [one for one in (board.read() for board in self._boards.values()) if one]
+        # Not by the window, which is larger where actors wait: smaller tickets would have them wait for more calls.
+        calls = sum(min(one["capacity"], LEAST_WINDOW * one["there"]) for one in told)
+        config.ring.set_worker_count(here + self._ray.bridges)
+        set_pace(config.ring, config.source, self._ray, workers_here=here, calls=calls)
+
+    def _fill_up_bridges(self) -> None:
+        for number in self._roster.missing_bridges:
+            if not self._stopping:
+                worker = self._roster.workers[number] = self._bridge_launcher.start()
+                try:
+                    self._introduce(number)
+                except BaseException:  # Ctrl-C: it would wait for its first message for ever
+                    worker.kill()
+                    raise
+
+    def _introduce(self, number: int) -> None:
+        """Send a bridge its first message."""
+        config, worker = self._config, self._roster.workers[number]
+        place = number - self._roster.bridges.start
+        stream = 0 if config.source.streams == 0 or not self._local else self._local + 1 + place
+        terms = BridgeTerms.of(
+            self._ray, place, self._local, config.max_attempts, config.timeout_s, is_auto=config.is_auto
+        )._replace(stream=stream)
+        self._watchdog.begin(number)
+        config.ring.note_pid(number, worker.pid)
+        assert self._wake_fd is not None
+        fds = self._boards[number].memfd.fileno(), self._wake_fd.fileno()
+        self._handshake.greet_bridge(number, worker, self._stacks.fd_of(number), terms, fds)
+
+    # ---- deaths ----
+
+    def _on_exit(self, number: int, reaped: tuple[Any, ...]) -> None:
+        if number in self._boards:
+            self._boards[number].write({})  # what it says holds no more
+        super()._on_exit(number, reaped)
+        failure = self._roster.failure
+        if failure is None:
+            return
+        if not self._local:
+            raise failure
+        if not self._told:
+            self._told = True
+            warnings.warn(f"training goes on with the workers here alone: {failure}", UserWarning, stacklevel=2)
+
+    @property
+    def restarts(self) -> int:
+        """How many workers and bridges were started in the place of dead ones."""
+        return super().restarts + self._own_policy.restarts
+
+    def kill_stuck(self, timeout_ns: int) -> int:
+        """End the workers here that are stuck for so long, and have bridges end such actors."""
+        pause_ns = super().kill_stuck(timeout_ns)
+        with self._lock:
+            bridges = self._bridges()
+        for bridge in bridges:
+            bridge.send({"stuck": timeout_ns / 1e9}, ())
+        return min(pause_ns or timeout_ns, timeout_ns) if bridges else pause_ns
+
+    def note_shortage(self) -> None:
+        """Have bridges hire actors: more workers here do not help."""
+        with self._lock:
+            bridges = self._bridges()
+        for bridge in bridges:
+            bridge.send({"grow": True}, ())
+
+    def _bridges(self) -> list[WorkerProcess]:
+        return [worker for number, worker in self._roster.workers.items() if number in self._roster.bridges]
+
+    # ---- looking on ----
+
+    def stalled(self) -> list[str]:
+        """Describe each worker; below them, what each actor is at."""
+        with self._lock:
+            bridges, self._inquiries = self._bridges(), self._inquiries + 1
+        for bridge in bridges:
+            bridge.send({"inquiry": self._inquiries}, ())
+        lines = super().stalled()
+        told = lines_of([*self._boards.values()], self._inquiries, self._config.source.describe)
+        return ["\n".join([line, *told]) if line is lines[-1] else line for line in lines]
+
+    def _describe(self, number: int, runs_as: str, stack: str = "") -> str:
+        is_busy = number in self._boards and self._boards[number].read().get("actors")
+        runs_as = f"the bridge, {runs_as}" if number in self._boards else runs_as
+        return super()._describe(number, runs_as, "" if is_busy else stack)
+
+    def said(self) -> list[dict[str, Any]]:
+        """Return what each bridge says of itself and its actors."""
+        return [board.read() for board in self._boards.values()]
+
+    # ---- stopping ----
+
+    def request_stop(self) -> None:
+        """Have all leave."""
+        super().request_stop()
+        self._bridge_launcher.request_stop()
+
+    def _close(self) -> None:
+        super()._close()
+        with self._lock:
+            self._bridge_launcher.close()
+            for board in self._boards.values():
+                board.close()

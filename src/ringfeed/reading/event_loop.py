@@ -1,0 +1,135 @@
+"""The event loop of a dataset: one a process, in a thread of its own, for as long as the dataset lives.
+
+What the dataset opens in a sample, such as a session, belongs to the loop in which it was opened. So all of its samples
+are read in one: the first one, for the spec, and those of all loaders and threads of this process.
+
+asyncio, whose import takes as long as a third of all others here, is imported for such a dataset alone.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from ringfeed.errors import StallError
+from ringfeed.orders.rng import installed, making
+from ringfeed.system.machine import start_thread
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from ringfeed.datasets.base import Source
+
+LAST_S = 0.2  # that cancelled tasks have to come to an end
+
+_loops: dict[tuple[int, int], EventLoop] = {}  # by process and dataset: after a fork the parent's are not ours
+
+
+class EventLoop:
+    """An event loop and its thread."""
+
+    def __init__(self) -> None:
+        """Make the loop; it does not run yet."""
+        import asyncio  # noqa: PLC0415 - see above
+
+        self.loop = asyncio.new_event_loop()
+        self.loop.set_exception_handler(_be_silent)
+        self._thread = threading.Thread(target=self._run, name="ringfeed-loop", daemon=True)
+
+    def start(self) -> None:
+        """Run it until `end`; WorkerError where there is no room for a thread."""
+        try:
+            start_thread(self._thread)
+        except BaseException:
+            self.end()  # after Ctrl-C it may run all the same
+            if not self._thread.is_alive():
+                with suppress(RuntimeError):  # it began just now
+                    self.loop.close()
+            raise
+
+    def _run(self) -> None:
+        if self.loop.is_closed():
+            return
+        try:
+            self.loop.run_forever()
+            self.loop.run_until_complete(_finish())
+        finally:
+            self.loop.close()
+
+    def end(self) -> None:
+        """End it soon, and cancel what it is at; from any thread."""
+        with suppress(RuntimeError):  # it is closed
+            self.loop.call_soon_threadsafe(self.loop.stop)
+
+
+def _be_silent(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Say what goes wrong in tasks of the dataset's own, but not what it has left open: it ends with its process."""
+    if not str(context.get("message", "")).startswith("Unclosed"):
+        loop.default_exception_handler(context)
+
+
+async def _finish() -> None:
+    import asyncio  # noqa: PLC0415 - see above
+
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=LAST_S)
+
+
+def loop_of(dataset: Any) -> asyncio.AbstractEventLoop:
+    """Return the event loop of a dataset in this process, which runs."""
+    key = os.getpid(), id(dataset)
+    if key not in _loops:
+        made = EventLoop()
+        made.start()  # first: what does not run belongs to no dataset
+        if _loops.setdefault(key, made) is made:
+            with suppress(TypeError):  # it has __slots__: its loop stays
+                weakref.finalize(dataset, _end, key).atexit = False
+        else:
+            made.end()
+    return _loops[key].loop
+
+
+def _end(key: tuple[int, int]) -> None:
+    found = _loops.pop(key, None)
+    if found is not None and key[0] == os.getpid():
+        found.end()
+
+
+def end_loop(dataset: Any) -> None:
+    """End the event loop of a dataset that nothing else reads in this process."""
+    _end((os.getpid(), id(dataset)))
+
+
+def completed(source: Source, index: int) -> Any:
+    """Return an element that is awaited in the dataset's event loop, with the random numbers of this thread's sample.
+
+    StallError where it takes too long.
+    """
+    import asyncio  # noqa: PLC0415 - see above
+    from concurrent.futures import wait  # noqa: PLC0415 - asyncio imports it
+
+    context, dataset, timeout_s = installed.context, source.dataset, source.terms.timeout_s
+    element = dataset[index]
+
+    async def read() -> Any:
+        making.set(context)
+        return await element
+
+    future = asyncio.run_coroutine_threadsafe(read(), loop_of(dataset))
+    try:
+        came = wait((future,), timeout_s).done
+        return future.result() if came else _give_up(source.describe(index), timeout_s)
+    except BaseException:  # also Ctrl-C
+        future.cancel()
+        raise
+
+
+def _give_up(name: str, timeout_s: float | None) -> NoReturn:
+    message = f"{name}, read for the spec, has not come in {timeout_s:g} s; raise timeout_s, give spec=, or look there"
+    raise StallError(message)

@@ -1,0 +1,220 @@
+"""Reads samples, so many at a time, in the order in which they are asked for: by tasks, or by threads.
+
+    Fetch      a sample that is asked for, and then what has come of it
+    Tasks      ``await dataset[i]``, in the dataset's event loop
+    Threads    ``dataset[i]``, in threads that start as they are needed
+
+Each Fetch comes back once, by ``on_done``, in the thread that has read it: also one that is unwanted by then.
+"""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from abc import ABC, abstractmethod
+from collections import deque
+from contextlib import suppress
+from functools import partial
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from ringfeed._callers import frames_by_thread
+from ringfeed.datasets.worker_info import being
+from ringfeed.errors import WorkerError
+from ringfeed.orders.rng import SampleContext, making
+from ringfeed.reading.event_loop import LAST_S, loop_of
+from ringfeed.ring import _ring
+from ringfeed.system.machine import start_thread
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Sequence
+
+    from ringfeed.datasets.worker_info import WorkerInfo
+
+
+class Fetch:
+    """A sample that is asked for. ``context`` says which, and keeps what the sample has drawn."""
+
+    __slots__ = ("context", "error", "index", "is_done", "is_unwanted", "owner", "row", "sample", "thread", "took_ns")
+
+    def __init__(self, owner: Any, row: int, context: SampleContext) -> None:
+        """Ask for the sample of the context, for a row of ``owner``."""
+        self.owner = owner
+        self.row = row
+        self.index: Any = context.index
+        self.context = context
+        self.sample: Any = None
+        self.error: BaseException | None = None
+        self.is_done = self.is_unwanted = False
+        self.took_ns = self.thread = 0
+
+
+class Fetcher(ABC):
+    """Reads what it is asked for, ``most`` samples at a time."""
+
+    def __init__(self, dataset: Any, most: int, on_done: Callable[[Fetch], None], worker: WorkerInfo | None) -> None:
+        """Nothing is read yet; ``worker``: which one reads."""
+        self._worker = worker
+        self._getitem = dataset.__getitem__
+        self._most = most
+        self._on_done = on_done
+
+    @abstractmethod
+    def ask(self, fetches: Sequence[Fetch]) -> None:
+        """Read these samples; returns at once."""
+
+    def drop(self, fetches: Sequence[Fetch]) -> None:
+        """Give these samples up: what has not begun does not begin, and what goes on keeps nothing of the ring."""
+        for fetch in fetches:
+            fetch.is_unwanted, fetch.owner = True, None
+
+    @abstractmethod
+    def stack(self, fetch: Fetch) -> str:
+        """Return where that is which reads this sample; empty where nothing does yet."""
+
+    def close(self) -> None:
+        """Begin nothing more, and wait a little for what can be ended; what goes on keeps nothing of the ring."""
+        self._on_done = _forget
+
+
+def _forget(_: Fetch) -> None:
+    """Do nothing with a sample that comes after the end."""
+
+
+class Tasks(Fetcher):
+    """Samples that are awaited. What is private runs in the event loop."""
+
+    def __init__(self, dataset: Any, most: int, on_done: Callable[[Fetch], None], worker: WorkerInfo | None) -> None:
+        """Read in the dataset's event loop, as this worker."""
+        super().__init__(dataset, most, on_done, worker)
+        self._loop = loop_of(dataset)
+        self._asked: deque[Fetch] = deque()
+        self._running: dict[Fetch, asyncio.Task[None]] = {}
+        self._is_over = threading.Event()
+
+    def ask(self, fetches: Sequence[Fetch]) -> None:
+        """Await these samples; returns at once."""
+        self._loop.call_soon_threadsafe(self._add, fetches)
+
+    def drop(self, fetches: Sequence[Fetch]) -> None:
+        """Give these samples up, and cancel those that are awaited."""
+        super().drop(fetches)
+        self._loop.call_soon_threadsafe(self._cancel, fetches)
+
+    def close(self) -> None:
+        """Cancel all, and give the tasks a little time to come to an end."""
+        super().close()
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._close)
+            self._is_over.wait(LAST_S)
+
+    def stack(self, fetch: Fetch) -> str:
+        """Return where the sample's task is, from its outermost coroutine to the innermost."""
+        task, frames = self._running.get(fetch), []
+        waits: Any = None if task is None else task.get_coro()
+        while (frame := getattr(waits, "cr_frame", None)) is not None:
+            frames.append((frame, frame.f_lineno))
+            waits = waits.cr_await
+        return "".join(traceback.StackSummary.extract(frames).format())
+
+    def _add(self, fetches: Sequence[Fetch]) -> None:
+        self._asked.extend(fetches)
+        self._begin()
+
+    def _begin(self) -> None:
+        while self._asked and len(self._running) < self._most:
+            fetch = self._asked.popleft()
+            if fetch.is_unwanted:
+                self._on_done(fetch)
+                continue
+            task = self._running[fetch] = self._loop.create_task(self._read(fetch))
+            task.add_done_callback(partial(self._end, fetch))
+
+    async def _read(self, fetch: Fetch) -> None:
+        making.set(fetch.context)
+        being.set(self._worker)
+        began_ns = _ring.now_ns()
+        try:
+            fetch.sample = await self._getitem(fetch.index)
+        except BaseException as error:  # noqa: BLE001 - it is the row's, whatever it is
+            fetch.error = error
+        fetch.took_ns = _ring.now_ns() - began_ns
+
+    def _end(self, fetch: Fetch, _: asyncio.Task[None]) -> None:
+        """Have the next begin first: what is done with a sample takes time."""
+        del self._running[fetch]
+        self._begin()
+        self._on_done(fetch)
+        if not self._running and not self._most:
+            self._is_over.set()
+
+    def _cancel(self, fetches: Sequence[Fetch]) -> None:
+        for task in filter(None, map(self._running.get, fetches)):
+            task.cancel()
+
+    def _close(self) -> None:
+        self._most = 0
+        self._cancel([*self._running])
+        if not self._running:
+            self._is_over.set()
+
+
+class Threads(Fetcher):
+    """Samples that are read in threads; they start as they are needed, and never keep the interpreter alive."""
+
+    def __init__(self, dataset: Any, most: int, on_done: Callable[[Fetch], None], worker: WorkerInfo | None) -> None:
+        """No thread runs yet."""
+        super().__init__(dataset, most, on_done, worker)
+        self._asked: SimpleQueue[Fetch | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+
+    def ask(self, fetches: Sequence[Fetch]) -> None:
+        """Read these samples; returns at once. WorkerError where not even one thread can be started."""
+        wanted = min(self._asked.qsize() + len(fetches), self._most - len(self._threads))
+        while wanted > 0 and self._start():
+            wanted -= 1
+        for fetch in fetches:
+            self._asked.put(fetch)
+
+    def _start(self) -> bool:
+        """Start a thread; False where there is room for no more, and those that run go on."""
+        thread = threading.Thread(target=self._work, name=f"ringfeed-read-{len(self._threads)}", daemon=True)
+        self._threads.append(thread)  # first: after Ctrl-C it may run all the same
+        try:
+            start_thread(thread)
+        except WorkerError:
+            self._threads.pop()
+            if not self._threads:
+                raise
+            self._most = len(self._threads)
+            return False
+        return True
+
+    def stack(self, fetch: Fetch) -> str:
+        """Return where the sample's thread is."""
+        frame = frames_by_thread().get(fetch.thread)
+        return "" if frame is None else "".join(traceback.format_stack(frame))
+
+    def close(self) -> None:
+        """Have the threads end after the sample that each is in."""
+        super().close()
+        for _ in self._threads:
+            self._asked.put(None)
+
+    def _work(self) -> None:
+        being.set(self._worker)
+        while (fetch := self._asked.get()) is not None:
+            if not fetch.is_unwanted:
+                self._read(fetch)
+            self._on_done(fetch)
+
+    def _read(self, fetch: Fetch) -> None:
+        making.set(fetch.context)
+        fetch.thread = threading.get_ident()
+        began_ns = _ring.now_ns()
+        try:
+            fetch.sample = self._getitem(fetch.index)
+        except BaseException as error:  # noqa: BLE001 - it is the row's, whatever it is
+            fetch.error = error
+        fetch.took_ns = _ring.now_ns() - began_ns

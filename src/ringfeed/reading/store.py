@@ -1,0 +1,282 @@
+"""The elements of a stream that are read ahead of its workers, in shared memory, by their numbers.
+
+    words     told by the consumer: run, epoch, start    told by the reader: what it reads, where the iterable ended
+              told by each worker: the newest number that it waits for
+    entries   of each number, modulo their count: stamp, where its bytes lie, how many, what they are, whether a worker
+              sleeps until it is there, and how often its sleepers were woken
+    regions   the bytes: of each ``rows`` numbers one behind the other
+
+A run is what is read from one start on: see `iterables.states`. A stamp says run and number, so an entry or a word of
+another run is nothing. The reader writes the bytes, then the entry, its stamp last; a worker looks at the stamp before
+and after it has copied the bytes.
+
+The slots bound the store: when a worker claims rows of a batch, all before it were delivered but as many as there are
+slots. So the newest number that was claimed says which is the oldest that a worker may still ask for. There are regions
+for those between, and `AHEAD` more. The memory is sparse: a region takes what its largest content took.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from ringfeed._units import show_bytes
+from ringfeed.reading._words import Words
+from ringfeed.reading.elements import size_of
+from ringfeed.reading.sizes import ENTRY, REGION, WANTED, Run
+from ringfeed.ring._ring import FAILURE_SIZE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from typing_extensions import Buffer
+
+    from ringfeed.reading.sizes import StoreSizes
+    from ringfeed.system._system import Descriptor
+
+TOGETHER, SMALL = 16, 2**14  # at most so many elements are written together, and only up to so many bytes
+ELEMENT, ERROR, END = 1, 2, 3  # what the bytes of an entry are
+_RUN, _EPOCH, _START = 0, 1, 2  # told by the consumer
+_ASKED = 3  # is added to where a worker or the consumer has told something; the reader sleeps on it
+_READ_RUN, _NEXT, _END = 4, 5, 6  # told by the reader; 1 + the number where it ended, 0: nowhere
+_READING, _ATTEMPTS = 7, 8  # 1 + the number that the reader is at, and how many readers have died there
+_WAKE_AT = 9  # the number from which on a claim makes room for more; the reader is not woken for others
+_READER = 10  # the newest one's pid: one that SIGKILL could not end may wake up beside it
+_AT, _SIZE, _KIND, _SLEEPS, _WAKES = 1, 2, 3, 4, 5  # of an entry, behind its stamp
+_NUMBER_BITS = 40
+_NEVER = 2**63
+
+
+class _Taken(NamedTuple):
+    number: int
+    where: int
+    size: int
+    kind: int
+
+
+class TooLargeError(Exception):
+    """An element has no room in its region; says how large it is."""
+
+
+class GoneError(Exception):
+    """An element is not there any more, as its epoch was broken off; or another reader has taken this one's place."""
+
+
+class Store:
+    """The elements of one stream; of one reader, some workers and the consumer, each in a process of its own."""
+
+    def __init__(self, memfd: Descriptor, begin: int, sizes: StoreSizes) -> None:
+        """Map what lies behind ``begin`` bytes of the file."""
+        self.sizes = sizes
+        self._memfd = memfd
+        self._map = mmap.mmap(memfd.fileno(), sizes.words, offset=begin)
+        self._words: Words | None = Words(self._map)
+        self._regions_at = begin + sizes.words
+        self._taken: list[_Taken] = []  # by the reader, and not written yet
+        self._parts: list[Buffer] = []
+
+    def close(self) -> None:
+        """Unmap it."""
+        self._words = None
+        with suppress(BufferError):  # the traceback of a Ctrl-C refers to the words, and ends with them
+            self._map.close()
+
+    @property
+    def words(self) -> Words:
+        """What is told, and the entries."""
+        assert self._words is not None
+        return self._words
+
+    # ---- the consumer ----
+
+    def tell(self, run: Run) -> None:
+        """Have the reader read from here on; no worker has a claim that counts."""
+        words = self.words
+        words[_RUN] = 0  # so that the reader never sees parts of two
+        words[_EPOCH], words[_START] = run.epoch, run.start
+        words[_RUN] = run.number
+        self._ask()
+
+    def start(self, run: int, epoch: int, start: int) -> None:
+        """Have the reader read from here on: see `tell`."""
+        self.tell(Run(run, epoch, start))
+
+    def _ask(self) -> None:
+        self.words.add(_ASKED)
+        self.words.wake(_ASKED)
+
+    # ---- workers ----
+
+    @property
+    def run(self) -> int:
+        """The number of the run; 0 while the consumer tells of another."""
+        return self.words[_RUN]
+
+    def want(self, worker: int, run: int, number: int) -> None:
+        """Tell the reader that a worker has claimed elements up to this number."""
+        if self.words[WANTED + worker] != (wanted := _stamp(run, number)):
+            self.words[WANTED + worker] = wanted
+            if number >= self.words[_WAKE_AT]:
+                self._ask()
+
+    def has(self, run: int, number: int) -> bool:
+        """Whether an element is there, or the iterable has ended before it."""
+        return self.words[self._entry(number)] == _stamp(run, number) or self._ended(run, number) is not None
+
+    def _ended(self, run: int, number: int) -> int | None:
+        """Return the number where the iterable has ended, if that is this one or one before it."""
+        end = self.words[_END]
+        return end - 1 if end and number >= end - 1 and self.words[_READ_RUN] == run else None
+
+    def wait(self, run: int, number: int, timeout_ns: int) -> None:
+        """Sleep until an element may be there, or the end."""
+        words, at = self.words, self._entry(number)
+        # Neither changes one word alone, so sleepers have one of their own. What comes after the look below finds
+        # that a worker sleeps, and changes this word, which was read before.
+        seen = words[at + _WAKES]
+        words[at + _SLEEPS] = 1
+        if not self.has(run, number):
+            words.wait(at + _WAKES, seen, timeout_ns)
+
+    def get(self, run: int, number: int) -> tuple[int, bytearray]:
+        """Return what an entry has, and what that is; GoneError where the run is over."""
+        words = self.words
+        if (ended := self._ended(run, number)) is not None:
+            number = ended
+        at, stamp = self._entry(number), _stamp(run, number)
+        where, size, kind = words[at + _AT], words[at + _SIZE], words[at + _KIND]
+        if words[at] != stamp:
+            raise GoneError
+        content = bytearray(size)
+        os.preadv(self._memfd.fileno(), [content], self._regions_at + where)
+        if words[at] != stamp or words[_READ_RUN] != run:
+            raise GoneError
+        return kind, content
+
+    # ---- the reader ----
+
+    @property
+    def asked(self) -> int:
+        """What `rest` is given, as it was before the reader looked at what it was told."""
+        return self.words[_ASKED]
+
+    def rest(self, asked: int, run: Run | None, timeout_ns: int) -> None:
+        """Sleep until the consumer tells something, or there is room for more of a run."""
+        if run is not None and not self.is_over:
+            rows = self.sizes.rows
+            self.words[_WAKE_AT] = self.limit(run) + (self.sizes.slots - self.sizes.regions + 1) * rows - 1
+            if self.limit(run) > self.words[_NEXT]:  # a worker has claimed it ahead of that
+                return
+        self.words.wait(_ASKED, asked, timeout_ns)
+
+    def told(self) -> Run | None:
+        """Return what the consumer asks for now."""
+        words = self.words
+        run = Run(words[_RUN], words[_EPOCH], words[_START])
+        return run if run.number and words[_RUN] == run.number else None
+
+    def begin(self, run: Run) -> int:
+        """Begin a run, or go on with it after a death; returns the number of the first element that is not there."""
+        words = self.words
+        if words[_READ_RUN] != run.number:
+            words[_END] = words[_READING] = words[_ATTEMPTS] = 0
+            words[_NEXT] = run.start
+            words[_READ_RUN] = run.number
+        words[_READER], words[_WAKE_AT] = os.getpid(), _NEVER
+        self._taken, self._parts = [], []
+        number = words[_NEXT]
+        while words[self._entry(number)] == _stamp(run.number, number):
+            number += 1
+        words[_NEXT] = number
+        return number
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the iterable has ended."""
+        return self.words[_END] > 0
+
+    def limit(self, run: Run) -> int:
+        """Return the number that no element may have yet: its place is that of one which a worker may ask for."""
+        first, most = WANTED, _stamp(run.number, run.start)
+        for word in range(first, first + self.sizes.workers):
+            if (wanted := self.words[word]) >> _NUMBER_BITS == most >> _NUMBER_BITS:
+                most = max(most, wanted)
+        newest = (most & (1 << _NUMBER_BITS) - 1) - 1
+        oldest = max(run.start, newest - self.sizes.slots * self.sizes.rows + 1)
+        return (oldest // self.sizes.rows + self.sizes.regions) * self.sizes.rows
+
+    def note_reading(self, number: int) -> int:
+        """Note which element is read; returns how many readers have died there."""
+        words = self.words
+        if (newest := words[_READING]) <= number:
+            words[_ATTEMPTS] = 0
+            words[_READING] = number + 1
+            return 0
+        if newest > number + 1:  # those before it are read again
+            return 0
+        words[_ATTEMPTS] = deaths = words[_ATTEMPTS] + 1
+        return deaths
+
+    def put(self, run: Run, number: int, kind: int, parts: Sequence[Buffer]) -> None:
+        """Take what the next element is, to be kept by `flush`; TooLargeError where its region has no room."""
+        where, size = self._place(run, number), size_of(parts)
+        room = REGION - self.sizes.rows * FAILURE_SIZE if kind == ELEMENT else REGION  # why it is not there always fits
+        if where % REGION + size > room:
+            raise TooLargeError(show_bytes(size))
+        self._taken.append(_Taken(number, where, size, kind))
+        # A small one is kept beyond the next, which the iterable may write into the same memory; a large one is not.
+        self._parts.extend([b"".join(parts)] if size < SMALL else parts)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether what was taken is to be kept now: it is enough, or the next element goes to another region."""
+        count, last = len(self._taken), self._taken[-1]
+        is_small = count < TOGETHER and last.where + last.size - self._taken[0].where < SMALL
+        return not is_small or last.kind != ELEMENT or (last.number + 1) % self.sizes.rows == 0
+
+    def flush(self, run: Run) -> None:
+        """Keep what was taken, and wake the workers that wait for it; OSError where the machine has no room."""
+        taken, parts, self._taken, self._parts = self._taken, self._parts, [], []
+        words = self.words
+        if words[_READER] != os.getpid():
+            raise GoneError
+        size = sum(one.size for one in taken)
+        if os.pwritev(self._memfd.fileno(), parts, self._regions_at + taken[0].where) != size:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        for one in taken:
+            at = self._entry(one.number)
+            words[at] = 0
+            words[at + _AT], words[at + _SIZE], words[at + _KIND] = one.where, one.size, one.kind
+            words[at] = _stamp(run.number, one.number)
+        words[_NEXT] = one.number + 1
+        if one.kind == END:
+            words[_END] = one.number + 1
+        self._wake(taken[0].number, self.sizes.entries if one.kind == END else len(taken))
+
+    def _wake(self, number: int, count: int) -> None:
+        for one in range(number, number + count):
+            at = self._entry(one)
+            if self.words[at + _SLEEPS]:
+                self.words[at + _SLEEPS] = 0
+                self.words.add(at + _WAKES)
+                self.words.wake(at + _WAKES)
+
+    def _place(self, run: Run, number: int) -> int:
+        """Return where an element's bytes begin: behind those of the one before it, or at a region's start."""
+        block, row = divmod(number, self.sizes.rows)
+        if not row or number == run.start:
+            return block % self.sizes.regions * REGION
+        if self._taken:
+            return self._taken[-1].where + self._taken[-1].size
+        before = self._entry(number - 1)
+        return self.words[before + _AT] + self.words[before + _SIZE]
+
+    def _entry(self, number: int) -> int:
+        return WANTED + self.sizes.workers + number % self.sizes.entries * ENTRY
+
+
+def _stamp(run: int, number: int) -> int:
+    return (run << _NUMBER_BITS) & (1 << 64) - 1 | number + 1

@@ -1,0 +1,163 @@
+"""Datasets of columns that are not all NumPy's arrays: tensors and Series of any package, or nothing of the kind.
+
+(x, y), {"x": x, ...}    all of them arrays, tensors, Series: columns, as NumPy arrays
+(x, [...]), (x, None)    refused: rows are taken of arrays alone
+[x, y]                   refused, where they may be columns: up to 8 arrays of one length, which is more than that
+any other list           samples
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ringfeed.errors import SpecError
+from ringfeed.spec.array import Array
+from ringfeed.spec.number_casts import may_cast
+from ringfeed.spec.spec import Spec
+
+FEW = 8  # arrays in a list, which may be columns; more are samples
+_LAZY = {"h5py", "zarr", "dask", "netCDF4", "tables", "tensorstore"}  # packages whose arrays lie elsewhere
+
+
+def columns_of(dataset: Any, leaves: list[tuple[str, Any]], *, is_whole: bool, has_spec: bool) -> Any:
+    """Return NumPy arrays in the place of columns, and any other dataset as it is.
+
+    ``leaves``: what is no tuple or dict, each with where it stands; ``is_whole``: one index is a whole batch. SpecError
+    says what to give instead of what may be columns, and cannot be read as such.
+    """
+    if not isinstance(dataset, tuple | list | dict):
+        return np.asarray(dataset)  # a Series, whose own numbers are labels
+    if is_whole or not dataset:
+        return dataset
+    if isinstance(dataset, list):
+        if not has_spec:
+            _refuse_ambiguous(dataset)
+        return dataset
+    if all(_is_array(leaf) for _, leaf in leaves):
+        return _converted(dataset, "dataset")
+    _refuse_mixed(dataset, leaves)
+    return dataset
+
+
+def _is_array(value: Any) -> bool:
+    """Whether a value is an array or a tensor with rows, of whatever package."""
+    if isinstance(value, np.ndarray):
+        return True
+    if not hasattr(type(value), "__array__") and not hasattr(type(value), "__array_interface__"):
+        return False
+    return bool(_shape(value))
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    try:
+        return tuple(value.shape)
+    except (AttributeError, TypeError, ValueError):
+        return ()
+
+
+def _converted(branch: Any, path: str) -> Any:
+    """Return a tuple or dict with NumPy arrays in the place of all other arrays."""
+    if isinstance(branch, dict):
+        return {key: _converted(child, f"{path}[{key!r}]") for key, child in branch.items()}
+    if isinstance(branch, tuple):
+        parts = [_converted(child, f"{path}[{number}]") for number, child in enumerate(branch)]
+        return branch._make(parts) if hasattr(branch, "_make") else tuple(parts)
+    if isinstance(branch, np.ndarray):
+        return branch
+    kind = f"{type(branch).__module__.partition('.')[0]}.{type(branch).__name__}"
+    if kind.partition(".")[0] in _LAZY:
+        message = (
+            f"{path} is a {kind}, which is read piece by piece, expected an array in memory; give numpy.asarray() of "
+            f"it if it fits there, or an object whose __getitem__(i) reads row i of each column"
+        )
+        raise SpecError(message)
+    try:
+        return np.asarray(branch)
+    except Exception as error:
+        remedy = of_sparse(branch) or "give a NumPy array in its place"
+        message = f"{path} is a {kind}, of which NumPy can make no array ({error}); {remedy}"
+        raise SpecError(message) from error
+
+
+def of_sparse(value: Any) -> str:
+    """Say what to give in the place of a sparse matrix or tensor, of whatever package; "": it is none."""
+    to_dense = next((name for name in ("toarray", "to_dense", "todense") if hasattr(value, name)), None)
+    is_sparse = "sparse" in type(value).__module__ or "sparse" in str(getattr(value, "layout", ""))
+    if not is_sparse or to_dense is None:
+        return ""
+    return (
+        f"give its .{to_dense}() if that fits in memory, or an object whose __getitem__(i) makes row i of it dense and "
+        f"returns it with those of the other arrays"
+    )
+
+
+def _refuse_ambiguous(dataset: list[Any]) -> None:
+    """Refuse a few arrays of one length in a list."""
+    if not 0 < len(dataset) <= FEW or not all(_is_array(member) and _shape(member) for member in dataset):
+        return
+    lengths = {_shape(member)[0] for member in dataset}
+    if len(lengths) == 1 and (length := lengths.pop()) > len(dataset):
+        count = "1 array" if len(dataset) == 1 else f"{len(dataset)} arrays"
+        message = (
+            f"the dataset is a list of {count} of length {length}, expected a tuple of columns or many samples; give "
+            f"tuple() of it for {length} samples, numpy.stack() of it for {len(dataset)}"
+        )
+        raise SpecError(message)
+
+
+def _refuse_mixed(dataset: Any, leaves: list[tuple[str, Any]]) -> None:
+    """Refuse columns that are not all arrays, and would be asked for sample 0."""
+    if isinstance(dataset, dict):
+        if type(dataset) is not dict or any(isinstance(key, int) for key in dataset):
+            return
+    elif not any(map(_is_array, dataset)):
+        return  # samples
+    what = "dict" if isinstance(dataset, dict) else "tuple"
+    for path, leaf in leaves:
+        if _is_array(leaf):
+            continue
+        is_nest = isinstance(leaf, list) and leaf and all(map(_is_array, leaf))
+        remedy = "make it a tuple, as in ((x1, x2), y)" if is_nest else "give numpy.asarray() of it"
+        if sparse := of_sparse(leaf):
+            remedy = sparse
+        found = "None" if leaf is None else f"of type {type(leaf).__name__}"
+        message = f"{path} is {found}, expected an array like all in a {what} of arrays; " + (
+            "leave it out" if leaf is None else remedy
+        )
+        raise SpecError(message)
+
+
+def check_columns(spec: Spec, inferred: Spec, given: object) -> None:
+    """Refuse columns that are not what the spec takes; ``given``: as the user has written it."""
+    if inferred == _adopted(spec, inferred):
+        return
+    plain = spec is before_cast(spec)
+    remedy = "leave spec= out" if plain else "it converts uint8 arrays of the samples' shape"
+    if any(leaf.casts for leaf in spec.leaves):
+        remedy = "cast=True converts arrays of the samples' shape, and none of fractions into whole numbers"
+    message = f"spec= says {given!r}, but the arrays are {inferred!r}; {remedy}"
+    raise SpecError(message)
+
+
+def before_cast(spec: Spec) -> Spec:
+    """Return the spec of what the dataset gives: the same, where no leaf is converted."""
+    given = [
+        Array(leaf.given_shape, leaf.given_dtype, variable=leaf.variable) if leaf.form is None else array
+        for leaf, array in zip(spec.leaves, spec.flatten(spec.tree, 0), strict=True)
+    ]
+    return Spec(spec.unflatten(given)) if any(leaf.cast or leaf.casts for leaf in spec.leaves) else spec
+
+
+def _adopted(spec: Spec, given: Spec) -> Spec:
+    """Return what the dataset gives for a spec, of whose casting leaves it gives these dtypes."""
+    before = before_cast(spec)
+    if len(before.leaves) != len(given.leaves):
+        return before
+    pairs = zip(before.leaves, spec.leaves, given.leaves, strict=True)
+    arrays = [
+        Array(one.shape, other.dtype if wanted.casts and may_cast(other.dtype, wanted.dtype) else one.dtype)
+        for one, wanted, other in pairs
+    ]
+    return Spec(spec.unflatten(arrays))

@@ -1,0 +1,205 @@
+"""What was measured of a loader, as a table and in words."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ringfeed._units import show_bytes, show_s
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ringfeed.tools.reading import Reading
+
+SAME = 0.1  # of a time or a rate, from which there is a difference
+MUCH = 0.5  # of a batch's time
+WAITING = 0.3  # of the time off the processor
+DISTURBED = 0.5  # of the CPUs are at something else
+LATER_S = 1.0  # for a first batch, from which it is worth a word
+COLD = 1.5  # times a reading from caches
+
+
+@dataclass(frozen=True)
+class Stages:
+    """What the steps of some batches took in this process, one after another, in seconds.
+
+    read_s: in the dataset, of which read_cpu_s on a processor or in its queue. collate_s: to make a batch of samples.
+    send_s: into shared memory or through a pipe, where there are worker processes.
+    """
+
+    batches: int
+    read_s: float
+    read_cpu_s: float
+    collate_s: float = 0.0
+    send_s: float = 0.0
+
+    def __add__(self, other: Stages) -> Stages:
+        """Return both together."""
+        return Stages(
+            self.batches + other.batches,
+            self.read_s + other.read_s,
+            self.read_cpu_s + other.read_cpu_s,
+            self.collate_s + other.collate_s,
+            self.send_s + other.send_s,
+        )
+
+    @property
+    def total_s(self) -> float:
+        """All steps of all batches."""
+        return self.read_s + self.collate_s + self.send_s
+
+
+@dataclass(frozen=True)
+class LoaderProfile:
+    """A loader beside what may stand in its place; ``str()`` is the report.
+
+    readings: of the loader as it is, and of the others. cold: the first reading of the loader. stages: the steps of a
+    batch; None where ``why`` says. load: threads that wanted one of the ``cpus`` before it all began.
+    """
+
+    name: str
+    reader: str
+    readings: tuple[Reading, ...]
+    cold: Reading
+    stages: Stages | None = None
+    why: str = ""
+    load: float = 0.0
+    cpus: int = 1
+
+    @property
+    def own(self) -> Reading:
+        """The loader as it is."""
+        return self.readings[0]
+
+    @property
+    def best(self) -> Reading:
+        """The reading with the most samples a second; the loader as it is, where no other is clearly faster."""
+        found = self.own
+        for reading in self.readings[1:]:
+            if not reading.failure and not reading.fell_back and reading.batch_s < (1 - SAME) * found.batch_s:
+                found = reading
+        return found
+
+    def __str__(self) -> str:
+        """Return the report as text."""
+        own = self.own
+        size = f", {show_bytes(own.size)} each" if own.size else ""
+        count = f"{own.samples:,} samples in {_many(own.batches, 'batch', 'batches')}{size}"
+        head = [self.name, f"{count}, taken as fast as they come, without a step of training", ""]
+        return "\n".join([*head, *self._table(), "", *self._where(), *self._words(), *self._advice()])
+
+    __repr__ = __str__
+
+    # ---- the table ----
+
+    def _table(self) -> Iterator[str]:
+        rows = [["", *(reading.label for reading in self.readings)]]
+        rows += [[name, *self._cells(value, show)] for name, value, show in ROWS]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for first, *cells in rows:
+            line = "   ".join(cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
+            yield f"{first.ljust(widths[0])}   {line}".rstrip()
+
+    def _cells(self, value: Callable[[Reading], float], show: Callable[[float], str]) -> Iterator[str]:
+        own = value(self.own)
+        yield _shown(own, show)
+        for reading in self.readings[1:]:
+            ratio = value(reading) / own if own else math.nan
+            yield f"{_shown(value(reading), show)} {_ratio(ratio)}"
+
+    # ---- words ----
+
+    @property
+    def _is_disturbed(self) -> bool:
+        return self.load > DISTURBED * self.cpus
+
+    def _where(self) -> Iterator[str]:
+        if self._is_disturbed:
+            cpus = _many(self.cpus, "CPU", "CPUs")
+            yield f"the machine is busy ({self.load:.1f} threads on {cpus}): trust the CPU times more than the others"
+        stages = self.stages
+        if stages is None or not stages.total_s:
+            yield f"where the time of a batch goes is not known: {self.why or 'no batch was made here in time'}"
+            return
+        steps = {self.reader: stages.read_s, "collate": stages.collate_s, "transfer": stages.send_s}
+        shares = ", ".join(f"{name} {step_s / stages.total_s:.0%}" for name, step_s in steps.items() if step_s)
+        yield f"a batch takes {show_s(stages.total_s / stages.batches)} in one process: {shares}"
+        waiting = 1 - stages.read_cpu_s / max(stages.read_s, 1e-9)
+        if waiting >= WAITING and not self._is_disturbed:
+            yield f"{waiting:.0%} of {self.reader} waits rather than computes: more workers than CPUs help"
+        if self.cold.batch_s > COLD * self.own.batch_s and not self._is_disturbed:
+            times = self.cold.batch_s / self.own.batch_s
+            yield f"a first reading, with cold caches, took {times:.1f} times as long a batch: it is not in the table"
+
+    def _words(self) -> Iterator[str]:
+        if math.isnan(self.own.batch_s):
+            yield f"{_many(self.own.batches, 'batch', 'batches')} are too few to tell a rate: see the first batch alone"
+        for reading in self.readings[1:]:
+            if reading.failure:
+                yield f"{reading.label}: {reading.failure}"
+            elif not reading.fell_back and not math.isnan(reading.batch_s + self.own.batch_s):
+                yield f"{reading.label}: {self._speed(reading)}; {self._cpu(reading)}"
+            yield from (f"{reading.label}: {note}" for note in reading.notes)
+            if reading.first_s > self.own.first_s + LATER_S:
+                late = show_s(reading.first_s - self.own.first_s)
+                yield f"{reading.label}: the first batch comes {late} later, once: workers import what it needs"
+
+    def _speed(self, reading: Reading) -> str:
+        times = self.own.batch_s / reading.batch_s
+        if times >= 1 + SAME:
+            return f"{times:.1f} times as fast as {self.own.label}"
+        if times <= 1 - SAME:
+            return f"slower than {self.own.label}, {times:.2f} times as fast"
+        return f"as fast as {self.own.label}, within {SAME:.0%}"
+
+    def _cpu(self, reading: Reading) -> str:
+        less = 1 - reading.cpu_s / max(self.own.cpu_s, 1e-9)
+        if abs(less) < SAME:
+            return "as much CPU time"
+        return f"{less:.0%} less CPU time" if less > 0 else f"{-less:.0%} more CPU time"
+
+    def _advice(self) -> Iterator[str]:
+        stages, best = self.stages, self.best
+        reads = stages is not None and stages.read_s > MUCH * stages.total_s
+        if reads and not best.batch_s <= MUCH * self.own.batch_s:  # or the loader itself took most
+            yield f"most of it is {self.reader}, which costs the same in any loader: make it cheaper, or add workers"
+        if self._is_disturbed:
+            yield "measure again while nothing else runs, before you choose"
+        elif best.change:
+            yield f"to change: {best.change}"
+        elif math.isnan(self.own.batch_s):
+            yield "read more than this to choose by speed"
+        else:
+            yield f"no other is clearly faster: for speed alone, keep {self.own.label}"
+
+
+def _many(count: int, one: str, more: str) -> str:
+    return f"{count:,} {one if count == 1 else more}"
+
+
+def _shown(value: float, show: Callable[[float], str]) -> str:
+    return show(value) if value and not math.isnan(value) else "-"
+
+
+def _ratio(ratio: float) -> str:
+    """Return how many times the loader's own figure this is, in a column of one width."""
+    text = "" if math.isnan(ratio) else f"x{ratio:.2f}" if ratio < 100 else ">x99"  # noqa: PLR2004 - figures
+    return f"{text:>6}"
+
+
+def _bytes(value: float) -> str:
+    return show_bytes(int(value))
+
+
+ROWS: tuple[tuple[str, Callable[[Reading], float], Callable[[float], str]], ...] = (
+    ("a batch", lambda reading: reading.batch_s, show_s),
+    ("samples a second", lambda reading: reading.samples_per_s, "{:,.0f}".format),
+    ("first batch", lambda reading: reading.first_s, show_s),
+    ("CPU a batch: this process", lambda reading: reading.own_cpu_s, show_s),
+    ("CPU a batch: workers", lambda reading: reading.worker_cpu_s, show_s),
+    ("processes started", lambda reading: reading.workers, "{:,.0f}".format),
+    ("their own memory", lambda reading: reading.memory.private, _bytes),
+    ("their part of shared memory", lambda reading: reading.memory.shared, _bytes),
+)

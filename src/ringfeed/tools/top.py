@@ -1,0 +1,156 @@
+"""The command ``ringfeed top``: a running loader of another process, live in the terminal by the package rich."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import termios
+import tty
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, TextIO
+
+from rich.console import Console, Group
+from rich.layout import Layout
+from rich.live import Live
+
+from ringfeed.errors import RingfeedError
+from ringfeed.tools.discover import Target
+from ringfeed.tools.render import Pair, line, picture
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from rich.text import Text
+
+    from ringfeed.tools.discover import Attached
+
+    _Show = Callable[[Text, list[Group]], None]
+    _Screen = tuple[_Show, int | None]  # and the descriptor that keys are read from, if there is one
+
+FIRST_S = 0.5  # the first picture comes soon
+WIDE = 120  # columns, where there is no terminal
+
+
+def top(pid: int, *, interval_s: float = 1.0, number: int | None = None, once: bool = False) -> str:
+    """Show what a process's loaders are at until they or it end, or q or Ctrl-C comes; returns what ended it.
+
+    ``number`` chooses one of several loaders. In a terminal the picture is drawn anew every ``interval_s``; elsewhere
+    one is written below the other, or a single one (``once``).
+
+    Raises RingfeedError where there is no such process or loader, or it may not be looked at.
+    """
+    live = sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and not once
+    with Target(pid) as target, suppress(KeyboardInterrupt):
+        if not _look(target, number):
+            raise RingfeedError(_missing(target, number))
+        with _terminal() if live else _paper() as screen:
+            return _follow(target, number, screen, interval_s, once=once)
+    return ""
+
+
+# ---- looking ----
+
+
+def _look(target: Target, number: int | None) -> list[Attached]:
+    """Look at all loaders that are to be shown; returns those there are now."""
+    loaders = [loader for loader in target.loaders() if number in (None, loader.number)]
+    for loader in loaders:
+        loader.look()
+    return loaders
+
+
+def _missing(target: Target, number: int | None) -> str:
+    if count := len(target.loaders()):
+        those = "its only one has number 1" if count == 1 else f"those that run are numbered 1 to {count}"
+        return f"process {target.pid} has no loader {number}: {those}"
+    if target.refusal:
+        return f"process {target.pid}: {target.refusal}"
+    return f"process {target.pid} has no running loader: an epoch begins one, and close() ends it"
+
+
+def _follow(target: Target, number: int | None, screen: _Screen, interval_s: float, *, once: bool) -> str:
+    show, keys = screen
+    pause_s = interval_s if once else min(interval_s, FIRST_S)
+    title = line((f"ringfeed top   process {target.pid}   {target.command}", "reverse"))
+    while not target.wait(pause_s, keys):
+        if keys is not None and _is_quit(keys):
+            return ""
+        loaders = _look(target, number)
+        if not loaders:
+            return f"process {target.pid} has closed what was shown"
+        show(title, [_picture(target, loader) for loader in loaders if len(loader.looks) > 1])
+        if once:
+            return ""
+        pause_s = interval_s
+    return f"process {target.pid} has ended"
+
+
+def _picture(target: Target, loader: Attached) -> Group:
+    looks = loader.looks
+    past, now = Pair(looks[0], looks[-1]), Pair(looks[-2], looks[-1])
+    return picture(loader, past, now, conditions=target.conditions(looks[-1]), cpus=target.cpus())
+
+
+# ---- showing ----
+
+
+@contextmanager
+def _paper() -> Iterator[_Screen]:
+    """Write pictures as plain text, each below the one before."""
+    console = Console(width=WIDE, color_system=None, force_terminal=False)
+
+    def show(title: Text, pictures: list[Group]) -> None:
+        with console.capture() as text:
+            console.print(Group(title, *(Group("", picture) for picture in pictures)))
+        lines = (row.rstrip() for row in text.get().splitlines())
+        sys.stdout.write("\n".join(lines) + "\n\n")
+        sys.stdout.flush()
+
+    yield show, None
+
+
+def _is_for_us(stdin: TextIO | None) -> bool:
+    """Whether this process may change how keys come; in the background of a shell the kernel would stop it."""
+    if stdin is None or not stdin.isatty():
+        return False
+    try:
+        return os.tcgetpgrp(stdin.fileno()) == os.getpgrp()
+    except OSError:  # no shell controls this process by this terminal
+        return True
+
+
+@contextmanager
+def _keys() -> Iterator[int | None]:
+    """Have each key of the terminal come at once, and not be shown; the terminal is as it was when this ends.
+
+    Gives the descriptor that keys are read from, if this process has any.
+    """
+    if not _is_for_us(sys.stdin):
+        yield None
+        return
+    fd = sys.stdin.fileno()
+    before = termios.tcgetattr(fd)
+    tty.setcbreak(fd)
+    try:
+        yield fd
+    finally:
+        termios.tcsetattr(fd, termios.TCSADRAIN, before)
+
+
+def _is_quit(keys: int) -> bool:
+    """Whether q was pressed, or there will be no keys any more."""
+    return bool(select.select([keys], [], [], 0)[0]) and os.read(keys, 1) in b"q"
+
+
+@contextmanager
+def _terminal() -> Iterator[_Screen]:
+    """Draw pictures in the place of those before; the terminal is as it was when this ends."""
+    with _keys() as keys, Live(console=Console(), screen=True, auto_refresh=False) as live:
+
+        def show(title: Text, pictures: list[Group]) -> None:
+            layout = Layout()  # the pictures share the lines of the terminal
+            layout.split_column(Layout(title, size=2), *map(Layout, pictures))
+            live.update(layout, refresh=True)
+
+        yield show, keys

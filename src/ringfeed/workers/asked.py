@@ -1,0 +1,207 @@
+"""What a process finds out that is forked from this one: it reads the first sample, and nothing changes here.
+
+    answer_of(function)    what a function returns in such a process
+    learn(source)          has a source know what it learns there
+
+NamedTuples are pickled by their place in memory, which is the same in both processes: so those of a spec are the
+user's own, local ones too.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import stat
+import sys
+import time
+import warnings
+from contextlib import suppress
+from fcntl import F_GETFL, fcntl
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from ringfeed._failure import decode, encode
+from ringfeed.errors import StallError, WorkerError
+from ringfeed.spec.spec import Spec
+from ringfeed.system import channel as channels
+from ringfeed.system.machine import check_futex, check_processes
+from ringfeed.workers.fork import Fork
+from ringfeed.workers.forkserver import begin_forked
+from ringfeed.workers.launchers import END_S
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from ringfeed.datasets.base import Source
+    from ringfeed.system._system import Descriptor
+
+LOOK_S = 0.1  # between two looks at whether Ctrl-C has come
+_NOTHING = object()
+
+
+def answer_of(function: Callable[[], Any], timeout_s: float | None = None, *, apart: bool = False) -> Any:
+    """Return what a function returns in a forked process.
+
+    What it raises there is raised here, and what it warns of is said here.
+    WorkerError where the process dies, StallError where it does not answer in time.
+
+    ``apart``: there it has nothing that is open here and can be written, or read but once.
+    """
+    check_futex()
+    check_processes(1)
+    launcher, classes = Fork(timeout_s), _classes()
+    child = launcher.run(partial(_answer, function, launcher.lifeline.fds, classes, apart))
+    try:
+        answer = _received(child.channel, timeout_s)
+    except EOFError:
+        child.is_dead(END_S)
+        message = f"the process that was to read the first sample {child.exit_reason()}; give spec= to have none read"
+        raise WorkerError(message) from None
+    finally:
+        if child.pidfd >= 0:  # it has not been asked how it ended
+            child.kill()
+            child.is_dead(END_S)
+            child.exit_reason()
+        launcher.close()
+    for text, category, file, line in answer["warnings"]:
+        warnings.warn_explicit(text, category, file, line)
+    if "raised" in answer:
+        raise _error_of(answer["raised"])
+    return _Unpickler(answer["pickled"], classes).load()
+
+
+def _error_of(raised: bytes) -> BaseException:
+    """Return the error. The caller raises it at once, so no frame of its traceback keeps it: no cycle."""
+    failure = decode(raised)
+    return failure.error or WorkerError(failure.summary)
+
+
+def learn(source: Source, timeout_s: float | None) -> None:
+    """Have a source learn in a forked process."""
+    tree = [*_tree_of(source)]
+    learnt = answer_of(partial(_learnt, tree), timeout_s)
+    for one, found in zip(tree, learnt, strict=True):
+        vars(one).update(found)
+
+
+def _tree_of(source: Source) -> list[Source]:
+    return [source, *(each for inner in source.inner_sources for each in _tree_of(inner))]
+
+
+def _learnt(tree: list[Source]) -> list[dict[str, Any]]:
+    """Return what sources have learnt, but for the dataset, which is where it was."""
+    before = [dict(vars(one)) for one in tree]
+    tree[0].learn()
+    return [
+        {name: value for name, value in vars(one).items() if name != "dataset" and old.get(name, _NOTHING) is not value}
+        for one, old in zip(tree, before, strict=True)
+    ]
+
+
+def _received(channel: Descriptor, timeout_s: float | None) -> dict[str, Any]:
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    while deadline is None or time.monotonic() < deadline:
+        try:
+            answer: dict[str, Any] = channels.receive(channel, LOOK_S)[0]
+        except TimeoutError:
+            continue
+        return answer
+    message = (
+        f"the first sample was not read in {timeout_s:g} s, in a process forked for it; raise timeout_s, give spec=, "
+        f"or use start_method='forkserver'"
+    )
+    raise StallError(message)
+
+
+def _answer(
+    function: Callable[[], Any],
+    lifeline: tuple[int, int],
+    classes: dict[int, type],
+    apart: bool,  # noqa: FBT001 - see above
+    channel: Descriptor,
+) -> NoReturn:
+    """Answer, in the forked process."""
+    answer: dict[str, Any] = {}
+    with warnings.catch_warnings(record=True) as said:
+        try:
+            begin_forked(lifeline)
+            _open_anew({channel.fileno(), *lifeline}, apart=apart)
+            stream = io.BytesIO()
+            _Pickler(stream, classes).dump(function())
+            answer["pickled"] = stream.getvalue()
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is told
+            answer["raised"] = encode(error)
+    answer["warnings"] = [(str(one.message), _found_here(one.category), one.filename, one.lineno) for one in said]
+    channels.send(channel, answer)
+    os._exit(0)
+
+
+def _found_here(category: type[Warning]) -> type[Warning]:
+    """Return a class of warnings that can be pickled."""
+    is_found = getattr(sys.modules.get(category.__module__), category.__qualname__, None) is category
+    return category if is_found else UserWarning
+
+
+def _open_anew(kept: Collection[int], *, apart: bool) -> None:
+    """Have positions of its own in files that are read: a fork shares those of the process before it.
+
+    ``apart``: see `answer_of`. Without /proc there is no other way to open a file anew.
+    """
+    try:
+        names = os.listdir("/proc/self/fd")  # noqa: PTH208 - names are enough
+    except FileNotFoundError:
+        return
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in {*map(int, names)} - {*kept}:
+        with suppress(OSError):  # closed meanwhile, or may not be opened again
+            flags, kind, own = fcntl(fd, F_GETFL), os.fstat(fd).st_mode, null
+            if stat.S_ISREG(kind) and flags & os.O_ACCMODE != os.O_WRONLY:
+                flags = os.O_RDONLY if apart else flags & ~(os.O_CREAT | os.O_EXCL | os.O_TRUNC)
+                own = os.open(f"/proc/self/fd/{fd}", flags)
+                os.lseek(own, os.lseek(fd, 0, os.SEEK_CUR), os.SEEK_SET)
+            elif not apart or not (stat.S_ISREG(kind) or stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind) or fd < 3):  # noqa: PLR2004 - standard streams
+                continue
+            os.dup2(own, fd, inheritable=False)
+            if own != null:
+                os.close(own)
+
+
+def _classes() -> dict[int, type]:
+    """Return the NamedTuples of this process by their places in memory."""
+    found: dict[int, type] = {}
+    to_do: list[type] = [tuple]
+    for one in to_do:  # which grows
+        below: list[type] = type.__subclasses__(one)
+        new = [cls for cls in below if id(cls) not in found]
+        found.update((id(cls), cls) for cls in new)
+        to_do += new
+    return found
+
+
+class _Pickler(pickle.Pickler):
+    """Sends a spec with the classes of its NamedTuples."""
+
+    def __init__(self, stream: io.BytesIO, classes: dict[int, type]) -> None:
+        super().__init__(stream, pickle.HIGHEST_PROTOCOL)
+        self._classes = classes
+
+    def persistent_id(self, obj: Any) -> int | None:
+        """Name a class by its place."""
+        return id(obj) if id(obj) in self._classes else None
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Send a spec as its tree."""
+        return (Spec, (obj.tree,)) if type(obj) is Spec else NotImplemented
+
+
+class _Unpickler(pickle.Unpickler):
+    """Finds the classes again."""
+
+    def __init__(self, pickled: bytes, classes: dict[int, type]) -> None:
+        super().__init__(io.BytesIO(pickled))
+        self._classes = classes
+
+    def persistent_load(self, place: int) -> type:
+        """Return a class by its place."""
+        return self._classes[place]

@@ -1,0 +1,151 @@
+"""start_method="fork": the forkserver is forked from this process, and has the dataset from it.
+
+Other threads may be in a call of `subprocess.Popen` at that moment. Popen waits until the last copy of its error pipe
+is closed, and closes its own copies of the child's ends of pipes only then; a forked process that never execs would
+keep all of them open for as long as it lives. So both sides look for such pipes, and the forked process closes them.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from ringfeed._callers import callers_depth
+from ringfeed.system import channel as channels
+from ringfeed.system.guard import fork
+from ringfeed.system.interpreter import explained, surroundings
+from ringfeed.workers.forkserver import run_forked
+from ringfeed.workers.launchers import Forker
+from ringfeed.workers.process import WorkerProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from types import FrameType
+
+    from ringfeed.system._system import Descriptor
+    from ringfeed.transport.shared_dataset import SharedDataset
+
+OPENING_S = 1.0  # what another thread may take to make its pipes, which is microseconds
+_INIT: Any = subprocess.Popen.__init__
+_EXECUTE: Any = subprocess.Popen._execute_child  # type: ignore[attr-defined]  # noqa: SLF001 - no other way
+
+
+class Fork(Forker):
+    """Has workers forked by a forkserver that is forked from this process."""
+
+    sends_dataset = False
+
+    def hold(self, dataset: Any, sent: SharedDataset | None) -> None:  # noqa: ARG002 - a fork needs none
+        """Refuse what a fork must not share; also what was opened since the loader was made."""
+        from ringfeed.transport.opened import refuse_to_share  # noqa: PLC0415 - of no use but here
+
+        refuse_to_share(dataset)
+        _warn_of_threads()
+        self._dataset = dataset
+
+    def _open(self) -> WorkerProcess:
+        return self.run(partial(run_forked, lifeline=self.lifeline.fds, dataset=self._dataset))
+
+    @explained()
+    def run(self, live: Callable[[Descriptor], NoReturn]) -> WorkerProcess:
+        """Fork a process that lives in ``live(channel)``."""
+        ours, theirs = channels.pair()
+        with theirs:
+            child = fork(partial(self._live, theirs, self._pipes_of_others(), live))
+        pipes = self._pipes_of_others()  # a call of Popen may have begun before the fork, and is held up by it now
+        if pipes:
+            channels.send(ours, {"pipes": pipes})
+        return WorkerProcess(child.pid, child.pidfd, ours, child.wait, is_child=True)
+
+    def _pipes_of_others(self) -> set[int]:
+        """Return what is to be closed: a number that Popen has closed meanwhile may be one of our lifeline now."""
+        return pipes_of_launches() - {_inode_of_pipe(fd) for fd in self.lifeline.fds}
+
+    def _live(self, theirs: Descriptor, pipes: Iterable[int], live: Callable[[Descriptor], NoReturn]) -> NoReturn:
+        """In the forked child: never come back to what the consumer was doing."""
+        try:
+            self.lifeline.close_others(theirs)
+            close_pipes(pipes)
+            os.environ.update(surroundings()["environment"])
+            live(theirs)
+        finally:
+            os._exit(1)
+
+
+def _warn_of_threads() -> None:
+    live = [*_computing()]
+    if live:
+        warnings.warn(
+            f"start_method='fork' after {' and '.join(live)} has computed: its threads do not survive the fork, and a "
+            f"worker that uses it hangs; use start_method='forkserver', or with ringfeed.torch "
+            f"multiprocessing_context='forkserver'",
+            RuntimeWarning,
+            stacklevel=callers_depth(),
+        )
+
+
+def _computing() -> Iterator[str]:
+    """Name the frameworks that have begun to compute: threads that only an import starts hold up nothing.
+
+    Torch is none of them: it computes in one thread in a worker.
+    """
+    if getattr(sys.modules.get("jax._src.xla_bridge"), "_backends", None):
+        yield "jax"
+    context = getattr(sys.modules.get("tensorflow.python.eager.context"), "_context", None)
+    if getattr(context, "_context_handle", None) is not None:
+        yield "tensorflow"
+
+
+def pipes_of_launches() -> set[int]:
+    """Return the inodes of the pipes that other threads' calls of Popen have made for themselves."""
+    deadline = time.monotonic() + OPENING_S
+    while True:
+        pipes: set[int] = set()
+        own = threading.get_ident()
+        frames = [frame for ident, frame in sys._current_frames().items() if ident != own]  # noqa: SLF001 - as above
+        are_made = [_add_pipes(frame, pipes) for frame in frames]
+        if all(are_made) or time.monotonic() > deadline:
+            return pipes
+        time.sleep(0.0005)
+
+
+def _add_pipes(frame: FrameType | None, pipes: set[int]) -> bool:
+    """Add what the Popen call in this stack has made; False where it is about to make more."""
+    while frame is not None:
+        if frame.f_code is _EXECUTE.__code__:
+            names = frame.f_locals
+            fds = [names[name] for name in ("errpipe_read", "errpipe_write") if name in names]
+            for theirs, ours in (("p2cread", "p2cwrite"), ("c2pread", "c2pwrite"), ("errread", "errwrite")):
+                if min(names[theirs], names[ours]) >= 0:  # both: subprocess.PIPE
+                    fds += names[theirs], names[ours]
+            pipes.update(filter(None, map(_inode_of_pipe, fds)))
+            return "errpipe_write" in names
+        if frame.f_code is _INIT.__code__:
+            return False
+        frame = frame.f_back
+    return True
+
+
+def _inode_of_pipe(fd: int) -> int | None:
+    with suppress(OSError):  # closed meanwhile
+        found = os.fstat(fd)
+        if stat.S_ISFIFO(found.st_mode):
+            return found.st_ino
+    return None
+
+
+def close_pipes(inodes: Iterable[int]) -> None:
+    """Close all descriptors of these pipes."""
+    wanted = {*inodes}
+    with suppress(FileNotFoundError):  # no /proc
+        for fd in map(int, os.listdir("/proc/self/fd") if wanted else ()):  # noqa: PTH208 - names are enough
+            if _inode_of_pipe(fd) in wanted:
+                os.close(fd)

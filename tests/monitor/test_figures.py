@@ -1,0 +1,151 @@
+"""What a timeline comes to, in numbers and in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ringfeed.monitor.figures import Figures, Share, figures_of, in_intervals, longest, thinned
+from ringfeed.monitor.timeline import AT_WORK, STALL, STATES, Timeline, timeline_of
+from ringfeed.monitor.words import Said, words_of
+
+GROUPS = [
+    {"ph": "M", "pid": kind, "name": "process_name", "args": {"name": f"ringfeed {name}"}}
+    for kind, name in enumerate(("consumer", "workers", "slots"), 1)
+]
+
+
+def timeline(*events: tuple[int, str, float, float], **details: float) -> Timeline:
+    """Return a timeline of events on lines of the file: the line, the name, begin and length in microseconds."""
+    tids = sorted({tid for tid, *_ in events})
+    names = {1: "consumer", 2: "worker", 3: "slot"}
+    lines = [
+        {
+            "ph": "M",
+            "pid": tid // 1000,
+            "tid": tid,
+            "name": "thread_name",
+            "args": {"name": f"{names[tid // 1000]} {tid % 1000}"},
+        }
+        for tid in tids
+    ]
+    drawn = [
+        {
+            "ph": "X",
+            "pid": tid // 1000,
+            "tid": tid,
+            "name": name,
+            "ts": ts,
+            "dur": dur,
+            "args": details if "tickets" in name else {},
+        }
+        for tid, name, ts, dur in events
+    ]
+    return timeline_of({"traceEvents": [*GROUPS, *lines, *drawn]})
+
+
+def test_figures() -> None:
+    """Shares are of the whole trace; tickets that are drawn as one count what they took, and are no longest ticket."""
+    found = timeline(
+        (1000, "stall", 0, 3e6),
+        (1000, "step 0", 3e6, 5e6),
+        (1000, "stall", 8e6, 2e6),
+        (2000, "dataset[4]", 1e6, 2e6),
+        (2001, "9 tickets", 0, 8e6),
+        (3000, "filling 0", 0, 3e6),
+        busy_us=4e6,
+    )
+    assert figures_of(found) == Figures(
+        10.0, 3.0, 1, 5.0, (Share("worker 0", 0.2, 1, 2.0), Share("worker 1", 0.4, 1, 4.0))
+    )
+    assert figures_of(found).waited == 0.5
+    assert figures_of(found).busy == pytest.approx(0.3)
+    assert found.began_s[longest(found, STALL, 8)].tolist() == [0.0, 8.0]
+    assert found.what[longest(found, AT_WORK, 8)].tolist() == ["dataset[4]"]
+    assert found.batch[found.what == "filling 0"].tolist() == [0]
+
+
+def test_time_by_intervals() -> None:
+    """Each interval has the mean of how many spans cover it, as a count of its instants has."""
+    random = np.random.default_rng(0)
+    began_s = random.uniform(0, 10, 200)
+    ended_s = began_s + random.exponential(0.5, 200)
+    edges_s = np.linspace(0, 10, 21)
+    instants = np.linspace(0, 10, 200_000, endpoint=False) + 2.5e-5
+    covered = sum((begin <= instants) & (instants < end) for begin, end in zip(began_s, ended_s, strict=True))
+    expected = np.asarray(covered).reshape(20, -1).mean(1)
+    assert in_intervals(began_s, ended_s, edges_s) == pytest.approx(expected, abs=0.02)
+
+
+def test_what_is_drawn_together() -> None:
+    """Many short events become few; each line keeps its time in each state, and what is long stays as it is."""
+    random = np.random.default_rng(0)
+    events: list[tuple[int, str, float, float]] = []
+    for tid, state in ((1000, "stall"), (2000, "dataset[1]"), (3000, "ready 3")):
+        at = 0.0
+        for length in random.exponential(100.0, 4000):
+            events.append((tid, state, at, length))
+            at += 1.1 * length
+    events.append((2000, "dataset[7]", 1e6, 5e6))
+    found = timeline(*events)
+    drawn, least_s = thinned(found, 1000)
+    assert 3 < len(drawn) <= 1000
+    assert least_s > 0
+    for line in range(3):
+        for state in range(len(STATES)):
+            own, kept = ((one.line == line) & (one.state == state) for one in (found, drawn))
+            assert drawn.lasted_s[kept].sum() == pytest.approx(found.lasted_s[own].sum())
+    assert drawn.lasted_s[drawn.what == "dataset[7]"].tolist() == [5.0]
+    assert (np.diff(drawn.began_s) >= 0).all()
+    assert any(" x at work" in name for name in drawn.what)
+    assert thinned(found, len(found)) == (found, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "heading", "lines"),
+    [
+        (
+            "compute-bound: training waited 0.1% of the time; workers are 40% busy: 1 worker would do",
+            "Batches wait for training: the model is the limit",
+            (Said("training waited 0.1% of the time"), Said("workers are 40% busy", "1 worker would do")),
+        ),
+        (
+            "input-bound: training waited 9% of the time; auto: 2 workers: more gave nothing",
+            "Training waits for its batches",
+            (Said("training waited 9% of the time"), Said("auto: 2 workers: more gave nothing")),
+        ),
+        (
+            "in this process: 90% of the time went into filling batches, 1.0 ms a sample; workers= would do it beside",
+            "Batches are filled in the training process itself",
+            (
+                Said("90% of the time went into filling batches, 1.0 ms a sample"),
+                Said("workers= would do it beside"),
+            ),
+        ),
+        (
+            "too early to say: 3 batches in 0.1 s",
+            "Too short to say what limits it",
+            (Said("3 batches in 0.1 s"),),
+        ),
+        (
+            "no batch in 9.0 s: workers import tensorflow",
+            "No batch came",
+            (Said("no batch in 9.0 s: workers import tensorflow"),),
+        ),
+    ],
+)
+def test_words(verdict: str, heading: str, lines: Any) -> None:
+    """Each kind of verdict has a heading, and what to change stands apart from what was seen."""
+    words = words_of(verdict, Figures(1.0, None, 0, 0.0, ()))
+    assert words.heading == heading
+    assert words.lines == lines
+
+
+def test_no_words() -> None:
+    """Without a verdict the figures speak; without an event there is nothing to say but how to trace."""
+    found = words_of("", Figures(2.0, 0.5, 3, 1.0, ()))
+    assert found[:2] == ("The trace does not say what limits the run", (Said("training waited 50% of the time"),))
+    found = words_of("", Figures(0.0, None, 0, 0.0, ()))
+    assert found.heading == "Nothing ran while the trace was made"

@@ -1,0 +1,76 @@
+"""How much there is to read, and how much of it a default loader and a worker import. These numbers may only fall.
+
+A later feature names its own budget of tokens where it is asked for, and a default loader imports none of it.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import tokenize
+from pathlib import Path
+
+import pytest
+
+from watching import run_script
+
+pytestmark = pytest.mark.once
+SRC = Path(__file__).parents[2] / "src"
+SUFFIXES = (".py", ".pyx", ".pxd", ".pxi")
+LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+TOKENS, MODULES = 299_000, 340
+IMPORTED = {"consumer": (120, 101_000), "worker": (45, 36_000)}
+
+DEFAULT = """
+import json, sys
+import numpy as np
+import ringfeed
+
+def mine():
+    return sorted(name for name in sys.modules if name.split(".")[0] == "ringfeed")
+
+class Modules:
+    def __len__(self):
+        return 8
+    def __getitem__(self, index):
+        return np.frombuffer(json.dumps(mine()).encode().ljust(8000), np.uint8)
+
+with ringfeed.Loader(Modules(), batch_size=4, workers=2) as loader:
+    worker = json.loads(bytes(next(iter(loader))[0]))
+    print(json.dumps({"consumer": mine(), "worker": worker}))
+"""
+
+
+def tokens(path: Path) -> int:
+    """What of a file is to be read, without comments, docstrings and layout."""
+    count, begins = 0, True
+    for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
+        if token.type in LAYOUT:
+            begins = begins or token.type == tokenize.NEWLINE
+        else:
+            count += not (begins and token.type == tokenize.STRING)
+            begins = False
+    return count
+
+
+def of_module(name: str) -> Path:
+    """The file of a module."""
+    place = SRC / name.replace(".", "/")
+    files = [place / "__init__.py", *(place.with_suffix(suffix) for suffix in SUFFIXES)]
+    return next(path for path in files if path.exists())
+
+
+def test_what_there_is_to_read() -> None:
+    """All of the source."""
+    files = [path for path in SRC.rglob("*.p*") if path.suffix in SUFFIXES]
+    assert len(files) <= MODULES
+    assert sum(map(tokens, files)) <= TOKENS
+
+
+def test_what_a_default_loader_imports() -> None:
+    """Samples of a plain dataset by two worker processes: in the consumer, and in a worker."""
+    out, _, _ = run_script(DEFAULT)
+    for where, names in json.loads(out).items():
+        modules, most = IMPORTED[where]
+        assert len(names) <= modules, where
+        assert sum(tokens(of_module(name)) for name in names) <= most, where
