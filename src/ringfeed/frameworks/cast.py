@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from ringfeed.spec.array import AnyArray, Leaf
-    from ringfeed.spec.form import Form
+    from ringfeed.spec.form_kinds import Form
 
     CastTree: TypeAlias = "str | Cast | Mapping[Any, Any] | Sequence[Any] | None"
     """A dtype's name or a Cast, for every uint8 leaf; or the sample's structure of these and of None."""

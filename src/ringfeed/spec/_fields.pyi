@@ -5,7 +5,7 @@ import numpy as np
 from typing_extensions import Self, disjoint_base
 
 from ringfeed.ring._ring import Lease
-from ringfeed.spec.form import Form
+from ringfeed.spec.form_kinds import Form
 from ringfeed.spec.spec import Spec
 
 _Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]

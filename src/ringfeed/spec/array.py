@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ringfeed.spec.conversion import Cast
-    from ringfeed.spec.form import Form
+    from ringfeed.spec.form_kinds import Form
 
 MAX_BYTES = 2**62  # of one leaf, so that a signed 64-bit integer counts them with room to spare
 MAX_AXES = 32  # as many as the writer of slots describes

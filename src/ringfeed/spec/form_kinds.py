@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from ringfeed.spec._formed_fields import Differing
     from ringfeed.spec._formed_writer import DifferingWriter
     from ringfeed.spec.array import AnyArray, AnyDtype, Leaf
-    from ringfeed.spec.form import Form as AnyForm
     from ringfeed.spec.spec import Spec
 
 
@@ -99,7 +98,7 @@ def sample_of(name: str, array: AnyArray) -> Any:
     return array.data if name == "bytes" else array
 
 
-def parted(form: AnyForm, padded: Padded | Masked) -> list[AnyArray]:
+def parted(form: Form, padded: Padded | Masked) -> list[AnyArray]:
     """Return the samples of padded values, as views, by what is beside them."""
     beside = np.asarray(padded[1])
     if isinstance(padded, Masked):

@@ -16,7 +16,7 @@ from ringfeed.spec.values import from_array
 if TYPE_CHECKING:
     from ringfeed.errors import SpecError
     from ringfeed.spec.array import AnyArray, Leaf
-    from ringfeed.spec.form import Form
+    from ringfeed.spec.form_kinds import Form
 
 
 def fitting(leaf: Leaf, value: Any, where: str) -> AnyArray:
