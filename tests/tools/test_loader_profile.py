@@ -19,13 +19,24 @@ import numpy as np
 import pytest
 
 import ringfeed
-from ringfeed.tools.deadline import Backstop, TimeUpError, limited
-from ringfeed.tools.loaders import limits_of, profile_loader
+from ringfeed.tools.loaders import Subject, limits_of, profile_loader, profile_subject
 from ringfeed.tools.main import main
 from ringfeed.tools.profile_report import LoaderProfile, Stages
-from ringfeed.tools.reading import Candidate, Limits, Reading, in_a_line, read, size_of
-from ringfeed.tools.subject import Subject, profile_subject
-from ringfeed.tools.usage import Memory, cpu_s, descendants, memory, others_running
+from ringfeed.tools.reading import (
+    Candidate,
+    Limits,
+    Memory,
+    Reading,
+    TimeUpError,
+    busy,
+    children,
+    cpu_s,
+    in_a_line,
+    limited,
+    memory,
+    read,
+    size_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -108,9 +119,9 @@ def test_where_it_cannot_be_read() -> None:
 
 def test_a_busy_machine() -> None:
     """Times on it are not trusted, and waiting for a CPU is not taken for waiting for data."""
-    told = words(load=1.5, cpus=2, stages=Stages(8, 0.4, 0.1))
+    told = words(load=0.75, stages=Stages(8, 0.4, 0.1))
     assert told[:2] == [
-        "the machine is busy (1.5 threads on 2 CPUs): trust the CPU times more than the others",
+        "the machine is busy (75% of its CPUs are at something else): trust the CPU times more than the others",
         "a batch takes 50.0 ms in one process: dataset[i] 100%",
     ]
     assert not any("waits" in line for line in told)
@@ -162,6 +173,23 @@ def test_too_few_batches() -> None:
 # ---- readings ----
 
 
+class Read(Candidate):
+    """A loader of any function, which notes that it was ended."""
+
+    def __init__(
+        self, label: str, begin: Callable[[], Iterator[Any]], ended: Callable[[], object], **known: Any
+    ) -> None:
+        super().__init__(label, **known)
+        self.begin = begin  # type: ignore[method-assign]
+        self.ended = ended
+
+    def begin(self) -> Iterator[Any]:
+        raise NotImplementedError
+
+    def end(self) -> None:
+        self.ended()
+
+
 class Made(Subject):
     """A loader of any function."""
 
@@ -175,8 +203,8 @@ class Made(Subject):
 
     def candidates(self) -> list[Candidate]:
         return [
-            Candidate("own", self.begin, partial(self.ended.append, "own")),
-            Candidate("other", self.other, partial(self.ended.append, "other"), change="another line"),
+            Read("own", self.begin, partial(self.ended.append, "own")),
+            Read("other", self.other, partial(self.ended.append, "other"), change="another line"),
         ]
 
     @contextmanager
@@ -292,13 +320,13 @@ def test_few_samples() -> None:
 
 def test_rows_that_are_known_are_not_counted() -> None:
     """The size of a batch, up to the samples that there are."""
-    reading, error = read(Candidate("own", partial(batches, 3), lambda: None, rows=5, most=13), SOON)
+    reading, error = read(Read("own", partial(batches, 3), lambda: None, rows=5, most=13), SOON)
     assert (reading.samples, error) == (13, None)
 
 
 def test_a_loader_that_cannot_be_ended() -> None:
     """Its end may fail."""
-    reading, _ = read(Candidate("own", partial(batches, 3), partial(next, iter(()))), SOON)
+    reading, _ = read(Read("own", partial(batches, 3), partial(next, iter(()))), SOON)
     assert reading.batches == 3
 
 
@@ -359,11 +387,10 @@ def test_a_program_with_a_timer_of_its_own() -> None:
 def test_what_does_not_see_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """A body that goes on after its time is told of, also in another thread than the main one."""
     stuck = threading.Event()
-    monkeypatch.setattr("ringfeed.tools.deadline.GRACE_S", 0.0)
-    monkeypatch.setattr(Backstop, "call", lambda _seconds: stuck.set())
+    monkeypatch.setattr("ringfeed.tools.reading.GRACE_S", 0.0)
 
     def body() -> None:
-        with limited(0.01):
+        with limited(0.01, lambda _seconds: stuck.set()):
             assert stuck.wait(60)
 
     thread = threading.Thread(target=body)
@@ -374,13 +401,13 @@ def test_what_does_not_see_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_processes_and_what_they_use() -> None:
     """One that runs is seen with its memory; what it has used is known after its end, too."""
-    others, before_s = descendants(), cpu_s(())
+    others, before_s = children(), cpu_s(())
     code = "sum(range(3_000_000)); print(flush=True); input()"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        (pid,) = found = descendants() - others
-        assert pid == process.pid
+        (own,) = found = children() - others
+        assert own.pid == process.pid
         private, shared = memory(found)
         assert private > 10**6
         assert shared >= 0
@@ -391,7 +418,7 @@ def test_processes_and_what_they_use() -> None:
 
 
 def test_what_else_runs() -> None:
-    """Threads that compute are counted, and this one is not."""
+    """What computes is seen."""
     over = threading.Event()
 
     def compute() -> None:
@@ -401,7 +428,7 @@ def test_what_else_runs() -> None:
     thread = threading.Thread(target=compute)
     thread.start()
     try:
-        assert others_running() > 0
+        assert 0 < busy() <= 1
     finally:
         over.set()
         thread.join()

@@ -328,13 +328,18 @@ _said: dict[tuple[int, str], weakref.ref[Any]] = {}
 _saying = threading.Lock()
 
 
-def say_fed(feed: DatasetFeed) -> None:
-    """Say which workers feed a dataset, and in how much memory."""
+def how_fed(feed: DatasetFeed) -> tuple[str, str]:
+    """Return which workers feed a dataset, and in how much memory."""
     plan = feed.loader.plan
     kinds = ("process", "processes") if feed.has_processes else ("thread", "threads")
     workers = f"{plan.workers} worker {kinds[plan.workers != 1]}" if plan.workers else "no workers"
     memory = f", {show_bytes(plan.total)} of shared memory"  # to the byte it differs from pass to pass
-    _say(feed.dataset, f"runs over ringfeed: {workers}, {plan.slots} slots", memory)
+    return f"runs over ringfeed: {workers}, {plan.slots} slots", memory
+
+
+def say_fed(feed: DatasetFeed) -> None:
+    """Say so."""
+    _say(feed.dataset, *how_fed(feed))
 
 
 def say_left(dataset: Any, why: Exception) -> None:

@@ -3,7 +3,7 @@
     main ──▶ plan_table                    bytes of many settings, before there is a loader
          ──▶ profile                       where the time of a sample goes, before there are workers
          ──▶ loaders, script               a torch DataLoader or a Keras PyDataset as it is, beside ringfeed:
-                subject, torch_subject, keras_subject ──▶ reading, usage, deadline ──▶ profile_report
+                torch_subject, keras_subject ──▶ reading ──▶ profile_report
          ──▶ top ──▶ discover, render      a running loader of another process, live; drawn by the package rich
 
 Like `keras` and `torch` it makes Loaders of its own.

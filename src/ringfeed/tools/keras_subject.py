@@ -10,21 +10,22 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
-from ringfeed._units import show_bytes
 from ringfeed.datasets.batches import batches_in
 from ringfeed.datasets.peekable import fresh
-from ringfeed.keras.fallback import OWN, RingAdapter
+from ringfeed.keras.fallback import OWN, RingAdapter, how_fed
 from ringfeed.keras.feeding import feed
 from ringfeed.keras.pydataset import draws_kept
 from ringfeed.system.machine import usable_cpus
+from ringfeed.tools.loaders import Subject
+from ringfeed.tools.profile import Timer
 from ringfeed.tools.profile_report import Stages
 from ringfeed.tools.reading import Candidate
-from ringfeed.tools.subject import Subject, Timer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 INSTALL = "ringfeed.keras.install()   # once, before fit"
+MOST_STAGED = 64  # batches, of a dataset without a length
 
 
 class KerasSubject(Subject):
@@ -42,14 +43,15 @@ class KerasSubject(Subject):
     def candidates(self) -> list[Candidate]:
         """Return Keras' own way, `install` with the same workers, and `feed` with other ones where that may help."""
         dataset, own, count = self.dataset, self.dataset.workers, usable_cpus()
-        found = [
-            _Read("keras", partial(OWN, dataset, shuffle=self.shuffle), own).candidate(""),
-            _Read("install()", partial(_Adapter, dataset, shuffle=self.shuffle), own).candidate(INSTALL),
+        found: list[Candidate] = [
+            _Read("keras", partial(OWN, dataset, shuffle=self.shuffle), own),
+            _Read("install()", partial(_Adapter, dataset, shuffle=self.shuffle), own, INSTALL),
         ]
         if not self._has_processes or own < count:
+            settings = f"workers={count}, shuffle={self._feeds_shuffled}"
             fed = partial(feed, dataset, workers=count, shuffle=self._feeds_shuffled)
-            change = f"model.fit(ringfeed.keras.feed(dataset, workers={count}, shuffle={self._feeds_shuffled}))"
-            found.append(_Read(f"feed(workers={count})", fed, count).candidate(change))
+            change = f"model.fit(ringfeed.keras.feed(dataset, {settings}))"
+            found.append(_Read(f"feed(workers={count})", fed, count, change))
         return found
 
     @property
@@ -64,15 +66,19 @@ class KerasSubject(Subject):
 
     def stages(self) -> Iterator[Stages]:
         """Make batches in this process, and where Keras has processes, pickle them as its queue does."""
-        numbers = [*range(64 if self._count is None else self._count)]
+        numbers = [*range(MOST_STAGED if self._count is None else self._count)]
         if self._feeds_shuffled:
             random.shuffle(numbers)
         for number in numbers:
             read, send = Timer(), Timer()
-            batch = read(partial(self.dataset.__getitem__, number))
+            batch = read(self.dataset.__getitem__, number)
             if self._has_processes:
-                send(lambda batch=batch: pickle.loads(pickle.dumps(batch)))  # type: ignore[misc]  # noqa: S301
-            yield Stages(1, read.wall_s, read.cpu_s, 0.0, send.wall_s)
+                send(_through_a_queue, batch)
+            yield Stages(1, read.wall_s, read.cpu_s + read.queued_s, 0.0, send.wall_s)
+
+
+def _through_a_queue(batch: Any) -> Any:
+    return pickle.loads(pickle.dumps(batch))  # noqa: S301 - of this process
 
 
 class _Adapter(RingAdapter):
@@ -85,24 +91,13 @@ class _Adapter(RingAdapter):
         super()._fall_back(why)
 
 
-class _Read:
+class _Read(Candidate):
     """Reads a dataset by one of Keras' adapters, in the form that the backend's ``fit`` takes."""
 
-    def __init__(self, label: str, make: partial[Any], workers: int) -> None:
-        self._label = label
-        self._workers = workers
+    def __init__(self, label: str, make: Callable[[], Any], workers: int, change: str = "") -> None:
+        super().__init__(label, change, max(workers, 1))
         self._make = make
         self._adapter: Any = None
-
-    def candidate(self, change: str) -> Candidate:
-        """Return it as a candidate."""
-        lead = max(self._workers, 1)
-        return Candidate(
-            self._label, self.begin, self.end, notes=self.notes, fell_back=self._fell_back, lead=lead, change=change
-        )
-
-    def _fell_back(self) -> bool:
-        return bool(getattr(self._adapter, "left", ""))
 
     def begin(self) -> Iterator[Any]:
         """Begin a pass."""
@@ -124,14 +119,11 @@ class _Read:
 
     def notes(self) -> list[str]:
         """Say how the dataset runs, or why it is left to Keras."""
-        if left := getattr(self._adapter, "left", ""):
-            return [f"is left to Keras: {left}"]
+        if self.fell_back():
+            return [f"is left to Keras: {self._adapter.left}"]
         ring = getattr(self._adapter, "dataset_feed", None)
-        return [] if ring is None else [_how(ring)]
+        return [] if ring is None else ["".join(how_fed(ring))]
 
-
-def _how(ring: Any) -> str:
-    plan = ring.loader.plan
-    kinds = ("process", "processes") if ring.has_processes else ("thread", "threads")
-    workers = f"{plan.workers} worker {kinds[plan.workers != 1]}" if plan.workers else "no workers"
-    return f"runs over ringfeed: {workers}, {plan.slots} slots, {show_bytes(plan.total)} of shared memory"
+    def fell_back(self) -> bool:
+        """Whether Keras makes the batches in ringfeed's place."""
+        return bool(getattr(self._adapter, "left", ""))

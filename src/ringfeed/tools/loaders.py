@@ -2,23 +2,47 @@
 
 from __future__ import annotations
 
+import logging
+from abc import ABC, abstractmethod
+from contextlib import ExitStack
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from ringfeed._checks import check_count, check_seconds
 from ringfeed._classes import class_names
-from ringfeed.tools.reading import Limits
-from ringfeed.tools.subject import profile_subject
+from ringfeed._progress import tell
+from ringfeed.errors import RingfeedError
+from ringfeed.tools.profile_report import LoaderProfile, Stages
+from ringfeed.tools.reading import Limits, TimeUpError, busy, in_a_line, limited, read
 
 if TYPE_CHECKING:
-    from ringfeed.tools.profile_report import LoaderProfile
-    from ringfeed.tools.subject import Subject
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
-TORCH, KERAS = "torch.DataLoader", "keras.PyDataset"
+    from ringfeed.tools.reading import Candidate, Reading
+
+STAGED = 8  # batches that are made step by step
 
 
-def is_loader(obj: object) -> bool:
-    """Whether it is a DataLoader or a PyDataset; no framework is imported for that."""
-    return not class_names(obj).isdisjoint((TORCH, KERAS))
+class Subject(ABC):
+    """A loader as it is, and what may stand in its place."""
+
+    name: str
+    """What it is, in words."""
+    reader: str = "dataset[i]"
+    """What makes a sample, or a batch."""
+
+    @abstractmethod
+    def candidates(self) -> list[Candidate]:
+        """Return the loader as it is, and what is to be read beside it."""
+
+    @abstractmethod
+    def untouched(self) -> AbstractContextManager[object]:
+        """Undo what reading does to the program: random numbers, the dataset, the loader."""
+
+    @abstractmethod
+    def stages(self) -> Iterator[Stages]:
+        """Make batches here, one after another, and yield what each step took."""
 
 
 def profile_loader(loader: Any, *, samples: int = 300, seconds: float = 10.0, shuffle: bool = True) -> LoaderProfile:
@@ -50,11 +74,11 @@ def limits_of(samples: int, seconds: float) -> Limits:
 def subject_of(loader: Any, *, shuffle: bool = True) -> Subject:
     """Return what profiles it; TypeError for another object."""
     names = class_names(loader)
-    if TORCH in names:
+    if "torch.DataLoader" in names:
         from ringfeed.tools.torch_subject import TorchSubject  # noqa: PLC0415 - imports torch, as the loader has
 
         return TorchSubject(loader)
-    if KERAS in names:
+    if "keras.PyDataset" in names:
         from ringfeed.tools.keras_subject import KerasSubject  # noqa: PLC0415 - imports keras, as the dataset has
 
         return KerasSubject(loader, shuffle=shuffle)
@@ -63,3 +87,56 @@ def subject_of(loader: Any, *, shuffle: bool = True) -> Subject:
         f"`ringfeed profile module:dataset`"
     )
     raise TypeError(message)
+
+
+def profile_subject(subject: Subject, limits: Limits) -> LoaderProfile:
+    """Read a loader, and what may stand in its place, for some hundred samples each.
+
+    The loader itself is read twice: the first time fills the caches of the system, from which all others read.
+
+    RingfeedError where the loader gives no batch: it raises, hangs, or is empty.
+    """
+    load = busy()
+    logger, nowhere = logging.getLogger("ringfeed"), logging.NullHandler()
+    with ExitStack() as stack:
+        # The report says what ringfeed logs; only handlers of the program's own have the lines as well.
+        logger.addHandler(nowhere)
+        stack.callback(logger.removeHandler, nowhere)
+        own, *others = subject.candidates()
+        readings = []
+        for number, each in enumerate([own, own, *others]):
+            note = "" if number else " for the caches"
+            tell(f"reading {number + 1} of {len(others) + 2}: {each.label}{note}")
+            readings.append(_read(subject, each, limits, is_own=each is own))
+        tell("the steps of a batch")
+        stages, why = _staged(subject, limits)
+    return LoaderProfile(subject.name, subject.reader, tuple(readings[1:]), readings[0], stages, why, load)
+
+
+def _read(subject: Subject, candidate: Candidate, limits: Limits, *, is_own: bool) -> Reading:
+    with subject.untouched():
+        reading, error = read(candidate, limits)
+    if not is_own or (reading.batches and error is None):
+        return reading
+    if error is None and not reading.failure:
+        raise RingfeedError(f"the {subject.name} is empty: there is no batch to read")
+    after = f" after {reading.batches} batches" if reading.batches else ""
+    raise RingfeedError(
+        f"the {subject.name} fails as it is{after}, so there is nothing to compare with: {reading.failure}"
+    ) from error
+
+
+def _staged(subject: Subject, limits: Limits) -> tuple[Stages | None, str]:
+    """Return what the steps of a batch took, and why that is not known."""
+    found: list[Stages] = []
+    try:
+        with subject.untouched(), limited(limits.seconds, limits.stuck):
+            for stages in islice(subject.stages(), STAGED):
+                found.append(stages)  # noqa: PERF402 - those that came before the time is up count
+    except TimeUpError:
+        pass
+    except Exception as error:  # noqa: BLE001 - of the user's code, in this process
+        return None, in_a_line(error)
+    # The first batch imports and warms: it counts only where there is no other.
+    counted = found[1:] or found
+    return (Stages(*map(sum, zip(*counted, strict=True))) if counted else None), ""

@@ -19,6 +19,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from ringfeed import __version__
+from ringfeed._classes import class_names
 from ringfeed._progress import showing, tell
 from ringfeed.errors import RingfeedError
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 FAILED = 2  # the exit status of argparse's own refusals
+LOADERS = {"torch.DataLoader", "keras.PyDataset"}
 PLACE = "module:name or script.py:name"
 ONE_DATASET = "--json says what a sample costs: give module:name of a dataset, no loader and no --script"
 LEAST_S, MOST_S = 0.05, 3600.0  # between two looks
@@ -125,21 +127,23 @@ def _add_profile(parser: argparse.ArgumentParser) -> None:
 
 
 def _profile(chosen: argparse.Namespace) -> None:
-    from ringfeed.tools.loaders import is_loader, limits_of, profile_loader  # noqa: PLC0415 - see _plan()
-    from ringfeed.tools.place import load  # noqa: PLC0415
+    from ringfeed.tools.place import load  # noqa: PLC0415 - see _plan()
 
     if (chosen.dataset is None) == (not chosen.script):
         raise ValueError("give either module:name of a dataset or a loader, or --script FILE")
     if chosen.json and chosen.script:
         raise ValueError(ONE_DATASET)
     if chosen.script:
+        from ringfeed.tools.loaders import limits_of  # noqa: PLC0415
         from ringfeed.tools.script import profile_script  # noqa: PLC0415
 
         limits = limits_of(chosen.samples, chosen.seconds)
         profile_script(chosen.script, limits, number=chosen.loader, goes_on=chosen.go_on)
-    elif is_loader(dataset := load(chosen.dataset)):
+    elif LOADERS & class_names(dataset := load(chosen.dataset)):
         if chosen.json:
             raise ValueError(ONE_DATASET)
+        from ringfeed.tools.loaders import profile_loader  # noqa: PLC0415
+
         with showing():  # workers are forked: no thread beside
             found = profile_loader(dataset, **_options(chosen, "samples", "seconds"))
         _say(found)

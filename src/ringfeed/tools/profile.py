@@ -5,6 +5,7 @@ from __future__ import annotations
 import cProfile
 import pstats
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -21,7 +22,6 @@ from ringfeed.loader import Loader
 from ringfeed.orders.sampler import check_seed
 from ringfeed.ring.segment import MIN_SLOTS
 from ringfeed.system.machine import usable_cpus
-from ringfeed.tools.usage import queued_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,6 +33,30 @@ FUNCTIONS_SHOWN = 8
 LEAST_SHARE = 0.01  # of the time, for a function to be shown
 WAITING = 0.2  # of the time off the processor, from which threads are worth a thought
 WIDTH = 60  # of a function's place, in characters
+
+
+class Timer:
+    """Adds up the seconds of calls, those of them on a processor, and those in its queue."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self.wall_s = self.cpu_s = self.queued_s = 0.0
+
+    def __call__(self, call: Callable[..., Any], *arguments: object) -> Any:
+        """Call it, and take the time."""
+        queued_s, began_s, began_cpu_s = _queued_s(), time.perf_counter(), time.thread_time()
+        made = call(*arguments)
+        self.cpu_s += time.thread_time() - began_cpu_s
+        self.wall_s += time.perf_counter() - began_s
+        self.queued_s += _queued_s() - queued_s
+        return made
+
+
+def _queued_s() -> float:
+    """Return the seconds for which this thread was ready to run and had no processor; 0.0 where no kernel counts."""
+    with suppress(OSError, IndexError):
+        return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+    return 0.0
 
 
 @dataclass(frozen=True)
@@ -177,11 +201,8 @@ class _Watched:
     def __getitem__(self, index: int) -> Any:
         if self.profiler is not None:
             return self.profiler.runcall(self._get, index)
-        before_s = queued_s()
-        began, began_cpu = time.perf_counter(), time.thread_time()
-        sample = self._get(index)
-        cpu_s, read_s = time.thread_time() - began_cpu, time.perf_counter() - began
-        self._read.append(Timed(index, read_s, cpu_s, 0.0, queued_s() - before_s))
+        sample = (timer := Timer())(self._get, index)
+        self._read.append(Timed(index, timer.wall_s, timer.cpu_s, 0.0, timer.queued_s))
         return sample
 
     def read(self, loader: Loader, most: int, seconds: float) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ringfeed._units import show_bytes, show_s
 
@@ -16,13 +16,12 @@ if TYPE_CHECKING:
 SAME = 0.1  # of a time or a rate, from which there is a difference
 MUCH = 0.5  # of a batch's time
 WAITING = 0.3  # of the time off the processor
-DISTURBED = 0.5  # of the CPUs are at something else
+DISTURBED = 0.5  # of the CPUs that are at something else
 LATER_S = 1.0  # for a first batch, from which it is worth a word
 COLD = 1.5  # times a reading from caches
 
 
-@dataclass(frozen=True)
-class Stages:
+class Stages(NamedTuple):
     """What the steps of some batches took in this process, one after another, in seconds.
 
     read_s: in the dataset, of which read_cpu_s on a processor or in its queue. collate_s: to make a batch of samples.
@@ -35,16 +34,6 @@ class Stages:
     collate_s: float = 0.0
     send_s: float = 0.0
 
-    def __add__(self, other: Stages) -> Stages:
-        """Return both together."""
-        return Stages(
-            self.batches + other.batches,
-            self.read_s + other.read_s,
-            self.read_cpu_s + other.read_cpu_s,
-            self.collate_s + other.collate_s,
-            self.send_s + other.send_s,
-        )
-
     @property
     def total_s(self) -> float:
         """All steps of all batches."""
@@ -56,7 +45,7 @@ class LoaderProfile:
     """A loader beside what may stand in its place; ``str()`` is the report.
 
     readings: of the loader as it is, and of the others. cold: the first reading of the loader. stages: the steps of a
-    batch; None where ``why`` says. load: threads that wanted one of the ``cpus`` before it all began.
+    batch; None where ``why`` says. load: which share of the CPUs was at work before it all began.
     """
 
     name: str
@@ -66,7 +55,6 @@ class LoaderProfile:
     stages: Stages | None = None
     why: str = ""
     load: float = 0.0
-    cpus: int = 1
 
     @property
     def own(self) -> Reading:
@@ -113,12 +101,12 @@ class LoaderProfile:
 
     @property
     def _is_disturbed(self) -> bool:
-        return self.load > DISTURBED * self.cpus
+        return self.load > DISTURBED
 
     def _where(self) -> Iterator[str]:
         if self._is_disturbed:
-            cpus = _many(self.cpus, "CPU", "CPUs")
-            yield f"the machine is busy ({self.load:.1f} threads on {cpus}): trust the CPU times more than the others"
+            busy = f"{self.load:.0%} of its CPUs are at something else"
+            yield f"the machine is busy ({busy}): trust the CPU times more than the others"
         stages = self.stages
         if stages is None or not stages.total_s:
             yield f"where the time of a batch goes is not known: {self.why or 'no batch was made here in time'}"

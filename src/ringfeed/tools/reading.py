@@ -1,63 +1,95 @@
-"""One reading of a loader: some hundred samples, batch by batch, as fast as they come."""
+"""One reading of a loader: some hundred samples, batch by batch, as fast as they come, and what that has used."""
 
 from __future__ import annotations
 
 import gc
 import math
+import os
+import signal
+import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ringfeed.tools.deadline import TimeUpError, limited
-from ringfeed.tools.usage import Memory, cpu_s, descendants, memory
+import numpy as np
+
+try:
+    import psutil
+except ModuleNotFoundError as error:
+    message = "what a loader uses is read by the package psutil, which is missing: pip install 'ringfeed[top]'"
+    raise ModuleNotFoundError(message, name="psutil") from error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
 
 START_S = 60.0  # for the first batch, and the start of workers before it
 END_S = 15.0  # for a loader to end its workers
 LEAST_BATCHES = 16  # of a reading, where there is time
 LEAST_S = 1.0  # the same
 LEAST_RATE = 3  # batches, from which a rate is told
-MOST_LOOKED_AT = 10_000  # objects of a batch
-NOTHING = Memory()
+MOST_LOOKED_AT = 10_000  # leaves of a batch
+AGAIN_S = 1.0  # between two alarms, where code has swallowed the first
+GRACE_S = 5.0  # after the time, for code to see the error
+LOOK_S = 0.1  # at how busy the machine is
 
 
 class Limits(NamedTuple):
-    """What a reading ends at: so many samples, and LEAST_BATCHES, or so many seconds from the first batch on."""
+    """A reading ends after so many samples and LEAST_BATCHES, or so many seconds after the first batch.
+
+    stuck: called by a thread with the seconds where a step goes on GRACE_S after its time: C code waits for ever.
+    """
 
     samples: int = 300
     seconds: float = 10.0
+    stuck: Callable[[float], object] | None = None
 
 
-def _nothing() -> tuple[str, ...]:
-    return ()
+class Memory(NamedTuple):
+    """Bytes of some processes: their own, and their parts of pages that other processes have, too."""
+
+    private: int = 0
+    shared: int = 0
 
 
-@dataclass(frozen=True)
-class Candidate:
+NOTHING = Memory()
+
+
+@dataclass
+class Candidate(ABC):
     """A loader to be read.
 
-    begin: begins an epoch. end: ends what the loader keeps. notes: what is to be said of it, asked before ``end``, and
-    fell_back: whether it has left the batches to the framework.
     lead: batches that come together at the start, one of each worker. rows: the samples of a batch, and most: of an
     epoch, where that is known. change: the line that a script has to change for it.
     """
 
     label: str
-    begin: Callable[[], Iterator[Any]]
-    end: Callable[[], object]
-    notes: Callable[[], Sequence[str]] = _nothing
-    fell_back: Callable[[], bool] = bool
+    change: str = ""
     lead: int = 1
     rows: int | None = None
     most: int | None = None
-    change: str = ""
+
+    @abstractmethod
+    def begin(self) -> Iterator[Any]:
+        """Begin an epoch."""
+
+    @abstractmethod
+    def end(self) -> None:
+        """End the workers, and whatever else the loader keeps."""
+
+    def notes(self) -> list[str]:
+        """Say how the loader runs; asked before `end`."""
+        return []
+
+    def fell_back(self) -> bool:
+        """Whether the framework makes the batches in ringfeed's place."""
+        return False
 
 
-@dataclass(frozen=True)
+@dataclass
 class Reading:
     """What a loader took; times in seconds, memory in bytes.
 
@@ -93,129 +125,91 @@ class Reading:
         return self.samples / self.batches / self.batch_s if self.batches else math.nan
 
 
-class _Mark(NamedTuple):
-    """What had been used when a number of batches had come."""
-
-    batches: int
-    at_s: float
-    own_cpu_s: float
-    worker_cpu_s: float
-
-
 class _Reader:
-    """Reads a loader, and notes what it has used."""
+    """Reads a loader into a `Reading`."""
 
-    def __init__(self, limits: Limits, candidate: Candidate) -> None:
-        self.limits = limits
-        self.candidate = candidate
-        self.lead = candidate.lead
-        self.batches = self.samples = self.size = self.workers = 0
-        self.began_s = self.first_s = self.at_s = self.own_cpu_s = math.nan
-        self.memory = Memory()
-        self.marks: list[_Mark] = []
-        self.failure = ""
-        self.broke_off = False
+    def __init__(self, candidate: Candidate, limits: Limits) -> None:
+        self.reading = Reading(candidate.label, change=candidate.change)
         self.error: Exception | None = None
-        self._others = descendants()  # processes that are none of the loader's
+        self._candidate = candidate
+        self._limits = limits
+        self._others = children()  # processes that are none of the loader's
+        self._came: tuple[float, float] = (0.0, 0.0)  # when the newest batch did, and CPU seconds of this process
+        self._marks: list[Any] = []  # what was used up to some batches: their number, seconds, CPU seconds
 
-    def read(self, begin: Callable[[], Iterator[Any]]) -> None:
+    def read(self) -> None:
         """Read from the begin of an epoch to its end, or to a limit; what the loader raises ends it, too."""
-        self.began_s = time.perf_counter()
+        reading, limits, began_s = self.reading, self._limits, time.perf_counter()
         try:
-            with limited(START_S):
-                batches = begin()
-                first = next(batches, self)
-            if first is not self:
-                self._count(first)
-                del first
-                with limited(self.limits.seconds + 1):
-                    self._go_on(batches)
+            with limited(START_S, limits.stuck):
+                batches = self._candidate.begin()
+                self._count(next(batches))
+            reading.first_s = self._came[0] - began_s
+            self._look()
+            with limited(limits.seconds + 1, limits.stuck):
+                for batch in batches:
+                    self._count(batch)
+                    if reading.batches == self._candidate.lead:
+                        self._look()
+                    if self._has_enough():
+                        self._look()
+                        break
+        except StopIteration:
+            pass
         except TimeUpError:
-            self.broke_off = True
-            self.failure = self.failure if self.batches else f"it gave no batch within {START_S:g} s"
+            reading.failure = "" if reading.batches else f"it gave no batch within {START_S:g} s"
         except Exception as error:  # noqa: BLE001 - whatever a loader raises
             self.error = error
-            self.failure = in_a_line(error)
-        self._mark()
-
-    def _go_on(self, batches: Iterator[Any]) -> None:
-        while (batch := next(batches, self)) is not self:
-            self._count(batch)
-            if self._has_enough():
-                self._look()
-                break
-
-    def _has_enough(self) -> bool:
-        spent_s = self.at_s - self.marks[0].at_s
-        if spent_s > self.limits.seconds:
-            return True
-        least = max(LEAST_BATCHES, 4 * self.lead)
-        return self.samples >= self.limits.samples and self.batches >= least and spent_s > LEAST_S
+            reading.failure = in_a_line(error)
+        self._rate()
 
     def _count(self, batch: Any) -> None:
-        self.at_s, self.own_cpu_s = time.perf_counter(), time.process_time()
+        self._came = time.perf_counter(), time.process_time()
         size, rows = size_of(batch)
-        self.batches += 1
-        self.samples += self.candidate.rows or rows
-        self.size += size
-        if self.batches == 1:
-            self.first_s = self.at_s - self.began_s
-        if self.batches in {1, self.lead}:
-            self._look()
-            self.at_s, self.own_cpu_s = time.perf_counter(), time.process_time()
-            self._mark()
+        self.reading.batches += 1
+        self.reading.samples += self._candidate.rows or rows
+        self.reading.size += size
 
-    def _mark(self) -> None:
-        """Note what was used up to the newest batch. What has ended meanwhile still counts."""
-        workers = descendants() - self._others
-        self.marks.append(_Mark(self.batches, self.at_s, self.own_cpu_s, cpu_s(workers)))
+    def _has_enough(self) -> bool:
+        spent_s = self._came[0] - self._marks[0][1]
+        least = max(LEAST_BATCHES, 4 * self._candidate.lead)
+        has_most = self.reading.samples >= self._limits.samples and self.reading.batches >= least
+        return spent_s > self._limits.seconds or (has_most and spent_s > LEAST_S)
 
     def _look(self) -> None:
-        """Look at the workers and their memory, as long as there are any."""
-        workers = descendants() - self._others
-        self.workers = max(self.workers, len(workers))
-        self.memory = max(self.memory, memory(workers), key=sum)
+        """Look at the workers and their memory, as long as there are any; none of this look's time is counted."""
+        reading, workers = self.reading, children() - self._others
+        reading.workers = max(reading.workers, len(workers))
+        reading.memory = max(reading.memory, memory(workers), key=sum)
+        self._mark(time.perf_counter(), time.process_time())
 
-    def reading(self) -> Reading:
-        """Return what was noted."""
-        candidate = self.candidate
-        found = Reading(
-            candidate.label,
-            self.batches,
-            self.samples if candidate.most is None else min(self.samples, candidate.most),
-            self.size // max(self.batches, 1),
-            self.first_s,
-            workers=self.workers,
-            memory=self.memory,
-            failure=self.failure,
-            notes=tuple(candidate.notes()),
-            fell_back=candidate.fell_back(),
-            change=candidate.change,
-        )
-        end = self.marks[-1]
-        start = next((mark for mark in reversed(self.marks[:-1]) if end.batches - mark.batches >= LEAST_RATE - 1), None)
-        if start is None:
-            return found
-        count = end.batches - start.batches
-        return replace(
-            found,
-            batch_s=(end.at_s - start.at_s) / count,
-            own_cpu_s=(end.own_cpu_s - start.own_cpu_s) / count,
-            worker_cpu_s=max(end.worker_cpu_s - start.worker_cpu_s, 0.0) / count,
-        )
+    def _mark(self, at_s: float, own_cpu_s: float) -> None:
+        worker_cpu_s = cpu_s(children() - self._others)
+        self._marks.append(np.array([self.reading.batches, at_s, own_cpu_s, worker_cpu_s]))
+
+    def _rate(self) -> None:
+        """Tell what a batch took between the newest one and the last mark that lies LEAST_RATE batches behind."""
+        reading, candidate = self.reading, self._candidate
+        self._mark(*self._came)
+        for mark in self._marks:
+            count, *used = self._marks[-1] - mark
+            if count >= LEAST_RATE - 1:
+                reading.batch_s, reading.own_cpu_s, reading.worker_cpu_s = (max(one, 0.0) / count for one in used)
+        reading.size //= max(reading.batches, 1)
+        reading.samples = reading.samples if candidate.most is None else min(reading.samples, candidate.most)
+        reading.notes, reading.fell_back = tuple(candidate.notes()), candidate.fell_back()
 
 
 def read(candidate: Candidate, limits: Limits) -> tuple[Reading, Exception | None]:
     """Read a loader once, and end it; returns what it took, and what it has raised."""
-    reader = _Reader(limits, candidate)
+    reader = _Reader(candidate, limits)
     try:
-        reader.read(candidate.begin)
-        return reader.reading(), reader.error
+        reader.read()
+        return reader.reading, reader.error
     finally:
-        with suppress(TimeUpError, Exception), limited(END_S):
+        with suppress(TimeUpError, Exception), limited(END_S, limits.stuck):
             candidate.end()
-        if reader.broke_off:
-            gc.collect()  # a loader that is only dropped later would end its workers amid the next reading
+        gc.collect()  # a loader that is only dropped later would end its workers amid the next reading
 
 
 def in_a_line(error: Exception) -> str:
@@ -231,32 +225,105 @@ def in_a_line(error: Exception) -> str:
 
 def size_of(batch: Any) -> tuple[int, int]:
     """Return the bytes of a batch, as far as arrays and text tell them, and its rows: those of the first array."""
-    size, rows, looked = 0, 0, 0
-    to_do = [batch]
-    while to_do and looked < MOST_LOOKED_AT:
-        part = to_do.pop()
-        looked += 1
-        if isinstance(part, Mapping):
-            to_do.extend(reversed([*part.values()]))
-        elif isinstance(part, (list, tuple)):
-            rows = rows or len(part) * (bool(part) and not _is_nested(part[0]))
-            to_do.extend(reversed(part))
-        elif isinstance(part, (str, bytes)):
-            size += len(part)
-        else:
-            size += _bytes_of(part)
-            shape: Any = getattr(part, "shape", ())
-            rows = rows or (int(shape[0]) if len(shape) else 0)
-    return size, rows or 1
+    leaves = [*islice(_leaves(batch), MOST_LOOKED_AT)]
+    rows = next((int(leaf.shape[0]) for leaf in leaves if getattr(leaf, "shape", ())), len(leaves))
+    return sum(map(_bytes_of, leaves)), rows or 1
 
 
-def _is_nested(part: Any) -> bool:
-    return isinstance(part, (Mapping, list, tuple)) or hasattr(part, "shape")
+def _leaves(part: Any) -> Iterator[Any]:
+    if isinstance(part, Mapping):
+        part = [*part.values()]
+    if isinstance(part, (list, tuple)):
+        for child in part:
+            yield from _leaves(child)
+    else:
+        yield part
 
 
 def _bytes_of(part: Any) -> int:
-    """Return the bytes of an array or a tensor; 0 for any other object."""
+    """Return the bytes of an array, a tensor or a text; 0 for any other object."""
+    if isinstance(part, (str, bytes)):
+        return len(part)
     if isinstance(size := getattr(part, "nbytes", None), int):
         return size
     width = getattr(getattr(part, "dtype", None), "size", 0)  # of TensorFlow's
     return math.prod(part.shape) * width if isinstance(width, int) and width else 0
+
+
+# ---- processes ----
+
+
+def children() -> set[psutil.Process]:
+    """Return the processes that this one has started, and those that they have started."""
+    return set(psutil.Process().children(recursive=True))
+
+
+def cpu_s(processes: Iterable[psutil.Process]) -> float:
+    """Return the CPU seconds of some children, with those of all that have ended."""
+    ended = os.times()
+    total = ended.children_user + ended.children_system
+    for process in processes:
+        with suppress(psutil.Error):  # it has ended meanwhile
+            total += sum(process.cpu_times()[:4])  # user, system, and both of its own that have ended
+    return total
+
+
+def memory(processes: Iterable[psutil.Process]) -> Memory:
+    """Return what some processes have; one that has ended, or hides, has nothing."""
+    private = shared = 0
+    for process in processes:
+        with suppress(psutil.Error):
+            sizes = process.memory_full_info()
+            private += sizes.uss
+            shared += sizes.pss - sizes.uss
+    return Memory(private, shared)
+
+
+def busy() -> float:
+    """Return which share of the machine's CPUs is at work, as a mean of a tenth of a second."""
+    return float(psutil.cpu_percent(LOOK_S)) / 100
+
+
+# ---- a limit on the time of foreign code, which may hang ----
+
+
+class TimeUpError(BaseException):
+    """The time of the body is over. No Exception: code that catches those does not see it."""
+
+
+@contextmanager
+def limited(seconds: float, stuck: Callable[[float], object] | None = None) -> Iterator[None]:
+    """Raise TimeUpError in the body after some seconds, and each second from then on.
+
+    Only in the main thread, where Python runs signal handlers, and between two steps of Python: elsewhere, and where
+    C code waits, a thread calls ``stuck``, if it is given. SIGALRM and its timer are as before when it ends.
+    """
+    watch = threading.Timer(seconds + GRACE_S, stuck or (lambda _: None), [seconds])
+    watch.daemon = True
+    if stuck is not None:
+        watch.start()
+    try:
+        with _alarm(seconds) if threading.current_thread() is threading.main_thread() else nullcontext():
+            yield
+    finally:
+        watch.cancel()
+
+
+@contextmanager
+def _alarm(seconds: float) -> Iterator[None]:
+    began = time.monotonic()
+    before = signal.signal(signal.SIGALRM, _raise)
+    left_s, again_s = signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN_S)
+    try:
+        yield
+    finally:
+        for _ in range(2):  # an alarm may come right here, and then none for AGAIN_S
+            with suppress(TimeUpError):
+                signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before or signal.SIG_DFL)
+        if left_s:  # the program's own, which has waited meanwhile
+            signal.setitimer(signal.ITIMER_REAL, max(left_s - (time.monotonic() - began), 1e-3), again_s)
+
+
+def _raise(*_: object) -> None:
+    raise TimeUpError

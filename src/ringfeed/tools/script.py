@@ -11,7 +11,6 @@ import functools
 import importlib.machinery
 import os
 import runpy
-import signal
 import sys
 import threading
 import traceback
@@ -19,30 +18,30 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
+
 from ringfeed._callers import frame_above, frames_by_thread, users_frame
 from ringfeed._progress import showing
 from ringfeed.errors import RingfeedError
-from ringfeed.tools.deadline import Backstop
-from ringfeed.tools.loaders import is_loader, subject_of
+from ringfeed.tools.loaders import profile_subject, subject_of
 from ringfeed.tools.place import look_first
-from ringfeed.tools.subject import profile_subject
-from ringfeed.tools.usage import descendants
+from ringfeed.tools.reading import children
 
 if TYPE_CHECKING:
     import types
     from collections.abc import Callable, Iterator, Sequence
 
+    from ringfeed.tools.loaders import Subject
     from ringfeed.tools.reading import Limits
-    from ringfeed.tools.subject import Subject
 
 FAILED = 2
-PLACES = {
-    "torch.utils.data.dataloader": ("DataLoader", "__iter__"),
-    "ringfeed.torch.loader": ("DataLoader", "__iter__"),
-    "keras.src.trainers.data_adapters.py_dataset_adapter": ("PyDatasetAdapter", "__init__"),
-    "ringfeed.keras.fallback": ("RingAdapter", "__init__"),
+KERAS = "keras.src.trainers.data_adapters.py_dataset_adapter"
+CLASSES = {
+    "torch.utils.data.dataloader": "DataLoader",
+    "ringfeed.torch.loader": "DataLoader",
+    KERAS: "PyDatasetAdapter",  # ringfeed's is derived from it, and calls its __init__
 }
-"""The methods, by their modules, that begin to read a loader."""
+"""The classes, by their modules, that begin to read a loader."""
 
 
 class ProfiledExit(SystemExit):
@@ -50,7 +49,7 @@ class ProfiledExit(SystemExit):
 
 
 class Catcher:
-    """Profiles the loaders that a script begins to read."""
+    """Profiles the loaders that a script begins to read; as a finder of modules, patches what reads them."""
 
     def __init__(self, limits: Limits, number: int | None, *, goes_on: bool) -> None:
         """``number``: which one alone, from 1 on; None: the first, and where the script goes on, all."""
@@ -60,8 +59,7 @@ class Catcher:
         self.seen: list[str] = []
         self.profiled = 0
         self.error: Exception | None = None
-        self._lock = threading.Lock()
-        self._is_busy = False
+        self._busy = threading.Lock()  # held while a loader is profiled, which begins to read loaders, too
         self._pid = os.getpid()  # worker processes that are forked from here may read loaders, too
         self._undo: list[Callable[[], object]] = []
 
@@ -70,31 +68,34 @@ class Catcher:
 
         Loaders of one line, dataset class and settings count as one: some scripts make a new one for each epoch.
         """
-        with self._lock:
-            if self._is_busy or self._pid != os.getpid() or not is_loader(loader):
-                return
-            self._is_busy = True
+        if self._pid != os.getpid() or not self._busy.acquire(blocking=False):
+            return
         try:
             subject, place = subject_of(loader, **settings), _place()
-            if self._wants(f"{place}{subject.name}"):
-                self._profile(subject, place)
+            if (name := f"{place}{subject.name}") not in self.seen:
+                self.seen.append(name)
+                if self.number in {None, len(self.seen)}:
+                    self._profile(subject, place)
         except Exception as error:  # noqa: BLE001 - main() says it
             self.error = error
         finally:
-            self._is_busy = False
+            self._busy.release()
         if self.error is not None or (self.profiled and not self.goes_on):
             self._end()
 
-    def _wants(self, name: str) -> bool:
-        if name in self.seen:
-            return False
-        self.seen.append(name)
-        return self.number in {None, len(self.seen)}
-
     def _profile(self, subject: Subject, place: str) -> None:
+        thread = threading.get_ident()
+
+        def end(seconds: float) -> None:
+            """End the process: C code may wait for ever, and no signal handler runs."""
+            what = f"{place}{subject.name} does not come back within {seconds:g} s; it is at"
+            sys.stderr.write(f"ringfeed profile: {what}\n")
+            traceback.print_stack(frames_by_thread().get(thread))
+            _end_process(FAILED)
+
         sys.stdout.flush()
-        with _bounded(f"{place}{subject.name}"), showing():
-            found = profile_subject(subject, self.limits)
+        with showing():
+            found = profile_subject(subject, self.limits._replace(stuck=end))
         sys.stdout.write(f"\n{place}{found}\n\n")
         sys.stdout.flush()
         self.profiled += 1
@@ -110,64 +111,49 @@ class Catcher:
 
     def patch(self, module: types.ModuleType) -> None:
         """Have a framework's class tell when it begins to read a loader."""
-        class_name, method = PLACES[module.__name__]
-        cls = getattr(module, class_name)
+        cls = getattr(module, CLASSES[module.__name__])
+        method = "__init__" if module.__name__ == KERAS else "__iter__"
         own = getattr(cls, method)
         self._undo.append(functools.partial(setattr, cls, method, own))
-        setattr(cls, method, self._iter_told(own) if method == "__iter__" else self._init_told(own))
 
-    def _iter_told(self, own: Callable[[Any], Any]) -> Callable[[Any], Any]:
         @functools.wraps(own)
         def begin(loader: Any) -> Any:
             self.take(loader)
             return own(loader)
 
-        return begin
-
-    def _init_told(self, own: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(own)
-        def make(adapter: Any, x: Any, *given: Any, **settings: Any) -> None:
-            self.take(x, shuffle=settings.get("shuffle", False))
-            own(adapter, x, *given, **settings)
+        def make(adapter: Any, x: Any, class_weight: Any = None, shuffle: bool = False) -> None:  # noqa: FBT001, FBT002
+            self.take(x, shuffle=shuffle)
+            own(adapter, x, class_weight, shuffle)
 
-        return make
+        setattr(cls, method, make if method == "__init__" else begin)
+
+    def find_spec(self, name: str, path: Sequence[str] | None, _target: object = None) -> Any:
+        """Return what Python finds of these modules; each is patched as soon as it is there."""
+        spec = importlib.machinery.PathFinder.find_spec(name, path) if name in CLASSES else None
+        if spec is not None and spec.loader is not None:
+            own = spec.loader.exec_module
+
+            def exec_module(module: types.ModuleType) -> None:
+                own(module)
+                self.patch(module)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
 
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Patch what is imported in the body, or has been before."""
-        finder = _Finder(self.patch)
-        for name in PLACES:
+        for name in CLASSES:
             if name in sys.modules:
                 self.patch(sys.modules[name])
-        sys.meta_path.insert(0, finder)
+        sys.meta_path.insert(0, self)
         try:
             yield
         finally:
-            sys.meta_path.remove(finder)
+            sys.meta_path.remove(self)
             for undo in reversed(self._undo):
                 undo()
-
-
-class _Finder:
-    """Finds the modules of PLACES as Python does, and has them patched as soon as they are there."""
-
-    def __init__(self, patch: Callable[[types.ModuleType], None]) -> None:
-        self._patch = patch
-
-    def find_spec(self, name: str, path: Sequence[str] | None, _target: object = None) -> Any:
-        """Return what Python finds."""
-        if name not in PLACES:
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(name, path)
-        if spec is not None and spec.loader is not None:
-            own, patch = spec.loader.exec_module, self._patch
-
-            def exec_module(module: types.ModuleType) -> None:
-                own(module)
-                patch(module)
-
-            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
 
 
 def profile_script(words: Sequence[str], limits: Limits, *, number: int | None = None, goes_on: bool = False) -> None:
@@ -234,26 +220,6 @@ def _missing(name: str, catcher: Catcher, ending: str) -> str:
     )
 
 
-# ---- a loader that does not come back ----
-
-
-@contextmanager
-def _bounded(what: str) -> Iterator[None]:
-    """End the process where a step of the body does not end: C code may wait for ever, and no signal handler runs."""
-
-    def end(seconds: float) -> None:
-        sys.stderr.write(f"ringfeed profile: {what} does not come back within {seconds:g} s; it is at\n")
-        traceback.print_stack(frames_by_thread().get(thread))
-        _end_process(FAILED)
-
-    thread = threading.get_ident()
-    Backstop.call = end
-    try:
-        yield
-    finally:
-        Backstop.call = None
-
-
 def _end_process(status: int) -> None:
     """End this process and all that it has started, at once.
 
@@ -261,8 +227,8 @@ def _end_process(status: int) -> None:
     """
     sys.stdout.flush()
     sys.stderr.flush()
-    for pid in descendants():
-        with suppress(OSError):  # it has ended meanwhile
-            if b"resource_tracker" not in Path(f"/proc/{pid}/cmdline").read_bytes():
-                os.kill(pid, signal.SIGKILL)
+    for process in children():
+        with suppress(psutil.Error):  # it has ended meanwhile
+            if "resource_tracker" not in " ".join(process.cmdline()):
+                process.kill()
     os._exit(status)

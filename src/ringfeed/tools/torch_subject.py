@@ -6,19 +6,20 @@ import pickle
 from contextlib import ExitStack, contextmanager
 from copy import copy
 from functools import partial
-from itertools import islice, repeat
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import BatchSampler, IterableDataset
+from torch.utils.data.dataloader import _DatasetKind
 
 from ringfeed.datasets.peekable import fresh
 from ringfeed.errors import RingfeedError
 from ringfeed.system.machine import usable_cpus
+from ringfeed.tools.loaders import Subject
+from ringfeed.tools.profile import Timer
 from ringfeed.tools.profile_report import Stages
 from ringfeed.tools.reading import Candidate
-from ringfeed.tools.subject import Subject, Timer
 from ringfeed.torch.draws import draws_kept, generators
 from ringfeed.torch.first_sample import told
 from ringfeed.torch.loader import OWN, DataLoader
@@ -26,9 +27,8 @@ from ringfeed.torch.log import said_of
 from ringfeed.torch.samples import WorkerStart
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
-LABEL, RING = "torch", "ringfeed"
 CHANGE = "from ringfeed.torch import DataLoader   # in the place of torch.utils.data's"
 BACK = "from torch.utils.data import DataLoader"
 SAME = (
@@ -51,21 +51,19 @@ class TorchSubject(Subject):
 
     def candidates(self) -> list[Candidate]:
         """Return the loader as it is and the other class; where there are no workers, both with one for each CPU."""
-        loader = self.loader
-        if not loader.num_workers:
+        loader, workers = self.loader, self.loader.num_workers
+        if not workers:
             self._refuse_once()
-            return self._with_workers(usable_cpus())
+            count = usable_cpus()
+            more = f"num_workers={count}"
+            return [
+                _Read(loader, OWN, 0, "torch, num_workers=0"),
+                _Read(loader, OWN, count, f"torch, {count}", more),
+                _Read(loader, DataLoader, count, f"ringfeed, {count}", f"{CHANGE}, and {more}"),
+            ]
         if isinstance(loader, DataLoader):
-            return [self._ring(RING, loader.num_workers, ""), self._torchs(LABEL, loader.num_workers, BACK)]
-        return [self._own(LABEL), self._ring(RING, loader.num_workers, CHANGE)]
-
-    def _with_workers(self, count: int) -> list[Candidate]:
-        with_workers = f"num_workers={count}"
-        return [
-            self._own(f"{LABEL}, num_workers=0"),
-            self._torchs(f"{LABEL}, {count}", count, with_workers),
-            self._ring(f"{RING}, {count}", count, f"{CHANGE}, and {with_workers}"),
-        ]
+            return [_Read(loader, DataLoader, workers, "ringfeed"), _Read(loader, OWN, workers, "torch", BACK)]
+        return [_Read(loader, OWN, workers, "torch"), _Read(loader, DataLoader, workers, "ringfeed", CHANGE)]
 
     def _refuse_once(self) -> None:
         """RingfeedError for an iterable whose elements would be missing in training, if they were read here."""
@@ -76,93 +74,74 @@ class TorchSubject(Subject):
             )
             raise RingfeedError(message)
 
-    def _own(self, label: str) -> Candidate:
-        return _candidate(label, self.loader, OWN.__iter__, _end_workers, "")
-
-    def _torchs(self, label: str, workers: int, change: str) -> Candidate:
-        return _candidate(label, OWN(**settings_of(self.loader, workers)), OWN.__iter__, _end_workers, change)
-
-    def _ring(self, label: str, workers: int, change: str) -> Candidate:
-        return _candidate(label, DataLoader(**settings_of(self.loader, workers)), iter, _end_rings, change)
-
     @contextmanager
     def untouched(self) -> Iterator[None]:
         """Keep torch's, NumPy's and Python's random numbers, and the generators."""
-        states = [(generator, generator.get_state()) for generator in generators(self.loader).values()]
         with ExitStack() as stack:
-            for generator, state in states:
-                stack.callback(generator.set_state, state)
+            for generator in generators(self.loader).values():
+                stack.callback(generator.set_state, generator.get_state())
             stack.enter_context(draws_kept())
             yield
 
-    # ---- step by step ----
-
     def stages(self) -> Iterator[Stages]:
         """Make batches as a worker does, one step after another."""
-        loader, read, collate, send = self.loader, Timer(), Timer(), Timer()
+        self._refuse_once()
+        loader = self.loader
+        kind, is_listed = loader._dataset_kind, loader._auto_collation  # noqa: SLF001 - what a worker of torch's is given
+        fetcher = _DatasetKind.create_fetcher(
+            kind, loader.dataset, is_listed, lambda samples: samples, loader.drop_last
+        )
         with ExitStack() as stack:
             if loader.num_workers:
                 stack.callback(torch.set_num_threads, torch.get_num_threads())
                 torch.set_num_threads(1)  # as in torch's workers
                 stack.enter_context(told(loader, WorkerStart(loader.num_workers, 0, None), loader.dataset))
-            for samples_of in self._samples():
-                for timer in (read, collate, send):
-                    timer.wall_s = timer.cpu_s = 0.0
+            for indices in loader._index_sampler:  # noqa: SLF001 - a subclass of it is this package's
+                read, collate, send = Timer(), Timer(), Timer()
                 try:
-                    samples = read(samples_of)
-                except StopIteration:
+                    samples = read(fetcher.fetch, indices)
+                except StopIteration:  # of an iterable
                     return
-                batch = collate(partial(loader.collate_fn, samples))
+                batch = collate(loader.collate_fn, samples)
                 if loader.num_workers:
                     send(_sender(batch))
-                yield Stages(1, read.wall_s, read.cpu_s, collate.wall_s, send.wall_s)
-
-    def _samples(self) -> Iterator[Callable[[], Any]]:
-        """Yield what reads the samples of each batch."""
-        loader, dataset = self.loader, self.loader.dataset
-        if _is_stream(loader):
-            self._refuse_once()
-            yield from repeat(partial(_next_of, iter(dataset), loader.batch_size))
-        get = dataset.__getitem__ if loader.batch_sampler is None else getattr(dataset, "__getitems__", None)
-        for chosen in loader._index_sampler:  # noqa: SLF001 - a subclass of it is this package's
-            yield partial(_each_of, dataset, chosen) if get is None else partial(get, chosen)
+                yield Stages(1, read.wall_s, read.cpu_s + read.queued_s, collate.wall_s, send.wall_s)
 
 
-def _next_of(elements: Iterator[Any], size: int | None) -> Any:
-    first = next(elements)
-    return first if size is None else [first, *islice(elements, size - 1)]
+class _Read(Candidate):
+    """Reads a DataLoader of torch's or ringfeed's class with the settings of another, but with so many workers."""
 
+    def __init__(self, loader: Any, cls: type, workers: int, label: str, change: str = "") -> None:
+        super().__init__(label, change, max(workers, 1), loader.batch_size, _length(loader))
+        self._make: Any = partial(cls, **settings_of(loader, workers))
+        self._loader: Any = None
+        self._iterator: Iterator[Any] = iter(())
 
-def _each_of(dataset: Any, chosen: Iterable[Any]) -> list[Any]:
-    return [dataset[index] for index in chosen]
+    def begin(self) -> Iterator[Any]:
+        """Begin an epoch."""
+        self._loader = self._make()
+        self._iterator = iter(self._loader)
+        return self._iterator
 
+    def end(self) -> None:
+        """End the workers, which else end when they are collected as garbage."""
+        loader, iterator = self._loader, self._iterator
+        self._loader, self._iterator = None, iter(())
+        if hasattr(iterator, "_shutdown_workers"):
+            iterator._shutdown_workers()  # noqa: SLF001 - torch has no other way
+        for ring in vars(loader).get("_rings", ()):
+            ring.close()
 
-def _candidate(
-    label: str, loader: Any, begin: Callable[[Any], Iterator[Any]], end: Callable[[Any], object], change: str
-) -> Candidate:
-    begun: list[Iterator[Any]] = []
+    def notes(self) -> list[str]:
+        """Say what ringfeed's class has said of itself: how batches go, or why torch makes them."""
+        notes = sorted(said_of(self._loader))
+        if self.fell_back():
+            notes.append('these are torch\'s own batches: docs/torch.md, "What is left to torch", names the ways out')
+        return notes
 
-    def start() -> Iterator[Any]:
-        begun[:] = [begin(loader)]
-        return begun[0]
-
-    def stop() -> None:
-        for iterator in begun:
-            _shutdown(iterator)
-        begun.clear()
-        end(loader)
-
-    return Candidate(
-        label,
-        start,
-        stop,
-        notes=partial(_notes, loader),
-        fell_back=lambda: getattr(loader, "_own_reason", None) is not None,
-        lead=max(loader.num_workers, 1),
-        rows=loader.batch_size,
-        most=_length(loader),
-        change=change,
-    )
+    def fell_back(self) -> bool:
+        """Whether torch makes the batches in ringfeed's place."""
+        return getattr(self._loader, "_own_reason", None) is not None
 
 
 def settings_of(loader: Any, workers: int) -> dict[str, Any]:
@@ -192,32 +171,6 @@ def _length(loader: Any) -> int | None:
         return len(loader.sampler)
     except TypeError:
         return None
-
-
-def _shutdown(iterator: Any) -> None:
-    """End the workers of one of torch's iterators, which else end when it is collected as garbage."""
-    if hasattr(iterator, "_shutdown_workers"):
-        iterator._shutdown_workers()  # noqa: SLF001 - torch has no other way
-
-
-def _end_workers(loader: Any) -> None:
-    """Forget the iterator that a loader of torch's keeps with ``persistent_workers``."""
-    loader._iterator = None  # noqa: SLF001 - torch has no other way
-
-
-def _end_rings(loader: Any) -> None:
-    """End the workers that a loader of ringfeed's keeps for its next epoch."""
-    for ring in loader.__dict__.pop("_rings", ()):
-        ring.close()
-    _end_workers(loader)
-
-
-def _notes(loader: Any) -> list[str]:
-    """Return what ringfeed's class has said of itself: how batches go, or why torch makes them."""
-    notes = sorted(said_of(loader))
-    if any("is left to torch" in note for note in notes):
-        notes.append('these are torch\'s own batches: docs/torch.md, "What is left to torch", names the ways out')
-    return notes
 
 
 def _sender(batch: Any) -> Callable[[], object]:
