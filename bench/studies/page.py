@@ -75,9 +75,9 @@ def by_plotly(trace: Path, kind: str) -> Path:
 
     timeline = read_trace(trace)
     chart = go.Figure()
-    for state in np.unique(timeline.state):
-        own = timeline.state == state
-        began, lasted, line = timeline.began_s[own], timeline.lasted_s[own], timeline.line[own]
+    for state in np.unique(timeline.events.state):
+        own = timeline.events[timeline.events.state == state]
+        began, lasted, line = own.began_s, own.lasted_s, own.line
         if kind == "bars":
             chart.add_trace(go.Bar(base=began, x=lasted, y=line, orientation="h", marker={"line": {"width": 0}}))
         else:

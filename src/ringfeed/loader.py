@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from ringfeed.engine.plan import Plan
     from ringfeed.frameworks.base import Epochs
     from ringfeed.frameworks.cast import CastTree
+    from ringfeed.monitor.bottleneck import Verdict
     from ringfeed.monitor.stats import Stats
     from ringfeed.monitor.trace import Trace
     from ringfeed.orders.buckets import Buckets
@@ -464,7 +465,7 @@ class Loader(Generic[Batch_co]):
         """Return what has been done so far, and what it means; the object is kept up to date by the next call."""
         return self._account.stats()
 
-    def _verdict(self, stats: Stats) -> str:
+    def _verdict(self, stats: Stats) -> Verdict:
         return self._account.verdict(stats)
 
     def slot_states(self) -> list[str]:
@@ -484,7 +485,7 @@ class Loader(Generic[Batch_co]):
         page later. A thread looks at the ring every millisecond, which takes about one percent of a CPU. OSError where
         there can be no such file.
         """
-        from ringfeed.monitor.traced import begin_trace  # noqa: PLC0415 - only where it is needed
+        from ringfeed.monitor.trace import begin_trace  # noqa: PLC0415 - only where it is needed
 
         return begin_trace(self, path, self._account.asked(lambda engine: engine.observer, None), Loader._verdict)
 

@@ -1,15 +1,12 @@
-"""What a timeline comes to, in numbers and in words."""
+"""What a timeline comes to, in numbers."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 import pytest
 
 from ringfeed.monitor.figures import Figures, Share, figures_of, in_intervals, longest, thinned
 from ringfeed.monitor.timeline import AT_WORK, STALL, STATES, Timeline, timeline_of
-from ringfeed.monitor.words import Said, words_of
 
 GROUPS = [
     {"ph": "M", "pid": kind, "name": "process_name", "args": {"name": f"ringfeed {name}"}}
@@ -62,9 +59,8 @@ def test_figures() -> None:
     )
     assert figures_of(found).waited == 0.5
     assert figures_of(found).busy == pytest.approx(0.3)
-    assert found.began_s[longest(found, STALL, 8)].tolist() == [0.0, 8.0]
-    assert found.what[longest(found, AT_WORK, 8)].tolist() == ["dataset[4]"]
-    assert found.batch[found.what == "filling 0"].tolist() == [0]
+    assert longest(found, STALL, 8).began_s.tolist() == [0.0, 8.0]
+    assert longest(found, AT_WORK, 8).what.tolist() == ["dataset[4]"]
 
 
 def test_time_by_intervals() -> None:
@@ -90,62 +86,15 @@ def test_what_is_drawn_together() -> None:
             at += 1.1 * length
     events.append((2000, "dataset[7]", 1e6, 5e6))
     found = timeline(*events)
-    drawn, least_s = thinned(found, 1000)
+    thin, least_s = thinned(found, 1000)
+    drawn = thin.events
     assert 3 < len(drawn) <= 1000
     assert least_s > 0
     for line in range(3):
         for state in range(len(STATES)):
-            own, kept = ((one.line == line) & (one.state == state) for one in (found, drawn))
-            assert drawn.lasted_s[kept].sum() == pytest.approx(found.lasted_s[own].sum())
+            own, kept = ((one.line == line) & (one.state == state) for one in (found.events, drawn))
+            assert drawn.lasted_s[kept].sum() == pytest.approx(found.events.lasted_s[own].sum())
     assert drawn.lasted_s[drawn.what == "dataset[7]"].tolist() == [5.0]
     assert (np.diff(drawn.began_s) >= 0).all()
     assert any(" x at work" in name for name in drawn.what)
-    assert thinned(found, len(found)) == (found, 0.0)
-
-
-@pytest.mark.parametrize(
-    ("verdict", "heading", "lines"),
-    [
-        (
-            "compute-bound: training waited 0.1% of the time; workers are 40% busy: 1 worker would do",
-            "Batches wait for training: the model is the limit",
-            (Said("training waited 0.1% of the time"), Said("workers are 40% busy", "1 worker would do")),
-        ),
-        (
-            "input-bound: training waited 9% of the time; auto: 2 workers: more gave nothing",
-            "Training waits for its batches",
-            (Said("training waited 9% of the time"), Said("auto: 2 workers: more gave nothing")),
-        ),
-        (
-            "in this process: 90% of the time went into filling batches, 1.0 ms a sample; workers= would do it beside",
-            "Batches are filled in the training process itself",
-            (
-                Said("90% of the time went into filling batches, 1.0 ms a sample"),
-                Said("workers= would do it beside"),
-            ),
-        ),
-        (
-            "too early to say: 3 batches in 0.1 s",
-            "Too short to say what limits it",
-            (Said("3 batches in 0.1 s"),),
-        ),
-        (
-            "no batch in 9.0 s: workers import tensorflow",
-            "No batch came",
-            (Said("no batch in 9.0 s: workers import tensorflow"),),
-        ),
-    ],
-)
-def test_words(verdict: str, heading: str, lines: Any) -> None:
-    """Each kind of verdict has a heading, and what to change stands apart from what was seen."""
-    words = words_of(verdict, Figures(1.0, None, 0, 0.0, ()))
-    assert words.heading == heading
-    assert words.lines == lines
-
-
-def test_no_words() -> None:
-    """Without a verdict the figures speak; without an event there is nothing to say but how to trace."""
-    found = words_of("", Figures(2.0, 0.5, 3, 1.0, ()))
-    assert found[:2] == ("The trace does not say what limits the run", (Said("training waited 50% of the time"),))
-    found = words_of("", Figures(0.0, None, 0, 0.0, ()))
-    assert found.heading == "Nothing ran while the trace was made"
+    assert thinned(found, len(found.events)) == (found, 0.0)

@@ -30,8 +30,15 @@ FACTS = {
     "version": "1.2.3",
     "began": "2026-01-01 12:00:00 +0000",
     "loader": "<Loader of <i>Rows</i>: batches of 4>",
-    "verdict": "input-bound: training waited 40% of the time; workers are 97% busy in dataset[i], 1.0 ms a sample: add "
-    "workers (now 1, for 2 CPUs) or make it cheaper; start-up took 1.5 s before the first batch: workers start",
+    "limit": "input-bound",
+    "seen": [
+        ["training waited 40% of the time"],
+        [
+            "workers are 97% busy in dataset[i], 1.0 ms a sample",
+            "add workers (now 1, for 2 CPUs) or make it cheaper",
+        ],
+        ["start-up took 1.5 s before the first batch: workers start"],
+    ],
     "batches": 1,
     "slot_size": 1_000_000,
     "memory": "planned    2.0 MB\nreserved   1.0 MB",
@@ -135,6 +142,61 @@ def test_nothing_ran(tmp_path: Path) -> None:
     text = " ".join(read(tmp_path / "run.html").split())
     assert "Too short to say what limits it 0 batches in 0.0 s" in text
     assert "Consumer, workers and slots" not in text
+
+
+@pytest.mark.parametrize(
+    ("limit", "seen", "shown"),
+    [
+        (
+            "compute-bound",
+            [["training waited 0.1% of the time"], ["workers are 40% busy", "1 worker would do"]],
+            "Batches wait for training: the model is the limit training waited 0.1% of the time workers are 40% busy: "
+            "1 worker would do A loader cannot make this run faster.",
+        ),
+        (
+            "input-bound",
+            [["auto: 2 workers: more gave nothing"]],
+            "Training waits for its batches auto: 2 workers: more gave nothing ringfeed profile module:dataset says",
+        ),
+        (
+            "in this process",
+            [["90% of the time went into filling batches, 1.0 ms a sample"], ["workers= would do it beside"]],
+            "Batches are filled in the training process itself 90% of the time went into filling batches, 1.0 ms a "
+            "sample workers= would do it beside workers=1 or more",
+        ),
+        (
+            "too early to say",
+            [["3 batches in 0.1 s"]],
+            "Too short to say what limits it 3 batches in 0.1 s Trace a longer run",
+        ),
+        (
+            "",
+            [["no batch in 9.0 s: workers import tensorflow"]],
+            "No batch came no batch in 9.0 s: workers import tensorflow",
+        ),
+    ],
+)
+def test_each_verdict_has_a_heading(tmp_path: Path, limit: str, seen: Any, shown: str) -> None:
+    """What to change stands apart from what was seen, and the page says where to go on."""
+    write_trace(tmp_path / "run.json", program="ringfeed", limit=limit, seen=seen)
+    assert main(["report", str(tmp_path / "run.json")]) == 0
+    assert shown in " ".join(read(tmp_path / "run.html").split())
+
+
+def test_a_trace_of_an_older_version(tmp_path: Path) -> None:
+    """It has the verdict as a text alone, which is shown as it is."""
+    write_trace(tmp_path / "run.json", program="ringfeed", verdict="too early to say: 3 batches in 0.1 s")
+    assert main(["report", str(tmp_path / "run.json")]) == 0
+    text = " ".join(read(tmp_path / "run.html").split())
+    assert "What limits the run too early to say: 3 batches in 0.1 s" in text
+
+
+def test_a_trace_of_nothing(tmp_path: Path) -> None:
+    """Without an event there is nothing to say but how to trace."""
+    Trace(lambda: None, tmp_path / "run.json", every_s=600, facts=lambda: {"program": "ringfeed"}).stop()
+    assert main(["report", str(tmp_path / "run.json")]) == 0
+    text = " ".join(read(tmp_path / "run.html").split())
+    assert "Nothing ran while the trace was made no epoch was under way; put the loop or fit() into the with" in text
 
 
 def test_a_trace_without_words(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import Any
 
 import pytest
@@ -120,3 +122,21 @@ def test_work_before_the_first_batch_is_not_of_the_run() -> None:
         "compute-bound: training waited 0.4% of the time; workers are 15% busy: 1 worker would do, 2 slots would do, "
         "saving 77.0 MB; start-up took 5.0 s before the first batch: workers start and read the dataset"
     )
+
+
+def test_a_verdict_has_parts() -> None:
+    """The kind, and what was seen with what to change; a copy and a pickle have the same."""
+    stats = Stats(batches=100, samples=3200, stall_s=6.3, startup_s=0.0, elapsed_s=10.0, busy_s=19.6)
+    found = verdict(stats, **{**FORM, "workers": 2})
+    assert (found.kind, found.lines) == (
+        "input-bound",
+        (
+            ("training waited 63% of the time",),
+            (
+                "workers are 98% busy in dataset[i], 6.1 ms a sample",
+                "add workers (now 2, for 4 CPUs) or make it cheaper",
+            ),
+        ),
+    )
+    for other in (copy.copy(found), pickle.loads(pickle.dumps(found))):
+        assert (other, other.kind, other.lines) == (found, found.kind, found.lines)

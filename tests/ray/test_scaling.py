@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ringfeed.errors import SpecError
+from ringfeed.monitor.bottleneck import Verdict
 from ringfeed.monitor.remote import RemoteStats, verdict_with
 from ringfeed.monitor.stats import Stats
 from ringfeed.ray.fleet import Node
@@ -108,12 +109,14 @@ def test_actors_that_ask_for_nothing_have_room_on_every_node() -> None:
 
 # ---- in words ----
 
+OTHERWISE = Verdict("", ("otherwise",))
+
 
 def said(waited_s: float, **given: float) -> str:
     """Return the verdict on ten seconds of training."""
     stats = Stats(batches=100, samples=1000, elapsed_s=10.0, stall_s=waited_s)
     usual = {"wanted": 16, "there": 16, "window": 2, "calls": 1000, "rows": 2000, "bytes": 2 * 10**9, "flight_s": 0.05}
-    return verdict_with(stats, RemoteStats(**{**usual, "cpu_s": 40.0, **given}), "otherwise")  # type: ignore[arg-type]
+    return verdict_with(stats, RemoteStats(**{**usual, "cpu_s": 40.0, **given}), OTHERWISE)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

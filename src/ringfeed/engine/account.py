@@ -12,6 +12,7 @@ from ringfeed.system.machine import usable_cpus
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ringfeed.monitor.bottleneck import Verdict
     from ringfeed.monitor.stats import Stats
 
 _Answer = TypeVar("_Answer")
@@ -51,7 +52,7 @@ class Account:
             tell(stats, engine.pool.said())
         return stats
 
-    def verdict(self, stats: Stats) -> str:
+    def verdict(self, stats: Stats) -> Verdict:
         """Say in words what some statistics of this loader mean."""
         plan, options, tuner = self._runner.plan, self._runner.options, self._runner.tuner
         return verdict(

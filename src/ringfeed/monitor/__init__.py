@@ -1,10 +1,10 @@
 """What a running loader does: slots and workers, counts, memory, a timeline, and where batches were taken.
 
     _snapshot, snapshot      the control block and the kernel, looked at; nothing is changed
-    stats, bottleneck        counts, and in words what they mean
+    stats, bottleneck, remote   counts, and in words what they mean
     memory, free_memory, plan_words   what memory there is, and what takes it
     faults, stacks           what went wrong
-    trace, traced, timeline, figures, charts, words, page   a timeline, and the page that bokeh draws of it
+    trace, timeline, figures, charts, page   a timeline, and the page that bokeh draws of it
 
 Imports `spec` and what lies below.
 """

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ringfeed._units import show_bytes, show_s
 from ringfeed.ring.segment import MIN_SLOTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from typing_extensions import Self
 
     from ringfeed.monitor.stats import Stats
 
@@ -20,6 +22,28 @@ COPIES = 0.3  # of a sample's cost, from which the copy is worth a word
 STARTS = "workers start and read the dataset"
 BUSY = 0.8  # of the workers' time, from which they have no more to give
 HEADROOM = 1.25  # of workers, so that one slow sample holds up nothing
+
+
+class Verdict(str):
+    """What limits a run: "input-bound", "compute-bound" and so on, and what was seen. As a text it is all of that.
+
+    Each line is what was seen, alone or with what to change for it.
+    """
+
+    __slots__ = ("kind", "lines")
+    kind: str
+    lines: tuple[tuple[str, ...], ...]
+
+    def __new__(cls, kind: str, *lines: tuple[str, ...]) -> Self:
+        """Put the text together; without a kind it is that of the lines."""
+        text = "; ".join(map(": ".join, lines))
+        found = super().__new__(cls, f"{kind}: {text}" if kind else text)
+        found.kind, found.lines = kind, lines
+        return found
+
+    def __getnewargs__(self) -> Any:
+        """Return what a copy is made from."""
+        return self.kind, *self.lines
 
 
 def verdict(  # noqa: PLR0913 - what a loader is
@@ -33,7 +57,7 @@ def verdict(  # noqa: PLR0913 - what a loader is
     readers: int = 0,
     tuned: str = "",
     imported: Sequence[str] = (),
-) -> str:
+) -> Verdict:
     """Say what waits for what, and what to change.
 
     ``workers`` of 0 fill in the consumer, so that all of the filling is waiting. Shares are of the time
@@ -43,46 +67,39 @@ def verdict(  # noqa: PLR0913 - what a loader is
     """
     why = f"workers import {', '.join(imported)}" if imported else STARTS
     if workers and not stats.batches and (since_s := stats.launch_s + stats.elapsed_s) >= STARTUP_S:
-        return f"no batch in {show_s(since_s)}: {why}"
-    advice = _in_flight(concurrency, slots) if concurrency else tuned and f"auto: {tuned}"
-    told = _since_first_batch(stats, workers, slots, slot_size, cpus, advice, is_read_apart=readers > 0)
+        return Verdict("", (f"no batch in {show_s(since_s)}: {why}",))
     took_s = stats.launch_s + stats.startup_s
-    return told + f"; start-up took {show_s(took_s)} before the first batch: {why}" * (took_s >= STARTUP_S)
-
-
-def _since_first_batch(  # noqa: PLR0913, PLR0917 - as above
-    stats: Stats, workers: int, slots: int, slot_size: int, cpus: int, advice: str, *, is_read_apart: bool
-) -> str:
-    elapsed_s = stats.elapsed_s - stats.startup_s
-    if not stats.batches or elapsed_s < EARLY_S:
-        return f"too early to say: {stats.batches} batches in {elapsed_s:.1f} s"
-    waited = (stats.stall_s - stats.startup_s) / elapsed_s
-    cost = _cost(stats)
+    startup = [(f"start-up took {show_s(took_s)} before the first batch: {why}",)] * (took_s >= STARTUP_S)
+    waited = share_waited(stats)
+    if waited is None:
+        elapsed_s = stats.elapsed_s - stats.startup_s
+        return Verdict("too early to say", (f"{stats.batches} batches in {elapsed_s:.1f} s",), *startup)
     if not workers:
-        return (
-            f"in this process: {waited:.0%} of the time went into filling batches, {cost}; workers= would do it beside"
-        )
-    busy = (stats.busy_s - stats.startup_busy_s) / (workers * elapsed_s)
-    if waited >= WAITED:
-        if is_read_apart and busy < BUSY:
-            advice = advice or _of_reader(busy)
-        advice = advice or _shortage(busy, cost, workers, slots, cpus)
-        return f"input-bound: training waited {waited:.0%} of the time; {advice}"
-    advice = advice or _surplus(busy, workers, slots, slot_size)
-    return f"compute-bound: training waited {waited:.1%} of the time; {advice}"
+        seen = f"{waited:.0%} of the time went into filling batches, {_cost(stats)}"
+        return Verdict("in this process", (seen,), ("workers= would do it beside",), *startup)
+    busy = (stats.busy_s - stats.startup_busy_s) / (workers * (stats.elapsed_s - stats.startup_s))
+    if concurrency:
+        advice: tuple[str, ...] = (f"concurrency={concurrency} and slots={slots} say how many samples are in flight",)
+    elif tuned:
+        advice = (f"auto: {tuned}",)
+    elif waited < WAITED:
+        advice = _surplus(busy, workers, slots, slot_size)
+    else:
+        advice = _shortage(busy, _cost(stats), workers, slots, cpus, is_read_apart=readers > 0)
+    return bound(waited, advice, *startup)
 
 
-def _in_flight(concurrency: int, slots: int) -> str:
-    """Say how many samples are waited for at a time."""
-    return f"concurrency={concurrency} and slots={slots} say how many samples are in flight"
+def share_waited(stats: Stats) -> float | None:
+    """Return the share of the time since the first batch that training waited; None where it is too early to say."""
+    elapsed_s = stats.elapsed_s - stats.startup_s
+    return (stats.stall_s - stats.startup_s) / elapsed_s if stats.batches and elapsed_s >= EARLY_S else None
 
 
-def _of_reader(busy: float) -> str:
-    """Say that the process which reads for the workers has no more to give."""
-    return (
-        f"workers are only {busy:.0%} busy, and one process reads the iterable for all of them: make what it does "
-        f"cheaper, leave more of it to transform=, or read parts side by side with Interleave"
-    )
+def bound(waited: float, *lines: tuple[str, ...]) -> Verdict:
+    """Return the verdict on a training that waited for this share of the time."""
+    if waited < WAITED:
+        return Verdict("compute-bound", (f"training waited {waited:.1%} of the time",), *lines)
+    return Verdict("input-bound", (f"training waited {waited:.0%} of the time",), *lines)
 
 
 def _cost(stats: Stats) -> str:
@@ -93,20 +110,26 @@ def _cost(stats: Stats) -> str:
     return f"{cost} (of it {show_s(stats.write_s)} for the copy into the slot, which read_into() saves)"
 
 
-def _shortage(busy: float, cost: str, workers: int, slots: int, cpus: int) -> str:
+def _shortage(  # noqa: PLR0913 - what a loader is
+    busy: float, cost: str, workers: int, slots: int, cpus: int, *, is_read_apart: bool
+) -> tuple[str, str]:
     """Say what the input lacks."""
-    if busy < BUSY:
-        return (
-            f"workers are only {busy:.0%} busy, so it comes in bursts or they wait for slots: raise slots= "
-            f"(now {slots}), and let go of batches sooner"
-        )
-    full = f"workers are {busy:.0%} busy in dataset[i], {cost}"
-    if workers < cpus:
-        return f"{full}: add workers (now {workers}, for {cpus} CPUs) or make it cheaper"
-    return f"{full}, and there are no more than {cpus} CPUs: make it cheaper (`ringfeed profile` says where)"
+    if busy < BUSY and is_read_apart:
+        seen = f"workers are only {busy:.0%} busy, and one process reads the iterable for all of them"
+        change = "make what it does cheaper, leave more of it to transform=, or read parts side by side with Interleave"
+    elif busy < BUSY:
+        seen = f"workers are only {busy:.0%} busy, so it comes in bursts or they wait for slots"
+        change = f"raise slots= (now {slots}), and let go of batches sooner"
+    else:
+        seen = f"workers are {busy:.0%} busy in dataset[i], {cost}"
+        change = f"add workers (now {workers}, for {cpus} CPUs) or make it cheaper"
+        if workers >= cpus:
+            seen += f", and there are no more than {cpus} CPUs"
+            change = "make it cheaper (`ringfeed profile` says where)"
+    return seen, change
 
 
-def _surplus(busy: float, workers: int, slots: int, slot_size: int) -> str:
+def _surplus(busy: float, workers: int, slots: int, slot_size: int) -> tuple[str, str]:
     """Say what could be saved."""
     enough = max(1, math.ceil(workers * busy * HEADROOM))
     savings = []
@@ -114,4 +137,4 @@ def _surplus(busy: float, workers: int, slots: int, slot_size: int) -> str:
         savings.append(f"{enough} worker{'s' * (enough > 1)} would do")
     if slots > MIN_SLOTS and busy < BUSY:
         savings.append(f"{MIN_SLOTS} slots would do, saving {show_bytes((slots - MIN_SLOTS) * slot_size)}")
-    return f"workers are {busy:.0%} busy: " + (", ".join(savings) or "nothing to change")
+    return f"workers are {busy:.0%} busy", ", ".join(savings) or "nothing to change"

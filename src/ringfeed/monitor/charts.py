@@ -22,7 +22,7 @@ from ringfeed.monitor.figures import in_intervals
 from ringfeed.monitor.timeline import AT_WORK, STALL, STATES, STEP
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -47,7 +47,7 @@ def charts_of(drawn: Timeline, timeline: Timeline) -> dict[str, Any]:
         "work": _work(timeline, edges_s, times),
         "slots": _slots(timeline, edges_s, times),
     }
-    if len(timeline.memory.at_s):
+    if len(timeline.memory):
         charts["memory"] = _memory(timeline, times)
     return charts
 
@@ -99,7 +99,7 @@ def _timeline(timeline: Timeline, times: Range1d) -> Any:
     chart.ygrid.grid_line_color = None
     chart.yaxis.ticker = FixedTicker(ticks=_labelled(count, height))
     chart.yaxis.major_label_overrides = dict(enumerate(timeline.lines))
-    for state in sorted({*timeline.state.tolist()}):
+    for state in np.unique(timeline.events.state):
         _blocks(chart, timeline, state)
     _legend(chart)
     return chart
@@ -112,15 +112,15 @@ def _labelled(count: int, height: int) -> list[int]:
 
 
 def _blocks(chart: Any, timeline: Timeline, state: int) -> None:
-    own = timeline.state == state
-    line = timeline.line[own].astype(np.float32)
+    own = timeline.events[timeline.events.state == state]
+    line = own.line.astype(np.float32)
     columns = {
-        "from": timeline.began_s[own],
-        "to": timeline.began_s[own] + timeline.lasted_s[own],
+        "from": own.began_s,
+        "to": own.began_s + own.lasted_s,
         "top": line - 0.4,
         "bottom": line + 0.4,
-        "what": timeline.what[own].tolist(),
-        "ms": (timeline.lasted_s[own] * 1e3).astype(np.float32),
+        "what": own.what.tolist(),
+        "ms": (own.lasted_s * 1e3).astype(np.float32),
     }
     blocks = chart.quad(
         left="from",
@@ -142,13 +142,11 @@ def _blocks(chart: Any, timeline: Timeline, state: int) -> None:
 def _work(timeline: Timeline, edges_s: NDArray[np.float64], times: Range1d) -> Any:
     chart = _chart(CHART_HEIGHT, times, y_range=(0, 1.02))
     chart.yaxis.formatter = NumeralTickFormatter(format="0%")
-    workers = sum(name.startswith("worker") for name in timeline.lines)
-    shares = {STALL: _mean(timeline, [STALL], edges_s)}
-    if workers:
-        shares[AT_WORK] = _mean(timeline, [AT_WORK], edges_s) / workers
-    for state, name in ((STALL, "training waits"), (AT_WORK, "workers busy")):
-        if state in shares:
-            _steps(chart, edges_s, np.clip(shares[state], 0, 1), COLOURS[state], name)
+    lines = {STALL: ("training waits", 1), AT_WORK: ("workers busy", len(timeline.numbers("worker")))}
+    for state, (name, count) in lines.items():
+        if count:
+            share = np.clip(_mean(timeline, state, edges_s) / count, 0, 1)
+            _steps(chart, edges_s, share, COLOURS[state], name)
     _legend(chart)
     return chart
 
@@ -161,46 +159,42 @@ def _steps(chart: Any, edges_s: NDArray[np.float64], heights: NDArray[np.float64
     chart.add_tools(HoverTool(renderers=[line], tooltips=told, mode="vline", visible=False))
 
 
-def _mean(timeline: Timeline, states: Iterable[int], edges_s: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return how many lines are in one of these states, as a mean of each interval."""
-    own = np.isin(timeline.state, [*states])
-    began_s = timeline.began_s[own]
-    lasted_s = timeline.busy_s[own] if AT_WORK in states else timeline.lasted_s[own]
-    return in_intervals(began_s, began_s + lasted_s, edges_s)
+def _mean(timeline: Timeline, state: int, edges_s: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return how many lines are in a state, as a mean of each interval."""
+    own = timeline.events[timeline.events.state == state]
+    return in_intervals(own.began_s, own.began_s + own.busy_s, edges_s)
 
 
 def _slots(timeline: Timeline, edges_s: NDArray[np.float64], times: Range1d) -> Any:
     """Draw how many slots are in each state; in bytes, where the trace says how large one is."""
     size = timeline.facts.get("slot_size")
     unit = size / MEGA if isinstance(size, (int, float)) else 1.0
-    states = [state for state in range(STEP, len(STATES)) if state > AT_WORK and (timeline.state == state).any()]
-    heights = {STATES[state]: _mean(timeline, [state], edges_s) * unit for state in reversed(states)}
-    chart = _chart(CHART_HEIGHT, times)
-    chart.yaxis.axis_label = "slots" if size is None else "MB of slots"
-    _stack(chart, edges_s, heights, [COLOURS[state] for state in reversed(states)])
-    return chart
+    states = [state for state in range(AT_WORK + 1, len(STATES)) if state in timeline.events.state][::-1]
+    # Each interval has its own height: both of its edges have a point.
+    heights = {STATES[state]: np.repeat(_mean(timeline, state, edges_s) * unit, 2) for state in states}
+    label = "slots" if size is None else "MB of slots"
+    return _stack(label, np.repeat(edges_s, 2)[1:-1], heights, states, times)
 
 
 def _memory(timeline: Timeline, times: Range1d) -> Any:
     found = timeline.memory
-    chart = _chart(CHART_HEIGHT, times)
-    chart.yaxis.axis_label = "MB, own"
     heights = {"this process": found.trainer / MEGA, "all workers": found.workers / MEGA}
-    columns = ColumnDataSource({"at": found.at_s, **heights})
-    chart.varea_stack(
-        [*heights], x="at", source=columns, color=[COLOURS[STEP], COLOURS[AT_WORK]], alpha=0.8, legend_label=[*heights]
-    )
-    _legend(chart)
-    return chart
+    return _stack("MB, own", found.at_s, heights, [STEP, AT_WORK], times)
 
 
 def _stack(
-    chart: Any, edges_s: NDArray[np.float64], heights: dict[str, NDArray[np.float64]], colours: Sequence[str]
-) -> None:
-    """Draw areas upon each other, from the bottom; each interval has its own height."""
-    if not heights:
-        return
-    columns = {"at": np.repeat(edges_s, 2)[1:-1], **{name: np.repeat(height, 2) for name, height in heights.items()}}
-    names = [*heights]
-    chart.varea_stack(names, x="at", source=ColumnDataSource(columns), color=[*colours], alpha=0.8, legend_label=names)
-    _legend(chart)
+    label: str,
+    at_s: NDArray[np.float64],
+    heights: dict[str, NDArray[np.float64]],
+    states: Sequence[int],
+    times: Range1d,
+) -> Any:
+    """Return a chart of areas upon each other, from the bottom, in the colours of some states."""
+    chart = _chart(CHART_HEIGHT, times)
+    chart.yaxis.axis_label = label
+    source, names = ColumnDataSource({"at": at_s, **heights}), [*heights]
+    if names:
+        colours = [COLOURS[state] for state in states]
+        chart.varea_stack(names, x="at", source=source, color=colours, alpha=0.8, legend_label=names)
+        _legend(chart)
+    return chart

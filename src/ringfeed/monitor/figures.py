@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -27,8 +27,7 @@ class Share(NamedTuple):
     longest_s: float
 
 
-@dataclass(frozen=True)
-class Figures:
+class Figures(NamedTuple):
     """The figures of a run. first_s: when the first batch was taken; None where no batch was."""
 
     span_s: float
@@ -50,31 +49,27 @@ class Figures:
 
 def figures_of(timeline: Timeline) -> Figures:
     """Return the figures of a timeline."""
-    steps, stalls = timeline.state == STEP, timeline.state == STALL
-    span_s = timeline.span_s
-    numbers = [number for number, name in enumerate(timeline.lines) if name.startswith("worker")]
+    events, span_s = timeline.events, timeline.span_s
+    steps = events[events.state == STEP]
+    shares = []
+    for number in timeline.numbers("worker"):
+        busy_s = events.busy_s[events.line == number]
+        share = busy_s.sum() / (span_s or 1.0)
+        shares.append(Share(timeline.lines[number], share, len(busy_s), busy_s.max(initial=0.0)))
     return Figures(
         span_s,
-        float(timeline.began_s[steps].min()) if steps.any() else None,
-        int(timeline.facts.get("batches", steps.sum())),
-        float(timeline.lasted_s[stalls].sum()),
-        tuple(_share(timeline, number, span_s) for number in numbers),
+        float(steps.began_s.min()) if len(steps) else None,
+        int(timeline.facts.get("batches", len(steps))),
+        float(events.lasted_s[events.state == STALL].sum()),
+        tuple(shares),
     )
 
 
-def _share(timeline: Timeline, number: int, span_s: float) -> Share:
-    own = timeline.line == number
-    busy_s = float(timeline.busy_s[own].sum())
-    longest_s = float(timeline.busy_s[own].max(initial=0.0))
-    return Share(timeline.lines[number], busy_s / span_s if span_s else 0.0, int(own.sum()), longest_s)
-
-
-def longest(timeline: Timeline, state: int, most: int) -> NDArray[np.intp]:
-    """Return the places of the longest events in a state, the longest first; several tickets in one are left out."""
-    is_one = np.char.find(timeline.what.astype(str), " tickets") < 0
-    places = np.flatnonzero((timeline.state == state) & is_one)
-    found: NDArray[np.intp] = places[np.argsort(-timeline.lasted_s[places], kind="stable")][:most]
-    return found
+def longest(timeline: Timeline, state: int, most: int) -> Any:
+    """Return the longest events in a state, the longest first; several tickets in one are left out."""
+    is_one = np.char.find(timeline.events.what.astype(str), " tickets") < 0
+    found = timeline.events[(timeline.events.state == state) & is_one]
+    return found[np.argsort(-found.lasted_s, kind="stable")][:most]
 
 
 def in_intervals(
@@ -101,30 +96,23 @@ def thinned(timeline: Timeline, most: int = MOST_DRAWN) -> tuple[Timeline, float
     """
     parts = FINEST
     found, least_s = timeline, 0.0
-    while len(found) > most and parts > 1:
+    while len(found.events) > most and parts > 1:
         least_s = timeline.span_s / parts
-        found = _merged(timeline, least_s)
+        found = replace(timeline, events=_merged(timeline.events, least_s))
         parts //= 2
     return found, least_s
 
 
-def _merged(timeline: Timeline, least_s: float) -> Timeline:
-    is_short = timeline.lasted_s < least_s
-    short = np.flatnonzero(is_short)
-    part = (timeline.began_s[short] / least_s).astype(np.int64)
-    key = (part * len(timeline.lines) + timeline.line[short]) * len(STATES) + timeline.state[short]
-    _, first, group, counts = np.unique(key, return_index=True, return_inverse=True, return_counts=True)
-    head = short[first]
-    what = timeline.what.copy()
-    several = counts > 1
-    what[head[several]] = [
-        f"{count} x {STATES[timeline.state[at]]}" for count, at in zip(counts[several], head[several], strict=True)
-    ]
-    lasted_s, busy_s = timeline.lasted_s.copy(), timeline.busy_s.copy()
-    lasted_s[head], busy_s[head] = (np.bincount(group, of[short]) for of in (timeline.lasted_s, timeline.busy_s))
-    batch = timeline.batch.copy()
-    batch[head[several]] = -1
-    kept = np.sort(np.concatenate([np.flatnonzero(~is_short), head]))
-    arrays = {"line": timeline.line, "state": timeline.state, "began_s": timeline.began_s, "lasted_s": lasted_s}
-    arrays |= {"busy_s": busy_s, "batch": batch, "what": what}
-    return replace(timeline, **{name: array[kept] for name, array in arrays.items()})
+def _merged(events: Any, least_s: float) -> Any:
+    is_short = events.lasted_s < least_s
+    short = events[is_short]
+    part = (short.began_s / least_s).astype(np.int64)
+    alike = part << 32 | short.line.astype(np.int64) << 8 | short.state
+    _, first, group, counts = np.unique(alike, return_index=True, return_inverse=True, return_counts=True)
+    merged = short[first]
+    merged.lasted_s, merged.busy_s = (np.bincount(group, of) for of in (short.lasted_s, short.busy_s))
+    what, states = merged.what, merged.state
+    for at in np.flatnonzero(counts > 1):
+        what[at] = f"{counts[at]} x {STATES[states[at]]}"
+    kept = np.concatenate([events[~is_short], merged])
+    return kept[np.argsort(kept["began_s"], kind="stable")].view(np.recarray)

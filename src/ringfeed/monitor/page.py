@@ -11,7 +11,6 @@ from ringfeed._html import table
 from ringfeed._units import show_s
 from ringfeed.monitor.figures import figures_of, longest, thinned
 from ringfeed.monitor.timeline import AT_WORK, STALL, read_trace, timeline_of
-from ringfeed.monitor.words import words_of
 
 if TYPE_CHECKING:
     import os
@@ -19,10 +18,32 @@ if TYPE_CHECKING:
 
     from ringfeed.monitor.figures import Figures
     from ringfeed.monitor.timeline import Timeline
-    from ringfeed.monitor.words import Words
 
 MISSING = "the page is drawn by the package bokeh, which is missing: pip install 'ringfeed[report]'"
 LISTED = 8
+LIMITS = {
+    "input-bound": (
+        "Training waits for its batches",
+        (
+            "`ringfeed profile module:dataset` says where the time of a sample goes. The page “My GPU waits” of the "
+            "documentation has the steps in their order."
+        ),
+    ),
+    "compute-bound": (
+        "Batches wait for training: the model is the limit",
+        "A loader cannot make this run faster. Fewer workers or slots leave more to the model.",
+    ),
+    "in this process": (
+        "Batches are filled in the training process itself",
+        "workers=1 or more fill batches while the model computes.",
+    ),
+    "too early to say": (
+        "Too short to say what limits it",
+        "Trace a longer run: one second after the first batch, or more.",
+    ),
+    "": ("No batch came", ""),
+}
+"""For each kind of verdict a heading, and where to go on."""
 HOW = "Drag over a chart to look closer; Ctrl and the wheel zoom. The round arrow shows all. A name hides its colour."
 MEMORY = (
     "Memory of their own, without the slots: what this process and its workers have beside shared memory and files. "
@@ -89,7 +110,7 @@ def page_of(timeline: Timeline) -> str:
     drawn, least_s = thinned(timeline)
     figures = figures_of(timeline)
     body, script = [*_head(timeline, figures)], ""
-    if len(timeline):
+    if len(timeline.events):
         script, places = components(charts_of(drawn, timeline))
         library = Resources(mode="inline", components=["bokeh"]).render_js()
         script = f"{library}{script}<script>{DRAWN}</script>"
@@ -113,18 +134,30 @@ def _head(timeline: Timeline, figures: Figures) -> Iterator[str]:
     began = f"began {facts['began']}; " if "began" in facts else ""
     version = f", ringfeed {facts['version']}" if "version" in facts else ""
     yield "<h1>A traced run</h1>"
-    yield f'<p class="quiet">{escape(f"{began}{show_s(figures.span_s)}, {len(timeline):,} events{version}")}</p>'
-    yield _section(_bottleneck(words_of(str(facts.get("verdict", "")), figures)), "bottleneck")
+    yield f'<p class="quiet">{escape(f"{began}{show_s(figures.span_s)}, {len(timeline.events):,} events{version}")}</p>'
+    yield _section(_bottleneck(timeline, figures), "bottleneck")
     yield _section(
         "".join(f"<div><b>{escape(value)}</b><span>{name}</span></div>" for name, value in _cards(figures)), "figures"
     )
 
 
-def _bottleneck(words: Words) -> str:
-    lines = "".join(
-        f"<li>{_coded(line.seen)}{line.change and f': <b>{_coded(line.change)}</b>'}</li>" for line in words.lines
-    )
-    return f"<h2>{escape(words.heading)}</h2><ul>{lines}</ul>{words.next and f'<p>{_coded(words.next)}</p>'}"
+def _bottleneck(timeline: Timeline, figures: Figures) -> str:
+    """Return what limits the run: as the loader says, else as the figures do."""
+    facts = timeline.facts
+    heading, further = LIMITS.get(str(facts.get("limit")), ("What limits the run", ""))
+    # Version 0.2 wrote the text alone.
+    lines = facts.get("seen", [[facts["verdict"]]] if "verdict" in facts else [])
+    if not lines and not figures.span_s:
+        heading = "Nothing ran while the trace was made"
+        lines = [["no epoch was under way; put the loop or fit() into the with block"]]
+    elif not lines:
+        heading = "The trace does not say what limits the run"
+        workers = "" if figures.busy is None else f"; workers were {figures.busy:.0%} busy"
+        lines = [[f"training waited {figures.waited:.0%} of the time{workers}"]]
+    shown = ""
+    for seen, *changes in lines:
+        shown += f"<li>{_coded(seen)}{''.join(f': <b>{_coded(change)}</b>' for change in changes)}</li>"
+    return f"<h2>{escape(heading)}</h2><ul>{shown}</ul>{further and f'<p>{_coded(further)}</p>'}"
 
 
 def _coded(text: str) -> str:
@@ -157,17 +190,15 @@ def _charts(places: dict[str, str], timeline: Timeline, least_s: float) -> Itera
 
 
 def _slots_note(timeline: Timeline) -> str:
-    count = sum(name.startswith("slot") for name in timeline.lines)
+    count = len(timeline.numbers("slot"))
     return f"{count} slots: being filled, ready, or held by training. What is missing to {count} is free."
 
 
 def _tables(timeline: Timeline, figures: Figures) -> str:
-    waits = [
-        (f"{timeline.began_s[at]:.3f} s", show_s(timeline.lasted_s[at])) for at in longest(timeline, STALL, LISTED)
-    ]
+    waits = [(f"{wait.began_s:.3f} s", show_s(wait.lasted_s)) for wait in longest(timeline, STALL, LISTED)]
     tickets = [
-        (timeline.what[at], timeline.lines[timeline.line[at]], show_s(timeline.lasted_s[at]))
-        for at in longest(timeline, AT_WORK, LISTED)
+        (ticket.what, timeline.lines[ticket.line], show_s(ticket.lasted_s))
+        for ticket in longest(timeline, AT_WORK, LISTED)
     ]
     workers = [
         (worker.name, f"{worker.busy:.0%}", f"{worker.events:,}", show_s(worker.longest_s))

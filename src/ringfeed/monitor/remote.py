@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ringfeed._units import show_bytes, show_s
-from ringfeed.monitor.bottleneck import BUSY, EARLY_S, HEADROOM, WAITED
+from ringfeed.monitor.bottleneck import BUSY, HEADROOM, WAITED, Verdict, bound, share_waited
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from ringfeed.monitor.stats import Stats
 
 PAYS = 2.0  # CPU seconds for a GB of rows, below which the way costs about as much as the work
+_SUMS = (
+    *("wanted", "there", "suspects", "tickets", "calls", "rows", "bytes"),
+    *("deaths", "hedged", "rerun", "dropped", "bridge_cpu_s", "flight_s"),
+)
 
 
 @dataclass
@@ -58,9 +62,7 @@ class RemoteStats:
         found = cls()
         busy, bridge_busy = [0.0], [0.0]
         for one in filter(None, said):
-            for name in ("wanted", "there", "suspects", "tickets", "calls", "rows", "bytes"):
-                setattr(found, name, getattr(found, name) + one[name])
-            for name in ("deaths", "hedged", "rerun", "dropped", "bridge_cpu_s", "flight_s"):
+            for name in _SUMS:
                 setattr(found, name, getattr(found, name) + one[name])
             found.window = max(found.window, one["window"])
             found.declined = found.declined or (one["declined"] or [0, ""])[1]
@@ -90,46 +92,40 @@ def tell(stats: Stats, said: Iterable[Mapping[str, Any]]) -> None:
     stats.verdict = verdict_with(stats, stats.remote, stats.verdict)
 
 
-def verdict_with(stats: Stats, remote: RemoteStats, otherwise: str) -> str:
+def verdict_with(stats: Stats, remote: RemoteStats, otherwise: Verdict) -> Verdict:
     """Say what waits for what, and what to change; ``otherwise``: what is said of workers here."""
-    declined = f"; there are {remote.there} of {remote.wanted} actors: {remote.declined}" if remote.declined else ""
-    declined += f"; {remote.narrowed}" if remote.narrowed else ""
-    elapsed_s = stats.elapsed_s - stats.startup_s
-    if not stats.batches or elapsed_s < EARLY_S or not remote.calls:
-        return otherwise + declined
-    waited = (stats.stall_s - stats.startup_s) / elapsed_s
-    if waited < WAITED:
-        return f"compute-bound: training waited {waited:.1%} of the time; {_surplus(remote)}{declined}"
-    return f"input-bound: training waited {waited:.0%} of the time; {_shortage(remote)}{declined}"
+    few = f"there are {remote.there} of {remote.wanted} actors: {remote.declined}" if remote.declined else ""
+    limits = [(line,) for line in (few, remote.narrowed) if line]
+    waited = share_waited(stats)
+    if waited is None or not remote.calls:
+        return Verdict(otherwise.kind, *otherwise.lines, *limits)
+    return bound(waited, _surplus(remote) if waited < WAITED else _shortage(remote), *limits)
 
 
-def _surplus(remote: RemoteStats) -> str:
+def _surplus(remote: RemoteStats) -> tuple[str, str]:
     enough = max(1, math.ceil(remote.there * remote.busy * HEADROOM))
     spare = f"{enough} actor{'s' * (enough > 1)} would do" if enough < remote.there else "nothing to change"
-    return f"actors are {remote.busy:.0%} busy: {spare}"
+    return f"actors are {remote.busy:.0%} busy", spare
 
 
-def _shortage(remote: RemoteStats) -> str:
-    """Say what the actors, their calls or the bridge lack."""
+def _shortage(remote: RemoteStats) -> tuple[str, str]:
+    """Say what the actors, their calls or the bridge lack, and what to change."""
     rows = remote.rows / remote.calls
-    bridge_s = remote.bridge_cpu_s / remote.calls
-    bridge = f"{show_s(bridge_s)} a ticket of {rows:.0f} row{'s' * (round(rows) != 1)}"
+    bridge = f"{show_s(remote.bridge_cpu_s / remote.calls)} a ticket of {rows:.0f} row{'s' * (round(rows) != 1)}"
     if remote.bridge_busy >= BUSY:
-        return f"the bridge is {remote.bridge_busy:.0%} busy, {bridge}: raise batch_size= or bridges= of ringfeed.Ray"
+        seen = f"the bridge is {remote.bridge_busy:.0%} busy, {bridge}"
+        return seen, "raise batch_size= or bridges= of ringfeed.Ray"
     if remote.bytes and remote.cpu_s_a_gb < PAYS:
         way_s = remote.bridge_cpu_s / (remote.bytes / 1e9)
-        return (
-            f"a GB of rows takes {show_s(remote.cpu_s_a_gb)} of CPU to make and {show_s(way_s)} to bring here, so "
-            f"remote workers do not pay: use workers= alone"
-        )
+        cost = f"a GB of rows takes {show_s(remote.cpu_s_a_gb)} of CPU to make and {show_s(way_s)} to bring here"
+        return f"{cost}, so remote workers do not pay", "use workers= alone"
     if remote.busy >= BUSY:
         cost = show_s(remote.work_s / max(rows, 1))
-        return (
-            f"actors are {remote.busy:.0%} busy in dataset[i], {cost} a sample: add actors (now {remote.there}), or "
-            f"make it cheaper"
-        )
+        seen = f"actors are {remote.busy:.0%} busy in dataset[i], {cost} a sample"
+        return seen, f"add actors (now {remote.there}), or make it cheaper"
+    call = f"a call of {show_s(remote.work_s)} of work takes {show_s(remote.flight_s)}"
+    way = f"the way of {show_bytes(remote.bytes // remote.calls)}, {remote.window} at a time"
     return (
-        f"actors are only {remote.busy:.0%} busy: a call of {show_s(remote.work_s)} of work takes "
-        f"{show_s(remote.flight_s)} with the way of {show_bytes(remote.bytes // remote.calls)}, {remote.window} at a "
-        f"time: raise slots= or batch_size=, or have a quicker link"
+        f"actors are only {remote.busy:.0%} busy: {call} with {way}",
+        "raise slots= or batch_size=, or have a quicker link",
     )

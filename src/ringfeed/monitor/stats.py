@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ringfeed._html import table
 from ringfeed._process import Forks
 from ringfeed._units import show_s
+from ringfeed.monitor.bottleneck import Verdict
 from ringfeed.ring import _ring
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class Stats:
     skipped: list[int] = field(default_factory=list)
     none_batches: int = 0
     tuning: list[Step] = field(default_factory=list)
-    verdict: str = ""
+    verdict: Verdict = Verdict("")  # noqa: RUF009 - a text
     remote: RemoteStats | None = None
 
     def __post_init__(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,52 +17,41 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
 
-    from numpy.typing import NDArray
-
 STATES = ("step", "stall", "at work", "filling", "ready", "held", "draining", "parked")
 STEP, STALL, AT_WORK = range(3)
 _SLOT_STATES = {name: number for number, name in enumerate(STATES) if number > AT_WORK}
-_BATCH = re.compile(r"(?:step|filling|ready|held|draining) (\d+)")
 HINT = 'give the file that `with loader.trace("run.json"):` has written'
 
 
-@dataclass(frozen=True)
-class Memory:
-    """What processes had of memory of their own: seconds since the beginning, and bytes."""
-
-    at_s: NDArray[np.float64]
-    trainer: NDArray[np.float64]
-    workers: NDArray[np.float64]
+EVENT = np.dtype(
+    [("line", "i4"), ("state", "i1"), ("began_s", "f8"), ("lasted_s", "f8"), ("busy_s", "f8"), ("what", "O")]
+)
+"""line: which of the timeline's lines. state: its number in STATES. began_s: since the beginning of
+the trace. busy_s: of several tickets that are drawn as one, what they took; else as ``lasted_s``."""
+MEMORY = np.dtype([("at_s", "f8"), ("trainer", "f8"), ("workers", "f8")])
+"""What this process and its workers had of memory of their own, in bytes."""
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """What was drawn; each event has a place in every array.
+    """What was drawn: the names of consumer, workers and slots, from the top; events; memory.
 
-    lines: the names of consumer, workers and slots, from the top. line: which of them an event is on. state: its
-    number in STATES. began_s: since the beginning of the trace. busy_s: of several tickets that are drawn as one, what
-    they took; else as ``lasted_s``. batch: its number, or -1. what: as it is named. facts: what the loader said.
+    facts: what the loader said.
     """
 
     lines: tuple[str, ...]
-    line: NDArray[np.int32]
-    state: NDArray[np.int8]
-    began_s: NDArray[np.float64]
-    lasted_s: NDArray[np.float64]
-    busy_s: NDArray[np.float64]
-    batch: NDArray[np.int64]
-    what: NDArray[np.object_]
-    memory: Memory
+    events: Any
+    memory: Any
     facts: Mapping[str, Any]
-
-    def __len__(self) -> int:
-        """Return how many events there are."""
-        return len(self.line)
 
     @property
     def span_s(self) -> float:
         """How long the trace is, from its beginning to the end of its last event."""
-        return float((self.began_s + self.lasted_s).max(initial=0.0))
+        return float((self.events.began_s + self.events.lasted_s).max(initial=0.0))
+
+    def numbers(self, kind: str) -> list[int]:
+        """Return the numbers of the lines of a kind: "worker" or "slot"."""
+        return [number for number, name in enumerate(self.lines) if name.startswith(kind)]
 
 
 def read_trace(path: str | os.PathLike[str]) -> Timeline:
@@ -108,28 +96,19 @@ def _names(events: list[Any]) -> dict[int, str]:
 
 
 def _arrays(events: list[Any], names: dict[int, str], facts: Mapping[str, Any]) -> Timeline:
-    drawn = sorted((event for event in events if event["ph"] == "X"), key=lambda event: event["ts"])
     places = {tid: place for place, tid in enumerate(names)}
-    what = [str(event["name"]) for event in drawn]
-    lasted_s = [_seconds(event["dur"]) for event in drawn]
-    busy = (event["args"].get("busy_us") for event in drawn)
+    drawn = sorted((event for event in events if event["ph"] == "X"), key=lambda event: event["ts"])
+    found = [(places[event["tid"]], _state(event), *_times(event), str(event["name"])) for event in drawn]
     weighed = [event for event in events if event["ph"] == "C" and event["name"] == "memory"]
-    return Timeline(
-        tuple(names.values()),
-        np.array([places[event["tid"]] for event in drawn], np.int32),
-        np.array([_state(event["tid"] // LINES, name) for event, name in zip(drawn, what, strict=True)], np.int8),
-        np.array([_seconds(event["ts"]) for event in drawn], np.float64),
-        np.array(lasted_s, np.float64),
-        np.array([length if us is None else _seconds(us) for us, length in zip(busy, lasted_s, strict=True)]),
-        np.array([int(found[1]) if (found := _BATCH.fullmatch(name)) else -1 for name in what], np.int64),
-        np.array(what, object),
-        Memory(
-            np.array([_seconds(event["ts"]) for event in weighed], np.float64),
-            np.array([float(event["args"]["this process"]) for event in weighed], np.float64),
-            np.array([float(event["args"]["workers"]) for event in weighed], np.float64),
-        ),
-        facts,
-    )
+    sizes = [(_seconds(event["ts"]), event["args"]["this process"], event["args"]["workers"]) for event in weighed]
+    of_events, of_memory = np.array(found, EVENT), np.array(sizes, MEMORY)
+    return Timeline(tuple(names.values()), of_events.view(np.recarray), of_memory.view(np.recarray), facts)
+
+
+def _times(event: Any) -> tuple[float, float, float]:
+    """Return when an event began, how long it lasted, and how long its tickets took."""
+    lasted_us = event["dur"]
+    return _seconds(event["ts"]), _seconds(lasted_us), _seconds(event["args"].get("busy_us", lasted_us))
 
 
 def _seconds(microseconds: float) -> float:
@@ -139,8 +118,9 @@ def _seconds(microseconds: float) -> float:
     return microseconds / 1e6
 
 
-def _state(kind: int, name: str) -> int:
+def _state(event: Any) -> int:
     """Return the number of a state, of what is drawn on a line of a kind."""
+    kind, name = event["tid"] // LINES, str(event["name"])
     if kind == CONSUMER:
         return STALL if name == "stall" else STEP
     if kind == WORKER:

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 import weakref
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -27,7 +29,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from ringfeed.monitor._snapshot import Observer
+    from ringfeed.monitor.bottleneck import Verdict
     from ringfeed.monitor.snapshot import Slot, Snapshot, Worker
+    from ringfeed.monitor.stats import Stats
 
 EVERY_S = 0.001
 MEMORY_NS = 250_000_000  # between two looks at the memory of processes
@@ -35,6 +39,7 @@ MEMORY_NS = 250_000_000  # between two looks at the memory of processes
 KINDS = {1: "consumer", 2: "workers", 3: "slots"}
 CONSUMER, WORKER, SLOT = 1, 2, 3
 LINES = 1000  # a kind
+PAGES = (".html", ".htm")
 
 
 class _State(NamedTuple):
@@ -63,6 +68,50 @@ class _Step:
     since_ns: int = 0
     stall_ns: int = 0  # all that was counted
     waited_ns: int = 0  # of it, what belongs to a batch that is not taken yet
+
+
+def begin_trace(
+    loader: Any,
+    path: str | os.PathLike[str],
+    observer: Callable[[], Observer | None],
+    verdict: Callable[[Any, Stats], Verdict],
+) -> Trace:
+    """Begin a trace that makes a page, or a file for other programs, as the name of the file says.
+
+    At its end it says what the loader has done since its beginning, if the loader is still there. ``verdict``: what the
+    loader says of statistics. ModuleNotFoundError where a page cannot be drawn.
+    """
+    save = save_json
+    if Path(path).suffix.lower() in PAGES:
+        from ringfeed.monitor.page import check_bokeh, save_page  # noqa: PLC0415 - it needs an optional package
+
+        check_bokeh()
+        save = save_page
+    from ringfeed import __version__  # noqa: PLC0415 - the package itself imports this one
+
+    began = {"program": "ringfeed", "version": __version__, "began": time.strftime("%Y-%m-%d %H:%M:%S %z")}
+    known, before = weakref.ref(loader), copy(loader.stats())
+
+    def facts() -> dict[str, Any]:
+        """Return what is said of the loader, as JSON."""
+        if (found := known()) is None:
+            return began
+        stats = found.stats()
+        done = stats.since(before)
+        said = verdict(found, done)
+        return began | {
+            "loader": repr(found),
+            "verdict": said,
+            "limit": said.kind,
+            "seen": said.lines,
+            "batches": done.batches,
+            "samples": done.samples,
+            "restarts": done.restarts,
+            "slot_size": found.plan.slot_size,
+            "memory": str(stats.memory),
+        }
+
+    return Trace(observer, path, facts=facts, save=save)
 
 
 def save_json(document: dict[str, Any], path: Path) -> None:
