@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import warnings
 import weakref
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from ringfeed._callers import callers_depth, frame_above
 from ringfeed._checks import MOST, check_count
 from ringfeed._failure import UsersErrors
 from ringfeed._foreign import refuse_foreign
-from ringfeed._html import table
 from ringfeed._units import show_bytes
 from ringfeed.datasets.terms import Terms
-from ringfeed.engine._repeated import Repeated
-from ringfeed.engine.account import Account
-from ringfeed.engine.identity import Identity
 from ringfeed.engine.open_source import open_readers, open_source, with_weights
 from ringfeed.engine.options import Options
 from ringfeed.engine.runner import EpochRunner
-from ringfeed.frameworks.base import BatchStream, LoaderInfo
 from ringfeed.frameworks.pinned import DeviceSlots, start_driver
 from ringfeed.orders.asked import DEFAULT_BATCH_SIZE, AskedOrder
 
@@ -34,9 +30,11 @@ if TYPE_CHECKING:
     from typing_extensions import Self
     from typing_extensions import TypeVar as TypeVarWithDefault
 
+    from ringfeed.engine._repeated import Repeated
     from ringfeed.engine.batches import BatchIterator
+    from ringfeed.engine.identity import Identity
     from ringfeed.engine.plan import Plan
-    from ringfeed.frameworks.base import Epochs
+    from ringfeed.frameworks.base import BatchStream, Epochs, LoaderInfo
     from ringfeed.frameworks.cast import CastTree
     from ringfeed.monitor.bottleneck import Verdict
     from ringfeed.monitor.stats import Stats
@@ -248,11 +246,9 @@ class Loader(Generic[Batch_co]):
                 f"make batch_size smaller, or keep the last batch with drop_remainder=False"
             )
             warnings.warn(message, RuntimeWarning, stacklevel=callers_depth())
-        seed_is_drawn = asked.seed_is_drawn
-        self._identity = Identity(source, self._position, asked.batch_size, fingerprint, seed_is_drawn=seed_is_drawn)
+        self._fingerprint = fingerprint
         self._slots = DeviceSlots(self._runner.plan.slot_size, pin=pin)
         self._runner.on_start.append(self._slots.prepare)
-        self._account = Account(self._runner)
 
     def __reduce__(self) -> Any:
         """Refuse to be pickled or copied."""
@@ -352,6 +348,8 @@ class Loader(Generic[Batch_co]):
         """Return the same for a notebook, with what has been done so far."""
         if not hasattr(self, "_runner"):
             return None
+        from ringfeed._html import table  # noqa: PLC0415 - for notebooks
+
         count = self._count()
         epoch = f"number {self.epoch} is next, {'of unknown length' if count is None else f'{count:,} batches each'}"
         return table(repr(self).strip("<>"), [("epochs", epoch), ("memory", str(self.plan)), *self.stats().lines()])
@@ -399,6 +397,8 @@ class Loader(Generic[Batch_co]):
         of a batch, or of a hook, does not end it: the next ``next()`` goes on. ``len()`` counts the batches of so many
         whole epochs. Where two epochs in a row have no batch, it ends in any case.
         """
+        from ringfeed.engine._repeated import Repeated  # noqa: PLC0415 - only where it is asked for
+
         return Repeated(self, check_count("epochs", epochs, 0))
 
     def _begin_epoch(self, build: BuildBatch | None = None, *, wait_for_slots: bool = False) -> BatchIterator:
@@ -407,6 +407,14 @@ class Loader(Generic[Batch_co]):
         return self._runner.begin(build, wait_for_slots=wait_for_slots, keeps=self)
 
     # ---- where it is ----
+
+    @cached_property
+    def _identity(self) -> Identity:
+        """What must be the same where a state is taken and where it is loaded."""
+        from ringfeed.engine.identity import Identity  # noqa: PLC0415 - only for states
+
+        source, asked = self._runner.source, self._asked
+        return Identity(source, self._position, asked.batch_size, self._fingerprint, seed_is_drawn=asked.seed_is_drawn)
 
     @property
     def remaining(self) -> int:
@@ -463,10 +471,10 @@ class Loader(Generic[Batch_co]):
 
     def stats(self) -> Stats:
         """Return what has been done so far, and what it means; the object is kept up to date by the next call."""
-        return self._account.stats()
+        return self._runner.report()
 
     def _verdict(self, stats: Stats) -> Verdict:
-        return self._account.verdict(stats)
+        return self._runner.verdict(stats)
 
     def slot_states(self) -> list[str]:
         """Return a word for each slot: free, filling, ready, held or draining."""
@@ -487,12 +495,16 @@ class Loader(Generic[Batch_co]):
         """
         from ringfeed.monitor.trace import begin_trace  # noqa: PLC0415 - only where it is needed
 
-        return begin_trace(self, path, self._account.asked(lambda engine: engine.observer, None), Loader._verdict)
+        return begin_trace(
+            self, path, self._runner.asking(lambda engine: None if engine is None else engine.observer), Loader._verdict
+        )
 
     # ---- into frameworks, each imported when it is asked for ----
 
     @property
     def _stream(self) -> BatchStream:
+        from ringfeed.frameworks.base import BatchStream  # noqa: PLC0415 - a plain loop has no framework
+
         runner = self._runner
         return BatchStream(
             loader=self,
@@ -513,6 +525,8 @@ class Loader(Generic[Batch_co]):
         )
 
     def _info(self) -> LoaderInfo:
+        from ringfeed.frameworks.base import LoaderInfo  # noqa: PLC0415 - a plain loop has no framework
+
         plan, settings, source = self._runner.plan, self._options, self._runner.source
         skips, rows, is_iterable = settings.on_error == "skip", plan.layout.rows, source.streams > 0
         is_fixed = settings.drop_remainder and not (skips or self.batch_size is None or source.collates)

@@ -14,7 +14,7 @@ import pytest
 
 import ringfeed
 from datasets import FOREVER_S, Oracle, check
-from ringfeed.engine import waiting as waits
+from ringfeed.engine import engine as waits
 from ringfeed.engine._iterator import Batches
 from ringfeed.engine.runner import EpochRunner
 from watching import wait_until
@@ -86,7 +86,7 @@ def test_there_is_always_more_planned_than_slots(asked: list[int]) -> None:
         for batch in loader:
             engine = loader._runner.engine
             assert engine is not None
-            assert engine.ring.planned >= 3 or engine._lookahead.order is None, batch
+            assert engine.ring.planned >= 3 or engine.lookahead.order is None, batch
     assert 10 < len(asked) < 1000
 
 

@@ -14,7 +14,7 @@ import pytest
 
 import ringfeed
 from datasets import FOREVER_S
-from ringfeed.engine.waiting import Waiter
+from ringfeed.engine.engine import Engine
 from ringfeed.keras.pydataset import DatasetFeed
 from watching import wait_until
 
@@ -104,7 +104,7 @@ def test_statistics_asked_for_by_a_thread_do_not_block_a_handler() -> None:
         engine.intake.own_wait_ns = 0
         seen: list[Any] = []
         thread = threading.Thread(target=lambda: seen.append(next(iterator)), daemon=True)
-        with engine.parts.ledger._counting:  # as in the midst of stats(), where a handler comes
+        with engine.ledger._counting:  # as in the midst of stats(), where a handler comes
             thread.start()
             time.sleep(0.2)
             gate.opened.set()
@@ -122,16 +122,16 @@ def test_a_handler_that_takes_between_the_look_and_the_take(monkeypatch: pytest.
         engine = loader._runner.engine
         assert engine is not None
         seen = [next(iterator)[0]]
-        original = Waiter.wait
+        original = Engine.wait
 
-        def wait(self: Waiter, build: Any, epoch_id: int, *, wait_for_slots: bool) -> None:
-            monkeypatch.setattr(Waiter, "wait", original)
+        def wait(self: Engine, build: Any, *, wait_for_slots: bool) -> None:
+            monkeypatch.setattr(Engine, "wait", original)
             gate.opened.set()
-            original(self, build, epoch_id, wait_for_slots=wait_for_slots)
+            original(self, build, wait_for_slots=wait_for_slots)
             seen.extend([next(iterator)[0] for _ in range(3)])
 
         engine.intake.own_wait_ns = 0
-        monkeypatch.setattr(Waiter, "wait", wait)
+        monkeypatch.setattr(Engine, "wait", wait)
         seen.extend(batch[0] for batch in iterator)
         assert seen == list(range(0, 400, 4))
 
@@ -142,7 +142,7 @@ def test_a_look_that_is_due_is_not_put_off() -> None:
         iterator = iter(loader)
         next(iterator)
         assert loader._runner.engine is not None
-        resizer = loader._runner.engine.parts.resizer
+        resizer = loader._runner.engine.resizer
         assert resizer is not None
         wait_until(lambda: "ready" in loader.slot_states())
         next(iterator)
@@ -160,9 +160,9 @@ def test_no_slot_is_opened_of_an_engine_that_is_stopped() -> None:
         next(iterator)
         engine = loader._runner.engine
         assert engine is not None
-        assert engine.parts.resizer is not None
+        assert engine.resizer is not None
         engine.stop()
-        assert not engine.parts.resizer.open_another()
+        assert not engine.resizer.open_another()
         with pytest.raises(ringfeed.ClosedError):
             list(iterator)
 
@@ -191,16 +191,16 @@ def test_a_hook_that_runs_during_a_wait_reaches_the_next_batch(monkeypatch: pyte
     """Where a hook runs while the engine waits for a batch, as another thread's may, that batch is read anew, too."""
     dataset = Changing()
     seen: list[int] = []
-    original = Waiter.wait
+    original = Engine.wait
 
-    def wait(waiter: Waiter, build: Any, epoch_id: int, *, wait_for_slots: bool) -> None:
+    def wait(engine: Engine, build: Any, *, wait_for_slots: bool) -> None:
         if len(seen) == 95 and not dataset.ended:
-            wait_until(lambda: waiter._parts.observer.states().count("ready") >= 3)  # behind it, as they were before
+            wait_until(lambda: engine.observer.states().count("ready") >= 3)  # behind it, as they were before
             feed.run_hook("on_epoch_end")
             dataset.changed.set()
-        original(waiter, build, epoch_id, wait_for_slots=wait_for_slots)
+        original(engine, build, wait_for_slots=wait_for_slots)
 
-    monkeypatch.setattr(Waiter, "wait", wait)
+    monkeypatch.setattr(Engine, "wait", wait)
     feed = DatasetFeed(dataset, workers=2, backend="thread", slots=6, timeout_s=FOREVER_S)
     with feed.loader:
         seen.extend(int(batch[0, 0]) for batch in feed)  # one at a time: it is looked at meanwhile

@@ -37,7 +37,7 @@ def _looks_at_each_batch(monkeypatch: pytest.MonkeyPatch) -> None:
 def reserved_slots(loader: ringfeed.Loader) -> float:
     """Return for how many slots the kernel has set memory aside."""
     assert loader._runner.engine is not None
-    return os.fstat(loader._runner.engine.parts.segment.slots_fd).st_blocks * 512 / loader.plan.slot_size
+    return os.fstat(loader._runner.engine.segment.slots_fd).st_blocks * 512 / loader.plan.slot_size
 
 
 def living_threads(loader: ringfeed.Loader) -> int:
@@ -320,7 +320,7 @@ def test_memory_that_the_kernel_does_not_take_back_stays(monkeypatch: pytest.Mon
 
     with loader:
         iterator = iter(loader)
-        monkeypatch.setattr(loader._runner.engine.parts.segment, "give_back", refuse)  # type: ignore[union-attr]
+        monkeypatch.setattr(loader._runner.engine.segment, "give_back", refuse)  # type: ignore[union-attr]
         assert drain(iterator) == list(range(80))
         assert reserved_slots(loader) == 4
         assert loader.slot_states()[2:4] == ["parked"] * 2

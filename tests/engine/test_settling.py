@@ -11,8 +11,8 @@ import pytest
 
 import ringfeed
 from datasets import Oracle, check
+from ringfeed.engine import settling
 from ringfeed.engine.engine import Engine
-from ringfeed.engine.settling import Settler
 from ringfeed.ring import _ring
 from watching import wait_until
 
@@ -35,15 +35,15 @@ def test_a_handler_that_takes_the_batch_being_settled(step: str, monkeypatch: py
     seen: list[int] = []
     with ringfeed.Loader(Gaps(60), batch_size=10, workers=1, backend="thread", slots=4, on_error="skip") as loader:
         batches = iter(loader)
-        original = getattr(Settler, step)
+        original = getattr(settling, step)
 
-        def nested(self: Settler, *arguments: Any) -> Any:
-            monkeypatch.setattr(Settler, step, original)
-            found = original(self, *arguments)
+        def nested(*arguments: Any) -> Any:
+            monkeypatch.setattr(settling, step, original)
+            found = original(*arguments)
             seen.extend(check(next(batches)))
             return found
 
-        monkeypatch.setattr(Settler, step, nested)
+        monkeypatch.setattr(settling, step, nested)
         for batch in batches:
             seen.extend(check(batch))
         assert seen == GOOD
@@ -57,17 +57,17 @@ def test_a_handler_that_ends_the_epoch_of_the_batch_being_settled(act: str, monk
     with ringfeed.Loader(Gaps(60), batch_size=10, workers=1, backend="thread", slots=2, on_error="skip") as loader:
         batches = iter(loader)
         newer: list[Any] = []
-        original = Settler.find_place
+        original = settling.find_place
 
-        def nested(self: Settler, build: Any) -> None:
-            monkeypatch.setattr(Settler, "find_place", original)
+        def nested(engine: Engine, build: Any) -> None:
+            monkeypatch.setattr(settling, "find_place", original)
             if act == "close":
                 loader.close()
             else:
                 newer.append(iter(loader))
-            original(self, build)
+            original(engine, build)
 
-        monkeypatch.setattr(Settler, "find_place", nested)
+        monkeypatch.setattr(settling, "find_place", nested)
         with pytest.raises(ringfeed.ClosedError if act == "close" else ringfeed.SupersededError):
             next(batches)
         if newer:

@@ -70,7 +70,7 @@ def test_loaders_keep_their_numbers(trainer: Trainer) -> None:
     with Target(trainer.pid) as target:
         assert [(loader.number, loader.observer.geometry.rows) for loader in target.loaders()] == [(1, 4), (2, 8)]
         second = target.loaders()[1]
-        trainer.do("copy = os.dup(loader._runner.engine.parts.segment.control_fd)")
+        trainer.do("copy = os.dup(loader._runner.engine.segment.control_fd)")
         assert len(target.loaders()) == 2
         trainer.do("loader.close()")
         assert target.loaders() == [second]

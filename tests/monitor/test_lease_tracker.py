@@ -168,7 +168,7 @@ def test_nothing_is_noted_without_debug() -> None:
     with ringfeed.Loader(Oracle(20), batch_size=2, workers=0) as loader:
         kept = list(itertools.islice(loader, 2))
         assert loader._runner.engine is not None
-        assert loader._runner.engine.parts.lease_tracker._places == {}
+        assert loader._runner.engine.lease_tracker._places == {}
         assert [held.place for held in loader.stats().memory.held] == ["", ""]
         del kept
 

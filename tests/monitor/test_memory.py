@@ -165,7 +165,7 @@ def test_statistics_do_not_look() -> None:
     """Only who asks for the memory waits for the kernel."""
     with ringfeed.Loader(Oracle(40), batch_size=4, workers=0) as loader, pytest.MonkeyPatch.context() as patch:
         kept = next(iter(loader))
-        patch.setattr("ringfeed.engine.parts.look", None)
+        patch.setattr("ringfeed.monitor.memory.look", None)
         stats = loader.stats()
         with pytest.raises(TypeError):
             _ = stats.memory

@@ -328,7 +328,7 @@ def tuned_without_room(**settings: Any) -> list[Any]:
             while len(tuner.history) < 2:
                 seen += check(next(iterator))
         seen += flat(map(check, iterator))
-        slots = [engine.ring.open_slots, len(engine.parts.segment.reserved), tuner.setting.slots]
+        slots = [engine.ring.open_slots, len(engine.segment.reserved), tuner.setting.slots]
         return [seen == list(range(400)), slots, [step.why for step in loader.stats().tuning]]
 
 

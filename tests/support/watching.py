@@ -53,8 +53,8 @@ def wait_until(holds: Callable[[], bool]) -> None:
 def lose_patience(loader: ringfeed.Loader, timeout_s: float) -> None:
     """Have a loader that runs wait for so long from now on: whoever places a stall first need not guess at times."""
     assert loader._runner.engine is not None
-    parts = loader._runner.engine.parts
-    parts.options = replace(parts.options, timeout_s=timeout_s)
+    engine = loader._runner.engine
+    engine.options = replace(engine.options, timeout_s=timeout_s)
 
 
 def while_it_waits(act: Callable[[], object]) -> threading.Thread:

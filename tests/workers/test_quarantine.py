@@ -214,7 +214,7 @@ def test_every_open_slot_in_quarantine(tmp_path: Path, immortal: set[int]) -> No
         assert pool_of(loader).kill_stuck(1) == 1
         assert loader.slot_states()[:3] == ["draining", "draining", "parked"]
         with pytest.raises(ringfeed.StallError):
-            loader._runner.engine._waiter.stalled()
+            loader._runner.engine.stalled()
         del batches
         while immortal:
             os.kill(immortal.pop(), signal.SIGKILL)

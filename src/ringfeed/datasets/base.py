@@ -13,7 +13,6 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ringfeed._classes import root_of
-from ringfeed.datasets.reader import Reader
 from ringfeed.datasets.terms import Delivery, Kept
 from ringfeed.errors import SpecError, StallError, WorkerError
 from ringfeed.orders.rng import SampleContext, installed
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from ringfeed.datasets.reader import Fill, Port
+    from ringfeed.datasets.reader import Fill, Port, Reader
     from ringfeed.datasets.terms import Terms
     from ringfeed.orders.permutation import Indices
     from ringfeed.orders.sampler import Sampler
@@ -277,6 +276,8 @@ class Source(ABC):
 
     def reader(self, dataset: Any, port: Port) -> Reader:
         """Return what fills claims from one version of the dataset; one for each worker thread."""
+        from ringfeed.datasets.reader import Reader  # noqa: PLC0415 - a consumer with worker processes has none
+
         made: Reader = (self.open_reader or Reader)(self, dataset, port)
         return made
 

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 from ringfeed._callers import callers_depth
 from ringfeed.errors import SlotsHeldWarning
-from ringfeed.monitor._snapshot import Observer
 from ringfeed.monitor.faults import slots_kept
 from ringfeed.ring import _ring
 
 if TYPE_CHECKING:
     from ringfeed.engine.resizer import Resizer
+    from ringfeed.monitor._snapshot import Observer
     from ringfeed.monitor.lease_tracker import LeaseTracker
     from ringfeed.ring._ring import Lease, Ring
     from ringfeed.spec.builder import BatchBuilder
@@ -31,11 +31,11 @@ OVER = (_ring.STOPPED, _ring.ALARMED)
 class CopyPolicy:
     """Decides it for one ring. Not thread-safe: the loader's lock is held."""
 
-    def __init__(self, ring: Ring, lease_tracker: LeaseTracker, resizer: Resizer | None, timeout_ns: int) -> None:
+    def __init__(
+        self, ring: Ring, observer: Observer, tracker: LeaseTracker, resizer: Resizer | None, timeout_ns: int
+    ) -> None:
         """Wait for a framework up to ``timeout_ns``."""
-        self._ring = ring
-        self._observer = Observer(ring)
-        self._lease_tracker = lease_tracker
+        self._ring, self._observer, self._lease_tracker = ring, observer, tracker
         self._resizer = resizer
         self._timeout_ns = self._wait_ns = timeout_ns
         self._is_told = False

@@ -1,28 +1,62 @@
-"""One running ring: the plan kept full, batches waited for and handed out, failures turned into errors.
+"""One running ring: its memory and workers, the plan kept full, batches waited for, failures turned into errors.
 
-The loader decides when an epoch begins and ends; the engine runs it. Not thread-safe: the loader's lock is held.
+An iterator takes a batch that is there by itself. With any other answer of the ring it comes to `Engine.resolve`:
+
+    PLAN      more batches are planned
+    GAPS, CROWDED   the batch is taken, and `settling` decides what is handed out of it
+    PENDING   filled here with workers=0; else waited for up to `timeout_s`, then StallError or the stuck are killed
+    HELD      views hold every slot: waited for a second, or up to `timeout_s` where a framework lets go by itself
+    ALARMED, DAMAGED   the workers have failed, or wrote over shared memory: raised
+
+The loader decides when an epoch begins and ends. Not thread-safe: the loader's lock is held.
 """
 
 from __future__ import annotations
 
+import gc
 import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ringfeed._process import Forks
+from ringfeed.engine import settling
+from ringfeed.engine._iterator import Intake
+from ringfeed.engine.copy_policy import SOON_NS, CopyPolicy
 from ringfeed.engine.lookahead import Lookahead
-from ringfeed.engine.settling import Settler
-from ringfeed.engine.waiting import Waiter
-from ringfeed.monitor.lease_tracker import Debug
+from ringfeed.errors import ClosedError
+from ringfeed.monitor._snapshot import Observer
+from ringfeed.monitor.faults import overwritten, slots_held, stalled
+from ringfeed.monitor.lease_tracker import Debug, LeaseTracker
+from ringfeed.monitor.stats import Ledger, Setting
 from ringfeed.ring import _ring
+from ringfeed.ring.segment import Segment
+from ringfeed.spec._fields import Fields
+from ringfeed.spec.builder import BatchBuilder
+from ringfeed.system.machine import usable_cpus
+from ringfeed.workers.backends import make_pool
+from ringfeed.workers.pool import PoolConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ringfeed.engine.parts import Parts
+    from ringfeed.datasets.base import Source
+    from ringfeed.engine.autotune import Tuner
+    from ringfeed.engine.options import Options
     from ringfeed.engine.place import Progress
+    from ringfeed.engine.plan import Plan
+    from ringfeed.engine.resizer import Resizer
+    from ringfeed.monitor.memory import Memory
+    from ringfeed.monitor.stats import Stats
     from ringfeed.orders.sampler import Epoch
     from ringfeed.spec.builder import BuildBatch
+    from ringfeed.transport.shared_dataset import SharedDataset
+    from ringfeed.workers.pool import Pool
+    from ringfeed.workers.process import Launcher
+
+FOREVER_NS = 2**62
+HELD_NS = 10**9  # how long to wait where views hold every slot
+OWN_WAIT_NS = 50_000_000  # of an iterator by itself, before the engine is asked what may be wrong
+SPIN_NS = 20_000  # that a waiter looks again before it sleeps
 
 
 class Feed(Protocol):
@@ -36,26 +70,89 @@ class Feed(Protocol):
 
 
 class Engine:
-    """Hands out the batches of one ring, epoch after epoch."""
+    """Runs one ring: a segment, the pool that fills it, and the batches of one epoch after the other."""
 
-    def __init__(self, parts: Parts) -> None:
-        """Run what was reserved; no worker runs yet."""
+    def __init__(  # noqa: PLR0913, PLR0917 - made in one place
+        self,
+        plan: Plan,
+        source: Source,
+        options: Options,
+        stats: Stats,
+        tuner: Tuner | None,
+        launcher: Launcher | None,
+        sent: SharedDataset | None = None,
+    ) -> None:
+        """Reserve the plan's memory, or with a tuner as much of it as it begins with; no worker runs yet."""
         self._forks = Forks.count
         self.on_stop: list[Callable[[], None]] = []
         """Called in this order by `stop`, when the workers have ended and the slots are still mapped."""
-        self.parts = parts
-        self.ring, self.pool, self.intake, self.observer = parts.ring, parts.pool, parts.intake, parts.observer
-        self._lookahead = Lookahead(parts)
-        self._settler = Settler(parts, self._lookahead)
-        self._waiter = Waiter(parts)
+        self.plan, self.source, self.options, self.stats = plan, source, options, stats
+        shared = plan.workers > 0 and options.backend == "process"
+        at_first = tuner.setting if tuner else Setting(plan.workers - options.bridges, plan.slots)
+        spin_ns = SPIN_NS if shared and usable_cpus() > 1 else 0
+        with ExitStack() as undo:
+            self.segment = Segment(plan.sizes, spin_ns, at_first.slots if tuner else None)
+            undo.callback(self.segment.close)
+            self.ring = self.segment.open()
+            self.ring.become_consumer(plan.lookahead, options.max_attempts)
+            self.streams = source.keep(plan.store, shared=shared)
+            undo.callback(self.streams.close)
+            self.pool: Pool = make_pool(
+                options.backend,
+                PoolConfig(
+                    ring=self.ring,
+                    segment=self.segment,
+                    source=source,
+                    offsets=plan.layout.offsets,
+                    workers=plan.workers,
+                    start_method=options.start_method,
+                    max_restarts=options.max_restarts,
+                    max_attempts=options.max_attempts,
+                    initial_workers=at_first.workers,
+                    timeout_s=options.timeout_s,
+                    launcher=launcher,
+                    states=self.streams.states,
+                    remote=options.remote,
+                    is_auto="workers" in options.auto,
+                    sent=sent,
+                ),
+            )
+            undo.pop_all()
+        self.fields = Fields(source.spec, plan.layout.offsets)
+        self.intake = Intake(self.ring, self.fields, source.spec, plan.layout.rows)
+        self.observer = Observer(self.ring)
+        self.lease_tracker = LeaseTracker()
+        self.ledger = Ledger(stats, self.observer)
+        self.resizer: Resizer | None = None
+        if tuner is not None:
+            from ringfeed.engine.resizer import Resizer  # noqa: PLC0415 - only where it is needed
+
+            self.resizer = Resizer(tuner, self.segment, self.ring, self.pool, self.count)
+        self.copy_policy = CopyPolicy(self.ring, self.observer, self.lease_tracker, self.resizer, self.timeout_ns)
+        self.lookahead = Lookahead(self.ring, source, plan, drops=options.drop_remainder)
         self._epoch_id = 0
         self._feed: Feed | None = None  # the last that was attached
+        self._held_since_ns = 0  # views hold every slot; 0: they do not
+        self._is_starting = plan.workers > 0  # no batch has come yet of workers that are being started
+        self._set_own_wait()
+
+    @property
+    def timeout_ns(self) -> int:
+        """How long a batch is waited for."""
+        timeout_s = self.options.timeout_s
+        return FOREVER_NS if timeout_s is None else int(min(timeout_s * 1e9, FOREVER_NS))
+
+    def count(self) -> Stats:
+        """Return the statistics, brought up to date, from any thread; in a forked child as they were."""
+        waiting, rows = self.intake.kept, self.intake.kept_rows
+        self.ledger.count(self.pool.restarts, None if waiting is None else waiting.rows if rows is None else rows)
+        return self.stats
 
     # ---- epochs ----
 
     def start(self, dataset: Any) -> None:
         """Start the workers; a forkserver imports and unpickles before it forks them, which is a wait for the start."""
-        with self.parts.ledger.launching():
+        with self.ledger.launching():
             self.pool.start(dataset)
 
     def update(self, changed: Any) -> None:
@@ -65,7 +162,7 @@ class Engine:
 
     def is_ahead(self, number: int) -> bool:
         """Whether this epoch is planned from its start, and all before it is handed out."""
-        return self._lookahead.is_beyond(number) and not self.waiting
+        return self.lookahead.is_beyond(number) and not self.waiting
 
     def begin(  # noqa: PLR0913 - what an epoch is
         self,
@@ -83,23 +180,23 @@ class Engine:
         What was left of the one before is cancelled. ``done``: batches of ``progress`` that are done with already.
         ``following``: gives the order of the next epoch, by its number, where that may be read ahead of its time.
         """
-        self._lookahead.version = self.pool.version
+        self.lookahead.version = self.pool.version
         if self.is_ahead(number):
-            self._lookahead.cross(following)
+            self.lookahead.cross(following)
         else:
             self.cancel()
-            most = self.parts.plan.lookahead if pure else getattr(order, "most_ahead", None) or self.ring.slots
-            self._lookahead.begin(order, number, most, following)
+            most = self.plan.lookahead if pure else getattr(order, "most_ahead", None) or self.ring.slots
+            self.lookahead.begin(order, number, most, following)
         progress.planned_before = self.ring.plan_taken - done
         if epoch_id != self._epoch_id:
             self.intake.error = None  # of an epoch before
         self._epoch_id = epoch_id
-        self.parts.ledger.begin_epoch()
-        self.parts.copy_policy.begin()
+        self.ledger.begin_epoch()
+        self.copy_policy.begin()
         self.intake.set_lets_go(False)
         self.ring.begin(epoch_id)
         self._set_due()
-        self._lookahead.top_up()
+        self.lookahead.top_up()
 
     def cancel(self) -> None:
         """Break the epoch off."""
@@ -108,9 +205,9 @@ class Engine:
 
     def _break_off(self) -> None:
         """Have no more batches come."""
-        self.parts.ledger.end_epoch()
+        self.ledger.end_epoch()
         self.ring.cancel()
-        self._lookahead.clear()
+        self.lookahead.clear()
 
     def stop(self) -> None:
         """End the workers and close the segment; views stay valid.
@@ -118,13 +215,14 @@ class Engine:
         What an interrupted call has left is done by the next.
         """
         with ExitStack() as ends:  # the last to be named is the first; each comes about whatever the others raise
-            ends.callback(self.parts.close)
+            ends.callback(self.streams.close)
+            ends.callback(self.segment.close)
             ends.callback(self.intake.let_go)
             for end in reversed(self.on_stop):
                 ends.callback(end)
-            ends.callback(self.parts.count)
+            ends.callback(self.count)
             ends.callback(self._detach)
-            ends.callback(self.parts.ledger.end_epoch)
+            ends.callback(self.ledger.end_epoch)
             self.pool.stop()
 
     def __del__(self, is_exiting: Callable[[], bool] = sys.is_finalizing) -> None:
@@ -138,22 +236,22 @@ class Engine:
     @property
     def waiting(self) -> int:
         """How many batches the order has given that are not handed out."""
-        return self.ring.left + self._lookahead.kept + (self.intake.kept is not None)
+        return self.ring.left + self.lookahead.kept + (self.intake.kept is not None)
 
     @property
     def has_more(self) -> bool:
         """Whether the epoch has batches that are not handed out, or may have."""
-        return not self._lookahead.is_planned or self.waiting > 0 or self.intake.error is not None
+        return not self.lookahead.is_planned or self.waiting > 0 or self.intake.error is not None
 
     # ---- C code that takes ----
 
     def attach(self, feed: Feed) -> None:
         """Have C code take the batches of the epoch under way, unless they are filled here."""
         self._detach()
-        if self.parts.plan.workers:
+        if self.plan.workers:
             self._feed = feed
-            self._waiter.end_start()
-            feed.attach(self.ring, self.parts.timeout_ns)
+            self._end_start()  # C code does not tell the wait for the first batch from others
+            feed.attach(self.ring, self.timeout_ns)
 
     def _detach(self) -> None:
         if self._feed is not None:
@@ -168,47 +266,151 @@ class Engine:
             self._settle(build)  # Ctrl-C came while it was settled
         elif answer == _ring.DUE:
             self._look(build, wait_for_slots=wait_for_slots)
-        elif answer == _ring.PLAN or (answer == _ring.DRY and not self._lookahead.is_planned):
-            self._lookahead.top_up()
+        elif answer == _ring.PLAN or (answer == _ring.DRY and not self.lookahead.is_planned):
+            self.lookahead.top_up()
         elif answer in (_ring.DRY, _ring.STALE):
-            self._end()
+            if not self.ring.left:  # else it was planned anew since the ring was asked
+                self.ledger.end_epoch()
+                raise StopIteration
         elif answer in (_ring.GAPS, _ring.CROWDED):
-            self._take(build)
+            if self.intake.take(self._epoch_id):  # if it is there still
+                self._settle(build)
         elif answer in (_ring.PENDING, _ring.HELD):
-            self._waiter.wait(build, self._epoch_id, wait_for_slots=wait_for_slots)
+            self.wait(build, wait_for_slots=wait_for_slots)
         else:
-            self._waiter.judge(answer)
-
-    def _end(self) -> None:
-        """End the epoch, unless it was planned anew since the ring was asked."""
-        if not self.ring.left:
-            self.parts.ledger.end_epoch()
-            raise StopIteration
+            self._judge(answer)
 
     def _look(self, build: BuildBatch | None, *, wait_for_slots: bool) -> None:
         """Let the tuner look, and note where a batch is taken, as far as either is wanted."""
-        if self.parts.resizer is not None:
-            self.parts.resizer.look()
+        if self.resizer is not None:
+            self.resizer.look()
         self._set_due()
         if Debug.since_ns:
-            self._lookahead.top_up()
+            self.lookahead.top_up()
             answer = self.ring.look()
             self.resolve(_ring.GAPS if answer == _ring.TAKEABLE else answer, build, wait_for_slots=wait_for_slots)
 
     def _set_due(self) -> None:
-        resizer = self.parts.resizer
+        resizer = self.resizer
         self.ring.set_due(-1 if self.intake.error is not None else resizer.due_ns if resizer else 0)
-
-    # ---- batches ----
-
-    def _take(self, build: BuildBatch | None) -> None:
-        """Take the head batch, if it is there still, and settle what becomes of it."""
-        if self.intake.take(self._epoch_id):
-            self._settle(build)
 
     def _settle(self, build: BuildBatch | None) -> None:
         """Have the batch handed out that was taken: without the rows that failed, in its slot or as a private copy."""
-        if self.intake.kept_rows is None and self._settler.find_rows():
+        if self.intake.kept_rows is None and settling.find_rows(self):
             self._break_off()
         if self.intake.kept_rows is not None and not self.intake.settled:
-            self._settler.find_place(build)
+            settling.find_place(self, build)
+
+    def _judge(self, answer: int) -> None:
+        """Raise what ended the ring, if it has ended."""
+        if answer == _ring.STOPPED:
+            message = "the loader was closed while this iterator waited"
+            raise ClosedError(message)
+        if answer not in (_ring.ALARMED, _ring.DAMAGED):
+            return
+        if damage := self.ring.damage():  # first: it may be why workers do not start, or are stuck
+            self.pool.failure = overwritten(damage, self.source)
+        if self.pool.failure is not None:
+            raise self.pool.failure
+
+    # ---- the wait for a batch ----
+
+    def wait(self, build: BuildBatch | None, *, wait_for_slots: bool) -> None:
+        """Wait for the head batch, and for slots to fill."""
+        began_ns = _ring.now_ns()
+        if self._is_starting and self.observer.consumer().batches:
+            self._note_start()
+        starting = self._is_starting
+        try:
+            self._wait_once(build, wait_for_slots=wait_for_slots)
+        finally:
+            stall_ns = _ring.now_ns() - began_ns
+            self.stats.startup_s += starting * stall_ns / 1e9
+            is_computing = None if starting else getattr(build, "is_computing", None)
+            self.ring.note_stall(0 if is_computing and is_computing() else stall_ns)
+
+    def _wait_once(self, build: BuildBatch | None, *, wait_for_slots: bool) -> None:
+        ring = self.ring
+        answer = ring.look()
+        while answer == _ring.PENDING and self.pool.step():
+            answer = ring.look()
+        if answer == _ring.HELD:
+            self._wait_for_views(build, min(self.timeout_ns, FOREVER_NS if wait_for_slots else HELD_NS))
+            ring.waited_ns = 0
+        elif answer == _ring.PENDING:
+            answer = self._wait_for_workers()
+        if answer == _ring.TAKEABLE and self._is_starting:
+            self._note_start()
+        self._judge(answer)
+
+    def _wait_for_workers(self) -> int:
+        """Wait until the head batch is there; StallError, or an end of what is stuck, after `timeout_s`."""
+        ring, streams, timeout_ns = self.ring, self.streams, self.timeout_ns
+        answer = ring.wait(streams.look_in_ns(timeout_ns - ring.waited_ns), epoch_id=self._epoch_id)
+        streams.look()
+        if answer == _ring.PENDING and ring.waited_ns >= timeout_ns:
+            self._judge(ring.look())  # what is damaged may be why workers are stuck
+            ring.waited_ns = 0  # after an error the next wait is as long
+            ring.waited_ns = timeout_ns - self.stalled()
+        return answer
+
+    def stalled(self) -> int:
+        """Raise StallError, or end the workers that are stuck; returns how long to wait before the next look."""
+        options = self.options
+        pause_ns = self.pool.kill_stuck(self.timeout_ns) if options.on_stall == "restart" else 0
+        if pause_ns:
+            return pause_ns
+        are_forked = options.sends and options.start_method == "fork"
+        raise stalled(self.observer, self.source, self.pool.stalled(), options.timeout_s, are_forked=are_forked)
+
+    def _note_start(self) -> None:
+        """Note that workers which were started have filled a batch: what is waited for from now on is no start."""
+        self.stats.startup_busy_s += self.observer.totals()["busy_ns"] / 1e9
+        self._end_start()
+
+    def _end_start(self) -> None:
+        self._is_starting = False
+        self._set_own_wait()
+
+    def _set_own_wait(self) -> None:
+        """Set how long an iterator waits by itself: not for what is filled here, or for workers that start."""
+        waits = self.plan.workers and not self._is_starting
+        self.intake.own_wait_ns = min(OWN_WAIT_NS, self.timeout_ns) if waits else 0
+
+    def _wait_for_views(self, build: BuildBatch | None, timeout_ns: int) -> None:
+        """Wait until views let go of a slot; garbage is collected only where none does soon by itself."""
+        ring = self.ring
+        self._held_since_ns = self._held_since_ns or _ring.now_ns()
+        answer = ring.wait(min(timeout_ns, SOON_NS), held=True)
+        while answer == _ring.HELD and self.resizer is not None and self.resizer.open_another():
+            answer = ring.look()
+        if answer == _ring.HELD:
+            gc.collect()  # tens of milliseconds beside a framework
+            answer = ring.wait(timeout_ns, held=True)
+        builder = build if isinstance(build, BatchBuilder) else None
+        if answer == _ring.HELD and builder is not None:
+            # The framework may let go of a slot by itself, as long as there is time left.
+            waited_ns = _ring.now_ns() - self._held_since_ns
+            if waited_ns < self.timeout_ns and builder.lets_go_later(waited_ns / 1e9, ring.slots):
+                return
+        self._held_since_ns = 0
+        if answer == _ring.HELD:
+            self.copy_policy.distrust()
+            self.intake.set_lets_go(False)
+            raise slots_held(self.observer, self.lease_tracker, "" if builder is None else builder.copied_by)
+
+
+def memory_of(plan: Plan, engine: Engine | None) -> Memory:
+    """Ask the kernel about the memory of a loader; at any moment, from any thread. None: nothing is reserved."""
+    from ringfeed.monitor.memory import Held, Memory, look  # noqa: PLC0415 - only where it is needed
+
+    if engine is None:
+        return Memory(plan)
+    now_ns, tracker, pool = _ring.now_ns(), engine.lease_tracker, engine.pool
+
+    def descriptors() -> list[int]:
+        fds = (engine.segment.control_fd, engine.segment.slots_fd, engine.streams.fd, *pool.descriptors())
+        return [fd for fd in fds if fd >= 0]
+
+    held = [Held((now_ns - at_ns) / 1e9, tracker.where_taken(at_ns)) for at_ns in engine.observer.held_since_ns()]
+    return look(plan, descriptors, pool.pids(), held, pool.forkservers())

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ringfeed.engine.parts import Parts
+    from ringfeed.datasets.base import Source
+    from ringfeed.engine.plan import Plan
     from ringfeed.orders.permutation import Indices
     from ringfeed.orders.sampler import Epoch
+    from ringfeed.ring._ring import Ring
 
 
 class _Part:
@@ -43,15 +45,12 @@ class _Part:
 class Lookahead:
     """Plans the batches of one ring. Not thread-safe: the loader's lock is held."""
 
-    def __init__(self, parts: Parts) -> None:
-        """Plan nothing yet."""
+    def __init__(self, ring: Ring, source: Source, plan: Plan, *, drops: bool) -> None:
+        """Plan nothing yet; ``drops``: a last batch that would be shorter is never planned."""
         self.version = 0
         """The version of the dataset that the coming batches are read from."""
-        self._ring = parts.ring
-        self._source = parts.source
-        self._rows = parts.plan.layout.indices
-        self._workers = parts.plan.workers
-        self._drops = parts.options.drop_remainder
+        self._ring, self._source, self._drops = ring, source, drops
+        self._rows, self._workers = plan.layout.indices, plan.workers
         self.clear()
 
     def clear(self) -> None:

@@ -10,12 +10,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ringfeed._html import table
 from ringfeed._units import parse_memory, show_bytes
 from ringfeed.engine.options import DEFAULT_SLOTS
 from ringfeed.errors import PlanError
 from ringfeed.monitor.free_memory import check_free, free_memory
-from ringfeed.monitor.plan_words import lines_of, text_of
 from ringfeed.monitor.stats import Setting
 from ringfeed.ring import _ring
 from ringfeed.ring.segment import MIN_SLOTS, Sizes, worker_ids
@@ -102,6 +100,8 @@ class Plan:
 
     def __str__(self) -> str:
         """Return the total, and what it is for."""
+        from ringfeed.monitor.plan_words import text_of  # noqa: PLC0415 - only where it is shown
+
         return text_of(self)
 
     def __repr__(self) -> str:
@@ -110,6 +110,9 @@ class Plan:
 
     def _repr_html_(self) -> str:
         """Return the same for a notebook."""
+        from ringfeed._html import table  # noqa: PLC0415 - for notebooks
+        from ringfeed.monitor.plan_words import lines_of  # noqa: PLC0415 - only where it is shown
+
         return table("Plan", lines_of(self))
 
 

@@ -12,32 +12,34 @@ import atexit
 import threading
 import weakref
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ringfeed._checks import MOST
 from ringfeed._process import Exit, Finalizer, Forks
 from ringfeed.engine._iterator import Progress
 from ringfeed.engine.batches import BatchIterator
-from ringfeed.engine.engine import Engine
+from ringfeed.engine.engine import Engine, memory_of
 from ringfeed.engine.hooks import Hooks
-from ringfeed.engine.parts import Parts
 from ringfeed.engine.plan import check_available, tuner_for
 from ringfeed.engine.position import Position
 from ringfeed.engine.sending import Sending
 from ringfeed.errors import ClosedError, RingfeedError, SupersededError
 from ringfeed.monitor.stats import Stats
 from ringfeed.ring import _ring
-from ringfeed.system.machine import is_short_of_descriptors
+from ringfeed.system.machine import is_short_of_descriptors, usable_cpus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from ringfeed.datasets.base import Source
     from ringfeed.engine.engine import Feed
     from ringfeed.engine.options import Options
     from ringfeed.engine.place import Place
+    from ringfeed.monitor.bottleneck import Verdict
     from ringfeed.orders.shard import Shard
     from ringfeed.spec.builder import BuildBatch
+
+_Answer = TypeVar("_Answer")
 
 _BY_NEWER = "a newer iterator of this loader has taken over; finish one before you make the next"
 _BY_STATE = "load_state_dict() has moved this loader since this iterator was made; make a new one, by iter()"
@@ -68,6 +70,7 @@ class EpochRunner:
         self.on_start: list[Callable[[Engine], None]] = []
         """Called with each engine before its workers start."""
         self.stats = Stats()
+        self._imports: Sequence[str] = ()  # frameworks that workers were slow to import
         self._forks = Forks.count
         self.lock = threading.RLock()  # a signal handler, a hook or the garbage collector may come in again
         self.epoch_id = 0
@@ -111,10 +114,10 @@ class EpochRunner:
             self._update(self.engine)
         engine, position, progress = self.engine, self.position, Progress()
         assert engine is not None
-        epoch = position.start(hooks, progress, engine.parts.streams.states)
+        epoch = position.start(hooks, progress, engine.streams.states)
         begun, shard, sampler = epoch.begun, position.shard, position.sampler
         number = begun.epoch
-        engine.parts.streams.go_on_from(number, begun.samples, begun.streams, is_ahead=engine.is_ahead(number))
+        engine.streams.go_on_from(number, begun.samples, begun.streams, is_ahead=engine.is_ahead(number))
         # Not by a method: the engine must not keep this.
         following = partial(shard.epoch_of, sampler) if self._goes_on and number < MOST else None
         part = shard.part_of(epoch.order)
@@ -202,7 +205,7 @@ class EpochRunner:
         source, self._sent_seed = self.source.without_dataset(), self.source.seed
         launcher, self.launcher = self.launcher, None
         sent = self._sending.handed_over()
-        engine = Engine(Parts(self.plan, source, self.options, self.stats, self.tuner, launcher, sent))
+        engine = Engine(self.plan, source, self.options, self.stats, self.tuner, launcher, sent)
         try:
             self._unended = engine
             self.finalizer = Finalizer(self, engine.stop)
@@ -310,8 +313,60 @@ class EpochRunner:
     def count(self) -> Stats:
         """Return the statistics, brought up to date."""
         if engine := self.engine or self._unended:  # which may still start
-            engine.parts.count()
+            engine.count()
         return self.stats
+
+    def report(self) -> Stats:
+        """Return the statistics with what they mean: their memory, what was tuned, and the verdict."""
+        stats, engine, tuner = self.count(), self.engine, self.tuner
+        stats.look_with(self.asking(partial(memory_of, self.plan)))
+        stats.tuning = [] if tuner is None else list(tuner.history)
+        stats.verdict = self.verdict(stats)
+        if self.options.remote is not None and engine is not None:
+            from ringfeed.monitor.remote import tell  # noqa: PLC0415 - few need it
+
+            tell(stats, engine.pool.said())
+        return stats
+
+    def verdict(self, stats: Stats) -> Verdict:
+        """Say in words what some statistics of this loader mean."""
+        from ringfeed.monitor.bottleneck import verdict  # noqa: PLC0415 - only where it is asked for
+
+        plan, options, tuner = self.plan, self.options, self.tuner
+        return verdict(
+            stats,
+            workers=options.workers if tuner is None else tuner.setting.workers,
+            slots=plan.slots if tuner is None else tuner.setting.slots,
+            slot_size=plan.slot_size,
+            cpus=usable_cpus(),
+            concurrency=options.concurrency,
+            readers=options.readers,
+            tuned="" if tuner is None else tuner.why,
+            imported=self._slow_imports(stats),
+        )
+
+    def _slow_imports(self, stats: Stats) -> Sequence[str]:
+        """Return the frameworks that workers import, where their start takes long."""
+        from ringfeed.monitor.bottleneck import STARTUP_S  # noqa: PLC0415 - as in `verdict`
+
+        engine = self.engine
+        started = self.options.start_method != "fork"  # a forked worker maps what this process has imported
+        slow = stats.launch_s + stats.startup_s >= STARTUP_S or not stats.batches
+        if engine is not None and started and slow and not self._imports:
+            from ringfeed.monitor.memory import frameworks_in  # noqa: PLC0415 - as in `verdict`
+
+            self._imports = frameworks_in(engine.pool.pids())
+        return self._imports
+
+    def asking(self, ask: Callable[[Engine | None], _Answer]) -> Callable[[], _Answer]:
+        """Return a function that asks the engine that runs by then, if there is one; it does not keep this runner."""
+        runner = weakref.ref(self)
+
+        def answer() -> _Answer:
+            found = runner()
+            return ask(None if found is None else found.engine)
+
+        return answer
 
     # ---- the end ----
 

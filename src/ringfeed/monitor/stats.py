@@ -8,7 +8,6 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from ringfeed._html import table
 from ringfeed._process import Forks
 from ringfeed._units import show_s
 from ringfeed.monitor.bottleneck import Verdict
@@ -117,6 +116,8 @@ class Stats:
 
     def _repr_html_(self) -> str:
         """Return the lines for a notebook."""
+        from ringfeed._html import table  # noqa: PLC0415 - for notebooks
+
         return table("Statistics", self.lines())
 
     def since(self, before: Stats) -> Stats:

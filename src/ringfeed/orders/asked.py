@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringfeed._checks import check_choice, check_count
-from ringfeed.orders.batch_lists import BatchLists, refuse_beside_lists
-from ringfeed.orders.buckets import Buckets
 from ringfeed.orders.ranks import Rank
 from ringfeed.orders.sampler import check_seed, draw_seed
 from ringfeed.orders.shard import Shard
 
 if TYPE_CHECKING:
+    from ringfeed.orders.batch_lists import BatchLists
     from ringfeed.orders.bucket_order import BucketLists
     from ringfeed.orders.shard import Uneven
 
@@ -62,6 +61,9 @@ class AskedOrder(NamedTuple):
         uneven = "drop" if drop_remainder else uneven
         rows, given, order = size, sampler, sampler
         if batch_sampler is not None:
+            from ringfeed.orders.batch_lists import refuse_beside_lists  # noqa: PLC0415 - few loaders are given lists
+            from ringfeed.orders.buckets import Buckets  # noqa: PLC0415 - few loaders are given lists
+
             sizes = None if batch_size is DEFAULT_BATCH_SIZE else "batch_size"
             drops = drop_remainder and not isinstance(batch_sampler, Buckets)
             refuse_beside_lists(sizes, shuffle=shuffle, sampler=sampler, drop_remainder=drops)
@@ -95,6 +97,9 @@ class AskedOrder(NamedTuple):
 
 def _lists_of(batch_sampler: Any, world_size: int, uneven: Uneven, most: int | None) -> BatchLists | BucketLists:
     """Return what gives the samples of each batch, of at most ``most``."""
+    from ringfeed.orders.batch_lists import BatchLists  # noqa: PLC0415 - few loaders are given lists
+    from ringfeed.orders.buckets import Buckets  # noqa: PLC0415 - few loaders are given lists
+
     if isinstance(batch_sampler, Buckets):
         return batch_sampler.shared_by(world_size, uneven, most)
     return BatchLists(batch_sampler, most)

@@ -161,7 +161,7 @@ class HostLoader:
         assert engine is not None
         if self._engine is not engine:  # the first, or one after its workers have failed
             self._engine, self._segment = engine, next(_segments)
-            self._slots = Descriptor(os.dup, engine.parts.segment.slots_fd)
+            self._slots = Descriptor(os.dup, engine.segment.slots_fd)
         return batches  # type: ignore[no-any-return]
 
     def hold(self, lease: Lease) -> Held:

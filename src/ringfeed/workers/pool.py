@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-from ringfeed.datasets.reader import Port
 from ringfeed.monitor._snapshot import Observer
 from ringfeed.monitor.faults import Death, stalled
 from ringfeed.ring import _ring
@@ -162,6 +161,8 @@ class InProcess(Pool):
 
     def start(self, dataset: Any) -> None:
         """Keep the dataset."""
+        from ringfeed.datasets.reader import Port  # noqa: PLC0415 - a consumer with worker processes has none
+
         config = self._config
         timeout_s = config.timeout_s
         port = Port(self._end, config.ring, config.offsets, True, states=config.states, timeout_s=timeout_s)  # noqa: FBT003

@@ -166,7 +166,7 @@ def test_an_epoch_goes_on_after_ctrl_c() -> None:
             batches = iter(eager(loader))
             seen = [len(next(batches)["i"]) for _ in range(100)]
             engine: Any = loader._runner.engine
-            engine._lookahead._ring = Interrupted(engine.ring)
+            engine.lookahead._ring = Interrupted(engine.ring)
             errors = 0
             while errors < 3:
                 try:
