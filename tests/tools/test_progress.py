@@ -119,24 +119,21 @@ def test_not_into_a_file(capsys: pytest.CaptureFixture[str], monkeypatch: pytest
 def test_a_bar_ends_with_an_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Whatever the body raises, the bar is gone, its thread is over, and the next command has one of its own."""
     monkeypatch.setattr(_progress, "SILENT_S", 0.0)
-    monkeypatch.setattr(_progress, "EVERY_S", 0.01)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
     for what in ("one", "[two]"):
-        thread = _fails_beside(what)
-        wait_until(lambda thread=thread: not thread.is_alive())
-        assert _progress._Shown.bar is None
+        before = {*threading.enumerate()}
+        _fails_beside(what)
+        wait_until(lambda before=before: before >= {*threading.enumerate()})
+        assert _progress._shown == []
         assert what in capsys.readouterr().err
 
 
-def _fails_beside(what: str) -> threading.Thread:
-    """Fail with a bar, within which another is asked for; returns the thread that has drawn it."""
+def _fails_beside(what: str) -> None:
+    """Fail with a bar, within which another is asked for, once a thread draws it."""
+    count = threading.active_count()
     with suppress(KeyError), showing(ticks=True):
-        assert _progress._Shown.bar is not None
-        thread = _progress._Shown.bar._thread
         with showing():
             tell(what, 0.5)
-        wait_until(lambda: "ringfeed-progress" in {one.name for one in threading.enumerate()})
+        wait_until(lambda: threading.active_count() > count)
         raise KeyError
-    assert thread is not None
-    return thread

@@ -126,16 +126,8 @@ cdef class Observer:
 
     def states(self):
         """Return a word for each slot, as `Slot.state`."""
-        cdef uint32_t number
-        return [state_of(self.slot_report(number)) for number in range(self.watch.geometry.slots)]
+        return [slot.state for slot in self.slots()]
 
     def held_since_ns(self):
         """Return when the batches were taken that views hold, the oldest first."""
-        cdef c.rf_slot_report slot
-        cdef uint32_t number
-        found = []
-        for number in range(self.watch.geometry.slots):
-            slot = self.slot_report(number)
-            if slot.state == c.RF_SLOT_HELD:
-                found.append(slot.held_ns)
-        return sorted(found)
+        return sorted([slot.held_ns for slot in self.slots() if slot.state == "held"])

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ringfeed._callers import frame_above, users_frame
 from ringfeed.ring import _ring
@@ -38,29 +39,20 @@ def debug(*, on: bool = True) -> None:
         Debug.since_ns = 0  # last: engines are not asked any more
 
 
-class Place(NamedTuple):
-    """A line of a program."""
-
-    file: str
-    line: int
-    function: str
-
-    def __str__(self) -> str:
-        """Return it as people write it; a file below the working directory by its path from there."""
-        try:
-            file = str(Path(self.file).relative_to(Path.cwd()))
-        except (OSError, ValueError):  # the directory is gone, or the file is elsewhere
-            file = self.file
-        return f"{file}:{self.line} in {self.function}"
-
-
-def callers_place() -> Place | None:
-    """Return the innermost line of the user's own code, else of a framework's; None where there is only this package's.
+def callers_place() -> str:
+    """Return the innermost line of the user's own code, else of a framework's; "" where there is only this package's.
 
     Other threads' lines are not looked at: where C code calls this package there is none.
     """
-    found, _ = users_frame(frame_above(1))
-    return None if found is None else Place(found.f_code.co_filename, found.f_lineno, found.f_code.co_name)
+    frame, _ = users_frame(frame_above(1))
+    return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
+
+
+def from_here(place: str) -> str:
+    """Return a place as people write it: a file below the working directory by its path from there."""
+    with suppress(FileNotFoundError):  # the directory is gone
+        return place.removeprefix(f"{Path.cwd()}/")
+    return place
 
 
 class LeaseTracker:
@@ -68,7 +60,7 @@ class LeaseTracker:
 
     def __init__(self) -> None:
         """Know of none."""
-        self._places: dict[int, tuple[int, Place | None]] = {}  # by slot: the last that was noted
+        self._places: dict[int, tuple[int, str]] = {}  # by slot: the last that was noted
 
     def note(self, slot: int, taken_ns: int) -> None:
         """Note the line that takes the batch in this slot now."""
@@ -81,7 +73,7 @@ class LeaseTracker:
         places = dict(list(self._places.values()))  # in one step: other threads ask, too
         if taken_ns not in places:  # what Python takes is noted
             return IN_C if taken_ns >= Debug.since_ns else BEFORE
-        return str(places[taken_ns] or IN_C)
+        return from_here(places[taken_ns]) or IN_C
 
 
 def show_ages(ages_s: Sequence[float]) -> str:
