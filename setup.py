@@ -36,7 +36,6 @@ SOURCES = {
     "engine._repeated": "",
     "orders._strata": "",
     "engine._iterator": "",
-    "torch._watched": "",
     "frameworks._dlpack": "",
     "frameworks.tensorflow._feed": "",
     "frameworks.tensorflow._tf_op": "export/tf_op",

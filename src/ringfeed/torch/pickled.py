@@ -21,9 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from ringfeed.orders.rng import installed, reseed
 from ringfeed.system._system import Descriptor
-from ringfeed.torch.draw_watch import forget, has_drawn, renew
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -63,7 +61,7 @@ class DeviceError(UnsendableError):
 
 
 class Batches:
-    """Has ``collate_fn`` make batches, with their own random numbers, and makes bytes of them."""
+    """Has ``collate_fn`` make batches, and makes bytes of them."""
 
     takes_as_given = True  # elements of an iterable that fills the same memory again, too: as torch's
 
@@ -89,20 +87,8 @@ class Batches:
         """Return the bytes of a batch."""
         found = samples[0] if self.alone else samples
         if self.collate_fn is not None:
-            found = self._collated(self.collate_fn, found)
+            found = self.collate_fn(found)
         return self._in_rows(parts_of(found))
-
-    def _collated(self, collate_fn: Callable[[Any], Any], samples: Any) -> Any:
-        """Call the function with random numbers that are the batch's own."""
-        context = installed.context
-        if context is None:
-            return collate_fn(samples)
-        reseed(context)
-        renew()
-        found = collate_fn(samples)
-        if has_drawn():
-            forget()
-        return found
 
     def _in_rows(self, parts: Sequence[AnyArray]) -> AnyArray:
         size = size_of(parts)
@@ -145,35 +131,29 @@ class Fetch(Batches):
         self.samples.begin()
         found = self._read(given)
         if self.collate_fn is not None:
-            self._seeded_for(given)
+            self._begin_at(given)
             with _where("collate_fn of dataset[{!r}]", given):
-                found = self._collated(self.collate_fn, found)
+                found = self.samples.seeded(self.collate_fn, found)
         return self._in_rows(parts_of(found))
 
     def _read(self, given: Any) -> Any:
-        dataset = self.samples.dataset
         if self.alone:
             return self._sample(given)
-        getitems = getattr(dataset, "__getitems__", None)
+        getitems = getattr(self.samples.dataset, "__getitems__", None)
         if not getitems:
             return [self._sample(index) for index in given]
-        self._seeded_for(given, at_once=True)
+        self._begin_at(given)
         with _where("dataset.__getitems__({!r})", given):
-            return getitems(given)
+            return self.samples.seeded(getitems, given)
 
     def _sample(self, index: Any) -> Any:
-        self._seeded_for(index)
+        self._begin_at(index)
         with _where("dataset[{!r}]", index):
             return self.samples[index]
 
-    def _seeded_for(self, given: Any, *, at_once: bool = False) -> None:
-        """Have random numbers belong to these indices; ``at_once``: to all that are read of now on, too."""
-        context = installed.context
-        if context is not None:
-            context.index = _index_of(given)
-            if at_once:
-                reseed(context)
-                renew()
+    def _begin_at(self, given: Any) -> None:
+        """Have random numbers belong to these indices from now on."""
+        self.samples.begin().index = _index_of(given)
 
 
 @contextmanager
