@@ -17,7 +17,7 @@ from ringfeed.engine.open_source import open_readers, open_source, with_weights
 from ringfeed.engine.options import Options
 from ringfeed.engine.runner import EpochRunner
 from ringfeed.frameworks.pinned import DeviceSlots, start_driver
-from ringfeed.orders.asked import DEFAULT_BATCH_SIZE, AskedOrder
+from ringfeed.orders.making import DEFAULT_BATCH_SIZE, AskedOrder
 
 if TYPE_CHECKING:
     import os
@@ -306,7 +306,8 @@ class Loader(Generic[Batch_co]):
     @property
     def is_in_order(self) -> bool:
         """Whether every epoch is 0, 1, 2, ..., though the dataset could be read in another order."""
-        return self._position.counts_up and not self._asked.shuffle
+        sampler = self._position.sampler
+        return sampler.counts_up and sampler.length is not None and not self._asked.shuffle
 
     @property
     def on_error(self) -> str:
@@ -325,7 +326,7 @@ class Loader(Generic[Batch_co]):
 
     def __len__(self) -> int:
         """Return the batches of an epoch; TypeError where the sampler does not know."""
-        return self._position.batches(is_iterable=self._runner.source.streams > 0)
+        return self._position.batches()
 
     def __repr__(self) -> str:
         """Return what it feeds, and how, in a line."""

@@ -18,7 +18,7 @@ from ringfeed.datasets.state_recorder import StateRecorder
 from ringfeed.datasets.states import ENTRIES, HEAD, LARGEST, MOST_SIZE, State, StreamStates, encoded, states_size
 from ringfeed.datasets.states import UnfitError as Unfit
 from ringfeed.errors import StateError
-from ringfeed.orders.custom import IteratedEpoch
+from ringfeed.orders.custom import Custom
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -355,8 +355,22 @@ def test_a_state_of_another_run_is_none() -> None:
     assert (states.run, states.find(0, 0, 10)) == (run + 1, State(9, b"3"))
 
 
+class Endless:
+    """A sampler without end, and with a state."""
+
+    def __iter__(self) -> Iterator[int]:
+        return itertools.count()
+
+    def state_dict(self) -> dict[str, int]:
+        """Return a state."""
+        return {}
+
+    def load_state_dict(self, state: object) -> None:
+        """Take it."""
+
+
 @pytest.mark.parametrize(
-    "epoch", [RoundRobinEpoch(3, 1), IteratedEpoch(itertools.count(), None, 0, dict)], ids=["iterables", "sampler"]
+    "epoch", [RoundRobinEpoch(3, 1), Custom(Endless(), None).epoch(0)], ids=["iterables", "sampler"]
 )
 def test_where_an_epoch_is_can_be_asked_while_batches_are_planned(epoch: Any) -> None:
     """From another thread, at any moment."""

@@ -13,6 +13,7 @@ import pytest
 
 import ringfeed
 from datasets import Oracle, check, drain
+from ringfeed.orders.sampler import Epoch, Sampler
 from watching import pids, wait_until
 
 if TYPE_CHECKING:
@@ -325,10 +326,10 @@ def test_a_worker_that_dies_ahead_of_its_epoch(slots: int) -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
-class Order:
+class Order(Sampler, Epoch):
     """0, 1, ..., 7 in every epoch, but that reading epoch 1 raises: each time, or once, with its first numbers gone."""
 
-    pure, length, order = True, 8, "failing"
+    order, _length = "failing", 8
 
     def __init__(self, error: BaseException, *, once: bool) -> None:
         self.errors = [error] * (1 if once else 100)
@@ -342,13 +343,10 @@ class Order:
 
     def take(self, count: int) -> np.ndarray[Any, Any]:
         """Give the next numbers."""
-        first, self.given = self.given, min(self.given + count, self.length)
+        first, self.given = self.given, min(self.given + count, 8)
         if self.number == 1 and self.errors:
             raise self.errors.pop()
         return np.arange(first, self.given)
-
-    def state(self, position: int) -> None:
-        """Return None."""
 
 
 def test_an_order_that_cannot_be_read_fails_in_its_own_epoch() -> None:

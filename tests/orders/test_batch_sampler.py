@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ringfeed
-from ringfeed.orders.batch_lists import BatchLists, ListEpoch
+from ringfeed.orders.custom import Lists, Reading
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,15 +36,15 @@ def loader(batch_sampler: Any, **given_settings: Any) -> ringfeed.Loader:
     return ringfeed.Loader(Numbers(), batch_sampler=batch_sampler, **{"workers": 0, "timeout_s": 60, **given_settings})
 
 
-def epoch_of(batch_sampler: Any, most: int = 8, number: int = 0, start: int = 0, state: Any = None) -> ListEpoch:
+def epoch_of(batch_sampler: Any, most: int = 8, number: int = 0, start: int = 0, state: Any = None) -> Reading:
     """Return an epoch of lists over the numbers."""
-    found: Any = BatchLists(batch_sampler, most).bind(LENGTH, 0).epoch(number, start, state)
+    found: Any = Lists(batch_sampler, most).bind(LENGTH, 0).epoch(number, start, state)
     return found  # type: ignore[no-any-return]
 
 
-def lists_of(epoch: ListEpoch, count: int = 100) -> list[list[int]]:
+def lists_of(epoch: Reading, count: int = 100) -> list[list[int]]:
     """Return the next batches."""
-    return [batch.tolist() for batch in epoch.take_batches(count)]
+    return [batch.tolist() for batch in epoch.take(count)]
 
 
 class Shuffler:
@@ -119,7 +119,7 @@ def test_a_short_list_first_and_repeats() -> None:
 )
 def test_any_iterable_of_iterables_is_an_order(given_lists: Any, expected: list[list[int]]) -> None:
     """Arrays, tuples, ranges, and functions of the epoch; contiguous int64 comes out."""
-    batches = epoch_of(given_lists, number=2).take_batches(9)
+    batches = epoch_of(given_lists, number=2).take(9)
     assert [batch.tolist() for batch in batches] == expected
     assert all(batch.dtype == np.int64 and batch.flags.c_contiguous for batch in batches)
 
@@ -142,7 +142,7 @@ def test_an_epoch_goes_on_at_any_list(lists: list[list[int]], start: int, counts
     """A position counts lists; what comes is what comes there in an epoch from its start."""
     epoch = epoch_of(lists, start=start)
     assert [one for count in counts for one in lists_of(epoch, count)] == lists[start : start + sum(counts)]
-    assert epoch_of(lists, start=start).take(99).tolist() == [number for one in lists[start:] for number in one]
+    assert lists_of(epoch_of(lists, start=start)) == lists[start:]
     assert epoch.state(start) is None
 
 
@@ -265,7 +265,7 @@ def test_a_list_that_is_no_batch_is_refused(lists: Any, error: type[Exception], 
     epoch = epoch_of(lists, most=2)
     for _ in range(2):
         with pytest.raises(error):
-            epoch.take_batches(3)
+            epoch.take(3)
 
 
 def test_an_error_of_the_users_comes_out() -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 import points
 from ringfeed.datasets.round_robin import RoundRobinEpoch
-from ringfeed.orders.batch_lists import ListOrder
 from ringfeed.orders.buckets import Buckets
-from ringfeed.orders.custom import Custom
+from ringfeed.orders.custom import Custom, Lists
 from ringfeed.orders.mix import MixSampler
 from ringfeed.orders.sampler import Positional, Sequential, Shuffled
 from ringfeed.orders.shard import Shard
@@ -54,7 +54,7 @@ EPOCHS: dict[str, Callable[[], Epoch]] = {
     "an array": lambda: Custom([*range(30)], 30).epoch(1),
     "a generator": lambda: Custom(lambda _: iter([*range(30)]), 30).epoch(1),
     "a sampler with a state": lambda: Custom(Counted(), 30).epoch(1),
-    "lists": lambda: ListOrder([[i, i + 1] for i in range(20)], 30, 2).epoch(1),
+    "lists": lambda: Lists([[i, i + 1] for i in range(20)], 2).bind(30, 0).epoch(1),
     "buckets": lambda: BUCKETS.shared_by(1, "pad", None).bind(30, 5).epoch(1),
     "a rank of buckets": lambda: Shard(1, 2, 1, "pad").part_of(BUCKETS.shared_by(2, "pad", None).bind(30, 5).epoch(1)),
     "a mix": lambda: mix((3, 2, 1)).epoch(1),
@@ -73,12 +73,12 @@ def read(epoch: Epoch, hit: points.Points) -> list[int]:
     with hit:
         while len(found) < 24:
             try:
-                some = epoch.take(count).tolist()
+                some = epoch.take(count)
             except KeyboardInterrupt:
                 count = 3
             else:
-                found += some
-                if not some:
+                found += np.concatenate(some).tolist() if epoch.gives_lists and some else [*some]
+                if not len(some):
                     break
     return found
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import ringfeed
+from ringfeed.orders import sum_tree
 from ringfeed.orders.rng import derive
 from ringfeed.orders.sum_tree import SumTree
 
@@ -62,7 +63,7 @@ def test_the_tree_depends_on_its_numbers_alone() -> None:
     tree, anew = SumTree(1000), SumTree(1000)
     for _ in range(50):
         tree.put(random.integers(0, 1000, 30), random.random(30) ** 9)
-    anew.put_all(tree.values.copy())
+    anew.put(np.arange(1000), tree.values.copy())
     points = random.random(10_000) * tree.total()
     assert anew.total() == tree.total()
     assert np.array_equal(anew.find(points), tree.find(points))
@@ -72,7 +73,7 @@ def test_a_point_that_rounding_moved_is_in_no_number_of_0() -> None:
     """The largest points of sums that were rounded, beside zeros."""
     values = np.array([1e-17, 1.0, 0.1, 0.0, 0.2, 1e-300, 0.0, 0.0, 0.7, 0.0])
     tree = SumTree(values.size)
-    tree.put_all(values)
+    tree.put(np.arange(values.size), values)
     points = np.array([0.0, *[np.nextafter(end, 0) for end in values.cumsum()[:-1]], np.nextafter(tree.total(), 0)])
     assert (values[tree.find(np.append(points, [tree.total(), 9.0]))] > 0).all()
 
@@ -80,13 +81,13 @@ def test_a_point_that_rounding_moved_is_in_no_number_of_0() -> None:
 def test_what_broke_off_is_added_up_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C amid the sums leaves none of them wrong."""
     tree = SumTree(50)
-    tree.put_all(np.ones(50))
+    tree.put(np.arange(50), np.ones(50))
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(tree, "_find_least", interrupted)
+        patched.setattr(sum_tree, "_least_above_0", interrupted)
         with pytest.raises(KeyboardInterrupt):
             tree.total()
     tree.put(np.array([3]), np.array([0.5]))

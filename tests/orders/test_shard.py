@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ringfeed.orders import shard
 from ringfeed.orders.custom import Custom
-from ringfeed.orders.sampler import Sequential, Shuffled, Stateless
+from ringfeed.orders.sampler import Epoch, Sequential, Shuffled
 from ringfeed.orders.shard import Shard
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ def test_the_global_order_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(shard, "AT_ONCE", 25)
     inner, asked = Sequential(1000).epoch(0), []
 
-    class Watched(Stateless):
+    class Watched(Epoch):
         def take(self, count: int) -> Any:
             asked.append(count)
             return inner.take(count)

@@ -1,6 +1,6 @@
 """Samples that come with their number and weight: what a dataset is under a `PrioritizedSampler`.
 
-draw = weight | number     the index of the plan, of the slot's header and of failures (see `orders.draws`)
+draw = weight | number     the index of the plan, of the slot's header and of failures (see `orders.prioritized`)
 number                     what the dataset is asked for, what errors name, what `rng` belongs to
 (sample, number, weight)   what is in the slot, as three branches of the spec
 """
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ringfeed.datasets._changes import fill_draws
 from ringfeed.datasets.wrapped import WrappedSource
-from ringfeed.orders.draws import index_of
+from ringfeed.orders.prioritized import index_of
 from ringfeed.spec.spec import Array, Spec
 
 if TYPE_CHECKING:

@@ -235,15 +235,15 @@ class MixSource(Source):
 
     def sampler(self, *, shuffle: bool | int, sampler: Any) -> Sampler:
         """Return the order of the mix; ValueError for any other."""
+        from ringfeed.orders.making import refuse_order  # noqa: PLC0415 - no worker needs it
         from ringfeed.orders.mix import MixSampler  # noqa: PLC0415 - no worker needs it
 
         if sampler is not None or not isinstance(shuffle, bool | np.bool_):
-            given = f"shuffle={shuffle!r}" if sampler is None else getattr(sampler, "parameter", "sampler=")
-            message = (
-                f"{given} is for one dataset, and a Mix has an order of its own; give Mix() weights=, and the loader "
-                f"shuffle=True or False"
+            why = (
+                "is for one dataset, and a Mix has an order of its own; give Mix() weights=, and the loader "
+                "shuffle=True or False"
             )
-            raise ValueError(message)
+            refuse_order(shuffle, sampler, why)
         mix, lengths = self.given, self._lengths()
         weights = tuple(lengths) if mix.weights is None else mix.weights
         seed = self.seed if shuffle else None

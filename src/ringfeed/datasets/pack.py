@@ -255,27 +255,23 @@ class PackSource(SampleSource):
 
     def sampler(self, *, shuffle: bool | int, sampler: Any) -> Sampler:
         """Return the order of the rows; ValueError for any other, and for other lengths than the dataset has."""
+        from ringfeed.orders.making import refuse_order  # noqa: PLC0415 - no worker needs it
         from ringfeed.orders.sampler import Sequential, Shuffled  # noqa: PLC0415 - no worker needs it
 
         if sampler is not None or not isinstance(shuffle, bool | np.bool_):
-            given = f"shuffle={shuffle!r}" if sampler is None else getattr(sampler, "parameter", "sampler=")
-            message = (
-                f"{given} is for samples, and a Pack has an order of rows of its own; give the loader shuffle=True or "
-                f"False"
-            )
-            raise ValueError(message)
+            why = "is for samples, and a Pack has an order of rows of its own; give the loader shuffle=True or False"
+            refuse_order(shuffle, sampler, why)
         pack, count = self.given, self.inner.length()
         if count != pack.count:
             message = f"Pack has {pack.count} lengths, but the dataset has {count} samples; give one for each"
             raise ValueError(message)
         self.is_sized, self.dataset.mixes = True, bool(shuffle)
-        order: Any = Sequential(len(pack))
+        order: Sampler = Sequential(len(pack))
         if shuffle and pack.strategy == "ffd":
             order = Shuffled(len(pack), self.seed)
         order.order = f"{pack.name}:{'shuffled' if shuffle else 'in order'}"
         order.sample_count = pack.count
-        found: Sampler = order
-        return found
+        return order
 
     def run_hook(self, name: str) -> bool:
         """Call a hook of the dataset; returns whether its length may be another."""

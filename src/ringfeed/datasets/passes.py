@@ -16,7 +16,7 @@ import numpy as np
 
 from ringfeed.datasets.batches import BatchSource
 from ringfeed.orders.making import make_sampler
-from ringfeed.orders.sampler import ByPosition, Stateless
+from ringfeed.orders.sampler import Epoch, Sampler, Sequential
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +29,7 @@ ENDLESS = range(sys.maxsize)
 """The numbers of the batches of a dataset without end."""
 
 
-class Pass(Stateless):
+class Pass(Epoch):
     """The numbers of the batches of one pass; of a dataset without end a range that no run exhausts."""
 
     def __init__(self, numbers: Sequence[int] | Indices, begin: int = 0) -> None:
@@ -48,7 +48,7 @@ class Pass(Stateless):
         return map(int, self._numbers[begin:])
 
 
-class PassOrder(ByPosition):
+class PassOrder(Sampler):
     """A sampler whose every epoch is one pass over the dataset as it is when the pass begins.
 
     ``count()`` says how many batches there are then, None: without end, from position ``begin``
@@ -57,9 +57,9 @@ class PassOrder(ByPosition):
     plan ahead.
     """
 
-    pure = True
     order = "passes"
     counts_up = True
+    why_no_length = Sequential.why_no_length
 
     def __init__(
         self,
@@ -97,7 +97,8 @@ class PassOrder(ByPosition):
         if count is None:
             return ENDLESS
         order = make_sampler(count, shuffle=self._shuffle, seed=self.seed, sampler=None)
-        return order.epoch(number).take(count)
+        numbers: Indices = order.epoch(number).take(count)
+        return numbers
 
     def go_to(self, position: int) -> None:
         """Give the numbers from this position on, once more."""

@@ -11,15 +11,17 @@ from ringfeed.datasets.peekable import is_iterator, length_of
 from ringfeed.errors import StateError
 from ringfeed.orders.checks import check_fields, check_none, refuse
 from ringfeed.orders.custom import MOST_STATES
+from ringfeed.orders.sampler import Epoch, Sampler
 
 if TYPE_CHECKING:
     from ringfeed.orders.permutation import Indices
 
 
-class RoundRobinSampler:
+class RoundRobinSampler(Sampler):
     """A batch of each stream in turn; their numbers have no end: only reading shows where it is."""
 
     order = "streams"
+    why_no_length = "dataset is an iterable"
 
     def __init__(self, iterables: tuple[Any, ...], rows: int, *, is_planned: bool = False) -> None:
         """Give each of the iterables ``rows`` numbers a batch; ``is_planned``: of one, as many as its ``len`` says."""
@@ -27,7 +29,6 @@ class RoundRobinSampler:
         self._rows = rows
         self._is_planned = is_planned
         self.ends_unsaid = not is_planned
-        """Whether there may be more than `length`, or fewer."""
         self._read_by: int | None = None  # the epoch that has read what can be read once
         self.pure = len(iterables) == 1  # the more is planned, the more is in vain when one ends
 
@@ -64,7 +65,7 @@ class RoundRobinSampler:
         return RoundRobinEpoch(len(self._iterables), self._rows, start, state, end)
 
 
-class RoundRobinEpoch:
+class RoundRobinEpoch(Epoch):
     """One pass over all streams, from which those that have ended are taken out."""
 
     def __init__(self, streams: int, rows: int, start: int = 0, state: Any = None, end: int | None = None) -> None:

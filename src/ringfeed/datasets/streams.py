@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from ringfeed.datasets.base import Bars
     from ringfeed.datasets.reader import Fill, Reader
-    from ringfeed.datasets.round_robin import RoundRobinEpoch
     from ringfeed.datasets.terms import Delivery, Kept, Terms
     from ringfeed.orders.permutation import Indices
     from ringfeed.orders.sampler import Sampler
@@ -91,15 +90,15 @@ class StreamSource(Source):
 
     def sampler(self, *, shuffle: bool | int, sampler: Any) -> Sampler:
         """Return the order of the streams; ValueError for any other: elements come in their own."""
-        if shuffle or sampler is not None:
-            parameter = f"shuffle={shuffle!r}" if shuffle else getattr(sampler, "parameter", "sampler=")
-            message = (
-                f"{parameter} needs a dataset whose samples have numbers, and an iterable comes in its own order; "
-                f"shuffle inside the iterable, or give a dataset with __len__ and __getitem__"
-            )
-            raise ValueError(message)
         from ringfeed.datasets.round_robin import RoundRobinSampler  # noqa: PLC0415 - no worker needs it
+        from ringfeed.orders.making import refuse_order  # noqa: PLC0415 - no worker needs it
 
+        if shuffle or sampler is not None:
+            why = (
+                "needs a dataset whose samples have numbers, and an iterable comes in its own order; "
+                "shuffle inside the iterable, or give a dataset with __len__ and __getitem__"
+            )
+            refuse_order(shuffle, sampler, why)
         return RoundRobinSampler(self.iterables, self.indices, is_planned=self.is_planned)
 
     def check_sendable(self) -> None:
@@ -156,13 +155,13 @@ class StreamSource(Source):
         batches = (indices[first : first + self.indices] for first in range(0, len(indices), self.indices))
         return ((batch, int(batch[0]) % self.streams % max(workers, 1) + 1) for batch in batches)
 
-    def settle(self, lease: Lease, rows: int, epoch: RoundRobinEpoch | None) -> Delivery:
+    def settle(self, lease: Lease, rows: int, epoch: Any) -> Delivery:
         """Say what has become of the elements; take a stream that has ended in this batch out of the rotation."""
         found = self.elements.settle(lease, rows, epoch)._replace(is_short=rows < self.indices)
         record = next((record for _, record in lease.failures() if kind_of(record) is Kind.END), None)
         if record is None:
             return found
-        epoch = getattr(epoch, "whole", epoch)  # of all ranks
+        epoch = None if epoch is None else epoch.whole
         index = lease.failed_rows(self.indices)[-1][1]
         is_first = epoch is None or epoch.end(index)  # None: the only one is planned to the end that len() says
         by_error = is_first and len(record) > 1

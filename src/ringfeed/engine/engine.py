@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ringfeed.datasets.base import Source
+    from ringfeed.engine._iterator import Progress
     from ringfeed.engine.autotune import Tuner
     from ringfeed.engine.options import Options
-    from ringfeed.engine.place import Progress
     from ringfeed.engine.plan import Plan
     from ringfeed.engine.resizer import Resizer
     from ringfeed.monitor.memory import Memory
@@ -185,7 +185,7 @@ class Engine:
             self.lookahead.cross(following)
         else:
             self.cancel()
-            most = self.plan.lookahead if pure else getattr(order, "most_ahead", None) or self.ring.slots
+            most = self.plan.lookahead if pure else order.most_ahead or self.ring.slots
             self.lookahead.begin(order, number, most, following)
         progress.planned_before = self.ring.plan_taken - done
         if epoch_id != self._epoch_id:

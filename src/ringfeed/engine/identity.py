@@ -5,12 +5,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from ringfeed._callers import callers_depth
 from ringfeed._classes import copied
 from ringfeed._units import shorten
-from ringfeed.engine.place import Place
+from ringfeed.engine.position import Place
 from ringfeed.errors import StateError
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class Identity:
 
     def _now(self) -> dict[str, Any]:
         sampler = self._position.sampler
-        length = getattr(sampler, "sample_count", sampler.length)  # a position may count others than samples
+        length = sampler.length if sampler.sample_count is None else sampler.sample_count
         now = {"length": length, "seed": self._source.seed, "order": sampler.order, "spec": self._spec}
         found = self._fingerprint or getattr(self._source.given, "_fingerprint", None)
         return now if found is None else {**now, "fingerprint": shorten(str(found))}
@@ -96,7 +97,7 @@ class Identity:
         state = copied(dict(state))
         hooks = {name: state[name] for name in _OF_HOOKS if name in state} or None
         place = Place(state["epoch"], state["samples"], state.get("sampler"), hooks, state.get("streams"))
-        if hooks is None or not self._source.hooks or hooks == self._position.hooks_now():
+        if hooks is None or not self._source.hooks or hooks == self._position.hooks.now():
             return self._checked(place, state, strict=strict)
         # The dataset's length may be that of the state when its hooks have run.
         check = partial(self._checked, state=state, strict=strict)
@@ -132,25 +133,17 @@ class Identity:
                     f"the state was taken with {name} {there!r}, and this loader has {name} {here!r}; "
                     f"{remedy.format(there)}"
                 )
-        if (other := self._other_ranks(state)) is not None:
-            return other
         sampler = self._position.sampler
-        may_exceed = getattr(sampler, "may_exceed", False) or getattr(sampler, "ends_unsaid", False)
-        length = None if may_exceed or not has_length else sampler.length
+        here, there = self._position.shard.world_size, state.get("world_size")
+        if sampler.keeps_world_size and state["samples"] and there != here:
+            return (
+                f"the state was taken with world_size {there!r} amid an epoch, and this loader has world_size {here}, "
+                f"with other batches; give it {there!r} ranks up to the end of an epoch"
+            )
+        length = sampler.length if has_length and not (sampler.may_exceed or sampler.ends_unsaid) else None
         if length is not None and state["samples"] > length:
             return f"the state is at sample {state['samples']} of an epoch of {length}; it was changed since"
         return None
-
-    def _other_ranks(self, state: Mapping[str, Any]) -> str | None:
-        """Say that an order cannot go on amid an epoch on another number of ranks."""
-        position, there = self._position, state.get("world_size")
-        here, needs_same = position.shard.world_size, getattr(position.sampler, "keeps_world_size", False)
-        if not needs_same or not state["samples"] or there == here:
-            return None
-        return (
-            f"the state was taken with world_size {there!r} amid an epoch, and this loader has world_size {here}, with "
-            f"other batches; give it {there!r} ranks up to the end of an epoch"
-        )
 
 
 def _check(state: Mapping[str, Any]) -> None:
@@ -166,21 +159,17 @@ def _check(state: Mapping[str, Any]) -> None:
             f"load it with the release of ringfeed that made it"
         )
         raise StateError(message)
-    for name in _COUNTS:
-        _count(state, name)
-    if "hooks" in state:
-        _count(state, "hooks")
+    for name in (*_COUNTS, "hooks"):
+        if name in state:
+            _count(state, name)
     pairs = state.get("broken_off", [])
-    if not isinstance(pairs, list) or not all(isinstance(one, list) and _are_counts(one) for one in pairs):
+    are_pairs = isinstance(pairs, list) and all(isinstance(one, list) and len(one) == 2 for one in pairs)  # noqa: PLR2004
+    if not are_pairs or not all(type(number) is int and number >= 0 for number in chain(*pairs)):
         message = (
             f"the state's broken_off is {shorten(repr(pairs))}, expected a list of lists of two ints of 0 or more; it "
             f"was changed since"
         )
         raise StateError(message)
-
-
-def _are_counts(pair: list[Any]) -> bool:
-    return len(pair) == 2 and all(type(one) is int and one >= 0 for one in pair)  # noqa: PLR2004 - a pair
 
 
 def _count(state: Mapping[str, Any], name: str) -> int:

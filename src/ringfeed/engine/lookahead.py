@@ -128,17 +128,16 @@ class Lookahead:
         if not part.kept:
             order, count = part.order, min(part.most - self._ring.planned, self._ring.room)
             assert order is not None
-            take: Callable[[int], Any] | None = getattr(order, "take_batches", None)  # of lists
-            if take is None:
-                take, count = order.take, count * self._rows
-            part.kept.extend(zip((count,), map(take, (count,)), strict=True))
+            count *= 1 if order.gives_lists else self._rows
+            part.kept.extend(zip((count,), map(order.take, (count,)), strict=True))
         self._ring.plan_kept(part.kept, self._parts(part), self._rows, part.number, self.version)
         part.is_torn = False
 
     def _parts(self, part: _Part) -> list[tuple[Indices, int]]:
         """Return what was given, in parts that may be planned together."""
         asked, given = part.kept[0]
-        first, workers = getattr(part.order, "position", None), max(self._workers, 1)
+        first = None if part.order is None else part.order.position
+        workers = max(self._workers, 1)
         if len(given) < asked:
             part.order = None
         if isinstance(given, list):

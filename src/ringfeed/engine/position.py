@@ -1,21 +1,55 @@
-"""Where a loader is in its order, from epoch to epoch; `place` says it within one."""
+"""Where the user's code is in a loader's order: counted in samples that it was handed, never in what was read ahead.
+
+    epoch 3   0 . . . . . . . . . . . . . . . . . . N
+              begun          handed      planned
+              (`UnderWay.begun`)  (`Position.place`)
+
+The end of an epoch is the start of the next; with hooks of the dataset's, when they have run.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ringfeed.engine.place import Place, UnderWay
+from ringfeed.errors import StateError
 
 if TYPE_CHECKING:
     from ringfeed.datasets.states import StreamStates
+    from ringfeed.engine._iterator import Progress
     from ringfeed.engine.hooks import Hooks
-    from ringfeed.engine.place import Progress
     from ringfeed.orders.sampler import Sampler
     from ringfeed.orders.shard import Shard
 
+UNKNOWN = -1
+"""Of `Progress.given`, where only the training loop knows it."""
+
+
+class Place(NamedTuple):
+    """A position in the order of an epoch, in samples of all ranks; for a dataset of whole batches, in batches."""
+
+    epoch: int
+    samples: int = 0
+    state: Any = None  # what `Sampler.epoch` needs besides
+    hooks: Any = None  # what the dataset's hooks had done to it ahead of this epoch: see `Hooks`
+    streams: Any = None  # states of the iterables' own: see `StreamStates.newest`
+    check: Any = None  # returns the place, or another, when the hooks have run: see `Identity.place`
+
+
+class UnderWay(NamedTuple):
+    """An epoch that has begun."""
+
+    begun: Place
+    order: Any  # its `orders.sampler.Epoch`
+    progress: Progress
+    length: int | None  # in samples
+    states: StreamStates | None
+
 
 class Position:
-    """Where a loader is: in the last epoch that has begun or, if it was moved since, at the start of the next."""
+    """Where a loader is: in the last epoch that has begun or, if it was moved since, at the start of the next.
+
+    Safe from any thread and from a signal handler: it has no lock, and each method looks once at what may change.
+    """
 
     def __init__(self, sampler: Sampler, shard: Shard, hooks: Hooks) -> None:
         """Be at the start of epoch 0."""
@@ -23,63 +57,44 @@ class Position:
         self.shard = shard
         self.next = Place(0)
         """Where the next epoch begins."""
-        self._hooks = hooks
-        self._under_way: UnderWay | None = None
+        self.under_way: UnderWay | None = None
+        """The last epoch that has begun."""
+        self.hooks = hooks
+        """Those of the dataset."""
         self._has_moved = False  # since it began: the next place counts
 
     # ---- epochs begin ----
 
     def start(self, hooks: dict[str, Any] | None, progress: Progress, states: StreamStates | None) -> UnderWay:
-        """Return the epoch of the next place, of which nothing is planned; the one after it comes next.
+        """Return the epoch that begins at the next place, before anything of it is planned; see `enter`.
 
         ``hooks``: what the dataset's hooks had done to it ahead of the epoch; ``states``: those of iterables.
         """
-        place = self.next._replace(hooks=hooks)
+        place, sampler = self.next._replace(hooks=hooks), self.sampler
         self.next = Place(place.epoch + 1)
-        order = self.sampler.epoch(place.epoch, place.samples, place.state)
+        order = sampler.epoch(place.epoch, place.samples, place.state)
         # What len() of an iterable says is no more than that.
-        length = None if getattr(self.sampler, "ends_unsaid", False) else self.sampler.length
-        return UnderWay(place, order, progress, self.shard, length, bool(self._hooks), states)
+        return UnderWay(place, order, progress, None if sampler.ends_unsaid else sampler.length, states)
 
     def enter(self, epoch: UnderWay) -> None:
         """Be in an epoch that has begun."""
         self._has_moved = False
-        self._under_way = epoch
-
-    @property
-    def under_way(self) -> UnderWay | None:
-        """The last epoch that has begun."""
-        return self._under_way
+        self.under_way = epoch
 
     @property
     def is_amid(self) -> bool:
         """Whether the next epoch begins at a position, where `load_state_dict` or `skip` has it begin."""
         return self.next.samples > 0
 
-    @property
-    def is_at_a_start(self) -> bool:
-        """Whether the next epoch begins at its start, with nothing to restore."""
-        return self.next == Place(self.next.epoch)
-
     # ---- its length ----
 
-    def batches(self, *, is_iterable: bool) -> int:
+    def batches(self) -> int:
         """Return the batches of an epoch; TypeError, with the reason, where the order does not know."""
         length = self.sampler.length
-        if length is not None:
-            return self.shard.batches(length)
-        order = getattr(self.sampler, "parameter", "sampler")
-        endless = getattr(self.sampler, "counts_up", False)
-        whose = "dataset has no len(), and goes on without end" if endless else f"{order} has no len()"
-        whose = getattr(self.sampler, "why_no_length", whose)
-        whose = "dataset is an iterable" if is_iterable else whose
-        message = f"the length of this loader is unknown: its {whose}"
-        raise TypeError(message)
-
-    @property
-    def counts_up(self) -> bool:
-        """Whether the order, unless it is shuffled, is 0, 1, 2, ... up to the dataset's length."""
-        return getattr(self.sampler, "counts_up", False) and self.sampler.length is not None
+        if length is None:
+            message = f"the length of this loader is unknown: its {self.sampler.why_no_length}"
+            raise TypeError(message)
+        return self.shard.batches(length)
 
     # ---- where the user's code is ----
 
@@ -90,18 +105,37 @@ class Position:
         that was not said.
         """
         now = self._now
-        found = self.next if now is None else now.place(batches)
+        found = self.next if now is None else self._place_in(now, batches)
         if found.samples == 0 and found.state is None:
-            found = found._replace(state=getattr(self.sampler, "start_state", None))
-        return found if found.hooks is not None else found._replace(hooks=self.hooks_now())
+            found = found._replace(state=self.sampler.start_state)
+        return found if found.hooks is not None else found._replace(hooks=self.hooks.now())
 
-    def hooks_now(self) -> dict[str, Any] | None:
-        """Return what the dataset's hooks have done to it so far."""
-        return self._hooks.now()
+    def _place_in(self, now: UnderWay, batches: int | None) -> Place:
+        given = now.progress.given if batches is None else batches
+        if given < 0:
+            message = (
+                "tf.data and Keras read ahead of the step, so only the training loop knows how far it is; give the "
+                "batches of this epoch that it has had: state_dict(batches=n)"
+            )
+            raise StateError(message)
+        samples, left = given * self.shard.step, None
+        if now.length is not None:
+            # len() of a user's order may say less than the order has given.
+            rest = max(max(now.length, now.order.position or 0) - now.begun.samples, 0)
+            samples, left = min(samples, rest), self.shard.global_batches(rest)
+        if now.progress.is_over or (left is not None and given >= left and not self.hooks):
+            return Place(now.begun.epoch + 1)
+        samples += now.begun.samples
+        found = now.begun._replace(samples=samples, state=now.order.state(samples))
+        if now.states is None:
+            return found
+        # Only iterables have states, and their order counts the elements of each.
+        streams = now.states.newest(found.epoch, now.order.counts(samples), now.begun.streams)
+        return found._replace(streams=streams)
 
     @property
     def _now(self) -> UnderWay | None:
-        return None if self._has_moved else self._under_way
+        return None if self._has_moved else self.under_way
 
     def go_to(self, place: Place) -> None:
         """Begin the next epoch there."""
@@ -120,13 +154,14 @@ class Position:
                 f"by then; take so many batches, and drop them"
             )
             raise ValueError(message)
-        left = self.left()
-        if left is not None and batches > left:
-            message = f"skip(batches={batches}), but only {left} batches of epoch {self.next.epoch} are left"
-            raise ValueError(message)
-        samples, left = batches * self.shard.step, self._samples_from(self.next)
-        samples = samples if left is None else min(samples, left)
-        self.go_to(self.next._replace(samples=self.next.samples + samples))
+        place = self.next
+        samples, rest = batches * self.shard.step, self._samples_from(place)
+        if rest is not None:
+            if batches > (left := self.shard.batches(rest)):
+                message = f"skip(batches={batches}), but only {left} batches of epoch {place.epoch} are left"
+                raise ValueError(message)
+            samples = min(samples, rest)
+        self.go_to(place._replace(samples=place.samples + samples))
 
     def give_back(self) -> None:
         """Begin the epoch under way again, unless another was asked for since."""
@@ -145,11 +180,7 @@ class Position:
         """Rows of padding in the last batch of the epoch under way, or else the next; None where only reading shows."""
         now = self._now
         samples = self._samples_from(self.next if now is None else now.begun)
-        of_order = getattr(self.sampler, "padding", None)  # where a batch is no part of the next samples
-        if of_order is not None:
-            found: int = of_order(self.shard)
-            return found
-        return None if samples is None else self.shard.padding(samples)
+        return None if samples is None else self.sampler.padding(self.shard, samples)
 
     def _samples_from(self, place: Place) -> int | None:
         length = self.sampler.length

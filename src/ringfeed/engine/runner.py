@@ -21,7 +21,7 @@ from ringfeed.engine.batches import BatchIterator
 from ringfeed.engine.engine import Engine, memory_of
 from ringfeed.engine.hooks import Hooks
 from ringfeed.engine.plan import check_available, tuner_for
-from ringfeed.engine.position import Position
+from ringfeed.engine.position import Place, Position
 from ringfeed.engine.sending import Sending
 from ringfeed.errors import ClosedError, RingfeedError, SupersededError
 from ringfeed.monitor.stats import Stats
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from ringfeed.datasets.base import Source
     from ringfeed.engine.engine import Feed
     from ringfeed.engine.options import Options
-    from ringfeed.engine.place import Place
     from ringfeed.monitor.bottleneck import Verdict
     from ringfeed.orders.shard import Shard
     from ringfeed.spec.builder import BuildBatch
@@ -175,8 +174,9 @@ class EpochRunner:
 
     def _is_ahead(self, engine: Engine) -> bool:
         """Whether the engine has begun to read the next epoch, from its start."""
-        is_as_planned = self.position.is_at_a_start and self._sent_seed == self.source.seed
-        return is_as_planned and engine.is_ahead(self.position.next.epoch)
+        place = self.position.next
+        is_at_start = place == Place(place.epoch)
+        return is_at_start and self._sent_seed == self.source.seed and engine.is_ahead(place.epoch)
 
     def attach(self, feed: Feed) -> None:
         """Have C code take the newest iterator's batches from ``feed``."""

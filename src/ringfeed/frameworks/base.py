@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from ringfeed.datasets.base import Source
-    from ringfeed.engine.place import Progress
+    from ringfeed.engine._iterator import Progress
     from ringfeed.engine.position import Position
     from ringfeed.errors import RingfeedError
     from ringfeed.frameworks.forms import Joins

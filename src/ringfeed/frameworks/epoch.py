@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ringfeed.engine.place import UNKNOWN
+from ringfeed.engine.position import UNKNOWN
 from ringfeed.errors import RingfeedError
 
 if TYPE_CHECKING:
-    from ringfeed.engine.place import Progress
+    from ringfeed.engine._iterator import Progress
     from ringfeed.frameworks.base import BatchIterator, BatchStream
     from ringfeed.spec.builder import BuildBatch
 

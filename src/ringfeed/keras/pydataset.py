@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from ringfeed.engine._iterator import Progress
     from ringfeed.engine.engine import Engine
-    from ringfeed.engine.place import Progress
     from ringfeed.frameworks.base import BatchIterator, BatchStream
     from ringfeed.spec.builder import BuildBatch
 

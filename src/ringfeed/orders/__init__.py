@@ -3,13 +3,13 @@
     sampler ─▶ Sampler.epoch(number, start) ─▶ Epoch.take(count): sample numbers, for the ring to plan
                                                  └─▶ shard: the part of one rank (ranks: which one this is)
 
-    sampler       in order, shuffled, and what every order has; permutation: a shuffle in constant memory
-    making        which one the loader's arguments ask for
-    custom, batch_lists  of the user's: numbers, or whole batches of them
-    buckets       batches of samples of like length (bucket_order)
+    sampler       what every order has; in order, shuffled; permutation: a shuffle in constant memory
+    making        what the loader's parameters of order ask for
+    custom        of the user's: numbers, or whole batches of them
+    buckets       batches of samples of like length
     weighted subsets windows     ringfeed's own, given as sampler= or shuffle=
-    prioritized   drawn by what training says, and carried with weights (draws, sum_tree)
-    mix           of several datasets, by their proportions
+    prioritized   drawn by what training says, and carried with weights (sum_tree)
+    mix           of several datasets, by their proportions; packing: which samples make each row of a Pack
     rng           the numbers a sample draws
 
 Imports nothing of the other packages.

@@ -1,30 +1,49 @@
-"""Batches of samples of like length: `Buckets`.
+"""Batches of samples of like length: `Buckets`, and the order of its lists.
 
-The cut into buckets is part of the interface, as is the order that `bucket_order` makes of them, and no later version
-may change either. The samples are sorted by length, those of one length by number. Boundaries cut this row: samples up
+    sorted samples   0 1 2 3 4 5 6 7 8 9 | 10 11 12 13 14 | 15 16 17        edges 0, 10, 15, 18; here one rank
+    batches          of 4: 2, rest 2     | of 3: 1, rest 2 | of 2: 1, rest 1
+    an epoch         the full batches of all buckets, mixed | the rests, mixed | the last bucket's rest
+
+The cut into buckets is part of the interface, as is the order, and no later version may change either.
+The samples are sorted by length, those of one length by number. Boundaries cut this row: samples up
 to the first boundary, then those up to the second, and so on. With R ranks, n samples and windows of w of them, each
 part is cut further, from its longest sample down: a bucket is the next R * ceil(ceil(n / w) / R) batches, as long as
 there are samples, each of the most samples that a batch of the longest may have. Without w, the whole part is one
 bucket. Then each cut between two buckets moves down to the next multiple of R, so that the samples of every bucket but
 the last can be shared by R ranks.
+
+The order is a function of (seed, epoch, position). A step is R lists of one bucket, one for each of R ranks; the list
+of step s and rank r is at position s * R + r. First come the full steps of all buckets, then the rests of the buckets
+but the last, as many samples for each rank, then the last bucket's rest, cut as `shard` says.
+
+Three rows are mixed, each in groups of neighbours. In a group of n from place a on, what is at place a + i comes from
+place ``a + permute(i, n, seed_a, epoch)``, where seed_a is the number in the 16 bytes of ``derive(purpose, (seed, a),
+16)``, little-endian.
+
+    "step"      The steps, bucket by bucket: one group of all full ones, one of all rests but the last.
+    "bucket"    The sorted samples, of which each list is a run: each bucket that has more than one list.
+    "alike"     The sorted samples, once more: all those of one length, where an edge lies between two of them.
 """
 
 from __future__ import annotations
 
+from copy import copy
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ringfeed.orders.bucket_order import BucketLists, Cut
-from ringfeed.orders.sampler import SeededSampler, check_integer, digest
+from ringfeed.orders.permutation import permute_few
+from ringfeed.orders.rng import derive
+from ringfeed.orders.sampler import Epoch, Sampler, SeededSampler, check_integer, digest
+from ringfeed.orders.shard import Shard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from numpy.typing import ArrayLike, NDArray
 
-    from ringfeed.orders.sampler import Sampler
+    from ringfeed.orders.permutation import Indices
     from ringfeed.orders.shard import Uneven
 
 WINDOW = 65536  # samples
@@ -75,9 +94,8 @@ class Buckets(SeededSampler):
     longest samples, fewer than the ranks, may come with the next bucket. Only the epoch's last batches may differ, as
     ``uneven=`` says. A state from amid an epoch needs the same number of ranks.
 
-    The order is a function of (the loader's seed, epoch, position), which `orders.buckets` and `orders.bucket_order`
-    write down, and can be read at any position at once. It takes 16 bytes a sample, 24 a batch, and while an epoch is
-    read up to 6 more a sample.
+    The order is a function of (the loader's seed, epoch, position), which `orders.buckets` writes down, and
+    can be read at any position at once. It takes 16 bytes a sample, and 24 a batch.
 
     Raises TypeError for what are no numbers; ValueError for lengths that are negative, NaN, infinite or not of one
     axis, for boundaries that do not ascend, for batch_sizes of another number than the parts', for both or neither of
@@ -123,7 +141,7 @@ class Buckets(SeededSampler):
         """Refuse to be given as ``sampler=``."""
         raise ValueError("Buckets gives whole batches: give it as batch_sampler=, and leave sampler= out")
 
-    def shared_by(self, world_size: int, uneven: Uneven, most: int | None) -> BucketLists:
+    def shared_by(self, world_size: int, uneven: Uneven, most: int | None) -> BucketOrder:
         """Return the lists of samples for so many ranks, each of at most ``most`` samples."""
         if self._sizes is not None and most is not None and max(self._sizes) > most:
             raise ValueError(
@@ -138,8 +156,7 @@ class Buckets(SeededSampler):
         has_any = np.diff(edges) > 0
         sizes = np.array([size for _, size in buckets], np.int64)[has_any]
         edges = np.append(edges[:-1][has_any], edges[-1])
-        cut = Cut.of(self._sorted, edges, sizes)
-        return BucketLists(f"buckets:{name}", self._members, cut, world_size, uneven)
+        return BucketOrder(f"buckets:{name}", self._members, self._sorted, edges, sizes, world_size, uneven)
 
     def _buckets(self, lists: int | None, most: int) -> Iterable[tuple[int, int]]:
         """Return where each bucket begins in the row of sorted samples, and its samples a batch, shortest first."""
@@ -201,6 +218,130 @@ class Buckets(SeededSampler):
         """Return what some batches cost, where a function says it."""
         most = 0 if self._cost is None else min(self._sorted.size, PROBES)
         return [self._cost_of(self._sorted.size - 2**power, self._sorted.size) for power in range(most.bit_length())]
+
+
+class BucketOrder(Sampler, SeededSampler):
+    """The lists of a `Buckets` for so many ranks; a position counts the lists of all ranks."""
+
+    parameter = "batch_sampler"
+    keeps_world_size = True
+
+    def __init__(  # noqa: PLR0913, PLR0917 - made in one place
+        self,
+        name: str,
+        members: Indices,
+        lengths: NDArray[Any],
+        edges: Indices,
+        sizes: Indices,
+        world_size: int,
+        uneven: Uneven,
+    ) -> None:
+        """Share buckets by ranks.
+
+        ``members``: the samples, sorted by their ``lengths``. Bucket b is those from ``edges[b]`` to
+        below ``edges[b + 1]``, and its lists have ``sizes[b]`` of them.
+        """
+        self.order, self.sample_count = name, int(members.size)
+        self.seed = 0
+        self._members, self._edges, self._sizes = members, edges, sizes
+        self._world_size, self._uneven = world_size, uneven
+        # For each edge, where the samples that are as long as those on both sides of it begin and end.
+        self._alike_from, self._alike_to = edges.copy(), edges.copy()
+        inner = np.flatnonzero(lengths[edges[1:-1] - 1] == lengths[edges[1:-1]]) + 1
+        self._alike_from[inner] = np.searchsorted(lengths, lengths[edges[inner]], "left")
+        self._alike_to[inner] = np.searchsorted(lengths, lengths[edges[inner]], "right")
+        # Bucket, rows of a list, and first place in the bucket of each step, before the steps are mixed.
+        self._counts, each = np.diff(edges), sizes * world_size
+        full, rests = np.divmod(self._counts, each)
+        self._rests_from = full * each
+        those = np.flatnonzero(rests[:-1]) if uneven != "drop" else np.empty(0, np.int64)
+        self._full, self._partial = int(full.sum()), those.size
+        self._bucket = np.concatenate([np.repeat(np.arange(sizes.size), full), those])
+        self._rows = np.concatenate([np.repeat(sizes, full), rests[those] // world_size])
+        number = np.arange(self._full) - np.repeat(np.cumsum(full) - full, full)
+        self._place = np.concatenate([number * np.repeat(each, full), self._rests_from[those]])
+        # The last bucket's rest, in samples and in lists.
+        self._last = 0 if uneven == "drop" else int(rests[-1])
+        is_whole = self._last >= world_size or (self._last and uneven == "pad")
+        self._last_lists = world_size if is_whole else self._last
+        self._length = self._bucket.size * world_size + self._last_lists
+        self.most = max(int(self._rows.max(initial=1)), -(-self._last // world_size))
+        """Samples of the largest list."""
+
+    def bind(self, length: int | None, seed: int) -> BucketOrder:
+        """Return the order over a dataset of ``length`` samples."""
+        if length not in (None, self.sample_count):
+            raise ValueError(
+                f"Buckets has {self.sample_count} lengths, but the dataset has {length} samples; give one for each"
+            )
+        bound = copy(self)
+        bound.seed = seed
+        return bound
+
+    def epoch(self, number: int, start: int = 0, state: Any = None) -> BucketEpoch:  # noqa: ARG002
+        """Return the lists of epoch ``number`` from position ``start`` on."""
+        return BucketEpoch(self, number, start, Shard(0, 1, 1, "keep"))
+
+    def padding(self, shard: Shard, samples: int) -> int:  # noqa: ARG002 - lists are no part of the next samples
+        """Return how many rows at the end of a rank's last list repeat a sample."""
+        return self._of_last(shard.rank, self._world_size).padding(self._last)
+
+    def _of_last(self, rank: int, ranks: int) -> Shard:
+        """Return a rank's part of the last bucket's rest."""
+        return Shard(rank, ranks, int(self._sizes[-1]), self._uneven)
+
+    def list_at(self, position: int, epoch: int) -> Indices:
+        """Return the samples of a list."""
+        step, rank = divmod(position, self._world_size)
+        if step == self._bucket.size:
+            bucket = self._sizes.size - 1
+            select = self._of_last(rank, self._last_lists).select
+            places = self._rests_from[-1] + select(np.arange(self._last))
+        else:
+            first, count = (0, self._full) if step < self._full else (self._full, self._partial)
+            step = self._mixed("step", np.array([step]), first, count, epoch)[0]
+            bucket, rows = int(self._bucket[step]), self._rows[step]
+            places = np.arange(rows) + self._place[step] + rank * rows
+        rows = self._edges[bucket] + places
+        if self._counts[bucket] > self._sizes[bucket] or self._world_size > 1:
+            rows = self._mixed("bucket", rows, self._edges[bucket], self._counts[bucket], epoch)
+        is_below = rows < self._alike_to[bucket]
+        is_above = ~is_below & (rows >= self._alike_from[bucket + 1])
+        for edge, those in ((bucket, is_below), (bucket + 1, is_above)):
+            if those.any():
+                first, end = self._alike_from[edge], self._alike_to[edge]
+                rows[those] = self._mixed("alike", rows[those], first, end - first, epoch)
+        samples: Indices = self._members[rows]
+        return samples
+
+    def _mixed(self, purpose: str, places: Indices, first: int, count: int, epoch: int) -> Indices:
+        """Return what comes to some places of a group of ``count`` that begins at place ``first``."""
+        seed = int.from_bytes(derive(purpose, (self.seed, int(first)), 16), "little")
+        return first + permute_few(places - first, int(count), seed, epoch)
+
+
+class BucketEpoch(Epoch):
+    """One pass, or a rank's part of one."""
+
+    gives_lists = True
+
+    def __init__(self, order: BucketOrder, number: int, start: int, shard: Shard) -> None:
+        """Begin at a position of all ranks' lists."""
+        self._order, self._number, self._shard = order, number, shard
+        self._position = start
+
+    def part_of(self, shard: Shard) -> BucketEpoch:
+        """Return a rank's part, from where this is."""
+        return BucketEpoch(self._order, self._number, self._position, shard)
+
+    def take(self, count: int) -> list[Indices]:
+        """Return the next lists; fewer at the end of the epoch."""
+        start = self._position
+        stop = max(start, min(start + count * self._shard.step, self._order.length or 0))
+        positions = self._shard.select(np.arange(start, stop))
+        lists = [self._order.list_at(position, self._number) for position in positions.tolist()]
+        self._position = stop
+        return lists
 
 
 # ---- what users give ----

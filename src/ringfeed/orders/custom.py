@@ -1,4 +1,9 @@
-"""An order of the user's: numbers that an array or an iterable gives, checked as they are read."""
+"""Orders of the user's: the numbers, or the lists of numbers, that an array or an iterable gives.
+
+Custom     of ``sampler=``: sample numbers
+Lists      of ``batch_sampler=``: lists of sample numbers, each a batch; a position counts lists
+Reading    one epoch of either, read no further than asked, each number checked as it is read
+"""
 
 from __future__ import annotations
 
@@ -6,33 +11,32 @@ import operator
 import pickle
 import sys
 from collections import deque
+from copy import copy
+from functools import partial
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from ringfeed._classes import copied
+from ringfeed._classes import class_names, copied
 from ringfeed.errors import StateError
 from ringfeed.orders.checks import check_at_most, check_fields
 from ringfeed.orders.replay import Replay
-from ringfeed.orders.sampler import Stateless
+from ringfeed.orders.sampler import Epoch, PositionalEpoch, Sampler, SeededSampler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
     from ringfeed.orders.permutation import Indices
-    from ringfeed.orders.sampler import Epoch
 
-REPLAYED = 512  # numbers at a time
-REMEDY = "give the sampler state_dict() and load_state_dict(), or give an array"
 _END = object()
 MOST_STATES = 64  # of a source, that are kept; one goes on from an older one by reading
 MOST_STATES_SIZE = 2**26  # bytes of these, and one state in any case
 
 
-class Custom:
+class Custom(Sampler):
     """The order that the user's ``source`` gives, read no further than asked, and checked as it is read.
 
     ``source`` is an array of integers, an iterable of integers (a list, a torch-style sampler), or a function
@@ -46,8 +50,13 @@ class Custom:
 
     pure = False
     order = "custom"
-    parameter = "sampler"  # of the loader
+    parameter = "sampler"
     expected = "an iterable of sample numbers"
+    gives_lists = False
+    replayed = 512
+    """How many are read at a time to come to a position."""
+    replays = "the numbers of the sampler before this place are read"
+    remedy = "give the sampler state_dict() and load_state_dict(), or give an array"
 
     def __init__(self, source: object, dataset_length: int | None) -> None:
         if not (is_readable(source) or callable(source)):
@@ -55,70 +64,80 @@ class Custom:
                 f"{self.parameter} is of type {type(source).__name__}, expected {self.expected} or a function "
                 "from the number of an epoch to one"
             )
-        self._source: Any = source
-        self._dataset_length = dataset_length
+        self.source: Any = source
+        self.dataset_length = dataset_length
+        self.may_exceed = not hasattr(source, "__array__")
         self._spent: tuple[object, int] | None = None  # an iterator, and the epoch that read it
-
-    @property
-    def may_exceed(self) -> bool:
-        """Whether there may be more numbers than `length`: iterables say what they like, arrays do not."""
-        return not hasattr(self._source, "__array__")
 
     @property
     def length(self) -> int | None:
         """What ``len`` says of the source at this moment; None where it says nothing."""
         try:
-            return len(self._source)
+            return len(self.source)
         except (TypeError, NotImplementedError):
             return None
 
     def epoch(self, number: int, start: int = 0, state: Any = None) -> Epoch:
         """Return epoch ``number`` as the source gives it; ValueError when an iterator would be read again."""
-        self._set_epoch(number)
+        # A BatchSampler of torch's does not pass the number on to the sampler inside.
+        for told in (self.source, getattr(self.source, "sampler", None)):
+            if (set_epoch := getattr(told, "set_epoch", None)) is not None:
+                set_epoch(number)
         position = 0
         if state is not None:
             position = state["position"]
-            self._source.load_state_dict(copied(state["of"]))  # which may keep it, and change it
-        epoch = self._begin(number, position)
-        epoch.go_to(start)
+            self.source.load_state_dict(copied(state["of"]))  # which may keep it, and change it
+        order = self._begin(number)
+        if hasattr(order, "__array__") and not self.gives_lists:
+            numbers = checked_array(order, self.parameter)
+            check = partial(check_numbers, name=self.parameter, dataset_length=self.dataset_length)
+            return PositionalEpoch(lambda at, stop: check(numbers[at:stop], at), len(numbers), start, 1)
+        numbers = iter(order)
+        if numbers is order:
+            self._spend(numbers, number)
+        epoch = Reading(self, numbers, position)
+        replay = Replay(self.replays, self.remedy)
+        while epoch.position < start and len(epoch.take(min(self.replayed, start - epoch.position))):
+            replay.note(epoch.position, start)
         return epoch
 
     def check_state(self, start: int, state: Any) -> None:
         """Raise StateError for what is no state, or where the source takes none."""
         if state is None:
             return
-        if self._look() is None:
+        if not self.has_state:
             message = (
-                f"the state has one of {self.parameter}'s own, and this one (a {type(self._source).__name__}) has no "
+                f"the state has one of {self.parameter}'s own, and this one (a {type(self.source).__name__}) has no "
                 f"state_dict() and load_state_dict(); give the {self.parameter} that it was taken with"
             )
             raise StateError(message)
         check_fields(state, position=0, of=None)
         check_at_most(state, "position", start, "the state's samples")
 
-    def _set_epoch(self, number: int) -> None:
-        if (set_epoch := getattr(self._source, "set_epoch", None)) is not None:
-            set_epoch(number)
+    @property
+    def has_state(self) -> bool:
+        """Whether the source says its state, and takes it again."""
+        return all(callable(getattr(self.source, name, None)) for name in ("state_dict", "load_state_dict"))
 
-    def _begin(self, number: int, position: int) -> ArrayEpoch:
-        order = order_of(self._source, number, self.parameter, self.expected)
-        if hasattr(order, "__array__"):
-            return ArrayEpoch(checked_array(order, self.parameter), self._dataset_length)
-        return IteratedEpoch(self._iterator(order, number), self._dataset_length, position, self._look())
+    def checked(self, given: list[Any], position: int) -> Any:
+        """Return what was read from a position on as the ring takes it, each number checked."""
+        return check_numbers(given, position, self.parameter, self.dataset_length)
 
-    def _iterator(self, order: Any, number: int) -> Any:
-        """Begin to read an order; ValueError for an iterator that was read before."""
-        iterator = iter(order)
-        if iterator is order:
-            self._spend(iterator, number)
-        return iterator
+    def owned(self, given: Any) -> Any:
+        """Return what the user's code cannot change: numbers may be arrays without an axis."""
+        return copied(given) if hasattr(given, "__array__") else given
 
-    def _look(self) -> Callable[[], Any] | None:
-        """Return what asks the source for its state, where it has one."""
-        look = getattr(self._source, "state_dict", None)
-        return look if callable(look) and callable(getattr(self._source, "load_state_dict", None)) else None
+    def _begin(self, number: int) -> Any:
+        """Return the source itself, or what it returns for an epoch, where it is a function; TypeError for neither."""
+        order = self.source if is_readable(self.source) else self.source(number)
+        if not is_readable(order):
+            raise TypeError(
+                f"{self.parameter}({number}) returned type {type(order).__name__}, expected {self.expected}"
+            )
+        return order
 
     def _spend(self, numbers: object, number: int) -> None:
+        """Note that an iterator is read; ValueError for one that was read before."""
         if self._spent is not None and self._spent[0] is numbers:
             raise ValueError(
                 f"{self.parameter} is an iterator ({type(numbers).__name__}) that epoch {self._spent[1]} has read, "
@@ -128,117 +147,168 @@ class Custom:
         self._spent = (numbers, number)
 
 
-class ArrayEpoch(Stateless):
-    """Reads an order of the user's, and checks that each number is a sample's."""
+class Lists(Custom, SeededSampler):
+    """A batch_sampler, with the most samples of its lists: by default those of its first one, which is read for it."""
 
-    name = "sampler"
+    order = "lists"
+    parameter = "batch_sampler"
+    why_no_length = "batch_sampler has no len()"
+    expected = "an iterable of lists of sample numbers"
+    gives_lists = True
+    replayed = 1
+    replays = "the lists of batch_sampler before this place are read"
+    remedy = "give the sampler state_dict() and load_state_dict(), or give a list"
 
-    def __init__(self, numbers: Any, dataset_length: int | None, position: int = 0) -> None:
-        """``numbers``: an array; ``position``: of the first that is read."""
-        self._numbers = numbers
-        self._dataset_length = dataset_length
-        self._limit = np.uint64(sys.maxsize if dataset_length is None else dataset_length)
-        self.position = position
+    def __init__(self, source: Any, most: int | None) -> None:
+        """Read no list where ``most`` is given, or where a BatchSampler of torch's says it."""
+        super().__init__(source, None)
+        self._begun: list[Any] = []  # lists that the first epoch goes on with
+        if most is None and "torch.BatchSampler" in class_names(source):
+            most = source.batch_size
+        self.most = self._length_of_first() if most is None else most
 
-    def take(self, count: int) -> Indices:
-        """Return the next numbers."""
-        taken = self._indices_of(self._numbers[self.position : self.position + count])
-        self.position += taken.size
-        return taken
+    def _length_of_first(self) -> int:
+        """Return the samples of the first list, which the first epoch has all the same.
 
-    def _indices_of(self, chunk: Sequence[int]) -> Indices:
-        """Return numbers as indices; IndexError for the first that is no sample."""
-        try:
-            taken = np.array(chunk, dtype=np.int64)  # unsigned ones past its range become negative
-        except OverflowError:
-            self._refuse(chunk)
-        if (taken.view(np.uint64) >= self._limit).any():  # negative ones are huge
-            self._refuse(chunk)
-        return taken
+        ValueError where it has none, or cannot be read ahead of its epoch.
+        """
+        source = self.source
+        if hasattr(source, "__next__"):
+            raise ValueError(
+                f"batch_sampler is an iterator ({type(source).__name__}), which cannot be read ahead of its epoch; "
+                "give max_batch_size=, the most samples that a list has"
+            )
+        lists = iter(self._begin(0))
+        for given in lists:
+            first = copy(_list_of(given, _name(0)))  # the source may fill it again
+            if not len(first):
+                raise ValueError(
+                    f"{_name(0)} is empty, so it does not say how many samples a batch has; give max_batch_size="
+                )
+            # A list, or what is told of the epoch, gives its first list again.
+            told = (source, getattr(source, "sampler", None))
+            if not (
+                any(hasattr(one, "set_epoch") for one in told)
+                or hasattr(source, "state_dict")
+                or hasattr(type(source), "__getitem__")
+            ):
+                self._begun.append(chain([first], lists))
+            return len(first)
+        message = "batch_sampler has no lists, so nothing says how many samples a batch has; give max_batch_size="
+        raise ValueError(message)
 
-    def go_to(self, start: int) -> None:
-        """Leave out what comes before."""
-        self.position = start
+    def check_ranks(self, world_size: int) -> None:
+        """Raise ValueError for several ranks: lists may differ in length, so that no rank's part of one is known."""
+        if world_size > 1:
+            raise ValueError(
+                f"batch_sampler= with world_size={world_size}: lists cannot be cut into the parts of ranks; give each "
+                "rank a batch_sampler of its own lists, and leave rank=, world_size= and shard= out"
+            )
 
-    def _refuse(self, chunk: Sequence[int]) -> NoReturn:
-        """Raise IndexError for the first number that is no sample."""
-        limit = int(self._limit)
-        row, number = next((row, number) for row, number in enumerate(map(int, chunk)) if not 0 <= number < limit)
-        yielded = f"{self.name} yielded {number} at position {self.position + row}"
-        if self._dataset_length is None:
-            raise IndexError(f"{yielded}, expected a sample number from 0 to {limit - 1}")
-        if self._dataset_length == 0:
-            raise IndexError(f"{yielded}, but the dataset is empty")
-        samples = "1 sample (0)" if limit == 1 else f"{limit} samples (0..{limit - 1})"
-        raise IndexError(f"{yielded}, but the dataset has {samples}")
+    def bind(self, length: int | None, seed: int) -> Lists:  # noqa: ARG002  (the order is the user's)
+        """Return the order over a dataset of ``length`` samples."""
+        bound = copy(self)
+        bound.dataset_length = length
+        return bound
+
+    def _begin(self, number: int) -> Any:
+        if self._begun and (is_readable(self.source) or number == 0):
+            return self._begun.pop()
+        return super()._begin(number)
+
+    def checked(self, given: list[Any], position: int) -> Any:
+        """Return lists as arrays, each of which fits into a slot and has samples' numbers alone."""
+        return [self._checked_list(one, _name(batch)) for batch, one in enumerate(given, position)]
+
+    def _checked_list(self, given: Any, name: str) -> Indices:
+        numbers, most = _list_of(given, name), self.most
+        if not len(numbers):
+            raise ValueError(f"{name} is empty, expected 1 to {most} samples")
+        if len(numbers) > most:
+            raise ValueError(
+                f"{name} has {len(numbers)} samples, but a slot has room for {most}: give "
+                f"max_batch_size={len(numbers)}, or as many as the longest list has"
+            )
+        return check_numbers(numbers, 0, name, self.dataset_length)
+
+    def owned(self, given: Any) -> Any:
+        """Return a list that the user's code cannot change; numbers of an iterator are read now."""
+        if isinstance(given, str | tuple | range) or not is_readable(given):
+            return given
+        return copied(given) if hasattr(given, "__array__") else [*given]
 
 
-class IteratedEpoch(ArrayEpoch):
-    """Reads the order from an iterator; ``look`` asks its source for the state that it can be brought to again."""
+class Reading(Epoch):
+    """One epoch of an order of the user's, read from an iterator."""
 
-    def __init__(
-        self, numbers: Any, dataset_length: int | None, position: int = 0, look: Callable[[], Any] | None = None
-    ) -> None:
+    position: int
+
+    def __init__(self, order: Custom, numbers: Any, position: int) -> None:
         """Begin at a position, to which the source was brought."""
-        # Some iterators begin again when they are asked after their end; a chain does not ask.
-        super().__init__(chain(numbers, (_END,)), dataset_length, position)
+        self.gives_lists = order.gives_lists
+        self.most_ahead = getattr(numbers, "most_ahead", None)
+        self.position = position
+        self._order = order
         self._iterator = numbers
+        # Some iterators begin again when they are asked after their end; a chain does not ask.
+        self._numbers = chain(numbers, (_END,))
         self._ahead: list[Any] = []  # was read, and is not given yet
-        self.error: Exception | None = None
-        """What has ended it: raised again by whatever is read later."""
+        self._error: Exception | None = None  # has ended it, and is raised again by whatever is read later
         self._is_of_ints = False  # which nothing changes, so that many may be read at once
-        self._look = look
-        self._first = None if look is None else _State.at(position, look)
-        self._newest: deque[_State] = deque(maxlen=MOST_STATES)
+        # Positions, and the source's states there as bytes: it may go on changing what it has returned.
+        self._first: tuple[int, bytes] | None = None
+        self._newest: deque[tuple[int, bytes]] = deque(maxlen=MOST_STATES)
+        if order.has_state:
+            self._first = self._state_at(position)
 
-    def take(self, count: int) -> Indices:
-        """Return the next numbers."""
-        chunk = self.read(count)
-        if set(map(type, chunk)) - {int}:
-            chunk = [_checked_number(number, self.name, self.position + row) for row, number in enumerate(chunk)]
-        taken = self._indices_of(chunk)
-        self.note(len(chunk))
+    def take(self, count: int) -> Any:
+        """Return what comes next, checked."""
+        chunk = self._read(count)
+        taken = self._order.checked(chunk, self.position)
+        self._note(len(chunk))
         rest, position = self._ahead[len(chunk) :], self.position + len(chunk)
         self._ahead, self.position = rest, position
         return taken
 
-    def note(self, count: int) -> None:
+    def _note(self, count: int) -> None:
         """Keep the source's state after the next ``count`` of what was read, if it is there.
 
         A source that has come to its end may be back at its start, so a state of its end is none of these numbers.
         """
-        if self._look is None or self._ahead[count:]:
+        if not self._order.has_state or self._ahead[count:]:
             return
-        if (found := _State.at(self.position + count, self._look)) is not None:
+        if (found := self._state_at(self.position + count)) is not None:
             self._newest.append(found)
-        while len(self._newest) > 1 and sum(len(one.pickled) for one in self._newest) > MOST_STATES_SIZE:
+        while len(self._newest) > 1 and sum(len(pickled) for _, pickled in self._newest) > MOST_STATES_SIZE:
             self._newest.popleft()
+
+    def _state_at(self, position: int) -> tuple[int, bytes] | None:
+        """Ask for the source's state; None for one that cannot be pickled, and so not be kept either."""
+        state = self._order.source.state_dict()
+        try:
+            return position, pickle.dumps(state, 5)
+        except Exception:  # noqa: BLE001 - of the user's classes
+            return None
 
     def state(self, position: int) -> dict[str, Any] | None:
         """Return the newest of the source's states that is of this position, or of one before it."""
         known = [*self._newest][::-1]  # at once: another thread may plan
-        found = next((one for one in known if one.position <= position), self._first)
-        return None if found is None else {"position": found.position, "of": pickle.loads(found.pickled)}  # noqa: S301 - `_State.at`
+        found = next((one for one in known if one[0] <= position), self._first)
+        return None if found is None else {"position": found[0], "of": pickle.loads(found[1])}  # noqa: S301 - our own
 
-    def go_to(self, start: int) -> None:
-        """Read what comes before, once more."""
-        replay = Replay("the numbers of the sampler before this place are read", REMEDY)
-        while self.position < start and self.take(min(REPLAYED, start - self.position)).size:
-            replay.note(self.position, start)
-
-    def read(self, count: int) -> list[Any]:
+    def _read(self, count: int) -> list[Any]:
         """Return what the iterator gives next, as it is, until that is taken."""
-        if self.error is not None:
-            raise self.error
+        if self._error is not None:
+            raise self._error
         try:
-            self._read(count)
+            self._read_ahead(count)
         except BaseException as error:  # a generator that has raised, and is asked again, looks merely short
-            self.error = error if isinstance(error, Exception) else self._interrupted(error)
+            self._error = error if isinstance(error, Exception) else self._interrupted(error)
             raise
         chunk = self._ahead[:count]
         return chunk[:-1] if chunk and chunk[-1] is _END else chunk
 
-    def _read(self, count: int) -> None:
+    def _read_ahead(self, count: int) -> None:
         """Read up to ``count``; each is a copy before the next is asked for, which may be the same object, changed.
 
         By C: what was read stays, where Ctrl-C comes.
@@ -254,46 +324,16 @@ class IteratedEpoch(ArrayEpoch):
 
     def _own_last(self) -> None:
         if self._ahead and not self._is_of_ints:
-            self._ahead[-1] = self.owned(self._ahead[-1])
-
-    def owned(self, given: Any) -> Any:
-        """Return what the user's code cannot change: numbers may be arrays without an axis."""
-        return copied(given) if hasattr(given, "__array__") else given
+            self._ahead[-1] = self._order.owned(self._ahead[-1])
 
     def _interrupted(self, error: BaseException) -> Exception | None:
         """Return what is to be raised for a generator that Ctrl-C has ended before its time."""
         if getattr(self._iterator, "gi_frame", self) is not None or (self._ahead and self._ahead[-1] is _END):
             return None
         return RuntimeError(
-            f"{type(error).__name__} has ended the generator that {self.name} is read from, at position "
+            f"{type(error).__name__} has ended the generator that {self._order.parameter} is read from, at position "
             f"{self.position + len(self._ahead)}; load the state that the loader has now, or begin an epoch"
         )
-
-
-class _State(NamedTuple):
-    """A state of a source's own, as bytes: the source may go on changing what it has returned."""
-
-    position: int
-    pickled: bytes
-
-    @classmethod
-    def at(cls, position: int, look: Callable[[], Any]) -> _State | None:
-        """Ask for the state at a position; None for one that cannot be pickled, and so not be kept either."""
-        state = look()
-        try:
-            return cls(position, pickle.dumps(state, 5))
-        except Exception:  # noqa: BLE001 - of the user's classes
-            return None
-
-
-def order_of(source: Any, number: int, parameter: str, expected: str) -> Any:
-    """Return the source itself, or what it returns for an epoch, where it is a function; TypeError for neither."""
-    if is_readable(source):
-        return source
-    order = source(number)
-    if not is_readable(order):
-        raise TypeError(f"{parameter}({number}) returned type {type(order).__name__}, expected {expected}")
-    return order
 
 
 def is_readable(source: object) -> bool:
@@ -314,6 +354,33 @@ def checked_array(order: object, name: str) -> NDArray[Any]:
     return numbers
 
 
+def check_numbers(given: Any, position: int, name: str, dataset_length: int | None) -> Indices:
+    """Return numbers as indices; an error for the first that is no sample's, ``position``: of the first."""
+    if isinstance(given, list) and {*map(type, given)} != {int}:
+        given = [_checked_number(number, name, row) for row, number in enumerate(given, position)]
+    limit = sys.maxsize if dataset_length is None else dataset_length
+    try:
+        taken = np.array(given, dtype=np.int64)  # unsigned ones past its range become negative
+    except OverflowError:
+        _refuse(given, position, name, dataset_length, limit)
+    if (taken.view(np.uint64) >= np.uint64(limit)).any():  # negative ones are huge
+        _refuse(given, position, name, dataset_length, limit)
+    return taken
+
+
+def _refuse(given: Sequence[int], position: int, name: str, dataset_length: int | None, limit: int) -> NoReturn:
+    """Raise IndexError for the first number that is no sample."""
+    row, number = next((row, one) for row, one in enumerate(map(int, given), position) if not 0 <= one < limit)
+    if dataset_length is None:
+        has = f"expected a sample number from 0 to {limit - 1}"
+    elif dataset_length == 0:
+        has = "but the dataset is empty"
+    else:
+        samples = "1 sample (0)" if limit == 1 else f"{limit} samples (0..{limit - 1})"
+        has = f"but the dataset has {samples}"
+    raise IndexError(f"{name} yielded {number} at position {row}, {has}")
+
+
 def _checked_number(number: Any, name: str, position: int) -> int:
     try:
         if isinstance(number, bool | np.bool_):
@@ -325,3 +392,20 @@ def _checked_number(number: Any, name: str, position: int) -> int:
             f"{name} yielded {number!r} of type {type(number).__name__} at position {position}, expected an integer"
             f"{remedy if isinstance(number, list | tuple) else ''}"
         ) from None
+
+
+def _name(batch: int) -> str:
+    return f"batch {batch} of batch_sampler"
+
+
+def _list_of(given: Any, name: str) -> Any:
+    """Return a list or an array of sample numbers."""
+    is_array = hasattr(given, "__array__")
+    if is_array and np.ndim(given):
+        return checked_array(given, name)
+    if is_array or isinstance(given, str) or not is_readable(given):
+        raise TypeError(
+            f"{name} is {given!r} of type {type(given).__name__}, expected a list of sample numbers; what yields "
+            "single numbers is for sampler="
+        )
+    return given if isinstance(given, list) else [*given]

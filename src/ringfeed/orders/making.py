@@ -1,18 +1,111 @@
-"""Which sampler the arguments of a loader ask for: one of ringfeed's, or the user's own (see `custom`)."""
+"""What a loader's parameters of order ask for: a sampler, and the part of its epochs that this rank gets."""
 
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from ringfeed.orders.sampler import SeededSampler, Sequential, Shuffled, check_seed
+from ringfeed._checks import check_choice, check_count
+from ringfeed.orders.ranks import Rank
+from ringfeed.orders.sampler import SeededSampler, Sequential, Shuffled, check_seed, draw_seed
+from ringfeed.orders.shard import Shard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from ringfeed.orders.sampler import Sampler
+    from ringfeed.orders.shard import Uneven
+
+
+class _Default(int):
+    """A default, told by its identity from the same number that a caller says."""
+
+
+DEFAULT_BATCH_SIZE = _Default(32)
+
+
+class AskedOrder(NamedTuple):
+    """The loader's parameters of these names, understood together."""
+
+    given: Any  # as ``sampler=`` or ``batch_sampler=``
+    sampler: Any  # what gives the order
+    shuffle: bool | int
+    batch_size: int | None  # None: whole batches, or lists of samples
+    rows: int | None  # the most samples of a batch; None: whole batches
+    max_batch_size: int | None  # where batches are made whole
+    seed: int
+    seed_is_drawn: bool
+    rank: Rank
+    part: Shard  # of each epoch
+
+    @classmethod
+    def of(  # noqa: PLR0913 - as the loader has
+        cls,
+        *,
+        batch_size: int | None,
+        max_batch_size: int | None,
+        seed: int | None,
+        rank: int,
+        world_size: int,
+        shard: str | None,
+        uneven: Uneven,
+        drop_remainder: bool,
+        batch_sampler: Any,
+        sampler: Any,
+        shuffle: bool | int,
+        collates: bool,
+    ) -> AskedOrder:
+        """Check them, in this order; ``collates``: a function makes whole batches of the samples."""
+        size, most = check_count("batch_size", batch_size, 1), check_count("max_batch_size", max_batch_size, 1)
+        number = draw_seed() if seed is None else check_seed(seed)
+        this = Rank.of(rank, world_size, shard)
+        check_choice("uneven", uneven, ("pad", "drop", "keep"))
+        uneven = "drop" if drop_remainder else uneven
+        rows, given, order = size, sampler, sampler
+        if batch_sampler is not None:
+            from ringfeed.orders.buckets import Buckets  # noqa: PLC0415 - where lists are wanted
+            from ringfeed.orders.custom import Lists  # noqa: PLC0415 - where lists are wanted
+
+            of_buckets = isinstance(batch_sampler, Buckets)
+            beside = {
+                "batch_size": batch_size is not DEFAULT_BATCH_SIZE,
+                "shuffle": shuffle is not None and shuffle is not False,
+                "sampler": sampler is not None,
+                "drop_remainder": drop_remainder and not of_buckets,
+            }
+            if names := [f"{name}=" for name, is_given in beside.items() if is_given]:
+                raise ValueError(f"batch_sampler= says which samples each batch has; leave {' and '.join(names)} out")
+            if of_buckets:
+                order = batch_sampler.shared_by(this.world_size, uneven, most)
+            else:
+                order = Lists(batch_sampler, most)
+                order.check_ranks(this.world_size)
+            given, size, rows, most = batch_sampler, None, order.most, most if collates else None
+        this.check(order, seed)
+        of_each = size or 1  # positions of the order that a batch takes
+        part = Shard(this.rank, this.world_size, of_each, uneven)
+        return cls(given, order, shuffle, size, rows, most, number, seed is None, this, part)
+
+    @property
+    def carries_weights(self) -> bool:
+        """Whether samples come with their numbers and weights."""
+        return isinstance(self.sampler, SeededSampler) and self.sampler.carries_weights
+
+    def refuse_weights(self) -> None:
+        """Raise ValueError where Keras' ``fit`` has no place for what a batch holds."""
+        if self.carries_weights:
+            raise ValueError(
+                "to_keras() with a PrioritizedSampler: fit reads a batch of three as (x, y, sample_weight), and these "
+                "are (sample, index, weight); write the loop: for (x, y), index, weight in loader: "
+                "model.train_on_batch(x, y, sample_weight=weight), and then sampler.update(index, errors)"
+            )
+
+    @property
+    def shared_part(self) -> Shard | None:
+        """The part of this rank, where there are others."""
+        return self.part if self.part.world_size > 1 else None
 
 
 def _window_of(shuffle: object) -> int | None:
@@ -55,3 +148,10 @@ def make_sampler(
 
         return WindowShuffle(window).bind(length, seed)
     return Shuffled(length, seed)
+
+
+def refuse_order(shuffle: object, sampler: object, why: str) -> NoReturn:
+    """Raise ValueError for the parameter that asks for an order which a dataset cannot have."""
+    parameter = sampler.parameter if isinstance(sampler, SeededSampler) else "sampler"
+    given = f"shuffle={shuffle!r}" if sampler is None else f"{parameter}="
+    raise ValueError(f"{given} {why}")

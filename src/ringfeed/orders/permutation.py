@@ -24,6 +24,7 @@ random. What remains of that: the order of exactly 2**n samples, n > 12, is alwa
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -58,3 +59,15 @@ def permute(positions: NDArray[np.int64] | Words, length: int, seed: int, epoch:
     keys = np.frombuffer(derive("order", (seed, epoch, length), 4 * ROUNDS), "<u4").astype(np.uint32, copy=False)
     walk(numbers, length, keys)
     return numbers.view(np.int64)
+
+
+def permute_few(positions: NDArray[np.int64], length: int, seed: int, epoch: int) -> Indices:
+    """Return the same as `permute`, quicker for a few positions at a time of many short epochs in turn."""
+    if length > MAX_SORTED_LENGTH:
+        return permute(positions, length, seed, epoch)
+    return _whole(length, seed, epoch)[positions].astype(np.int64)
+
+
+@lru_cache(maxsize=1024)  # of 8 kB at most
+def _whole(length: int, seed: int, epoch: int) -> NDArray[np.int16]:
+    return permute(np.arange(length), length, seed, epoch).astype(np.int16)

@@ -9,44 +9,55 @@ All random bits are 64-bit words of Philox4x64-10 (see `rng`), with ``derive("pr
 its key, two little-endian words. Word p, counted as in `weighted`, belongs to position p. Its upper 53 bits, as a
 fraction of 2**53, times the sum of all powers, are a point, which `SumTree.find` takes to a sample.
 
-    Epoch.take() ──▶ draws (see `draws`), which a slot's header carries to the worker
-    update() ──────▶ powers, which the next draws are made by
+    DrawEpoch.take() ──▶ draws, which a slot's header carries to the worker
+    update() ──────────▶ powers, which the next draws are made by
+
+    draw     weight, a float32 of 0 or more: 31 bits | the sample's number: 32 bits
+
+A draw takes the place of a sample's number from here to the worker: in the plan, in the slot's header, in a failure.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 
 from ringfeed.errors import StateError
-from ringfeed.orders.draws import (
-    Order,
-    Record,
-    at_most,
-    checked_indices,
-    checked_number,
-    checked_powers,
-    checked_state,
-    pack,
-)
-from ringfeed.orders.sampler import SeededSampler, check_integer, digest
+from ringfeed.orders.checks import refuse
+from ringfeed.orders.rng import derive, words_at
+from ringfeed.orders.sampler import Epoch, Sampler, SeededSampler, check_integer, digest
 from ringfeed.orders.sum_tree import SumTree
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from numpy.typing import ArrayLike, NDArray
 
-    from ringfeed.orders.draws import Epoch
-    from ringfeed.orders.permutation import Indices
+    from ringfeed.orders.permutation import Indices, Words
 
     Floats: TypeAlias = NDArray[np.float64]
 
+INDEX_BITS = 32
+KEPT = 64  # of the newest batches, and at least four times what an epoch begins with
+MOST_POWER = 2.0**900  # so that no sum is infinite
+LEAST_POWER = 2.0**-900  # of a priority above 0
 MOST_SAMPLES = 2**31
 _BETA = "a number from 0 to 1"
+
+
+def pack(indices: Indices, weights: Floats) -> Indices:
+    """Return draws of these samples."""
+    bits = weights.astype(np.float32).view(np.uint32).astype(np.int64)
+    return bits << INDEX_BITS | indices
+
+
+def index_of(draw: Any) -> Any:
+    """Return the number of a draw's sample; of a sample's number, the number itself. Of arrays, too."""
+    return draw & (1 << INDEX_BITS) - 1
 
 
 class PrioritizedSampler(SeededSampler):
@@ -110,9 +121,11 @@ class PrioritizedSampler(SeededSampler):
         self._lock = threading.RLock()  # a signal handler may come in again
         self._most = 1.0  # power so far
         self._updates = 0
-        self._answered = 0  # samples of this epoch that were updated
-        self._record = Record()  # of the newest epoch
-        self._newest: Epoch | None = None
+        self._kept = _Kept(0, 0, np.empty(0, np.int64))
+        self._least_kept = 0
+        # Positions of the newest epoch: up to where it was taken, and as far as its samples were updated.
+        self._taken = self._answered = 0
+        self._newest: DrawEpoch | None = None
         self._tree = SumTree(self._count)
         self._tree.put(np.arange(there), np.ones(there))
 
@@ -195,7 +208,7 @@ class PrioritizedSampler(SeededSampler):
         In a loop that updates every batch, right after the update, it is ``slots - 1`` batches. Samples that failed
         count until the epoch's end.
         """
-        return max(self._record.taken - self._record.begin - self._answered, 0)
+        return max(self._taken - self._answered, 0)
 
     def _put(self, samples: Indices, powers: Floats) -> None:
         self._tree.put(samples, powers)
@@ -212,51 +225,63 @@ class PrioritizedSampler(SeededSampler):
                 "world_size= and shard= out"
             )
 
-    def bind(self, length: int | None, seed: int) -> Order:
+    def bind(self, length: int | None, seed: int) -> PrioritizedOrder:
         """Return the order over a dataset of ``length`` samples."""
         if length not in (None, self._count):
             raise ValueError(
                 f"PrioritizedSampler is of {self._count} samples, but the dataset has {length}; give the dataset's "
                 "length as n, for a replay buffer its capacity"
             )
-        return Order(self, f"prioritized:{digest(f'{self._count} {self._alpha}')}", self._count, seed)
+        return PrioritizedOrder(self, f"prioritized:{digest(f'{self._count} {self._alpha}')}", self._count, seed)
 
-    def begin(self, epoch: Epoch, state: Any) -> None:
-        """Have an epoch be the newest; one that goes on from a state keeps the draws that were made ahead of it."""
+    def begin(self, epoch: DrawEpoch, state: Any) -> None:
+        """Have an epoch be the newest; one that goes on from a state keeps the draws that were made ahead of it.
+
+        StateError where the loader's state is of another moment.
+        """
         number, start = epoch.number, epoch.position
         with self._lock:
-            known = None if state is None else self._known(number, start, state)
-            self._record, self._answered, self._newest = Record(number, start, known), 0, epoch
+            draws, kept = np.empty(0, np.int64), self._kept
+            if state is not None:
+                if state != self._updates:
+                    raise StateError(
+                        f"the loader's state was taken after {state} updates of its PrioritizedSampler, and this one "
+                        f"has had {self._updates}; load the sampler's own state too, taken with the loader's between "
+                        "two batches"
+                    )
+                if number == kept.number and start < kept.first:
+                    raise StateError(
+                        f"the loader's state is at sample {start} of epoch {number}, and the PrioritizedSampler's has "
+                        f"the draws from sample {kept.first} on; take the states within {KEPT} batches of the draw"
+                    )
+                if number == kept.number and start <= kept.end:
+                    draws = kept.since(start)
+            self._kept, self._least_kept = _Kept(number, start, draws), 0
+            self._taken = self._answered = start
+            self._newest = epoch
 
-    def _known(self, number: int, start: int, state: Any) -> Indices | None:
-        """Return the draws from there on; StateError where the loader's state is of another moment."""
-        if state != self._updates:
-            raise StateError(
-                f"the loader's state was taken after {state} updates of its PrioritizedSampler, and this one has had "
-                f"{self._updates}; load the sampler's own state too, taken with the loader's between two batches"
-            )
-        self._record.check(number, start)
-        return self._record.since(start) if self._record.has(number, start) else None
-
-    def draw(self, epoch: Epoch, count: int) -> Indices:
+    def draw(self, epoch: DrawEpoch, count: int) -> Indices:
         """Return an epoch's next draws: those that are known, then others by the powers of this moment."""
         with self._lock:
             if epoch is not self._newest:
                 return self._drawn(epoch, epoch.position, count)
-            record, stop = self._record, epoch.position + count
-            if (end := record.kept.end) < stop:
-                record.append(self._drawn(epoch, end, stop - end), count)
-            record.taken = stop
-            return record.since(epoch.position)[:count]
+            kept, stop = self._kept, epoch.position + count
+            if kept.end < stop:
+                draws = np.concatenate([kept.draws, self._drawn(epoch, kept.end, stop - kept.end)])
+                self._least_kept = max(self._least_kept, 4 * count)
+                old = max(draws.size - max(self._least_kept, KEPT * count), 0)
+                self._kept = _Kept(kept.number, kept.first + old, draws[old:])
+            self._taken = stop
+            return self._kept.since(epoch.position)[:count]
 
-    def _drawn(self, epoch: Epoch, start: int, count: int) -> Indices:
+    def _drawn(self, epoch: DrawEpoch, start: int, count: int) -> Indices:
         total, beta = self._tree.total(), self._beta_now()
         if not total > 0:
             raise ValueError(
                 f"PrioritizedSampler has nothing to draw: all {self._count} samples have priority 0; add() those that "
                 "are there, and update() with errors plus a little, such as 1e-6"
             )
-        points = epoch.points(start, start + count) * total
+        points = (words_at(epoch.key, start, start + count) >> np.uint64(11)) * 2.0**-53 * total
         ascending = np.argsort(points)  # neighbours in memory, one after another
         found = np.empty(count, np.int64)
         found[ascending] = self._tree.find(points[ascending])
@@ -276,11 +301,10 @@ class PrioritizedSampler(SeededSampler):
         Take it between two batches, after the update, together with the loader's. It takes 8 bytes a sample.
         """
         with self._lock:
-            record, beta = self._record, np.nan if callable(self._beta) else self._beta
-            first = record.kept.first
-            found: dict[str, Any] = {"powers": self._tree.values.copy(), "draws": record.since(first)}
+            kept, beta = self._kept, np.nan if callable(self._beta) else self._beta
+            found: dict[str, Any] = {"powers": self._tree.values.copy(), "draws": kept.draws.copy()}
             found |= {"alpha": self._alpha, "beta": beta, "most": self._most}
-            found |= {"updates": self._updates, "epoch": record.number, "first": first}
+            found |= {"updates": self._updates, "epoch": kept.number, "first": kept.first}
             return {name: np.asarray(value) for name, value in found.items()}
 
     def load_state_dict(self, state: Mapping[str, ArrayLike]) -> None:
@@ -290,9 +314,184 @@ class PrioritizedSampler(SeededSampler):
         """
         found = checked_state(state, self._count, self._alpha)
         with self._lock:
-            self._tree.put_all(found["powers"])
-            self._most, self._updates, self._answered = float(found["most"]), int(found["updates"]), 0
-            self._record = Record(int(found["epoch"]), int(found["first"]), found["draws"])
+            self._tree.put(np.arange(self._count), found["powers"])
+            self._most, self._updates = float(found["most"]), int(found["updates"])
+            self._kept = _Kept(int(found["epoch"]), int(found["first"]), found["draws"])
+            self._taken = self._answered = self._kept.first
             self._newest = None
             if not callable(self._beta) and found["beta"] >= 0:  # NaN: it was a function
                 self._beta = float(found["beta"])
+
+
+class PrioritizedOrder(Sampler):
+    """The draws of a sampler for one loader."""
+
+    pure = False
+
+    def __init__(self, sampler: PrioritizedSampler, order: str, count: int, seed: int) -> None:
+        """Draw from ``count`` samples."""
+        self.sampler = sampler
+        self._length = len(sampler)
+        self.order = order
+        self._count = count
+        self._seed = seed
+
+    def epoch(self, number: int, start: int = 0, state: Any = None) -> DrawEpoch:
+        """Return epoch ``number`` from position ``start`` on; ``state``: the sampler's updates before that."""
+        key = np.frombuffer(derive("prioritized", (self._seed, number, self._count), 16), "<u8").astype(np.uint64)
+        return DrawEpoch(self.sampler, key, number, start, state)
+
+    @property
+    def start_state(self) -> int:
+        """The state of an epoch that has not begun: how many updates there were."""
+        return self.sampler.updates
+
+    def check_state(self, start: int, state: Any) -> None:  # noqa: ARG002 - any start will do
+        """Raise StateError for what is no number of updates; an epoch that was begun by `skip` has none."""
+        if state is not None and not (type(state) is int and state >= 0):
+            refuse(state, "expected the updates of a PrioritizedSampler, an int of 0 or more")
+
+
+class DrawEpoch(Epoch):
+    """One pass. Its draws depend on the moment at which they are asked for."""
+
+    position: int
+
+    def __init__(self, sampler: PrioritizedSampler, key: Words, number: int, start: int, state: Any) -> None:
+        """Begin at a position, with the draws that the sampler has kept from there on."""
+        self.number = number
+        """Of this epoch."""
+        self.position = start
+        self.key = key
+        """Of its random words."""
+        self._sampler = sampler
+        sampler.begin(self, state)
+
+    def take(self, count: int) -> Indices:
+        """Return the next draws. Where Ctrl-C keeps them from the caller, the next call returns them."""
+        taken = self._sampler.draw(self, max(min(count, len(self._sampler) - self.position), 0))
+        self.position += taken.size
+        return taken
+
+    def state(self, position: int) -> int:  # noqa: ARG002  (the sampler keeps the draws from there on)
+        """Return how many updates there were."""
+        return self._sampler.updates
+
+
+class _Kept(NamedTuple):
+    """The newest draws of an epoch: those ahead of the loop, above all. A signal handler may look at any moment."""
+
+    number: int  # of the epoch
+    first: int  # position
+    draws: Indices
+
+    @property
+    def end(self) -> int:
+        """The position after the last."""
+        return self.first + self.draws.size
+
+    def since(self, position: int) -> Indices:
+        """Return the draws from a position on."""
+        return self.draws[position - self.first :]
+
+
+# ---- what users give ----
+
+
+def checked_number(name: str, value: Any, most: float, expected: str) -> float:
+    """Return a number from 0 to ``most``; TypeError or ValueError for any other."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
+        raise TypeError(f"{name} is {value!r}, expected {expected}")
+    if not 0 <= value <= most:  # NaN neither
+        raise ValueError(f"{name} is {value!r}, expected {expected}")
+    return float(value)
+
+
+def at_most(name: str, value: int, most: int) -> int:
+    """Return a number; ValueError where it is too large."""
+    if value > most:
+        raise ValueError(f"{name} is {value}, expected at most {most}")
+    return value
+
+
+def checked_indices(indices: ArrayLike, count: int) -> Indices:
+    """Return the numbers of samples as an array of one axis."""
+    given = np.atleast_1d(np.asarray(indices))
+    if not given.size and given.dtype.kind == "f":
+        given = given.astype(np.int64)  # of []
+    if given.dtype.kind not in "iu":
+        raise TypeError(f"indices are an array of {given.dtype}, expected integers")
+    if given.ndim != 1:
+        raise ValueError(f"indices are an array of shape {given.shape}, expected one axis")
+    if (wrong := np.flatnonzero((given < 0) | (given >= count))).size:
+        raise IndexError(
+            f"indices[{wrong[0]}] is {given[wrong[0]]}, expected 0 to {count - 1}: the sampler is of {count} samples"
+        )
+    return given.astype(np.int64)
+
+
+def checked_powers(priorities: ArrayLike, count: int, alpha: float) -> Floats:
+    """Return as many priorities to the power of ``alpha``; above 0 where they are."""
+    given = _checked_priorities(priorities, count)
+    with np.errstate(over="ignore", under="ignore"):
+        powers: Floats = np.maximum(given**alpha, LEAST_POWER)
+    powers[given == 0] = 0.0
+    if (wrong := np.flatnonzero(powers > MOST_POWER)).size:
+        raise ValueError(
+            f"priorities[{wrong[0]}] is {given[wrong[0]]}, which to the power of alpha={alpha:g} is more than 2**900; "
+            "divide all of them by the largest"
+        )
+    return powers
+
+
+def _checked_priorities(priorities: ArrayLike, count: int) -> Floats:
+    given = np.atleast_1d(np.asarray(priorities))
+    if given.dtype.kind not in "biuf":
+        raise TypeError(f"priorities are an array of {given.dtype}, expected numbers")
+    if given.shape != (count,):
+        raise ValueError(f"priorities are an array of shape {given.shape}, expected ({count},): one for each index")
+    found = given.astype(np.float64)
+    if (wrong := np.flatnonzero(~(np.isfinite(found) & (found >= 0)))).size:
+        remedy = "; give the absolute value of an error" if found[wrong[0]] < 0 else ""
+        raise ValueError(f"priorities[{wrong[0]}] is {found[wrong[0]]}, expected a finite number of 0 or more{remedy}")
+    return found
+
+
+SHAPES = {"powers": 1, "draws": 1, "alpha": 0, "beta": 0, "most": 0, "updates": 0, "epoch": 0, "first": 0}
+
+
+def checked_state(state: Any, count: int, alpha: float) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a sampler's state; StateError where it is of another sampler."""
+    expected = "expected what PrioritizedSampler.state_dict() returned"
+    if not isinstance(state, Mapping):
+        raise StateError(f"the sampler's state is a {type(state).__name__}, {expected}")
+    found = {name: np.array(state[name]) for name in SHAPES if name in state}
+    for name, ndim in SHAPES.items():
+        if name not in found or found[name].ndim != ndim or found[name].dtype.kind not in "if":
+            _refuse(f"has no {name!r}", f"{expected}")
+    if found["powers"].size != count:
+        size = found["powers"].size
+        _refuse(f"is of {size} samples, and this sampler of {count}", f"make it with n={size}")
+    if found["alpha"] != alpha:
+        _refuse(f"was taken with alpha={found['alpha']}, and this sampler has alpha={alpha}", "give it that alpha")
+    if not (np.isfinite(found["powers"]) & (found["powers"] >= 0)).all():
+        _refuse("has powers that are negative or not finite", "it was changed since")
+    _check_rest(found, count)
+    return found
+
+
+def _check_rest(found: Mapping[str, NDArray[Any]], count: int) -> None:
+    """Raise StateError for what would be drawn or counted wrongly, later."""
+    draws = found["draws"]
+    for name in ("updates", "epoch", "first"):
+        if found[name].dtype.kind != "i" or found[name] < 0:
+            _refuse(f"has {found[name]!s} for {name!r}, expected an int of 0 or more", "it was changed since")
+    if draws.size and (draws.dtype.kind != "i" or draws.min() < 0 or (index_of(draws) >= count).any()):
+        _refuse(f"has draws that are of no sample from 0 to {count - 1}", "it was changed since")
+    for name, most in (("powers", found["powers"].max()), ("most", found["most"])):
+        if not 0 <= most <= MOST_POWER:
+            _refuse(f"has {most:g} in {name!r}, expected at most 2**900", "it was changed since")
+
+
+def _refuse(what: str, remedy: str) -> NoReturn:
+    raise StateError(f"the sampler's state {what}; {remedy}")

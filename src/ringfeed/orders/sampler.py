@@ -19,7 +19,7 @@ import operator
 import os
 import sys
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -28,113 +28,108 @@ from ringfeed.orders.checks import check_none
 from ringfeed.orders.permutation import permute
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from ringfeed.orders.permutation import Indices
+    from ringfeed.orders.shard import Shard
 
 CHUNK = 4096  # positions permuted at a time: 32 kB, which malloc keeps
 
 IndicesAt: TypeAlias = "Callable[[int, int], Indices]"  # the samples from one position to below another
 
 
-class Epoch(Protocol):
+class Epoch(ABC):
     """One pass over the samples."""
 
-    def take(self, count: int) -> Indices:
+    position: int | None = None
+    """What comes next, where an order may give more than its length."""
+    gives_lists = False
+    """Whether `take` counts lists of samples and returns as many arrays: each list is a batch."""
+    most_ahead: int | None = None
+    """How many lists may be read beyond those that were handed out, where the order itself says it."""
+
+    @property
+    def whole(self) -> Epoch:
+        """The epoch of all ranks, of which this may be one rank's part."""
+        return self
+
+    @abstractmethod
+    def take(self, count: int) -> Any:
         """Return the next ``count`` sample numbers, contiguous; fewer at the end of the epoch, then none.
 
-        Where Ctrl-C comes, it has given nothing: it moves in its last steps, in which no call and no loop is.
+        An epoch moves in the last steps of a call, which are assignments alone. So where Ctrl-C comes, it has given
+        nothing, and the next call gives the same numbers.
         """
 
-    def state(self, position: int) -> Any:
+    def state(self, position: int) -> Any:  # noqa: ARG002 - for most orders it says all
         """Return what `Sampler.epoch` needs besides this position to go on there, as JSON has it; None: nothing."""
+        return None
+
+    def part_of(self, shard: Shard) -> Epoch | None:  # noqa: ARG002 - for orders that can do it
+        """Return a rank's part, where the epoch can give it without making the parts of the others."""
+        return None
 
 
-class Sampler(Protocol):
+class Sampler(ABC):
     """What a loader needs to know of an order."""
+
+    order: str
+    """A short name that tells this order from others, beside seed and length: at most 40 characters."""
+    _length: int | None = None
+    sample_count: int | None = None
+    """Samples of the dataset, where `length` counts something else."""
+    pure = True
+    """Whether reading ahead has no visible effect."""
+    counts_up = False
+    """Whether it is 0, 1, 2, ..., unless it is shuffled."""
+    may_exceed = False
+    """Whether an epoch may give more than `length`, as the ``len()`` of a user's object may be wrong."""
+    ends_unsaid = False
+    """Whether an epoch may give more than `length`, or fewer: only reading shows its end."""
+    keeps_world_size = False
+    """Whether a position means the same only with the same number of ranks."""
+    why_no_length = "sampler has no len()"
+    """Why there is none, in words that follow "its"."""
 
     @property
     def length(self) -> int | None:
-        """Samples in an epoch, where that is known."""
+        """Samples in an epoch, or batches where it gives lists; None where that is not known."""
+        return self._length
 
     @property
-    def pure(self) -> bool:
-        """Whether reading ahead has no visible effect."""
+    def start_state(self) -> Any:
+        """The state of an epoch that has not begun."""
+        return None
 
-    @property
-    def order(self) -> str:
-        """A short name that tells this order from others, beside seed and length: at most 40 characters."""
+    def padding(self, shard: Shard, samples: int) -> int:
+        """Return how many rows at the end of a rank's last batch of so many samples repeat one of them."""
+        return shard.padding(samples)
 
-    def check_state(self, start: int, state: Any) -> None:
+    def check_state(self, start: int, state: Any) -> None:  # noqa: ARG002 - most go on at any position
         """Raise StateError unless `epoch` can go on at position ``start`` with this state."""
+        check_none(state, self.order)
 
-    def epoch(self, number: int, start: int = 0, state: Any = None) -> Epoch:
+    @abstractmethod
+    def epoch(self, number: int, start: int = 0, state: Any = None) -> Any:
         """Return epoch ``number`` without its first ``start`` samples; ``state``: what `Epoch.state` said there."""
 
 
-class ByPosition:
-    """A sampler whose epochs go on at any position, without a state."""
-
-    order: str
-
-    def check_state(self, start: int, state: Any) -> None:  # noqa: ARG002 - any start will do
-        """Refuse a state."""
-        check_none(state, self.order)
-
-
-class Sequential(ByPosition):
-    """0, 1, 2, ... in every epoch; without end where the length is None, and the dataset itself has one."""
-
-    pure = True
-    order = "sequential"
-    counts_up = True  # but for `shuffle`
-
-    def __init__(self, length: int | None) -> None:
-        self.length = length
-
-    def epoch(self, number: int, start: int = 0, state: Any = None) -> Epoch:  # noqa: ARG002  (epochs are alike)
-        """Return the numbers from ``start`` on."""
-        return _SequentialEpoch(sys.maxsize if self.length is None else self.length, start)
-
-
-class Stateless:
-    """An epoch whose position says all."""
-
-    def state(self, position: int) -> Any:
-        """Return None."""
-
-
-class _SequentialEpoch(Stateless):
-    def __init__(self, length: int, start: int) -> None:
-        self._length = length
-        self._position = start
-
-    def take(self, count: int) -> Indices:
-        start = self._position
-        stop = max(start, min(start + count, self._length))
-        taken = np.arange(start, stop, dtype=np.int64)
-        self._position = stop
-        return taken
-
-
-class Positional(ByPosition):
+class Positional(Sampler):
     """An order whose every sample is a function of (epoch, position)."""
 
-    pure = True
-
-    def __init__(self, order: str, length: int, begin: Callable[[int], IndicesAt], chunk: int = CHUNK) -> None:
-        """``begin(epoch)`` returns what gives the samples at some positions; it is asked for ``chunk`` at a time."""
-        self.order = order
-        self.length = length
+    def __init__(self, order: str, length: int | None, begin: Callable[[int], IndicesAt], chunk: int = CHUNK) -> None:
+        """``begin(epoch)`` returns what gives the samples at some positions; it is asked for ``chunk`` or more."""
+        self.order, self._length = order, length
         self._begin = begin
         self._chunk = chunk
 
-    def epoch(self, number: int, start: int = 0, state: Any = None) -> Epoch:  # noqa: ARG002  (numbers say it all)
+    def epoch(self, number: int, start: int = 0, state: Any = None) -> PositionalEpoch:  # noqa: ARG002
         """Return the order of epoch ``number``, of 0 or more, from position ``start`` on."""
-        return _PositionalEpoch(self._begin(number), self.length, start, self._chunk)
+        length = sys.maxsize if self._length is None else self._length
+        return PositionalEpoch(self._begin(number), length, start, self._chunk)
 
 
-class _PositionalEpoch(Stateless):
+class PositionalEpoch(Epoch):
     """Asks for a chunk at a time, since 16 thousand positions take hardly longer than a hundred."""
 
     def __init__(self, indices_at: IndicesAt, length: int, start: int, chunk: int) -> None:
@@ -145,22 +140,23 @@ class _PositionalEpoch(Stateless):
         self._ready = np.empty(0, dtype=np.int64)
 
     def take(self, count: int) -> Indices:
+        """Return the next numbers."""
         ready, asked = self._ready, self._asked
-        if count > ready.size:
-            chunks = [*self._chunks(count - ready.size)]
-            ready = np.concatenate([ready, *chunks])
-            asked += sum(chunk.size for chunk in chunks)
+        if count > ready.size and asked < self._length:
+            stop = min(asked + max(count - ready.size, self._chunk), self._length)
+            ready, asked = np.concatenate([ready, self._indices_at(asked, stop)]), stop
         self._ready, self._asked = ready[count:], asked
         return ready[:count]
 
-    def _chunks(self, missing: int) -> Iterator[Indices]:
-        asked = self._asked
-        while missing > 0 and asked < self._length:
-            stop = min(asked + self._chunk, self._length)
-            chunk = self._indices_at(asked, stop)
-            asked = stop
-            missing -= chunk.size
-            yield chunk
+
+class Sequential(Positional):
+    """0, 1, 2, ... in every epoch; without end where the length is None, and the dataset itself has one."""
+
+    counts_up = True
+    why_no_length = "dataset has no len(), and goes on without end"
+
+    def __init__(self, length: int | None) -> None:
+        super().__init__("sequential", length, lambda _: np.arange)
 
 
 class Shuffled(Positional):
@@ -171,7 +167,7 @@ class Shuffled(Positional):
             raise ValueError(f"cannot shuffle {length} samples: 2**62 is the most")
 
         def begin(number: int) -> IndicesAt:
-            return lambda start, stop: permute(np.arange(start, stop, dtype=np.int64), length, seed, number)
+            return lambda start, stop: permute(np.arange(start, stop), length, seed, number)
 
         super().__init__("shuffled", length, begin)
 
@@ -179,6 +175,8 @@ class Shuffled(Positional):
 class SeededSampler(ABC):
     """An order of ringfeed's own, to be given as ``sampler=`` to any number of loaders; it does not change."""
 
+    parameter = "sampler"
+    """The parameter of the loader that it is given as."""
     carries_weights = False
     """Whether an epoch gives draws, numbers with weights: see `draws`."""
 

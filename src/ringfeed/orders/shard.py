@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ringfeed.orders.sampler import CHUNK
+from ringfeed.orders.sampler import CHUNK, Epoch
 
 if TYPE_CHECKING:
     from ringfeed.orders.permutation import Indices
-    from ringfeed.orders.sampler import Epoch, Sampler
+    from ringfeed.orders.sampler import Sampler
 
 Uneven: TypeAlias = Literal["pad", "drop", "keep"]
 AT_ONCE = 16 * CHUNK  # positions of the global order that are read in one go, unless a global batch has more
@@ -60,8 +60,7 @@ class Shard(NamedTuple):
         """Return this rank's part of an epoch, from where the epoch is."""
         if self.world_size == 1:
             return epoch
-        part_of = getattr(epoch, "part_of", None)  # of an epoch of lists
-        return _Part(self, epoch) if part_of is None else part_of(self)
+        return epoch.part_of(self) or _Part(self, epoch)
 
     def epoch_of(self, sampler: Sampler, number: int) -> Epoch:
         """Return this rank's part of a whole epoch."""
@@ -86,16 +85,20 @@ class Shard(NamedTuple):
         return begin, end, -(-rest // self.world_size) - (end - begin) if self.uneven == "pad" else 0
 
 
-class _Part:
+class _Part(Epoch):
     """One rank's part of an epoch."""
 
     def __init__(self, shard: Shard, epoch: Epoch) -> None:
         self._shard = shard
-        self.whole = epoch
-        """The epoch of all ranks."""
+        self._whole = epoch
         self._own: list[Indices] = []  # of this rank, and not given yet
         self._found: list[tuple[int, Indices]] = []  # of the global order, not in ``_own`` yet: how many were asked for
         self._is_over = False
+
+    @property
+    def whole(self) -> Epoch:
+        """The epoch of all ranks."""
+        return self._whole
 
     def take(self, count: int) -> Indices:
         """Return the sample numbers of the next batches; ``count`` is a multiple of a batch's rows."""
@@ -110,11 +113,11 @@ class _Part:
     def _read(self, count: int) -> None:
         """Read some global batches; what Ctrl-C has kept from this rank's part of them, the next call shares out."""
         if not self._found:
-            self._found.extend(zip((count,), map(self.whole.take, (count,)), strict=True))
+            self._found.extend(zip((count,), map(self._whole.take, (count,)), strict=True))
         asked, samples = self._found[0]
         own, is_over = self._shard.select(samples), len(samples) < asked
         self._own, self._found, self._is_over = [*self._own, own], [], is_over
 
     def state(self, position: int) -> Any:
         """Return what the global order needs, besides this position of it, to go on there."""
-        return self.whole.state(position)
+        return self._whole.state(position)

@@ -10,11 +10,14 @@ not on the order in which they came, and does not drift.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from ringfeed.orders.permutation import Indices
@@ -45,10 +48,6 @@ class SumTree:
         self._changed.append(indices)  # first: what breaks off in between is added up all the same
         self.values[indices] = values
 
-    def put_all(self, values: Floats) -> None:
-        """Change all numbers."""
-        self.put(np.arange(values.size), values)
-
     def total(self) -> float:
         """Return the sum of all."""
         self._add_up()
@@ -75,30 +74,27 @@ class SumTree:
         return found
 
     def _add_up(self) -> None:
-        """Bring the sums up to date."""
+        """Bring the sums and the least numbers up to date."""
         if count := len(self._changed):
             changed = np.concatenate(self._changed[:count])
-            self._add_sums(changed)
-            self._find_least(changed)
+            _update(self._sums, changed, 2, lambda pairs: pairs[:, 0] + pairs[:, 1])
+            _update([self._sums[0], *self._least], changed, SIDE, _least_above_0)
             del self._changed[:count]  # last: Ctrl-C may have come before
 
-    def _add_sums(self, changed: Indices) -> None:
-        for below, sums in zip(self._sums, self._sums[1:], strict=False):
-            changed = changed >> 1
-            if changed.size * FEW > sums.size:
-                np.add(below[::2], below[1::2], out=sums[: below.size // 2])
-            else:
-                sums[changed] = below[changed * 2] + below[changed * 2 + 1]
 
-    def _find_least(self, changed: Indices) -> None:
-        below = self._sums[0]
-        for least in self._least:
-            changed, groups = changed // SIDE, below.reshape(-1, SIDE)
-            if changed.size * FEW > len(groups):
-                changed = np.arange(len(groups))
-            some = groups[changed]
-            least[changed] = np.where(some > 0, some, np.inf).min(axis=1)
-            below = least
+def _update(levels: list[Floats], changed: Indices, side: int, combine: Callable[[Floats], Floats]) -> None:
+    """Make anew what depends on some changed numbers: each number is made of ``side`` of the level below."""
+    for below, above in pairwise(levels):
+        groups = below.reshape(-1, side)
+        changed = changed // side
+        if changed.size * FEW > len(groups):
+            changed = np.arange(len(groups))
+        above[changed] = combine(groups[changed])
+
+
+def _least_above_0(groups: Floats) -> Floats:
+    least: Floats = np.where(groups > 0, groups, np.inf).min(axis=1)
+    return least
 
 
 def _up(number: int, multiple: int) -> int:

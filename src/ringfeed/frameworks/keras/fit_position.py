@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from keras.src.trainers.epoch_iterator import EpochIterator
 
-    from ringfeed.engine.place import Progress
+    from ringfeed.engine._iterator import Progress
     from ringfeed.frameworks.base import BatchIterator, BatchStream
     from ringfeed.spec.builder import BuildBatch
 

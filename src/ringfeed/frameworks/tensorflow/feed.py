@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ringfeed._process import Exit, Forks
-from ringfeed.engine.place import UNKNOWN
+from ringfeed.engine.position import UNKNOWN
 from ringfeed.errors import RingfeedError, StateError, SupersededError
 from ringfeed.frameworks.tensorflow import _feed
 
