@@ -5,6 +5,10 @@ from __future__ import annotations
 import re
 import zlib
 from numbers import Integral
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _UNITS = {"": 1, "B": 1} | {
     prefix + suffix: base**power
@@ -39,6 +43,14 @@ def show_s(seconds: float) -> str:
         if seconds >= factor:
             return f"{seconds / factor:.1f} {unit}"
     return f"{seconds / 1e-6:.1f} us"
+
+
+def columns(rows: Sequence[Sequence[str]], between: str) -> list[str]:
+    """Return the lines of a table: the first column stands at the left, the others at the right."""
+    names, *others = zip(*rows, strict=True)
+    aligned = [[name.ljust(max(map(len, names))) for name in names]]
+    aligned += [[cell.rjust(max(map(len, cells))) for cell in cells] for cells in others]
+    return [between.join(line) for line in zip(*aligned, strict=True)]
 
 
 def shorten(text: str, most: int = 60) -> str:

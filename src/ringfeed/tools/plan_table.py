@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from bisect import bisect_left
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import numpy as np
 from ringfeed._checks import MOST, check_count
 from ringfeed._html import table
 from ringfeed._progress import tell
-from ringfeed._units import parse_memory, show_bytes
+from ringfeed._units import columns, parse_memory, show_bytes
 from ringfeed.datasets.terms import Terms
 from ringfeed.engine.open_source import open_source
 from ringfeed.engine.options import DEFAULT_SLOTS
@@ -24,9 +25,11 @@ from ringfeed.errors import PlanError, ShipError
 from ringfeed.loader import Loader
 from ringfeed.ring import _ring
 from ringfeed.ring.segment import MIN_SLOTS
+from ringfeed.spec.form_checks import padded
+from ringfeed.spec.form_values import fitting
+from ringfeed.spec.layout import field_size
 from ringfeed.spec.spec import Array, Spec
 from ringfeed.system.machine import usable_cpus
-from ringfeed.tools.lengths import usage
 from ringfeed.transport.copied import of_copy
 
 if TYPE_CHECKING:
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from ringfeed.spec.array import AnyArray
     from ringfeed.spec.spec import Leaf
 
 Shape = tuple[int, ...]
@@ -41,6 +45,10 @@ Shape = tuple[int, ...]
 WIDTH = 100  # of the notes, in characters
 HEAD = ("sample", "batch size", "slots", "one slot", "in all")
 MOST_ROWS = 2**40  # where the search for the largest batch ends
+READ = 32  # samples, spread over the dataset
+SPREAD = (
+    6  # standard deviations of a batch's size: what it needs once in a thousand million batches, if sizes are normal
+)
 CAST = (
     "keep uint8 in the slots, and cast on the device: keras.layers.Rescaling(1 / 255) as the first layer, "
     "or images.float() / 255 in torch"
@@ -71,11 +79,8 @@ class Comparison:
 
     def __str__(self) -> str:
         """Return the table and what follows from it, as text."""
-        lines = [HEAD, *(row.cells for row in self.rows)]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        table = [_line(cells, widths) for cells in lines]
-        table.insert(1, "-" * len(table[0]))
-        return "\n".join([*table, "", *(textwrap.fill(note, WIDTH) for note in self.notes)])
+        head, *lines = columns([HEAD, *(row.cells for row in self.rows)], "  ")
+        return "\n".join([head, "-" * len(head), *lines, "", *(textwrap.fill(note, WIDTH) for note in self.notes)])
 
     __repr__ = __str__
 
@@ -83,11 +88,6 @@ class Comparison:
         """Return the table and the notes for a notebook."""
         notes = "".join(f"<p>{escape(note)}</p>" for note in self.notes)
         return table("Plans", (row.cells for row in self.rows), HEAD) + notes
-
-
-def _line(cells: tuple[str, ...], widths: Sequence[int]) -> str:
-    first, *others = zip(cells, widths, strict=True)
-    return "  ".join([first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others)])
 
 
 class _Subject(NamedTuple):
@@ -175,7 +175,7 @@ def plan(  # noqa: PLR0913 - the loader's own parameters
     rows = [subject.row(size, number, budget) for subject, size, number in settings]
     largest = [] if budget is None else [_largest(subject, budget) for subject in subjects if subject.rows is None]
     advice = [f"{subject.advice[0].upper()}{subject.advice[1:]}." for subject in subjects if subject.advice]
-    lengths = [] if whole or dataset is None else usage(dataset, subjects[0].spec, max(sizes))
+    lengths = [] if whole or dataset is None else _lengths(dataset, subjects[0].spec, max(sizes))
     notes = [*largest, *lengths, *_casts(subjects), *advice, _workers_note(count)]
     return Comparison(tuple(rows), tuple(notes))
 
@@ -244,6 +244,50 @@ def _largest(subject: _Subject, budget: int) -> str:
     most = bisect_left(range(1, MOST_ROWS), x=True, key=is_too_much)
     held = f"batches of up to {most:,} samples" if most else "no batch of even one sample"
     return f"With {DEFAULT_SLOTS} slots, {show_bytes(budget)} hold {held} of {subject.what}."
+
+
+def _lengths(dataset: Any, spec: Spec, rows: int) -> list[str]:
+    """Return a note for each leaf with a form, from some samples; none for a dataset whose samples have no numbers.
+
+    A sample that fails ends no plan: it is told of.
+    """
+    spec = padded(spec) if rows > 1 else spec
+    leaves = {number: leaf for number, leaf in enumerate(spec.leaves) if leaf.form is not None}
+    source = open_source(dataset, Terms(1, spec)) if leaves else None
+    length = None if source is None or source.streams else source.length()
+    if source is None or not length:
+        return []
+    indices = sorted({*np.linspace(0, length - 1, min(length, READ)).astype(int).tolist()})
+    sizes: list[list[int]] = []  # bytes of each leaf, by the sample
+    failed: list[str] = []
+    for number, index in enumerate(indices):
+        tell(f"reading sample {index}", number / len(indices))
+        try:
+            sample = spec.flatten(source.read(index), index)
+            where = f"dataset[{index}]: "
+            sizes.append([fitting(leaf, sample[number], where + leaf.path).nbytes for number, leaf in leaves.items()])
+        except Exception as error:  # noqa: BLE001 - of the user's dataset
+            failed.append(f"dataset[{index}] raised {type(error).__name__}: {error}".removesuffix(": "))
+    notes = (
+        [_note(leaf, rows, np.array(own)) for leaf, *own in zip(leaves.values(), *sizes, strict=True)] if sizes else []
+    )
+    return [*notes, f"{len(failed)} of {len(indices)} samples failed: {failed[0]}."] if failed else notes
+
+
+def _note(leaf: Leaf, rows: int, sizes: AnyArray) -> str:
+    """Say what a slot reserves for a leaf, what a batch needs, and which total would hold it."""
+    assert leaf.form is not None
+    said = (
+        f"{leaf.path} is {leaf.form.name}: a slot reserves {show_bytes(field_size(leaf, rows))} for {rows:,} samples, "
+        f"and {len(sizes)} that were read have {show_bytes(round(sizes.mean()))} on average, {show_bytes(sizes.max())} "
+        f"at most, so a batch needs about {show_bytes(round(rows * sizes.mean()))}"
+    )
+    unit = leaf.nbytes // leaf.shape[0] or 1
+    needed = rows * sizes.mean() + SPREAD * math.sqrt(rows) * sizes.std()
+    total = max(leaf.shape[0], math.ceil(needed / unit))
+    if leaf.form.is_padded or leaf.form.total is not None or 2 * total > rows * leaf.shape[0]:
+        return f"{said}."
+    return f"{said}; total={total} would reserve {show_bytes(unit * (total + leaf.shape[0]))}."
 
 
 def _casts(subjects: Sequence[_Subject]) -> list[str]:

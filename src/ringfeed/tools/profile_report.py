@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ringfeed._units import show_bytes, show_s
+from ringfeed._units import columns, show_bytes, show_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -19,6 +19,7 @@ WAITING = 0.3  # of the time off the processor
 DISTURBED = 0.5  # of the CPUs that are at something else
 LATER_S = 1.0  # for a first batch, from which it is worth a word
 COLD = 1.5  # times a reading from caches
+MOST_TIMES = 100  # that a figure is told of another
 
 
 class Stages(NamedTuple):
@@ -82,20 +83,20 @@ class LoaderProfile:
 
     # ---- the table ----
 
-    def _table(self) -> Iterator[str]:
+    def _table(self) -> list[str]:
         rows = [["", *(reading.label for reading in self.readings)]]
         rows += [[name, *self._cells(value, show)] for name, value, show in ROWS]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        for first, *cells in rows:
-            line = "   ".join(cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
-            yield f"{first.ljust(widths[0])}   {line}".rstrip()
+        return [line.rstrip() for line in columns(rows, "   ")]
 
-    def _cells(self, value: Callable[[Reading], float], show: Callable[[float], str]) -> Iterator[str]:
+    def _cells(self, value: Callable[[Reading], Any], show: Callable[[Any], str]) -> Iterator[str]:
         own = value(self.own)
-        yield _shown(own, show)
-        for reading in self.readings[1:]:
-            ratio = value(reading) / own if own else math.nan
-            yield f"{_shown(value(reading), show)} {_ratio(ratio)}"
+        for reading in self.readings:
+            found = value(reading)
+            text = show(found) if found and not math.isnan(found) else "-"
+            # Beside the other figures stands how many times the loader's own they are, in a column of one width.
+            ratio = found / own if own else math.nan
+            times = "" if math.isnan(ratio) else f"x{ratio:.2f}" if ratio < MOST_TIMES else ">x99"
+            yield text if reading is self.own else f"{text} {times:>6}"
 
     # ---- words ----
 
@@ -167,27 +168,13 @@ def _many(count: int, one: str, more: str) -> str:
     return f"{count:,} {one if count == 1 else more}"
 
 
-def _shown(value: float, show: Callable[[float], str]) -> str:
-    return show(value) if value and not math.isnan(value) else "-"
-
-
-def _ratio(ratio: float) -> str:
-    """Return how many times the loader's own figure this is, in a column of one width."""
-    text = "" if math.isnan(ratio) else f"x{ratio:.2f}" if ratio < 100 else ">x99"  # noqa: PLR2004 - figures
-    return f"{text:>6}"
-
-
-def _bytes(value: float) -> str:
-    return show_bytes(int(value))
-
-
-ROWS: tuple[tuple[str, Callable[[Reading], float], Callable[[float], str]], ...] = (
+ROWS: tuple[tuple[str, Callable[[Reading], Any], Callable[[Any], str]], ...] = (
     ("a batch", lambda reading: reading.batch_s, show_s),
     ("samples a second", lambda reading: reading.samples_per_s, "{:,.0f}".format),
     ("first batch", lambda reading: reading.first_s, show_s),
     ("CPU a batch: this process", lambda reading: reading.own_cpu_s, show_s),
     ("CPU a batch: workers", lambda reading: reading.worker_cpu_s, show_s),
     ("processes started", lambda reading: reading.workers, "{:,.0f}".format),
-    ("their own memory", lambda reading: reading.memory.private, _bytes),
-    ("their part of shared memory", lambda reading: reading.memory.shared, _bytes),
+    ("their own memory", lambda reading: reading.memory.private, show_bytes),
+    ("their part of shared memory", lambda reading: reading.memory.shared, show_bytes),
 )
