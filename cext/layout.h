@@ -90,9 +90,6 @@ struct rf_cell {
     TOTAL(read_ns) /* inside dataset[i] */                                                                             \
     TOTAL(write_ns)
 
-#define RF_TOTAL_NUMBER(name) RF_TOTAL_##name,
-enum rf_total { RF_TOTALS(RF_TOTAL_NUMBER) RF_TOTAL_COUNT };
-
 /* Written by that worker only, and by its reaper. */
 struct rf_worker {
     _Alignas(RF_LINE) _Atomic uint64_t ticket; /* blame counts only if ticket and attempt equal the cell's */

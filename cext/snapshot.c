@@ -38,9 +38,6 @@ struct rf_slot_report rf_read_slot(const struct rf_record *record, const struct 
     };
 }
 
-#define TOTAL_NAME(name) #name,
-const char *const rf_total_names[RF_TOTAL_COUNT] = {RF_TOTALS(TOTAL_NAME)};
-
 struct rf_worker_report rf_read_worker(const struct rf_worker *line)
 {
     struct rf_worker_report report = {

@@ -24,18 +24,10 @@ struct rf_worker_report {
     uint64_t index;    /* the dataset index it is at, if in_row */
     uint64_t since_ns; /* when it claimed its ticket; 0: it has none */
 #define RF_PLAIN_TOTAL(name) uint64_t name;
-    union { /* by name, or all of them by rf_total */
-        struct {
-            RF_TOTALS(RF_PLAIN_TOTAL)
-        };
-        uint64_t totals[RF_TOTAL_COUNT];
-    };
+    RF_TOTALS(RF_PLAIN_TOTAL)
     uint32_t pid;
     bool in_row, leave;
 };
-
-/* By enum rf_total. */
-extern const char *const rf_total_names[RF_TOTAL_COUNT];
 
 struct rf_consumer_report {
     uint64_t batches, samples; /* delivered */

@@ -76,7 +76,7 @@ def by_plotly(trace: Path, kind: str) -> Path:
     timeline = read_trace(trace)
     chart = go.Figure()
     for state in np.unique(timeline.events.state):
-        own = timeline.events[timeline.events.state == state]
+        own = timeline.of(state)
         began, lasted, line = own.began_s, own.lasted_s, own.line
         if kind == "bars":
             chart.add_trace(go.Bar(base=began, x=lasted, y=line, orientation="h", marker={"line": {"width": 0}}))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cluster
-from ringfeed.monitor.memory import memory_of
+from harness.proctree import memory_of
 from studies.cluster_size import Costs, Setting, simulate
 from studies.remote_training import Training, run
 
@@ -126,7 +126,7 @@ def memory(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
             most = 0
             until_s = time.monotonic() + (10.0 if chosen.quick else 60.0)
             while time.monotonic() < until_s:
-                most = max(most, sum((memory_of(pid) or (0, 0))[0] for pid in [training.pid(), *training.bridges()]))
+                most = max(most, sum(sum(memory_of(pid)) for pid in [training.pid(), *training.bridges()]))
                 time.sleep(0.5)
             found = training.result()
         finally:

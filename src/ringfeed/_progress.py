@@ -1,6 +1,7 @@
 """How far a long command is: a bar of the package rich on standard error, from two seconds on, only on a terminal.
 
-`showing` is entered by the command, `tell` is called by whatever takes long: where nothing is shown, it does nothing.
+`showing` is entered by the command, `tell` is called by whatever takes long: where nothing is
+shown, it does nothing.
 """
 
 from __future__ import annotations
@@ -71,7 +72,8 @@ def tell(what: str, share: float | None = None) -> None:
 def showing(*, ticks: bool = False) -> Iterator[None]:
     """Show what is told in the body, where standard error is a terminal and rich is installed.
 
-    ``ticks``: by a thread, also where a step is long; not where the body forks, or measures what a thread disturbs.
+    ``ticks``: by a thread, also where a step is long; not where the body forks, or measures what a
+    thread disturbs.
     """
     is_terminal = sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
     bar = None

@@ -5,8 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ringfeed.monitor.figures import Figures, Share, figures_of, in_intervals, longest, thinned
-from ringfeed.monitor.timeline import AT_WORK, STALL, STATES, Timeline, timeline_of
+from ringfeed.monitor.timeline import (
+    AT_WORK,
+    STALL,
+    STATES,
+    Timeline,
+    in_intervals,
+    longest,
+    thinned,
+    timeline_of,
+)
 
 GROUPS = [
     {"ph": "M", "pid": kind, "name": "process_name", "args": {"name": f"ringfeed {name}"}}
@@ -54,11 +62,8 @@ def test_figures() -> None:
         (3000, "filling 0", 0, 3e6),
         busy_us=4e6,
     )
-    assert figures_of(found) == Figures(
-        10.0, 3.0, 1, 5.0, (Share("worker 0", 0.2, 1, 2.0), Share("worker 1", 0.4, 1, 4.0))
-    )
-    assert figures_of(found).waited == 0.5
-    assert figures_of(found).busy == pytest.approx(0.3)
+    assert (found.span_s, found.batches, found.waited_s, found.waited) == (10.0, 1, 5.0, 0.5)
+    assert found.busy == pytest.approx(0.3)
     assert longest(found, STALL, 8).began_s.tolist() == [0.0, 8.0]
     assert longest(found, AT_WORK, 8).what.tolist() == ["dataset[4]"]
 

@@ -365,7 +365,7 @@ class Engine:
 
     def _note_start(self) -> None:
         """Note that workers which were started have filled a batch: what is waited for from now on is no start."""
-        self.stats.startup_busy_s += self.observer.totals()["busy_ns"] / 1e9
+        self.stats.startup_busy_s += sum(worker.busy_ns for worker in self.observer.workers()) / 1e9
         self._end_start()
 
     def _end_start(self) -> None:

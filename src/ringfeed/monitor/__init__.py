@@ -4,7 +4,7 @@
     stats, bottleneck, remote   counts, and in words what they mean
     memory, free_memory, plan_words   what memory there is, and what takes it
     faults, stacks           what went wrong
-    trace, timeline, figures, charts, page   a timeline, and the page that bokeh draws of it
+    trace, timeline, charts, page   a timeline, and the page that bokeh draws of it
 
 Imports `spec` and what lies below.
 """

@@ -3,7 +3,7 @@
 
 cimport cython
 from libc.errno cimport EPROTO
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport uint32_t
 
 from ringfeed.ring cimport _cring as c
 from ringfeed.ring._ring cimport Ring
@@ -102,20 +102,6 @@ cdef class Observer:
         return Worker(worker.pid, worker.index if worker.in_row else None, worker.since_ns, worker.busy_ns,
                       worker.wait_ns, worker.samples, worker.tickets, worker.timed, worker.read_ns, worker.write_ns,
                       bool(worker.leave))
-
-    def totals(self):
-        """Return what is counted of workers, by name, of all ids together: see RF_TOTALS in layout.h."""
-        cdef c.rf_worker_report worker
-        cdef uint64_t sums[c.RF_TOTAL_COUNT]
-        cdef uint32_t number
-        cdef int total
-        for total in range(c.RF_TOTAL_COUNT):
-            sums[total] = 0
-        for number in range(self.watch.geometry.ids):
-            worker = self.worker_report(number)
-            for total in range(c.RF_TOTAL_COUNT):
-                sums[total] += worker.totals[total]
-        return {c.rf_total_names[total].decode(): sums[total] for total in range(c.RF_TOTAL_COUNT)}
 
     def consumer(self):
         """Read what the consumer has done."""

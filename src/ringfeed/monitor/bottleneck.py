@@ -60,10 +60,10 @@ def verdict(  # noqa: PLR0913 - what a loader is
 ) -> Verdict:
     """Say what waits for what, and what to change.
 
-    ``workers`` of 0 fill in the consumer, so that all of the filling is waiting. Shares are of the time
-    since the first batch. ``concurrency``: of samples that wait, how many are in flight; ``readers``: processes that
-    read an iterable for the workers; ``tuned``: why what is "auto" is as it is; ``imported``: frameworks that workers
-    import.
+    ``workers`` of 0 fill in the consumer, so that all of the filling is waiting. Shares are of the
+    time since the first batch. ``concurrency``: of samples that wait, how many are in flight;
+    ``readers``: processes that read an iterable for the workers; ``tuned``: why what is "auto" is
+    as it is; ``imported``: frameworks that workers import.
     """
     why = f"workers import {', '.join(imported)}" if imported else STARTS
     if workers and not stats.batches and (since_s := stats.launch_s + stats.elapsed_s) >= STARTUP_S:

@@ -18,8 +18,7 @@ from bokeh.models import (
 )
 from bokeh.plotting import figure
 
-from ringfeed.monitor.figures import in_intervals
-from ringfeed.monitor.timeline import AT_WORK, STALL, STATES, STEP
+from ringfeed.monitor.timeline import AT_WORK, STALL, STATES, STEP, in_intervals
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -112,7 +111,7 @@ def _labelled(count: int, height: int) -> list[int]:
 
 
 def _blocks(chart: Any, timeline: Timeline, state: int) -> None:
-    own = timeline.events[timeline.events.state == state]
+    own = timeline.of(state)
     line = own.line.astype(np.float32)
     columns = {
         "from": own.began_s,
@@ -161,7 +160,7 @@ def _steps(chart: Any, edges_s: NDArray[np.float64], heights: NDArray[np.float64
 
 def _mean(timeline: Timeline, state: int, edges_s: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return how many lines are in a state, as a mean of each interval."""
-    own = timeline.events[timeline.events.state == state]
+    own = timeline.of(state)
     return in_intervals(own.began_s, own.began_s + own.busy_s, edges_s)
 
 

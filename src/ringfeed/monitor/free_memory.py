@@ -51,8 +51,8 @@ def check_free(needed: int, what: str, fits: Callable[[int], str] = lambda _: ""
 def _cgroups(root: Path) -> Iterator[Path]:
     """Yield the folders of this process's memory cgroups, from its own to the outermost that is mounted here.
 
-    A container may have its own cgroup mounted in the place of the outermost one, without what is above it: then only
-    the end of the path is found.
+    A container may have its own cgroup mounted in the place of the outermost one, without what is
+    above it: then only the end of the path is found.
     """
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
@@ -71,8 +71,8 @@ def _cgroups(root: Path) -> Iterator[Path]:
 def _free_in_cgroup(folder: Path) -> Iterator[tuple[int, str]]:
     """Yield what a cgroup has free below each of its limits.
 
-    The kernel adds up all of a cgroup when its statistics are read, which takes a millisecond, so they are asked
-    only where there is a limit.
+    The kernel adds up all of a cgroup when its statistics are read, which takes a millisecond, so
+    they are asked only where there is a limit.
     """
     for limits, usage, reclaimable in _VERSIONS:
         for name in limits:

@@ -4,9 +4,10 @@
     reserved    what the kernel has given to the memfds: of the plan all that is shared
     resident    what processes have touched of it
 
-A page of a slot lies in the page tables of several processes. The kernel's Pss divides it among them, so that the
-shares of all processes add up to what there is; Rss counts it in each that has touched it. Processes are looked at one
-after another: where workers touch new pages meanwhile, the sum is off by those.
+A page of a slot lies in the page tables of several processes. The kernel's Pss divides it among
+them, so that the shares of all processes add up to what there is; Rss counts it in each that has
+touched it. Processes are looked at one after another: where workers touch new pages meanwhile, the
+sum is off by those.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringfeed._html import table
 from ringfeed._units import show_bytes
@@ -39,15 +40,6 @@ _LIBRARY = re.compile(rb"/(tensorflow|torch|jax)(?:lib)?/\S*\.so")
 _FIELD = re.compile(rb"^(Pss|Private_\w+): +(\d+) kB$", re.MULTILINE)
 
 
-class Plan(Protocol):
-    """What is told of a plan; ``str()`` says all of it."""
-
-    @property
-    def slots(self) -> int: ...  # noqa: D102 - as it says
-    @property
-    def total(self) -> int: ...  # noqa: D102
-
-
 class Held(NamedTuple):
     """A slot that views hold: for how long, and with `debug` where its batch was taken."""
 
@@ -58,8 +50,8 @@ class Held(NamedTuple):
 class Pages(NamedTuple):
     """What one process has of the slots, the control block and the dataset's memfds in its page tables, in bytes.
 
-    ``touched`` counts a page in full (Rss), ``share`` divided by the processes that have it, too (Pss). The kernel
-    gives both in whole kB for each mapping.
+    ``touched`` counts a page in full (Rss), ``share`` divided by the processes that have it, too
+    (Pss). The kernel gives both in whole kB for each mapping.
     """
 
     touched: int
@@ -91,16 +83,17 @@ class WorkerMemory:
 class Memory:
     """The memory of a loader at one moment, in bytes; ``str()`` gives it as text.
 
-    plan: what was planned, part by part; ``planned`` is its total.
-    reserved: what the kernel has given for the slots, the control block and the dataset that was sent to workers: 0
-        before the first epoch and after `close`, though what views still hold then stays where it is.
-    pages: of them, what this process has touched; None where /proc does not say.
-    held: the slots that views hold, the oldest first.
-    workers: the worker processes, if there are any.
-    forkservers: the processes that fork them: this loader's, and the warm ones, which all loaders of this process use.
+    plan: what was planned, part by part; ``planned`` is its total. reserved: what the kernel has
+    given for the slots, the control block and the dataset that was sent to workers: 0
+        before the first epoch and after `close`, though what views still hold then stays where it
+        is.
+    pages: of them, what this process has touched; None where /proc does not say. held: the slots
+    that views hold, the oldest first. workers: the worker processes, if there are any. forkservers:
+    the processes that fork them: this loader's, and the warm ones, which all loaders of this
+    process use.
     """
 
-    plan: Plan
+    plan: Any
     reserved: int = 0
     pages: Pages | None = NO_PAGES
     held: tuple[Held, ...] = ()
@@ -110,7 +103,8 @@ class Memory:
     @property
     def planned(self) -> int:
         """Bytes of the plan, as `Loader.memory`."""
-        return self.plan.total
+        total: int = self.plan.total
+        return total
 
     @property
     def touched(self) -> int | None:
@@ -155,7 +149,7 @@ class Memory:
 
 
 def look(
-    plan: Plan,
+    plan: Any,
     descriptors: Callable[[], list[int]],
     pids: Iterable[int],
     held: Iterable[Held],
@@ -168,7 +162,7 @@ def look(
     files = _sizes(descriptors)
     workers = tuple(worker for pid in pids if (worker := _worker(pid, files)))
     others = tuple(found for pid, name in forkservers.items() if (found := _worker(pid, files, name)))
-    return Memory(plan, sum(files.values()), _pages("self", files), tuple(held), workers, others)
+    return Memory(plan, sum(files.values()), _pages(_read("self", "smaps"), files), tuple(held), workers, others)
 
 
 def frameworks_in(pids: Iterable[int]) -> list[str]:
@@ -199,11 +193,13 @@ def _sizes(descriptors: Callable[[], list[int]]) -> dict[int, int]:
 
 def _worker(pid: int, files: Collection[int], name: str = "worker") -> WorkerMemory | None:
     """Return what a worker has; None for one that has ended."""
-    pages, totals = _pages(pid, files), memory_of(pid)
-    if (pages is None or totals is None) and not _lives(pid):
-        return None
-    pss, private = totals or (None, None)
-    return WorkerMemory(pid, pages, pss, private, name)
+    text = _read(pid, "smaps")
+    if not text:
+        return WorkerMemory(pid, None, None, None, name) if _lives(pid) else None
+    fields = _FIELD.findall(text)
+    pss = _bytes(kb for field, kb in fields if field == b"Pss")
+    private = _bytes(kb for field, kb in fields if field != b"Pss")
+    return WorkerMemory(pid, _pages(text, files), pss, private, name)
 
 
 def _lives(pid: int) -> bool:
@@ -228,21 +224,10 @@ def _read(process: int | str, name: str) -> bytes:
         return b""
 
 
-def _pages(process: int | str, files: Collection[int]) -> Pages | None:
-    """Return what a process has of these inodes in its page tables."""
-    text = _read(process, "smaps")
-    if not text:
-        return None
+def _pages(text: bytes, files: Collection[int]) -> Pages | None:
+    """Return what a process has of these inodes in its page tables, by its smaps; None where that cannot be read."""
     found = [match.groups() for match in _MAPPING.finditer(text) if int(match[1]) in files]
-    return Pages(_bytes(rss for _, rss, _ in found), _bytes(pss for *_, pss in found))
-
-
-def memory_of(pid: int) -> tuple[int, int] | None:
-    """Return Pss and private bytes of a whole process."""
-    fields = _FIELD.findall(_read(pid, "smaps_rollup"))
-    if not fields:
-        return None
-    return _bytes(kb for name, kb in fields if name == b"Pss"), _bytes(kb for name, kb in fields if name != b"Pss")
+    return Pages(_bytes(rss for _, rss, _ in found), _bytes(pss for *_, pss in found)) if text else None
 
 
 def own_bytes(process: int | str) -> int:

@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from ringfeed._html import table
 from ringfeed._units import show_s
-from ringfeed.monitor.figures import figures_of, longest, thinned
-from ringfeed.monitor.timeline import AT_WORK, STALL, read_trace, timeline_of
+from ringfeed.monitor.timeline import AT_WORK, STALL, STEP, longest, read_trace, thinned, timeline_of
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterator
 
-    from ringfeed.monitor.figures import Figures
     from ringfeed.monitor.timeline import Timeline
 
 MISSING = "the page is drawn by the package bokeh, which is missing: pip install 'ringfeed[report]'"
@@ -108,14 +106,13 @@ def page_of(timeline: Timeline) -> str:
     from ringfeed.monitor.charts import charts_of  # noqa: PLC0415
 
     drawn, least_s = thinned(timeline)
-    figures = figures_of(timeline)
-    body, script = [*_head(timeline, figures)], ""
+    body, script = [*_head(timeline)], ""
     if len(timeline.events):
         script, places = components(charts_of(drawn, timeline))
         library = Resources(mode="inline", components=["bokeh"]).render_js()
         script = f"{library}{script}<script>{DRAWN}</script>"
         body += _charts(places, timeline, least_s)
-        body.append(_tables(timeline, figures))
+        body.append(_tables(timeline))
     body.append(_loader(timeline))
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
@@ -129,31 +126,32 @@ def _section(content: str, kind: str = "") -> str:
     return f'<section class="{kind}">{content}</section>'
 
 
-def _head(timeline: Timeline, figures: Figures) -> Iterator[str]:
+def _head(timeline: Timeline) -> Iterator[str]:
     facts = timeline.facts
     began = f"began {facts['began']}; " if "began" in facts else ""
     version = f", ringfeed {facts['version']}" if "version" in facts else ""
     yield "<h1>A traced run</h1>"
-    yield f'<p class="quiet">{escape(f"{began}{show_s(figures.span_s)}, {len(timeline.events):,} events{version}")}</p>'
-    yield _section(_bottleneck(timeline, figures), "bottleneck")
+    size = f"{show_s(timeline.span_s)}, {len(timeline.events):,} events"
+    yield f'<p class="quiet">{escape(began + size + version)}</p>'
+    yield _section(_bottleneck(timeline), "bottleneck")
     yield _section(
-        "".join(f"<div><b>{escape(value)}</b><span>{name}</span></div>" for name, value in _cards(figures)), "figures"
+        "".join(f"<div><b>{escape(value)}</b><span>{name}</span></div>" for name, value in _cards(timeline)), "figures"
     )
 
 
-def _bottleneck(timeline: Timeline, figures: Figures) -> str:
-    """Return what limits the run: as the loader says, else as the figures do."""
+def _bottleneck(timeline: Timeline) -> str:
+    """Return what limits the run: as the loader says, else as the timeline does."""
     facts = timeline.facts
     heading, further = LIMITS.get(str(facts.get("limit")), ("What limits the run", ""))
     # Version 0.2 wrote the text alone.
     lines = facts.get("seen", [[facts["verdict"]]] if "verdict" in facts else [])
-    if not lines and not figures.span_s:
+    if not lines and not timeline.span_s:
         heading = "Nothing ran while the trace was made"
         lines = [["no epoch was under way; put the loop or fit() into the with block"]]
     elif not lines:
         heading = "The trace does not say what limits the run"
-        workers = "" if figures.busy is None else f"; workers were {figures.busy:.0%} busy"
-        lines = [[f"training waited {figures.waited:.0%} of the time{workers}"]]
+        workers = "" if timeline.busy is None else f"; workers were {timeline.busy:.0%} busy"
+        lines = [[f"training waited {timeline.waited:.0%} of the time{workers}"]]
     shown = ""
     for seen, *changes in lines:
         shown += f"<li>{_coded(seen)}{''.join(f': <b>{_coded(change)}</b>' for change in changes)}</li>"
@@ -166,14 +164,14 @@ def _coded(text: str) -> str:
     return "".join(f"<code>{part}</code>" if number % 2 else part for number, part in enumerate(parts))
 
 
-def _cards(figures: Figures) -> Iterator[tuple[str, str]]:
-    rate = f"{figures.batches / figures.span_s:,.1f}" if figures.span_s else "0"
-    yield "batches", f"{figures.batches:,}"
-    yield "batches a second", rate
-    yield "to the first batch", "none came" if figures.first_s is None else show_s(figures.first_s)
-    yield "training waited", f"{show_s(figures.waited_s)}, {figures.waited:.0%}"
-    if figures.busy is not None:
-        yield "workers busy", f"{figures.busy:.0%}"
+def _cards(timeline: Timeline) -> Iterator[tuple[str, str]]:
+    steps = timeline.of(STEP)
+    yield "batches", f"{timeline.batches:,}"
+    yield "batches a second", f"{timeline.batches / timeline.span_s:,.1f}" if timeline.span_s else "0"
+    yield "to the first batch", show_s(float(steps.began_s.min())) if len(steps) else "none came"
+    yield "training waited", f"{show_s(timeline.waited_s)}, {timeline.waited:.0%}"
+    if timeline.busy is not None:
+        yield "workers busy", f"{timeline.busy:.0%}"
 
 
 def _charts(places: dict[str, str], timeline: Timeline, least_s: float) -> Iterator[str]:
@@ -194,16 +192,17 @@ def _slots_note(timeline: Timeline) -> str:
     return f"{count} slots: being filled, ready, or held by training. What is missing to {count} is free."
 
 
-def _tables(timeline: Timeline, figures: Figures) -> str:
+def _tables(timeline: Timeline) -> str:
     waits = [(f"{wait.began_s:.3f} s", show_s(wait.lasted_s)) for wait in longest(timeline, STALL, LISTED)]
     tickets = [
         (ticket.what, timeline.lines[ticket.line], show_s(ticket.lasted_s))
         for ticket in longest(timeline, AT_WORK, LISTED)
     ]
-    workers = [
-        (worker.name, f"{worker.busy:.0%}", f"{worker.events:,}", show_s(worker.longest_s))
-        for worker in figures.workers
-    ]
+    workers = []
+    for number in timeline.numbers("worker"):
+        busy_s = timeline.events.busy_s[timeline.events.line == number]
+        share = f"{busy_s.sum() / (timeline.span_s or 1.0):.0%}"
+        workers.append((timeline.lines[number], share, f"{len(busy_s):,}", show_s(float(busy_s.max(initial=0.0)))))
     tables = (
         ("The longest waits", waits, ("at", "for")),
         ("The slowest tickets", tickets, ("seen in", "by", "took")),

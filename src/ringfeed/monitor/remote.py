@@ -25,13 +25,14 @@ _SUMS = (
 class RemoteStats:
     """Counts of all bridges since each was started; times in seconds.
 
-    ``wanted`` actors, of which so many are ``there`` and so many ``suspects``, which are late; ``declined``: why there
-    are fewer than were asked for; ``narrowed``: why fewer calls are under way than they could take. ``tickets`` are in
-    flight now, up to ``window`` an actor. ``calls`` were answered, with ``rows`` of ``bytes``; a call took ``flight_s``
-    on average, ``work_s`` of it in the actor. ``cpu_s``: of all actors, in ``dataset[i]``; ``bridge_cpu_s``: of the
-    bridges. ``busy``: share of their time that actors work; ``bridge_busy``: share of a CPU that a bridge uses.
-    ``hedged`` calls were made a second time for being late, ``rerun`` rows made again after a death, ``dropped``
-    answers came too late. ``nodes``: actors by address.
+    ``wanted`` actors, of which so many are ``there`` and so many ``suspects``, which are late;
+    ``declined``: why there are fewer than were asked for; ``narrowed``: why fewer calls are under
+    way than they could take. ``tickets`` are in flight now, up to ``window`` an actor. ``calls``
+    were answered, with ``rows`` of ``bytes``; a call took ``flight_s`` on average, ``work_s`` of it
+    in the actor. ``cpu_s``: of all actors, in ``dataset[i]``; ``bridge_cpu_s``: of the bridges.
+    ``busy``: share of their time that actors work; ``bridge_busy``: share of a CPU that a bridge
+    uses. ``hedged`` calls were made a second time for being late, ``rerun`` rows made again after a
+    death, ``dropped`` answers came too late. ``nodes``: actors by address.
     """
 
     wanted: int = 0

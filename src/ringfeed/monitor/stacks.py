@@ -8,7 +8,7 @@ import signal
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ringfeed.system._system import Descriptor
 
@@ -18,17 +18,6 @@ if TYPE_CHECKING:
 WRITING_S = 0.5
 _NAME = "ringfeed-stack"
 _kept: list[Descriptor] = []
-
-
-class Process(Protocol):
-    """A worker process, as far as it is asked for its stack."""
-
-    @property
-    def pid(self) -> int:
-        """Its number."""
-
-    def kill(self, number: signal.Signals, /) -> None:
-        """Send a signal."""
 
 
 class Stacks:
@@ -44,7 +33,7 @@ class Stacks:
             self._files[number] = _file()
         return self._files[number].fileno()
 
-    def read(self, number: int, worker: Process) -> str:
+    def read(self, number: int, worker: Any) -> str:
         """Have a worker write its stack, and return it, or why it was not asked; "" where it does not answer."""
         return _written(worker.pid, self.fd_of(number), worker.kill)
 

@@ -211,13 +211,17 @@ class Ledger:
         """
         self._count_time(over=False)
         stats, before = self._stats, self._before
-        consumer, workers = self._observer.consumer(), self._observer.totals()
+        consumer, workers = self._observer.consumer(), self._observer.workers()
+
+        def total(name: str) -> int:
+            return sum(getattr(worker, name) for worker in workers)
+
         stats.batches = before.batches + consumer.batches - (waiting_rows is not None)
         stats.samples = before.samples + consumer.samples - (waiting_rows or 0)
         stats.stall_s = before.stall_s + consumer.stall_ns / 1e9
-        stats.busy_s = before.busy_s + workers["busy_ns"] / 1e9
-        stats.back_pressure_s = before.back_pressure_s + workers["wait_ns"] / 1e9
+        stats.busy_s = before.busy_s + total("busy_ns") / 1e9
+        stats.back_pressure_s = before.back_pressure_s + total("wait_ns") / 1e9
         stats.restarts = before.restarts + restarts
-        if rows := workers["timed"]:
-            stats.read_s = workers["read_ns"] / rows / 1e9
-            stats.write_s = workers["write_ns"] / rows / 1e9
+        if rows := total("timed"):
+            stats.read_s = total("read_ns") / rows / 1e9
+            stats.write_s = total("write_ns") / rows / 1e9

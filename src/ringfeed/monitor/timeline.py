@@ -1,10 +1,10 @@
-"""A trace, read and checked: what the consumer, the workers and the slots did, as arrays."""
+"""A trace, read and checked: what the consumer, the workers and the slots did, as arrays, and what that comes to."""
 
 from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +17,13 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
 
+    from numpy.typing import NDArray
+
 STATES = ("step", "stall", "at work", "filling", "ready", "held", "draining", "parked")
 STEP, STALL, AT_WORK = range(3)
 _SLOT_STATES = {name: number for number, name in enumerate(STATES) if number > AT_WORK}
+MOST_DRAWN = 100_000  # events: more are drawn together where they are shorter than what a screen can show
+FINEST = 1 << 14  # parts of the time, for events that are drawn together
 HINT = 'give the file that `with loader.trace("run.json"):` has written'
 
 
@@ -52,6 +56,31 @@ class Timeline:
     def numbers(self, kind: str) -> list[int]:
         """Return the numbers of the lines of a kind: "worker" or "slot"."""
         return [number for number, name in enumerate(self.lines) if name.startswith(kind)]
+
+    def of(self, state: int) -> Any:
+        """Return the events in a state."""
+        return self.events[self.events.state == state]
+
+    @property
+    def batches(self) -> int:
+        """How many batches the loader says that it has delivered, else those whose step was seen."""
+        return int(self.facts.get("batches", len(self.of(STEP))))
+
+    @property
+    def waited_s(self) -> float:
+        """How long training waited."""
+        return float(self.of(STALL).lasted_s.sum())
+
+    @property
+    def waited(self) -> float:
+        """The share of the time that training waited."""
+        return self.waited_s / (self.span_s or 1.0)
+
+    @property
+    def busy(self) -> float | None:
+        """The share of the time that workers were at work, as a mean of all; None where there are none."""
+        count = len(self.numbers("worker"))
+        return float(self.of(AT_WORK).busy_s.sum()) / count / (self.span_s or 1.0) if count else None
 
 
 def read_trace(path: str | os.PathLike[str]) -> Timeline:
@@ -128,3 +157,60 @@ def _state(event: Any) -> int:
     if kind == SLOT:
         return _SLOT_STATES[name.partition(" ")[0]]
     raise ValueError(f"{kind} is no kind of line")
+
+
+# ---- what it comes to ----
+
+
+def longest(timeline: Timeline, state: int, most: int) -> Any:
+    """Return the longest events in a state, the longest first; several tickets in one are left out."""
+    is_one = np.char.find(timeline.events.what.astype(str), " tickets") < 0
+    found = timeline.events[(timeline.events.state == state) & is_one]
+    return found[np.argsort(-found.lasted_s, kind="stable")][:most]
+
+
+def in_intervals(
+    began_s: NDArray[np.float64], ended_s: NDArray[np.float64], edges_s: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return how many of some spans lie in each interval between two edges, as a mean over its time."""
+    covered_s = _passed(began_s, edges_s) - _passed(ended_s, edges_s)
+    return np.diff(covered_s) / np.diff(edges_s)
+
+
+def _passed(at_s: NDArray[np.float64], edges_s: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the time that has passed at each edge since each of some moments, all together."""
+    ordered = np.sort(at_s)
+    sums = np.concatenate([[0.0], np.cumsum(ordered)])
+    before = np.searchsorted(ordered, edges_s)
+    passed: NDArray[np.float64] = before * edges_s - sums[before]
+    return passed
+
+
+def thinned(timeline: Timeline, most: int = MOST_DRAWN) -> tuple[Timeline, float]:
+    """Return a timeline of about so many events at most, and the length below which they are drawn together.
+
+    Short events of a line that are alike and fall into one part of the time become one, as long as
+    they are together.
+    """
+    parts = FINEST
+    found, least_s = timeline, 0.0
+    while len(found.events) > most and parts > 1:
+        least_s = timeline.span_s / parts
+        found = replace(timeline, events=_merged(timeline.events, least_s))
+        parts //= 2
+    return found, least_s
+
+
+def _merged(events: Any, least_s: float) -> Any:
+    is_short = events.lasted_s < least_s
+    short = events[is_short]
+    part = (short.began_s / least_s).astype(np.int64)
+    alike = part << 32 | short.line.astype(np.int64) << 8 | short.state
+    _, first, group, counts = np.unique(alike, return_index=True, return_inverse=True, return_counts=True)
+    merged = short[first]
+    merged.lasted_s, merged.busy_s = (np.bincount(group, of) for of in (short.lasted_s, short.busy_s))
+    what, states = merged.what, merged.state
+    for at in np.flatnonzero(counts > 1):
+        what[at] = f"{counts[at]} x {STATES[states[at]]}"
+    kept = np.concatenate([events[~is_short], merged])
+    return kept[np.argsort(kept["began_s"], kind="stable")].view(np.recarray)

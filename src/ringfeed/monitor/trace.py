@@ -1,11 +1,12 @@
 """A timeline of a running loader, for chrome://tracing and ui.perfetto.dev.
 
-A thread looks at the control block every millisecond or so: the hot path carries nothing for it. When a batch was
-taken, and for how long it had been waited for, the ring knows by itself, and when a worker claimed its ticket, and for
-how long it was at the one before; the other states of slots are right to the interval. Tickets that come and go between
-two looks are drawn as one.
+A thread looks at the control block every millisecond or so: the hot path carries nothing for it.
+When a batch was taken, and for how long it had been waited for, the ring knows by itself, and when
+a worker claimed its ticket, and for how long it was at the one before; the other states of slots
+are right to the interval. Tickets that come and go between two looks are drawn as one.
 
-The file is in the Trace Event Format ("JSON Object Format", Google, 2016): complete events, times in microseconds.
+The file is in the Trace Event Format ("JSON Object Format", Google, 2016): complete events, times
+in microseconds.
 """
 
 from __future__ import annotations
@@ -78,8 +79,9 @@ def begin_trace(
 ) -> Trace:
     """Begin a trace that makes a page, or a file for other programs, as the name of the file says.
 
-    At its end it says what the loader has done since its beginning, if the loader is still there. ``verdict``: what the
-    loader says of statistics. ModuleNotFoundError where a page cannot be drawn.
+    At its end it says what the loader has done since its beginning, if the loader is still there.
+    ``verdict``: what the loader says of statistics. ModuleNotFoundError where a page cannot be
+    drawn.
     """
     save = save_json
     if Path(path).suffix.lower() in PAGES:
@@ -137,7 +139,8 @@ class Trace:
     ) -> None:
         """Begin to look. ``observer()`` is that of the ring that runs now, or None; OSError if there can be no file.
 
-        ``facts()`` is asked at the end, for what is said of the loader beside the timeline; ``save`` writes it all.
+        ``facts()`` is asked at the end, for what is said of the loader beside the timeline;
+        ``save`` writes it all.
         """
         self._observer = observer
         self._facts, self._save = facts, save

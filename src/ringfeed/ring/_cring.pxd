@@ -58,16 +58,10 @@ cdef extern from "snapshot.h" nogil:
         rf_cells_report cells
         uint64_t batch, epoch, held_ns
 
-    enum:
-        RF_TOTAL_COUNT
-
     struct rf_worker_report:
         uint64_t index, since_ns, busy_ns, wait_ns, samples, tickets, timed, read_ns, write_ns
-        uint64_t totals[RF_TOTAL_COUNT]
         uint32_t pid
         rf_bool in_row, leave
-
-    const char *rf_total_names[]
 
     struct rf_consumer_report:
         uint64_t batches, samples, stall_ns, wait_ns

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import select
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -108,7 +109,8 @@ class Target:
     def conditions(self, look: Snapshot) -> dict[int, str]:
         """Say which worker processes do not run, by pid; nothing where their pids mean something else here."""
         pids = [worker.pid for worker in look.workers if worker.pid and self._sees_pids]
-        return {pid: CONDITIONS[letter] for pid in pids if (letter := _letter(pid)) in CONDITIONS}
+        states = {pid: "".join(_fields_of(pid)[:1]) for pid in pids}
+        return {pid: CONDITIONS[letter] for pid, letter in states.items() if letter in CONDITIONS}
 
     def _attach(self, path: str) -> Attached | None:
         try:
@@ -145,7 +147,12 @@ def processes() -> list[tuple[int, int, str]]:
     A process that was forked may have its parent's descriptors; the parent alone is meant.
     """
     _check_proc()
-    owners = {pid: files for pid in _own_pids() if (files := _files_or_none(pid))}
+    owners = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it ended meanwhile, or is not to be looked at
+            pid = int(folder.name)
+            if folder.stat().st_uid == os.getuid() and (files := _control_files(pid)):
+                owners[pid] = files
     found = []
     for pid, files in sorted(owners.items()):
         above = [owners[parent] for parent in _ancestors(pid) if parent in owners]
@@ -161,32 +168,13 @@ def _check_proc() -> None:
         raise RingfeedError(message)
 
 
-def _own_pids() -> Iterator[int]:
-    for name in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208 - names are what is wanted
-        try:
-            if Path(f"/proc/{name}").stat().st_uid == os.getuid():
-                yield int(name)
-        except FileNotFoundError:  # it ended meanwhile
-            continue
-
-
-def _files_or_none(pid: int) -> dict[int, str]:
-    try:
-        return _control_files(pid)
-    except OSError:  # it ended meanwhile, or is not to be looked at
-        return {}
-
-
 def _control_files(pid: int) -> dict[int, str]:
     """Return where a process has control blocks open: a path for each, by inode."""
     found: dict[int, str] = {}
-    for name in sorted(os.listdir(f"/proc/{pid}/fd"), key=int):  # noqa: PTH208 - names are what is wanted
-        path = Path(f"/proc/{pid}/fd/{name}")
-        try:
+    for path in sorted(Path(f"/proc/{pid}/fd").iterdir(), key=lambda path: int(path.name)):
+        with suppress(FileNotFoundError, ProcessLookupError):  # closed meanwhile
             if str(path.readlink()) == CONTROL:
                 found.setdefault(path.stat().st_ino, str(path))
-        except (FileNotFoundError, ProcessLookupError):  # closed meanwhile
-            continue
     return found
 
 
@@ -201,10 +189,6 @@ def _fields_of(pid: int) -> list[str]:
 def _ancestors(pid: int) -> Iterator[int]:
     while (fields := _fields_of(pid)) and (pid := int(fields[1])):
         yield pid
-
-
-def _letter(pid: int) -> str:
-    return next(iter(_fields_of(pid)), "")
 
 
 def _command_of(pid: int) -> str:

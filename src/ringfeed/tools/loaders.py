@@ -48,18 +48,19 @@ class Subject(ABC):
 def profile_loader(loader: Any, *, samples: int = 300, seconds: float = 10.0, shuffle: bool = True) -> LoaderProfile:
     """Read some hundred samples of a torch DataLoader or a Keras PyDataset as it is, and by ringfeed in its place.
 
-    Returns the figures, whose ``str()`` is the report: times of a batch, CPU time of this process and of the workers,
-    their memory, the steps of a batch, and the line to change.
+    Returns the figures, whose ``str()`` is the report: times of a batch, CPU time of this process
+    and of the workers, their memory, the steps of a batch, and the line to change.
 
-    samples, seconds: of each reading, of which there are three or four; it ends at the samples (and 16 batches, and a
-        second), or at the seconds after the first batch, or at the end of the epoch. The first batch has a minute.
+    samples, seconds: of each reading, of which there are three or four; it ends at the samples (and
+        16 batches, and a second), or at the seconds after the first batch, or at the end of the
+        epoch. The first batch has a minute.
     shuffle: as of Keras' ``fit``, for a PyDataset.
 
-    torch's, NumPy's and Python's random numbers are the same afterwards, and so is what the loader refers to, but for
-    arrays that it changes in place, and iterators that can be read only once.
+    torch's, NumPy's and Python's random numbers are the same afterwards, and so is what the loader
+    refers to, but for arrays that it changes in place, and iterators that can be read only once.
 
-    TypeError for what is neither, ValueError for numbers below 1; RingfeedError where the loader raises, is empty, or
-    gives no batch in time.
+    TypeError for what is neither, ValueError for numbers below 1; RingfeedError where the loader
+    raises, is empty, or gives no batch in time.
     """
     return profile_subject(subject_of(loader, shuffle=shuffle), limits_of(samples, seconds))
 
@@ -92,7 +93,8 @@ def subject_of(loader: Any, *, shuffle: bool = True) -> Subject:
 def profile_subject(subject: Subject, limits: Limits) -> LoaderProfile:
     """Read a loader, and what may stand in its place, for some hundred samples each.
 
-    The loader itself is read twice: the first time fills the caches of the system, from which all others read.
+    The loader itself is read twice: the first time fills the caches of the system, from which all
+    others read.
 
     RingfeedError where the loader gives no batch: it raises, hangs, or is empty.
     """

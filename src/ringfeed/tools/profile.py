@@ -159,11 +159,12 @@ def profile(  # noqa: PLR0913 - what a user may set
 ) -> Profile:
     """Read samples in a shuffled order for about ``seconds``, half of them under cProfile, and say where the time goes.
 
-    A loader without workers reads them in this process, as one worker would. Under cProfile Python's own calls cost
-    more than they do, so its shares are right for what is slow and rough for what is quick.
+    A loader without workers reads them in this process, as one worker would. Under cProfile
+    Python's own calls cost more than they do, so its shares are right for what is slow and rough
+    for what is quick.
 
-    Raises what a loader of this dataset raises, TypeError for what is no dataset, ValueError for one that is empty or
-    has no length.
+    Raises what a loader of this dataset raises, TypeError for what is no dataset, ValueError for
+    one that is empty or has no length.
     """
     check_count("batch_size", batch_size, 1)
     check_count("workers", workers, 0)

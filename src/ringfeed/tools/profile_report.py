@@ -25,8 +25,9 @@ MOST_TIMES = 100  # that a figure is told of another
 class Stages(NamedTuple):
     """What the steps of some batches took in this process, one after another, in seconds.
 
-    read_s: in the dataset, of which read_cpu_s on a processor or in its queue. collate_s: to make a batch of samples.
-    send_s: into shared memory or through a pipe, where there are worker processes.
+    read_s: in the dataset, of which read_cpu_s on a processor or in its queue. collate_s: to make a
+    batch of samples. send_s: into shared memory or through a pipe, where there are worker
+    processes.
     """
 
     batches: int
@@ -45,8 +46,9 @@ class Stages(NamedTuple):
 class LoaderProfile:
     """A loader beside what may stand in its place; ``str()`` is the report.
 
-    readings: of the loader as it is, and of the others. cold: the first reading of the loader. stages: the steps of a
-    batch; None where ``why`` says. load: which share of the CPUs was at work before it all began.
+    readings: of the loader as it is, and of the others. cold: the first reading of the loader.
+    stages: the steps of a batch; None where ``why`` says. load: which share of the CPUs was at work
+    before it all began.
     """
 
     name: str

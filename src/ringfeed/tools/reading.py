@@ -40,7 +40,8 @@ LOOK_S = 0.1  # at how busy the machine is
 class Limits(NamedTuple):
     """A reading ends after so many samples and LEAST_BATCHES, or so many seconds after the first batch.
 
-    stuck: called by a thread with the seconds where a step goes on GRACE_S after its time: C code waits for ever.
+    stuck: called by a thread with the seconds where a step goes on GRACE_S after its time: C code
+    waits for ever.
     """
 
     samples: int = 300
@@ -62,8 +63,8 @@ NOTHING = Memory()
 class Candidate(ABC):
     """A loader to be read.
 
-    lead: batches that come together at the start, one of each worker. rows: the samples of a batch, and most: of an
-    epoch, where that is known. change: the line that a script has to change for it.
+    lead: batches that come together at the start, one of each worker. rows: the samples of a batch,
+    and most: of an epoch, where that is known. change: the line that a script has to change for it.
     """
 
     label: str
@@ -93,10 +94,10 @@ class Candidate(ABC):
 class Reading:
     """What a loader took; times in seconds, memory in bytes.
 
-    first_s: from the begin to the first batch. batch_s: a batch after those that come together at the start; NaN where
-    there were fewer than LEAST_RATE. own_cpu_s, worker_cpu_s: CPU time a batch, of this process with all its threads,
-    and of the processes that the loader has started. failure: why it ended early. fell_back: whether the framework
-    itself made batches.
+    first_s: from the begin to the first batch. batch_s: a batch after those that come together at
+    the start; NaN where there were fewer than LEAST_RATE. own_cpu_s, worker_cpu_s: CPU time a
+    batch, of this process with all its threads, and of the processes that the loader has started.
+    failure: why it ended early. fell_back: whether the framework itself made batches.
     """
 
     label: str
@@ -295,8 +296,9 @@ class TimeUpError(BaseException):
 def limited(seconds: float, stuck: Callable[[float], object] | None = None) -> Iterator[None]:
     """Raise TimeUpError in the body after some seconds, and each second from then on.
 
-    Only in the main thread, where Python runs signal handlers, and between two steps of Python: elsewhere, and where
-    C code waits, a thread calls ``stuck``, if it is given. SIGALRM and its timer are as before when it ends.
+    Only in the main thread, where Python runs signal handlers, and between two steps of Python:
+    elsewhere, and where C code waits, a thread calls ``stuck``, if it is given. SIGALRM and its
+    timer are as before when it ends.
     """
     watch = threading.Timer(seconds + GRACE_S, stuck or (lambda _: None), [seconds])
     watch.daemon = True

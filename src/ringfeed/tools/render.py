@@ -95,7 +95,7 @@ def picture(loader: Attached, past: Pair, now: Pair, *, conditions: Mapping[int,
     letters = ((LETTERS[slot.state], STYLES[slot.state]) for slot in look.slots)
     summary = Table.grid(Column(min_width=8), Column(), padding=APART, pad_edge=False)
     summary.add_row(line((f"loader {loader.number}", "bold")), line(_counts(geometry, look, len(crew))))
-    summary.add_row("stall", line(_stall(stats), *_rates(geometry, stats), _waits(look)))
+    summary.add_row("stall", line(_stall(stats), _rates(geometry, stats), "  waits" * bool(look.consumer.wait_ns)))
     summary.add_row("\n" * (VERDICT_LINES - 1), Text(_verdict(geometry, past, len(crew), cpus)))
     summary.add_row("slots", Text.assemble(*letters, overflow="fold"))
     summary.add_row("", line(*_states(look)))
@@ -132,17 +132,13 @@ def _stall(stats: Stats) -> tuple[str, str]:
     return f"{share:4.0%}  ", style
 
 
-def _rates(geometry: Geometry, stats: Stats) -> Iterator[tuple[str, str]]:
+def _rates(geometry: Geometry, stats: Stats) -> tuple[str, str]:
     # A slot of one row is a whole batch, whose samples are not known to be of one size.
     rows = stats.batches if geometry.rows == 1 else stats.samples / geometry.rows
     batches, samples, size = (
         count / stats.elapsed_s for count in (stats.batches, stats.samples, rows * geometry.fields_size)
     )
-    yield f"{batches:8,.1f} batches/s  {samples:10,.0f} samples/s  {show_bytes(int(size)):>9}/s", "bold"
-
-
-def _waits(look: Snapshot) -> str:
-    return "  waits" if look.consumer.wait_ns else ""
+    return f"{batches:8,.1f} batches/s  {samples:10,.0f} samples/s  {show_bytes(int(size)):>9}/s", "bold"
 
 
 def _verdict(geometry: Geometry, past: Pair, workers: int, cpus: int) -> str:

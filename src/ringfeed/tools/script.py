@@ -1,8 +1,8 @@
 """`ringfeed profile --script`: runs a training script as it is, up to the loader that it reads first.
 
-main ──▶ profile_script ── the script, as __main__ ──▶ torch's DataLoader.__iter__ or Keras' PyDatasetAdapter
-                                                              │ patched when the script imports its framework
-                              profile_subject ◀── Catcher ◀───┘
+main ──▶ profile_script ── the script ──▶ torch's DataLoader.__iter__ or Keras' PyDatasetAdapter
+                                                   │ patched when the script imports its framework
+                        profile_subject ◀── Catcher ◀──┘
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ class Catcher:
     def take(self, loader: Any, **settings: Any) -> None:
         """Profile a loader that a line reads for the first time; raises ProfiledExit where the script is to end.
 
-        Loaders of one line, dataset class and settings count as one: some scripts make a new one for each epoch.
+        Loaders of one line, dataset class and settings count as one: some scripts make a new one
+        for each epoch.
         """
         if self._pid != os.getpid() or not self._busy.acquire(blocking=False):
             return
@@ -223,7 +224,8 @@ def _missing(name: str, catcher: Catcher, ending: str) -> str:
 def _end_process(status: int) -> None:
     """End this process and all that it has started, at once.
 
-    multiprocessing's resource tracker ends by itself, and removes named semaphores, which would else stay.
+    multiprocessing's resource tracker ends by itself, and removes named semaphores, which would
+    else stay.
     """
     sys.stdout.flush()
     sys.stderr.flush()
