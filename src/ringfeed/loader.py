@@ -16,7 +16,7 @@ from ringfeed.datasets.terms import Terms
 from ringfeed.engine.open_source import open_readers, open_source, with_weights
 from ringfeed.engine.options import Options
 from ringfeed.engine.runner import EpochRunner
-from ringfeed.frameworks.pinned import DeviceSlots, start_driver
+from ringfeed.frameworks.pending import DeviceSlots
 from ringfeed.orders.making import DEFAULT_BATCH_SIZE, AskedOrder
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ringfeed.engine.batches import BatchIterator
     from ringfeed.engine.identity import Identity
     from ringfeed.engine.plan import Plan
-    from ringfeed.frameworks.base import BatchStream, Epochs, LoaderInfo
+    from ringfeed.frameworks.base import BatchStream, Epochs
     from ringfeed.frameworks.cast import CastTree
     from ringfeed.monitor.bottleneck import Verdict
     from ringfeed.monitor.stats import Stats
@@ -233,6 +233,8 @@ class Loader(Generic[Batch_co]):
         )
         open_readers(source, options.concurrency, options.readers, max_attempts)
         if pin:
+            from ringfeed.frameworks.pinned import start_driver  # noqa: PLC0415 - where it is asked for alone
+
             start_driver()  # refused now, where it cannot be had
         if reseed and options.backend == "thread":
             message = "reseed=True seeds states that all threads share; use backend='process', or ringfeed.rng()"
@@ -351,7 +353,7 @@ class Loader(Generic[Batch_co]):
             return None
         from ringfeed._html import table  # noqa: PLC0415 - for notebooks
 
-        count = self._count()
+        count = self._stream.length
         epoch = f"number {self.epoch} is next, {'of unknown length' if count is None else f'{count:,} batches each'}"
         return table(repr(self).strip("<>"), [("epochs", epoch), ("memory", str(self.plan)), *self.stats().lines()])
 
@@ -504,55 +506,14 @@ class Loader(Generic[Batch_co]):
 
     @property
     def _stream(self) -> BatchStream:
-        from ringfeed.frameworks.base import BatchStream  # noqa: PLC0415 - a plain loop has no framework
-
-        runner = self._runner
-        return BatchStream(
-            loader=self,
-            look=self._info,
-            position=self._position,
-            source=runner.source,
-            slots=self._slots,
-            epoch=self._begin_epoch,
-            prepare=runner.prepare,
-            give_back=runner.give_back,
-            attach=runner.attach,
-            has_more=runner.has_more,
-            request_stop=runner.request_stop,
-            set_seed=runner.set_seed,
-            seed_is_drawn=self._asked.seed_is_drawn,
-            state_dict=self.state_dict,
-            load_state_dict=self.load_state_dict,
-        )
-
-    def _info(self) -> LoaderInfo:
-        from ringfeed.frameworks.base import LoaderInfo  # noqa: PLC0415 - a plain loop has no framework
+        from ringfeed.frameworks.base import BatchStream, LoaderInfo  # noqa: PLC0415 - a plain loop has no framework
 
         plan, settings, source = self._runner.plan, self._options, self._runner.source
-        skips, rows, is_iterable = settings.on_error == "skip", plan.layout.rows, source.streams > 0
-        is_fixed = settings.drop_remainder and not (skips or self.batch_size is None or source.collates)
-        # None has come in the place of whole batches, ahead of the plan or since.
-        has_gaps = source.has_gaps or self._runner.stats.none_batches > 0
-        return LoaderInfo(
-            spec=self.spec,
-            offsets=plan.layout.offsets,
-            slots=plan.slots,
-            max_rows=rows,
-            fixed_rows=rows if is_fixed else None,
-            count=self._count,
-            is_exact=not (skips or has_gaps or is_iterable),
-            is_iterable=is_iterable,
-            copy=settings.copy,
-            is_shuffled=self.shuffle,
-            is_in_order=self.is_in_order,
-            timeout_s=settings.timeout_s,
-        )
-
-    def _count(self) -> int | None:
-        try:
-            return len(self)
-        except TypeError:
-            return None
+        is_fixed = settings.drop_remainder and settings.on_error != "skip" and bool(self.batch_size)
+        rows = plan.layout.rows
+        fixed_rows = rows if is_fixed and not source.collates else None
+        info = LoaderInfo(self.spec, plan.layout.offsets, plan.slots, rows, fixed_rows, settings.copy)
+        return BatchStream(self, self._runner, info, self._slots, self._begin_epoch, self._asked.seed_is_drawn)
 
     def to_keras(self, *, class_weight: Mapping[int, float] | None = None, cast: CastTree = None) -> DataAdapter:
         """Return what ``fit``, ``evaluate`` and ``predict`` of a Keras 3 model take as ``x``, over the slots.

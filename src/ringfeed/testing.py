@@ -17,7 +17,7 @@ import numpy as np
 
 from ringfeed._classes import is_iterable
 from ringfeed.errors import StateError
-from ringfeed.loader import stream_of
+from ringfeed.loader import runner_of
 from ringfeed.orders.prioritized import PrioritizedOrder
 from ringfeed.orders.rng import SampleContext, installed
 from ringfeed.spec.form_kinds import Masked, Padded, Ragged
@@ -111,7 +111,7 @@ def _cut(make_loader: Callable[[], Loader[Any]], epochs: int, stop: int) -> tupl
 
 def _fed(loader: Loader[Any]) -> PrioritizedSampler | None:
     """Return the sampler that updates are fed to."""
-    order = stream_of(loader).position.sampler
+    order = runner_of(loader).position.sampler
     return order.sampler if isinstance(order, PrioritizedOrder) else None
 
 

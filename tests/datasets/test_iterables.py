@@ -17,8 +17,8 @@ import pytest
 import ringfeed
 from ringfeed import Array, Interleave, Loader
 from ringfeed.datasets.round_robin import RoundRobinEpoch
-from ringfeed.frameworks.batch import NUMPY, TensorBuilder
-from ringfeed.frameworks.epoch import Epoch
+from ringfeed.frameworks.base import Epoch
+from ringfeed.frameworks.batch import Framework, TensorBuilder
 from watching import inside, lose_patience, wait_until
 
 if TYPE_CHECKING:
@@ -547,7 +547,7 @@ def test_the_length_is_the_iterables_own() -> None:
     assert str(caught.value) == "the length of this loader is unknown: its dataset is an iterable"
     with loader_of(Measured(10)) as loader:
         assert len(loader) == 3
-        assert loader._stream.info.is_iterable
+        assert loader._stream.runner.source.streams
 
 
 def test_samples_of_many_shapes_are_padded() -> None:
@@ -567,7 +567,7 @@ def test_private_copies_go_on_behind_its_length(length: int, stop: int) -> None:
 
     found = []
     with loader_of(Saying(20, at=stop, deed=fail)) as loader:
-        epoch = Epoch(loader._stream, TensorBuilder(loader._stream.info, NUMPY).leaves)
+        epoch = Epoch(loader._stream, TensorBuilder(loader._stream.info, Framework(None, np.asarray)).leaves)
         try:
             for leaves in epoch:
                 found.append(leaves[0].tolist())  # noqa: PERF401 - kept where the next one raises

@@ -76,7 +76,7 @@ def test_batches_of_none_are_left_out(how: dict[str, Any], on_error: Any) -> Non
         assert outcomes(loader) == expected
         stats = loader.stats()
         assert (len(loader), stats.batches, stats.samples, stats.skipped) == (10, 12, 24, [])
-        assert (stats.none_batches, loader._stream.info.exact_length) == (8, None)
+        assert (stats.none_batches, loader._stream.exact_length) == (8, None)
 
 
 @pytest.mark.parametrize("how", HERE, ids=str)

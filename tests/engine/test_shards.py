@@ -127,9 +127,10 @@ def test_one_rank_alone_is_not_shown() -> None:
 def test_frameworks_know_the_shapes_of_a_rank(parameters: dict[str, Any], fixed: int | None, count: int) -> None:
     """The length is exact, and rows are fixed where no batch is shorter."""
     loader = loaders(**parameters)[-1]
-    info = loader._stream.info
-    assert (info.fixed_rows, info.max_rows, info.count(), info.exact_length) == (fixed, 4, count, count)
-    assert info.is_in_order
+    stream = loader._stream
+    lengths = stream.length, stream.exact_length
+    assert (stream.info.fixed_rows, stream.info.max_rows, *lengths) == (fixed, 4, count, count)
+    assert loader.is_in_order
     assert len(batches(loader)) == count
 
 

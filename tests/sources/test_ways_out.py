@@ -196,11 +196,11 @@ def test_a_batch_of_strings_as_objects(value: bytes | str, code: str, name: str)
 def test_float8_for_a_framework() -> None:
     """No framework takes it over DLPack: its bits may go as uint8."""
     ml_dtypes = pytest.importorskip("ml_dtypes")
-    from ringfeed.frameworks.dlpack import _type_of  # noqa: PLC0415 - what `to_jax` and `to_torch` ask
+    from ringfeed.frameworks.dlpack import type_of  # noqa: PLC0415 - what `to_jax` and `to_torch` ask
 
     leaf: Any = SimpleNamespace(path="sample", dtype=np.dtype(ml_dtypes.float8_e4m3fn))
     with pytest.raises(ringfeed.SpecError) as caught:
-        _type_of(leaf)
+        type_of(leaf)
     assert str(caught.value) == (
         "sample has dtype float8_e4m3fn, of which frameworks have no tensors; convert it in __getitem__, as in "
         "value.astype('float32'), or return value.view('uint8') and take these bits for what they are in the step, as "

@@ -348,7 +348,7 @@ def _of_keras(loader: ringfeed.Loader) -> Any:
     """Return what Keras is given, one epoch after the other, as its backend takes it."""
     import keras  # noqa: PLC0415 - of this outlet alone
 
-    from ringfeed.frameworks.base import Reiterable  # noqa: PLC0415
+    from ringfeed.frameworks.keras.adapter import Reiterable  # noqa: PLC0415
 
     fed = loader.to_keras()
     takes = {

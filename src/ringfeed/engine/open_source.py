@@ -24,7 +24,7 @@ _MAY_BE_ASYNC = ("__getitem__", "__getitems__", "read_into")
 _SERIES = {"pandas.Series", "polars.Series"}
 _TABLES = {"pandas.DataFrame": "columns", "polars.DataFrame": "columns", "pyarrow.Table": "column_names"}
 _MAKES_BATCHES = {"torch.DataLoader", "ringfeed.Loader"}
-_GIVES_BATCHES = {"ringfeed.Reiterable", "ringfeed.LoaderAdapter", "ringfeed.BatchIterator", "ringfeed.Repeated"}
+_GIVES_BATCHES = {"ringfeed.Epochs", "ringfeed.LoaderAdapter", "ringfeed.BatchIterator", "ringfeed.Repeated"}
 
 
 def open_source(dataset: Any, terms: Terms, *functions: Any) -> Source:

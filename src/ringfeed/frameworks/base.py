@@ -1,50 +1,39 @@
 """The door between a loader and the frameworks: what they may know of it, and how they take its batches.
 
-    Loader ── LoaderInfo, BatchStream ──▶ torch, jax, tensorflow, keras
+    Loader ── BatchStream ──▶ torch, jax: Epochs
+                        └───▶ tensorflow, keras: Epoch, begun ahead of the step
 
-Nothing in this package knows the loader itself, or the engine.
+Nothing in this package imports the loader itself.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from ringfeed._checks import check_count
 from ringfeed._failure import UsersErrors
 from ringfeed.engine._repeated import Repeated
-from ringfeed.frameworks.facts import LoaderFacts
+from ringfeed.engine.position import UNKNOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sized
+    from collections.abc import Callable, Iterator, Mapping
 
-    from typing_extensions import Self
-
-    from ringfeed.datasets.base import Source
     from ringfeed.engine._iterator import Progress
-    from ringfeed.engine.position import Position
-    from ringfeed.errors import RingfeedError
-    from ringfeed.frameworks.forms import Joins
-    from ringfeed.frameworks.pinned import DeviceSlots
-    from ringfeed.frameworks.tensorflow._feed import Feed
-    from ringfeed.ring._ring import Lease
-    from ringfeed.spec.array import AnyArray, Leaf
+    from ringfeed.engine.batches import BatchIterator
+    from ringfeed.engine.runner import EpochRunner
+    from ringfeed.frameworks.pending import DeviceSlots
     from ringfeed.spec.builder import BuildBatch
     from ringfeed.spec.spec import Spec
 
 
 @dataclass(frozen=True)
 class LoaderInfo:
-    """What a framework may know of a loader.
+    """What a loader's batches are.
 
     offsets: where each leaf begins in a slot, in bytes.
     max_rows: the most rows a batch has; ``fixed_rows``: the rows of every batch, None where they may differ.
-    count: counts the batches of an epoch, None where the loader cannot know: see ``length``. It may ask the dataset or
-        the sampler, which may take long. ``is_exact``: whether there are never fewer, or more.
-    is_iterable: whether the dataset is an iterable, whose end only reading shows.
     copy: whether what is handed out is a copy.
-    is_shuffled: whether each epoch has an order of its own.
-    is_in_order: whether every epoch is 0, 1, 2, ..., though the dataset could be read in another order.
     """
 
     spec: Spec
@@ -52,181 +41,104 @@ class LoaderInfo:
     slots: int
     max_rows: int
     fixed_rows: int | None
-    count: Callable[[], int | None]
-    is_exact: bool
-    is_iterable: bool
     copy: bool
-    is_shuffled: bool
-    is_in_order: bool
-    timeout_s: float | None
-
-    @property
-    def length(self) -> int | None:
-        """The batches of an epoch, None where the loader cannot know.
-
-        Fewer come where all rows of one failed, or where whole batches are None. Keras is content with that.
-        """
-        return self.count()
-
-    @property
-    def exact_length(self) -> int | None:
-        """The same, but None where there may be fewer, or more."""
-        return self.count() if self.is_exact else None
 
 
-class BatchIterator(Protocol):
-    """One epoch. Dropping it before the end breaks the epoch off."""
-
-    @property
-    def epoch_id(self) -> int:
-        """The number of this iterator among those of its loader."""
-
-    @property
-    def failure(self) -> RingfeedError | None:
-        """What ended the workers, and the epoch before its time."""
-
-    def __iter__(self) -> Self:
-        """Return itself."""
-
-    def __next__(self) -> Any:
-        """Return the next batch."""
-
-    @property
-    def progress(self) -> Progress:
-        """How far the caller has come."""
-
-    def count_alone(self) -> Progress:
-        """Return the progress, for a caller that keeps batches for later, and counts what it hands on."""
-
-    def ready(self) -> bool:
-        """Whether ``next()`` would not wait; raises what it would, for an iterator that has had its time."""
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class BatchStream:
     """A loader, as frameworks take it. Made for each of them, since a loader must not refer to itself.
 
-    loader: counts the batches of an epoch; it lives as long as its streams.
-    look: returns what is known now: the dataset's hooks may change the length.
-    position: where the loader is in its order. source: what it reads.
+    loader: lives as long as its streams. runner: runs its epochs, and knows where it is in its order.
     slots: what devices have to do with its slots.
     epoch: begins the next epoch, whose batches ``build`` makes: ``epoch(build, wait_for_slots=False)``. Older iterators
         raise SupersededError. ``wait_for_slots``: where views hold every slot, wait for one up to ``timeout_s``,
         instead of one second: for frameworks that let go of their views by themselves.
-    prepare: runs the hook of the next epoch now, so that its length is known before it begins.
-    give_back: makes the next epoch the one of this id again, from where it began; unless another was asked for since.
-    attach: has C code take the newest iterator's batches from a feed.
-    has_more: whether the newest iterator has batches that are not taken, or may have.
-    request_stop: begins to close: what waits for a batch gives up. At once, from any thread.
-    set_seed: has all epochs from the next on be of this seed. seed_is_drawn: whether the loader has drawn its own.
-    state_dict, load_state_dict: those of the loader.
+    seed_is_drawn: whether the loader has drawn its own seed.
     """
 
-    loader: Sized
-    look: Callable[[], LoaderInfo]
-    position: Position
-    source: Source
+    loader: Any
+    runner: EpochRunner
+    info: LoaderInfo
     slots: DeviceSlots
     epoch: Callable[..., BatchIterator]
-    prepare: Callable[[], None]
-    give_back: Callable[[int], None]
-    attach: Callable[[Feed], None]
-    has_more: Callable[[], bool]
-    request_stop: Callable[[], None]
-    set_seed: Callable[[int], None]
     seed_is_drawn: bool
-    state_dict: Callable[..., dict[str, Any]]
-    load_state_dict: Callable[..., None]
 
     @property
-    def info(self) -> LoaderInfo:
-        """What is known now."""
-        return self.look()
+    def length(self) -> int | None:
+        """The batches of an epoch as the dataset is now, None where the loader cannot know.
 
-    def __len__(self) -> int:
-        """Return the batches of an epoch; TypeError, with the reason, where the loader cannot know."""
-        return len(self.loader)
+        It may ask the dataset or the sampler, which may take long. Fewer come where all rows of one failed, or where
+        whole batches are None. Keras is content with that.
+        """
+        try:
+            return len(self.loader)
+        except TypeError:
+            return None
+
+    @property
+    def exact_length(self) -> int | None:
+        """The same, but None where there may be fewer, or more."""
+        runner, source = self.runner, self.runner.source
+        # None has come in the place of whole batches, ahead of the plan or since.
+        has_gaps = source.has_gaps or runner.stats.none_batches > 0
+        return None if has_gaps or source.streams or runner.options.on_error == "skip" else self.length
 
     def set_epoch(self, epoch: int, seed: int | None = None) -> None:
         """Make the next epoch the one of this number; of this seed where the loader has drawn its own."""
-        self.position.set_epoch(epoch)
+        self.runner.position.set_epoch(epoch)
         if seed is not None and self.seed_is_drawn:
-            self.set_seed(seed)
+            self.runner.set_seed(seed)
 
     def begin(self, begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         """Return the iterator of an epoch that ``begin`` begins; Ctrl-C leaves the loader where it was."""
-        place = self.position.next
+        position = self.runner.position
+        place = position.next
         try:
             with UsersErrors():  # of a hook
                 return begin()
         except KeyboardInterrupt:  # perhaps when it had begun: the caller has no iterator
-            self.position.next = place
+            position.next = place
             raise
 
 
-@dataclass(frozen=True)
-class Framework:
-    """How a framework takes memory.
+class LoaderFacts:
+    """What training scripts ask a loader of torch's for: answers for the loader of its stream."""
 
-    from_dlpack: makes a tensor over the memory of a DLPack capsule; None: all leaves are copies.
-    from_numpy: makes the same kind of tensor of a private array, in its memory or in a copy.
-    leaves_alone: the dtypes, by name, that `from_numpy` is always given, as copies.
-    copied_by: how a user copies what is to be kept.
-    has_memory: whether a tensor that the program refers to still has its memory.
-    in_flight_s: how long to wait for slots that the framework still computes with when no tensor is left.
-    is_computing: whether the framework owes the program a result, and may let go of slots when it is there; None: it
-        lets go of a slot with the program's last tensor.
-    in_cycles: whether the tensors that it is done with are left to the garbage collector.
-    joins: how it holds leaves whose samples differ in length, by the name of the form.
-    strings: whether it takes bytes and text as an array of Python's bytes objects.
-    on_host: whether a leaf stays in this process's memory as it is, whatever the device.
-    has_one_shape: whether the values of a ragged leaf are to be as many in all batches: as a slot has room for.
-    """
+    _stream: BatchStream
 
-    from_dlpack: Callable[[object], Any] | None
-    from_numpy: Callable[[AnyArray], Any]
-    leaves_alone: frozenset[str] = frozenset()
-    copied_by: str = ""
-    has_memory: Callable[[Any], bool] = lambda _tensor: True
-    in_flight_s: float = 0.0
-    is_computing: Callable[[], bool] | None = None
-    in_cycles: bool = False
-    joins: Joins = field(default_factory=dict)
-    strings: bool = False
-    on_host: Callable[[Leaf], bool] = lambda _leaf: False
-    has_one_shape: bool = False
+    @property
+    def dataset(self) -> Any:
+        """The loader's dataset, as it was given."""
+        return self._stream.loader.dataset
 
+    @property
+    def sampler(self) -> Any:
+        """What the loader was given as ``sampler=`` or ``batch_sampler=``, or None."""
+        return self._stream.loader.sampler
 
-class BuildAhead:
-    """A `BuildBatch` for a framework, or a device, that may still compute when the program asks for the next batch."""
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next epoch the one of this number: see `Loader.set_epoch`."""
+        self._stream.loader.set_epoch(epoch)
 
-    def __init__(self, build: BuildBatch, is_computing: Callable[[], bool] | None) -> None:
-        self._build = build
-        self.is_computing = is_computing
-        """As that of a `BatchBuilder`."""
+    def __bool__(self) -> bool:
+        """Whether it is there, which its length does not say: that may be unknown."""
+        return True
 
-    def __call__(self, lease: Lease, rows: int) -> Any:
-        """Return the batch."""
-        return self._build(lease, rows)
+    def __len__(self) -> int:
+        """Return the batches of an epoch; TypeError, with the reason, where the loader cannot know."""
+        return len(self._stream.loader)
+
+    def __repr__(self) -> str:
+        """Return whose it is, in a line."""
+        return f"<{type(self).__name__} of {self._stream.loader!r}>"
 
 
-class Reiterable:
-    """Begins anew at each `iter`."""
-
-    def __init__(self, begin: Callable[[], Iterator[Any]]) -> None:
-        self._begin = begin
-
-    def __iter__(self) -> Iterator[Any]:
-        """Begin; an older iterator of the same loader raises SupersededError at its next ``next()``."""
-        return self._begin()
-
-
-class Epochs(LoaderFacts, Reiterable):
+class Epochs(LoaderFacts):
     """Every ``iter()`` is the loader's next epoch; as long as the loader. What `to_torch` and `to_jax` return."""
 
     def __init__(self, stream: BatchStream, begin: Callable[[], Iterator[Any]]) -> None:
-        super().__init__(begin)
         self._stream = stream
+        self._begin = begin
 
     def __iter__(self) -> Iterator[Any]:
         """Begin the next epoch; an older iterator of the loader raises SupersededError at its next ``next()``."""
@@ -235,7 +147,7 @@ class Epochs(LoaderFacts, Reiterable):
     @property
     def batch_size(self) -> int | None:
         """Samples a batch, as of the loader."""
-        size: int | None = self._facts.batch_size
+        size: int | None = self._stream.loader.batch_size
         return size
 
     def repeat(self, epochs: int | None = None) -> Repeated[Any]:
@@ -245,14 +157,54 @@ class Epochs(LoaderFacts, Reiterable):
         """
         return Repeated(self, check_count("epochs", epochs, 0))
 
-    def __len__(self) -> int:
-        """Return the batches of an epoch; TypeError where the loader does not know."""
-        return len(self._stream)
-
     def state_dict(self, *, batches: int | None = None) -> dict[str, Any]:
         """Return where the user's code is: see `Loader.state_dict`. What is copied ahead to a device does not count."""
-        return self._stream.state_dict(batches=batches)
+        found: dict[str, Any] = self._stream.loader.state_dict(batches=batches)
+        return found
 
     def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> None:
         """Have the next ``iter()`` go on where ``state`` was taken: see `Loader.load_state_dict`."""
-        self._stream.load_state_dict(state, strict=strict)
+        self._stream.loader.load_state_dict(state, strict=strict)
+
+
+class Epoch:
+    """The loader's next epoch as a framework asks for it: ahead of the step, which alone knows how far training is.
+
+    It is begun by the first ``next()``, which gives what ``build`` makes of a batch. An error of the loader does not
+    end the epoch: the next ``next()`` goes on as the loader does. ``build`` must not refer to the epoch, which breaks
+    off where it is dropped.
+    """
+
+    def __init__(self, stream: BatchStream, build: BuildBatch) -> None:
+        self._stream = stream
+        self._build = build
+        self._batches: BatchIterator | None = None
+        self._left: int | None = None
+        self.told: Progress | None = None
+        """What the loader is told by how far the training is."""
+
+    def __iter__(self) -> Epoch:
+        return self
+
+    def __next__(self) -> Any:
+        batches = self._batches or self.begin()
+        if self._left is not None:
+            self._left -= 1
+        leaves = next(batches)
+        if self._left == 0:
+            # Callers that know the length never ask past the end, where the loader closes its epoch.
+            next(batches, None)
+        return leaves
+
+    def begin(self) -> BatchIterator:
+        """Begin now, where the first ``next()`` has not."""
+        if self._batches is None:
+            runner = self._stream.runner
+            runner.prepare()
+            left = runner.position.left()
+            self._batches = self._stream.epoch(self._build, wait_for_slots=True)
+            self.told = self._batches.count_alone()
+            self.told.given = UNKNOWN  # the training loop knows alone how far it is: its batches are read ahead
+            # An iterable may give more than it says, or raise instead of ending: either is what comes next.
+            self._left = None if runner.source.streams else left
+        return self._batches

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import gc
 import weakref
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ringfeed.frameworks.base import Framework
 from ringfeed.frameworks.cast import NOTHING
 from ringfeed.frameworks.dlpack import Exports, can_be_exported
 from ringfeed.frameworks.forms import Joiner, as_objects, capacity_of, fill_up, is_string
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from ringfeed.frameworks.base import LoaderInfo
     from ringfeed.frameworks.cast import Chosen
+    from ringfeed.frameworks.forms import Joins
     from ringfeed.ring._ring import Lease
     from ringfeed.spec.array import AnyArray, Leaf
 
@@ -50,7 +51,37 @@ def copy_aligned(array: Any) -> AnyArray:
     return copy
 
 
-NUMPY = Framework(from_dlpack=None, from_numpy=lambda array: array, strings=True)
+@dataclass(frozen=True)
+class Framework:
+    """How a framework takes memory.
+
+    from_dlpack: makes a tensor over the memory of a DLPack capsule; None: all leaves are copies.
+    from_numpy: makes the same kind of tensor of a private array, in its memory or in a copy.
+    leaves_alone: the dtypes, by name, that `from_numpy` is always given, as copies.
+    copied_by: how a user copies what is to be kept.
+    has_memory: whether a tensor that the program refers to still has its memory.
+    in_flight_s: how long to wait for slots that the framework still computes with when no tensor is left.
+    is_computing: whether the framework owes the program a result, and may let go of slots when it is there; None: it
+        lets go of a slot with the program's last tensor.
+    in_cycles: whether the tensors that it is done with are left to the garbage collector.
+    joins: how it holds leaves whose samples differ in length, by the name of the form.
+    strings: whether it takes bytes and text as an array of Python's bytes objects.
+    on_host: whether a leaf stays in this process's memory as it is, whatever the device.
+    has_one_shape: whether the values of a ragged leaf are to be as many in all batches: as a slot has room for.
+    """
+
+    from_dlpack: Callable[[object], Any] | None
+    from_numpy: Callable[[AnyArray], Any]
+    leaves_alone: frozenset[str] = frozenset()
+    copied_by: str = ""
+    has_memory: Callable[[Any], bool] = lambda _tensor: True
+    in_flight_s: float = 0.0
+    is_computing: Callable[[], bool] | None = None
+    in_cycles: bool = False
+    joins: Joins = field(default_factory=dict)
+    strings: bool = False
+    on_host: Callable[[Leaf], bool] = lambda _leaf: False
+    has_one_shape: bool = False
 
 
 def without_lists(tree: Any) -> Any:
@@ -70,10 +101,11 @@ class TensorBuilder(BatchBuilder):
 
     ``cast`` is done by the framework, to leaves over the slot or to copies; ``own`` makes the private arrays of these
     leaves in the place of a plain copy, and ``extra`` more leaves of the views of a batch, which come last. What comes
-    beside the values of leaves with a form stands before these: see `forms`.
+    beside the values of leaves with a form stands before these: see `forms`. ``pack`` makes another structure than that
+    of a sample.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a batch is made of
         self,
         info: LoaderInfo,
         framework: Framework,
@@ -81,6 +113,7 @@ class TensorBuilder(BatchBuilder):
         cast: Chosen = NOTHING,
         own: Own | None = None,
         extra: Extra | None = None,
+        pack: Callable[[Sequence[Any]], Any] | None = None,
     ) -> None:
         leaves, offsets, own = info.spec.leaves, info.offsets, own or {}
         self.framework = framework
@@ -98,8 +131,9 @@ class TensorBuilder(BatchBuilder):
         ]
         copiers: list[Callable[[AnyArray], AnyArray]] = [own.get(n, copy_aligned) for n in range(len(leaves))]
         self._copiers = copiers
-        unflatten, join = info.spec.unflatten, self._join
-        self._unflatten = unflatten if not self._has_forms else lambda flat: unflatten(join(flat))
+        join, around = self._join, pack or info.spec.unflatten
+        self.pack = around if not self._has_forms else lambda flat: around(join(flat))
+        """Makes the batch around its leaves, whatever they have become, and what is beside them."""
         wanted = sorted(cast.numbers) if info.copy else range(len(leaves))
         self.over_slot = [n for n in wanted if n not in own and _can_be_over_slot(leaves[n], framework)]
         """The numbers of the leaves that are tensors over the slot, at least until they are cast."""
@@ -144,7 +178,7 @@ class TensorBuilder(BatchBuilder):
 
     def finish(self, leaves: list[Any]) -> Any:
         """Return the leaves, cast, in the structure of a sample."""
-        return self._unflatten(self._cast(leaves))
+        return self.pack(self._cast(leaves))
 
     def _completed(self, lease: Lease, rows: int, tensors: list[Any]) -> list[Any]:
         """Return all leaves: of ``tensors``, which are those over the slot if there are any, or copied."""
@@ -186,7 +220,7 @@ class Outstanding:
         self.copied = 0
         """Batches that were handed out as copies, because every other slot was held."""
         self._slots = slots
-        self._hopeful = True
+        self._hopeful = self._all_helps = True
         self._tensors: dict[int, list[weakref.ref[Any]]] = {}  # of the last batch in each slot
 
     def add(self, slot: int, tensors: Sequence[Any]) -> None:
@@ -198,14 +232,6 @@ class Outstanding:
         """The slots of which a tensor is still alive, were it only in a cycle of garbage."""
         slots = [*self._tensors.values()]  # at once: another thread may add one
         return sum(any(_is_in_hand(tensor, framework) for tensor in tensors) for tensors in slots)
-
-    def build(self, builder: TensorBuilder, lease: Lease, rows: int) -> list[Any]:
-        """Return the leaves of a batch: over the slot if another is left to be filled, else private."""
-        if not builder.over_slot or not self.has_room(lease, builder.framework):
-            return builder.private_leaves(lease, rows)
-        leaves = builder.leaves(lease, rows)
-        self.add(lease.slot, [leaves[number] for number in builder.over_slot])
-        return leaves
 
     def has_room(self, lease: Lease, framework: Framework) -> bool:
         """Whether a slot is left to be filled beside the leased one, just taken; counts a copy if not.
@@ -222,9 +248,13 @@ class Outstanding:
         return self._hopeful
 
     def _collects(self, lease: Lease, framework: Framework) -> bool:
-        """Whether collecting garbage makes room."""
+        """Whether collecting garbage makes room: that of late, or all of it, until that was once in vain."""
         if self.in_hand(framework):
             gc.collect(1)
+            if framework.in_cycles and self._all_helps and not lease.has_room():
+                # A batch is old for the collector where it came by while a step had the batch in such a cycle.
+                gc.collect()
+                self._all_helps = lease.has_room()
         return lease.has_room()
 
     def _waits(self, lease: Lease, framework: Framework) -> bool:
@@ -236,3 +266,21 @@ class Outstanding:
 def _is_in_hand(reference: weakref.ref[Any], framework: Framework) -> bool:
     tensor = reference()
     return tensor is not None and framework.has_memory(tensor)
+
+
+class QuietBuild:
+    """A `BuildBatch` for callers that keep batches: private copies, without a word, where a slot must be left."""
+
+    def __init__(self, builder: TensorBuilder, outstanding: Outstanding) -> None:
+        self._builder = builder
+        self._outstanding = outstanding
+        self.is_computing = builder.is_computing
+
+    def __call__(self, lease: Lease, rows: int) -> list[Any]:
+        """Return the leaves of a batch: over the slot if another is left to be filled, else private."""
+        builder = self._builder
+        if not builder.over_slot or not self._outstanding.has_room(lease, builder.framework):
+            return builder.private_leaves(lease, rows)
+        leaves = builder.leaves(lease, rows)
+        self._outstanding.add(lease.slot, [leaves[number] for number in builder.over_slot])
+        return leaves

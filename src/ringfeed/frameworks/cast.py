@@ -17,8 +17,9 @@ import numpy as np
 
 from ringfeed._checks import error_of
 from ringfeed.frameworks.forms import is_string
-from ringfeed.spec.array import CONTAINERS, Array, fields_of, shown
+from ringfeed.spec.array import CONTAINERS, Array, shown
 from ringfeed.spec.conversion import Cast
+from ringfeed.spec.nodes import parts_of
 from ringfeed.spec.spec import Spec
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def _paired(model: Any, asked: Any, path: str, where: str) -> Iterator[Cast | No
     elif isinstance(asked, (str, Cast)):
         yield from _every_uint8(model, _cast_of(asked, where + path), where + path)
     else:
-        for branch, part, below in _branches(model, asked, where + path, path):
+        for (below, branch), part in zip(parts_of(model, path), _parts(model, asked, where + path), strict=True):
             yield from _paired(branch, part, below, where)
 
 
@@ -85,19 +86,15 @@ def _every_uint8(model: Any, cast: Cast, where: str) -> list[Cast | None]:
     return found
 
 
-def _branches(model: Any, asked: Any, where: str, path: str) -> list[tuple[Any, Any, str]]:
-    """The children of a container: each with what was asked for it, and where it stands."""
-    if isinstance(model, dict):
-        if not isinstance(asked, dict):
-            raise error_of(where, f"is cast by {_said(asked)}", shown(model), _REMEDY)
+def _parts(model: Any, asked: Any, where: str) -> list[Any]:
+    """What was asked for each child of a container."""
+    if isinstance(model, dict) and isinstance(asked, dict):
         if unknown := [key for key in asked if key not in model]:
             raise error_of(where, f"is cast by the keys {unknown}", f"some of {list(model)}", _REMEDY)
-        return [(branch, asked.get(key), f"{path}[{key!r}]") for key, branch in model.items()]
-    if not isinstance(asked, (tuple, list)) or len(asked) != len(model):
+        return [asked.get(key) for key in model]
+    if isinstance(model, dict) or not isinstance(asked, (tuple, list)) or len(asked) != len(model):
         raise error_of(where, f"is cast by {_said(asked)}", shown(model), _REMEDY)
-    names = fields_of(model)
-    paths = [f"{path}[{number}]" for number in range(len(model))] if names is None else [f"{path}.{n}" for n in names]
-    return list(zip(model, asked, paths, strict=True))
+    return [*asked]
 
 
 def _said(asked: object) -> str:

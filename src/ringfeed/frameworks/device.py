@@ -13,39 +13,23 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
-
-from ringfeed.frameworks.base import BuildAhead
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import TypeAlias
 
     from ringfeed.errors import RingfeedError
     from ringfeed.frameworks.base import BatchStream
     from ringfeed.frameworks.batch import TensorBuilder
+    from ringfeed.frameworks.jax import JaxDevice
     from ringfeed.frameworks.pending import Event, PendingCopies
-    from ringfeed.frameworks.pinned import Registrar
+    from ringfeed.frameworks.torch import CudaDevice
     from ringfeed.ring._ring import Lease
 
+    Device: TypeAlias = "CudaDevice | JaxDevice"
+
 AHEAD = 1  # more would take memory of the device; the ring already evens out what the workers do
-
-
-class Device(Protocol):
-    """Copies tensors to where a framework computes."""
-
-    @property
-    def registrar(self) -> Registrar | None:
-        """The registrar of the slots in place of the CUDA driver, with ``pin=True``."""
-
-    def is_computing(self) -> bool:
-        """Whether it is not through with what the program has asked for."""
-
-    def copy(self, tensors: list[Any]) -> tuple[list[Any], Event]:
-        """Begin to copy; returns what will be the copies, and when they will be. If it raises, none is under way."""
-
-    def hand_over(self, copies: list[Any], event: Any, /) -> None:
-        """Have all that the program does from now on in this thread come after the copy."""
 
 
 class DevicePrefetcher:
@@ -54,13 +38,12 @@ class DevicePrefetcher:
     def __init__(self, stream: BatchStream, device: Device, builder: TensorBuilder) -> None:
         """Copy the leaves that ``builder`` makes; it finishes the copies when the step asks for them."""
         self._pending = stream.slots.pending
-        self._device = device
+        self._device: Any = device  # of two frameworks, whose tensors and events differ
         self._builder = builder
         self._most = stream.info.slots - 2  # copies in flight when one more begins
         self._queue: deque[tuple[tuple[list[Any], Event] | Exception, int, bool]] = deque()
         # Nothing here may refer to this iterator: it must die, and its epoch with it, when the program drops it.
-        copied = BuildAhead(partial(_copied, self._pending, device, builder), device.is_computing)
-        self._batches = stream.epoch(copied, wait_for_slots=True)
+        self._batches = stream.epoch(_CopyAhead(self._pending, device, builder), wait_for_slots=True)
         self._progress = self._batches.count_alone()
         if device.registrar is not None:
             stream.slots.register(device.registrar)
@@ -111,12 +94,19 @@ class DevicePrefetcher:
             self._pending.wait()
 
 
-def _copied(
-    pending: PendingCopies, device: Device, builder: TensorBuilder, lease: Lease, rows: int
-) -> tuple[list[Any], Event]:
-    """Begin to copy a batch, but for what stays here; its slot is held until the copy has passed."""
-    leaves = builder.leaves(lease, rows)
-    copies, event = device.copy([leaf for n, leaf in enumerate(leaves) if n not in builder.on_host])
-    pending.add(lease, event)
-    copied = iter(copies)
-    return [leaf if n in builder.on_host else next(copied) for n, leaf in enumerate(leaves)], event
+class _CopyAhead:
+    """Begins to copy a batch, but for what stays here; its slot is held until the copy has passed."""
+
+    def __init__(self, pending: PendingCopies, device: Any, builder: TensorBuilder) -> None:
+        self._pending = pending
+        self._device = device
+        self._builder = builder
+        self.is_computing = device.is_computing
+        """As that of a `BatchBuilder`."""
+
+    def __call__(self, lease: Lease, rows: int) -> tuple[list[Any], Event]:
+        leaves, on_host = self._builder.leaves(lease, rows), self._builder.on_host
+        copies, event = self._device.copy([leaf for n, leaf in enumerate(leaves) if n not in on_host])
+        self._pending.add(lease, event)
+        copied = iter(copies)
+        return [leaf if n in on_host else next(copied) for n, leaf in enumerate(leaves)], event

@@ -34,7 +34,7 @@ class Exports:
     def __init__(self, leaves: Iterable[Leaf], offsets: Iterable[int]) -> None:
         """Describe the leaves; SpecError for one whose dtype DLPack has no code for."""
         leaves = list(leaves)
-        self._fields = [(offset, leaf.shape, *_type_of(leaf)) for leaf, offset in zip(leaves, offsets, strict=True)]
+        self._fields = [(offset, leaf.shape, *type_of(leaf)) for leaf, offset in zip(leaves, offsets, strict=True)]
         self._varying = [number for number, leaf in enumerate(leaves) if leaf.variable or leaf.form]
         self._last: tuple[int, list[tuple[int, tuple[int, ...], int, int]]] = -1, []
         """The rows of a batch, and what its lease takes: in one word, since threads may share an iterator."""
@@ -81,22 +81,17 @@ class Exported:
         return capsule
 
 
-def check_exportable(leaf: Leaf) -> None:
-    """Raise SpecError where DLPack has no code for the dtype of the leaf."""
-    _type_of(leaf)
-
-
 def can_be_exported(leaf: Leaf) -> bool:
     """Whether DLPack knows the dtype of the leaf."""
     try:
-        _type_of(leaf)
+        type_of(leaf)
     except SpecError:
         return False
     return True
 
 
-def _type_of(leaf: Leaf) -> tuple[int, int]:
-    """DLPack's type code, and the bits of one element."""
+def type_of(leaf: Leaf) -> tuple[int, int]:
+    """DLPack's type code, and the bits of one element; SpecError where DLPack has no code for the dtype."""
     dtype: np.dtype[Any] = leaf.dtype
     code = _BFLOAT if dtype.name == "bfloat16" else _CODES.get(dtype.kind)
     if code is None or not dtype.isnative or dtype.itemsize > _WIDEST.get(dtype.kind, 8):

@@ -19,11 +19,11 @@ import jax
 import numpy as np
 
 from ringfeed.errors import SpecError
-from ringfeed.frameworks.base import Epochs, Framework
-from ringfeed.frameworks.batch import TensorBuilder
+from ringfeed.frameworks.base import Epochs
+from ringfeed.frameworks.batch import Framework, TensorBuilder
 from ringfeed.frameworks.cast import NUMBERS, Chosen, apart, caster_of, casts_of, in_numpy
 from ringfeed.frameworks.device import DevicePrefetcher
-from ringfeed.frameworks.dlpack import Exported, check_exportable
+from ringfeed.frameworks.dlpack import Exported, type_of
 from ringfeed.frameworks.forms import STRINGS, refuse_forms
 from ringfeed.frameworks.pinned import Refusal
 
@@ -84,6 +84,8 @@ class RaggedArrays(NamedTuple):
     lengths: jax.Array
 
 
+WIDE = "int64", "uint64", "float64", "complex128"
+"""What JAX has otherwise without `jax_enable_x64`."""
 IN_FLIGHT_S = 10.0  # an unseen step may take as long: one whose results are all dropped
 
 
@@ -91,14 +93,9 @@ def _builder(info: LoaderInfo, casts: Casts) -> TensorBuilder:
     in_host, on_device = apart(casts, cast_in_host(info.spec.leaves))
     own = narrowed(info.spec.leaves) | in_numpy(in_host)
     framework = jax_framework()
-    if any(_is_wide(leaf) for leaf in info.spec.leaves):
+    if any(leaf.dtype.name in WIDE for leaf in info.spec.leaves):
         framework = replace(framework, from_dlpack=partial(_taken_as_begun, framework, jax.config.jax_enable_x64))
     return TensorBuilder(info, framework, cast=jax_casts(on_device), own=own)
-
-
-def _is_wide(leaf: Leaf) -> bool:
-    """Whether JAX has another dtype for the leaf without `jax_enable_x64`."""
-    return leaf.dtype.kind in "iufc" and leaf.dtype.itemsize >= (16 if leaf.dtype.kind == "c" else 8)
 
 
 def _taken_as_begun(framework: Framework, wide: bool, capsule: object) -> Any:  # noqa: FBT001 - JAX's own
@@ -135,7 +132,7 @@ def narrowed(leaves: Sequence[Leaf]) -> dict[int, Callable[[AnyArray], AnyArray]
     found: dict[int, Callable[[AnyArray], AnyArray]] = {}
     for number, leaf in enumerate(leaves):
         dtype = _dtype_in_jax(leaf)
-        check_exportable(leaf)
+        type_of(leaf)
         if dtype != leaf.dtype:
             found[number] = partial(_cut, dtype=dtype, leaf=leaf)
     return found

@@ -1,28 +1,27 @@
-"""Copies to a device that may not have passed yet: each keeps its slot until then."""
+"""What devices have to do with a loader's slots: each copy keeps its slot until it has passed.
+
+All that registers slots is imported with ``pin=True`` alone.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ringfeed._process import Forks
 
 if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    import torch
+
+    from ringfeed.frameworks.jax import JaxEvent
+    from ringfeed.frameworks.pinned import Pins, Registrar
     from ringfeed.ring._ring import Lease
 
-
-class Event(Protocol):
-    """The moment after which a copy no longer reads its slot; `torch.cuda.Event` is one.
-
-    What either call raises ends the copy, too.
-    """
-
-    def query(self) -> bool:
-        """Whether it has passed; answers at once."""
-
-    def synchronize(self) -> None:
-        """Return when it has passed."""
+    Event: TypeAlias = "torch.cuda.Event | JaxEvent"
+    """The moment after which a copy no longer reads its slot: what either call of it raises ends the copy, too."""
 
 
 class _Copy:
@@ -95,3 +94,32 @@ class PendingCopies:
         copy.lease = None
         with suppress(ValueError):  # by another thread, which waited for the same copy
             self._copies.remove(copy)
+
+
+class DeviceSlots:
+    """The copies that read a loader's slots, and, with ``pin=True``, the registration of these."""
+
+    def __init__(self, slot_size: int, *, pin: bool) -> None:
+        """Register slots of this size with ``pin``."""
+        self.pending = PendingCopies()
+        self.pins: Pins | None = None  # of the ring that runs
+        self._slot_size = slot_size
+        self._pin = pin
+
+    def prepare(self, engine: Any) -> None:
+        """Register an engine's slots; at its end that is undone, when the copies that read them have passed."""
+        engine.on_stop.append(self.pending.wait)
+        if self._pin:
+            from ringfeed.frameworks.pinned import Pins, start_driver  # noqa: PLC0415 - see above
+
+            self.pins = Pins(start_driver(), engine.ring, self._slot_size)
+            engine.on_stop += [self._forget, self.pins.release]
+
+    def _forget(self) -> None:
+        self.pins = None
+
+    def register(self, registrar: Registrar) -> None:
+        """Have a framework register the slots instead of the CUDA driver."""
+        if self.pins is not None:
+            self.pending.wait()
+            self.pins.move_to(registrar)

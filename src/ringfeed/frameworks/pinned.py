@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ringfeed._process import Forks
 from ringfeed._units import show_bytes
 from ringfeed.errors import PlanError
-from ringfeed.frameworks.pending import PendingCopies
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -245,30 +244,3 @@ def start_driver() -> Driver:
             f"pin=True registers the slots with the CUDA driver, which does not start: {refusal}; see that nvidia-smi "
             "shows a GPU and that CUDA_VISIBLE_DEVICES leaves one, or leave pin out"
         ) from None
-
-
-class DeviceSlots:
-    """What devices have to do with a loader's slots: copies that read them, and, with ``pin=True``, registration."""
-
-    def __init__(self, slot_size: int, *, pin: bool) -> None:
-        """Register slots of this size with ``pin``."""
-        self.pending = PendingCopies()
-        self.pins: Pins | None = None  # of the ring that runs
-        self._slot_size = slot_size
-        self._pin = pin
-
-    def prepare(self, engine: Any) -> None:
-        """Register an engine's slots; at its end that is undone, when the copies that read them have passed."""
-        engine.on_stop.append(self.pending.wait)
-        if self._pin:
-            self.pins = Pins(start_driver(), engine.ring, self._slot_size)
-            engine.on_stop += [self._forget, self.pins.release]
-
-    def _forget(self) -> None:
-        self.pins = None
-
-    def register(self, registrar: Registrar) -> None:
-        """Have a framework register the slots instead of the CUDA driver."""
-        if self.pins is not None:
-            self.pending.wait()
-            self.pins.move_to(registrar)

@@ -14,11 +14,11 @@ import numpy as np
 import torch
 
 from ringfeed.errors import SpecError
-from ringfeed.frameworks.base import Epochs, Framework
-from ringfeed.frameworks.batch import TensorBuilder
+from ringfeed.frameworks.base import Epochs
+from ringfeed.frameworks.batch import Framework, TensorBuilder
 from ringfeed.frameworks.cast import Chosen, caster_of, casts_of
 from ringfeed.frameworks.device import DevicePrefetcher
-from ringfeed.frameworks.dlpack import check_exportable
+from ringfeed.frameworks.dlpack import type_of
 from ringfeed.frameworks.forms import as_text, is_string, refuse_forms
 from ringfeed.spec.form_kinds import Ragged
 
@@ -115,7 +115,7 @@ def check_dtypes(leaves: Sequence[Leaf]) -> None:
                 f"{leaf.path} has dtype {leaf.dtype}, of which torch {torch.__version__} has no tensors; "
                 "convert it in __getitem__"
             )
-        check_exportable(leaf)
+        type_of(leaf)
 
 
 def _check_device(device: torch.device) -> None:

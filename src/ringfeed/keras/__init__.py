@@ -16,15 +16,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ringfeed.keras.backup import BackupAndRestore
-    from ringfeed.keras.enqueuers import OrderedEnqueuer, SequenceEnqueuer
+    from ringfeed.keras.enqueuers import GeneratorEnqueuer, OrderedEnqueuer, SequenceEnqueuer
     from ringfeed.keras.feeding import feed
-    from ringfeed.keras.generators import GeneratorEnqueuer
     from ringfeed.keras.installing import install, uninstall
     from ringfeed.keras.monitor import Monitor
 
 _HOMES = {
     "BackupAndRestore": "backup",
-    "GeneratorEnqueuer": "generators",
+    "GeneratorEnqueuer": "enqueuers",
     "Monitor": "monitor",
     "OrderedEnqueuer": "enqueuers",
     "SequenceEnqueuer": "enqueuers",

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import keras
 
+from ringfeed._callers import frame_above
 from ringfeed.errors import StateError
-from ringfeed.frameworks.keras.caller import caller, owner
 from ringfeed.frameworks.keras.fit_position import begins_loader
 from ringfeed.keras.backup_file import Backup, BackupDirectory
 from ringfeed.keras.fit_run import FitRun, check_facts, place_in
@@ -98,7 +98,7 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]  # keras
     def set_model(self, model: Any) -> None:
         """Go to the end of the callbacks, so that a backup has what the others change before the next step."""
         super().set_model(model)
-        telling = owner(caller())
+        telling = frame_above(1).f_locals.get("self")
         if isinstance(telling, keras.callbacks.CallbackList) and self in telling.callbacks:
             # A new list: Keras is amid the old one.
             telling.callbacks = [*(other for other in telling.callbacks if other is not self), self]
@@ -108,7 +108,7 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]  # keras
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002 - Keras' signature
         """Restore, if there is something to restore."""
-        self._fit = FitRun(caller())
+        self._fit = FitRun(frame_above(1))
         self._unsaved, self._resumed, self._validation_epoch = 0, None, None
         self._random = dict.fromkeys(("start", "epoch"), random_states())
         self._directory.lock(self._fit.is_running)
@@ -167,7 +167,7 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]  # keras
     def _save(self, epoch: int, step: int) -> None:
         model, validation = self.model, self._validation_place()  # JAX puts variables in their place when asked for it
         pending = self._validation_epoch
-        coming = pending if validation is None or pending is not None else validation.stream.position.next.epoch
+        coming = pending if validation is None or pending is not None else validation.stream.runner.position.next.epoch
         facts = {
             "backend": keras.backend.backend(),
             "epoch": epoch,
@@ -175,7 +175,7 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]  # keras
             "first_epoch": self._fit.first_epoch,
             "is_over": self.delete_checkpoint and bool(model.stop_training),
             "validation_epoch": coming,
-            "validation_seed": self._validation_seed if validation is None else validation.stream.source.seed,
+            "validation_seed": self._validation_seed if validation is None else validation.stream.runner.source.seed,
             "random": self._random | {"now": random_states()},
             "variables": describe(model),
             **self._fit.loader_facts(step),

@@ -194,10 +194,5 @@ def _load(path: Path) -> Backup:
                 f"the backup {str(path)!r} has version {facts['version']}, and this ringfeed reads version {VERSION}; "
                 f"go on with the ringfeed that wrote it, or delete it"
             )
-        arrays = [_member(archive, f"{number}.npy") for number in range(len(facts["variables"]))]
-    return Backup(path, facts, arrays)
-
-
-def _member(archive: zipfile.ZipFile, name: str) -> AnyArray:
-    found: AnyArray = np.lib.format.read_array(io.BytesIO(archive.read(name)), allow_pickle=False)
-    return found
+        members = [io.BytesIO(archive.read(f"{number}.npy")) for number in range(len(facts["variables"]))]
+    return Backup(path, facts, [np.lib.format.read_array(member, allow_pickle=False) for member in members])

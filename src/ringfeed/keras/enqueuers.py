@@ -7,6 +7,8 @@
 behind its last is asked for: then the dataset's `on_epoch_end` runs, and nowhere else.
 
     OrderedEnqueuer(dataset, shuffle=True, num_data_shards=2, data_shard_id=0); start(epoch)     # Keras 3.16
+
+`GeneratorEnqueuer`, of an iterator, is that of Keras 2.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import sys
 import threading
 from abc import ABC, abstractmethod
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringfeed._checks import check_choice, check_count
@@ -23,18 +26,15 @@ from ringfeed._failure import RemoteError
 from ringfeed.datasets.batches import batches_in
 from ringfeed.datasets.passes import ENDLESS
 from ringfeed.errors import ClosedError, WorkerError
+from ringfeed.keras.objects import KeptBatches, holds_objects
 from ringfeed.keras.pydataset import draws_kept, open_feed
+from ringfeed.loader import Loader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import Literal
 
     from ringfeed.keras.pydataset import DatasetFeed, MadeOf
-    from ringfeed.loader import Loader
-
-
-class _OverError(Exception):
-    """There are no more batches."""
 
 
 class Running(NamedTuple):
@@ -122,7 +122,7 @@ class SequenceEnqueuer(ABC):
         try:
             while True:
                 yield self._take()
-        except _OverError:
+        except StopIteration:
             return
 
     def _take(self) -> Any:
@@ -131,7 +131,7 @@ class SequenceEnqueuer(ABC):
             try:
                 return running.take()
             except StopIteration:
-                raise _OverError from None
+                raise
             except ClosedError as error:
                 if self._running is not running:
                     continue  # stopped while it waited; started again, perhaps
@@ -225,12 +225,72 @@ class OrderedEnqueuer(SequenceEnqueuer):
         _check_some(self.py_dataset)
         backend = "process" if self.use_multiprocessing else "thread"
         options = {**self._options, "workers": self.workers, "backend": backend, "slots": slots}
-        order = self._order.started()
+        order = self._order
+        order.numbers = []
         options |= {"draw": order.draw, "count": order.count, "begin": order.begin}
         with draws_kept(self.py_dataset):
             feed, made_of = open_feed(self.py_dataset, options)
         feed.loader.set_epoch(order.epochs)
         return Running(feed.loader, _Epochs(self.py_dataset, feed, order, made_of).take)
+
+
+class GeneratorEnqueuer(SequenceEnqueuer):
+    """The batches of an iterator, in its order, read ahead by one thread of this process.
+
+    Whatever is asked for, it is one: a running generator cannot be sent to a process, and where Keras gives each
+    process a copy of it, each batch comes as often as there are workers. So ``workers``, ``use_multiprocessing`` and
+    ``random_seed``, which Keras sets in such a process, make no difference here.
+
+    The iterator is never read further ahead than ``max_queue_size`` batches; those are lost at `stop`, as with Keras.
+    At its end the loop over `get` ends too.
+
+    Where the first batch holds a sparse or ragged tensor, of TensorFlow, JAX or SciPy, batches are handed over as they
+    are, and no slot holds them.
+
+    spec, max_batch_size: see `ringfeed.Loader`; otherwise the first batch tells.
+    """
+
+    def __init__(  # noqa: PLR0913 - Keras' parameters, and what a loader needs
+        self,
+        generator: Iterator[Any],
+        use_multiprocessing: bool = False,  # noqa: FBT001, FBT002 - Keras' own
+        random_seed: int | None = None,
+        *,
+        copy: bool = True,
+        spec: object = None,
+        max_batch_size: int | None = None,
+        timeout_s: float | None = 300,
+    ) -> None:
+        """Keep the iterator; `start` reads its first batch."""
+        if not callable(getattr(type(generator), "__next__", None)):
+            raise TypeError(
+                f"a GeneratorEnqueuer was given a {type(generator).__name__}, expected a generator or another "
+                f"iterator; call the function, or give iter(...)"
+            )
+        super().__init__(generator, use_multiprocessing=use_multiprocessing)
+        self.random_seed = random_seed
+        self._options: dict[str, Any] = {
+            "copy": copy,
+            "spec": spec,
+            "max_batch_size": max_batch_size,
+            "timeout_s": timeout_s,
+        }
+        self._batches = _Pulled(generator)
+
+    def _open(self, slots: int) -> Running:
+        batches: Iterator[Any] = self._batches
+        kept = None  # of batches that go past the slots
+        if self._options["spec"] is None:
+            first = next(batches, None)
+            if first is None:
+                return Running(None, partial(next, batches))
+            batches = chain([first], batches)
+            kept = KeptBatches() if holds_objects(first) else None
+        if kept is not None:
+            batches = map(kept.put, batches)
+        loader = Loader(batches, batch_size=None, workers=1, slots=slots, **self._options)
+        taken = iter(loader)
+        return Running(loader, partial(next, taken if kept is None else map(kept.take, taken)))
 
 
 class _Order:
@@ -244,18 +304,14 @@ class _Order:
         self._dataset = dataset
         self._part = part
         self._shuffle = shuffle
-        self._numbers: list[int] = []
+        self.numbers: list[int] = []
+        """The last order that was drawn, since the start."""
         self.number: int | None = None
         """That of the next epoch, where Keras numbers them."""
         self.begin = 0
         """The next position in a dataset without end."""
         self.epochs = 0
         """How many were begun, over all starts."""
-
-    def started(self) -> _Order:
-        """Begin a start."""
-        self._numbers = []
-        return self
 
     def count(self) -> int | None:
         """Count the batches of an epoch."""
@@ -270,13 +326,13 @@ class _Order:
             return ENDLESS[self._part]
         draws: Any = random
         if self.number is not None:
-            draws, self._numbers = random.Random(self.number), []  # noqa: S311 - Keras' order
+            draws, self.numbers = random.Random(self.number), []  # noqa: S311 - Keras' order
             self.number += 1
-        if len(self._numbers) != count:
-            self._numbers = list(range(count))
+        if len(self.numbers) != count:
+            self.numbers = list(range(count))
         if self._shuffle:
-            draws.shuffle(self._numbers)
-        return self._numbers[self._part]
+            draws.shuffle(self.numbers)
+        return self.numbers[self._part]
 
 
 class _Epochs:
@@ -316,6 +372,24 @@ class _Epochs:
             )
         self._feed.run_hook("on_epoch_end")
         self._begin()
+
+
+class _Pulled:
+    """An iterator of batches without those that are None; each start reads on where the last has left it."""
+
+    def __init__(self, iterator: Iterator[Any]) -> None:
+        self._iterator = iterator
+        self._lock = threading.Lock()  # a thread of the last start may still be inside
+
+    def __iter__(self) -> _Pulled:
+        return self
+
+    def __next__(self) -> Any:
+        """Return the next batch."""
+        with self._lock:
+            while (batch := next(self._iterator)) is None:
+                pass
+            return batch
 
 
 def _check_some(dataset: Any) -> None:

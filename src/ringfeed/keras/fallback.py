@@ -22,16 +22,14 @@ import keras
 import numpy as np
 from keras.src.trainers.data_adapters import data_adapter_utils
 from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
-from keras.src.trainers.epoch_iterator import EpochIterator
 
+from ringfeed._callers import frame_above
 from ringfeed._process import Finalizer
 from ringfeed._units import show_bytes
 from ringfeed.datasets.passes import batch_size_of
 from ringfeed.errors import RingfeedError, SpecError
-from ringfeed.frameworks.base import Reiterable
-from ringfeed.frameworks.keras.adapter import LoaderAdapter
-from ringfeed.frameworks.keras.arguments import runs_eagerly
-from ringfeed.frameworks.keras.caller import caller, owner
+from ringfeed.frameworks.keras.adapter import LoaderAdapter, Reiterable
+from ringfeed.frameworks.keras.arguments import iterator_of, runs_eagerly
 from ringfeed.keras.pydataset import DatasetFeed, check_dataset, draws_kept
 from ringfeed.ring._ring import MAX_WORKERS
 from ringfeed.spec.spec import Spec
@@ -40,6 +38,7 @@ from ringfeed.transport.copied import of_copy
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from keras.src.trainers.epoch_iterator import EpochIterator
     from typing_extensions import Self
 
     from ringfeed.frameworks.keras.fit_position import Place
@@ -150,7 +149,7 @@ class RingAdapter(PyDatasetAdapter):  # type: ignore[misc]  # keras has no types
 
     def get_jax_iterator(self) -> Iterator[Any]:
         """One pass in JAX's arrays over the slots for compiled steps, and else in NumPy arrays, as Keras has them."""
-        for_keras = isinstance(owner(caller()), EpochIterator) and not runs_eagerly(caller())
+        for_keras = iterator_of(frame_above(1)) is not None and not runs_eagerly(frame_above(1))
         over_ring = LoaderAdapter.get_jax_iterator if for_keras else LoaderAdapter.get_numpy_iterator
         return self._walk(over_ring, super().get_jax_iterator)
 
@@ -324,7 +323,7 @@ def _form_of(batches: list[Any]) -> tuple[Spec, int]:
 
 # ---- what is said ----
 
-_said: dict[tuple[int, str], weakref.ref[Any]] = {}
+_said: weakref.WeakValueDictionary[tuple[int, str], Any] = weakref.WeakValueDictionary()
 _saying = threading.Lock()
 
 
@@ -351,8 +350,7 @@ def _say(dataset: Any, what: str, more: str = "") -> None:
     """Log a line, once for each dataset and what is said of it; ``more`` is its end, which may differ."""
     key = id(dataset), what
     with _saying:
-        known = _said.get(key)
-        if known is not None and known() is dataset:
+        if _said.get(key) is dataset:
             return
-        _said[key] = weakref.ref(dataset, lambda _: _said.pop(key, None))
+        _said[key] = dataset
     LOG.warning("%s %s%s", type(dataset).__name__, what, more)

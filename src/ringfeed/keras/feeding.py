@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ringfeed._callers import frame_above
 from ringfeed._classes import root_of
 from ringfeed.frameworks.keras.adapter import LoaderAdapter
-from ringfeed.frameworks.keras.caller import caller
 from ringfeed.frameworks.keras.door import check_takes_adapters
-from ringfeed.keras.pydataset import DatasetFeed, check_dataset
+from ringfeed.keras.pydataset import DatasetFeed, Fed, check_dataset
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from ringfeed.frameworks.keras.arguments import ClassWeight
-    from ringfeed.loader import Loader
 
 
-class DatasetAdapter(LoaderAdapter):
+class DatasetAdapter(Fed, LoaderAdapter):
     """A Keras dataset as data of Keras, filled by workers into slots; made by `feed`.
 
     It may serve any number of calls, one after another; its workers stay until `close`, or until it is dropped.
@@ -28,33 +25,16 @@ class DatasetAdapter(LoaderAdapter):
         super().__init__(dataset_feed.stream, class_weight)
         self.dataset_feed = dataset_feed
 
-    @property
-    def loader(self) -> Loader:
-        """The loader that runs: its ``stats()``, ``plan``, ``memory``."""
-        return self.dataset_feed.loader
-
-    def close(self) -> None:
-        """End the workers and give the memory back."""
-        self.dataset_feed.close()
-
-    def __enter__(self) -> Self:
-        """Return itself."""
-        return self
-
-    def __exit__(self, *unused: object) -> None:
-        """Close it."""
-        self.close()
-
     # ---- the hooks, where Keras calls them ----
 
     def on_epoch_begin(self) -> None:
         """Run the dataset's hook in this process, and tell Keras how long the dataset is now."""
         self.dataset_feed.run_hook("on_epoch_begin")
-        self._tell_length(caller())
+        self._tell_length(frame_above(1))
 
     def on_epoch_end(self) -> None:
         """Run the dataset's hook in this process, and give back an epoch that was begun only to build the model."""
-        self._leave(caller())
+        self._leave(frame_above(1))
         self.dataset_feed.run_hook("on_epoch_end")
 
 

@@ -15,19 +15,17 @@ import tensorflow as tf
 import tf_keras
 from tf_keras.src.engine.data_adapter import DataHandler, KerasSequenceAdapter
 
+from ringfeed._callers import frame_above
 from ringfeed._process import Finalizer
 from ringfeed.errors import ClosedError, RingfeedError
-from ringfeed.frameworks.keras.caller import caller, owner
 from ringfeed.keras.fallback import FallbackIterator, feed_as_keras, look_unseen, say_fed, say_left
+from ringfeed.keras.pydataset import Fed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
 
-    from typing_extensions import Self
-
     from ringfeed.keras.pydataset import DatasetFeed
-    from ringfeed.loader import Loader
 
 PLACE = KerasSequenceAdapter
 NAME = "_handle_multiprocessing"
@@ -35,7 +33,7 @@ NAME = "_handle_multiprocessing"
 OWN = getattr(PLACE, NAME)
 
 
-class FedSequence(tf_keras.utils.Sequence):  # type: ignore[misc]  # tf_keras has no types
+class FedSequence(Fed, tf_keras.utils.Sequence):  # type: ignore[misc]  # tf_keras has no types
     """A Sequence for ``fit``, ``evaluate`` and ``predict`` of a `tf_keras` model; made by `feed`.
 
     Each pass of Keras is an epoch of the loader. Keras walks it by a generator of its own that asks for each index
@@ -46,46 +44,33 @@ class FedSequence(tf_keras.utils.Sequence):  # type: ignore[misc]  # tf_keras ha
 
     def __init__(self, feed: DatasetFeed) -> None:
         """Feed batches that are copies."""
-        self._feed = feed
+        self.dataset_feed = feed
         self._lock = threading.Lock()  # TensorFlow asks from threads of its own
         self._walking: FrameType | None = None  # Keras' generator
         self._batches: Iterator[Any] = iter(())
 
-    @property
-    def loader(self) -> Loader:
-        """The loader that runs."""
-        return self._feed.loader
-
     def close(self) -> None:
         """End the workers and give the memory back."""
         self._walking = None
-        self._feed.close()
-
-    def __enter__(self) -> Self:
-        """Return itself."""
-        return self
-
-    def __exit__(self, *unused: object) -> None:
-        """Close it."""
-        self.close()
+        super().close()
 
     def __len__(self) -> int:
         """Return the batches of an epoch."""
-        return len(self._feed.loader)
+        return len(self.dataset_feed.loader)
 
     def __getitem__(self, index: int) -> Any:
         """Return the next batch for Keras' generator, and batch ``index`` for any other caller."""
-        asking = caller()
+        asking = frame_above(1)
         if not asking.f_code.co_flags & inspect.CO_GENERATOR:
-            return self._feed.dataset[index]
+            return self.dataset_feed.dataset[index]
         with self._lock:
             if asking is not self._walking:
-                self._walking, self._batches = asking, self._feed.begin()
+                self._walking, self._batches = asking, self.dataset_feed.begin()
             return next(self._batches)
 
     def on_epoch_end(self) -> None:
         """Run the dataset's hook in this process, and have the workers see what it changed."""
-        self._feed.run_hook("on_epoch_end")
+        self.dataset_feed.run_hook("on_epoch_end")
 
 
 def over_ring(
@@ -133,7 +118,10 @@ def _shuffled(count: int | None, _epoch: int) -> list[int]:
 
 def _call_of(adapter: Any) -> Any:
     """Return what lives as long as the call of Keras behind an adapter; TensorFlow keeps the adapter for ever."""
-    frame: FrameType | None = caller(above=1)
-    while frame is not None and not isinstance(owner(frame), DataHandler):
+    frame: FrameType | None = frame_above(2)
+    while frame is not None:
+        calling = frame.f_locals.get("self")
+        if isinstance(calling, DataHandler):
+            return calling
         frame = frame.f_back
-    return adapter if frame is None else owner(frame)
+    return adapter

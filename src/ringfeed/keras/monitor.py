@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
-from ringfeed.frameworks.keras.caller import caller, owner
+from ringfeed._callers import frame_above
 from ringfeed.loader import loaders_in_use
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]  # keras has no t
         Keras tells a callback of the model and not of the others; they are found in the frame of the caller.
         """
         super().set_model(model)
-        telling = owner(caller())
+        telling = frame_above(1).f_locals.get("self")
         if isinstance(telling, keras.callbacks.CallbackList) and self in telling.callbacks:
             telling.callbacks.remove(self)  # it goes over them by number, and nothing behind this one moves
             telling.callbacks.insert(0, self)

@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from ringfeed.engine._iterator import Progress
+    from ringfeed.engine.batches import BatchIterator
     from ringfeed.engine.engine import Engine
-    from ringfeed.frameworks.base import BatchIterator, BatchStream
+    from ringfeed.frameworks.base import BatchStream
     from ringfeed.spec.builder import BuildBatch
 
     Count = Callable[[], int | None]
@@ -84,10 +85,6 @@ class DatasetFeed:
     def stream(self) -> BatchStream:
         """The loader as frameworks take it. Made for each, since this must not refer to itself."""
         return replace(self._stream, epoch=cast("Any", self.begin))  # Keras asks for no more of an iterator
-
-    def count(self) -> int | None:
-        """Return the batches of a pass over the dataset as it is now; None where it has no end."""
-        return self._order.length
 
     def begin(self, build: BuildBatch | None = None, *, wait_for_slots: bool = False) -> RingPass:
         """Begin the next pass over the dataset as it is now."""
@@ -187,26 +184,44 @@ class DatasetFeed:
     def take(self, batches: BatchIterator) -> Any:
         """Take the next batch of a pass, and remember where it failed."""
         before = self.position
+        changed, self._error = self._error, None
         try:
-            self._tell()
+            if changed is not None:  # by a hook, and the workers could not be sent it
+                raise changed
             return next(batches)
         except RingfeedError as error:
             taken = isinstance(error, (SpecError, WorkerError)) and batches.failure is None
             self._failed_at = self.position - 1 if taken else before
             raise
-
-    def _tell(self) -> None:
-        """Raise, once, why the workers could not be sent what a hook has changed."""
-        error, self._error = self._error, None
-        try:
-            if error is not None:
-                raise error
         finally:
-            del error  # its traceback has this frame
+            del changed  # its traceback has this frame
 
     def close(self) -> None:
         """End the workers and give the memory back."""
         self.loader.close()
+
+
+class Fed:
+    """What `feed` returns: the batches of a feed that Keras reads, with a loader to look at and an end."""
+
+    dataset_feed: DatasetFeed
+
+    @property
+    def loader(self) -> Loader:
+        """The loader that runs: its ``stats()``, ``plan``, ``memory``."""
+        return self.dataset_feed.loader
+
+    def close(self) -> None:
+        """End the workers and give the memory back."""
+        self.dataset_feed.close()
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        """Close it."""
+        self.close()
 
 
 class _HookedBatches(BatchSource):
@@ -272,12 +287,9 @@ def _objects_of(dataset: Any, options: dict[str, Any]) -> ObjectBatches | None:
 
 def _first_of(dataset: Any) -> Any:
     """Return the first batch that is not None."""
-    return next((batch for batch in map(dataset.__getitem__, _first_numbers(dataset)) if batch is not None), None)
-
-
-def _first_numbers(dataset: Any) -> range:
     count = batches_in(dataset)
-    return range(MOST_LOOKED_AT if count is None else min(count, MOST_LOOKED_AT))
+    numbers = range(MOST_LOOKED_AT if count is None else min(count, MOST_LOOKED_AT))
+    return next((batch for batch in map(dataset.__getitem__, numbers) if batch is not None), None)
 
 
 def check_dataset(dataset: Any) -> None:
@@ -296,27 +308,19 @@ def check_dataset(dataset: Any) -> None:
 @contextmanager
 def draws_kept(dataset: Any) -> Iterator[None]:
     """Undo what reading a batch here does to random numbers, global ones and the dataset's: Keras would read none."""
-    states = random.getstate(), np.random.get_state()  # noqa: NPY002 - what datasets draw from
-    own = [(draws, _state_of(draws)) for draws in getattr(dataset, "__dict__", {}).values() if isinstance(draws, DRAWS)]
+    own = [draws for draws in getattr(dataset, "__dict__", {}).values() if isinstance(draws, DRAWS)]
+    undo = [*map(_restorer, (random, np.random, *own))]
     try:
         yield
     finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])  # noqa: NPY002
-        for draws, state in own:
-            _set_state(draws, state)
+        for restore in undo:
+            restore()
 
 
-def _state_of(draws: Any) -> Any:
+def _restorer(draws: Any) -> Callable[[], object]:
+    """Return what puts random numbers back to where they are now."""
     if isinstance(draws, np.random.Generator):
-        return draws.bit_generator.state
-    return draws.getstate() if isinstance(draws, random.Random) else draws.get_state()
-
-
-def _set_state(draws: Any, state: Any) -> None:
-    if isinstance(draws, np.random.Generator):
-        draws.bit_generator.state = state
-    elif isinstance(draws, random.Random):
-        draws.setstate(state)
-    else:
-        draws.set_state(state)
+        return partial(setattr, draws.bit_generator, "state", draws.bit_generator.state)
+    if hasattr(draws, "getstate"):  # Python's
+        return partial(draws.setstate, draws.getstate())
+    return partial(draws.set_state, draws.get_state())

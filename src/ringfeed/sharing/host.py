@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from ringfeed._failure import encode
 from ringfeed.errors import ClosedError, SlotsHeldWarning
-from ringfeed.loader import stream_of
+from ringfeed.loader import runner_of
 from ringfeed.sharing.flow import Flow
 from ringfeed.sharing.guest import Guest
 from ringfeed.sharing.host_loader import HostLoader
@@ -215,7 +215,7 @@ class Host:
             self._changed.notify_all()
         if self._host_loader is None:
             return
-        stream_of(self._host_loader.loader).request_stop()
+        runner_of(self._host_loader.loader).request_stop()
         if self._pump is not None:
             self._pump.join(END_S)
         closing = threading.Thread(target=self._host_loader.loader.close, daemon=True)

@@ -34,7 +34,7 @@ from ringfeed.torch.samples import Copy, Numbers, Samples, StatefulCopy, WorkerS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from ringfeed.frameworks.base import BatchIterator
+    from ringfeed.engine.batches import BatchIterator
     from ringfeed.torch.index_lists import Start
 
 EPOCHS = 2**63 - 1  # numbers of epochs that a loader takes
@@ -129,7 +129,7 @@ class Ring:
         self.loader = Loader(**settings, **_settings(loader))
         self._stream = stream_of(self.loader)
         # Workers that persist keep their copies, as torch's do.
-        self._stream.source.changes = False
+        self._stream.runner.source.changes = False
         info, pinned = self._stream.info, loader.pin_memory and has_accelerator()
         if pickling is None:
             self._build: Any = BatchTensors(info, self.form, pinned=pinned)

@@ -227,16 +227,16 @@ def test_a_drawn_seed_is_that_of_the_backup(tmp_path: Path, over: Callable[..., 
 
     def data(**settings: Any) -> Any:
         made = over(**{"seed": None, **settings})
-        drawn.append(made._stream.source.seed)
+        drawn.append(made._stream.runner.source.seed)
         return made
 
     validations = [over_loader(batch_size=25, seed=None) for _ in range(2)]
     first = fit(data, backup(tmp_path, 2), stop=(1, 4), validation=lambda: validations[0]).found
     found = first | fit(data, backup(tmp_path, 2), validation=lambda: validations[1]).found
-    validation = functools.partial(over_loader, batch_size=25, seed=validations[0]._stream.source.seed)
+    validation = functools.partial(over_loader, batch_size=25, seed=validations[0]._stream.runner.source.seed)
     expected = fit(lambda: data(seed=drawn[0]), validation=validation).found
     assert found == expected
-    assert validations[1]._stream.source.seed == validations[0]._stream.source.seed
+    assert validations[1]._stream.runner.source.seed == validations[0]._stream.runner.source.seed
     assert drawn[1] != drawn[0] == drawn[2]
 
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import ringfeed
-from ringfeed.frameworks.base import Framework
-from ringfeed.frameworks.batch import Outstanding, TensorBuilder
+from ringfeed.frameworks.batch import Framework, Outstanding, TensorBuilder
 from ringfeed.frameworks.cast import Chosen
 from ringfeed.frameworks.dlpack import Exported
 

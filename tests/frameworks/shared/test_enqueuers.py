@@ -34,8 +34,7 @@ from enqueued import (
     numbers,
 )
 from ringfeed.errors import ClosedError, SlotsHeldWarning
-from ringfeed.keras.enqueuers import OrderedEnqueuer, SequenceEnqueuer
-from ringfeed.keras.generators import GeneratorEnqueuer
+from ringfeed.keras.enqueuers import GeneratorEnqueuer, OrderedEnqueuer, SequenceEnqueuer
 from watching import wait_until
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from watching import wait_until
 
 tf = pytest.importorskip("tensorflow")
 op = importlib.import_module("ringfeed.frameworks.tensorflow.op")
-tensorflow_cast = importlib.import_module("ringfeed.frameworks.tensorflow.cast")
+tensorflow_cast = importlib.import_module("ringfeed.frameworks.tensorflow.forms")
 
 ROWS = 20  # two batches of 8 and one of 4
 IMAGES = np.random.default_rng(0).integers(0, 256, (ROWS, 6, 5, 3)).astype(np.uint8)
@@ -165,7 +165,7 @@ def test_refused_at_the_call() -> None:
 ELSEWHERE = """
 import numpy as np, tensorflow as tf, ringfeed
 from ringfeed import Cast
-from ringfeed.frameworks.tensorflow.cast import TensorFlowCasts
+from ringfeed.frameworks.tensorflow.forms import TensorFlowCasts
 
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)

@@ -1,8 +1,4 @@
-"""A loader behind the interface of Keras' data adapters, which Keras 3.7 and later take as they are.
-
-LoaderAdapter    what Keras is given as ``x``
-Feed             the loader's epochs in the structures that Keras unpacks, with the weights of classes
-"""
+"""A loader behind the interface of Keras' data adapters, which Keras 3.7 and later take as they are."""
 
 from __future__ import annotations
 
@@ -17,26 +13,20 @@ from keras.src.trainers.data_adapters import data_adapter_utils
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 from keras.src.trainers.epoch_iterator import EpochIterator
 
+from ringfeed._callers import frame_above
 from ringfeed.errors import SpecError
-from ringfeed.frameworks.base import BuildAhead, Reiterable
-from ringfeed.frameworks.batch import NUMPY, Outstanding, TensorBuilder, without_lists
-from ringfeed.frameworks.facts import LoaderFacts
-from ringfeed.frameworks.forms import Joiner
-from ringfeed.frameworks.keras.arguments import (
-    check_call,
-    check_targets,
-    class_weight_of,
-    iterator_in_the_making,
-)
+from ringfeed.frameworks.base import LoaderFacts
+from ringfeed.frameworks.batch import Outstanding, QuietBuild, TensorBuilder, without_lists
+from ringfeed.frameworks.cast import NOTHING
+from ringfeed.frameworks.keras.arguments import check_call, iterator_in_the_making, iterator_of
 from ringfeed.frameworks.keras.backends import (
-    PAIRS,
-    KerasCasts,
-    form_joiner,
-    jax_memory,
+    check_forms,
+    jax_way,
+    keras_casts,
+    numpy_way,
     tensorflow_memory,
-    torch_memory,
+    torch_way,
 )
-from ringfeed.frameworks.keras.caller import caller, owner
 from ringfeed.frameworks.keras.fit_position import KerasEpoch, Place, begins_loader, done_batches, go_on
 from ringfeed.spec.spec import Array, Spec
 
@@ -44,13 +34,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from types import FrameType
 
-    from ringfeed.frameworks.base import BatchStream, Framework, LoaderInfo
-    from ringfeed.frameworks.batch import Extra, Own
+    from ringfeed.frameworks.base import BatchStream
+    from ringfeed.frameworks.batch import Extra, Framework, Own
     from ringfeed.frameworks.cast import CastTree, Chosen
-    from ringfeed.frameworks.epoch import Epoch
     from ringfeed.frameworks.keras.arguments import ClassWeight
-    from ringfeed.spec.array import AnyArray, Leaf
-    from ringfeed.spec.builder import BuildBatch
+    from ringfeed.spec.array import AnyArray
 
 
 class LoaderAdapter(LoaderFacts, DataAdapter):  # type: ignore[misc]  # keras has no types
@@ -59,16 +47,13 @@ class LoaderAdapter(LoaderFacts, DataAdapter):  # type: ignore[misc]  # keras ha
     def __init__(self, stream: BatchStream, class_weight: ClassWeight | None, cast: CastTree = None) -> None:
         """Refuse what cannot be fed, weighted or cast now, not in fit."""
         self._stream = stream
-        self._info = stream.info  # asked once, but for the length: a dataset may have to be walked for it
-        Feed(stream, self._info, class_weight)
-        self._casts = KerasCasts(self._info.spec, cast)
-        self._class_weight = class_weight
-        self._outstanding = Outstanding(self._info.slots)
-        # What each call of Keras asked for, and its newest feed.
-        self._asked: weakref.WeakKeyDictionary[EpochIterator, ClassWeight] = weakref.WeakKeyDictionary()
-        self._feeds: weakref.WeakKeyDictionary[EpochIterator, Feed] = weakref.WeakKeyDictionary()
+        self._info = info = stream.info
+        _check_structure(info.spec.tree)
+        check_forms(info.spec.leaves)
+        self._casts = keras_casts(info.spec, cast)
+        self._outstanding = Outstanding(info.slots)
+        self._own_place = Place(stream, _weigher(info.spec, class_weight))
         self._places: weakref.WeakKeyDictionary[EpochIterator, Place] = weakref.WeakKeyDictionary()
-        self._own_place = Place(stream)
 
     # ---- what it is ----
 
@@ -80,14 +65,10 @@ class LoaderAdapter(LoaderFacts, DataAdapter):  # type: ignore[misc]  # keras ha
     @property
     def num_batches(self) -> int | None:
         """The batches of one epoch, or None where the loader cannot know."""
-        making = iterator_in_the_making(caller())
+        making = iterator_in_the_making(frame_above(1))
         if making is not None:
             self._listen(making)
-        return self._stream.info.length
-
-    def __len__(self) -> int:
-        """Return the batches of an epoch; TypeError where the loader does not know."""
-        return len(self._stream)
+        return self._stream.length
 
     def __getitem__(self, index: object) -> Any:
         """Refuse a number: batches come in the loader's order."""
@@ -115,52 +96,73 @@ class LoaderAdapter(LoaderFacts, DataAdapter):  # type: ignore[misc]  # keras ha
 
     def place(self, iterator: EpochIterator | None = None) -> Place:
         """Where a call of Keras is in the loader's epochs; without one, where all callers of this adapter are."""
-        return self._own_place if iterator is None else self._places.setdefault(iterator, Place(self._stream))
+        mine = self._own_place
+        return mine if iterator is None else self._places.setdefault(iterator, Place(self._stream, mine.weights))
 
     # ---- one epoch ----
 
     def get_tf_dataset(self) -> Any:
         """A dataset that Keras walks in Python, and a distribution strategy in TensorFlow's graph."""
-        from ringfeed.frameworks.keras.tensorflow import WalkedDataset, packer_of  # noqa: PLC0415
+        from ringfeed.frameworks.keras.tensorflow import WalkedDataset, packer_of  # noqa: PLC0415 - as below
         from ringfeed.frameworks.tensorflow import dataset as adapter  # noqa: PLC0415 - other backends run without it
+        from ringfeed.frameworks.tensorflow.forms import TensorFlowCasts  # noqa: PLC0415 - as above
 
-        feed = self._feed(caller())
-        specs = adapter.leaf_specs(self._info, feed.extra)
-        cast = self._casts.in_tensorflow(specs)
-        batches = adapter.Batches(feed.arrays, self._stream.info.exact_length, specs, feed.pack, cast)
-        memory, packed = tensorflow_memory(), packer_of(batches)
-        return WalkedDataset(adapter.dataset_of(batches), lambda: map(packed, feed.tensors(memory, self._outstanding)))
+        place = self._place_of(frame_above(1))
+        builder = self._builder(place, tensorflow_memory())
+        specs = adapter.leaf_specs(self._info, _extra(place))
+        cast = TensorFlowCasts(self._casts, specs) if self._casts else None
+        in_graph = self._builder(place, *numpy_way({}))
+        open_epoch = partial(KerasEpoch, self._stream, in_graph.leaves, place)
+        batches = adapter.Batches(open_epoch, self._stream.exact_length, specs, builder.pack, cast)
+        packed = packer_of(batches)
+        return WalkedDataset(adapter.dataset_of(batches), lambda: map(packed, self._epoch(place, builder)))
 
     def get_numpy_iterator(self) -> Iterator[Any]:
         """One epoch in NumPy arrays of their own."""
-        feed = self._feed(caller())
-        return map(feed.pack_numpy, feed.arrays(self._casts.in_numpy))
+        return self._walk(self._place_of(frame_above(1)), *numpy_way(self._casts))
 
     def get_jax_iterator(self) -> Iterator[Any]:
         """One epoch in JAX's arrays, or in NumPy's where Keras puts them on devices."""
-        return self._walk(self._feed(caller()), jax_memory(), *self._casts.in_jax())
+        return self._walk(self._place_of(frame_above(1)), *jax_way(self._info.spec.leaves, self._casts))
 
     def get_torch_dataloader(self) -> Any:
         """A torch DataLoader in tensors on Keras' device."""
-        feed = self._feed(caller())
-        memory = torch_memory()
-        return data_adapter_utils.get_torch_dataloader(
-            Reiterable(lambda: self._walk(feed, memory, *self._casts.in_torch()))
-        )
+        place, way = self._place_of(frame_above(1)), torch_way(self._info.spec.leaves, self._casts)
+        return data_adapter_utils.get_torch_dataloader(Reiterable(lambda: self._walk(place, *way)))
+
+    def _walk(self, place: Place, memory: Framework, own: Own, cast: Chosen) -> Iterator[Any]:
+        builder = self._builder(place, memory, own, cast)
+        return map(builder.finish, self._epoch(place, builder))
+
+    def _builder(
+        self, place: Place, memory: Framework, own: Own | None = None, cast: Chosen = NOTHING
+    ) -> TensorBuilder:
+        """What makes batches as Keras takes them, with the weights of their classes where asked for."""
+        source, tree = self._stream.runner.source, self._info.spec.tree
+        if isinstance(tree, Array) and source.whole and not source.streams:
+            tree = (tree,)  # as Keras has the batches of a PyDataset
+        pack = _packer(tree, list(_extra(place).values()))
+        return TensorBuilder(self._info, memory, cast=cast, own=own, extra=place.weights, pack=pack)
+
+    def _epoch(self, place: Place, builder: TensorBuilder) -> KerasEpoch:
+        """One epoch: the leaves of each batch, over the slots where that can be."""
+        return KerasEpoch(self._stream, QuietBuild(builder, self._outstanding), place)
+
+    # ---- the hooks, where Keras calls them ----
 
     def on_epoch_begin(self) -> None:
         """Run the dataset's hook, where the loader begins an epoch, and tell Keras how long the dataset is then."""
-        if self._stream.source.hooks:
-            frame = caller()
-            iterator = owner(frame)
-            if isinstance(iterator, EpochIterator) and begins_loader(iterator):
+        if self._stream.runner.source.hooks:
+            frame = frame_above(1)
+            iterator = iterator_of(frame)
+            if iterator is not None and begins_loader(iterator):
                 self.place(iterator).prepare()
             self._tell_length(frame)
 
     def _tell_length(self, frame: FrameType) -> None:
-        iterator = owner(frame)
-        if isinstance(iterator, EpochIterator) and "_num_batches" in vars(iterator):
-            iterator._num_batches = self._stream.info.length  # noqa: SLF001 - Keras asks once a call only
+        iterator = iterator_of(frame)
+        if iterator is not None and "_num_batches" in vars(iterator):
+            iterator._num_batches = self._stream.length  # noqa: SLF001 - Keras asks once a call only
 
     def on_epoch_end(self) -> None:
         """Give back an epoch that was begun only to build the model.
@@ -168,96 +170,60 @@ class LoaderAdapter(LoaderFacts, DataAdapter):  # type: ignore[misc]  # keras ha
         Keras takes one batch to see its shapes, and then resets. What comes next is the first epoch to train
         on, and must be the loader's first, or that of its ``set_epoch``.
         """
-        self._leave(caller())
+        self._leave(frame_above(1))
 
     def _leave(self, frame: FrameType) -> None:
-        iterator = owner(frame)
-        if isinstance(iterator, EpochIterator) and iterator in self._feeds:
-            self._feeds[iterator].leave(trained=frame.f_code is not EpochIterator.reset.__code__)
-        if isinstance(iterator, EpochIterator) and frame.f_code is EpochIterator.reset.__code__:
-            done = done_batches(self._stream)
-            if done:  # the user has loaded a state
-                go_on(iterator, 0 if iterator.steps_per_epoch else done, done)
+        iterator = iterator_of(frame)
+        if iterator is None:
+            return
+        resets = frame.f_code is EpochIterator.reset.__code__
+        self.place(iterator).leave(trained=not resets)
+        done = done_batches(self._stream) if resets else 0
+        if done:  # the user has loaded a state
+            go_on(iterator, 0 if iterator.steps_per_epoch else done, done)
 
     # ---- the call of Keras ----
 
-    def _walk(self, feed: Feed, memory: Framework, own: Own, cast: Chosen) -> Iterator[Any]:
-        leaves = feed.tensors(memory, self._outstanding, own)
-        return map(feed.pack, map(cast, leaves) if cast.numbers else leaves)
-
-    def _feed(self, frame: FrameType) -> Feed:
-        iterator = owner(frame)
-        if not isinstance(iterator, EpochIterator):
-            return Feed(self._stream, self._info, self._class_weight, self._own_place)
-        asked = self._asked.get(iterator, self._class_weight)
-        feed = self._feeds[iterator] = Feed(self._stream, self._info, asked, self.place(iterator))
-        return feed
+    def _place_of(self, frame: FrameType) -> Place:
+        return self.place(iterator_of(frame))
 
     def _listen(self, making: FrameType) -> None:
         """Read what the EpochIterator in the making was given, or refuse it."""
-        check_targets(making)
-        check_call(making, self._info, self)
-        class_weight = class_weight_of(making, self._class_weight)
+        check_call(making, self._stream, self)
+        class_weight = making.f_locals.get("class_weight")
         if class_weight is not None:
-            Feed(self._stream, self._info, class_weight)
-            self._asked[making.f_locals["self"]] = class_weight
+            if self._own_place.weights is not None:
+                raise ValueError("class_weight was given to to_keras() and to fit(); give it to one of them")
+            weights = _weigher(self._info.spec, class_weight)
+            self.place(making.f_locals["self"]).weights = weights
 
 
-class Feed:
-    """The loader's batches, with the weights of their classes where asked for; one epoch at a time."""
+class Reiterable:
+    """Begins anew at each `iter`."""
 
-    def __init__(
-        self, stream: BatchStream, info: LoaderInfo, class_weight: ClassWeight | None, place: Place | None = None
-    ) -> None:
-        """Refuse samples that Keras cannot unpack, and class weights that these cannot have."""
-        _check_structure(info.spec.tree)
-        self._stream = stream
-        self._info = info
-        self.extra: dict[str, np.dtype[Any]] = {}
-        """Name and dtype of the leaf of weights, where there is one."""
-        self._weights: Extra | None = None
-        if class_weight is not None:
-            self.extra["sample_weight"] = np.dtype(keras.config.floatx())
-            self._weights = partial(_weights, _target_leaf(info.spec, class_weight), class_weight)
-        tree, leaves = info.spec.tree, info.spec.leaves
-        if isinstance(tree, Array) and stream.source.whole and not info.is_iterable:
-            tree = (tree,)  # as Keras has the batches of a PyDataset
-        pack = _packer(tree, list(self.extra.values()))
-        self.pack = _joined(leaves, form_joiner(leaves), pack)
-        """Makes the batch around its leaves, whatever they have become, and what is beside them."""
-        self.pack_numpy = _joined(leaves, Joiner(leaves, PAIRS, strings=True), pack)
-        """The same of private arrays."""
-        self._epoch: Epoch | None = None
-        self._place = place or Place(stream)
+    def __init__(self, begin: Callable[[], Iterator[Any]]) -> None:
+        self._begin = begin
 
-    def arrays(self, own: Own | None = None) -> Iterator[list[AnyArray]]:
-        """One epoch: the leaves of each batch as private arrays, made their ``own`` way or copied; the weights last."""
-        return self._begin(TensorBuilder(self._info, NUMPY, own=own, extra=self._weights).leaves)
-
-    def tensors(self, memory: Framework, outstanding: Outstanding, own: Own | None = None) -> Iterator[list[Any]]:
-        """One epoch: the same as tensors of a framework, over the slots where that can be."""
-        builder = TensorBuilder(self._info, memory, own=own, extra=self._weights)
-        return self._begin(BuildAhead(partial(outstanding.build, builder), memory.is_computing))
-
-    def leave(self, *, trained: bool) -> None:
-        """Forget the epoch; the loader has it again where nothing was trained on it."""
-        epoch, self._epoch = self._epoch, None
-        if epoch is not None and not trained:
-            epoch.give_back()
-
-    def _begin(self, build: BuildBatch) -> Epoch:
-        self._epoch = KerasEpoch(self._stream, build, self._place)
-        return self._epoch
+    def __iter__(self) -> Iterator[Any]:
+        """Begin; an older iterator of the same loader raises SupersededError at its next ``next()``."""
+        return self._begin()
 
 
-def _weights(target: int, class_weight: ClassWeight, leaves: list[AnyArray]) -> list[AnyArray]:
-    return [data_adapter_utils.class_weight_to_sample_weights(leaves[target], class_weight)]
+def _weigher(spec: Spec, class_weight: ClassWeight | None) -> Extra | None:
+    """What makes the weights of a batch of its leaves; an error for class weights that these cannot have."""
+    if class_weight is None:
+        return None
+    target = _target_leaf(spec, class_weight)
+
+    def weights(leaves: list[AnyArray]) -> list[AnyArray]:
+        return [data_adapter_utils.class_weight_to_sample_weights(leaves[target], class_weight)]
+
+    return weights
 
 
-def _joined(leaves: Sequence[Leaf], join: Joiner, pack: Callable[[Sequence[Any]], Any]) -> Callable[[Any], Any]:
-    if not any(leaf.form for leaf in leaves):
-        return pack
-    return lambda flat: pack(join(flat))
+def _extra(place: Place) -> dict[str, np.dtype[Any]]:
+    """Name and dtype of the leaf of weights, where there is one."""
+    return {} if place.weights is None else {"sample_weight": np.dtype(keras.config.floatx())}
 
 
 def _packer(tree: Any, extra: list[np.dtype[Any]]) -> Callable[[Sequence[Any]], Any]:

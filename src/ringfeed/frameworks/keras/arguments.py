@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from keras.src.trainers.epoch_iterator import EpochIterator
 
-from ringfeed.frameworks.keras.caller import caller
+from ringfeed._callers import callers_depth
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import FrameType
 
-    from ringfeed.frameworks.base import BatchStream, LoaderInfo
+    from ringfeed.frameworks.base import BatchStream
 
 IN_THE_BATCH = {
     "y": "the loader's batches carry the targets: return (x, y) from __getitem__",
@@ -41,21 +41,23 @@ def iterator_in_the_making(called: FrameType) -> FrameType | None:
     return None
 
 
-def resumed_epoch(call: FrameType | None, stream: BatchStream) -> int | None:
+def iterator_of(frame: FrameType) -> EpochIterator | None:
+    """The EpochIterator whose method runs in a frame: one for each call of Keras."""
+    found = frame.f_locals.get("self")
+    return found if isinstance(found, EpochIterator) else None
+
+
+def resumed_epoch(frame: FrameType | None, stream: BatchStream) -> int | None:
     """The loader's epoch with which a `fit` begins that goes on where another ended; None where no such fit begins.
 
     That is ``initial_epoch``, or what `BackupAndRestore` has found: Keras tells adapters neither. With
     ``steps_per_epoch`` an epoch of the loader lasts for several of Keras', which ends its last at the loader's end.
     """
-    while call is not None and not _is_a_call(call):
-        if call.f_globals.get("__name__", "").startswith("keras.src.callbacks"):
-            return None  # it walks a loader of its own
-        call = call.f_back
-    given = {} if call is None or call.f_code.co_name != "fit" else call.f_locals
+    given = _call_above(frame, unless="keras.src.callbacks")  # which walk a loader of their own
     first, steps = given.get("initial_epoch"), given.get("steps_per_epoch")
-    if not first or given.get("epoch") != first:
+    if not first or given.get("epoch") != first:  # of `evaluate` and `predict` there is neither
         return None
-    length = stream.info.length if steps is not None else None
+    length = stream.length if steps is not None else None
     if steps is None or length is None:
         return int(first)
     at_once = getattr(given.get("self"), "steps_per_execution", 1)
@@ -63,26 +65,31 @@ def resumed_epoch(call: FrameType | None, stream: BatchStream) -> int | None:
     return int(first // -(-length // taken))
 
 
-def runs_eagerly(call: FrameType | None) -> bool:
+def runs_eagerly(frame: FrameType | None) -> bool:
     """Whether the call of Keras above a frame is of a model whose steps run in Python."""
-    while call is not None and not _is_a_call(call):
-        call = call.f_back
-    return call is not None and bool(getattr(call.f_locals.get("self"), "run_eagerly", False))
+    return bool(getattr(_call_above(frame).get("self"), "run_eagerly", False))
 
 
-def _is_a_call(frame: FrameType) -> bool:
-    return frame.f_code.co_name in CALLS and frame.f_globals.get("__name__", "").startswith("keras.")
+def _call_above(frame: FrameType | None, unless: str | None = None) -> dict[str, Any]:
+    """The variables of the call of Keras above a frame; none where modules ``unless`` stand between."""
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        if frame.f_code.co_name in CALLS and module.startswith("keras."):
+            return frame.f_locals
+        if unless and module.startswith(unless):
+            break
+        frame = frame.f_back
+    return {}
 
 
-def check_targets(making: FrameType) -> None:
-    """Refuse targets and weights beside the batches."""
+def check_call(making: FrameType, stream: BatchStream, x: Any) -> None:
+    """Refuse targets, weights, a batch size or an order that a loader cannot honour.
+
+    ``x`` is what Keras has.
+    """
     for name, reason in IN_THE_BATCH.items():
         if making.f_locals.get(name) is not None:
             raise ValueError(f"{name}= cannot be honoured beside to_keras(): {reason}")
-
-
-def check_call(making: FrameType, info: LoaderInfo, x: Any) -> None:
-    """Refuse another batch size than the loader's, and an order that it does not keep; ``x`` is what Keras has."""
     call: FrameType | None = making
     while call is not None and call.f_code.co_name == "__init__":
         call = call.f_back
@@ -90,38 +97,19 @@ def check_call(making: FrameType, info: LoaderInfo, x: Any) -> None:
     mine = given.get("x") is x  # otherwise this is the validation of a fit over something else
     name = "batch_size" if mine else "validation_batch_size"
     rows = given.get(name)
-    if rows is not None and rows != info.max_rows:
+    if rows is not None and rows != stream.info.max_rows:
         raise ValueError(
             f"{name}={rows} cannot be honoured beside to_keras(): the loader makes batches of "
-            f"{info.max_rows} rows; set batch_size of ringfeed.Loader"
+            f"{stream.info.max_rows} rows; set batch_size of ringfeed.Loader"
         )
-    if mine and given.get("shuffle") is False and info.is_shuffled:
+    if mine and given.get("shuffle") is False and stream.loader.shuffle:
         raise ValueError(
             "shuffle=False cannot be honoured beside to_keras(): the loader shuffles; set shuffle of ringfeed.Loader"
         )
-    if mine and given.get("shuffle") and info.is_in_order:
-        _warn_unshuffled(call)
-
-
-def _warn_unshuffled(call: FrameType | None) -> None:
-    """Say that `fit` would have shuffled a PyDataset or arrays; the place is the first caller outside Keras."""
-    level = 2
-    while call is not None and call.f_globals.get("__name__", "").partition(".")[0] == "keras":
-        call = call.f_back
-    frame: FrameType | None = caller()  # warnings count frames
-    while frame is not None and frame is not call:
-        frame, level = frame.f_back, level + 1
-    warnings.warn(
-        "fit(shuffle=True), Keras' default, shuffles a PyDataset and arrays but cannot shuffle a loader, and this one "
-        "hands out every epoch in the order of the dataset; give shuffle=True to ringfeed.Loader or feed(), or "
-        "shuffle=False to fit() if that order is wanted",
-        stacklevel=level,
-    )
-
-
-def class_weight_of(making: FrameType, own: ClassWeight | None) -> ClassWeight | None:
-    """The class weights that `fit` was given, refused where the loader has its ``own`` already."""
-    class_weight: ClassWeight | None = making.f_locals.get("class_weight")
-    if class_weight is not None and own is not None:
-        raise ValueError("class_weight was given to to_keras() and to fit(); give it to one of them")
-    return class_weight
+    if mine and given.get("shuffle") and stream.loader.is_in_order:
+        warnings.warn(
+            "fit(shuffle=True), Keras' default, shuffles a PyDataset and arrays but cannot shuffle a loader, and this "
+            "one hands out every epoch in the order of the dataset; give shuffle=True to ringfeed.Loader or feed(), or "
+            "shuffle=False to fit() if that order is wanted",
+            stacklevel=callers_depth(),
+        )

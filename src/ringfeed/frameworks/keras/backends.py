@@ -10,22 +10,55 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
-from ringfeed.frameworks.base import Framework
-from ringfeed.frameworks.batch import NUMPY
+from ringfeed.frameworks.batch import Framework
 from ringfeed.frameworks.cast import NOTHING, apart, casts_of, in_numpy
-from ringfeed.frameworks.forms import STRINGS, Joiner, refuse_forms
+from ringfeed.frameworks.forms import STRINGS, refuse_forms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Sequence
+    from typing import TypeAlias
 
     from ringfeed.frameworks.batch import Own
     from ringfeed.frameworks.cast import Casts, CastTree, Chosen
-    from ringfeed.frameworks.tensorflow.cast import TensorFlowCasts
     from ringfeed.spec.array import AnyArray, Leaf
     from ringfeed.spec.spec import Spec
 
-WIDE = "int64", "uint64", "float64", "complex128"
+    Way: TypeAlias = "tuple[Framework, Own, Chosen]"
+    """How a backend takes memory; what NumPy casts as a batch leaves its slot; what the backend casts."""
+
 TORCH_LACKS = frozenset({"uint16", "uint32", "uint64"})  # it has these dtypes, and hardly an operation on them
+
+
+def _pair(values: Any, beside: Any) -> Any:
+    return values if beside is None else (values, beside)
+
+
+PAIRS = {"pad": _pair}
+"""Padded values and what is beside them as two inputs of a model, which Keras does not know in a NamedTuple."""
+NUMPY = Framework(from_dlpack=None, from_numpy=lambda array: array, joins=PAIRS, strings=True)
+
+
+def check_forms(leaves: Sequence[Leaf]) -> None:
+    """Raise SpecError for leaves whose samples differ in length, where Keras has nothing for them on its backend."""
+    if keras.backend.backend() != "tensorflow":
+        lack = f"Keras has no tensors on {keras.backend.backend()}, but on TensorFlow alone"
+        refuse_forms(leaves, frozenset({"ragged"}), lack, "give form='pad' in spec=")
+        refuse_forms(leaves, STRINGS, lack, "make numbers of it in __getitem__")
+
+
+def keras_casts(spec: Spec, asked: CastTree) -> Casts:
+    """Return the casts that were asked for, or refuse what cannot be cast."""
+    check = None
+    if keras.backend.backend() == "jax":
+        from ringfeed.frameworks.jax import check_width  # noqa: PLC0415 - not on other backends
+
+        check = check_width
+    return casts_of(spec, asked, "to_keras", check)
+
+
+def numpy_way(casts: Casts) -> Way:
+    """Return private arrays, all casts by NumPy."""
+    return NUMPY, in_numpy(casts), NOTHING
 
 
 def tensorflow_memory() -> Framework:
@@ -38,24 +71,29 @@ def tensorflow_memory() -> Framework:
         tf.experimental.dlpack.from_dlpack,
         # tf.convert_to_tensor copies in any case; Identity does not where the array is aligned.
         lambda array: tf.raw_ops.Identity(input=array),
-        joins=JOINS,
+        joins={**JOINS, **PAIRS},
         strings=True,
     )
 
 
-def jax_memory() -> Framework:
+def jax_way(leaves: Sequence[Leaf], casts: Casts) -> Way:
     """Arrays on the CPU; NumPy's where steps run elsewhere, or on several devices, and Keras places arrays itself.
 
-    JAX dispatches many steps ahead, and holds what they are to read.
+    JAX dispatches many steps ahead, and holds what they are to read. NumPy casts leaves that JAX would narrow first or
+    whose shape varies, and all where Keras spreads batches; JAX the others.
     """
     import jax  # noqa: PLC0415 - not on other backends
 
-    from ringfeed.frameworks.jax import is_computing, jax_framework  # noqa: PLC0415 - not on other backends
+    from ringfeed.frameworks import jax as ours  # noqa: PLC0415 - as above
 
-    if jax.default_backend() != "cpu" or jax.config.jax_default_device is not None or keras.distribution.distribution():
-        return replace(NUMPY, is_computing=is_computing)
-    narrowed = frozenset(name for name in WIDE if jax.dtypes.canonicalize_dtype(name) != name)  # unless told otherwise
-    framework = jax_framework(narrowed)
+    is_spread = keras.distribution.distribution() is not None
+    mine, others = apart(casts, casts if is_spread else ours.cast_in_host(leaves))
+    if is_spread or jax.default_backend() != "cpu" or jax.config.jax_default_device is not None:
+        return replace(NUMPY, is_computing=ours.is_computing), in_numpy(mine), ours.jax_casts(others)
+    narrowed = frozenset(
+        name for name in ours.WIDE if jax.dtypes.canonicalize_dtype(name) != name
+    )  # unless told otherwise
+    framework = ours.jax_framework(narrowed)
 
     def put(array: AnyArray) -> Any:
         try:
@@ -63,95 +101,19 @@ def jax_memory() -> Framework:
         except TypeError:  # JAX has no strings and no dates, and Keras hands them to the step as they are
             return array
 
-    return replace(framework, from_numpy=put)
+    return replace(framework, from_numpy=put, joins=PAIRS), in_numpy(mine), ours.jax_casts(others)
 
 
-def torch_memory() -> Framework:
+def torch_way(leaves: Sequence[Leaf], casts: Casts) -> Way:
     """Tensors on the CPU, which Keras moves to its device; arrays it converts itself, and has its own rules for.
 
     Keras walks structures of tensors by functions that refer to themselves (its `tree.traverse`): each step leaves its
-    batch in such a cycle.
+    batch in such a cycle. NumPy casts the leaves that torch hardly computes with; torch the others, on Keras' device.
     """
     import torch  # noqa: PLC0415 - not on other backends
 
-    return Framework(torch.from_dlpack, lambda array: array, leaves_alone=TORCH_LACKS, in_cycles=True)
+    from ringfeed.frameworks.torch import torch_casts  # noqa: PLC0415 - as above
 
-
-# ---- what Keras has of leaves whose samples differ in length ----
-
-
-def _pair(values: Any, beside: Any) -> Any:
-    return values if beside is None else (values, beside)
-
-
-PAIRS = {"pad": _pair}
-"""Padded values and what is beside them as two inputs of a model, which Keras does not know in a NamedTuple."""
-
-
-def form_joiner(leaves: Sequence[Leaf]) -> Joiner:
-    """What the backend makes of values and of what is beside them; SpecError where Keras has nothing there."""
-    if keras.backend.backend() != "tensorflow":
-        lack = f"Keras has no tensors on {keras.backend.backend()}, but on TensorFlow alone"
-        refuse_forms(leaves, frozenset({"ragged"}), lack, "give form='pad' in spec=")
-        refuse_forms(leaves, STRINGS, lack, "make numbers of it in __getitem__")
-        return Joiner(leaves, PAIRS, strings=True)
-    from ringfeed.frameworks.tensorflow.forms import JOINS  # noqa: PLC0415 - not on other backends
-
-    return Joiner(leaves, {**JOINS, **PAIRS}, strings=True)
-
-
-# ---- what `to_keras` casts ----
-
-
-class KerasCasts:
-    """The casts of one loader; a backend compiles them once. Each function imports its framework alone."""
-
-    def __init__(self, spec: Spec, asked: CastTree) -> None:
-        """Refuse what cannot be cast."""
-        self._leaves = spec.leaves
-        self._made: dict[str, Any] = {}
-        check = None
-        if keras.backend.backend() == "jax":
-            from ringfeed.frameworks.jax import check_width  # noqa: PLC0415 - not on other backends
-
-            check = check_width
-        self._casts = casts_of(spec, asked, "to_keras", check)
-
-    @property
-    def in_numpy(self) -> Own:
-        """Every cast, by NumPy."""
-        return in_numpy(self._casts)
-
-    def in_tensorflow(self, specs: Sequence[Any]) -> TensorFlowCasts | None:
-        """Every cast, by TensorFlow's eager ops or in its graph; the loader's leaves come first in ``specs``."""
-        if self._casts and "tensorflow" not in self._made:
-            from ringfeed.frameworks.tensorflow.cast import TensorFlowCasts  # noqa: PLC0415 - not on other backends
-
-            self._made["tensorflow"] = TensorFlowCasts(self._casts, specs)
-        found: TensorFlowCasts | None = self._made.get("tensorflow")
-        return found
-
-    def in_jax(self) -> tuple[Own, Chosen]:
-        """NumPy's for leaves that JAX would narrow first or whose shape varies; JAX's for others.
-
-        All are NumPy's where Keras spreads batches.
-        """
-        if keras.distribution.distribution() is not None:
-            return self.in_numpy, NOTHING
-        from ringfeed.frameworks.jax import cast_in_host, jax_casts  # noqa: PLC0415 - not on other backends
-
-        return self._split("jax", cast_in_host(self._leaves), jax_casts)
-
-    def in_torch(self) -> tuple[Own, Chosen]:
-        """NumPy's for the leaves that torch hardly computes with; torch's for others, on Keras' device."""
-        from ringfeed.frameworks.torch import torch_casts  # noqa: PLC0415 - not on other backends
-
-        lacking = (number for number, leaf in enumerate(self._leaves) if leaf.dtype.name in TORCH_LACKS)
-        return self._split("torch", lacking, lambda casts: torch_casts(casts, keras.ops.convert_to_tensor))
-
-    def _split(self, name: str, numbers: Iterable[int], made_of: Callable[[Casts], Chosen]) -> tuple[Own, Chosen]:
-        if name not in self._made:
-            mine, others = apart(self._casts, numbers)
-            self._made[name] = in_numpy(mine), made_of(others)
-        found: tuple[Own, Chosen] = self._made[name]
-        return found
+    mine, others = apart(casts, (number for number, leaf in enumerate(leaves) if leaf.dtype.name in TORCH_LACKS))
+    memory = replace(NUMPY, from_dlpack=torch.from_dlpack, leaves_alone=TORCH_LACKS, in_cycles=True)
+    return memory, in_numpy(mine), torch_casts(others, keras.ops.convert_to_tensor)

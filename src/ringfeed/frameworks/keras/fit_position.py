@@ -14,10 +14,10 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ringfeed._callers import frame_above
 from ringfeed.errors import RingfeedError, SupersededError
-from ringfeed.frameworks.epoch import Epoch
+from ringfeed.frameworks.base import Epoch
 from ringfeed.frameworks.keras.arguments import resumed_epoch
-from ringfeed.frameworks.keras.caller import caller
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from keras.src.trainers.epoch_iterator import EpochIterator
 
     from ringfeed.engine._iterator import Progress
-    from ringfeed.frameworks.base import BatchIterator, BatchStream
+    from ringfeed.engine.batches import BatchIterator
+    from ringfeed.frameworks.base import BatchStream
+    from ringfeed.frameworks.batch import Extra
     from ringfeed.spec.builder import BuildBatch
 
     Steps = Iterator[tuple[Any, ...]]
@@ -36,21 +38,26 @@ if TYPE_CHECKING:
 class Place:
     """The newest of the loader's epochs that one call of Keras walks.
 
+    weights: makes the weights of each batch, where the call asked for any.
     begun: how many epochs the call has begun; start: the batches of the newest that an earlier run was trained on;
         taken: the batches of it that Keras has, with those.
-    newest: the newest epoch that was made, which may not have begun.
-    is_restored: whether a backup says which the loader's next epoch is, whatever number Keras has for it.
+    newest: the newest epoch that was made, which may not have begun; epoch_id: of the one that has begun and that no
+        epoch of Keras has ended; progress: what the loader is told by how far it is.
+    around: what is entered while the next epoch begins. is_restored: whether a backup says which the loader's next
+        epoch is, whatever number Keras has for it.
     """
 
     stream: BatchStream
+    weights: Extra | None = None
     begun: int = 0
     start: int = 0
     taken: int = 0
     newest: weakref.ref[KerasEpoch] | None = None
+    epoch_id: int | None = None
+    progress: Progress | None = None
+    around: AbstractContextManager[None] = field(default_factory=nullcontext)
     is_restored: bool = False
     _restored_batches: int = 0
-    _around: AbstractContextManager[None] | None = None
-    _progress: Progress | None = None  # the loader's
     # Batches that are None are left out, so Keras has fewer than the loader's order: since which batch, how many.
     _left_out: list[tuple[int, int]] = field(default_factory=list)
 
@@ -60,9 +67,11 @@ class Place:
         self.start = self.taken = self._restored_batches or done_batches(self.stream)
         self.is_restored, self._restored_batches, self._left_out = False, 0, []
 
-    def note(self, progress: Progress) -> None:
-        """Keep what the loader is to be told by."""
-        self._progress = progress
+    def leave(self, *, trained: bool) -> None:
+        """Forget the epoch; the loader has it again where nothing was trained on it, unless another was begun since."""
+        epoch_id, self.epoch_id = self.epoch_id, None
+        if epoch_id is not None and not trained:
+            self.stream.runner.give_back(epoch_id)
 
     def count(self, planned: int) -> None:
         """Count a batch that Keras has taken; ``planned``: how many of the order this makes since the epoch began."""
@@ -73,7 +82,7 @@ class Place:
 
     def has_more(self, trained: int) -> bool:
         """Whether the epoch has a batch after those that were trained on; it is taken, where only that tells."""
-        length = self.stream.info.exact_length
+        length = self.stream.exact_length
         if length is not None:
             return trained < length
         epoch = None if self.newest is None else self.newest()
@@ -81,30 +90,26 @@ class Place:
 
     def state(self, trained: int | None) -> dict[str, Any]:
         """Return the loader's state after so many batches of the newest epoch; None: after all of it."""
-        if self._progress is None:
-            return self.stream.state_dict()  # none has begun
-        self._progress.is_over = trained is None
+        find: Callable[..., dict[str, Any]] = self.stream.loader.state_dict
+        if self.progress is None:
+            return find()  # none has begun
+        self.progress.is_over = trained is None
         left_out = [number for since, number in self._left_out if trained is not None and since <= trained]
         planned = (self.taken if trained is None else trained) - self.start + (left_out[-1] if left_out else 0)
-        return self.stream.state_dict(batches=planned)
+        return find(batches=planned)
 
     def restore(self, state: dict[str, Any], batches: int, around: AbstractContextManager[None]) -> None:
         """Begin the loader's next epoch where a state says, after so many batches of it; StateError if it cannot.
 
         ``around``: what is entered while that epoch begins, whenever Keras asks for its first batch.
         """
-        self.stream.load_state_dict(state)
-        self.is_restored, self._restored_batches, self._around = True, batches, around
+        self.stream.loader.load_state_dict(state)
+        self.is_restored, self._restored_batches, self.around = True, batches, around
 
     def prepare(self) -> None:
         """Run the hook of the loader's next epoch, which begins when Keras asks for its first batch."""
-        with self._around or nullcontext():
-            self.stream.prepare()
-
-    def beginning(self) -> AbstractContextManager[None]:
-        """Enter this to begin an epoch."""
-        around, self._around = self._around, None
-        return nullcontext() if around is None else around
+        with self.around:
+            self.stream.runner.prepare()
 
 
 def begins_loader(iterator: EpochIterator) -> bool:
@@ -115,9 +120,10 @@ def begins_loader(iterator: EpochIterator) -> bool:
 
 def done_batches(stream: BatchStream) -> int:
     """The batches of the loader's next epoch that it leaves out; 0 where its length is unknown."""
-    if not stream.position.is_amid:
+    position = stream.runner.position
+    if not position.is_amid:
         return 0
-    length, left = stream.info.length, stream.position.left()
+    length, left = stream.length, position.left()
     return 0 if length is None or left is None else length - left
 
 
@@ -148,6 +154,11 @@ class KerasEpoch(Epoch):
                 "another call of Keras, or a loop, has begun the next epoch of this feed or loader, so that the call "
                 "amid this epoch cannot go on; give validation_data= a feed() or a loader of its own"
             ) from None
+        except RingfeedError as error:
+            # Keras raises what it catches `from None`: the cause goes along as a note.
+            if error.__cause__ is not None and sys.version_info >= (3, 11):
+                error.add_note("".join(traceback.format_exception(error.__cause__)).rstrip())
+            raise
         self._place.count(self.begin().progress.given)
         return leaves
 
@@ -162,27 +173,17 @@ class KerasEpoch(Epoch):
         return True
 
     def begin(self) -> BatchIterator:
-        """Begin as the place says."""
-        if self._batches is not None:
-            return self._batches
-        with self._place.beginning():
-            return super().begin()
-
-    def _choose(self) -> None:
-        """Go on where a `fit` does that was told to, or restored."""
-        number = None if self._place.is_restored else resumed_epoch(caller(above=1), self._stream)
-        if number is not None:
-            self._stream.set_epoch(number)
-        self._place.begin()
-
-    def _note(self, progress: Progress) -> None:
-        super()._note(progress)
-        self._place.note(progress)
-
-    def _explain(self, error: RingfeedError) -> None:
-        """Keep the cause of an error through Keras, which raises what it catches `from None`."""
-        if error.__cause__ is not None and sys.version_info >= (3, 11):
-            error.add_note("".join(traceback.format_exception(error.__cause__)).rstrip())
+        """Begin as the place says: where a `fit` goes on that does so, or was restored."""
+        if self._batches is None:
+            place = self._place
+            around, place.around = place.around, nullcontext()
+            with around:
+                number = None if place.is_restored else resumed_epoch(frame_above(0), self._stream)
+                if number is not None:
+                    self._stream.set_epoch(number)
+                place.begin()
+                place.epoch_id, place.progress = super().begin().epoch_id, self.told
+        return super().begin()
 
 
 def go_on(iterator: EpochIterator, step: int, batches: int, ready: Callable[[], None] = lambda: None) -> None:

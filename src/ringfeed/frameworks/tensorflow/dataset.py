@@ -19,21 +19,20 @@ import warnings
 import weakref
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
 from ringfeed.errors import SpecError
-from ringfeed.frameworks.base import Framework
-from ringfeed.frameworks.batch import Outstanding, TensorBuilder, without_lists
+from ringfeed.frameworks.base import Epoch
+from ringfeed.frameworks.batch import Framework, Outstanding, QuietBuild, TensorBuilder, without_lists
 from ringfeed.frameworks.cast import casts_of
 from ringfeed.frameworks.dlpack import Exported
-from ringfeed.frameworks.epoch import Epoch
 from ringfeed.frameworks.tensorflow import op as tensorflow_op
-from ringfeed.frameworks.tensorflow.cast import TensorFlowCasts
 from ringfeed.frameworks.tensorflow.feed import check_whole, ended_early, superseded
-from ringfeed.frameworks.tensorflow.forms import beside_specs, blank_shape, joiner, values_spec
+from ringfeed.frameworks.tensorflow.forms import JOINS, TensorFlowCasts, beside_specs, blank_shape, values_spec
+from ringfeed.spec.spec import Spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -49,6 +48,7 @@ OVER_SLOTS = Framework(
     from_dlpack=lambda capsule: np.from_dlpack(Exported(capsule)),  # type: ignore[arg-type]
     from_numpy=lambda array: array,
     leaves_alone=frozenset({"bfloat16"}),
+    joins=JOINS,
     strings=True,
 )
 """How `numpy_function` takes memory."""
@@ -100,15 +100,10 @@ def to_tf_dataset(stream: BatchStream, cast: CastTree = None) -> tf.data.Dataset
     """
     info = stream.info
     casts = casts_of(info.spec, cast, "to_tf_dataset")
-    count, leaves = None if stream.position.is_amid else info.exact_length, leaf_specs(info)
-
-    join = joiner(info.spec.leaves)
-
-    def pack(tensors: Sequence[Any]) -> Any:
-        return without_lists(info.spec.unflatten(join(tensors)))
-
-    finish = TensorFlowCasts(casts, leaves) if casts else None
-    batches = Batches(partial(_private_epoch, stream, count), count, leaves, pack, finish)
+    count, leaves = None if stream.runner.position.is_amid else stream.exact_length, leaf_specs(info)
+    builder = TensorBuilder(info, OVER_SLOTS, pack=Spec(without_lists(info.spec.tree)).unflatten)
+    pack, finish = builder.pack, TensorFlowCasts(casts, leaves) if casts else None
+    batches = Batches(partial(_private_epoch, stream, builder, count), count, leaves, pack, finish)
     ops = _ops_for(info)
     if ops is None:
         return dataset_of(batches)
@@ -117,11 +112,10 @@ def to_tf_dataset(stream: BatchStream, cast: CastTree = None) -> tf.data.Dataset
     return _with_cast(_whole(tensorflow_op.OpIterations(ops, stream, count, leaves, tuple), count), batches)
 
 
-def _private_epoch(stream: BatchStream, count: int | None) -> Epoch:
+def _private_epoch(stream: BatchStream, builder: TensorBuilder, count: int | None) -> Epoch:
     """An epoch of arrays, which `numpy_function` makes tensors of without a copy, since they begin at 64 bytes."""
     check_whole(stream, count)
-    builder, outstanding = TensorBuilder(stream.info, OVER_SLOTS), Outstanding(stream.info.slots)
-    return Epoch(stream, lambda lease, rows: outstanding.build(builder, lease, rows))
+    return Epoch(stream, QuietBuild(builder, Outstanding(stream.info.slots)))
 
 
 def leaf_specs(info: LoaderInfo, extra: Mapping[str, np.dtype[Any]] | None = None) -> list[tf.TensorSpec]:
@@ -209,80 +203,70 @@ class _Iterations:
     def __init__(self, batches: Batches) -> None:
         self._batches = batches
         self._lock = threading.Lock()
-        self._open = _Iteration(0, iter(()))
+        self._open: tuple[int, Iterator[Leaves]] = 0, iter(())  # the newest epoch, and its number
 
     def elements(self, steps: tf.data.Dataset) -> tf.data.Dataset:
         """A batch for each step."""
-        return steps.scan(np.int64(-1), self.number).map(self.element)
+        return self._numbered(steps).map(self._element)
 
     def elements_or_end(self, steps: tf.data.Dataset) -> tf.data.Dataset:
         """For each step whether the epoch goes on, and a batch if it does."""
-        return steps.scan(np.int64(-1), self.number).map(self.element_or_end)
+        return self._numbered(steps).map(self._element_or_end)
+
+    def _numbered(self, steps: tf.data.Dataset) -> tf.data.Dataset:
+        """The number of this iteration's epoch for each step, drawn at the first."""
+
+        @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+        def number(state: tf.Tensor, _step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            found = tf.cond(state < 0, lambda: tf.numpy_function(_weakly(self._begin), [], tf.int64), lambda: state)
+            found.set_shape(())
+            return found, found
+
+        return steps.scan(np.int64(-1), number)
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
-    def number(self, state: tf.Tensor, _step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """The number of this iteration's epoch, drawn at its first step."""
-        number = tf.cond(state < 0, lambda: tf.numpy_function(_weakly(self._begin), [], tf.int64), lambda: state)
-        number.set_shape(())
-        return number, number
+    def _element(self, number: tf.Tensor) -> Any:
+        return self._batches.pack(self._call(number, self._batches.leaves, flagged=False))
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
-    def element(self, number: tf.Tensor) -> Any:
-        """The next batch of epoch `number`."""
-        return self._batches.pack(_call(self._next, number, self._batches.leaves))
-
-    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
-    def element_or_end(self, number: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        """Whether epoch `number` goes on, and its next batch if it does."""
-        goes_on, *tensors = _call(self._next_or_blank, number, [tf.TensorSpec((), tf.bool), *self._batches.leaves])
+    def _element_or_end(self, number: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        specs = [tf.TensorSpec((), tf.bool), *self._batches.leaves]
+        goes_on, *tensors = self._call(number, specs, flagged=True)
         return goes_on, self._batches.pack(tensors)
+
+    def _call(self, number: tf.Tensor, specs: Sequence[tf.TensorSpec], *, flagged: bool) -> Sequence[tf.Tensor]:
+        """The graph's call of `_next`, with the shapes that TensorFlow cannot know."""
+        types = [spec.dtype for spec in specs]
+        tensors: Sequence[tf.Tensor] = tf.numpy_function(_weakly(self._next), [number, flagged], types)
+        for tensor, spec in zip(tensors, specs, strict=True):
+            tensor.set_shape(spec.shape)
+        return tensors
 
     def _begin(self) -> np.int64:
         with self._lock:
-            iteration = self._open = _Iteration(self._open.number + 1, self._batches.open_epoch())
-        number: np.int64 = np.int64(iteration.number)
-        return number
+            number = self._open[0] + 1
+            self._open = number, self._batches.open_epoch()
+        found: np.int64 = np.int64(number)
+        return found
 
-    def _next(self, number: np.int64) -> Leaves:
-        leaves = self._open.next_of(number)
-        if leaves is None:
-            raise ended_early(self._batches.count)
-        return leaves
-
-    def _next_or_blank(self, number: np.int64) -> Leaves:
-        leaves = self._open.next_of(number)
-        if leaves is not None:
-            return [np.asarray(a=True), *leaves]
-        blanks = [np.zeros(blank_shape(spec), spec.dtype.as_numpy_dtype) for spec in self._batches.leaves]
-        return [np.asarray(a=False), *blanks]
-
-
-class _Iteration(NamedTuple):
-    """One epoch and its number among those of its dataset."""
-
-    number: int
-    leaves: Iterator[Leaves]
-
-    def next_of(self, number: np.int64) -> Leaves | None:
-        """The next batch for the iteration that goes by `number`; None at the end."""
-        if number != self.number:
+    def _next(self, number: np.int64, flagged: np.bool_) -> Leaves:
+        """The next batch of epoch ``number``; ``flagged``: behind whether it goes on, with blanks where it does not."""
+        newest, epoch = self._open
+        if number != newest:
             raise superseded()
-        leaves = next(self.leaves, None)
-        return None if leaves is None else [*map(_in_utf8, leaves)]
+        leaves = next(epoch, None)
+        if leaves is None and not flagged:
+            raise ended_early(self._batches.count)
+        flag = [np.asarray(leaves is not None)] if flagged else []
+        if leaves is not None:
+            return [*flag, *map(_in_utf8, leaves)]
+        return [*flag, *(np.zeros(blank_shape(spec), spec.dtype.as_numpy_dtype) for spec in self._batches.leaves)]
 
 
 def _in_utf8(leaf: Any) -> Any:
     """Encode text as TensorFlow does elsewhere: what it calls in Python it expects to be ASCII."""
     is_text = isinstance(leaf, np.ndarray) and leaf.dtype.kind == "U"
     return np.char.encode(leaf, "utf-8") if is_text else leaf
-
-
-def _call(function: Callable[..., Leaves], number: tf.Tensor, specs: Sequence[tf.TensorSpec]) -> Sequence[tf.Tensor]:
-    """The graph's call of `function`, with the shapes that TensorFlow cannot know."""
-    tensors: Sequence[tf.Tensor] = tf.numpy_function(_weakly(function), [number], [spec.dtype for spec in specs])
-    for tensor, spec in zip(tensors, specs, strict=True):
-        tensor.set_shape(spec.shape)
-    return tensors
 
 
 def _weakly(method: Callable[..., Any]) -> Callable[..., Any]:

@@ -20,7 +20,8 @@ from ringfeed.frameworks.tensorflow import _feed
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ringfeed.frameworks.base import BatchIterator, BatchStream
+    from ringfeed.engine.batches import BatchIterator
+    from ringfeed.frameworks.base import BatchStream
     from ringfeed.ring._ring import Lease
 
 EXIT_S = 30.0  # what a sample that is read in this process may take to its end
@@ -60,7 +61,7 @@ class LoaderFeed:
             batches = self._stream.epoch(partial(_hand_over, self._stream), wait_for_slots=True)
             batches.count_alone().given = UNKNOWN
             self._batches, self._all_taken = batches, False
-        self._stream.attach(self._feed)
+        self._stream.runner.attach(self._feed)
         return batches.epoch_id
 
     def take(self, epoch_id: int) -> tuple[Lease, int] | None:
@@ -110,7 +111,7 @@ class LoaderFeed:
 
     def request_stop(self) -> None:
         """Have what waits for a batch give up."""
-        self._stream.request_stop()
+        self._stream.runner.request_stop()
 
     def __del__(self) -> None:
         """Have Python print an error that was never raised."""
@@ -128,7 +129,7 @@ def superseded() -> SupersededError:
 
 def check_whole(stream: BatchStream, count: int | None) -> None:
     """Raise StateError where a dataset of ``count`` batches would be given the rest of an epoch."""
-    if count is not None and stream.position.is_amid:
+    if count is not None and stream.runner.position.is_amid:
         message = (
             "the loader goes on amid an epoch, and this tf.data.Dataset has whole epochs; make it after "
             "load_state_dict() or skip()"
@@ -147,7 +148,7 @@ def ended_early(count: int | None) -> RingfeedError:
 
 def _hand_over(stream: BatchStream, lease: Lease, rows: int) -> tuple[Lease, int, bool]:
     """Hand a batch to C code as it is; also says whether any comes after it."""
-    return lease, rows, stream.has_more()
+    return lease, rows, stream.runner.has_more()
 
 
 def _end_daemons_silently() -> None:

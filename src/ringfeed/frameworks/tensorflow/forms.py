@@ -1,17 +1,21 @@
-"""Leaves whose samples differ in length, as TensorFlow has them: ragged tensors, strings, padded tensors."""
+"""Leaves as TensorFlow has them: ragged, padded and of strings, and cast."""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from ringfeed.frameworks.cast import Chosen, caster_of, shape_after
 from ringfeed.frameworks.forms import Joiner, is_string
+from ringfeed.spec.conversion import Cast
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ringfeed.frameworks.base import LoaderInfo
+    from ringfeed.frameworks.cast import Casts
     from ringfeed.spec.array import Leaf
 
 RAGGED = "ragged"
@@ -24,11 +28,6 @@ def _ragged(values: Any, row_splits: Any) -> tf.RaggedTensor:
 
 
 JOINS = {"ragged": _ragged}
-
-
-def joiner(leaves: Sequence[Leaf]) -> Joiner:
-    """What makes one tensor a leaf of the values and of what is beside them."""
-    return Joiner(leaves, JOINS, strings=True)
 
 
 def values_spec(leaf: Leaf, rows: int | None, dtype: tf.DType) -> tf.TensorSpec:
@@ -53,7 +52,8 @@ def _padded_shape(leaf: Leaf) -> tuple[int | None, ...]:
 
 def beside_specs(info: LoaderInfo) -> list[tf.TensorSpec]:
     """The forms of what comes beside values."""
-    return [_beside_spec(info.spec.leaves[number], info.fixed_rows) for number in joiner(info.spec.leaves).beside]
+    leaves = info.spec.leaves
+    return [_beside_spec(leaves[number], info.fixed_rows) for number in Joiner(leaves, {}, strings=True).beside]
 
 
 def _beside_spec(leaf: Leaf, rows: int | None) -> tf.TensorSpec:
@@ -70,3 +70,56 @@ def _beside_spec(leaf: Leaf, rows: int | None) -> tf.TensorSpec:
 def blank_shape(spec: tf.TensorSpec) -> list[int]:
     """The shape of what stands for no batch at all; a ragged tensor of no rows begins at 0 all the same."""
     return [n if n is not None else int(spec.name == SPLITS) for n in spec.shape]
+
+
+# ---- casts ----
+
+
+class TensorFlowCasts(Chosen):
+    """Casts some of the leaves of each batch; made for the specs of all of them.
+
+    A plain cast is one op. What has steps or another layout is compiled by XLA, since TensorFlow's own ops would go
+    over the floats once for each step (20 times slower on a CPU); not where shapes vary, for each of which XLA compiles
+    anew.
+    """
+
+    def __init__(self, casts: Casts, specs: Sequence[tf.TensorSpec]) -> None:
+        super().__init__({number: _caster(cast, specs[number]) for number, cast in casts.items()})
+        self._casts = casts
+
+    def specs_after(self, specs: Sequence[tf.TensorSpec]) -> list[tf.TensorSpec]:
+        """The form of each leaf when this has cast them."""
+        return [
+            _spec_after(spec, self._casts[number]) if number in self._casts else spec
+            for number, spec in enumerate(specs)
+        ]
+
+
+def _spec_after(spec: tf.TensorSpec, cast: Cast) -> tf.TensorSpec:
+    return tf.TensorSpec(shape_after(spec.shape, cast), tf.as_dtype(cast.dtype), name=spec.name)
+
+
+def _caster(cast: Cast, spec: tf.TensorSpec) -> Callable[[tf.Tensor], tf.Tensor]:
+    if cast == Cast(cast.dtype):
+        dtype = tf.as_dtype(cast.dtype)
+        return lambda tensor: tf.raw_ops.Cast(x=tensor, DstT=dtype)
+    return _compiled(cast, spec)
+
+
+@cache
+def _compiled(cast: Cast, spec: tf.TensorSpec) -> Callable[[tf.Tensor], tf.Tensor]:
+    """One function for all equal casts: TensorFlow never forgets what XLA has compiled."""
+    dtype = tf.as_dtype(cast.dtype)
+    same_shapes = spec.name != RAGGED and spec.shape[1:].is_fully_defined()
+    found: Callable[[tf.Tensor], tf.Tensor] = tf.function(
+        caster_of(
+            cast,
+            tf.transpose,
+            lambda tensor: tf.cast(tensor, dtype),
+            lambda number: number.astype(dtype.as_numpy_dtype),
+        ),
+        input_signature=[spec],
+        autograph=False,
+        jit_compile=same_shapes or None,
+    )
+    return found
