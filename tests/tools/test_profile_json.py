@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from ringfeed.tools.main import main
-from ringfeed.tools.profile import Profile, Timed
+from ringfeed.tools.profile import TIMED, Profile
 
 pytestmark = pytest.mark.once
 
 
 def test_a_profile_as_json() -> None:
     """Seconds of a sample with its write, how they differ, and bytes."""
-    samples = (Timed(4, 0.002, 0.001, 0.001), Timed(2, 0.004, 0.001, 0.001))
-    assert Profile("mine", 64, 4, 150528, samples, ()).as_json() == {
+    samples = np.array([(4, 0.002, 0.001, 0.0), (2, 0.004, 0.001, 0.0)], TIMED).view(np.recarray)
+    assert Profile("mine", 64, 4, 150528, samples, 0.001, "").as_json() == {
         "name": "mine",
         "batch_size": 64,
         "samples": 2,

@@ -6,10 +6,11 @@ import cProfile
 import pstats
 import time
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from io import StringIO
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,9 +31,7 @@ MOST_SAMPLES = 100_000
 LEAST_SAMPLES = 3
 SLOWEST_SHOWN = 5
 FUNCTIONS_SHOWN = 8
-LEAST_SHARE = 0.01  # of the time, for a function to be shown
 WAITING = 0.2  # of the time off the processor, from which threads are worth a thought
-WIDTH = 60  # of a function's place, in characters
 
 
 class Timer:
@@ -59,68 +58,64 @@ def _queued_s() -> float:
     return 0.0
 
 
-@dataclass(frozen=True)
-class Timed:
-    """One sample: seconds in ``dataset[i]``, those of them on a processor and in its queue, and in its write."""
-
-    index: int
-    read_s: float
-    cpu_s: float
-    write_s: float
-    queued_s: float = 0.0
-
-
-class Called(NamedTuple):
-    """One function that ``dataset[i]`` has called, or that those have: its share of the time, without its callees."""
-
-    place: str
-    share: float
-    calls: int
+TIMED = np.dtype([("index", "i8"), ("read_s", "f8"), ("cpu_s", "f8"), ("queued_s", "f8")])
+"""One sample: seconds in ``dataset[i]``, and those of them on a processor and in its queue."""
 
 
 @dataclass(frozen=True)
 class Profile:
-    """What was measured; ``str()`` is the report."""
+    """What was measured; ``str()`` is the report.
+
+    samples: the times of each, as TIMED. write_s: of a sample into its slot, as a mean of all.
+    functions: a table of those that ``dataset[i]`` spends most of its time in.
+    """
 
     name: str
     batch_size: int | None
     workers: int
     sample_size: int  # bytes
-    samples: tuple[Timed, ...]
-    functions: tuple[Called, ...]
+    samples: Any
+    write_s: float
+    functions: str
 
     def __str__(self) -> str:
         """Return the report as text."""
-        return "\n".join([*self._times(), "", *self._forecast(), "", *self._slowest(), "", *self._functions()])
+        lines = [*self._times(), "", *self._forecast(), "", self._slowest(), ""]
+        return "\n".join([*lines, "where dataset[i] spends it, callees apart", self.functions])
 
     def as_json(self) -> dict[str, Any]:
         """Return what a sample costs: its seconds, their coefficient of variation, its bytes."""
-        each = np.array([sample.read_s + sample.write_s for sample in self.samples])
+        each = self.samples.read_s + self.write_s
         return {
             "name": self.name,
             "batch_size": self.batch_size,
             "samples": len(each),
             "sample_s": float(each.mean()),
             "cv": float(each.std() / each.mean()),
-            "cpu_s": self._sum("cpu_s") / len(each),
+            "cpu_s": float(self.samples.cpu_s.mean()),
             "sample_bytes": self.sample_size,
         }
 
+    @property
+    def _waiting(self) -> float:
+        """The share of ``dataset[i]`` in which it wanted no processor."""
+        # On a busy machine a sample waits for a processor, too: that is no wait of its own.
+        wanted_s = self.samples.cpu_s + self.samples.queued_s
+        return max(0.0, 1 - float(wanted_s.sum() / self.samples.read_s.sum()))
+
     def _times(self) -> Iterator[str]:
-        each = np.array([sample.read_s + sample.write_s for sample in self.samples])
-        read_s, write_s = self._sum("read_s"), self._sum("write_s")
-        waiting = max(0.0, 1 - self._wanted_s() / read_s)
-        word = "sample" if self.batch_size else "batch"
-        plural = "samples" if self.batch_size else "batches"
+        each = self.samples.read_s + self.write_s
+        written = self.write_s / each.mean()
+        word, plural = ("sample", "samples") if self.batch_size else ("batch", "batches")
         yield f"{len(each):,} {plural} of {self.name}, one after another in this process"
         median, late = np.quantile(each, [0.5, 0.95])
         yield f"a {word}        {show_s(each.mean())} (median {show_s(median)}, 95 % within {show_s(late)})"
-        yield f"  dataset[i]  {read_s / (read_s + write_s):5.1%}, {waiting:.0%} of it waiting rather than computing"
-        rate = show_bytes(int(self.sample_size * len(each) / max(write_s, 1e-9)))
-        yield f"  the write   {write_s / (read_s + write_s):5.1%}, {show_bytes(self.sample_size)} at {rate} a second"
+        yield f"  dataset[i]  {1 - written:5.1%}, {self._waiting:.0%} of it waiting rather than computing"
+        rate = show_bytes(int(self.sample_size / max(self.write_s, 1e-9)))
+        yield f"  the write   {written:5.1%}, {show_bytes(self.sample_size)} at {rate} a second"
 
     def _forecast(self) -> Iterator[str]:
-        each_s = (self._sum("read_s") + self._sum("write_s")) / len(self.samples)
+        each_s = self.samples.read_s.mean() + self.write_s
         rows = self.batch_size or 1
         workers = self.workers
         many = "1 worker" if workers == 1 else f"{workers} workers"
@@ -128,24 +123,13 @@ class Profile:
             f"a batch{f' of {rows}' if self.batch_size else ''}: {show_s(rows * each_s)} with one worker, at best "
             f"{show_s(rows * each_s / workers)} with {many} ({workers / each_s:,.0f} a second)"
         )
-        if self._wanted_s() < (1 - WAITING) * self._sum("read_s"):
+        if self._waiting > WAITING:
             yield "much of it is waiting: concurrency= has many samples in flight, and more workers than CPUs help"
 
-    def _slowest(self) -> Iterator[str]:
-        ordered = sorted(self.samples, key=lambda sample: -sample.read_s)[:SLOWEST_SHOWN]
-        yield "slowest: " + ", ".join(f"dataset[{sample.index}] {show_s(sample.read_s)}" for sample in ordered)
-
-    def _functions(self) -> Iterator[str]:
-        yield "where dataset[i] spends it, callees apart"
-        for called in self.functions:
-            yield f"  {called.share:4.0%}  {called.place}  ({called.calls:,} calls)"
-
-    def _wanted_s(self) -> float:
-        """Return for how long a processor was wanted: on a busy machine a sample waits for one, too."""
-        return self._sum("cpu_s") + self._sum("queued_s")
-
-    def _sum(self, field: str) -> float:
-        return float(sum(getattr(sample, field) for sample in self.samples))
+    def _slowest(self) -> str:
+        slowest = np.argsort(-self.samples.read_s, kind="stable")[:SLOWEST_SHOWN]
+        shown = (f"dataset[{sample.index}] {show_s(sample.read_s)}" for sample in self.samples[slowest])
+        return f"slowest: {', '.join(shown)}"
 
 
 def profile(  # noqa: PLR0913 - what a user may set
@@ -179,12 +163,18 @@ def profile(  # noqa: PLR0913 - what a user may set
     watched = _Watched(found.element, found.length() or 0)
     rows = None if batch_size is None else 1  # one by one: the times are of samples
     with Loader(watched, batch_size=rows, shuffle=True, seed=seed, workers=0, slots=MIN_SLOTS, copy=True) as loader:
-        samples = watched.timed(loader, seconds / 2)
+        watched.read(loader, 1, 0.0)  # imports, caches and the first faults are not the sample's
+        watched.times.clear()
+        watched.read(loader, MOST_SAMPLES, seconds / 2)
+        samples, stats = np.array(watched.times, TIMED).view(np.recarray), loader.stats()
+        write_s = stats.write_s * stats.samples / stats.batches
         watched.profiler = cProfile.Profile()
         watched.read(loader, len(samples), seconds / 2)
         size = loader.plan.layout.rows * sum(leaf.nbytes for leaf in loader.spec.leaves)
-    functions = _largest(pstats.Stats(watched.profiler))
-    return Profile(name, batch_size, workers or usable_cpus(), size, samples, functions)
+    table = StringIO()
+    pstats.Stats(watched.profiler, stream=table).sort_stats("tottime").print_stats(FUNCTIONS_SHOWN)
+    functions = table.getvalue().strip()
+    return Profile(name, batch_size, workers or usable_cpus(), size, samples, write_s, functions)
 
 
 class _Watched:
@@ -194,7 +184,7 @@ class _Watched:
         self.profiler: cProfile.Profile | None = None
         self._get = get
         self._length = length
-        self._read: list[Timed] = []
+        self.times: list[tuple[int, float, float, float]] = []
 
     def __len__(self) -> int:
         return self._length
@@ -203,7 +193,7 @@ class _Watched:
         if self.profiler is not None:
             return self.profiler.runcall(self._get, index)
         sample = (timer := Timer())(self._get, index)
-        self._read.append(Timed(index, timer.wall_s, timer.cpu_s, 0.0, timer.queued_s))
+        self.times.append((index, timer.wall_s, timer.cpu_s, timer.queued_s))
         return sample
 
     def read(self, loader: Loader, most: int, seconds: float) -> None:
@@ -216,31 +206,3 @@ class _Watched:
             tell(what, min((time.perf_counter() - began_s) / seconds, 1.0) if seconds else None)
             if time.perf_counter() > until and number >= LEAST_SAMPLES:
                 break
-
-    def timed(self, loader: Loader, seconds: float) -> tuple[Timed, ...]:
-        """Return the times of some time's samples; their writes together are shared out evenly."""
-        self.read(loader, 1, 0.0)  # imports, caches and the first faults are not the sample's
-        self._read.clear()
-        self.read(loader, MOST_SAMPLES, seconds)
-        stats = loader.stats()
-        write_s = stats.write_s * stats.samples / stats.batches
-        return tuple(replace(sample, write_s=write_s) for sample in self._read)
-
-
-def _largest(stats: pstats.Stats) -> tuple[Called, ...]:
-    table: dict[tuple[str, int, str], tuple[int, int, float, float, Any]] = stats.stats  # type: ignore[attr-defined]
-    total_s = sum(own_s for _, _, own_s, _, _ in table.values()) or 1e-9
-    found = [
-        Called(_place(*function), own_s / total_s, calls)
-        for function, (_, calls, own_s, _, _) in table.items()
-        if own_s / total_s >= LEAST_SHARE
-    ]
-    return tuple(sorted(found, key=lambda called: -called.share)[:FUNCTIONS_SHOWN])
-
-
-def _place(file: str, line: int, function: str) -> str:
-    """Return a function's name with the end of its file's path; built-in ones have none."""
-    if file == "~":
-        return function
-    place = f"{Path(*Path(file).parts[-2:])}:{line} {function}"
-    return place if len(place) <= WIDTH else f"...{place[3 - WIDTH :]}"
