@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from ringfeed._process import Forks
@@ -122,12 +122,11 @@ class Stats:
 
     def since(self, before: Stats) -> Stats:
         """Return what was done since a copy was made; the times of a sample are means of all that was done."""
-        names = ("batches", "samples", "restarts", "none_batches")
-        times = ("stall_s", "startup_s", "busy_s", "back_pressure_s", "elapsed_s")
-        changes: dict[str, Any] = {name: getattr(self, name) - getattr(before, name) for name in names + times}
-        part = replace(self, **changes, skipped=self.skipped[len(before.skipped) :])
-        part.startup_busy_s = self.startup_busy_s - before.startup_busy_s
-        part.launch_s = self.launch_s - before.launch_s
+        part = copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, (int, float)) and name not in {"read_s", "write_s"}:
+                setattr(part, name, value - getattr(before, name))
+        part.skipped = self.skipped[len(before.skipped) :]
         return part
 
     def look_with(self, look: Callable[[], Memory]) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from html import escape
 from itertools import product
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex
 
 import numpy as np
@@ -33,7 +34,7 @@ from ringfeed.system.machine import usable_cpus
 from ringfeed.transport.copied import of_copy
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -91,30 +92,19 @@ class Comparison:
 
 
 class _Subject(NamedTuple):
-    """What is planned for: samples of one spec, what their dataset takes, and the workers."""
+    """What is planned for: samples of one spec, the workers, what their dataset takes."""
 
     what: str
     spec: Spec
     workers: int
-    shared: int = 0
-    per_worker: int = 0
-    forkserver: bool = False
+    sizes: Mapping[str, Any] = MappingProxyType({})  # of the dataset, as `make_plan` has them
     rows: int | None = None  # of a dataset of whole batches, which decides itself
     advice: str = ""  # about the dataset
 
-    def plan(self, rows: int, *, slots: int | None = None, memory: int | None = None) -> Plan:
-        """Return the plan of a loader with these settings."""
-        return make_plan(
-            self.spec,
-            rows,
-            rows if self.rows is None else 1,
-            workers=self.workers,
-            slots=slots,
-            memory=memory,
-            dataset_shared=self.shared,
-            dataset_per_worker=self.per_worker,
-            forkserver=self.forkserver,
-        )
+    def plan(self, rows: int, **room: Any) -> Plan:
+        """Return the plan of a loader with these settings and so many slots, or so much memory."""
+        indices = rows if self.rows is None else 1
+        return make_plan(self.spec, rows, indices, workers=self.workers, **self.sizes, **room)
 
     def row(self, rows: int, slots: int | None, budget: int | None) -> PlannedRow:
         """Return a line of the table; without ``slots`` as many as the budget holds, or two where it holds fewer."""
@@ -225,8 +215,8 @@ def _subject(dataset: Any, spec: object, workers: int, *, whole: bool) -> _Subje
         found = make(dataset)
     leaves = [_show_leaf(leaf) for leaf in found.spec.leaves]
     rows = found.plan.layout.rows if whole else None
-    sizes = found.plan.dataset_shared, found.plan.dataset_per_worker, found.plan.forkserver
-    return _Subject(" + ".join(leaves), found.spec, workers, *sizes, rows, found.plan.advice)
+    sizes = {name: getattr(found.plan, name) for name in ("dataset_shared", "dataset_per_worker", "forkserver")}
+    return _Subject(" + ".join(leaves), found.spec, workers, sizes, rows, found.plan.advice)
 
 
 # ---- what follows ----
