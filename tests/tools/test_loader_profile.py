@@ -23,7 +23,6 @@ from ringfeed.tools.loaders import Subject, limits_of, profile_loader, profile_s
 from ringfeed.tools.main import main
 from ringfeed.tools.profile_report import LoaderProfile, Stages
 from ringfeed.tools.reading import (
-    Candidate,
     Limits,
     Memory,
     Reading,
@@ -34,7 +33,6 @@ from ringfeed.tools.reading import (
     in_a_line,
     limited,
     memory,
-    read,
     size_of,
 )
 
@@ -173,18 +171,17 @@ def test_too_few_batches() -> None:
 # ---- readings ----
 
 
-class Read(Candidate):
+class Read(Reading):
     """A loader of any function, which notes that it was ended."""
 
     def __init__(
         self, label: str, begin: Callable[[], Iterator[Any]], ended: Callable[[], object], **known: Any
     ) -> None:
         super().__init__(label, **known)
-        self.begin = begin  # type: ignore[method-assign]
-        self.ended = ended
+        self.make, self.ended = begin, ended
 
     def begin(self) -> Iterator[Any]:
-        raise NotImplementedError
+        return self.make()
 
     def end(self) -> None:
         self.ended()
@@ -201,7 +198,7 @@ class Made(Subject):
         self.ended: list[str] = []
         self.kept = 0
 
-    def candidates(self) -> list[Candidate]:
+    def readings(self) -> list[Reading]:
         return [
             Read("own", self.begin, partial(self.ended.append, "own")),
             Read("other", self.other, partial(self.ended.append, "other"), change="another line"),
@@ -320,14 +317,14 @@ def test_few_samples() -> None:
 
 def test_rows_that_are_known_are_not_counted() -> None:
     """The size of a batch, up to the samples that there are."""
-    reading, error = read(Read("own", partial(batches, 3), lambda: None, rows=5, most=13), SOON)
-    assert (reading.samples, error) == (13, None)
+    reading = Read("own", partial(batches, 3), lambda: None, rows=5, most=13)
+    assert (reading.read(SOON), reading.samples) == (None, 13)
 
 
 def test_a_loader_that_cannot_be_ended() -> None:
     """Its end may fail."""
-    reading, _ = read(Read("own", partial(batches, 3), partial(next, iter(()))), SOON)
-    assert reading.batches == 3
+    reading = Read("own", partial(batches, 3), partial(next, iter(())))
+    assert (reading.read(SOON), reading.batches) == (None, 3)
 
 
 class Pair(NamedTuple):

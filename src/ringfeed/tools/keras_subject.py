@@ -19,7 +19,7 @@ from ringfeed.system.machine import usable_cpus
 from ringfeed.tools.loaders import Subject
 from ringfeed.tools.profile import Timer
 from ringfeed.tools.profile_report import Stages
-from ringfeed.tools.reading import Candidate
+from ringfeed.tools.reading import Reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,10 +40,10 @@ class KerasSubject(Subject):
         workers = f"workers={dataset.workers}, use_multiprocessing={bool(dataset.use_multiprocessing)}"
         self.name = f"{type(dataset).__name__} of Keras ({workers})"
 
-    def candidates(self) -> list[Candidate]:
+    def readings(self) -> list[Reading]:
         """Return Keras' own way, `install` with the same workers, and `feed` with other ones where that may help."""
         dataset, own, count = self.dataset, self.dataset.workers, usable_cpus()
-        found: list[Candidate] = [
+        found: list[Reading] = [
             _Read("keras", partial(OWN, dataset, shuffle=self.shuffle), own),
             _Read("install()", partial(_Adapter, dataset, shuffle=self.shuffle), own, INSTALL),
         ]
@@ -91,11 +91,11 @@ class _Adapter(RingAdapter):
         super()._fall_back(why)
 
 
-class _Read(Candidate):
+class _Read(Reading):
     """Reads a dataset by one of Keras' adapters, in the form that the backend's ``fit`` takes."""
 
     def __init__(self, label: str, make: Callable[[], Any], workers: int, change: str = "") -> None:
-        super().__init__(label, change, max(workers, 1))
+        super().__init__(label, change=change, lead=max(workers, 1))
         self._make = make
         self._adapter: Any = None
 
@@ -117,13 +117,11 @@ class _Read(Candidate):
         if (ring := getattr(adapter, "dataset_feed", None)) is not None:
             ring.close()
 
-    def notes(self) -> list[str]:
-        """Say how the dataset runs, or why it is left to Keras."""
-        if self.fell_back():
-            return [f"is left to Keras: {self._adapter.left}"]
-        ring = getattr(self._adapter, "dataset_feed", None)
-        return [] if ring is None else ["".join(how_fed(ring))]
-
-    def fell_back(self) -> bool:
-        """Whether Keras makes the batches in ringfeed's place."""
-        return bool(getattr(self._adapter, "left", ""))
+    def ask(self) -> None:
+        """Note how the dataset runs, or why it is left to Keras."""
+        left, ring = getattr(self._adapter, "left", ""), getattr(self._adapter, "dataset_feed", None)
+        self.fell_back = bool(left)
+        if left:
+            self.notes = (f"is left to Keras: {left}",)
+        elif ring is not None:
+            self.notes = ("".join(how_fed(ring)),)

@@ -13,13 +13,13 @@ from ringfeed._classes import class_names
 from ringfeed._progress import tell
 from ringfeed.errors import RingfeedError
 from ringfeed.tools.profile_report import LoaderProfile, Stages
-from ringfeed.tools.reading import Limits, TimeUpError, busy, in_a_line, limited, read
+from ringfeed.tools.reading import Limits, TimeUpError, busy, in_a_line, limited
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
-    from ringfeed.tools.reading import Candidate, Reading
+    from ringfeed.tools.reading import Reading
 
 STAGED = 8  # batches that are made step by step
 
@@ -33,8 +33,8 @@ class Subject(ABC):
     """What makes a sample, or a batch."""
 
     @abstractmethod
-    def candidates(self) -> list[Candidate]:
-        """Return the loader as it is, and what is to be read beside it."""
+    def readings(self) -> list[Reading]:
+        """Return readings to be made: of the loader as it is, and of what may stand in its place."""
 
     @abstractmethod
     def untouched(self) -> AbstractContextManager[object]:
@@ -104,28 +104,29 @@ def profile_subject(subject: Subject, limits: Limits) -> LoaderProfile:
         # The report says what ringfeed logs; only handlers of the program's own have the lines as well.
         logger.addHandler(nowhere)
         stack.callback(logger.removeHandler, nowhere)
-        own, *others = subject.candidates()
-        readings = []
-        for number, each in enumerate([own, own, *others]):
+        cold, *_ = subject.readings()
+        readings = subject.readings()
+        for number, reading in enumerate([cold, *readings]):
             note = "" if number else " for the caches"
-            tell(f"reading {number + 1} of {len(others) + 2}: {each.label}{note}")
-            readings.append(_read(subject, each, limits, is_own=each is own))
+            tell(f"reading {number + 1} of {len(readings) + 1}: {reading.label}{note}")
+            with subject.untouched():
+                error = reading.read(limits)
+            if number <= 1:  # the loader as it is
+                _check(subject, reading, error)
         tell("the steps of a batch")
         stages, why = _staged(subject, limits)
-    return LoaderProfile(subject.name, subject.reader, tuple(readings[1:]), readings[0], stages, why, load)
+    return LoaderProfile(subject.name, subject.reader, tuple(readings), cold, stages, why, load)
 
 
-def _read(subject: Subject, candidate: Candidate, limits: Limits, *, is_own: bool) -> Reading:
-    with subject.untouched():
-        reading, error = read(candidate, limits)
-    if not is_own or (reading.batches and error is None):
-        return reading
-    if error is None and not reading.failure:
+def _check(subject: Subject, reading: Reading, error: Exception | None) -> None:
+    """Raise RingfeedError unless the loader as it is was read."""
+    if not reading.batches and not reading.failure:
         raise RingfeedError(f"the {subject.name} is empty: there is no batch to read")
-    after = f" after {reading.batches} batches" if reading.batches else ""
-    raise RingfeedError(
-        f"the {subject.name} fails as it is{after}, so there is nothing to compare with: {reading.failure}"
-    ) from error
+    if error is not None or not reading.batches:
+        after = f" after {reading.batches} batches" if reading.batches else ""
+        raise RingfeedError(
+            f"the {subject.name} fails as it is{after}, so there is nothing to compare with: {reading.failure}"
+        ) from error
 
 
 def _staged(subject: Subject, limits: Limits) -> tuple[Stages | None, str]:

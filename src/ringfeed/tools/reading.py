@@ -8,7 +8,6 @@ import os
 import signal
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -60,44 +59,15 @@ NOTHING = Memory()
 
 
 @dataclass
-class Candidate(ABC):
-    """A loader to be read.
-
-    lead: batches that come together at the start, one of each worker. rows: the samples of a batch,
-    and most: of an epoch, where that is known. change: the line that a script has to change for it.
-    """
-
-    label: str
-    change: str = ""
-    lead: int = 1
-    rows: int | None = None
-    most: int | None = None
-
-    @abstractmethod
-    def begin(self) -> Iterator[Any]:
-        """Begin an epoch."""
-
-    @abstractmethod
-    def end(self) -> None:
-        """End the workers, and whatever else the loader keeps."""
-
-    def notes(self) -> list[str]:
-        """Say how the loader runs; asked before `end`."""
-        return []
-
-    def fell_back(self) -> bool:
-        """Whether the framework makes the batches in ringfeed's place."""
-        return False
-
-
-@dataclass
 class Reading:
-    """What a loader took; times in seconds, memory in bytes.
+    """A loader that is read once, and what that took; times in seconds, memory in bytes.
 
     first_s: from the begin to the first batch. batch_s: a batch after those that come together at
     the start; NaN where there were fewer than LEAST_RATE. own_cpu_s, worker_cpu_s: CPU time a
     batch, of this process with all its threads, and of the processes that the loader has started.
-    failure: why it ended early. fell_back: whether the framework itself made batches.
+    failure: why it ended early. fell_back: whether the framework itself made batches. change: the
+    line that a script has to change for this loader. lead: batches that come together at the start,
+    one of each worker. rows: the samples of a batch, and most: of an epoch, where that is known.
     """
 
     label: str
@@ -114,6 +84,9 @@ class Reading:
     notes: tuple[str, ...] = ()
     fell_back: bool = False
     change: str = ""
+    lead: int = 1
+    rows: int | None = None
+    most: int | None = None
 
     @property
     def cpu_s(self) -> float:
@@ -125,92 +98,88 @@ class Reading:
         """Samples a second, once it runs; NaN where that is not known."""
         return self.samples / self.batches / self.batch_s if self.batches else math.nan
 
+    # ---- the loader, of each framework its own ----
 
-class _Reader:
-    """Reads a loader into a `Reading`."""
+    def begin(self) -> Iterator[Any]:
+        """Begin an epoch."""
+        raise NotImplementedError
 
-    def __init__(self, candidate: Candidate, limits: Limits) -> None:
-        self.reading = Reading(candidate.label, change=candidate.change)
-        self.error: Exception | None = None
-        self._candidate = candidate
-        self._limits = limits
+    def ask(self) -> None:
+        """Note what the loader says of itself, before it ends: ``notes`` and ``fell_back``."""
+
+    def end(self) -> None:
+        """End the workers, and whatever else the loader keeps."""
+
+    # ---- reading ----
+
+    def read(self, limits: Limits) -> Exception | None:
+        """Read an epoch to its end or to a limit, and end the loader; returns what it raised."""
         self._others = children()  # processes that are none of the loader's
-        self._came: tuple[float, float] = (0.0, 0.0)  # when the newest batch did, and CPU seconds of this process
         self._marks: list[Any] = []  # what was used up to some batches: their number, seconds, CPU seconds
-
-    def read(self) -> None:
-        """Read from the begin of an epoch to its end, or to a limit; what the loader raises ends it, too."""
-        reading, limits, began_s = self.reading, self._limits, time.perf_counter()
+        self._came = math.nan, math.nan  # when the newest batch did, and CPU seconds of this process then
+        error: Exception | None = None
         try:
-            with limited(START_S, limits.stuck):
-                batches = self._candidate.begin()
-                self._count(next(batches))
-            reading.first_s = self._came[0] - began_s
-            self._look()
-            with limited(limits.seconds + 1, limits.stuck):
-                for batch in batches:
-                    self._count(batch)
-                    if reading.batches == self._candidate.lead:
-                        self._look()
-                    if self._has_enough():
-                        self._look()
-                        break
-        except StopIteration:
-            pass
-        except TimeUpError:
-            reading.failure = "" if reading.batches else f"it gave no batch within {START_S:g} s"
-        except Exception as error:  # noqa: BLE001 - whatever a loader raises
-            self.error = error
-            reading.failure = in_a_line(error)
-        self._rate()
+            try:
+                self._take(limits)
+            except StopIteration:  # there is no batch
+                pass
+            except TimeUpError:
+                self.failure = "" if self.batches else f"it gave no batch within {START_S:g} s"
+            except Exception as caught:  # noqa: BLE001 - whatever a loader raises
+                error, self.failure = caught, in_a_line(caught)
+            self._sum_up()
+        finally:
+            with suppress(TimeUpError, Exception), limited(END_S, limits.stuck):
+                self.end()
+            gc.collect()  # a loader that is only dropped later would end its workers amid the next reading
+        return error
+
+    def _take(self, limits: Limits) -> None:
+        began_s = time.perf_counter()
+        with limited(START_S, limits.stuck):
+            batches = self.begin()
+            self._count(next(batches))
+        self.first_s = self._came[0] - began_s
+        self._look()
+        with limited(limits.seconds + 1, limits.stuck):
+            for batch in batches:
+                self._count(batch)
+                spent_s = self._came[0] - self._marks[0][1]
+                has_most = self.samples >= limits.samples and self.batches >= max(LEAST_BATCHES, 4 * self.lead)
+                has_enough = spent_s > limits.seconds or (has_most and spent_s > LEAST_S)
+                if has_enough or self.batches == self.lead:
+                    self._look()
+                if has_enough:
+                    break
 
     def _count(self, batch: Any) -> None:
         self._came = time.perf_counter(), time.process_time()
         size, rows = size_of(batch)
-        self.reading.batches += 1
-        self.reading.samples += self._candidate.rows or rows
-        self.reading.size += size
-
-    def _has_enough(self) -> bool:
-        spent_s = self._came[0] - self._marks[0][1]
-        least = max(LEAST_BATCHES, 4 * self._candidate.lead)
-        has_most = self.reading.samples >= self._limits.samples and self.reading.batches >= least
-        return spent_s > self._limits.seconds or (has_most and spent_s > LEAST_S)
+        self.batches += 1
+        self.samples += self.rows or rows
+        self.size += size
 
     def _look(self) -> None:
-        """Look at the workers and their memory, as long as there are any; none of this look's time is counted."""
-        reading, workers = self.reading, children() - self._others
-        reading.workers = max(reading.workers, len(workers))
-        reading.memory = max(reading.memory, memory(workers), key=sum)
+        """Look at the workers and their memory; the time of this look is not counted."""
+        workers = children() - self._others
+        self.workers = max(self.workers, len(workers))
+        self.memory = max(self.memory, memory(workers), key=sum)
         self._mark(time.perf_counter(), time.process_time())
 
     def _mark(self, at_s: float, own_cpu_s: float) -> None:
         worker_cpu_s = cpu_s(children() - self._others)
-        self._marks.append(np.array([self.reading.batches, at_s, own_cpu_s, worker_cpu_s]))
+        self._marks.append(np.array([self.batches, at_s, own_cpu_s, worker_cpu_s]))
 
-    def _rate(self) -> None:
-        """Tell what a batch took between the newest one and the last mark that lies LEAST_RATE batches behind."""
-        reading, candidate = self.reading, self._candidate
+    def _sum_up(self) -> None:
+        """Tell what a batch took from the last mark on that lies LEAST_RATE batches behind the newest one."""
         self._mark(*self._came)
         for mark in self._marks:
             count, *used = self._marks[-1] - mark
             if count >= LEAST_RATE - 1:
-                reading.batch_s, reading.own_cpu_s, reading.worker_cpu_s = (max(one, 0.0) / count for one in used)
-        reading.size //= max(reading.batches, 1)
-        reading.samples = reading.samples if candidate.most is None else min(reading.samples, candidate.most)
-        reading.notes, reading.fell_back = tuple(candidate.notes()), candidate.fell_back()
-
-
-def read(candidate: Candidate, limits: Limits) -> tuple[Reading, Exception | None]:
-    """Read a loader once, and end it; returns what it took, and what it has raised."""
-    reader = _Reader(candidate, limits)
-    try:
-        reader.read()
-        return reader.reading, reader.error
-    finally:
-        with suppress(TimeUpError, Exception), limited(END_S, limits.stuck):
-            candidate.end()
-        gc.collect()  # a loader that is only dropped later would end its workers amid the next reading
+                self.batch_s, self.own_cpu_s, self.worker_cpu_s = (max(one, 0.0) / count for one in used)
+        self.size //= max(self.batches, 1)
+        self.samples = self.samples if self.most is None else min(self.samples, self.most)
+        self.ask()
 
 
 def in_a_line(error: Exception) -> str:

@@ -19,7 +19,7 @@ from ringfeed.system.machine import usable_cpus
 from ringfeed.tools.loaders import Subject
 from ringfeed.tools.profile import Timer
 from ringfeed.tools.profile_report import Stages
-from ringfeed.tools.reading import Candidate
+from ringfeed.tools.reading import Reading
 from ringfeed.torch.draws import draws_kept, generators
 from ringfeed.torch.first_sample import told
 from ringfeed.torch.loader import OWN, DataLoader
@@ -49,7 +49,7 @@ class TorchSubject(Subject):
         self.name = f"DataLoader of {type(loader.dataset).__name__} ({size}, num_workers={loader.num_workers})"
         self.reader = "iterating the dataset" if _is_stream(loader) else "dataset[i]"
 
-    def candidates(self) -> list[Candidate]:
+    def readings(self) -> list[Reading]:
         """Return the loader as it is and the other class; where there are no workers, both with one for each CPU."""
         loader, workers = self.loader, self.loader.num_workers
         if not workers:
@@ -108,11 +108,12 @@ class TorchSubject(Subject):
                 yield Stages(1, read.wall_s, read.cpu_s + read.queued_s, collate.wall_s, send.wall_s)
 
 
-class _Read(Candidate):
+class _Read(Reading):
     """Reads a DataLoader of torch's or ringfeed's class with the settings of another, but with so many workers."""
 
     def __init__(self, loader: Any, cls: type, workers: int, label: str, change: str = "") -> None:
-        super().__init__(label, change, max(workers, 1), loader.batch_size, _length(loader))
+        known = {"rows": loader.batch_size, "most": _length(loader)}
+        super().__init__(label, change=change, lead=max(workers, 1), **known)
         self._make: Any = partial(cls, **settings_of(loader, workers))
         self._loader: Any = None
         self._iterator: Iterator[Any] = iter(())
@@ -132,16 +133,13 @@ class _Read(Candidate):
         for ring in vars(loader).get("_rings", ()):
             ring.close()
 
-    def notes(self) -> list[str]:
-        """Say what ringfeed's class has said of itself: how batches go, or why torch makes them."""
-        notes = sorted(said_of(self._loader))
-        if self.fell_back():
-            notes.append('these are torch\'s own batches: docs/torch.md, "What is left to torch", names the ways out')
-        return notes
-
-    def fell_back(self) -> bool:
-        """Whether torch makes the batches in ringfeed's place."""
-        return getattr(self._loader, "_own_reason", None) is not None
+    def ask(self) -> None:
+        """Note what ringfeed's class has said of itself: how batches go, or why torch makes them."""
+        self.notes = (*sorted(said_of(self._loader)),)
+        self.fell_back = getattr(self._loader, "_own_reason", None) is not None
+        if self.fell_back:
+            ways_out = 'these are torch\'s own batches: docs/torch.md, "What is left to torch", names the ways out'
+            self.notes += (ways_out,)
 
 
 def settings_of(loader: Any, workers: int) -> dict[str, Any]:
