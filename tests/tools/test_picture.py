@@ -53,11 +53,12 @@ def drawn(
     before: Snapshot, after: Snapshot, *, geometry: Geometry = GEOMETRY, width: int = 108, **conditions: str
 ) -> str:
     """Return a picture as text; ``conditions`` of workers, by p and their pid."""
-    pair, of_pids = Pair(before, after), {int(name[1:]): condition for name, condition in conditions.items()}
-    loader: Any = SimpleNamespace(number=1, observer=SimpleNamespace(geometry=geometry))
+    of_pids = {int(name[1:]): condition for name, condition in conditions.items()}
+    loader: Any = SimpleNamespace(number=1, observer=SimpleNamespace(geometry=geometry), looks=[before, after])
+    target: Any = SimpleNamespace(conditions=lambda _: of_pids, cpus=lambda: 4)
     console = Console(width=width, color_system=None, force_terminal=False)
     with console.capture() as text:
-        console.print(picture(loader, pair, pair, conditions=of_pids, cpus=4))
+        console.print(picture(target, loader))
     return "\n".join(line.rstrip() for line in text.get().splitlines())
 
 

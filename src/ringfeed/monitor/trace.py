@@ -121,10 +121,6 @@ def save_json(document: dict[str, Any], path: Path) -> None:
     path.write_text(json.dumps(document))
 
 
-def _nothing() -> dict[str, Any]:
-    return {}
-
-
 class Trace:
     """Draws until `stop`, which writes the file. Also a context manager."""
 
@@ -134,7 +130,7 @@ class Trace:
         path: str | os.PathLike[str],
         every_s: float = EVERY_S,
         *,
-        facts: Callable[[], dict[str, Any]] = _nothing,
+        facts: Callable[[], dict[str, Any]] = dict,
         save: Callable[[dict[str, Any], Path], object] = save_json,
     ) -> None:
         """Begin to look. ``observer()`` is that of the ring that runs now, or None; OSError if there can be no file.

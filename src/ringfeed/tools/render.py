@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from ringfeed.monitor.snapshot import Geometry, Slot, Snapshot
-    from ringfeed.tools.discover import Attached
+    from ringfeed.tools.discover import Attached, Target
 
 LONG_S = 10.0  # at one ticket
 VERDICT_LINES = 3  # kept for it, so that what is below stays where it is
@@ -85,22 +85,21 @@ def line(*parts: str | tuple[str, str]) -> Text:
 # ---- the picture of a loader ----
 
 
-def picture(loader: Attached, past: Pair, now: Pair, *, conditions: Mapping[int, str], cpus: int) -> Group:
-    """Return a loader's picture: the rates are those between the looks of ``now``, the verdict is on ``past``.
-
-    ``conditions``: of worker processes that do not run, by pid.
-    """
-    look, geometry, stats = now.after, loader.observer.geometry, now.stats()
+def picture(target: Target, loader: Attached) -> Group:
+    """Return a loader's picture: the rates are those since the last look, the verdict is on all looks that are kept."""
+    *_, last, look = loader.looks
+    now, past = Pair(last, look), Pair(loader.looks[0], look)
+    geometry, stats = loader.observer.geometry, now.stats()
     crew = crew_of(geometry, look)
     letters = ((LETTERS[slot.state], STYLES[slot.state]) for slot in look.slots)
     summary = Table.grid(Column(min_width=8), Column(), padding=APART, pad_edge=False)
     summary.add_row(line((f"loader {loader.number}", "bold")), line(_counts(geometry, look, len(crew))))
     summary.add_row("stall", line(_stall(stats), _rates(geometry, stats), "  waits" * bool(look.consumer.wait_ns)))
-    summary.add_row("\n" * (VERDICT_LINES - 1), Text(_verdict(geometry, past, len(crew), cpus)))
+    summary.add_row("\n" * (VERDICT_LINES - 1), Text(_verdict(geometry, past, len(crew), target.cpus())))
     summary.add_row("slots", Text.assemble(*letters, overflow="fold"))
     summary.add_row("", line(*_states(look)))
     summary.add_row("workers", line(_work(crew, now)))
-    return Group(summary, _workers(crew, now, conditions), _slots(look))
+    return Group(summary, _workers(crew, now, target.conditions(look)), _slots(look))
 
 
 def crew_of(geometry: Geometry, look: Snapshot) -> list[int]:

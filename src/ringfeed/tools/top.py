@@ -16,7 +16,7 @@ from rich.live import Live
 
 from ringfeed.errors import RingfeedError
 from ringfeed.tools.discover import Target
-from ringfeed.tools.render import Pair, line, picture
+from ringfeed.tools.render import line, picture
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -79,17 +79,11 @@ def _follow(target: Target, number: int | None, screen: _Screen, interval_s: flo
         loaders = _look(target, number)
         if not loaders:
             return f"process {target.pid} has closed what was shown"
-        show(title, [_picture(target, loader) for loader in loaders if len(loader.looks) > 1])
+        show(title, [picture(target, loader) for loader in loaders if len(loader.looks) > 1])
         if once:
             return ""
         pause_s = interval_s
     return f"process {target.pid} has ended"
-
-
-def _picture(target: Target, loader: Attached) -> Group:
-    looks = loader.looks
-    past, now = Pair(looks[0], looks[-1]), Pair(looks[-2], looks[-1])
-    return picture(loader, past, now, conditions=target.conditions(looks[-1]), cpus=target.cpus())
 
 
 # ---- showing ----
