@@ -96,18 +96,13 @@ def _timeline(timeline: Timeline, times: Range1d) -> Any:
     height = min(max(count * LINE_HEIGHT + 120, LEAST_HEIGHT), MOST_HEIGHT)
     chart = _chart(height, times, "above", y_range=(count - 0.4, -0.6))
     chart.ygrid.grid_line_color = None
-    chart.yaxis.ticker = FixedTicker(ticks=_labelled(count, height))
+    every = -(-count * 12 // height)  # as many lines have a name at the axis as can be read
+    chart.yaxis.ticker = FixedTicker(ticks=[*range(0, count, every)])
     chart.yaxis.major_label_overrides = dict(enumerate(timeline.lines))
     for state in np.unique(timeline.events.state):
         _blocks(chart, timeline, state)
     _legend(chart)
     return chart
-
-
-def _labelled(count: int, height: int) -> list[int]:
-    """Return the lines that have a name at the axis: all, or as many as can be read."""
-    every = -(-count * 12 // height)
-    return [*range(0, count, max(every, 1))]
 
 
 def _blocks(chart: Any, timeline: Timeline, state: int) -> None:

@@ -175,21 +175,18 @@ def _cards(timeline: Timeline) -> Iterator[tuple[str, str]]:
 
 
 def _charts(places: dict[str, str], timeline: Timeline, least_s: float) -> Iterator[str]:
+    slots = len(timeline.numbers("slot"))
+    stay = f"{slots} slots: being filled, ready, or held by training. What is missing to {slots} is free."
     together = f" Events shorter than {show_s(least_s)} are drawn together." if least_s else ""
     titles = {
         "timeline": ("Consumer, workers and slots", HOW + together),
         "work": ("Waiting and work", "Shares of the time."),
-        "slots": ("Batches in memory", _slots_note(timeline)),
+        "slots": ("Batches in memory", stay),
         "memory": ("Memory", MEMORY),
     }
     for name, place in places.items():
         title, note = titles[name]
         yield _section(f'<h2>{title}</h2><p class="quiet">{escape(note)}</p>{place}')
-
-
-def _slots_note(timeline: Timeline) -> str:
-    count = len(timeline.numbers("slot"))
-    return f"{count} slots: being filled, ready, or held by training. What is missing to {count} is free."
 
 
 def _tables(timeline: Timeline) -> str:

@@ -131,7 +131,9 @@ class LoaderProfile:
             if reading.failure:
                 yield f"{reading.label}: {reading.failure}"
             elif not reading.fell_back and not math.isnan(reading.batch_s + self.own.batch_s):
-                yield f"{reading.label}: {self._speed(reading)}; {self._cpu(reading)}"
+                less = 1 - reading.cpu_s / max(self.own.cpu_s, 1e-9)
+                cpu = f"{abs(less):.0%} {'less' if less > 0 else 'more'}" if abs(less) >= SAME else "as much"
+                yield f"{reading.label}: {self._speed(reading)}; {cpu} CPU time"
             yield from (f"{reading.label}: {note}" for note in reading.notes)
             if reading.first_s > self.own.first_s + LATER_S:
                 late = show_s(reading.first_s - self.own.first_s)
@@ -144,12 +146,6 @@ class LoaderProfile:
         if times <= 1 - SAME:
             return f"slower than {self.own.label}, {times:.2f} times as fast"
         return f"as fast as {self.own.label}, within {SAME:.0%}"
-
-    def _cpu(self, reading: Reading) -> str:
-        less = 1 - reading.cpu_s / max(self.own.cpu_s, 1e-9)
-        if abs(less) < SAME:
-            return "as much CPU time"
-        return f"{less:.0%} less CPU time" if less > 0 else f"{-less:.0%} more CPU time"
 
     def _advice(self) -> Iterator[str]:
         stages, best = self.stages, self.best

@@ -90,7 +90,8 @@ def picture(target: Target, loader: Attached) -> Group:
     *_, last, look = loader.looks
     now, past = Pair(last, look), Pair(loader.looks[0], look)
     geometry, stats = loader.observer.geometry, now.stats()
-    crew = crew_of(geometry, look)
+    # The workers that there are: those with a process, or all, if they are threads.
+    crew = [number for number, worker in enumerate(look.workers) if worker.pid] or [*range(geometry.workers)]
     letters = ((LETTERS[slot.state], STYLES[slot.state]) for slot in look.slots)
     summary = Table.grid(Column(min_width=8), Column(), padding=APART, pad_edge=False)
     summary.add_row(line((f"loader {loader.number}", "bold")), line(_counts(geometry, look, len(crew))))
@@ -100,11 +101,6 @@ def picture(target: Target, loader: Attached) -> Group:
     summary.add_row("", line(*_states(look)))
     summary.add_row("workers", line(_work(crew, now)))
     return Group(summary, _workers(crew, now, target.conditions(look)), _slots(look))
-
-
-def crew_of(geometry: Geometry, look: Snapshot) -> list[int]:
-    """Return the numbers of the workers that there are: those with a process, or all, if they are threads."""
-    return [number for number, worker in enumerate(look.workers) if worker.pid] or [*range(geometry.workers)]
 
 
 def _counts(geometry: Geometry, look: Snapshot, workers: int) -> str:
